@@ -1,0 +1,1 @@
+"""Fast convolutions for ONNX models in ONNX Runtime."""

@@ -1,0 +1,24 @@
+"""The one exception that every part of convswap raises for bad usage or bad input."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConvswapError(Exception):
+    """Bad usage or bad input: one line that names what was given, what was expected and what to do.
+
+    The command line prints the message on standard error and exits with status 2.
+    """
+
+
+def unknown_name(kind: str, given: str, known: Iterable[str]) -> ConvswapError:
+    """Return the error for a name that is not in `known`, naming the nearest one.
+
+    `kind` is what the name stands for, in the words of the user: "network", "algorithm".
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.4)
+    advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    return ConvswapError(f"unknown {kind} {given!r}; {advice}")
