@@ -1,0 +1,50 @@
+# Decides whether the CUDA kernels are built, and for which cards.
+#
+# CONVSWAP_CUDA: ON, OFF, or AUTO (build them where nvcc is). Afterwards it is TRUE or FALSE, and
+# CONVSWAP_NO_CUDA_REASON says in one line why not and what to do.
+# CONVSWAP_CUDA_ARCHITECTURES: compute capabilities without the dot ("90", "80;90"), also from the environment;
+# by default those of this machine's cards, and with no card every one from 75 to 120.
+
+set(CONVSWAP_CUDA AUTO CACHE STRING "Build the CUDA kernels: ON, OFF or AUTO")
+set(CONVSWAP_CUDA_ARCHITECTURES "$ENV{CONVSWAP_CUDA_ARCHITECTURES}" CACHE STRING "Cards to build for")
+set(CONVSWAP_NO_CUDA_REASON "")
+
+function(cards_of_this_machine result)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+    OUTPUT_VARIABLE answer RESULT_VARIABLE failed ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(failed)
+    set(answer "")
+  endif()
+  string(REGEX REPLACE "[. ]" "" answer "${answer}")
+  string(REPLACE "\n" ";" answer "${answer}")
+  list(REMOVE_DUPLICATES answer)
+  set(${result} "${answer}" PARENT_SCOPE)
+endfunction()
+
+if(CONVSWAP_CUDA)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT CONVSWAP_CUDA_ARCHITECTURES)
+      cards_of_this_machine(CONVSWAP_CUDA_ARCHITECTURES)
+    endif()
+    if(NOT CONVSWAP_CUDA_ARCHITECTURES)
+      set(CONVSWAP_CUDA_ARCHITECTURES 75 80 86 89 90 100 120)
+    endif()
+    set(CMAKE_CUDA_ARCHITECTURES "${CONVSWAP_CUDA_ARCHITECTURES}")
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    message(STATUS "CUDA kernels: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, cards ${CMAKE_CUDA_ARCHITECTURES}")
+    set(CONVSWAP_CUDA TRUE)
+  elseif(CONVSWAP_CUDA STREQUAL "AUTO")
+    set(CONVSWAP_NO_CUDA_REASON "built without CUDA kernels: nvcc was not found when convswap was built; \
+install the CUDA toolkit or NVIDIA's compiler packages from PyPI (nvidia-cuda-nvcc, nvidia-nvvm, \
+nvidia-cuda-crt, nvidia-cuda-runtime) and build again")
+    message(WARNING "convswap is ${CONVSWAP_NO_CUDA_REASON}")
+    set(CONVSWAP_CUDA FALSE)
+  else()
+    message(FATAL_ERROR "CONVSWAP_CUDA is ${CONVSWAP_CUDA} and nvcc was not found; install the CUDA toolkit")
+  endif()
+else()
+  set(CONVSWAP_NO_CUDA_REASON "built without CUDA kernels: CONVSWAP_CUDA was OFF")
+endif()

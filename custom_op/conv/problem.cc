@@ -1,0 +1,130 @@
+#include "conv/problem.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "conv/error.h"
+#include "conv/messages.h"
+
+namespace convswap {
+namespace {
+
+int64_t value_or(const std::vector<int64_t>& values, size_t index, int64_t absent) {
+  return values.empty() ? absent : values[index];
+}
+
+// Fills the axis' padding and output extent from its input, filter, stride and dilation.
+void resolve_axis(const ConvSpec& spec, size_t attribute_axis, size_t spatial_rank, size_t axis,
+                  ConvProblem& problem) {
+  const int64_t reach = (problem.filter[axis] - 1) * problem.dilation[axis] + 1;
+  const int64_t input = problem.input[axis];
+  const int64_t stride = problem.stride[axis];
+  int64_t& begin = problem.pad_begin[axis];
+  int64_t& end = problem.pad_end[axis];
+  if (spec.auto_pad == AutoPad::same_upper || spec.auto_pad == AutoPad::same_lower) {
+    const int64_t output = (input + stride - 1) / stride;
+    const int64_t total = std::max<int64_t>(0, (output - 1) * stride + reach - input);
+    begin = spec.auto_pad == AutoPad::same_upper ? total / 2 : total - total / 2;
+    end = total - begin;
+  } else if (spec.auto_pad == AutoPad::notset) {
+    begin = value_or(spec.pads, attribute_axis, 0);
+    end = value_or(spec.pads, attribute_axis + spatial_rank, 0);
+  }
+  const int64_t padded = begin + input + end;
+  if (padded < reach) {
+    throw InvalidArgument("spatial axis " + std::to_string(attribute_axis) + ": the filter reaches over " +
+                          std::to_string(reach) + " positions but the padded input has " +
+                          std::to_string(padded) + "; expected a larger input or more padding");
+  }
+  problem.output[axis] = (padded - reach) / stride + 1;
+}
+
+void check_output_elements(const ConvProblem& problem) {
+  int64_t elements = 1;
+  for (const int64_t extent : problem.output_shape()) {
+    if (__builtin_mul_overflow(elements, extent, &elements) ||
+        elements > std::numeric_limits<int64_t>::max() / 64) {
+      throw InvalidArgument(shape_message("output", problem.output_shape(), "fewer than 2^57 elements"));
+    }
+  }
+}
+
+}  // namespace
+
+int64_t ConvProblem::bytes() const {
+  const int64_t elements = batch * in_channels * input_size() +
+                           out_channels * channels_per_group() * filter_size() +
+                           (has_bias ? out_channels : 0) + output_elements();
+  return elements * size_of(type);
+}
+
+Shape ConvProblem::output_shape() const {
+  Shape shape{batch, out_channels};
+  shape.insert(shape.end(), output.end() - spatial_rank, output.end());
+  return shape;
+}
+
+size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
+  // FNV-1a over the values, not the bytes of the struct: padding bytes are not defined.
+  uint64_t hash = 14695981039346656037ull;
+  const auto mix = [&hash](int64_t value) {
+    hash = (hash ^ static_cast<uint64_t>(value)) * 1099511628211ull;
+    hash ^= hash >> 32;
+  };
+  for (const int64_t value :
+       {static_cast<int64_t>(problem.type), static_cast<int64_t>(problem.precision),
+        static_cast<int64_t>(problem.spatial_rank), static_cast<int64_t>(problem.has_bias), problem.batch,
+        problem.in_channels, problem.out_channels, problem.group}) {
+    mix(value);
+  }
+  for (const Axes* axes : {&problem.input, &problem.filter, &problem.stride, &problem.dilation,
+                           &problem.pad_begin, &problem.pad_end}) {
+    for (const int64_t value : *axes) mix(value);
+  }
+  return static_cast<size_t>(hash);
+}
+
+ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, const Shape* bias) {
+  check_spec(spec);
+  if (x.size() < 3 || x.size() > 5) {
+    throw InvalidArgument(shape_message("input", x, "3, 4 or 5 dimensions: (N, C, spatial...)"));
+  }
+  check_weights(spec, w);
+  if (w.size() != x.size()) {
+    throw InvalidArgument(shape_message(
+        "weights", w, "as many dimensions as the input of shape " + list_text(x) + ": (K, C / group, filter...)"));
+  }
+  if (x[1] != w[1] * spec.group) {
+    throw InvalidArgument(shape_message("input", x,
+                                        std::to_string(w[1] * spec.group) + " channels: the weights " +
+                                            list_text(w) + " have " + std::to_string(w[1]) +
+                                            " per group and group is " + std::to_string(spec.group)));
+  }
+  if (bias != nullptr && *bias != Shape{w[0]}) {
+    throw InvalidArgument(
+        shape_message("bias", *bias, "[" + std::to_string(w[0]) + "], one value per output channel"));
+  }
+
+  const size_t spatial_rank = x.size() - 2;
+  ConvProblem problem;
+  problem.type = spec.type;
+  problem.precision = spec.precision;
+  problem.spatial_rank = static_cast<int>(spatial_rank);
+  problem.has_bias = bias != nullptr;
+  problem.batch = x[0];
+  problem.in_channels = x[1];
+  problem.out_channels = w[0];
+  problem.group = spec.group;
+  for (size_t i = 0; i < spatial_rank; ++i) {
+    const size_t axis = i + 3 - spatial_rank;
+    problem.input[axis] = x[i + 2];
+    problem.filter[axis] = w[i + 2];
+    problem.stride[axis] = value_or(spec.strides, i, 1);
+    problem.dilation[axis] = value_or(spec.dilations, i, 1);
+    resolve_axis(spec, i, spatial_rank, axis, problem);
+  }
+  check_output_elements(problem);
+  return problem;
+}
+
+}  // namespace convswap

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "conv/spec.h"
+
+namespace convswap {
+
+// One value per spatial axis: depth, height, width. Data of lower rank have leading axes of extent 1, so
+// that an algorithm that knows three axes knows them all.
+using Axes = std::array<int64_t, 3>;
+
+// A spec and one concrete input shape: everything an algorithm needs to know.
+struct ConvProblem {
+  ElementType type = ElementType::float32;
+  Precision precision = Precision::tf32;
+  int spatial_rank = 2;
+  bool has_bias = false;
+  int64_t batch = 0;
+  int64_t in_channels = 0;
+  int64_t out_channels = 0;
+  int64_t group = 1;
+  Axes input{1, 1, 1};
+  Axes filter{1, 1, 1};
+  Axes output{1, 1, 1};
+  Axes stride{1, 1, 1};
+  Axes dilation{1, 1, 1};
+  Axes pad_begin{0, 0, 0};
+  Axes pad_end{0, 0, 0};
+
+  bool operator==(const ConvProblem&) const = default;
+
+  int64_t channels_per_group() const { return in_channels / group; }
+  int64_t filters_per_group() const { return out_channels / group; }
+  int64_t input_size() const { return input[0] * input[1] * input[2]; }
+  int64_t filter_size() const { return filter[0] * filter[1] * filter[2]; }
+  int64_t output_size() const { return output[0] * output[1] * output[2]; }
+  int64_t output_elements() const { return batch * out_channels * output_size(); }
+
+  // Multiplications and additions, padding counted as data.
+  int64_t operations() const { return 2 * output_elements() * channels_per_group() * filter_size(); }
+
+  // Bytes that must move if every tensor is read or written once.
+  int64_t bytes() const;
+
+  // (N, K, output...), with spatial_rank spatial axes.
+  Shape output_shape() const;
+};
+
+struct ConvProblemHash {
+  size_t operator()(const ConvProblem& problem) const;
+};
+
+// Resolves padding and checks every shape. `x` is (N, C, spatial...), `w` is (K, C / group, filter...);
+// `bias` is null or (K). Padding follows the ONNX operator: with SAME_UPPER and SAME_LOWER the output has
+// ceil(input / stride) positions and an odd pad goes to the end or to the beginning. Throws InvalidArgument.
+ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, const Shape* bias);
+
+}  // namespace convswap

@@ -1,0 +1,109 @@
+#include "conv/spec.h"
+
+#include "conv/error.h"
+#include "conv/messages.h"
+
+namespace convswap {
+namespace {
+
+// Large enough for every real network, and small enough that the products of the shape arithmetic, which
+// have at most two such factors, fit into 64 bits.
+constexpr int64_t kLargestAttribute = 2147483647;
+
+void check_range(std::string_view attribute, const std::vector<int64_t>& values, int64_t least) {
+  for (const int64_t value : values) {
+    if (value < least || value > kLargestAttribute) {
+      throw InvalidArgument(attribute_message(
+          attribute, list_text(values),
+          "values from " + std::to_string(least) + " to " + std::to_string(kLargestAttribute)));
+    }
+  }
+}
+
+void check_length(std::string_view attribute, const std::vector<int64_t>& values, size_t length,
+                  std::string_view reason) {
+  if (!values.empty() && values.size() != length) {
+    throw InvalidArgument(attribute_message(attribute, list_text(values),
+                                            std::to_string(length) + " values, " + std::string(reason)));
+  }
+}
+
+void check_lengths(const ConvSpec& spec, size_t spatial_rank, const std::string& reason) {
+  check_length("kernel_shape", spec.kernel_shape, spatial_rank, reason);
+  check_length("strides", spec.strides, spatial_rank, reason);
+  check_length("dilations", spec.dilations, spatial_rank, reason);
+  check_length("pads", spec.pads, 2 * spatial_rank, reason);
+}
+
+// The number of spatial axes that the first attribute present implies; 0 where none is.
+size_t implied_spatial_rank(const ConvSpec& spec) {
+  if (!spec.kernel_shape.empty()) return spec.kernel_shape.size();
+  if (!spec.strides.empty()) return spec.strides.size();
+  if (!spec.dilations.empty()) return spec.dilations.size();
+  return spec.pads.size() / 2;
+}
+
+}  // namespace
+
+Precision parse_precision(std::string_view word) {
+  if (word == "tf32") return Precision::tf32;
+  if (word == "ieee") return Precision::ieee;
+  throw InvalidArgument(unknown_name_message("precision", word, {"tf32", "ieee"}));
+}
+
+AutoPad parse_auto_pad(std::string_view word) {
+  if (word == "NOTSET" || word.empty()) return AutoPad::notset;
+  if (word == "SAME_UPPER") return AutoPad::same_upper;
+  if (word == "SAME_LOWER") return AutoPad::same_lower;
+  if (word == "VALID") return AutoPad::valid;
+  throw InvalidArgument(
+      unknown_name_message("auto_pad", word, {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}));
+}
+
+ElementType parse_element_type(std::string_view word) {
+  if (word == "float32") return ElementType::float32;
+  if (word == "float64") return ElementType::float64;
+  throw InvalidArgument(unknown_name_message("element type", word, {"float32", "float64"}));
+}
+
+std::string_view name_of(Precision precision) { return precision == Precision::tf32 ? "tf32" : "ieee"; }
+
+std::string_view name_of(ElementType type) { return type == ElementType::float32 ? "float32" : "float64"; }
+
+int64_t size_of(ElementType type) { return type == ElementType::float32 ? 4 : 8; }
+
+void check_spec(const ConvSpec& spec) {
+  check_range("group", {spec.group}, 1);
+  check_range("kernel_shape", spec.kernel_shape, 1);
+  check_range("strides", spec.strides, 1);
+  check_range("dilations", spec.dilations, 1);
+  check_range("pads", spec.pads, 0);
+  if (spec.pads.size() % 2 != 0) {
+    throw InvalidArgument(
+        attribute_message("pads", list_text(spec.pads), "an even number of values, begins then ends"));
+  }
+  if (const size_t spatial_rank = implied_spatial_rank(spec); spatial_rank > 0) {
+    check_lengths(spec, spatial_rank, "as many spatial axes as the other attributes have");
+  }
+}
+
+void check_weights(const ConvSpec& spec, const Shape& weights) {
+  if (weights.size() < 3 || weights.size() > 5) {
+    throw InvalidArgument(shape_message("weights", weights, "3, 4 or 5 dimensions: (K, C / group, filter...)"));
+  }
+  const Shape filter(weights.begin() + 2, weights.end());
+  check_lengths(spec, filter.size(),
+                "for the " + std::to_string(filter.size()) + " spatial axes of the weights " + list_text(weights));
+  if (!spec.kernel_shape.empty() && spec.kernel_shape != filter) {
+    throw InvalidArgument(attribute_message("kernel_shape", list_text(spec.kernel_shape),
+                                            "the filter of the weights, " + list_text(filter)));
+  }
+  check_range("the filter of the weights", filter, 1);
+  if (weights[0] % spec.group != 0) {
+    throw InvalidArgument(attribute_message("group", std::to_string(spec.group),
+                                            "a divisor of the weights' " + std::to_string(weights[0]) +
+                                                " output channels"));
+  }
+}
+
+}  // namespace convswap

@@ -1,0 +1,266 @@
+// Direct convolution, vectorised over output positions.
+//
+// The idea: copy the part of the image that a band of output rows needs into a padded *phase image*, in
+// which rows (and columns) with the same coordinate modulo the stride lie together. There every problem,
+// whatever its stride, dilation and padding, is a stride-1 convolution without padding: with positions
+// numbered i = p * pitch + q, tap (c, t, r, s) of every position reads phase_image[offset(c, t, r, s) + i],
+//
+//   offset = plane(c, t, (r * dilation) % stride, (s * dilation) % stride)
+//            + (r * dilation / stride) * pitch + s * dilation / stride
+//
+// so one kernel with contiguous loads serves all problems. The price is the copy, small beside the
+// multiplications, and the positions between the end of one row and the start of the next, computed and
+// dropped: (pitch - Q) / pitch of the work.
+//
+// Each task computes one band of rows of one image, group and output depth.
+
+#include "cpu/direct.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "conv/error.h"
+#include "conv/messages.h"
+#include "cpu/direct_kernel.h"
+
+namespace convswap {
+namespace {
+
+// A band's phase image should stay in a core's own cache.
+constexpr int64_t kMostImageBytes = 256 * 1024;
+// Fewer tasks than this would leave the threads of a common processor idle.
+constexpr int64_t kFewestTasks = 32;
+
+struct InstructionSet {
+  std::string_view name;
+  bool available;
+  const DirectKernels& kernels;
+};
+
+const std::vector<InstructionSet>& instruction_sets() {
+  static const std::vector<InstructionSet> sets = {
+      {"avx512", __builtin_cpu_supports("avx512f") != 0, direct_kernels_avx512()},
+      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), direct_kernels_avx2()},
+      {"baseline", true, direct_kernels_baseline()},
+  };
+  return sets;
+}
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// How one spatial axis is laid out in the phase image.
+struct PhaseAxis {
+  int64_t stride;
+  int64_t dilation;
+  int64_t phases;  // that some tap reads
+  int64_t reach;   // rows or columns of one phase beyond the output's that the last taps need
+
+  PhaseAxis(const ConvProblem& problem, size_t axis)
+      : stride(problem.stride[axis]), dilation(problem.dilation[axis]) {
+    const int64_t last = (problem.filter[axis] - 1) * dilation;
+    phases = std::min(stride, last + 1);
+    reach = last / stride;
+  }
+
+  int64_t phase(int64_t tap) const { return tap * dilation % stride; }
+  int64_t shift(int64_t tap) const { return tap * dilation / stride; }
+};
+
+class DirectPlan final : public Plan {
+ public:
+  DirectPlan(const ConvProblem& problem, const InstructionSet& set)
+      : problem_(problem), set_(set), rows_(problem, 1), columns_(problem, 2) {
+    pitch_ = problem.output[2] + columns_.reach;
+    const int64_t planes = problem.channels_per_group() * problem.filter[0] * rows_.phases * columns_.phases;
+    // No channels, no planes: every output is its bias.
+    const int64_t row_bytes = std::max<int64_t>(1, planes * pitch_ * static_cast<int64_t>(sizeof(float)));
+    band_ = std::clamp<int64_t>(kMostImageBytes / row_bytes - rows_.reach, 1, problem.output[1]);
+    const int64_t jobs = problem.batch * problem.group * problem.output[0];
+    const int64_t bands_wanted = ceil_divide(kFewestTasks, std::max<int64_t>(jobs, 1));
+    band_ = std::max<int64_t>(1, std::min(band_, ceil_divide(problem.output[1], bands_wanted)));
+    plane_ = (band_ + rows_.reach) * pitch_;
+    image_elements_ = planes * plane_ + kMostPositions;  // the last tile reads past the last position
+    set_tap_offsets();
+  }
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    const int64_t bands = ceil_divide(problem_.output[1], band_);
+    const int64_t tasks = problem_.batch * problem_.group * problem_.output[0] * bands;
+    execution.parallel_for(tasks, [&](std::ptrdiff_t task) {
+      const int64_t first_row = task % bands * band_;
+      int64_t rest = task / bands;
+      const int64_t o = rest % problem_.output[0];
+      rest /= problem_.output[0];
+      compute_band(tensors, {rest / problem_.group, rest % problem_.group, o, first_row,
+                             std::min(band_, problem_.output[1] - first_row)});
+    });
+  }
+
+  std::string describe() const override {
+    return "bands of " + std::to_string(band_) + " output rows, " + std::string(set_.name) + ", tiles of " +
+           std::to_string(kMostFilters) + " filters x " + std::to_string(set_.kernels.positions) +
+           " positions";
+  }
+
+ private:
+  struct Band {
+    int64_t n, group, o, first_row, rows;
+  };
+
+  void set_tap_offsets() {
+    for (int64_t c = 0; c < problem_.channels_per_group(); ++c) {
+      for (int64_t t = 0; t < problem_.filter[0]; ++t) {
+        for (int64_t r = 0; r < problem_.filter[1]; ++r) {
+          for (int64_t s = 0; s < problem_.filter[2]; ++s) {
+            const int64_t plane = ((c * problem_.filter[0] + t) * rows_.phases + rows_.phase(r)) *
+                                      columns_.phases + columns_.phase(s);
+            tap_offsets_.push_back(plane * plane_ + rows_.shift(r) * pitch_ + columns_.shift(s));
+          }
+        }
+      }
+    }
+  }
+
+  void compute_band(const ConvTensors& tensors, const Band& band) const {
+    thread_local std::vector<float> image;
+    if (static_cast<int64_t>(image.size()) < image_elements_) image.resize(image_elements_);
+    fill_phase_image(static_cast<const float*>(tensors.x), band, image.data());
+
+    const int64_t taps = static_cast<int64_t>(tap_offsets_.size());
+    const int64_t filters = problem_.filters_per_group();
+    const int64_t first_filter = band.group * filters;
+    const int64_t positions = (band.rows - 1) * pitch_ + problem_.output[2];
+    alignas(64) float sums[kMostFilters * kMostPositions];
+    for (int64_t k = 0; k < filters; k += kMostFilters) {
+      const int count = static_cast<int>(std::min<int64_t>(kMostFilters, filters - k));
+      const float* weights = static_cast<const float*>(tensors.w) + (first_filter + k) * taps;
+      for (int64_t i = 0; i < positions; i += set_.kernels.positions) {
+        set_.kernels.by_filters[count]({image.data() + i, tap_offsets_.data(), taps, weights, sums});
+        store_tile(tensors, band, first_filter + k, count, i, sums);
+      }
+    }
+  }
+
+  void fill_phase_image(const float* x, const Band& band, float* image) const {
+    const float* group = x + (band.n * problem_.in_channels + band.group * problem_.channels_per_group()) *
+                                 problem_.input_size();
+    for (int64_t c = 0; c < problem_.channels_per_group(); ++c) {
+      for (int64_t t = 0; t < problem_.filter[0]; ++t) {
+        const int64_t d =
+            band.o * problem_.stride[0] + t * problem_.dilation[0] - problem_.pad_begin[0];
+        const bool inside = d >= 0 && d < problem_.input[0];
+        const float* slice =
+            inside ? group + (c * problem_.input[0] + d) * problem_.input[1] * problem_.input[2] : nullptr;
+        for (int64_t row_phase = 0; row_phase < rows_.phases; ++row_phase) {
+          for (int64_t column_phase = 0; column_phase < columns_.phases; ++column_phase) {
+            fill_plane(slice, band, row_phase, column_phase, image);
+            image += plane_;
+          }
+        }
+      }
+    }
+  }
+
+  // A null slice lies in the padding.
+  void fill_plane(const float* slice, const Band& band, int64_t row_phase, int64_t column_phase,
+                  float* plane) const {
+    for (int64_t row = 0; row < band.rows + rows_.reach; ++row, plane += pitch_) {
+      const int64_t h = (band.first_row + row) * rows_.stride + row_phase - problem_.pad_begin[1];
+      if (slice == nullptr || h < 0 || h >= problem_.input[1]) {
+        std::fill_n(plane, pitch_, 0.0f);
+      } else {
+        fill_row(slice + h * problem_.input[2], column_phase, plane);
+      }
+    }
+  }
+
+  void fill_row(const float* source, int64_t column_phase, float* row) const {
+    const int64_t width = problem_.input[2];
+    const int64_t offset = column_phase - problem_.pad_begin[2];
+    const int64_t stride = columns_.stride;
+    // Column j of this phase is input column j * stride + offset; [begin, end) are those inside the image.
+    const int64_t begin = std::min(pitch_, offset >= 0 ? 0 : ceil_divide(-offset, stride));
+    const int64_t end = offset >= width ? begin
+                                        : std::clamp((width - offset - 1) / stride + 1, begin, pitch_);
+    std::fill_n(row, begin, 0.0f);
+    if (stride == 1) {
+      std::copy(source + begin + offset, source + end + offset, row + begin);
+    } else {
+      for (int64_t j = begin; j < end; ++j) row[j] = source[j * stride + offset];
+    }
+    std::fill_n(row + end, pitch_ - end, 0.0f);
+  }
+
+  // Writes the sums of positions i, i + 1, ... that lie inside output rows.
+  void store_tile(const ConvTensors& tensors, const Band& band, int64_t first_filter, int count, int64_t i,
+                  const float* sums) const {
+    const int64_t width = problem_.output[2];
+    const int64_t end = std::min(i + set_.kernels.positions, (band.rows - 1) * pitch_ + width);
+    for (int filter = 0; filter < count; ++filter, sums += kMostPositions) {
+      const int64_t k = first_filter + filter;
+      const float bias = tensors.b == nullptr ? 0.0f : static_cast<const float*>(tensors.b)[k];
+      float* plane = static_cast<float*>(tensors.y) +
+                     ((band.n * problem_.out_channels + k) * problem_.output[0] + band.o) *
+                         problem_.output[1] * width;
+      for (int64_t row = i / pitch_; row * pitch_ < end; ++row) {
+        const int64_t from = std::max<int64_t>(i - row * pitch_, 0);
+        const int64_t to = std::min(end - row * pitch_, width);
+        float* target = plane + (band.first_row + row) * width;
+        for (int64_t q = from; q < to; ++q) target[q] = sums[row * pitch_ + q - i] + bias;
+      }
+    }
+  }
+
+  ConvProblem problem_;
+  const InstructionSet& set_;
+  PhaseAxis rows_;
+  PhaseAxis columns_;
+  int64_t pitch_ = 0;  // elements from one row of a phase to the next
+  int64_t band_ = 0;   // output rows of a task
+  int64_t plane_ = 0;  // elements of one phase of one slice
+  int64_t image_elements_ = 0;
+  std::vector<int64_t> tap_offsets_;
+};
+
+class Direct final : public Algorithm {
+ public:
+  std::string_view name() const override { return "direct"; }
+  DeviceKind device_kind() const override { return DeviceKind::cpu; }
+
+  std::string why_not(const ConvProblem& problem, const Device&) const override {
+    if (problem.type != ElementType::float32) {
+      return "it computes float32 and the data are " + std::string(name_of(problem.type));
+    }
+    return {};
+  }
+
+  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device&) const override {
+    return make_direct_plan(problem, direct_instruction_sets().front());
+  }
+};
+
+}  // namespace
+
+std::vector<std::string_view> direct_instruction_sets() {
+  std::vector<std::string_view> names;
+  for (const InstructionSet& set : instruction_sets()) {
+    if (set.available) names.push_back(set.name);
+  }
+  return names;
+}
+
+std::unique_ptr<Plan> make_direct_plan(const ConvProblem& problem, std::string_view instruction_set) {
+  for (const InstructionSet& set : instruction_sets()) {
+    if (set.available && set.name == instruction_set) return std::make_unique<DirectPlan>(problem, set);
+  }
+  std::vector<std::string> known;
+  for (const std::string_view name : direct_instruction_sets()) known.emplace_back(name);
+  throw InvalidArgument(unknown_name_message("instruction set", instruction_set, known));
+}
+
+const Algorithm& cpu_direct() {
+  static const Direct algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

@@ -1,0 +1,95 @@
+// The truth: plain loops over the definition of the ONNX operator, with every product and sum in float64,
+// whatever the element type.
+//
+//   y[n,k,p] = b[k] + sum over c, r of w[k,c,r] * x[n, c, p * stride + r * dilation - pad]
+//
+// for each spatial axis alike; positions outside the image count as zero.
+
+#include <memory>
+
+#include "plan/algorithm.h"
+
+namespace convswap {
+namespace {
+
+template <typename T>
+class ReferencePlan final : public Plan {
+ public:
+  explicit ReferencePlan(const ConvProblem& problem) : problem_(problem) {}
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    execution.parallel_for(problem_.batch * problem_.out_channels,
+                           [&](std::ptrdiff_t plane) { compute_plane(tensors, plane); });
+  }
+
+  std::string describe() const override { return "one task per output plane, float64 sums"; }
+
+ private:
+  void compute_plane(const ConvTensors& tensors, int64_t plane) const {
+    const int64_t n = plane / problem_.out_channels;
+    const int64_t k = plane % problem_.out_channels;
+    const int64_t first_channel = k / problem_.filters_per_group() * problem_.channels_per_group();
+    const T* x = static_cast<const T*>(tensors.x) +
+                 (n * problem_.in_channels + first_channel) * problem_.input_size();
+    const T* w =
+        static_cast<const T*>(tensors.w) + k * problem_.channels_per_group() * problem_.filter_size();
+    T* y = static_cast<T*>(tensors.y) + plane * problem_.output_size();
+    const double bias = tensors.b == nullptr ? 0.0 : static_cast<const T*>(tensors.b)[k];
+    for (int64_t o = 0; o < problem_.output[0]; ++o) {
+      for (int64_t p = 0; p < problem_.output[1]; ++p) {
+        for (int64_t q = 0; q < problem_.output[2]; ++q) {
+          *y++ = static_cast<T>(bias + sum_at(x, w, {o, p, q}));
+        }
+      }
+    }
+  }
+
+  double sum_at(const T* x, const T* w, const Axes& position) const {
+    double sum = 0;
+    for (int64_t c = 0; c < problem_.channels_per_group(); ++c) {
+      for (int64_t t = 0; t < problem_.filter[0]; ++t) {
+        for (int64_t r = 0; r < problem_.filter[1]; ++r) {
+          for (int64_t s = 0; s < problem_.filter[2]; ++s, ++w) {
+            const int64_t d = coordinate(position, 0, t);
+            const int64_t h = coordinate(position, 1, r);
+            const int64_t column = coordinate(position, 2, s);
+            if (!inside(0, d) || !inside(1, h) || !inside(2, column)) continue;
+            const int64_t index = ((c * problem_.input[0] + d) * problem_.input[1] + h) * problem_.input[2] + column;
+            sum += static_cast<double>(x[index]) * static_cast<double>(*w);
+          }
+        }
+      }
+    }
+    return sum;
+  }
+
+  int64_t coordinate(const Axes& position, size_t axis, int64_t tap) const {
+    return position[axis] * problem_.stride[axis] + tap * problem_.dilation[axis] - problem_.pad_begin[axis];
+  }
+
+  bool inside(size_t axis, int64_t coordinate) const {
+    return coordinate >= 0 && coordinate < problem_.input[axis];
+  }
+
+  ConvProblem problem_;
+};
+
+class Reference final : public Algorithm {
+ public:
+  std::string_view name() const override { return "reference"; }
+  DeviceKind device_kind() const override { return DeviceKind::cpu; }
+  std::string why_not(const ConvProblem&, const Device&) const override { return {}; }
+  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device&) const override {
+    if (problem.type == ElementType::float64) return std::make_unique<ReferencePlan<double>>(problem);
+    return std::make_unique<ReferencePlan<float>>(problem);
+  }
+};
+
+}  // namespace
+
+const Algorithm& cpu_reference() {
+  static const Reference algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

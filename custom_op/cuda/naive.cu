@@ -1,0 +1,83 @@
+// The kernel anyone writes first: one thread per output element, which walks the filter and reads every
+// operand from global memory (the caches make that bearable). Complete: it computes every problem, of any
+// rank, size, stride, padding, dilation and grouping, in float32 whatever the precision. It wins where
+// nothing else applies.
+
+#include "cuda/naive.cuh"
+
+#include <algorithm>
+#include <memory>
+
+#include "cuda/primitives/launch.h"
+#include "plan/algorithm.h"
+
+namespace convswap {
+namespace {
+
+constexpr int kThreads = 256;
+// More blocks than any card holds at once; the kernel's loop takes the rest.
+constexpr int64_t kMostBlocks = 1 << 20;
+
+class NaivePlan final : public Plan {
+ public:
+  NaivePlan(const ConvProblem& problem, const Device& device) : device_(device.index) {
+    arguments_.outputs = problem.output_elements();
+    arguments_.in_channels = problem.in_channels;
+    arguments_.out_channels = problem.out_channels;
+    arguments_.channels_per_group = problem.channels_per_group();
+    arguments_.filters_per_group = problem.filters_per_group();
+    std::copy(problem.input.begin(), problem.input.end(), arguments_.input);
+    std::copy(problem.filter.begin(), problem.filter.end(), arguments_.filter);
+    std::copy(problem.output.begin(), problem.output.end(), arguments_.output);
+    std::copy(problem.stride.begin(), problem.stride.end(), arguments_.stride);
+    std::copy(problem.dilation.begin(), problem.dilation.end(), arguments_.dilation);
+    std::copy(problem.pad_begin.begin(), problem.pad_begin.end(), arguments_.pad);
+    blocks_ = static_cast<unsigned>(std::min<int64_t>(kMostBlocks, (arguments_.outputs + kThreads - 1) / kThreads));
+  }
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    NaiveArguments arguments = arguments_;
+    arguments.x = static_cast<const float*>(tensors.x);
+    arguments.w = static_cast<const float*>(tensors.w);
+    arguments.b = static_cast<const float*>(tensors.b);
+    arguments.y = static_cast<float*>(tensors.y);
+    void* parameters[] = {&arguments};
+    const DeviceGuard guard(device_);
+    launch(reinterpret_cast<const void*>(naive_kernel), blocks_, kThreads, 0, execution.stream, parameters);
+  }
+
+  std::string describe() const override {
+    return std::to_string(blocks_) + " blocks of " + std::to_string(kThreads) + " threads, one output each";
+  }
+
+ private:
+  int device_;
+  unsigned blocks_ = 0;
+  NaiveArguments arguments_{};
+};
+
+class Naive final : public Algorithm {
+ public:
+  std::string_view name() const override { return "naive"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+
+  std::string why_not(const ConvProblem& problem, const Device&) const override {
+    if (problem.type != ElementType::float32) {
+      return "it computes float32 and the data are " + std::string(name_of(problem.type));
+    }
+    return {};
+  }
+
+  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
+    return std::make_unique<NaivePlan>(problem, device);
+  }
+};
+
+}  // namespace
+
+const Algorithm& cuda_naive() {
+  static const Naive algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

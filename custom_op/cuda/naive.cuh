@@ -1,0 +1,57 @@
+#pragma once
+
+// The kernel of the algorithm `naive`; see naive.cu.
+
+namespace convswap {
+
+struct NaiveArguments {
+  const float* x;
+  const float* w;
+  const float* b;  // null without bias
+  float* y;
+  long long outputs;
+  long long in_channels, out_channels, channels_per_group, filters_per_group;
+  long long input[3], filter[3], output[3], stride[3], dilation[3], pad[3];
+};
+
+__global__ void naive_kernel(NaiveArguments problem) {
+  const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < problem.outputs;
+       i += threads) {
+    const long long q = i % problem.output[2];
+    const long long p = i / problem.output[2] % problem.output[1];
+    long long rest = i / (problem.output[2] * problem.output[1]);
+    const long long o = rest % problem.output[0];
+    rest /= problem.output[0];
+    const long long k = rest % problem.out_channels;
+    const long long n = rest / problem.out_channels;
+
+    const long long first_channel = k / problem.filters_per_group * problem.channels_per_group;
+    const long long d0 = o * problem.stride[0] - problem.pad[0];
+    const long long h0 = p * problem.stride[1] - problem.pad[1];
+    const long long w0 = q * problem.stride[2] - problem.pad[2];
+    const float* weight =
+        problem.w + k * problem.channels_per_group * problem.filter[0] * problem.filter[1] * problem.filter[2];
+    float sum = 0.0f;
+    for (long long c = 0; c < problem.channels_per_group; ++c) {
+      const float* image = problem.x + (n * problem.in_channels + first_channel + c) * problem.input[0] *
+                                           problem.input[1] * problem.input[2];
+      for (long long t = 0; t < problem.filter[0]; ++t) {
+        const long long d = d0 + t * problem.dilation[0];
+        for (long long r = 0; r < problem.filter[1]; ++r) {
+          const long long h = h0 + r * problem.dilation[1];
+          const bool row_inside = d >= 0 && d < problem.input[0] && h >= 0 && h < problem.input[1];
+          for (long long s = 0; s < problem.filter[2]; ++s, ++weight) {
+            const long long column = w0 + s * problem.dilation[2];
+            if (row_inside && column >= 0 && column < problem.input[2]) {
+              sum += image[(d * problem.input[1] + h) * problem.input[2] + column] * *weight;
+            }
+          }
+        }
+      }
+    }
+    problem.y[i] = problem.b == nullptr ? sum : sum + problem.b[k];
+  }
+}
+
+}  // namespace convswap

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace convswap {
+
+// Makes `device` current for the thread and puts the former one back: ONNX Runtime's threads serve several.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int former_ = 0;
+  bool changed_ = false;
+};
+
+// Lets `kernel` use `bytes` of dynamic shared memory on the current device: above 48 KB a block must ask.
+void allow_shared_memory(const void* kernel, size_t bytes);
+
+// How many blocks of `kernel` one multiprocessor of the current device holds at once.
+int resident_blocks(const void* kernel, int threads, size_t shared_bytes);
+
+// Enqueues the kernel and throws where the launch is refused.
+void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream, void** arguments);
+
+}  // namespace convswap

@@ -1,0 +1,95 @@
+#include "onnx_attributes.h"
+
+#include <cstring>
+#include <string_view>
+
+namespace convswap {
+namespace {
+
+// The getters answer an absent attribute and one of another type with the same error code; only the message
+// tells them apart. Absent is a default, another type is the user's mistake.
+bool is_present(const OrtApi& api, OrtStatus* status) {
+  if (status == nullptr) return true;
+  if (std::string_view(api.GetErrorMessage(status)).find("No attribute with") != std::string_view::npos) {
+    api.ReleaseStatus(status);
+    return false;
+  }
+  check(api, status);
+  return true;
+}
+
+}  // namespace
+
+std::optional<int64_t> KernelAttributes::integer(const char* name) const {
+  int64_t value = 0;
+  if (!is_present(api_, api_.KernelInfoGetAttribute_int64(info_, name, &value))) return std::nullopt;
+  return value;
+}
+
+std::vector<int64_t> KernelAttributes::integers(const char* name) const {
+  size_t size = 0;
+  if (!is_present(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size))) return {};
+  std::vector<int64_t> values(size);
+  if (size > 0) check(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));
+  return values;
+}
+
+std::optional<std::string> KernelAttributes::text(const char* name) const {
+  size_t size = 0;  // with the terminating zero
+  if (!is_present(api_, api_.KernelInfoGetAttribute_string(info_, name, nullptr, &size))) return std::nullopt;
+  std::string value(size, '\0');
+  check(api_, api_.KernelInfoGetAttribute_string(info_, name, value.data(), &size));
+  return std::string(value.c_str());
+}
+
+// The bytes of the attribute; empty where it is absent.
+std::string InferenceAttributes::read(const char* name, OrtOpAttrType type) const {
+  const OrtOpAttr* attribute = nullptr;
+  if (OrtStatus* status = api_.ShapeInferContext_GetAttribute(context_, name, &attribute); status != nullptr) {
+    api_.ReleaseStatus(status);
+    return {};
+  }
+  size_t size = 0;
+  if (OrtStatus* status = api_.ReadOpAttr(attribute, type, nullptr, 0, &size); status != nullptr) {
+    api_.ReleaseStatus(status);  // says only that the buffer is too small
+  }
+  std::string bytes(size, '\0');
+  if (size > 0) check(api_, api_.ReadOpAttr(attribute, type, bytes.data(), size, &size));
+  return bytes;
+}
+
+std::optional<int64_t> InferenceAttributes::integer(const char* name) const {
+  const std::string bytes = read(name, ORT_OP_ATTR_INT);
+  if (bytes.size() != sizeof(int64_t)) return std::nullopt;
+  int64_t value = 0;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+std::vector<int64_t> InferenceAttributes::integers(const char* name) const {
+  const std::string bytes = read(name, ORT_OP_ATTR_INTS);
+  std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(int64_t));
+  return values;
+}
+
+std::optional<std::string> InferenceAttributes::text(const char* name) const {
+  std::string value = read(name, ORT_OP_ATTR_STRING);
+  if (value.empty()) return std::nullopt;
+  return std::string(value.c_str());
+}
+
+ConvSpec read_spec(const Attributes& attributes, ElementType type) {
+  ConvSpec spec;
+  spec.type = type;
+  spec.precision = parse_precision(attributes.text("precision").value_or("tf32"));
+  spec.auto_pad = parse_auto_pad(attributes.text("auto_pad").value_or("NOTSET"));
+  spec.group = attributes.integer("group").value_or(1);
+  spec.kernel_shape = attributes.integers("kernel_shape");
+  spec.pads = attributes.integers("pads");
+  spec.strides = attributes.integers("strides");
+  spec.dilations = attributes.integers("dilations");
+  return spec;
+}
+
+}  // namespace convswap

@@ -1,0 +1,253 @@
+#include "onnx_op.h"
+
+#include <array>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "conv/messages.h"
+#include "onnx_attributes.h"
+#include "plan/first_error.h"
+#include "plan/plan_cache.h"
+#include "plan/planner.h"
+
+namespace convswap {
+namespace {
+
+constexpr char kDomain[] = "convswap";
+constexpr char kOverrideEntry[] = "convswap.override";
+
+std::string node_name(const OrtApi& api, const OrtKernelInfo* info) {
+  size_t size = 0;
+  check(api, api.KernelInfo_GetNodeName(info, nullptr, &size));
+  std::string name(size, '\0');
+  check(api, api.KernelInfo_GetNodeName(info, name.data(), &size));
+  return "convswap Conv node '" + std::string(name.c_str()) + "'";
+}
+
+// ONNX Runtime's thread pool as a ParallelFor.
+ParallelFor session_threads(const OrtApi& api, const OrtKernelContext* context) {
+  return [&api, context](std::ptrdiff_t tasks, const std::function<void(std::ptrdiff_t)>& body) {
+    struct Call {
+      const std::function<void(std::ptrdiff_t)>& body;
+      FirstError error;
+    } call{body, {}};
+    const auto run_task = [](void* data, size_t task) {
+      Call& running = *static_cast<Call*>(data);
+      running.error.guard([&] { running.body(static_cast<std::ptrdiff_t>(task)); });
+    };
+    check(api, api.KernelContext_ParallelFor(context, run_task, static_cast<size_t>(tasks), 0, &call));
+    call.error.rethrow();
+  };
+}
+
+// One Conv node of one session. Serves concurrent runs.
+class ConvKernel {
+ public:
+  ConvKernel(const OrtApi& api, const OrtKernelInfo* info, DeviceKind kind)
+      : api_(api),
+        kind_(kind),
+        spec_(read_spec(KernelAttributes(api, info), ElementType::float32)),
+        plans_(KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto))) {
+    check_spec(spec_);
+    check_algorithm_name(plans_.algorithm(), kind);
+    check_constant_weights(info);
+  }
+
+  void compute(OrtKernelContext* context) {
+    const OrtValue* x = input(context, 0, "input X");
+    const OrtValue* w = input(context, 1, "weights W");
+    const OrtValue* b = optional_input(context, 2);
+    const Shape bias_shape = b == nullptr ? Shape{} : shape_of(api_, b);
+    const ConvProblem problem =
+        make_problem(spec_, shape_of(api_, x), shape_of(api_, w), b == nullptr ? nullptr : &bias_shape);
+
+    const Shape output_shape = problem.output_shape();
+    OrtValue* y = nullptr;
+    check(api_, api_.KernelContext_GetOutput(context, 0, output_shape.data(), output_shape.size(), &y));
+    if (problem.output_elements() == 0) return;
+
+    const std::shared_ptr<const Plan> plan = plans_.get(problem, device_of(x));
+    plan->run({data(x), data(w), b == nullptr ? nullptr : data(b), data(y)}, execution(context));
+  }
+
+ private:
+  void check_constant_weights(const OrtKernelInfo* info) const {
+    int is_constant = 0;
+    const OrtValue* weights = nullptr;
+    check(api_, api_.KernelInfoGetConstantInput_tensor(info, 1, &is_constant, &weights));
+    if (is_constant) check_weights(spec_, shape_of(api_, weights));
+  }
+
+  const OrtValue* optional_input(const OrtKernelContext* context, size_t index) const {
+    size_t count = 0;
+    check(api_, api_.KernelContext_GetInputCount(context, &count));
+    const OrtValue* value = nullptr;
+    if (index < count) check(api_, api_.KernelContext_GetInput(context, index, &value));
+    return value;
+  }
+
+  const OrtValue* input(const OrtKernelContext* context, size_t index, const char* what) const {
+    const OrtValue* value = optional_input(context, index);
+    if (value == nullptr) throw OnnxRuntimeError(ORT_INVALID_ARGUMENT, std::string(what) + " is missing");
+    return value;
+  }
+
+  void* data(const OrtValue* tensor) const {
+    void* pointer = nullptr;
+    check(api_, api_.GetTensorMutableData(const_cast<OrtValue*>(tensor), &pointer));
+    return pointer;
+  }
+
+  const Device& device_of(const OrtValue* tensor) const {
+    if (kind_ == DeviceKind::cpu) return cpu_device();
+    const OrtMemoryInfo* memory = nullptr;
+    int index = 0;
+    check(api_, api_.GetTensorMemoryInfo(tensor, &memory));
+    check(api_, api_.MemoryInfoGetId(memory, &index));
+    return cuda_device(index);
+  }
+
+  Execution execution(OrtKernelContext* context) const {
+    Execution execution;
+    if (kind_ == DeviceKind::cpu) {
+      execution.parallel_for = session_threads(api_, context);
+    } else {
+      check(api_, api_.KernelContext_GetGPUComputeStream(context, &execution.stream));
+    }
+    return execution;
+  }
+
+  const OrtApi& api_;
+  const DeviceKind kind_;
+  const ConvSpec spec_;
+  PlanCache plans_;
+};
+
+// A kernel with what its failures are reported with.
+struct NamedKernel {
+  const OrtApi& api;
+  std::string name;
+  ConvKernel kernel;
+};
+
+// The op as ONNX Runtime sees it: a table of functions, one op object for each kind of device.
+template <DeviceKind kKind>
+class ConvOp : public OrtCustomOp {
+ public:
+  explicit ConvOp(const OrtApi& api) : OrtCustomOp{}, api_(api) {
+    version = kApiVersion;
+    GetName = [](const OrtCustomOp*) { return "Conv"; };
+    GetExecutionProviderType = [](const OrtCustomOp*) {
+      return kKind == DeviceKind::cuda ? "CUDAExecutionProvider" : "CPUExecutionProvider";
+    };
+    GetInputTypeCount = [](const OrtCustomOp*) -> size_t { return 3; };
+    GetInputType = [](const OrtCustomOp*, size_t) { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; };
+    GetInputCharacteristic = [](const OrtCustomOp*, size_t index) {
+      return index == 2 ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
+    };
+    GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
+    GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return 1; };
+    GetOutputType = [](const OrtCustomOp*, size_t) { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; };
+    GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_REQUIRED; };
+    GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
+    GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
+    GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
+    GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 1; };
+    GetStartVersion = [](const OrtCustomOp*) { return 1; };
+    GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
+    CreateKernelV2 = create_kernel;
+    KernelComputeV2 = compute;
+    KernelDestroy = [](void* kernel) { delete static_cast<NamedKernel*>(kernel); };
+    InferOutputShapeFn = infer_shape;
+  }
+
+ private:
+  static OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info,
+                                  void** kernel) noexcept {
+    std::string name = "convswap Conv";
+    try {
+      name = node_name(*api, info);
+      *kernel = new NamedKernel{*api, name, {*api, info, kKind}};
+      return nullptr;
+    } catch (...) {
+      return status_of_current_exception(*api, name);
+    }
+  }
+
+  static OrtStatus* compute(void* kernel, OrtKernelContext* context) noexcept {
+    NamedKernel& named = *static_cast<NamedKernel*>(kernel);
+    try {
+      named.kernel.compute(context);
+      return nullptr;
+    } catch (...) {
+      return status_of_current_exception(named.api, named.name);
+    }
+  }
+
+  static OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
+    const OrtApi& api = static_cast<const ConvOp*>(op)->api_;
+    try {
+      infer_conv_shape(api, context);
+      return nullptr;
+    } catch (...) {
+      return status_of_current_exception(api, "convswap Conv");
+    }
+  }
+
+  const OrtApi& api_;
+};
+
+// The ops and domains of one ONNX Runtime. They are never destroyed: sessions use them until the process ends.
+class Registry {
+ public:
+  explicit Registry(const OrtApi& api) : cpu_op_(api), cuda_op_(api) {
+    const std::array<std::pair<const char*, OrtCustomOpDomain**>, 2> domains{
+        {{kDomain, &domain_}, {"", &onnx_domain_}}};
+    for (const auto& [name, domain] : domains) {
+      check(api, api.CreateCustomOpDomain(name, domain));
+      check(api, api.CustomOpDomain_Add(*domain, &cpu_op_));
+      check(api, api.CustomOpDomain_Add(*domain, &cuda_op_));
+    }
+  }
+
+  OrtCustomOpDomain* domain() const { return domain_; }
+  OrtCustomOpDomain* onnx_domain() const { return onnx_domain_; }
+
+ private:
+  ConvOp<DeviceKind::cpu> cpu_op_;
+  ConvOp<DeviceKind::cuda> cuda_op_;
+  OrtCustomOpDomain* domain_ = nullptr;
+  OrtCustomOpDomain* onnx_domain_ = nullptr;
+};
+
+const Registry& registry_of(const OrtApi& api) {
+  static std::mutex mutex;
+  static auto& registries = *new std::map<const OrtApi*, std::unique_ptr<Registry>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<Registry>& registry = registries[&api];
+  if (!registry) registry = std::make_unique<Registry>(api);
+  return *registry;
+}
+
+bool override_requested(const OrtApi& api, const OrtSessionOptions* options) {
+  int present = 0;
+  check(api, api.HasSessionConfigEntry(options, kOverrideEntry, &present));
+  if (!present) return false;
+  size_t size = 0;
+  check(api, api.GetSessionConfigEntry(options, kOverrideEntry, nullptr, &size));
+  std::string value(size, '\0');
+  check(api, api.GetSessionConfigEntry(options, kOverrideEntry, value.data(), &size));
+  return std::string(value.c_str()) == "1";
+}
+
+}  // namespace
+
+void register_ops(const OrtApi& api, OrtSessionOptions* options) {
+  const Registry& registry = registry_of(api);
+  check(api, api.AddCustomOpDomain(options, registry.domain()));
+  if (override_requested(api, options)) check(api, api.AddCustomOpDomain(options, registry.onnx_domain()));
+}
+
+}  // namespace convswap

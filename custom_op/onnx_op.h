@@ -1,0 +1,14 @@
+#pragma once
+
+#include "onnx_api.h"
+
+namespace convswap {
+
+// Adds the domain `convswap` with its op Conv to the session options; where their entry `convswap.override`
+// is "1", also our op as Conv of the ONNX domain, which then replaces ONNX Runtime's own. Throws.
+void register_ops(const OrtApi& api, OrtSessionOptions* options);
+
+// The shape function of Conv: sets the type and, as far as it is known, the shape of the output. Throws.
+void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context);
+
+}  // namespace convswap

@@ -1,0 +1,45 @@
+#include "plan/catalog.h"
+
+namespace convswap {
+
+#define CONVSWAP_CPU(name) const Algorithm& cpu_##name();
+#if CONVSWAP_CUDA
+#define CONVSWAP_GPU(name) const Algorithm& cuda_##name();
+#else
+#define CONVSWAP_GPU(name)
+#endif
+#include "plan/catalog.def"
+#undef CONVSWAP_CPU
+#undef CONVSWAP_GPU
+
+const std::vector<const Algorithm*>& catalog() {
+  static const std::vector<const Algorithm*> algorithms = {
+#define CONVSWAP_CPU(name) &cpu_##name(),
+#if CONVSWAP_CUDA
+#define CONVSWAP_GPU(name) &cuda_##name(),
+#else
+#define CONVSWAP_GPU(name)
+#endif
+#include "plan/catalog.def"
+#undef CONVSWAP_CPU
+#undef CONVSWAP_GPU
+  };
+  return algorithms;
+}
+
+const Algorithm* find_algorithm(std::string_view name, DeviceKind kind) {
+  for (const Algorithm* algorithm : catalog()) {
+    if (algorithm->device_kind() == kind && algorithm->name() == name) return algorithm;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> algorithm_names(DeviceKind kind) {
+  std::vector<std::string> names;
+  for (const Algorithm* algorithm : catalog()) {
+    if (algorithm->device_kind() == kind) names.emplace_back(algorithm->name());
+  }
+  return names;
+}
+
+}  // namespace convswap

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <exception>
+#include <mutex>
+
+namespace convswap {
+
+// Carries the first exception of several threads to the one that waits for them: an exception that leaves a
+// thread's function ends the process.
+class FirstError {
+ public:
+  template <typename Function>
+  void guard(Function&& function) noexcept {
+    try {
+      function();
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+}  // namespace convswap

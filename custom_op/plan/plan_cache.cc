@@ -1,0 +1,24 @@
+#include "plan/plan_cache.h"
+
+#include <mutex>
+
+#include "plan/planner.h"
+
+namespace convswap {
+
+// A server that sees every image size must not grow for ever; planning again is cheap beside a run.
+constexpr size_t kMostPlans = 4096;
+
+std::shared_ptr<const Plan> PlanCache::get(const ConvProblem& problem, const Device& device) {
+  const Key key{problem, device.index};
+  {
+    const std::shared_lock<std::shared_mutex> reading(mutex_);
+    if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+  }
+  std::shared_ptr<const Plan> plan = choose_algorithm(problem, device, algorithm_).make_plan(problem, device);
+  const std::unique_lock<std::shared_mutex> writing(mutex_);
+  if (plans_.size() >= kMostPlans) plans_.clear();
+  return plans_.try_emplace(key, std::move(plan)).first->second;
+}
+
+}  // namespace convswap

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+
+#include "plan/algorithm.h"
+
+namespace convswap {
+
+// The plans of one node, keyed by problem and device, so that a shape seen before costs one look-up. Safe
+// for concurrent runs; a plan in use outlives its eviction.
+class PlanCache {
+ public:
+  explicit PlanCache(std::string algorithm) : algorithm_(std::move(algorithm)) {}
+
+  const std::string& algorithm() const { return algorithm_; }
+
+  // Throws InvalidArgument where the planner finds no algorithm.
+  std::shared_ptr<const Plan> get(const ConvProblem& problem, const Device& device);
+
+ private:
+  struct Key {
+    ConvProblem problem;
+    int device_index;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const {
+      return ConvProblemHash()(key.problem) + static_cast<size_t>(key.device_index);
+    }
+  };
+
+  std::string algorithm_;
+  std::shared_mutex mutex_;
+  std::unordered_map<Key, std::shared_ptr<const Plan>, KeyHash> plans_;
+};
+
+}  // namespace convswap

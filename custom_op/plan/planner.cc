@@ -1,0 +1,44 @@
+#include "plan/planner.h"
+
+#include <string>
+
+#include "conv/error.h"
+#include "conv/messages.h"
+#include "plan/catalog.h"
+
+namespace convswap {
+namespace {
+
+const Algorithm& first_that_supports(const ConvProblem& problem, const Device& device) {
+  std::string reasons;
+  for (const Algorithm* algorithm : catalog()) {
+    if (algorithm->device_kind() != device.kind) continue;
+    const std::string reason = algorithm->why_not(problem, device);
+    if (reason.empty()) return *algorithm;
+    reasons += std::string(reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + reason;
+  }
+  throw InvalidArgument("no algorithm for the device " + std::string(name_of(device.kind)) +
+                        " can compute this convolution: " + reasons);
+}
+
+}  // namespace
+
+void check_algorithm_name(std::string_view requested, DeviceKind kind) {
+  if (requested == kAuto || find_algorithm(requested, kind) != nullptr) return;
+  std::vector<std::string> names = algorithm_names(kind);
+  names.emplace_back(kAuto);
+  throw InvalidArgument(
+      unknown_name_message("algorithm for the device " + std::string(name_of(kind)), requested, names));
+}
+
+const Algorithm& choose_algorithm(const ConvProblem& problem, const Device& device,
+                                  std::string_view requested) {
+  check_algorithm_name(requested, device.kind);
+  if (requested == kAuto) return first_that_supports(problem, device);
+  const Algorithm& algorithm = *find_algorithm(requested, device.kind);
+  const std::string reason = algorithm.why_not(problem, device);
+  if (!reason.empty()) throw InvalidArgument(unsupported_message(requested, reason));
+  return algorithm;
+}
+
+}  // namespace convswap

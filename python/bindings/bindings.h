@@ -1,0 +1,10 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace convswap::bindings {
+
+// cuda_devices, and in a build with CUDA: DeviceArray and conv_device.
+void register_device(pybind11::module_& module);
+
+}  // namespace convswap::bindings

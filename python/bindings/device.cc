@@ -1,0 +1,189 @@
+// What Python needs of a GPU for tests and measurements: arrays in its memory, and direct calls on them.
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "bindings.h"
+#include "conv/error.h"
+#include "plan/planner.h"
+
+#if CONVSWAP_CUDA
+#include <cuda_runtime_api.h>
+
+#include "cuda/primitives/check.h"
+#include "cuda/primitives/launch.h"
+#endif
+
+namespace py = pybind11;
+
+namespace convswap::bindings {
+namespace {
+
+#if CONVSWAP_CUDA
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// Memory on a card that Python owns. Plain cudaMalloc: this is for tools, never for a session.
+class DeviceArray {
+ public:
+  DeviceArray(const Shape& shape, const std::string& type, int device)
+      : shape_(shape), type_(parse_element_type(type)), device_(device) {
+    const DeviceGuard guard(device);
+    // One byte where there are no elements: a null pointer would mean an absent tensor.
+    CONVSWAP_CHECK_CUDA(cudaMalloc(&pointer_, static_cast<size_t>(std::max<int64_t>(bytes(), 1))));
+  }
+  ~DeviceArray() { static_cast<void>(cudaFree(pointer_)); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  void* pointer() const { return pointer_; }
+  const Shape& shape() const { return shape_; }
+  ElementType type() const { return type_; }
+  int device() const { return device_; }
+  int64_t bytes() const {
+    int64_t total = size_of(type_);
+    for (const int64_t extent : shape_) total *= extent;
+    return total;
+  }
+
+  static std::unique_ptr<DeviceArray> from_numpy(const py::array& source, int device) {
+    const py::array array = py::array::ensure(source, py::array::c_style);
+    const std::string type = py::str(array.dtype());
+    auto copy = std::make_unique<DeviceArray>(Shape(array.shape(), array.shape() + array.ndim()), type, device);
+    CONVSWAP_CHECK_CUDA(
+        cudaMemcpy(copy->pointer_, array.data(), static_cast<size_t>(copy->bytes()), cudaMemcpyHostToDevice));
+    return copy;
+  }
+
+  py::array to_numpy() const {
+    py::array array(py::dtype(std::string(name_of(type_))), shape_);
+    CONVSWAP_CHECK_CUDA(
+        cudaMemcpy(array.mutable_data(), pointer_, static_cast<size_t>(bytes()), cudaMemcpyDeviceToHost));
+    return array;
+  }
+
+  // Every byte 0xff, which is a NaN in each floating type: an element that nobody writes shows.
+  void poison() {
+    CONVSWAP_CHECK_CUDA(cudaMemset(pointer_, 0xff, static_cast<size_t>(bytes())));
+    CONVSWAP_CHECK_CUDA(cudaDeviceSynchronize());
+  }
+
+ private:
+  Shape shape_;
+  ElementType type_;
+  int device_;
+  void* pointer_ = nullptr;
+};
+
+struct Events {
+  cudaEvent_t begin{}, end{};
+  Events() {
+    CONVSWAP_CHECK_CUDA(cudaEventCreate(&begin));
+    CONVSWAP_CHECK_CUDA(cudaEventCreate(&end));
+  }
+  ~Events() {
+    static_cast<void>(cudaEventDestroy(begin));
+    static_cast<void>(cudaEventDestroy(end));
+  }
+};
+
+void check_same(const char* what, const DeviceArray& array, const Shape& expected, ElementType type) {
+  if (array.shape() != expected || array.type() != type) {
+    throw InvalidArgument(std::string(what) + " does not have the problem's shape or element type");
+  }
+}
+
+// Runs the plan `runs` times back to back; returns the mean time of one in milliseconds.
+double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
+                   const ConvSpec& spec, const std::string& algorithm, int runs) {
+  if (runs < 1) throw InvalidArgument("runs " + std::to_string(runs) + ": expected at least 1");
+  const ConvProblem problem = make_problem(spec, x.shape(), w.shape(), b == nullptr ? nullptr : &b->shape());
+  check_same("y", y, problem.output_shape(), spec.type);
+  check_same("w", w, w.shape(), spec.type);
+  if (problem.output_elements() == 0) return 0;
+  const Device& device = cuda_device(x.device());
+  const std::unique_ptr<Plan> plan = choose_algorithm(problem, device, algorithm).make_plan(problem, device);
+  const ConvTensors tensors{x.pointer(), w.pointer(), b == nullptr ? nullptr : b->pointer(), y.pointer()};
+  const DeviceGuard guard(device.index);
+  const Events events;
+  float milliseconds = 0;
+  CONVSWAP_CHECK_CUDA(cudaEventRecord(events.begin, nullptr));
+  for (int run = 0; run < runs; ++run) plan->run(tensors, {nullptr, nullptr});
+  CONVSWAP_CHECK_CUDA(cudaEventRecord(events.end, nullptr));
+  CONVSWAP_CHECK_CUDA(cudaEventSynchronize(events.end));
+  CONVSWAP_CHECK_CUDA(cudaEventElapsedTime(&milliseconds, events.begin, events.end));
+  return milliseconds / runs;
+}
+
+py::dict device_facts(int index) {
+  const Device& device = cuda_device(index);
+  int driver = 0;
+  int runtime = 0;
+  CONVSWAP_CHECK_CUDA(cudaDriverGetVersion(&driver));
+  CONVSWAP_CHECK_CUDA(cudaRuntimeGetVersion(&runtime));
+  py::dict facts;
+  facts["name"] = device.name;
+  facts["compute_capability"] = device.compute_capability;
+  facts["multiprocessors"] = device.multiprocessors;
+  facts["shared_memory_per_block"] = device.shared_memory_per_block;
+  facts["driver_cuda"] = version_text(driver);
+  facts["cuda_runtime"] = version_text(runtime);
+  return facts;
+}
+
+void register_device_array(py::module_& module) {
+  py::class_<DeviceArray>(module, "DeviceArray", "A contiguous float32 or float64 array in the memory of a card.")
+      .def(py::init<const Shape&, const std::string&, int>(), py::arg("shape"), py::arg("type") = "float32",
+           py::arg("device") = 0)
+      .def_static("from_numpy", &DeviceArray::from_numpy, py::arg("array"), py::arg("device") = 0)
+      .def("to_numpy", &DeviceArray::to_numpy)
+      .def("poison", &DeviceArray::poison, "Fills the array with NaN.")
+      .def_property_readonly("shape", [](const DeviceArray& array) { return py::tuple(py::cast(array.shape())); })
+      .def_property_readonly("pointer", [](const DeviceArray& array) {
+        return reinterpret_cast<uintptr_t>(array.pointer());
+      });
+  module.def("conv_device",
+             [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
+                const std::string& algorithm, const std::string& precision, int runs,
+                const std::string& auto_pad, const Shape& pads, const Shape& strides, const Shape& dilations,
+                int64_t group, const Shape& kernel_shape) {
+               const ConvSpec spec{x.type(), parse_precision(precision), parse_auto_pad(auto_pad), group,
+                                   kernel_shape, pads, strides, dilations};
+               const py::gil_scoped_release released;
+               return conv_device(x, w, b, y, spec, algorithm, runs);
+             },
+             py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
+             py::arg("algorithm") = "auto", py::arg("precision") = "tf32", py::arg("runs") = 1,
+             py::arg("auto_pad") = "NOTSET", py::arg("pads") = Shape{}, py::arg("strides") = Shape{},
+             py::arg("dilations") = Shape{}, py::arg("group") = 1, py::arg("kernel_shape") = Shape{},
+             R"(Computes y on the card by a CUDA algorithm and waits for it.
+
+Returns the mean time of one of `runs` back-to-back runs in milliseconds, by CUDA events. Raises ConvswapError for
+shapes or attributes that do not fit, RuntimeError where CUDA fails.)");
+}
+
+#endif
+
+}  // namespace
+
+void register_device(py::module_& module) {
+  module.def("cuda_devices", [] {
+    py::list devices;
+#if CONVSWAP_CUDA
+    for (int index = 0; index < cuda_device_count(); ++index) devices.append(device_facts(index));
+#endif
+    return devices;
+  }, "What the CUDA runtime says of each card; empty without a card, a driver or CUDA kernels.");
+#if CONVSWAP_CUDA
+  register_device_array(module);
+#endif
+}
+
+}  // namespace convswap::bindings

@@ -1,0 +1,194 @@
+// The Python module convswap._native: the catalog, the planner and direct calls, for tools and tests.
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings.h"
+#include "conv/error.h"
+#include "cpu/direct.h"
+#include "cpu/thread_team.h"
+#include "plan/catalog.h"
+#include "plan/planner.h"
+
+namespace py = pybind11;
+
+namespace convswap::bindings {
+namespace {
+
+struct SpecArguments {
+  std::string precision, auto_pad;
+  Shape pads, strides, dilations, kernel_shape;
+  int64_t group;
+
+  ConvSpec spec(ElementType type) const {
+    return {type, parse_precision(precision), parse_auto_pad(auto_pad), group, kernel_shape, pads, strides,
+            dilations};
+  }
+};
+
+ConvProblem problem_of(const Shape& x_shape, const Shape& w_shape, bool has_bias, const std::string& type,
+                       const SpecArguments& arguments) {
+  if (w_shape.empty()) throw InvalidArgument("weights of shape []: expected 3, 4 or 5 dimensions");
+  const Shape bias{w_shape[0]};
+  return make_problem(arguments.spec(parse_element_type(type)), x_shape, w_shape, has_bias ? &bias : nullptr);
+}
+
+// The device that a planning question is about: a card of this machine, or with `compute_capability` one
+// that need not be here.
+Device asked_device(const std::string& device, int index, int compute_capability) {
+  if (parse_device(device) == DeviceKind::cpu) return cpu_device();
+  if (compute_capability == 0) return cuda_device(index);
+  return typical_cuda_device(compute_capability);
+}
+
+std::string why_not(const ConvProblem& problem, const std::string& algorithm, const std::string& device,
+                    int index, int compute_capability) {
+  const Device asked = asked_device(device, index, compute_capability);
+  check_algorithm_name(algorithm, asked.kind);
+  if (algorithm == kAuto) return {};
+  return find_algorithm(algorithm, asked.kind)->why_not(problem, asked);
+}
+
+std::string choose(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
+                   int index, int compute_capability) {
+  return std::string(choose_algorithm(problem, asked_device(device, index, compute_capability), algorithm).name());
+}
+
+template <typename T>
+py::array conv(const py::array_t<T, py::array::c_style>& x, const py::array_t<T, py::array::c_style>& w,
+               const std::optional<py::array_t<T, py::array::c_style>>& b, const std::string& algorithm,
+               int threads, const std::string& instruction_set, const SpecArguments& arguments) {
+  const auto shape_of = [](const py::array& array) {
+    return Shape(array.shape(), array.shape() + array.ndim());
+  };
+  const Shape bias_shape = b ? shape_of(*b) : Shape{};
+  const ElementType type = sizeof(T) == 8 ? ElementType::float64 : ElementType::float32;
+  const ConvProblem problem =
+      make_problem(arguments.spec(type), shape_of(x), shape_of(w), b ? &bias_shape : nullptr);
+  const Algorithm& chosen = choose_algorithm(problem, cpu_device(), algorithm);
+  if (!instruction_set.empty() && chosen.name() != "direct") {
+    throw InvalidArgument("instruction_set '" + instruction_set + "' was given for the algorithm '" +
+                          std::string(chosen.name()) + "': expected the algorithm 'direct'");
+  }
+  const std::unique_ptr<Plan> plan = instruction_set.empty() ? chosen.make_plan(problem, cpu_device())
+                                                             : make_direct_plan(problem, instruction_set);
+  py::array_t<T> y(problem.output_shape());
+  if (problem.output_elements() == 0) return y;
+  const ConvTensors tensors{x.data(), w.data(), b ? b->data() : nullptr, y.mutable_data()};
+  const py::gil_scoped_release released;
+  plan->run(tensors, {thread_team(threads), nullptr});
+  return y;
+}
+
+void register_problem(py::module_& module) {
+  py::class_<ConvProblem>(module, "Problem", R"(A convolution: attributes and shapes, everything an algorithm needs.
+
+Shapes are (N, C, spatial...) and (K, C / group, filter...). The attributes are those of ONNX Conv; an empty
+sequence is an absent attribute. Raises ConvswapError where they do not fit together.)")
+      .def(py::init([](const Shape& x_shape, const Shape& w_shape, bool has_bias, const std::string& type,
+                       const std::string& precision, const std::string& auto_pad, const Shape& pads,
+                       const Shape& strides, const Shape& dilations, int64_t group, const Shape& kernel_shape) {
+             return problem_of(x_shape, w_shape, has_bias, type,
+                               {precision, auto_pad, pads, strides, dilations, kernel_shape, group});
+           }),
+           py::arg("x_shape"), py::arg("w_shape"), py::arg("has_bias") = false, py::arg("type") = "float32",
+           py::arg("precision") = "tf32", py::kw_only(), py::arg("auto_pad") = "NOTSET",
+           py::arg("pads") = Shape{}, py::arg("strides") = Shape{}, py::arg("dilations") = Shape{},
+           py::arg("group") = 1, py::arg("kernel_shape") = Shape{})
+      .def_property_readonly("output_shape", [](const ConvProblem& problem) {
+        return py::tuple(py::cast(problem.output_shape()));
+      }, "(N, K, output...)")
+      .def_property_readonly("operations", &ConvProblem::operations,
+                             "Multiplications and additions, padding counted as data.")
+      .def_property_readonly("bytes", &ConvProblem::bytes,
+                             "Bytes that must move if every tensor is read or written once.");
+}
+
+void register_planner(py::module_& module) {
+  py::class_<Algorithm>(module, "Algorithm", "One way to compute convolutions on one kind of device.")
+      .def_property_readonly("name", [](const Algorithm& algorithm) { return std::string(algorithm.name()); })
+      .def_property_readonly("device", [](const Algorithm& algorithm) {
+        return std::string(name_of(algorithm.device_kind()));
+      }, "'cpu' or 'cuda'.");
+  module.def("catalog", &catalog, py::return_value_policy::reference,
+             "Every algorithm of this build, for each device the fastest first.");
+  module.def("why_not", &why_not, py::arg("problem"), py::arg("algorithm"), py::arg("device"), py::kw_only(),
+             py::arg("index") = 0, py::arg("compute_capability") = 0,
+             R"(Why the algorithm cannot compute the problem on the device; '' where it can.
+
+`compute_capability` (90 for 9.0) asks about a typical card of that generation, which need not be here. Raises
+ConvswapError for an unknown algorithm or device, RuntimeError where the card is not there.)");
+  module.def("choose", &choose, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
+             py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0,
+             R"(The name of the algorithm that the planner takes.
+
+Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.)");
+  module.def("describe_plan", [](const ConvProblem& problem, const std::string& device,
+                                 const std::string& algorithm, int index) {
+    const Device asked = asked_device(device, index, 0);
+    return choose_algorithm(problem, asked, algorithm).make_plan(problem, asked)->describe();
+  }, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
+             "The launch shape of the plan in words.");
+}
+
+template <typename T>
+void register_conv(py::module_& module) {
+  // Without conversion, so that float64 arrays are never computed in float32.
+  module.def("conv",
+             [](const py::array_t<T, py::array::c_style>& x, const py::array_t<T, py::array::c_style>& w,
+                const std::optional<py::array_t<T, py::array::c_style>>& b, const std::string& algorithm,
+                int threads, const std::string& instruction_set, const std::string& auto_pad, const Shape& pads,
+                const Shape& strides, const Shape& dilations, int64_t group, const Shape& kernel_shape) {
+               return conv<T>(x, w, b, algorithm, threads, instruction_set,
+                              {"tf32", auto_pad, pads, strides, dilations, kernel_shape, group});
+             },
+             py::arg("x").noconvert(), py::arg("w").noconvert(), py::arg("b").noconvert() = py::none(),
+             py::kw_only(), py::arg("algorithm") = "auto", py::arg("threads") = 0,
+             py::arg("instruction_set") = "", py::arg("auto_pad") = "NOTSET", py::arg("pads") = Shape{},
+             py::arg("strides") = Shape{}, py::arg("dilations") = Shape{}, py::arg("group") = 1,
+             py::arg("kernel_shape") = Shape{},
+             R"(The convolution of C-contiguous float32 or float64 arrays by a CPU algorithm.
+
+x is (N, C, spatial...), w (K, C / group, filter...), b (K,); the result is (N, K, output...). `reference` takes
+both types and sums in float64; `instruction_set` is one of direct_instruction_sets(); `threads` 0 uses every
+core. Raises ConvswapError for shapes or attributes that do not fit, TypeError for other arrays.)");
+}
+
+}  // namespace
+}  // namespace convswap::bindings
+
+PYBIND11_MODULE(_native, module) {
+  using namespace convswap;
+  using namespace convswap::bindings;
+  module.doc() = "The compiled core of convswap: catalog, planner and direct calls.";
+  module.attr("__version__") = CONVSWAP_VERSION;
+  module.attr("architectures") = CONVSWAP_ARCHITECTURES;
+  module.attr("no_cuda_reason") = CONVSWAP_NO_CUDA_REASON;
+  module.attr("has_cuda_kernels") = static_cast<bool>(CONVSWAP_CUDA);
+
+  // Every wrong argument is the package's own exception, so that callers catch one type.
+  static const py::object error_type = py::module_::import("convswap.errors").attr("ConvswapError");
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const InvalidArgument& error) {
+      PyErr_SetString(error_type.ptr(), error.what());
+    }
+  });
+
+  register_problem(module);
+  register_planner(module);
+  register_conv<float>(module);
+  register_conv<double>(module);
+  module.def("direct_instruction_sets", [] {
+    std::vector<std::string> names;
+    for (const auto name : direct_instruction_sets()) names.emplace_back(name);
+    return names;
+  }, "The instruction sets of `direct` that this processor has, best first.");
+  register_device(module);
+}
