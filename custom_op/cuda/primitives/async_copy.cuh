@@ -1,0 +1,28 @@
+#pragma once
+
+namespace convswap {
+
+// Starts a copy of kBytes (4, 8 or 16, both sides aligned to it) from global to shared memory that passes the
+// registers by; with `inside` false it writes zeros and reads nothing. Needs compute capability 8.0.
+template <int kBytes>
+__device__ inline void copy_async(float* shared, const float* global, bool inside) {
+  const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const int bytes = inside ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(global), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(global), "n"(kBytes), "r"(bytes)
+                 : "memory");
+  }
+}
+
+// Closes the group of copies this thread has started since the last call.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most kPending of this thread's groups are under way.
+template <int kPending>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace convswap

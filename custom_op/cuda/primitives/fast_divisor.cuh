@@ -1,0 +1,21 @@
+#pragma once
+
+namespace convswap {
+
+// Division by a number known only at run time, as one multiplication: n / d = floor(n * ceil(2^32 / d) / 2^32),
+// exact for n < 2^16 and 1 <= d <= 2^16 (the error n * (d - 1) / (d * 2^32) stays below 1 / d). With d = 1 the
+// factor would not fit into 32 bits, so it is kept apart.
+struct FastDivisor {
+  unsigned divisor = 1;
+  unsigned factor = 0;
+
+  FastDivisor() = default;
+  explicit FastDivisor(unsigned d)
+      : divisor(d), factor(d == 1 ? 0u : static_cast<unsigned>((0x100000000ull + d - 1) / d)) {}
+
+#ifdef __CUDACC__
+  __device__ unsigned quotient(unsigned n) const { return factor == 0 ? n : __umulhi(n, factor); }
+#endif
+};
+
+}  // namespace convswap

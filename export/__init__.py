@@ -1,0 +1,64 @@
+"""Turns networks and course checkpoints into ONNX models."""
+
+from __future__ import annotations
+
+import os
+
+import onnx
+from convswap import datasets
+from convswap.export.builder import build
+from convswap.export.fitting import Progress, fit_to
+from convswap.export.mxnet import read_mxnet
+from convswap.model_file import model_from_proto, save_model
+from convswap.models import NETWORKS, Network, find, last_fully_connected, read_head, seeded_weights
+
+__all__ = ["Progress", "export_network", "networks", "read_mxnet", "save"]
+
+# What a last layer is fitted to when no fitted one comes with the package: enough for an accuracy to mean
+# something, few enough to wait for.
+FITTING_IMAGES = 2_000
+
+
+def networks() -> tuple[Network, ...]:
+    """Return every network that `export_network` knows, in the course's order."""
+    return tuple(NETWORKS.values())
+
+
+def export_network(
+    name: str, *, data: str = "fashion-mnist", progress: Progress | None = None
+) -> onnx.ModelProto:
+    """Return the network called `name` as an ONNX model: opset 20, IR 9, a symbolic batch.
+
+    The input `image` is float32 [batch, channels, size, size] with pixel values 0..255, the output
+    `probabilities` float32 [batch, classes]. The weights come from a fixed seed, except the last fully
+    connected layer, which is fitted to the training images of `data`: for Fashion-MNIST it comes with the
+    package; for any other data set that `convswap.datasets.load` knows it is fitted here, in seconds, and
+    `progress(done, total)` counts the images. The model's properties name the network and the data.
+
+    Raises ConvswapError for an unknown network or data set.
+    """
+    network = find(name)
+    weights = seeded_weights(network)
+    if data == "fashion-mnist":
+        head = read_head(network)
+        weight, bias = head.weight, head.bias
+    else:
+        labelled = datasets.load(data, split="train", images=FITTING_IMAGES, image_size=network.image_size)
+        fit = fit_to(network, weights, labelled, progress)
+        weight, bias = fit.weight, fit.bias
+    layer = last_fully_connected(network).name
+    weights |= {f"{layer}.weight": weight, f"{layer}.bias": bias}
+    metadata = {
+        "network": network.name,
+        "dataset": data,
+        "weights": f"He-initialised from a seed; {layer} fitted to {data} by ridge regression",
+    }
+    return build(network, weights, metadata)
+
+
+def save(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+    """Write `model` to `path`, all of it or nothing.
+
+    Raises ConvswapError where the folder is missing, the place is no regular file or cannot be written.
+    """
+    save_model(model_from_proto(model), path)

@@ -1,0 +1,166 @@
+"""Turns a checkpoint of the course's MXNet networks, a symbol and its parameters, into an ONNX model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from convswap.datasets import LARGEST_IMAGE_SIZE
+from convswap.errors import ConvswapError
+from convswap.export.builder import INPUT, ModelWriter
+from convswap.export.mxnet_operators import OPERATORS, Operator, Shape
+from convswap.export.mxnet_params import read_params
+from convswap.export.mxnet_symbol import Symbol, SymbolNode, read_symbol
+from numpy.typing import NDArray
+
+# Where the arrays do not fit the image size, this is how far the one that they do fit is looked for.
+LARGEST_SUGGESTION = 512
+
+
+def read_mxnet(
+    symbol_path: str | os.PathLike[str],
+    params_path: str | os.PathLike[str],
+    image_size: int,
+    channels: int = 1,
+) -> onnx.ModelProto:
+    """Return a checkpoint (`NAME-symbol.json`, `NAME-EPOCH.params`) as an ONNX model: opset 20, IR 9.
+
+    The files do not say how large the images are: `image_size` is their side in pixels. The input `image` is
+    float32 [batch, channels, image_size, image_size] with pixel values 0..255; the output, float32
+    [batch, classes], is `probabilities` where the last operator is SoftmaxOutput, else `output`. Nodes keep
+    their names.
+
+    Raises ConvswapError, naming the place, where a file cannot be read, is cut off or damaged, an operator
+    is not known, an array is missing, or its shape does not fit the network at that image size; it then
+    names the size that would fit, if one does.
+    """
+    for what, number in (("image size", image_size), ("number of channels", channels)):
+        if not 1 <= number <= LARGEST_IMAGE_SIZE:
+            raise ConvswapError(f"{what} {number} is out of range; expected 1 to {LARGEST_IMAGE_SIZE}")
+    symbol = read_symbol(symbol_path)
+    checkpoint = _Checkpoint(_chain(symbol), read_params(params_path), str(params_path))
+    checkpoint.require_all_arrays()
+    name = Path(symbol_path).name.removesuffix(".json").removesuffix("-symbol")
+    try:
+        return _write(checkpoint, (channels, image_size, image_size), name)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConvswapError(
+            f"{str(symbol_path)!r} does not give a valid ONNX model: {reason}; check its attributes"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One operator of the network, and the names of the arrays it takes."""
+
+    node: SymbolNode
+    operator: Operator
+    arrays: tuple[str, ...]
+
+
+class _MisfitError(ConvswapError):
+    """What does not fit at one image size and may at another."""
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    steps: tuple[_Step, ...]
+    arrays: dict[str, NDArray[np.float32]]
+    params_path: str
+
+    def require_all_arrays(self) -> None:
+        for step in self.steps:
+            for name in step.arrays:
+                if name not in self.arrays:
+                    raise ConvswapError(
+                        f"{self.params_path!r} has no array {name!r}, which node {step.node.name!r} takes; "
+                        f"it has: {', '.join(sorted(self.arrays)) or 'none'}"
+                        "; check that both files belong to one network"
+                    )
+
+    def shapes(self, image: Shape) -> Iterator[tuple[_Step, Shape, Shape]]:
+        """Yield each step with the shapes of its input and output for images of the shape `image`."""
+        shape = image
+        for step in self.steps:
+            node = step.node
+            output = step.operator.output_shape(node, shape)
+            if min(output) < 1:
+                raise _MisfitError(
+                    f"at image size {image[-1]} node {node.name!r} of {node.path!r} gets "
+                    f"{_times(shape[1:])} pixels, too few for it"
+                )
+            expected = step.operator.parameters(node, shape)
+            if len(expected) != len(step.arrays):
+                raise node.wrong(f"{len(step.arrays)} arrays among its inputs", f"{len(expected)}")
+            for name, wanted in zip(step.arrays, expected, strict=True):
+                if self.arrays[name].shape != wanted:
+                    raise _MisfitError(
+                        f"array {name!r} of {self.params_path!r} is {_times(self.arrays[name].shape)}, "
+                        f"but at image size {image[-1]} node {node.name!r} needs {_times(wanted)}"
+                    )
+            yield step, shape, output
+            shape = output
+
+    def suggestion(self, channels: int) -> str:
+        """Say which image size the arrays fit."""
+        for size in range(1, LARGEST_SUGGESTION + 1):
+            try:
+                for _ in self.shapes((channels, size, size)):
+                    pass
+            except ConvswapError:
+                continue
+            return f"--image-size {size} fits"
+        return "no image size fits: check that both files belong to one network"
+
+
+def _chain(symbol: Symbol) -> tuple[_Step, ...]:
+    """Return the operators from the image to the head. Each has one input that is not an array or a label."""
+    steps: list[_Step] = []
+    node = symbol.nodes[symbol.head]
+    while node.operator != "null":
+        operator = OPERATORS.get(node.operator)
+        if operator is None:
+            raise ConvswapError(
+                f"node {node.name!r} of {symbol.path!r} has the unknown op {node.operator!r:.60}; "
+                f"known: {', '.join(OPERATORS)}"
+            )
+        inputs = [symbol.nodes[place] for place in node.inputs]
+        arrays = inputs[1:-1] if operator.label and len(inputs) > 1 else inputs[1:]
+        if not inputs or any(array.operator != "null" for array in arrays):
+            found = [given.name for given in inputs] or "none"
+            raise node.wrong(f"the inputs {found}", "one from the layer before, then arrays")
+        steps.append(_Step(node, operator, tuple(array.name for array in arrays)))
+        node = inputs[0]
+    if not steps:
+        raise ConvswapError(f"the head of {symbol.path!r} is the input {node.name!r}; expected an operator")
+    return tuple(reversed(steps))
+
+
+def _write(checkpoint: _Checkpoint, image: Shape, name: str) -> onnx.ModelProto:
+    try:
+        placed = list(checkpoint.shapes(image))
+    except _MisfitError as error:
+        raise ConvswapError(f"{error}; {checkpoint.suggestion(image[0])}") from None
+    writer = ModelWriter()
+    value = INPUT
+    last = placed[-1][0]
+    result = "probabilities" if last.operator.label else "output"
+    for step, shape, _ in placed:
+        arrays = [writer.constant(array, checkpoint.arrays[array]) for array in step.arrays]
+        output = result if step is last else None
+        value = step.operator.write(writer, step.node, shape, [value, *arrays], output)
+    metadata = {
+        "network": name,
+        "dataset": "fashion-mnist",
+        "weights": f"MXNet checkpoint {Path(checkpoint.params_path).name}",
+    }
+    return writer.finish(name, image, value, placed[-1][2], metadata)
+
+
+def _times(shape: Shape) -> str:
+    return "x".join(map(str, shape))

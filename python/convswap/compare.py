@@ -1,0 +1,272 @@
+"""Compare a model as ONNX Runtime runs it by default with the same model on convswap's convolutions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from convswap import _native
+from convswap.closeness import max_abs_error, relative_l2_error, top1_classes, worst_output
+from convswap.comparison import Comparison, LayerResult, SideResult
+from convswap.device import Device, choose_device, environment
+from convswap.errors import ConvswapError, unknown_name
+from convswap.feeds import Feeds, Source
+from convswap.floor import floor_ms
+from convswap.layers import Capture, ConvLayer, conv_layers
+from convswap.measure import RUNS, Times, measure
+from convswap.sessions import (
+    CONVSWAP,
+    DEFAULT,
+    BoundRun,
+    Side,
+    make_session,
+    numeric_arrays,
+    on_device,
+    other_sides,
+    run,
+)
+from convswap.subject import CLASSES, open_subject, source_of
+from convswap.swap import DEFAULT_PRECISION, PRECISIONS, swap
+from convswap.truth import evaluate
+from convswap.truth_ops import reference_conv
+
+__all__ = ["AGAINST", "TOLERANCES", "Comparison", "Progress", "compare"]
+
+AGAINST = ("default", "all")
+# The largest relative L2 error of the outputs against float64 that counts as the same answer.
+TOLERANCES = {"tf32": 2e-3, "ieee": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+TRUTH_IMAGES = 100
+# The plain loops of `reference` do about 1e9 operations per second and core; deep models get fewer images.
+_TRUTH_OPERATIONS = 66e9
+
+Progress = Callable[[str], None]
+_Sessions = Mapping[Side, onnxruntime.InferenceSession]
+
+
+def compare(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    data: str | None = None,
+    images: int | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+    precision: str = DEFAULT_PRECISION,
+    algorithm: str = "auto",
+    tolerance: float | None = None,
+    against: str = "default",
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run `model` with the default provider and with its Convs swapped; return how they compare.
+
+    Args:
+        model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
+        data: "fashion-mnist", "synthetic" or "random"; by default what the network was made for, where it is
+            to be had without the network, and random values for any other model.
+        images: how many samples to run; by default 10,000 of Fashion-MNIST, 2,000 synthetic ones, one random
+            batch.
+        batch: how many samples a run takes; by default up to 10,000 on the GPU, 100 on the CPU, 1 of random
+            values, or what the model is fixed to.
+        device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
+        precision: "tf32" or "ieee", for our side.
+        algorithm: the name of an algorithm of the catalog, or "auto".
+        tolerance: the largest relative L2 error against float64; by default that of `TOLERANCES`.
+        against: "default", or "all" for the CUDA provider's other options for Conv too.
+        progress: called with a few words at the start of every step.
+
+    Raises:
+        ConvswapError: an argument is not known or out of range, the model cannot be read, swapped or run, the
+            data do not fit it, or the device cannot be used.
+    """
+    report = progress or _silent
+    if against not in AGAINST:
+        raise unknown_name("choice of sides", against, AGAINST)
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    if tolerance is not None and not tolerance >= 0:
+        raise ConvswapError(f"tolerance must be a number from 0 on, but {tolerance} was given")
+    chosen = choose_device(device)
+    report("reading the model and the data")
+    subject = open_subject(model, data)
+    source = source_of(subject, images, batch, chosen)
+    swapping = swap(subject.model, algorithm=algorithm, precision=precision)
+    swapped = ir.to_proto(swapping.model)
+    sides = (DEFAULT, CONVSWAP, *other_sides(chosen, against))
+
+    report("loading both sides")
+    sessions = {side: make_session(swapped if side.ours else subject.model, side, chosen) for side in sides}
+    report(f"timing batches of {source.batch}")
+    first_batch = on_device(source.first(source.batch), chosen)
+    times = _measure(sessions, first_batch, chosen)
+    report(f"running {source.images} images on each side")
+    classes = {side: _classes(session, source) for side, session in sessions.items()}
+
+    layers = conv_layers(swapped)
+    capture = Capture(swapped, layers, chosen)
+    truth_images = _truth_images(layers, capture, source, chosen)
+    truth_feeds = source.first(truth_images)
+    report(f"evaluating {truth_images} images in float64")
+    truth = evaluate(subject.model, truth_feeds)
+    errors = {side: _errors(session, truth_feeds, truth.outputs) for side, session in sessions.items()}
+    sessions.clear()
+
+    truth_inputs = on_device(truth_feeds, chosen)
+    rows = []
+    for number, layer in enumerate(layers, start=1):
+        report(f"timing Conv {number} of {len(layers)}")
+        rows.append(_compare_layer(layer, capture, first_batch, truth_inputs, sides, chosen))
+    return Comparison(
+        model=subject.title,
+        device=chosen,
+        precision=precision,
+        options={
+            "data": subject.dataset,
+            "algorithm": algorithm,
+            "precision": precision,
+            "against": against,
+            "device": chosen.name,
+        },
+        environment=environment(chosen),
+        images=source.images,
+        batch=source.batch,
+        truth_images=truth_images,
+        dataset=subject.dataset,
+        sides={
+            side.name: SideResult(
+                times[side],
+                _accuracy(classes[side], source.labels),
+                *errors[side],
+                provider_options=side.provider_options,
+            )
+            for side in sides
+        },
+        top1_agreement=float(np.mean(classes[DEFAULT] == classes[CONVSWAP])),
+        swapped=len(swapping.swapped),
+        left=swapping.left,
+        layers=tuple(rows),
+        tolerance=TOLERANCES[precision] if tolerance is None else tolerance,
+        notes=tuple(_notes(chosen, against, times, truth.in_float32, len(swapping.swapped) - len(layers))),
+    )
+
+
+def _silent(_: str) -> None:
+    """Show no progress."""
+
+
+def _measure(
+    sessions: _Sessions, feeds: Mapping[str, onnxruntime.OrtValue], device: Device
+) -> dict[Side, Times]:
+    runs = [BoundRun(session, feeds, device) for session in sessions.values()]
+    return dict(zip(sessions, measure(runs, bursts=device.name == "cuda"), strict=True))
+
+
+def _classes(session: onnxruntime.InferenceSession, source: Source) -> np.ndarray:
+    """Return the top-1 class of the first output for every image of `source`."""
+    found = []
+    for feeds, counted in source.batches():
+        output = run(session, feeds)[0]
+        if source.labels is not None and (output.ndim != 2 or output.shape[1] != CLASSES):
+            raise ConvswapError(
+                f"the data have {CLASSES} classes, but the model's first output has shape "
+                f"{list(output.shape)}; use --data random"
+            )
+        found.append(top1_classes(output)[:counted])
+    return np.concatenate(found)
+
+
+def _accuracy(classes: np.ndarray, labels: np.ndarray | None) -> float | None:
+    return None if labels is None else float(np.mean(classes == labels))
+
+
+def _truth_images(layers: Sequence[ConvLayer], capture: Capture, source: Source, device: Device) -> int:
+    """Return how many images to evaluate in float64: at most 100, fewer where each is a lot of work."""
+    one = source.first(1)
+    samples = _samples(one)
+    inputs = on_device(one, device)
+    operations = sum(layer.problem(_shapes(capture.inputs(layer, inputs))).operations for layer in layers)
+    affordable = int(_TRUTH_OPERATIONS // max(operations / samples, 1))
+    return max(samples, min(TRUTH_IMAGES, source.images, affordable))
+
+
+def _samples(feeds: Feeds) -> int:
+    """Return how many samples `feeds`, asked for one, hold: more where the model's batch is fixed."""
+    return next((max(values.shape[0], 1) for values in feeds.values() if values.ndim), 1)
+
+
+def _errors(session: onnxruntime.InferenceSession, feeds: Feeds, truth: Sequence[Any]) -> tuple[float, float]:
+    """Return the largest absolute and the relative L2 error of the outputs for `feeds`."""
+    outputs, expected = run(session, feeds), numeric_arrays(truth)
+    shapes = [values.shape for values in outputs], [values.shape for values in expected]
+    if shapes[0] != shapes[1]:
+        raise ConvswapError(
+            f"the outputs have shapes {shapes[0]}, but evaluated in float64 {shapes[1]}; "
+            "a model whose output shapes depend on the values of its data cannot be compared"
+        )
+    return (
+        worst_output(max_abs_error, outputs, expected),
+        worst_output(relative_l2_error, outputs, expected),
+    )
+
+
+def _compare_layer(
+    layer: ConvLayer,
+    capture: Capture,
+    first_batch: Mapping[str, onnxruntime.OrtValue],
+    truth_inputs: Mapping[str, onnxruntime.OrtValue],
+    sides: Sequence[Side],
+    device: Device,
+) -> LayerResult:
+    """Return the times and errors of one Conv of each side, fed what the default side feeds it."""
+    timed = capture.inputs(layer, first_batch)
+    shapes = _shapes(timed)
+    ranks = {name: len(shape) for name, shape in shapes.items()}
+    sessions = {
+        side: make_session(layer.model(ranks, ours=side.ours), side, device, only_device=True)
+        for side in sides
+    }
+    times = _measure(sessions, timed, device)
+    problem = layer.problem(shapes)
+
+    checked = {name: value.numpy() for name, value in capture.inputs(layer, truth_inputs).items()}
+    x, w, bias = layer.arrays(checked)
+    truth = reference_conv(x, w, bias, layer.attributes)
+    return LayerResult(
+        node=layer.name,
+        algorithm=_native.choose(problem, device.name, layer.setting("algorithm", "auto")),
+        milliseconds={side.name: times[side].median for side in sides},
+        floor_ms=floor_ms(problem, device.card, layer.setting("precision", DEFAULT_PRECISION)),
+        relative_l2_error={
+            side.name: relative_l2_error(run(session, checked)[0], truth)
+            for side, session in sessions.items()
+        },
+    )
+
+
+def _shapes(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape()) for name, value in values.items()}
+
+
+def _notes(
+    device: Device, against: str, times: Mapping[Side, Times], in_float32: Sequence[str], in_subgraphs: int
+) -> list[str]:
+    """Return what a reader has to know besides the numbers."""
+    notes = []
+    if device.name == "cpu" and device.reason != "asked for":
+        notes.append(f"on the CPU, against the default CPU provider: {device.reason}")
+    if against == "all" and device.name == "cpu":
+        notes.append("the CPU provider has no options for Conv, so the default is its only side")
+    timed = times[DEFAULT]
+    if timed.burst > 1:
+        notes.append(f"runs below 0.1 ms: each timed run is a burst of {timed.burst} back-to-back runs")
+    if timed.runs < RUNS:
+        notes.append(f"a run takes seconds, so only {timed.runs} were timed")
+    if in_float32:
+        notes.append(f"computed in float32 for the truth, having no float64 form: {', '.join(in_float32)}")
+    if in_subgraphs > 0:
+        notes.append(f"{in_subgraphs} swapped Conv in subgraphs: timed as part of the whole model only")
+    return notes

@@ -1,0 +1,124 @@
+"""Which device a comparison runs on, and what that device and its software are."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from convswap import _native
+from convswap.errors import ConvswapError, unknown_name
+
+DEVICES = ("cuda", "cpu")
+PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device in use: its name, the attributes of the card if it is one, and why it was taken."""
+
+    name: str
+    reason: str
+    card: Mapping[str, Any] | None = None
+
+    @property
+    def provider(self) -> str:
+        """The execution provider of ONNX Runtime that runs on this device."""
+        return PROVIDERS[self.name]
+
+    @property
+    def title(self) -> str:
+        """The name of the card or of the processor."""
+        return str(self.card["name"]) if self.card is not None else _processor()
+
+
+def choose_device(name: str | None = None) -> Device:
+    """Return the device called `name`; None takes the GPU where everything for it is there, else the CPU.
+
+    Raises:
+        ConvswapError: there is no such device, or something that the GPU needs is missing.
+    """
+    if name is not None and name not in DEVICES:
+        raise unknown_name("device", name, DEVICES)
+    if name == "cpu":
+        return Device("cpu", "asked for")
+    missing = _missing_for_cuda()
+    if missing and name == "cuda":
+        raise ConvswapError(
+            f"device cuda cannot be used: {missing}; use --device cpu, or see `convswap doctor`"
+        )
+    if missing:
+        return Device("cpu", missing)
+    reason = "asked for" if name == "cuda" else "the default where there is a card"
+    return Device("cuda", reason, _native.cuda_devices()[0])
+
+
+def environment(device: Device) -> dict[str, str | None]:
+    """Return the card, the driver and the versions that a result belongs to; None for what is not in use."""
+    card = device.card or {}
+    return {
+        "card": device.title if device.card is not None else None,
+        "processor": _processor(),
+        "driver": _text(card.get("driver")) or (None if device.card is None else _driver_version()),
+        "cuda": _text(card.get("cuda_runtime")),
+        "onnxruntime": onnxruntime.__version__,
+        "convswap": convswap_version(),
+    }
+
+
+def convswap_version() -> str:
+    """Return the version of the installed package."""
+    try:
+        return importlib.metadata.version("convswap")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _missing_for_cuda() -> str:
+    """Return the first thing that the GPU needs and that is not there; "" when all is."""
+    if PROVIDERS["cuda"] not in onnxruntime.get_available_providers():
+        return "onnxruntime has no CUDA provider"
+    if not any(algorithm.device == "cuda" for algorithm in _native.catalog()):
+        return "the op library was built without CUDA"
+    if not _native.cuda_devices():
+        return "no NVIDIA card or driver was found"
+    return ""
+
+
+def _driver_version() -> str | None:
+    """Return what nvidia-smi says of the driver; None where there is no such program."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    asked = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next(iter(answer.split()), None)
+
+
+def _processor() -> str:
+    cores = os.cpu_count() or 1
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("model name"):
+            name = line.partition(":")[2].strip()
+            break
+    return f"{name}, {cores} threads"
+
+
+def _text(value: Any) -> str | None:
+    return None if value in (None, "") else str(value)

@@ -1,0 +1,180 @@
+"""What a model is fed: its declared inputs, seeded random values for them, and batches of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import onnx
+
+from convswap.errors import ConvswapError
+
+Feeds = dict[str, np.ndarray]
+
+_FLOATS = {"float16", "float32", "float64"}
+_WHOLE_NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A declared input: its NumPy element type, and its shape with None for a symbolic dimension.
+
+    `symbols` names the symbolic dimensions; it is "" where a dimension is fixed or has no name.
+    """
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int | None, ...]
+    symbols: tuple[str, ...]
+
+    def __str__(self) -> str:
+        sizes = (
+            symbol or "?" if size is None else str(size)
+            for size, symbol in zip(self.shape, self.symbols, strict=True)
+        )
+        return f"{self.name!r} [{', '.join(sizes)}]"
+
+
+def declared_inputs(model: onnx.ModelProto) -> tuple[Input, ...]:
+    """Return the inputs that a run of `model` must be given; those with an initializer are left out.
+
+    Raises:
+        ConvswapError: an input is no tensor, or has an element type that no random values can be made for.
+    """
+    given = {tensor.name for tensor in model.graph.initializer}
+    return tuple(_declared(value) for value in model.graph.input if value.name not in given)
+
+
+def _declared(value: onnx.ValueInfoProto) -> Input:
+    if value.type.WhichOneof("value") != "tensor_type":
+        raise ConvswapError(
+            f"input {value.name!r} is a {value.type.WhichOneof('value') or 'value without a type'}; "
+            "compare feeds tensors only: give a model whose inputs are tensors"
+        )
+    tensor = value.type.tensor_type
+    name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+    known = name in {"bool", "float", "double", "float16"} or name in _WHOLE_NUMBERS
+    if not known:
+        raise ConvswapError(
+            f"input {value.name!r} has elements of type {name}; compare can feed float16, float, double, "
+            "bool and whole numbers of 8 bits and more: give a model with such inputs"
+        )
+    fixed = [dimension.HasField("dim_value") and dimension.dim_value >= 0 for dimension in tensor.shape.dim]
+    return Input(
+        name=value.name,
+        dtype=np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
+        shape=tuple(
+            dimension.dim_value if is_fixed else None
+            for dimension, is_fixed in zip(tensor.shape.dim, fixed, strict=True)
+        ),
+        symbols=tuple(dimension.dim_param for dimension in tensor.shape.dim),
+    )
+
+
+def fixed_batch(inputs: Sequence[Input]) -> int | None:
+    """Return the batch that a model is fixed to; None where a leading dimension is symbolic.
+
+    A model whose inputs all have fixed leading dimensions runs at the first one's only.
+    """
+    leading = [given.shape[0] for given in inputs if given.shape]
+    if not leading:
+        return 1
+    return None if None in leading else leading[0]
+
+
+def random_feeds(inputs: Sequence[Input], batch: int, seed: int) -> Feeds:
+    """Return seeded values for `inputs`, of the declared types and shapes.
+
+    A symbolic leading dimension is `batch`, and so is any other dimension of the same name; every other
+    symbolic dimension is 1. Floating-point values are standard normal; whole numbers are 0 or 1, which is
+    within range wherever they stand for an index, a token or a flag.
+    """
+    generator = np.random.default_rng(seed)
+    batch_symbols = {given.symbols[0] for given in inputs if given.shape and given.shape[0] is None} - {""}
+    feeds = {}
+    for given in inputs:
+        shape = [
+            size if size is not None else batch if axis == 0 or symbol in batch_symbols else 1
+            for axis, (size, symbol) in enumerate(zip(given.shape, given.symbols, strict=True))
+        ]
+        if given.dtype.name in _FLOATS:
+            feeds[given.name] = np.asarray(generator.standard_normal(shape)).astype(given.dtype)
+        else:
+            feeds[given.name] = np.asarray(generator.integers(0, 2, shape)).astype(given.dtype)
+    return feeds
+
+
+class Source(Protocol):
+    """Where the feeds of a comparison come from."""
+
+    @property
+    def images(self) -> int:
+        """How many samples there are in all."""
+
+    @property
+    def batch(self) -> int:
+        """How many samples a run takes."""
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """The class of every sample, None where nothing is known."""
+
+    def batches(self) -> Iterator[tuple[Feeds, int]]:
+        """Yield the feeds of every batch, with how many of its leading samples are to be counted."""
+
+    def first(self, images: int) -> Feeds:
+        """Return feeds of `images` samples from the beginning, or of one batch where the batch is fixed."""
+
+
+@dataclass(frozen=True)
+class RandomSource:
+    """Seeded random values: batch number i is made from seed i."""
+
+    inputs: tuple[Input, ...]
+    images: int
+    batch: int
+    labels: np.ndarray | None = None
+
+    def batches(self) -> Iterator[tuple[Feeds, int]]:
+        """Yield batches until `images` samples are through; see `Source`."""
+        fixed = fixed_batch(self.inputs)
+        for number, start in enumerate(range(0, self.images, self.batch)):
+            counted = min(self.batch, self.images - start)
+            yield random_feeds(self.inputs, fixed or counted, seed=number), counted
+
+    def first(self, images: int) -> Feeds:
+        """Return the feeds of a first batch of `images`; see `Source`."""
+        return random_feeds(self.inputs, fixed_batch(self.inputs) or images, seed=0)
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """The images (n, 1, s, s) of a labelled data set, for a model with one input."""
+
+    given: Input
+    data: np.ndarray
+    labels: np.ndarray | None
+    batch: int
+
+    @property
+    def images(self) -> int:
+        """How many images there are."""
+        return len(self.data)
+
+    def batches(self) -> Iterator[tuple[Feeds, int]]:
+        """Yield all images in order; see `Source`. A model of fixed batch gets its last batch filled up."""
+        for start in range(0, len(self.data), self.batch):
+            images = self.data[start : start + self.batch]
+            yield self._feeds(images), len(images)
+
+    def first(self, images: int) -> Feeds:
+        """Return the first `images` of the set; see `Source`."""
+        return self._feeds(self.data[: fixed_batch([self.given]) or images])
+
+    def _feeds(self, images: np.ndarray) -> Feeds:
+        fixed = fixed_batch([self.given])
+        if fixed is not None and len(images) < fixed:
+            images = np.concatenate([images, np.repeat(images[-1:], fixed - len(images), axis=0)])
+        return {self.given.name: np.ascontiguousarray(images, dtype=self.given.dtype)}

@@ -1,0 +1,46 @@
+"""The floor of a convolution: the least time it can take on a card.
+
+floor = max(bytes moved once / bandwidth, operations / rate); an operation is one multiplication or one
+addition. The bandwidth of a card we measured is that of a copy, in bytes read and written; its rates are the
+datasheet's. For other cards only the memory side is known, from the device's own attributes; it is a floor
+still, if a lower one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a card can do: bytes per second, and operations per second for each precision."""
+
+    bandwidth: float
+    rates: Mapping[str, float] = field(default_factory=dict)
+
+
+_MEASURED = {
+    "H200": Ceilings(4.30e12, {"tf32": 494e12, "ieee": 67e12, "float16": 989e12, "bfloat16": 989e12})
+}
+
+
+def ceilings(card: Mapping[str, Any]) -> Ceilings | None:
+    """Return what is known of a card of `convswap._native.cuda_devices()`; None when nothing is."""
+    for name, known in _MEASURED.items():
+        if name in str(card["name"]):
+            return known
+    bandwidth = float(card.get("memory_bandwidth") or 0)
+    return Ceilings(bandwidth) if bandwidth > 0 else None
+
+
+def floor_ms(problem: Any, card: Mapping[str, Any] | None, precision: str) -> float | None:
+    """Return the floor in milliseconds of a `convswap._native.Problem`; None where no ceiling is known."""
+    known = ceilings(card) if card is not None else None
+    if known is None:
+        return None
+    seconds = problem.bytes / known.bandwidth
+    if precision in known.rates:
+        seconds = max(seconds, problem.operations / known.rates[precision])
+    return seconds * 1e3

@@ -1,0 +1,211 @@
+"""Each swapped Conv of a model on its own: a one-node model for each side, and the input it really gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from convswap import _native
+from convswap.device import Device
+from convswap.sessions import DEFAULT, BoundRun, make_session
+from convswap.swap import DEFAULT_PRECISION, DOMAIN
+
+_OWN_ATTRIBUTES = ("algorithm", "precision")
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """A swapped Conv of a model's main graph: the node, and its inputs by name, constant where known."""
+
+    node: onnx.NodeProto
+    constants: Mapping[str, onnx.TensorProto]
+    opsets: tuple[onnx.OperatorSetIdProto, ...]
+    ir_version: int
+    element_type: int
+
+    @property
+    def name(self) -> str:
+        """The node's name, or its output's where it has none."""
+        return str(self.node.name or self.node.output[0])
+
+    @property
+    def fed(self) -> tuple[str, ...]:
+        """The names of the inputs that only a run of the model can give: the data, seldom the weights."""
+        return tuple(name for name in self.node.input if name and name not in self.constants)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes that ONNX's Conv has too."""
+        return {
+            attribute.name: helper.get_attribute_value(attribute)
+            if attribute.type != onnx.AttributeProto.STRING
+            else attribute.s.decode()
+            for attribute in self.node.attribute
+            if attribute.name not in _OWN_ATTRIBUTES
+        }
+
+    def arrays(self, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return data, weights and bias (None without one), given those inputs that are not constant."""
+        given = {name: numpy_helper.to_array(tensor) for name, tensor in self.constants.items()}
+        given.update(feeds)
+        data, weights, *bias = self.node.input
+        return given[data], given[weights], given[bias[0]] if bias and bias[0] else None
+
+    def setting(self, name: str, default: str) -> str:
+        """Return the node's `algorithm` or `precision`, `default` where it is not written."""
+        for attribute in self.node.attribute:
+            if attribute.name == name:
+                return str(attribute.s.decode())
+        return default
+
+    def problem(self, shapes: Mapping[str, Sequence[int]]) -> Any:
+        """Return the conv problem for inputs of `shapes`, as a `convswap._native.Problem`."""
+        known = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
+        known.update({name: tuple(shape) for name, shape in shapes.items()})
+        inputs = list(self.node.input)
+        return _native.Problem(
+            x_shape=known[inputs[0]],
+            w_shape=known[inputs[1]],
+            has_bias=len(inputs) > 2 and bool(inputs[2]),
+            type=_TYPE_NAMES[self.element_type],
+            precision=self.setting("precision", DEFAULT_PRECISION),
+            **self.attributes,
+        )
+
+    def model(self, ranks: Mapping[str, int], *, ours: bool) -> onnx.ModelProto:
+        """Return the one-node model of this layer, for our op or for ONNX's.
+
+        Its fed inputs have the given ranks and symbolic dimensions, so that it runs with any batch.
+        """
+        node = onnx.NodeProto()
+        node.CopyFrom(self.node)
+        if not ours:
+            _make_plain(node)
+        graph = helper.make_graph(
+            [node],
+            "layer",
+            [
+                helper.make_tensor_value_info(name, self.element_type, [None] * ranks[name])
+                for name in self.fed
+            ],
+            [helper.make_tensor_value_info(node.output[0], self.element_type, None)],
+            list(self.constants.values()),
+        )
+        opsets = [opset for opset in self.opsets if ours or opset.domain != DOMAIN]
+        model = helper.make_model(graph, opset_imports=opsets)
+        model.ir_version = self.ir_version
+        return model
+
+
+_TYPE_NAMES: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "float32",
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+    onnx.TensorProto.DOUBLE: "float64",
+}
+
+
+def conv_layers(swapped: onnx.ModelProto) -> tuple[ConvLayer, ...]:
+    """Return the swapped Convs of the main graph of `swapped`, in order.
+
+    Those in subgraphs are left out: what a branch or a loop feeds them cannot be taken out of a session.
+    """
+    tensors = {tensor.name: tensor for tensor in swapped.graph.initializer}
+    for node in swapped.graph.node:
+        if node.op_type == "Constant" and node.domain == "":
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    tensors[node.output[0]] = _named(attribute.t, node.output[0])
+    return tuple(
+        ConvLayer(
+            node=node,
+            constants={name: tensors[name] for name in node.input if name in tensors},
+            opsets=tuple(swapped.opset_import),
+            ir_version=swapped.ir_version,
+            element_type=_element_type(node, tensors),
+        )
+        for node in swapped.graph.node
+        if node.domain == DOMAIN and node.op_type == "Conv"
+    )
+
+
+def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of `model` with every convswap Conv, in subgraphs too, turned back into ONNX's."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    kept = [opset for opset in copy.opset_import if opset.domain != DOMAIN]
+    del copy.opset_import[:]
+    copy.opset_import.extend(kept)
+    _make_graph_plain(copy.graph)
+    for function in copy.functions:
+        for node in function.node:
+            _make_node_plain(node)
+    return copy
+
+
+class Capture:
+    """Gives the inputs that the layers get while the default side runs the whole model."""
+
+    def __init__(self, swapped: onnx.ModelProto, layers: Sequence[ConvLayer], device: Device) -> None:
+        model = plain_model(swapped)
+        self._device = device
+        self._graph_inputs = {value.name for value in model.graph.input}
+        present = {value.name for value in model.graph.output} | self._graph_inputs
+        for name in dict.fromkeys(name for layer in layers for name in layer.fed):
+            if name not in present:
+                model.graph.output.append(onnx.ValueInfoProto(name=name))
+        self._session = make_session(model, DEFAULT, device)
+
+    def inputs(
+        self, layer: ConvLayer, feeds: Mapping[str, onnxruntime.OrtValue]
+    ) -> dict[str, onnxruntime.OrtValue]:
+        """Return what `layer` is fed when the model is fed `feeds`, in the memory of the device.
+
+        One layer at a time, so that the inputs of a deep model never lie in memory together.
+        """
+        values = {name: feeds[name] for name in layer.fed if name in self._graph_inputs}
+        wanted = [name for name in layer.fed if name not in values]
+        if wanted:
+            run = BoundRun(self._session, feeds, self._device, wanted)
+            run.once()
+            names = [output.name for output in self._session.get_outputs() if output.name in wanted]
+            values.update(zip(names, run.values(), strict=True))
+        return values
+
+
+def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = name
+    return copy
+
+
+def _element_type(node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> int:
+    weights = tensors.get(node.input[1])
+    return weights.data_type if weights is not None else onnx.TensorProto.FLOAT
+
+
+def _make_graph_plain(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        _make_node_plain(node)
+
+
+def _make_node_plain(node: onnx.NodeProto) -> None:
+    if node.domain == DOMAIN and node.op_type == "Conv":
+        _make_plain(node)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            _make_graph_plain(graph)
+
+
+def _make_plain(node: onnx.NodeProto) -> None:
+    node.domain = ""
+    kept = [attribute for attribute in node.attribute if attribute.name not in _OWN_ATTRIBUTES]
+    del node.attribute[:]
+    node.attribute.extend(kept)

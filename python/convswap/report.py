@@ -1,0 +1,187 @@
+"""The tables of a comparison, on a terminal of any width or in 120 columns."""
+
+from __future__ import annotations
+
+import math
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from convswap.comparison import Comparison, LayerResult, SideResult
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print what was compared and on what, each side's figures, a row per Conv, and what was left and why.
+
+    A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
+    """
+    console.print(_heading(comparison))
+    console.print(_sides_table(comparison))
+    if comparison.layers:
+        console.print(_layers_table(comparison))
+    if comparison.left:
+        console.print(_left_table(comparison))
+    for note in comparison.notes:
+        console.print(Text(f"Note: {note}."))
+    console.print(_verdict(comparison))
+
+
+def milliseconds(value: float | None) -> str:
+    """Return a time with three significant digits, "-" where there is none."""
+    if value is None:
+        return "-"
+    if value >= 100:
+        return f"{value:,.0f}"
+    digits = 2 - math.floor(math.log10(value)) if value > 0 else 2
+    return f"{value:.{max(0, min(digits, 6))}f}"
+
+
+def error(value: float) -> str:
+    """Return an error in scientific notation."""
+    return f"{value:.2e}" if math.isfinite(value) else "not finite"
+
+
+def times_faster(value: float) -> str:
+    """Return a ratio of times: 3.21x."""
+    return f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
+
+
+def plain_table(title: str) -> Table:
+    """Return an empty table in the style of all of convswap's tables."""
+    return Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def versions_line(environment: dict[str, str | None], device_title: str) -> str:
+    """Return the device and the software a result belongs to, in one line."""
+    parts = [device_title]
+    for name, key in (
+        ("driver", "driver"),
+        ("CUDA", "cuda"),
+        ("ONNX Runtime", "onnxruntime"),
+        ("convswap", "convswap"),
+    ):
+        if environment.get(key):
+            parts.append(f"{name} {environment[key]}")
+    return ", ".join(parts)
+
+
+def _heading(comparison: Comparison) -> Text:
+    options = comparison.options
+    provider = comparison.device.provider
+    return Text(
+        f"{comparison.model}: {provider} by default, and with convswap's Conv\n"
+        f"{versions_line(dict(comparison.environment), comparison.device.title)}\n"
+        f"{comparison.images:,} images of {comparison.dataset}, batch {comparison.batch:,}, "
+        f"precision {comparison.precision}, algorithm {options['algorithm']}\n"
+    )
+
+
+def _sides_table(comparison: Comparison) -> Table:
+    table = plain_table(f"The whole model (times in ms for a batch of {comparison.batch:,})")
+    table.add_column("side", overflow="fold")
+    for heading in ("median", "95th pct.", "first run", "runs", "speedup", "top-1", "max. error", "rel. L2"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for name, side in comparison.sides.items():
+        faster = (
+            times_faster(comparison.default.times.median / side.times.median) if name != "default" else ""
+        )
+        table.add_row(_side_title(name, side), *_side_cells(side, faster))
+    table.caption = Text(
+        f"errors against float64 on {comparison.truth_images} images; "
+        f"both sides name the same class for {_share(comparison.top1_agreement)} of all images"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _side_title(name: str, side: SideResult) -> str:
+    options = ", ".join(f"{key}={value}" for key, value in side.provider_options.items())
+    return options or name
+
+
+def _side_cells(side: SideResult, faster: str) -> list[str]:
+    return [
+        milliseconds(side.times.median),
+        milliseconds(side.times.p95),
+        milliseconds(side.times.first),
+        str(side.times.runs),
+        faster,
+        "-" if side.accuracy is None else f"{side.accuracy:.4f}",
+        error(side.max_abs_error),
+        error(side.relative_l2_error),
+    ]
+
+
+def _layers_table(comparison: Comparison) -> Table:
+    table = plain_table(f"Each Conv alone, fed its real input (median ms, batch {comparison.batch:,})")
+    table.add_column("node", overflow="fold")
+    table.add_column("algorithm", overflow="fold")
+    others = [name for name in comparison.sides if name not in ("default", "convswap")]
+    floors = any(layer.floor_ms is not None for layer in comparison.layers)
+    headings = ["default", *others, "convswap", "speedup"]
+    headings += ["floor", "% of floor"] if floors else []
+    for heading in (*headings, "L2 default", "L2 convswap"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for layer in comparison.layers:
+        table.add_row(*_layer_cells(layer, others, floors))
+    sums = {name: comparison.layers_sum(name) for name in comparison.sides}
+    table.add_section()
+    table.add_row(
+        "sum of all Conv",
+        "",
+        milliseconds(sums["default"]),
+        *(milliseconds(sums[name]) for name in others),
+        milliseconds(sums["convswap"]),
+        times_faster(sums["default"] / sums["convswap"]),
+    )
+    table.add_row(
+        "whole model",
+        "",
+        milliseconds(comparison.default.times.median),
+        *(milliseconds(comparison.sides[name].times.median) for name in others),
+        milliseconds(comparison.convswap.times.median),
+        times_faster(comparison.speedup),
+    )
+    return table
+
+
+def _layer_cells(layer: LayerResult, others: list[str], floors: bool) -> list[str]:
+    default, ours = layer.milliseconds["default"], layer.milliseconds["convswap"]
+    cells = [
+        layer.node,
+        layer.algorithm,
+        milliseconds(default),
+        *(milliseconds(layer.milliseconds[name]) for name in others),
+        milliseconds(ours),
+        times_faster(default / ours),
+    ]
+    if floors:
+        share = "-" if layer.floor_ms is None else f"{100 * layer.floor_ms / ours:.0f} %"
+        cells += [milliseconds(layer.floor_ms), share]
+    return [*cells, error(layer.relative_l2_error["default"]), error(layer.relative_l2_error["convswap"])]
+
+
+def _left_table(comparison: Comparison) -> Table:
+    table = plain_table("Convolutions left as they were")
+    table.add_column("node", overflow="fold")
+    table.add_column("why", overflow="fold")
+    for left in comparison.left:
+        table.add_row(Text(left.node), Text(left.reason))
+    return table
+
+
+def _share(value: float) -> str:
+    """Return a share in per cent that says 100 only when it is all."""
+    return "100 %" if value == 1 else f"{math.floor(value * 1e4) / 1e2:.2f} %"
+
+
+def _verdict(comparison: Comparison) -> Text:
+    ours, tolerance = comparison.convswap.relative_l2_error, comparison.tolerance
+    if comparison.within_tolerance:
+        answer = f"The answers agree: relative L2 error {error(ours)}, at most {tolerance:g} asked for."
+    else:
+        answer = f"THE ANSWERS DIFFER: relative L2 error {error(ours)}, at most {tolerance:g} asked for."
+    swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
+    return Text(f"{answer} {swapped}; {times_faster(comparison.speedup)} as fast as the default.")

@@ -1,0 +1,214 @@
+"""The inference sessions of a comparison: how each side's is made, checked and run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from convswap.device import Device
+from convswap.errors import ConvswapError
+from convswap.library import register
+
+# Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
+_RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+_FORBID_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
+# Idle threads of the CPU provider spin for milliseconds after a run. Two sessions that take turns would slow
+# each other down, so on the CPU both sides stop spinning between runs; within a run all is as by default.
+_STOP_SPINNING = "session.force_spinning_stop"
+_NO_SYNCHRONISATION = "disable_synchronize_execution_providers"
+# protobuf cannot serialise more.
+_LARGEST_MESSAGE = 2_000_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One way to run a model: its name, whether our library is loaded, and options of the provider.
+
+    Sides are the constants below, compared by identity.
+    """
+
+    name: str
+    ours: bool = False
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+
+
+DEFAULT = Side("default")
+CONVSWAP = Side("convswap", ours=True)
+# What the CUDA provider can be told about Conv, one option at a time.
+OTHERS = (
+    Side("heuristic", provider_options={"cudnn_conv_algo_search": "HEURISTIC"}),
+    Side("no_tf32", provider_options={"use_tf32": "0"}),
+    Side("nhwc", provider_options={"prefer_nhwc": "1"}),
+)
+
+
+def other_sides(device: Device, against: str) -> tuple[Side, ...]:
+    """Return the sides besides the default that `against` ("default" or "all") asks for on `device`.
+
+    The CPU provider has no options for Conv, so there are none on the CPU.
+    """
+    return OTHERS if against == "all" and device.name == "cuda" else ()
+
+
+def make_session(
+    model: onnx.ModelProto, side: Side, device: Device, *, only_device: bool = False
+) -> onnxruntime.InferenceSession:
+    """Return a session of `model` for `side` on `device`.
+
+    `only_device` makes it an error when any node would run elsewhere; for models of one node.
+
+    Raises:
+        ConvswapError: ONNX Runtime cannot load the model, or the provider of `device` is not in use.
+    """
+    _load_cuda_libraries(device.name)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
+    if device.name == "cpu":
+        options.add_session_config_entry(_STOP_SPINNING, "1")
+    elif only_device:
+        options.add_session_config_entry(_FORBID_CPU_FALLBACK, "1")
+    if side.ours:
+        register(options)
+    provider = (device.provider, dict(side.provider_options))
+    with (
+        plain_errors(f"ONNX Runtime cannot load the model on the {side.name} side"),
+        _source(model) as source,
+    ):
+        session = onnxruntime.InferenceSession(source, options, providers=[provider], enable_fallback=0)
+    if device.provider not in session.get_providers():
+        raise ConvswapError(
+            f"ONNX Runtime could not start its {device.provider} (a library that it needs is missing); "
+            "see `convswap doctor`, or use --device cpu"
+        )
+    _check_assignment(session, side, device)
+    return session
+
+
+@contextmanager
+def plain_errors(what: str) -> Iterator[None]:
+    """Turn what ONNX Runtime raises into a ConvswapError of one line that starts with `what`."""
+    try:
+        yield
+    except ConvswapError:
+        raise
+    except Exception as error:  # ONNX Runtime's exceptions have no common class but this one.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ConvswapError(f"{what}: {' '.join(lines) or type(error).__name__}") from error
+
+
+class BoundRun:
+    """A session with its inputs on the device and its outputs left there, ready to be run and timed."""
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        feeds: Mapping[str, onnxruntime.OrtValue],
+        device: Device,
+        outputs: Sequence[str] | None = None,
+    ) -> None:
+        self._session = session
+        self._binding = session.io_binding()
+        self._unsynchronised = onnxruntime.RunOptions()
+        self._unsynchronised.add_run_config_entry(_NO_SYNCHRONISATION, "1")
+        for name, value in feeds.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for output in session.get_outputs():
+            if outputs is None or output.name in outputs:
+                numeric = output.type.startswith("tensor(") and output.type != "tensor(string)"
+                self._binding.bind_output(output.name, device.name if numeric else "cpu", 0)
+
+    def once(self) -> None:
+        """Run and wait for the result."""
+        with plain_errors("ONNX Runtime cannot run the model"):
+            self._session.run_with_iobinding(self._binding)
+
+    def burst(self, runs: int) -> None:
+        """Start `runs` runs back to back and wait for all of them."""
+        for _ in range(runs):
+            self._session.run_with_iobinding(self._binding, self._unsynchronised)
+        self._binding.synchronize_outputs()
+
+    def values(self) -> list[onnxruntime.OrtValue]:
+        """Return the outputs of the last run, where they are."""
+        return self._binding.get_outputs()
+
+
+def on_device(feeds: Mapping[str, np.ndarray], device: Device) -> dict[str, onnxruntime.OrtValue]:
+    """Return `feeds` as values in the memory of `device`."""
+    return {
+        name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(values), device.name, 0)
+        for name, values in feeds.items()
+    }
+
+
+def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the numeric outputs of one run, sequences taken apart.
+
+    Raises:
+        ConvswapError: the run fails, or no output has numbers.
+    """
+    with plain_errors("ONNX Runtime cannot run the model"):
+        outputs = session.run(None, dict(feeds))
+    return numeric_arrays(outputs)
+
+
+def numeric_arrays(outputs: Sequence[object]) -> list[np.ndarray]:
+    """Return the arrays of numbers among `outputs`, those in sequences included.
+
+    Raises:
+        ConvswapError: there are none.
+    """
+    flat = [item for output in outputs for item in (output if isinstance(output, list) else [output])]
+    arrays = [item for item in flat if isinstance(item, np.ndarray) and item.dtype.kind in "biuf"]
+    if not arrays:
+        raise ConvswapError("the model has no output with numbers; compare needs at least one")
+    return arrays
+
+
+@contextmanager
+def _source(model: onnx.ModelProto) -> Iterator[bytes | str]:
+    """Give the model as bytes, or, where it is too large for that, as a file with external data."""
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < _LARGEST_MESSAGE:
+        yield model.SerializeToString()
+        return
+    with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
+        path = Path(folder) / "model.onnx"
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        onnx.save_model(copy, path, save_as_external_data=True, location="model.data")
+        yield str(path)
+
+
+def _check_assignment(session: onnxruntime.InferenceSession, side: Side, device: Device) -> None:
+    """Refuse a session in which a Conv of this side runs on another provider than the device's.
+
+    ONNX Runtime below 1.24 keeps no such record; there the one-node sessions of the layers, which forbid any
+    other provider, are the check.
+    """
+    report = getattr(session, "get_provider_graph_assignment_info", None)
+    if report is None:
+        return
+    domains = ("convswap",) if side.ours else ("", "ai.onnx")
+    for part in report():
+        for node in part.get_nodes():
+            if node.op_type == "Conv" and node.domain in domains and part.ep_name != device.provider:
+                raise ConvswapError(
+                    f"Conv {node.name!r} of the {side.name} side would run on {part.ep_name}, not on "
+                    f"{device.provider}; its element type may not be supported there: see `convswap doctor`"
+                )
+
+
+@cache
+def _load_cuda_libraries(device: str) -> None:
+    """Load the CUDA libraries that pip installed beside ONNX Runtime, from 1.21 on; once."""
+    if device == "cuda" and hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()

@@ -1,0 +1,115 @@
+"""What is compared: the model that a user named, and the data that suit it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from convswap import datasets
+from convswap.device import Device
+from convswap.errors import ConvswapError, unknown_name
+from convswap.export import export_network
+from convswap.feeds import ImageSource, Input, RandomSource, Source, declared_inputs, fixed_batch
+from convswap.layers import plain_model
+from convswap.model_file import load_model
+from convswap.models.networks import NETWORKS
+
+RANDOM = "random"
+DATA = ("fashion-mnist", "synthetic", RANDOM)
+CLASSES = 10
+_DEFAULT_IMAGES = {"fashion-mnist": 10_000, "synthetic": 2_000}
+# A batch that keeps the largest tensor of the course's networks near 20 MB on the CPU.
+_DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with its weights in memory and its Convs as ONNX has them, and the name of its data."""
+
+    title: str
+    model: onnx.ModelProto
+    dataset: str
+
+
+def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | None) -> Subject:
+    """Return the model called or stored as `model`, and `data` or what suits it.
+
+    A network's name has it exported; anything else is the path of an ONNX file. Convs that were swapped
+    before are turned back, so that the default side can run them.
+
+    Raises:
+        ConvswapError: there is no such network or file, or no such data set.
+    """
+    if data is not None and data not in DATA:
+        raise unknown_name("data set", data, DATA)
+    if isinstance(model, onnx.ModelProto):
+        return Subject(model.graph.name or "the model", plain_model(model), data or _data_of(model))
+    if isinstance(model, str) and model in NETWORKS:
+        labelled = data if data in _DEFAULT_IMAGES else _best_available()
+        return Subject(model, export_network(model, data=labelled), data or labelled)
+    path = Path(model)
+    if not path.exists() and path.suffix == "" and path.name == str(model):
+        raise unknown_name("network", str(model), NETWORKS)
+    loaded = ir.to_proto(ir.external_data.load_to_model(load_model(path)))
+    return Subject(str(model), plain_model(loaded), data or _data_of(loaded))
+
+
+def source_of(subject: Subject, images: int | None, batch: int | None, device: Device) -> Source:
+    """Return the feeds for `subject`: `images` samples in batches of `batch`, by default as the data suggest.
+
+    Raises:
+        ConvswapError: a number is below 1, the model is fixed to another batch, or the data do not fit it.
+    """
+    for name, value in (("images", images), ("batch", batch)):
+        if value is not None and value < 1:
+            raise ConvswapError(
+                f"{name} must be at least 1, but {value} was given; leave it out or give more"
+            )
+    inputs = declared_inputs(subject.model)
+    fixed = fixed_batch(inputs)
+    if fixed is not None and batch not in (None, fixed):
+        raise ConvswapError(
+            f"the model takes batches of {fixed}, by its input {inputs[0] if inputs else ''}, but batch "
+            f"{batch} was given; leave it out, or export the model with a symbolic batch"
+        )
+    if subject.dataset == RANDOM:
+        samples = fixed or batch or 1
+        return RandomSource(inputs, images or samples, min(samples, images or samples))
+    if not _takes_images(inputs):
+        listed = ", ".join(str(given) for given in inputs)
+        raise ConvswapError(
+            f"data set {subject.dataset} needs a model with one floating-point input [batch, 1, S, S], "
+            f"but its inputs are {listed}; use --data random"
+        )
+    dataset = datasets.load(
+        subject.dataset,
+        images=images or _DEFAULT_IMAGES[subject.dataset],
+        image_size=int(inputs[0].shape[2] or 0),
+    )
+    count = len(dataset.images)
+    return ImageSource(
+        inputs[0], dataset.images, dataset.labels, fixed or min(batch or _DEFAULT_BATCH[device.name], count)
+    )
+
+
+def _best_available() -> str:
+    return "fashion-mnist" if datasets.available("fashion-mnist") else "synthetic"
+
+
+def _data_of(model: onnx.ModelProto) -> str:
+    """Return the data set that the model's properties name, where it is here and fits; random otherwise."""
+    named = {entry.key: entry.value for entry in model.metadata_props}.get("convswap.dataset")
+    if named not in _DEFAULT_IMAGES or not _takes_images(declared_inputs(model)):
+        return RANDOM
+    return named if named == "synthetic" or datasets.available(named) else RANDOM
+
+
+def _takes_images(inputs: tuple[Input, ...]) -> bool:
+    if len(inputs) != 1 or inputs[0].dtype.kind != "f" or len(inputs[0].shape) != 4:
+        return False
+    _, channels, height, width = inputs[0].shape
+    return channels == 1 and height is not None and height == width and height > 0

@@ -1,0 +1,44 @@
+"""The layer suites of `convswap bench`: convolutions worth timing on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class SuiteLayer:
+    """One 2-D convolution: square images of `size` pixels, square filters of `kernel` pixels, no bias."""
+
+    name: str
+    channels: int
+    filters: int
+    kernel: int
+    size: int
+    stride: int = 1
+    padding: int = 0
+    group: int = 1
+
+    def input_shape(self, batch: int) -> tuple[int, int, int, int]:
+        """Return (n, c, h, w)."""
+        return batch, self.channels, self.size, self.size
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """Return (k, c / group, r, s)."""
+        return self.filters, self.channels // self.group, self.kernel, self.kernel
+
+
+# The convolutions of the course's networks; those of spring 2018 and 2019 differ in image size alone.
+_COURSE = (
+    SuiteLayer("2017-conv1", channels=1, filters=50, kernel=5, size=28),
+    SuiteLayer("2019fa-conv1", channels=1, filters=12, kernel=5, size=70),
+    SuiteLayer("2019fa-conv2", channels=12, filters=24, kernel=5, size=33),
+    SuiteLayer("2018fa-conv1", channels=1, filters=12, kernel=7, size=72),
+    SuiteLayer("2018fa-conv2", channels=12, filters=24, kernel=7, size=33),
+    SuiteLayer("2020-conv1", channels=1, filters=4, kernel=7, size=86),
+    SuiteLayer("2020-conv2", channels=4, filters=16, kernel=7, size=40),
+)
+
+SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType({"course": _COURSE})

@@ -1,0 +1,218 @@
+"""Operators of the float64 truth, where ONNX's own evaluator loops in Python, rounds to float32, or errs.
+
+Convolution is the library's `reference` algorithm; everything else is NumPy. Formulas are those of the ONNX
+operator specification.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+from convswap import _native
+
+_CONV_ATTRIBUTES = ("auto_pad", "pads", "strides", "dilations", "group")
+
+
+def reference_conv(
+    x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, attributes: dict[str, Any]
+) -> np.ndarray:
+    """Return Conv of x (n, c, spatial...) and w (k, c / group, spatial...) in float64.
+
+    `attributes` are the node's; those that are absent or None take ONNX's defaults.
+    """
+    given = {name: attributes[name] for name in _CONV_ATTRIBUTES if attributes.get(name) is not None}
+    return _native.conv(
+        np.ascontiguousarray(x, dtype=np.float64),
+        np.ascontiguousarray(w, dtype=np.float64),
+        None if bias is None else np.ascontiguousarray(bias, dtype=np.float64),
+        algorithm="reference",
+        **given,
+    )
+
+
+class Conv(OpRun):
+    """Conv by the library's plain loops with float64 sums."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, **attributes: Any) -> tuple:
+        return (reference_conv(x, w, bias, attributes),)
+
+
+class BatchNormalization(OpRun):
+    """Inference only, at every opset: y = scale * (x - mean) / sqrt(variance + epsilon) + bias."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: np.ndarray,
+        scale: np.ndarray,
+        bias: np.ndarray,
+        mean: np.ndarray,
+        variance: np.ndarray,
+        epsilon: float = 1e-5,
+        **unused: Any,
+    ) -> tuple:
+        shape = (-1, *(1,) * (x.ndim - 2))
+        factor = scale / np.sqrt(variance + float(epsilon))
+        return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
+
+
+class LRN(OpRun):
+    """y = x / (bias + alpha / size * sum of x^2 over `size` neighbouring channels) ^ beta."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, alpha: float, beta: float, bias: float, size: int) -> tuple:
+        before, after = (size - 1) // 2, math.ceil((size - 1) / 2)
+        squares = np.pad(x * x, [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)])
+        channels = x.shape[1]
+        total = sum(squares[:, offset : offset + channels] for offset in range(size))
+        return (x / (float(bias) + float(alpha) / size * total) ** float(beta),)
+
+
+class Erf(OpRun):
+    """The error function, without the evaluator's rounding to float32."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple:
+        return (np.vectorize(math.erf, otypes=[np.float64])(x),)
+
+
+class GlobalMaxPool(OpRun):
+    """The largest value over all spatial axes, of any rank."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray) -> tuple:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class MaxPool(OpRun):
+    """The largest value of each window, and on request where it is in the whole input."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, storage_order: int = 0, **attributes: Any) -> tuple:
+        windows = _Windows(x.shape[2:], attributes)
+        padded = windows.pad(x, -np.inf)
+        largest = np.full((*x.shape[:2], *windows.output), -np.inf)
+        if len(self.output) == 1:
+            for part in windows.slices():
+                np.maximum(largest, padded[part], out=largest)
+            return (largest,)
+        positions = np.arange(math.prod(x.shape[2:])).reshape(
+            x.shape[2:], order="F" if storage_order else "C"
+        )
+        padded_positions = windows.pad(positions[None, None], 0)
+        indices = np.zeros(largest.shape, dtype=np.int64)
+        for part in windows.slices():
+            larger = padded[part] > largest
+            largest = np.where(larger, padded[part], largest)
+            indices = np.where(larger, padded_positions[part], indices)
+        planes = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
+        return largest, indices + planes * positions.size
+
+
+class AveragePool(OpRun):
+    """The mean of each window; padding counts only with count_include_pad, what lies beyond it never."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, count_include_pad: int = 0, **attributes: Any) -> tuple:
+        windows = _Windows(x.shape[2:], attributes)
+        padded = windows.pad(x, 0.0)
+        ones = np.ones((1, 1, *x.shape[2:]))
+        counted = windows.pad(ones, 1.0 if count_include_pad else 0.0, beyond=0.0)
+        total = sum(padded[part] for part in windows.slices())
+        return (total / sum(counted[part] for part in windows.slices()),)
+
+
+OPERATORS: tuple[type[OpRun], ...] = (
+    Conv,
+    BatchNormalization,
+    LRN,
+    Erf,
+    GlobalMaxPool,
+    MaxPool,
+    AveragePool,
+)
+
+
+class _Windows:
+    """The windows of a pooling: how many, and where the elements of all of them lie."""
+
+    def __init__(self, spatial: Sequence[int], attributes: dict[str, Any]) -> None:
+        rank = len(spatial)
+        self._kernel = list(attributes["kernel_shape"])
+        self._strides = list(attributes.get("strides") or [1] * rank)
+        self._dilations = list(attributes.get("dilations") or [1] * rank)
+        extent = [(k - 1) * d + 1 for k, d in zip(self._kernel, self._dilations, strict=True)]
+        auto_pad = attributes.get("auto_pad") or "NOTSET"
+        if auto_pad.startswith("SAME"):
+            self.output = [-(-size // stride) for size, stride in zip(spatial, self._strides, strict=True)]
+            self._padding = [
+                _same_padding(out, stride, reach, size, auto_pad)
+                for out, stride, reach, size in zip(self.output, self._strides, extent, spatial, strict=True)
+            ]
+        else:
+            pads = list(attributes.get("pads") or [0] * 2 * rank) if auto_pad == "NOTSET" else [0] * 2 * rank
+            self._padding = list(zip(pads[:rank], pads[rank:], strict=True))
+            ceil_mode = bool(attributes.get("ceil_mode"))
+            self.output = [
+                _window_count(size, padding, reach, stride, ceil_mode)
+                for size, padding, reach, stride in zip(
+                    spatial, self._padding, extent, self._strides, strict=True
+                )
+            ]
+        self._beyond = [
+            max(0, (out - 1) * stride + reach - size - sum(padding))
+            for out, stride, reach, size, padding in zip(
+                self.output, self._strides, extent, spatial, self._padding, strict=True
+            )
+        ]
+
+    def pad(self, values: np.ndarray, padding: float, beyond: float | None = None) -> np.ndarray:
+        """Surround the spatial axes with `padding`, then fill what only ceil_mode reaches with `beyond`."""
+        inner = np.pad(values, [(0, 0), (0, 0), *self._padding], constant_values=padding)
+        outer = [(0, 0), (0, 0), *((0, more) for more in self._beyond)]
+        return np.pad(inner, outer, constant_values=padding if beyond is None else beyond)
+
+    def slices(self) -> list[tuple[slice, ...]]:
+        """Return, for each element of a window, the slices that take it from all windows at once."""
+        return [
+            (
+                slice(None),
+                slice(None),
+                *(
+                    slice(offset * dilation, offset * dilation + (out - 1) * stride + 1, stride)
+                    for offset, dilation, out, stride in zip(
+                        offsets, self._dilations, self.output, self._strides, strict=True
+                    )
+                ),
+            )
+            for offsets in itertools.product(*(range(size) for size in self._kernel))
+        ]
+
+
+def _same_padding(out: int, stride: int, reach: int, size: int, auto_pad: str) -> tuple[int, int]:
+    total = max((out - 1) * stride + reach - size, 0)
+    smaller, larger = total // 2, total - total // 2
+    return (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
+
+
+def _window_count(size: int, padding: tuple[int, int], reach: int, stride: int, ceil_mode: bool) -> int:
+    room = size + sum(padding) - reach
+    count = (-(-room // stride) if ceil_mode else room // stride) + 1
+    # A window that would start in the padding at the end is left out.
+    if ceil_mode and (count - 1) * stride >= size + padding[0]:
+        count -= 1
+    return count

@@ -1,0 +1,72 @@
+"""Find the element type and the rank of values in an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import onnx
+import onnx_ir as ir
+
+from convswap.model_file import quiet_onnx_ir
+
+# Shape inference needs the values of small initializers (shapes, axes) and never those of weights.
+_SMALL_INITIALIZER_BYTES = 1024
+
+
+def values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the values that `graph` itself defines: inputs, initializers and node outputs."""
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+class ValueTypes:
+    """Element types and ranks of a model's values, by shape inference where the model does not tell them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+
+    @cached_property
+    def _inferred(self) -> dict[ir.Value, ir.Value]:
+        return _infer(self._model)
+
+    def element_type(self, values: Iterable[ir.Value]) -> ir.DataType | None:
+        """Return the one element type that all `values` have, from the first whose type is known."""
+        return next((known.dtype for known in self._known(values) if known.dtype is not None), None)
+
+    def rank(self, values: Iterable[ir.Value]) -> int | None:
+        """Return the one rank that all `values` have, from the first whose shape is known."""
+        return next((len(known.shape) for known in self._known(values) if known.shape is not None), None)
+
+    def _known(self, values: Iterable[ir.Value]) -> Iterator[ir.Value | ir.TensorProtocol]:
+        """Yield what is known of `values`, lazily, because inferring takes long."""
+        candidates = list(values)
+        for value in candidates:
+            tensor = ir.convenience.get_const_tensor(value)
+            yield value if tensor is None else tensor
+        for value in candidates:
+            if value in self._inferred:
+                yield self._inferred[value]
+
+
+def _infer(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """Return, for the values of `model`, the same values as ONNX's shape inference completes them."""
+    try:
+        skeleton = model.clone()
+        for value in list(skeleton.graph.initializers.values()):
+            if value.const_value is not None and value.const_value.nbytes > _SMALL_INITIALIZER_BYTES:
+                skeleton.graph.initializers.pop(str(value.name))
+                if value not in skeleton.graph.inputs:
+                    skeleton.graph.inputs.append(value)
+        with quiet_onnx_ir():
+            inferred = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(skeleton)))
+        found = {}
+        for graph, completed in zip(model.graphs(), inferred.graphs(), strict=True):
+            by_name = {value.name: value for value in values_of(completed)}
+            found.update({value: by_name[value.name] for value in values_of(graph) if value.name in by_name})
+        return found
+    except Exception:
+        # A model that cannot be inferred is not an error here: its Convs are left, with the reason.
+        return {}

@@ -1,0 +1,117 @@
+"""A local web server that misbehaves on demand, for the tests of downloading."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+HANG_SECONDS = 30.0
+
+
+class DataServer(ThreadingHTTPServer):
+    """Serves `content` by name; request k is answered as `plan[k]` says, later ones as the last entry says.
+
+    Plan entries: "serve", "cut N" (stop after N bytes of the body), "slow" (the body in small pieces),
+    "stall N" (send N bytes, then nothing), "hang" (send nothing at all), "alter" (one byte is another),
+    "ignore range", "wrong range", "page" (a small HTML page instead), "status N".
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, content: dict[str, bytes], plan: list[str]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.content = content
+        self.plan = plan
+        self.ranges: list[str | None] = []
+        self.names: list[str] = []
+        self.closing = threading.Event()
+
+    @property
+    def home(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: clients that go away are what is tested."""
+
+
+@contextlib.contextmanager
+def serving(content: dict[str, bytes], plan: list[str]) -> Iterator[DataServer]:
+    server = DataServer(content, plan)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.closing.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: DataServer
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        name = self.path.lstrip("/")
+        content = self.server.content[name]
+        asked = self.headers.get("Range")
+        plan = self.server.plan
+        way, _, number = plan[min(len(self.server.ranges), len(plan) - 1)].partition(" ")
+        self.server.ranges.append(asked)
+        self.server.names.append(name)
+        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+        if way == "hang":
+            self.server.closing.wait(HANG_SECONDS)
+            return
+        if way == "status":
+            self.send_error(int(number))
+            return
+        if way == "page":
+            self._answer(200, b"<html>please log in</html>", kind="text/html")
+            return
+        if way == "alter":
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        if way == "wrong":
+            self._answer(206, content, content_range=f"bytes 0-{len(content) - 1}/{len(content)}")
+            return
+        if way == "ignore" or not asked:
+            self._answer(200, content, way, number)
+        elif start >= len(content):
+            self.send_error(416)
+        else:
+            stated = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            self._answer(206, content[start:], way, number, content_range=stated)
+
+    def _answer(
+        self,
+        status: int,
+        body: bytes,
+        way: str = "serve",
+        number: str = "",
+        kind: str = "application/gzip",
+        content_range: str | None = None,
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if content_range:
+            self.send_header("Content-Range", content_range)
+        self.end_headers()
+        if way in ("cut", "stall"):
+            self.wfile.write(body[: int(number)])
+            self.wfile.flush()
+            if way == "stall":
+                self.server.closing.wait(HANG_SECONDS)
+        elif way == "slow":
+            for piece in range(0, len(body), -(-len(body) // 20)):
+                self.wfile.write(body[piece : piece - (-len(body) // 20)])
+                time.sleep(0.02)
+        else:
+            self.wfile.write(body)

@@ -1,0 +1,116 @@
+"""The networks are the course's, and their weights from a seed are the same everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from convswap.errors import ConvswapError
+from convswap.models import (
+    NETWORKS,
+    Convolution,
+    Flatten,
+    FullyConnected,
+    find,
+    last_fully_connected,
+    place,
+    read_head,
+    seeded_weights,
+)
+from convswap.models.initialisation import PIXEL_SCALE, digest
+
+# The arrays of the course's checkpoints and, for 2020, of its weights file, without what the course ignores.
+COURSE_SHAPES = {
+    "ece408-2017-high": [(50, 1, 5, 5), (500, 7200), (500,), (10, 500), (10,)],
+    "ece408-2017-low": [(50, 1, 5, 5), (500, 7200), (500,), (10, 500), (10,)],
+    "ece408-2018sp": [(6, 1, 5, 5), (16, 6, 5, 5), (140, 10816), (140,), (10, 140), (10,)],
+    "ece408-2018fa": [(12, 1, 7, 7), (24, 12, 7, 7), (160, 17496), (160,), (10, 160), (10,)],
+    "ece408-2019sp": [(6, 1, 5, 5), (16, 6, 5, 5), (140, 5184), (140,), (10, 140), (10,)],
+    "baseline-2019sp": [(12, 1, 7, 7), (24, 12, 7, 7), (160, 5400), (160,), (10, 160), (10,)],
+    "ece408-2019fa": [(12, 1, 5, 5), (24, 12, 5, 5), (160, 20184), (160,), (10, 160), (10,)],
+    "ece408-2020": [(4, 1, 7, 7), (16, 4, 7, 7), (32, 1296), (32,), (10, 32), (10,)],
+}
+
+
+def parameter_shapes(network):
+    return [shape for placed in place(network) for shape in placed.parameters.values()]
+
+
+def test_the_eight_networks_of_the_course_are_there():
+    assert set(NETWORKS) == set(COURSE_SHAPES)
+
+
+@pytest.mark.parametrize("name", COURSE_SHAPES)
+def test_the_arrays_have_the_shapes_of_the_course(name):
+    assert parameter_shapes(find(name)) == COURSE_SHAPES[name]
+
+
+def test_2020_has_the_sizes_of_the_course_weights_file():
+    # The file counts weights and biases of each layer together, those of the convolutions included.
+    first, second, hidden, _, last, _ = (math.prod(shape) for shape in COURSE_SHAPES["ece408-2020"])
+    assert (first + 4, second + 16, hidden + 32, last + 10) == (200, 3152, 41504, 330)
+    pooled = [placed.output_shape for placed in place(find("ece408-2020")) if placed.name == "pool2"]
+    assert pooled == [(16, 9, 9)]
+
+
+def test_layers_are_named_by_kind_and_number():
+    names = [placed.name for placed in place(find("ece408-2019fa"))]
+    assert names == ["conv1", "tanh1", "pool1", "conv2", "flatten1", "fc1", "tanh2", "fc2", "softmax1"]
+
+
+def test_an_unknown_network_is_refused_with_the_nearest_name():
+    with pytest.raises(ConvswapError, match="unknown network 'ece408-2019af'; did you mean 'ece408-2019fa'"):
+        find("ece408-2019af")
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (FullyConnected(10),),
+        (Flatten(), Convolution(4, 5)),
+        (Convolution(4, 29),),
+    ],
+)
+def test_a_layer_that_does_not_fit_what_comes_before_is_refused(layers):
+    with pytest.raises(ValueError):
+        place(dataclasses.replace(find("ece408-2017-high"), layers=layers))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_seeded_weights_have_the_variance_of_he(name):
+    weights = seeded_weights(find(name))
+    for number, (array_name, array) in enumerate(weights.items()):
+        if array_name.endswith(".bias"):
+            assert not array.any()
+            continue
+        fan_in = math.prod(array.shape[1:])
+        deviation = math.sqrt(2.0 / fan_in) / (PIXEL_SCALE if number == 0 else 1.0)
+        # The variance of n uniform numbers scatters by sqrt(0.8 / n) of itself; four times that is left.
+        assert np.mean(array.astype(np.float64) ** 2) == pytest.approx(
+            deviation**2, rel=4 * math.sqrt(0.8 / array.size)
+        )
+        assert np.abs(array).max() <= deviation * math.sqrt(3) * (1 + 1e-6)
+
+
+def test_seeded_weights_depend_on_the_network_the_array_and_the_seed():
+    network = find("ece408-2017-high")
+    first = seeded_weights(network)
+    for other in (find("ece408-2017-low"), dataclasses.replace(network, seed=1)):
+        second = seeded_weights(other)
+        correlation = np.corrcoef(first["fc2.weight"].ravel(), second["fc2.weight"].ravel())[0, 1]
+        # 5,000 independent numbers correlate by 1 / sqrt(5000) = 0.014.
+        assert abs(correlation) < 0.07
+    assert not np.array_equal(first["fc1.weight"][:10, :500], first["fc2.weight"])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_fitted_last_layer_belongs_to_the_seeded_weights(name):
+    network = find(name)
+    head = read_head(network)
+    layer = last_fully_connected(network)
+    assert head.made["seeded_weights_sha256"] == digest(seeded_weights(network))
+    assert head.weight.shape == layer.parameters[f"{layer.name}.weight"]
+    assert head.bias.shape == layer.parameters[f"{layer.name}.bias"]
+    assert head.weight.dtype == head.bias.dtype == np.float32

@@ -1,0 +1,698 @@
+"""What must hold of a swapped model."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import swap_models as models
+from convswap import model_file
+from convswap.errors import ConvswapError
+from convswap.library import register
+from convswap.swap import swap
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+
+def all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    nodes = []
+    for node in graph.node:
+        nodes.append(node)
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                nodes += all_nodes(attribute.g)
+    return nodes
+
+
+def node_named(proto: onnx.ModelProto, name: str) -> onnx.NodeProto:
+    (found,) = [node for node in all_nodes(proto.graph) if node.name == name]
+    return found
+
+
+def attributes(node: onnx.NodeProto) -> dict:
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def reasons(result) -> dict[str, str]:
+    return {left.node: left.reason for left in result.left}
+
+
+def assert_one_line(error: pytest.ExceptionInfo) -> str:
+    message = str(error.value)
+    assert message and "\n" not in message
+    return message
+
+
+# The op itself
+
+
+def test_conv_becomes_the_librarys_op_and_keeps_everything_else():
+    original = models.two_convs()
+    result = swap(original)
+    proto = result.to_proto()
+    assert result.swapped == ("conv1", "conv2")
+    assert result.left == ()
+    before, after = node_named(original, "conv1"), node_named(proto, "conv1")
+    assert (after.domain, after.op_type) == ("convswap", "Conv")
+    assert attributes(after) == attributes(before)
+    assert list(after.input) == list(before.input) and list(after.output) == list(before.output)
+    assert after.doc_string == "the first"
+    assert [(entry.key, entry.value) for entry in after.metadata_props] == [("origin", "layer 1")]
+    assert [node.name for node in proto.graph.node] == ["conv1", "relu", "conv2"]
+
+
+def test_model_keeps_its_metadata_and_gains_one_opset_import():
+    original = models.two_convs()
+    proto = swap(original).to_proto()
+    assert {entry.domain: entry.version for entry in proto.opset_import} == {"": models.OPSET, "convswap": 1}
+    assert proto.ir_version == original.ir_version
+    assert proto.producer_name == "tests"
+    assert {entry.key: entry.value for entry in proto.metadata_props} == {"owner": "the tests"}
+    assert list(proto.graph.input) == list(original.graph.input)
+    assert list(proto.graph.output) == list(original.graph.output)
+    assert original.graph.value_info[0] in proto.graph.value_info
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    for tensor in original.graph.initializer:
+        np.testing.assert_array_equal(tensors[tensor.name], numpy_helper.to_array(tensor))
+
+
+def test_result_passes_the_onnx_checker():
+    for make in (models.two_convs, models.conv_in_if, models.conv_in_loop, models.conv_in_nested_functions):
+        onnx.checker.check_model(swap(make()).to_proto())
+
+
+def test_trailing_empty_bias_is_dropped():
+    node = node_named(swap(models.empty_bias()).to_proto(), "conv")
+    assert list(node.input) == ["x", "w"]
+
+
+def test_default_algorithm_and_precision_write_no_attribute():
+    assert attributes(node_named(swap(models.empty_bias()).to_proto(), "conv")) == {}
+
+
+def test_precision_is_written_to_every_swapped_node():
+    proto = swap(models.two_convs(), precision="ieee").to_proto()
+    assert all(attributes(node_named(proto, name))["precision"] == b"ieee" for name in ("conv1", "conv2"))
+
+
+def test_algorithm_is_written_to_every_swapped_node():
+    proto = swap(models.two_convs(), algorithm="reference").to_proto()
+    assert all(
+        attributes(node_named(proto, name))["algorithm"] == b"reference" for name in ("conv1", "conv2")
+    )
+
+
+def test_unknown_algorithm_names_the_nearest():
+    with pytest.raises(
+        ConvswapError, match="unknown algorithm 'referense'; did you mean 'reference'"
+    ) as error:
+        swap(models.two_convs(), algorithm="referense")
+    assert_one_line(error)
+
+
+def test_unknown_precision_names_the_known_ones():
+    with pytest.raises(ConvswapError, match="unknown precision 'tf3'; did you mean 'tf32'"):
+        swap(models.two_convs(), precision="tf3")
+
+
+def test_domain_spelled_ai_onnx_is_the_onnx_domain():
+    original = models.empty_bias()
+    original.graph.node[0].domain = "ai.onnx"
+    assert swap(original).swapped == ("conv",)
+
+
+def test_unnamed_convs_get_unique_names_from_their_outputs():
+    result = swap(models.unnamed_convs())
+    assert result.swapped == ("Conv_h_2", "Conv_g")
+    assert [node.name for node in result.to_proto().graph.node] == ["Conv_h_2", "Conv_g", "Conv_h"]
+
+
+def test_input_objects_are_not_modified():
+    for make in (models.two_convs, models.conv_in_if, models.conv_in_nested_functions):
+        proto = make()
+        untouched = proto.SerializeToString(deterministic=True)
+        swap(proto, precision="ieee")
+        assert proto.SerializeToString(deterministic=True) == untouched
+        model = ir.from_proto(make())
+        untouched = ir.to_proto(model).SerializeToString(deterministic=True)
+        swap(model, precision="ieee")
+        assert ir.to_proto(model).SerializeToString(deterministic=True) == untouched
+
+
+def test_path_proto_and_ir_model_give_the_same_result(tmp_path):
+    proto = models.conv_in_nested_functions()
+    onnx.save(proto, tmp_path / "m.onnx")
+    results = [
+        swap(tmp_path / "m.onnx"),
+        swap(str(tmp_path / "m.onnx")),
+        swap(proto),
+        swap(ir.from_proto(proto)),
+    ]
+    serialised = {result.to_proto().SerializeToString(deterministic=True) for result in results}
+    assert len(serialised) == 1
+    assert len({result.swapped for result in results}) == 1
+
+
+# Subgraphs and functions
+
+
+def test_convs_in_both_branches_of_an_if_are_swapped():
+    result = swap(models.conv_in_if())
+    assert set(result.swapped) == {"conv_then", "conv_else"}
+    for name in ("conv_then", "conv_else"):
+        assert node_named(result.to_proto(), name).domain == "convswap"
+
+
+def test_conv_in_a_loop_body_is_swapped():
+    result = swap(models.conv_in_loop())
+    assert result.swapped == ("conv_loop",)
+    assert node_named(result.to_proto(), "conv_loop").domain == "convswap"
+
+
+def test_functions_with_a_conv_are_inlined_and_others_stay():
+    result = swap(models.conv_in_nested_functions())
+    proto = result.to_proto()
+    assert [function.name for function in proto.functions] == ["Double"]
+    assert len(result.swapped) == 3 and "conv" in result.swapped
+    assert len(set(result.swapped)) == 3
+    assert not [
+        node for node in all_nodes(proto.graph) if node.op_type == "Conv" and node.domain != "convswap"
+    ]
+    assert result.left == ()
+
+
+def test_inlined_names_do_not_meet_those_of_subgraphs():
+    proto = swap(models.conv_in_nested_functions()).to_proto()
+    main = [output for node in proto.graph.node for output in node.output]
+    inner = {output for node in all_nodes(proto.graph) for output in node.output} - set(main)
+    assert "h" in inner and "h" not in main
+    assert len(main) == len(set(main))
+
+
+def test_function_that_returns_its_input_leaves_the_graph_inputs_name_alone():
+    proto = swap(models.function_that_returns_its_input()).to_proto()
+    assert [value.name for value in proto.graph.input] == ["x"]
+    onnx.checker.check_model(proto, full_check=False)
+
+
+def test_function_of_another_opset_is_inlined_where_its_ops_mean_the_same():
+    # Relu is the same in opsets 18 and 20, and Conv from 11 to 21.
+    result = swap(models.conv_in_nested_functions(opset=18))
+    assert len(result.swapped) == 3
+    assert {entry.domain: entry.version for entry in result.to_proto().opset_import}[""] == models.OPSET
+
+
+def test_function_of_an_opset_with_another_meaning_stays_with_the_reason():
+    original = models.conv_in_nested_functions()
+    # Relu-13 is not Relu-14.
+    for function in original.functions[:2]:
+        function.opset_import[0].version = 13
+    result = swap(original)
+    assert result.swapped == ("conv",)
+    # Layer's Conv went into Block, where it is left.
+    assert [left.node for left in result.left] == ["conv_2"]
+    assert "'Block'" in result.left[0].reason and "Relu is of opset 13" in result.left[0].reason
+
+
+def test_conv_in_a_function_that_nothing_calls_is_left():
+    original = models.two_convs()
+    unused = models.function(
+        "Unused", ["a", "f"], ["c"], [helper.make_node("Conv", ["a", "f"], ["c"], name="in")]
+    )
+    original.functions.append(unused)
+    original.opset_import.append(helper.make_opsetid("local", 1))
+    result = swap(original)
+    assert result.swapped == ("conv1", "conv2")
+    assert "nothing calls it" in reasons(result)["in"]
+
+
+# What is left
+
+
+def test_functions_that_call_each_other_in_a_circle_are_left():
+    original = models.conv_in_nested_functions()
+    layer = original.functions[0]
+    layer.node.add(op_type="Block", domain="local", input=["a", "f"], output=["again"], name="circle")
+    result = swap(original)
+    assert result.swapped == ("conv",)
+    assert [left.node for left in result.left] == ["conv"]
+    assert "cannot be inlined: Cyclic dependency" in result.left[0].reason
+
+
+def test_every_other_convolution_is_left_with_a_reason():
+    original = models.every_other_convolution()
+    result = swap(original)
+    others = [node.name for node in original.graph.node if node.name not in ("conv", "convert")]
+    assert [left.node for left in result.left] == others
+    for left in result.left:
+        assert left.op == left.node and left.reason.startswith(left.op)
+    assert "before it was quantised" in reasons(result)["QLinearConv"]
+    assert "before it was optimised" in reasons(result)["com.microsoft.FusedConv"]
+    untouched = [node for node in original.graph.node if node.name != "conv"]
+    assert [node for node in result.to_proto().graph.node if node.name != "conv"] == untouched
+
+
+def test_conv_of_another_element_type_is_left_though_only_inference_tells_its_type():
+    result = swap(models.mixed_types())
+    assert result.swapped == ("conv32",)
+    assert reasons(result) == {"conv16": "its element type is float16; the library computes float32"}
+
+
+@pytest.mark.parametrize(
+    ("element_type", "name"),
+    [(TensorProto.FLOAT16, "float16"), (TensorProto.BFLOAT16, "bfloat16"), (TensorProto.DOUBLE, "float64")],
+)
+def test_model_of_another_element_type_alone_is_an_error_that_says_so(element_type, name):
+    with pytest.raises(ConvswapError, match=f"'conv' is left because its element type is {name};") as error:
+        swap(models.conv_of(element_type, 1, 2, 8, 8, weight_shape=(3, 2, 3, 3)))
+    assert_one_line(error)
+
+
+def test_conv_of_unknown_element_type_is_left():
+    model = models.make_model(
+        [
+            helper.make_node("Secret", ["x"], ["h"], domain="elsewhere", name="secret"),
+            helper.make_node("Secret", ["x"], ["f"], domain="elsewhere", name="secret_weight"),
+            helper.make_node("Conv", ["h", "f"], ["g"], name="hidden"),
+            helper.make_node("Secret", ["g"], ["h2"], domain="elsewhere", name="secret_2"),
+            helper.make_node("Conv", ["h2", "w"], ["y"], name="conv"),
+        ],
+        [models.weights("w", 4, 3, 3, 3)],
+        domains=["elsewhere"],
+    )
+    result = swap(model)
+    assert result.swapped == ("conv",)
+    assert "element type is unknown" in reasons(result)["hidden"]
+
+
+@pytest.mark.parametrize(("spatial", "kernel"), [((8,), (3,)), ((8, 7), (3, 2)), ((5, 6, 7), (2, 3, 2))])
+def test_one_two_and_three_dimensions_are_swapped(spatial, kernel):
+    result = swap(models.conv_of(TensorProto.FLOAT, 1, 2, *spatial, weight_shape=(3, 2, *kernel)))
+    assert result.swapped == ("conv",)
+
+
+def test_four_dimensional_data_are_refused_with_the_rank():
+    with pytest.raises(ConvswapError, match="rank 6; the library computes ranks 3, 4 and 5"):
+        swap(models.conv_of(TensorProto.FLOAT, 1, 2, 5, 5, 5, 5, weight_shape=(3, 2, 3, 3, 3, 3)))
+
+
+def test_dynamic_shapes_are_swapped():
+    assert swap(models.conv_of(TensorProto.FLOAT, "n", 2, None, "w", weight_shape=(3, 2, 3, 3))).swapped == (
+        "conv",
+    )
+    unknown_rank = models.conv_of(TensorProto.FLOAT, weight_shape=(3, 2, 3, 3))
+    unknown_rank.graph.input[0].type.tensor_type.ClearField("shape")
+    assert swap(unknown_rank).swapped == ("conv",)
+
+
+def test_only_swaps_the_nodes_it_matches():
+    result = swap(models.two_convs(), only="2$")
+    assert result.swapped == ("conv2",)
+    assert reasons(result) == {"conv1": "its name does not match '2$'"}
+    assert node_named(result.to_proto(), "conv1").domain == ""
+
+
+def test_only_that_matches_nothing_is_an_error():
+    with pytest.raises(
+        ConvswapError, match=r"no Conv that can be swapped.*does not match 'conv9', and 1 more"
+    ) as error:
+        swap(models.two_convs(), only="conv9")
+    assert_one_line(error)
+
+
+def test_only_that_is_no_regular_expression_is_an_error():
+    with pytest.raises(ConvswapError, match=r"'conv\(' is not a regular expression") as error:
+        swap(models.two_convs(), only="conv(")
+    assert_one_line(error)
+
+
+def test_model_without_a_conv_is_an_error_that_names_it(tmp_path):
+    onnx.save(models.no_conv(), tmp_path / "plain.onnx")
+    with pytest.raises(ConvswapError, match=r"plain\.onnx' has no Conv node") as error:
+        swap(tmp_path / "plain.onnx")
+    assert_one_line(error)
+
+
+def test_report_is_json_of_what_was_swapped_and_left():
+    report = json.loads(json.dumps(swap(models.two_convs(), only="1").report()))
+    assert report == {
+        "swapped": ["conv1"],
+        "left": [{"node": "conv2", "op": "Conv", "reason": "its name does not match '1'"}],
+    }
+
+
+def test_something_else_than_a_model_is_an_error():
+    with pytest.raises(ConvswapError, match=r"of type ndarray; expected a path"):
+        swap(np.zeros(3))
+
+
+# Idempotence
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        models.two_convs,
+        models.conv_in_if,
+        models.conv_in_loop,
+        models.conv_in_nested_functions,
+        models.mixed_types,
+        models.every_other_convolution,
+        models.unnamed_convs,
+    ],
+)
+def test_swapping_a_swapped_model_changes_no_byte(make, tmp_path):
+    once = swap(make())
+    once.save(tmp_path / "once.onnx")
+    twice = swap(tmp_path / "once.onnx", precision="ieee")
+    twice.save(tmp_path / "twice.onnx")
+    assert twice.swapped == ()
+    assert twice.left == once.left
+    assert (tmp_path / "twice.onnx").read_bytes() == (tmp_path / "once.onnx").read_bytes()
+
+
+# Files
+
+
+def save_with_external_data(folder: Path, name: str = "model.onnx", data: str = "weights.bin") -> Path:
+    onnx.save(models.two_convs(), folder / name, save_as_external_data=True, location=data, size_threshold=64)
+    return folder / name
+
+
+def test_external_data_stay_external_and_byte_equal(tmp_path):
+    source = save_with_external_data(tmp_path)
+    (tmp_path / "out").mkdir()
+    target = tmp_path / "out" / "swapped.onnx"
+    swap(source).save(target)
+    assert sorted(path.name for path in target.parent.iterdir()) == ["swapped.onnx", "swapped.onnx.data"]
+    bare = onnx.load(target, load_external_data=False)
+    external = {t.name for t in bare.graph.initializer if t.data_location == TensorProto.EXTERNAL}
+    assert external == {"w1", "w2"}
+    locations = {e.value for t in bare.graph.initializer for e in t.external_data if e.key == "location"}
+    assert locations == {"swapped.onnx.data"}
+    loaded = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(target).graph.initializer}
+    for tensor in models.two_convs().graph.initializer:
+        assert loaded[tensor.name].tobytes() == numpy_helper.to_array(tensor).tobytes()
+
+
+def test_external_tensors_in_attributes_and_functions_are_read_so_that_they_can_move(tmp_path):
+    values = np.arange(200, dtype=np.float32)
+    (tmp_path / "constant.bin").write_bytes(values.tobytes())
+    tensor = TensorProto(
+        name="c", data_type=TensorProto.FLOAT, dims=[200], data_location=TensorProto.EXTERNAL
+    )
+    for key, value in (("location", "constant.bin"), ("offset", "0"), ("length", "800")):
+        tensor.external_data.add(key=key, value=value)
+    original = models.two_convs()
+    original.graph.node.insert(0, helper.make_node("Constant", [], ["c"], name="constant", value=tensor))
+    onnx.save(original, tmp_path / "model.onnx")
+    (tmp_path / "out").mkdir()
+    swap(tmp_path / "model.onnx").save(tmp_path / "out" / "m.onnx")
+    constant = node_named(onnx.load(tmp_path / "out" / "m.onnx"), "constant")
+    np.testing.assert_array_equal(numpy_helper.to_array(constant.attribute[0].t), values)
+
+
+def test_strings_stay_in_the_model_file_when_the_weights_are_external(tmp_path):
+    source = save_with_external_data(tmp_path)
+    labels = helper.make_tensor(
+        "labels", TensorProto.STRING, [60], [f"class {i}".encode() for i in range(60)]
+    )
+    proto = onnx.load(source, load_external_data=False)
+    proto.graph.initializer.append(labels)
+    source.write_bytes(proto.SerializeToString())
+    swap(source).save(tmp_path / "swapped.onnx")
+    assert labels in onnx.load(tmp_path / "swapped.onnx").graph.initializer
+
+
+def test_small_models_stay_in_one_file(tmp_path):
+    swap(models.two_convs()).save(tmp_path / "m.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_weights_beyond_the_protobuf_limit_go_to_a_data_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_file, "LARGEST_INLINE_BYTES", 500)
+    swap(models.two_convs()).save(tmp_path / "m.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+    loaded = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in onnx.load(tmp_path / "m.onnx").graph.initializer
+    }
+    for tensor in models.two_convs().graph.initializer:
+        np.testing.assert_array_equal(loaded[tensor.name], numpy_helper.to_array(tensor))
+
+
+@pytest.mark.parametrize("link", ["itself", "symlink", "hard link", "other spelling"])
+def test_input_file_is_not_overwritten_without_force(tmp_path, link):
+    source = tmp_path / "model.onnx"
+    onnx.save(models.two_convs(), source)
+    before = source.read_bytes()
+    target = tmp_path / "target.onnx"
+    if link == "itself":
+        target = source
+    elif link == "symlink":
+        target.symlink_to(source)
+    elif link == "hard link":
+        os.link(source, target)
+    else:
+        (tmp_path / "folder").mkdir()
+        target = tmp_path / "folder" / ".." / "model.onnx"
+    result = swap(source)
+    with pytest.raises(ConvswapError, match="--force") as error:
+        result.save(target)
+    assert_one_line(error)
+    assert source.read_bytes() == before
+    result.save(target, force=True)
+    assert node_named(onnx.load(target), "conv1").domain == "convswap"
+
+
+def test_data_file_of_the_input_is_not_overwritten_without_force(tmp_path):
+    source = save_with_external_data(tmp_path, data="out.onnx.data")
+    before = (tmp_path / "out.onnx.data").read_bytes()
+    result = swap(source)
+    with pytest.raises(ConvswapError, match=r"out\.onnx\.data' is a file that the model was read from"):
+        result.save(tmp_path / "out.onnx")
+    assert (tmp_path / "out.onnx.data").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "out.onnx.data"]
+
+
+def test_forced_overwrite_of_a_model_with_external_data_keeps_the_weights(tmp_path):
+    source = save_with_external_data(tmp_path, data="model.onnx.data")
+    swap(source).save(source, force=True)
+    proto = onnx.load(source)
+    assert node_named(proto, "conv2").domain == "convswap"
+    loaded = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    for tensor in models.two_convs().graph.initializer:
+        np.testing.assert_array_equal(loaded[tensor.name], numpy_helper.to_array(tensor))
+
+
+def test_other_existing_files_are_replaced(tmp_path):
+    (tmp_path / "m.onnx").write_text("something old")
+    swap(models.two_convs()).save(tmp_path / "m.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
+
+
+def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    (tmp_path / "m.onnx").write_text("something old")
+    result = swap(models.two_convs())
+
+    def half_write(model, path, **_):
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_file.ir, "save", half_write)
+    with pytest.raises(ConvswapError, match="No space left on device") as error:
+        result.save(tmp_path / "m.onnx")
+    assert_one_line(error)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+    assert (tmp_path / "m.onnx").read_text() == "something old"
+
+
+@pytest.mark.parametrize("target", ["", "folder", "absent/m.onnx", "/dev/null"])
+def test_target_that_cannot_be_written_is_an_error(tmp_path, monkeypatch, target):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConvswapError, match="cannot write") as error:
+        swap(models.two_convs()).save(target)
+    assert_one_line(error)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+# Bad input
+
+
+def test_missing_file_and_folder_are_errors(tmp_path):
+    with pytest.raises(ConvswapError, match=r"no such file.*absent\.onnx") as error:
+        swap(tmp_path / "absent.onnx")
+    assert_one_line(error)
+    with pytest.raises(ConvswapError, match="is a directory; expected the path of an ONNX model") as error:
+        swap(tmp_path)
+    assert_one_line(error)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"this is a text file, and a long one: " * 40,
+        b'{"nodes": [], "heads": []}',
+        np.random.default_rng(0).bytes(4096),
+        bytes(1000),
+        b"\x08\x0a",
+        b"\x80\x02}q\x00.",
+    ],
+    ids=["empty", "text", "json", "random", "zeros", "only a version", "pickle"],
+)
+def test_files_that_are_no_models_are_errors(tmp_path, content):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ConvswapError, match=r"model\.onnx' is not a") as error:
+        swap(path)
+    assert_one_line(error)
+
+
+def test_truncated_model_is_an_error_wherever_it_is_cut(tmp_path):
+    whole = models.two_convs().SerializeToString()
+    path = tmp_path / "model.onnx"
+    # Only the opset import, metadata and their like follow the graph, so no cut leaves a sound model.
+    last_needed = (
+        whole.rindex(b"\x42\x04\x0a\x00\x10\x14") if b"\x42\x04\x0a\x00\x10\x14" in whole else len(whole) - 60
+    )
+    for length in [*range(0, last_needed, 37), last_needed]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(ConvswapError) as error:
+            swap(path)
+        assert_one_line(error)
+
+
+def test_altered_bytes_give_a_model_or_a_clear_error(tmp_path):
+    whole = bytearray(models.conv_in_if().SerializeToString())
+    random = np.random.default_rng(3)
+    path = tmp_path / "model.onnx"
+    for _ in range(400):
+        altered = bytearray(whole)
+        for position in random.integers(0, len(whole), size=3):
+            altered[position] = random.integers(0, 256)
+        path.write_bytes(altered)
+        try:
+            swap(path).save(tmp_path / "out.onnx")
+        except ConvswapError as error:
+            assert "\n" not in str(error)
+
+
+def test_model_that_reads_what_nothing_produces_is_an_error(capfd):
+    original = models.two_convs()
+    original.graph.node[1].input[0] = "nowhere"
+    with pytest.raises(ConvswapError, match="node 'relu' reads 'nowhere', which nothing produces") as error:
+        swap(original)
+    assert_one_line(error)
+    assert capfd.readouterr().err == ""
+
+
+def test_sparse_initializers_are_refused_rather_than_lost():
+    original = models.two_convs()
+    sparse = original.graph.sparse_initializer.add()
+    sparse.values.CopyFrom(models.weights("sparse", 2))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([0, 3], np.int64), "sparse_indices"))
+    sparse.dims.append(5)
+    with pytest.raises(ConvswapError, match="sparse initializers, such as 'sparse'"):
+        swap(original)
+
+
+def test_missing_external_data_are_an_error(tmp_path):
+    source = save_with_external_data(tmp_path)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ConvswapError, match=r"'w1' in 'weights\.bin', which is missing") as error:
+        swap(source)
+    assert_one_line(error)
+
+
+def test_truncated_external_data_are_an_error(tmp_path):
+    source = save_with_external_data(tmp_path)
+    data = tmp_path / "weights.bin"
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(ConvswapError, match=r"weights\.bin' is too short: it has \d+ bytes") as error:
+        swap(source)
+    assert_one_line(error)
+
+
+def test_external_data_outside_the_models_folder_are_refused(tmp_path):
+    (tmp_path / "inner").mkdir()
+    source = save_with_external_data(tmp_path)
+    text = source.read_bytes()
+    (tmp_path / "secret.bin").write_bytes((tmp_path / "weights.bin").read_bytes())
+    inner = tmp_path / "inner" / "model.onnx"
+    model = onnx.load_from_string(text)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../secret.bin"
+    inner.write_bytes(model.SerializeToString())
+    with pytest.raises(ConvswapError, match="outside the base directory") as error:
+        swap(inner)
+    assert_one_line(error)
+
+
+# With the library
+
+
+def run_with_library(path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    options = onnxruntime.SessionOptions()
+    register(options)
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "flags"),
+    [
+        (models.two_convs, [None]),
+        (models.empty_bias, [None]),
+        (models.conv_in_if, [True, False]),
+        (models.conv_in_loop, [None]),
+        (models.conv_in_nested_functions, [True, False]),
+        (models.function_that_returns_its_input, [None]),
+    ],
+)
+def test_swapped_model_gives_the_outputs_that_onnx_defines_for_the_original(make, flags, tmp_path):
+    original = make()
+    path = tmp_path / "swapped.onnx"
+    swap(original, precision="ieee").save(path)
+    for flag in flags:
+        feeds = {"x": models.input_array()}
+        if flag is not None:
+            feeds["flag"] = np.array(flag)
+        (expected,) = ReferenceEvaluator(original).run(None, feeds)
+        actual = run_with_library(path, feeds)
+        # Both sum in float32 over at most 54 terms, three Convs deep, in another order.
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+CONVERTED = Path(onnx.__file__).parent / "backend" / "test" / "data" / "pytorch-converted"
+
+
+@pytest.mark.parametrize("folder", sorted(CONVERTED.glob("test_Conv[123]d*")), ids=lambda folder: folder.name)
+def test_the_conv_models_that_onnx_ships_give_the_outputs_it_ships(folder, tmp_path):
+    swap(folder / "model.onnx", precision="ieee").save(tmp_path / "m.onnx")
+    cases = folder / "test_data_set_0"
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    weight_names = {tensor.name for tensor in graph.initializer}
+    names = [value.name for value in graph.input if value.name not in weight_names]
+    inputs = [numpy_helper.to_array(onnx.load_tensor(file)) for file in sorted(cases.glob("input_*.pb"))]
+    expected = numpy_helper.to_array(onnx.load_tensor(cases / "output_0.pb"))
+    feeds = dict(zip(names, inputs, strict=True))
+    # Sums of at most a few hundred float32 products, in another order than PyTorch's.
+    np.testing.assert_allclose(run_with_library(tmp_path / "m.onnx", feeds), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_swapped_model_with_external_data_runs_in_onnx_runtime(tmp_path):
+    swap(save_with_external_data(tmp_path), precision="ieee").save(tmp_path / "swapped.onnx")
+    feeds = {"x": models.input_array()}
+    (expected,) = ReferenceEvaluator(models.two_convs()).run(None, feeds)
+    actual = run_with_library(tmp_path / "swapped.onnx", feeds)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
