@@ -25,7 +25,7 @@ def read_checkpoint_file(path: str | os.PathLike[str], expected: str, largest: i
         size = file.stat().st_size
         if largest is not None and size > largest:
             raise ConvswapError(
-                f"{str(path)!r} has {size} bytes, too many for {expected}, which has at most {largest}; "
+                f"{str(path)!r} has {size} bytes; expected {expected} of at most {largest}; "
                 "check which file you named"
             )
         return file.read_bytes()

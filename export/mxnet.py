@@ -44,6 +44,10 @@ def read_mxnet(
     symbol = read_symbol(symbol_path)
     checkpoint = _Checkpoint(_chain(symbol), read_params(params_path), str(params_path))
     checkpoint.require_all_arrays()
+    first = checkpoint.steps[0].node
+    image = symbol.nodes[first.inputs[0]].name
+    if image in checkpoint.arrays:
+        raise first.wrong(f"the array {image!r} as its first input", "the image")
     name = Path(symbol_path).name.removesuffix(".json").removesuffix("-symbol")
     try:
         return _write(checkpoint, (channels, image_size, image_size), name)
@@ -79,7 +83,7 @@ class _Checkpoint:
                 if name not in self.arrays:
                     raise ConvswapError(
                         f"{self.params_path!r} has no array {name!r}, which node {step.node.name!r} takes; "
-                        f"it has: {', '.join(sorted(self.arrays)) or 'none'}"
+                        f"it has: {_shortened(sorted(self.arrays))}"
                         "; check that both files belong to one network"
                     )
 
@@ -160,6 +164,10 @@ def _write(checkpoint: _Checkpoint, image: Shape, name: str) -> onnx.ModelProto:
         "weights": f"MXNet checkpoint {Path(checkpoint.params_path).name}",
     }
     return writer.finish(name, image, value, placed[-1][2], metadata)
+
+
+def _shortened(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "none"
 
 
 def _times(shape: Shape) -> str:

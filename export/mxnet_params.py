@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from convswap.errors import ConvswapError
 from convswap.export.checkpoint_file import read_checkpoint_file
 from numpy.typing import NDArray
 
+# The arrays become part of one ONNX file, and protobuf refuses 2 GiB.
+LARGEST_FILE = 2_000_000_000
 FILE_MAGIC = 0x112
 MAGIC_WITH_STORAGE_TYPE = 0xF993FAC9
 MAGIC_WITH_WIDE_DIMENSIONS = 0xF993FAC8
@@ -41,7 +44,7 @@ def read_params(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float32]]:
     Sizes are compared with what is left of the file before anything is allocated.
     Raises ConvswapError where the file cannot be read, is cut off (it names the byte), or is no such file.
     """
-    reader = _Reader(read_checkpoint_file(path, "an MXNet .params file"), str(path))
+    reader = _Reader(read_checkpoint_file(path, "an MXNet .params file", LARGEST_FILE), str(path))
     magic = reader.unsigned_64("the file's magic number")
     if magic != FILE_MAGIC:
         raise ConvswapError(
@@ -163,6 +166,6 @@ def _read_names(reader: _Reader, arrays: int) -> list[str]:
             raise reader.damaged(start, f"{content[:40]!r} as name {number}", "text in UTF-8") from error
         names.append(name.removeprefix("arg:").removeprefix("aux:"))
     if len(set(names)) < count:
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(names).most_common(1)[0][0]
         raise ConvswapError(f"{reader.path!r} holds two arrays named {twice!r}; expected one of each name")
     return names

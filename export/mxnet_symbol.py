@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from convswap.export.checkpoint_file import read_checkpoint_file
 
 # A few kilobytes for the course's networks, a few hundred for the deepest published ones.
 LARGEST_FILE = 16 << 20
+MOST_NODES = 5_000
 LARGEST_NUMBER = 2**31 - 1
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,10}")
 _TRUE = {"True", "true", "1"}
@@ -107,11 +109,12 @@ def read_symbol(path: str | os.PathLike[str]) -> Symbol:
         raise ConvswapError(
             f"{str(path)!r} is not an MXNet symbol: expected a JSON object with a list of nodes"
         )
+    if len(nodes) > MOST_NODES:
+        raise ConvswapError(f"{str(path)!r} has {len(nodes)} nodes; expected at most {MOST_NODES}")
     read = tuple(_read_node(str(path), place, node) for place, node in enumerate(nodes))
     names = [node.name for node in read]
     if len(set(names)) < len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        twice = Counter(names).most_common(1)[0][0]
         raise ConvswapError(f"{str(path)!r} has two nodes named {twice!r}; expected one of each name")
     heads = document.get("heads")
     if not isinstance(heads, list) or len(heads) != 1:

@@ -34,7 +34,7 @@ def params_bytes(arrays, layout="storage type", prefix="arg:"):
 
 
 class SymbolWriter:
-    """Builds a symbol as MXNet does, operator after operator; `attributes_key` is what a version calls them."""
+    """Builds a symbol as MXNet does, operator after operator; versions differ in `attributes_key`."""
 
     def __init__(self, attributes_key="attrs"):
         self.nodes = [{"op": "null", "name": "data", "inputs": []}]

@@ -217,6 +217,34 @@ def conv_in_nested_functions(opset: int = OPSET) -> onnx.ModelProto:
     )
 
 
+def weights_in_a_function() -> onnx.ModelProto:
+    """A function, called twice, with a Conv in a branch that has its own `w`, a name the main graph has too."""
+    then_branch = helper.make_graph(
+        [helper.make_node("Conv", ["a", "w"], ["t"], name="conv", pads=[1] * 4)],
+        "then",
+        [],
+        [tensor_info("t", *ANY_SHAPE)],
+        [weights("w", 3, 3, 3, 3)],
+    )
+    else_branch = helper.make_graph(
+        [helper.make_node("Abs", ["a"], ["e"], name="abs")], "else", [], [tensor_info("e", *ANY_SHAPE)]
+    )
+    choose = helper.make_node(
+        "If", ["f"], ["c"], name="choice", then_branch=then_branch, else_branch=else_branch
+    )
+    return make_model(
+        [
+            helper.make_node("Choose", ["x", "flag"], ["c1"], domain="local", name="first"),
+            helper.make_node("Mul", ["c1", "w"], ["c2"], name="scale"),
+            helper.make_node("Choose", ["c2", "flag"], ["y"], domain="local", name="second"),
+        ],
+        [weights("w", 1)],
+        inputs=[tensor_info("x", *INPUT_SHAPE), tensor_info("flag", element_type=TensorProto.BOOL)],
+        functions=[function("Choose", ["a", "f"], ["c"], [choose])],
+        domains=["local"],
+    )
+
+
 def function_that_returns_its_input() -> onnx.ModelProto:
     """A function whose second output is its first input, given a graph input."""
     both = function(

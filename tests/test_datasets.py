@@ -46,7 +46,7 @@ SMALL_FILES = {"pixels.gz": idx_gz(SMALL_PIXELS), "labels.gz": idx_gz(SMALL_LABE
 
 @pytest.fixture
 def small_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Put 20 images in the place of Fashion-MNIST's test split, empty the cache, return the cache's folder."""
+    """Replace Fashion-MNIST's test split by 20 images, with an empty cache; return the cache's folder."""
     pixels, labels = (
         PinnedFile(name, len(content), hashlib.sha256(content).hexdigest())
         for name, content in SMALL_FILES.items()

@@ -82,7 +82,7 @@ def test_the_course_checkpoint_reaches_its_accuracy(name, expected):
     data = datasets.load("fashion-mnist", image_size=48)
     right = run(model, data.images).argmax(axis=1) == data.labels
     for count, accuracy in expected.items():
-        # The course's resizing rounds 0.1 % of the pixels otherwise, which turns at most two images of 10,000.
+        # The course's resizing rounds 0.1 % of the pixels otherwise: that turns at most two images of 10,000.
         assert right[:count].mean() == pytest.approx(accuracy, abs=0.00021 if count == 10_000 else 1e-9)
 
 
@@ -268,6 +268,12 @@ def test_an_image_size_out_of_range_is_refused(course_checkpoint, size):
     assert f"image size {size} is out of range" in message_of(*course_checkpoint, size)
 
 
+def test_an_array_in_the_place_of_the_image_is_refused(tmp_path):
+    arrays = course_arrays() | {"data": np.zeros(3, np.float32)}
+    message = message_of(*write_checkpoint(tmp_path, course_symbol(), arrays), 12)
+    assert "has the array 'data' as its first input; expected the image" in message
+
+
 def test_a_missing_array_is_named_with_those_that_are_there(tmp_path):
     arrays = course_arrays()
     del arrays["fc0_weight"]
@@ -381,6 +387,7 @@ def changed(change):
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ("1" * 10_000, "is not an MXNet symbol"),
+        (json.dumps({"nodes": [{}] * 5_001}), "has 5001 nodes; expected at most 5000"),
         ("{}", "expected a JSON object with a list of nodes"),
         ('{"nodes": []}', "expected a JSON object with a list of nodes"),
         (changed(lambda d: d["nodes"].__setitem__(0, 7)), "node 0"),

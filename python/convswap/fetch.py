@@ -191,21 +191,22 @@ class _Download:
         """Append to the part until it has the file's size."""
         if self._arrived() > self.file.size:
             self._discard()
-        attempt = 1
-        while self._arrived() < self.file.size:
+        if self._arrived() == self.file.size:
+            return
+        for attempt in range(self.patience.attempts):
             try:
-                self._append()
+                return self._append()
             except _Interrupted as interruption:
                 # An address that was never reached stays out of reach: waiting would only look like a hang.
                 if not self.reached:
                     raise self._failure(str(interruption)) from None
-                if attempt == self.patience.attempts:
-                    arrived = f"{self._arrived():,} of {self.file.size:,} bytes have arrived"
-                    raise self._failure(
-                        f"{interruption}, {attempt} times; {arrived}, and the next call goes on from there"
-                    ) from None
-                time.sleep(self.patience.pause * 2 ** (attempt - 1))
-                attempt += 1
+                reason = str(interruption)
+            if attempt + 1 < self.patience.attempts:
+                time.sleep(self.patience.pause * 2**attempt)
+        arrived = f"{self._arrived():,} of {self.file.size:,} bytes have arrived"
+        raise self._failure(
+            f"{reason}, {self.patience.attempts} times; {arrived}, and the next call goes on from there"
+        )
 
     def _append(self) -> None:
         """Ask for what is missing and write it to the part as it arrives."""
@@ -219,7 +220,7 @@ class _Download:
             else:
                 self._require_whole_file(response)
                 arrived = 0
-            with self.part.open("wb" if arrived else "wb") as part:
+            with self.part.open("ab" if arrived else "wb") as part:
                 while arrived < self.file.size:
                     piece = self._receive(response, self.file.size - arrived)
                     part.write(piece)
