@@ -218,7 +218,7 @@ def conv_in_nested_functions(opset: int = OPSET) -> onnx.ModelProto:
 
 
 def weights_in_a_function() -> onnx.ModelProto:
-    """A function, called twice, with a Conv in a branch that has its own `w`, a name the main graph has too."""
+    """A function, called twice, with a Conv in a branch that has its own `w`, as the main graph has."""
     then_branch = helper.make_graph(
         [helper.make_node("Conv", ["a", "w"], ["t"], name="conv", pads=[1] * 4)],
         "then",
