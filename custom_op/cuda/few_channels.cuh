@@ -11,8 +11,8 @@ namespace convswap {
 constexpr int kFewChannelsWarps = 8;
 constexpr int kFewChannelsThreads = 32 * kFewChannelsWarps;
 constexpr int kQuad = 4;           // neighbouring output columns that one thread computes together
-constexpr int kQuadsPerUnit = 16;  // the work of one warp at a time: two quads per thread, 64 pixels
-constexpr int kSlotsPerOctet = 8;  // the depth of one tensor-core multiplication
+constexpr int kQuadsPerUnit = 16;  // the work of a warp at a time: two quads per thread, 64 pixels
+constexpr int kPairsPerStep = 4;   // pairs of filter rows in one tensor-core multiplication, 8 deep
 
 struct FewChannelsArguments {
   const float* x;
@@ -25,53 +25,43 @@ struct FewChannelsArguments {
   int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
   int pad_height, pad_width;
 
-  // The tile of a block: `images` whole images, or a band of rows and columns of one.
+  // The tile of a block: `tile_images` whole images, or a band of rows and columns of one.
   int tile_images, tile_rows, tile_quads;  // quads per row
   int bands, column_tiles, image_tiles;    // how many tiles cover the output's rows, columns and the batch
   FastDivisor quads_per_row, quads_per_image;
 
-  // The tile's input in shared memory: image, channel, row, column phase, column.
-  int staged_rows, phases, pitch, columns;  // `columns` of `pitch` words are filled
-  int staged_words;                         // of one buffer
+  // The copy of the tile's input as it comes: image, channel, row, column phase, column.
+  int raw_rows, phases, columns;
+  int slack;  // columns before the tile's first, which shifted quads read
 
-  int slots, octets;      // filter rows, and groups of eight of them
-  int filter_blocks;      // of 8 * kTiles output channels, in one block
-  int filter_splits;      // blocks of the grid that share the filters of a group
-  int copy_words;         // 4, 2 or 1: the widest aligned copy into shared memory
-  int store_words;        // likewise for the output
+  // The input in pairs: image, plane, line, then (first, second) of each column side by side. The second of a
+  // pair is the next channel, or the row `row_distance` further down.
+  bool pairs_channels;
+  int row_distance;
+  int planes;      // per image
+  int pair_rows;   // rows of a plane; times phases: its lines
+  int line_words, plane_words;
+  FastDivisor chunks_per_line, lines_per_plane, planes_per_image;
+
+  int pairs;          // of filter rows
+  int steps;          // of kPairsPerStep pairs
+  int filter_blocks;  // of 16 * kTiles output channels, in one block
+  int filter_splits;  // blocks of the grid that share the filters of a group
+  FastDivisor filter_block_divisor;
+  int copy_words;    // 4, 2 or 1: the widest aligned copy into shared memory
+  int store_words;   // likewise for the output
+  bool shifts_rows;  // quads start where the output is aligned, not where the row starts
 };
 
-// A filter row (c, r, column phase): where its pixels lie, and its weights.
-struct FilterRow {
-  int offset;  // of its first tap from a pixel's word in shared memory
-  int taps;    // 0 marks the filler of the last octet
-  int weight;  // of its first tap within one filter
+// A pair of filter rows: where its pixels lie, and its weights.
+struct FilterPair {
+  int offset;         // of the first tap, from a pixel's word in shared memory
+  int taps;
+  int first, second;  // of the first tap within one filter; second is -1 where there is none
+  float first_scale, second_scale;
 };
 
 namespace few_channels {
-
-template <int kWords>
-__device__ inline void stage_row(const FewChannelsArguments& problem, float* target, const float* source,
-                                 const float* anywhere, int first_column, bool row_inside, int lane) {
-  for (int column = lane * kWords; column < problem.columns; column += 32 * kWords) {
-    const int input_column = first_column + column;
-    const bool inside = row_inside && input_column >= 0 && input_column < problem.input_width;
-    copy_async<4 * kWords>(target + column, inside ? source + input_column : anywhere, inside);
-  }
-}
-
-// With a column stride the columns of equal remainder lie together, so that neighbouring outputs read
-// neighbouring words.
-__device__ inline void stage_phases(const FewChannelsArguments& problem, float* target, const float* source,
-                                    const float* anywhere, int first_column, bool row_inside, int lane) {
-  for (int phase = 0; phase < problem.phases; ++phase) {
-    for (int column = lane; column < problem.columns; column += 32) {
-      const int input_column = first_column + column * problem.stride_width + phase;
-      const bool inside = row_inside && input_column >= 0 && input_column < problem.input_width;
-      copy_async<4>(target + phase * problem.pitch + column, inside ? source + input_column : anywhere, inside);
-    }
-  }
-}
 
 struct Tile {
   int n, first_row, first_column;  // of the output
@@ -85,230 +75,293 @@ struct Tile {
   }
 };
 
+// Columns of equal remainder by the stride lie together, so that neighbouring outputs read neighbouring words.
+template <int kWords>
+__device__ inline void copy_row(const FewChannelsArguments& problem, float* target, const float* source,
+                                int first_column, bool row_inside, int lane) {
+  for (int phase = 0; phase < problem.phases; ++phase) {
+    for (int column = lane * kWords; column < problem.columns; column += 32 * kWords) {
+      const int input_column = first_column + column * problem.stride_width + phase;
+      const bool inside = row_inside && input_column >= 0 && input_column < problem.input_width;
+      copy_async<4 * kWords>(target + phase * problem.columns + column,
+                             inside ? source + input_column : problem.x, inside);
+    }
+  }
+}
+
 // Starts the copies of a tile's input. Padding and what lies outside the batch become zeros.
-__device__ inline void stage_tile(const FewChannelsArguments& problem, const Tile& tile, int first_channel,
-                                  float* buffer) {
+__device__ inline void copy_tile(const FewChannelsArguments& problem, const Tile& tile, int first_channel,
+                                 float* raw) {
   const int lane = threadIdx.x % 32;
-  const int rows = problem.tile_images * problem.channels_per_group * problem.staged_rows;
+  const int rows = problem.tile_images * problem.channels_per_group * problem.raw_rows;
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
-  const int first_column = tile.first_column * problem.stride_width - problem.pad_width;
+  const int first_column = (tile.first_column - problem.slack) * problem.stride_width - problem.pad_width;
   for (int row = threadIdx.x / 32; row < rows; row += kFewChannelsWarps) {
-    const int plane = row / problem.staged_rows;
+    const int plane = row / problem.raw_rows;
     const int image = plane / problem.channels_per_group;
     const int channel = first_channel + plane - image * problem.channels_per_group;
-    const int input_row = first_row + row - plane * problem.staged_rows;
+    const int input_row = first_row + row - plane * problem.raw_rows;
     const bool inside = input_row >= 0 && input_row < problem.input_height && tile.n + image < problem.batch;
     const float* source = problem.x;
     if (inside) {
       source += ((static_cast<long long>(tile.n + image) * problem.in_channels + channel) *
                      problem.input_height + input_row) * problem.input_width;
     }
-    float* target = buffer + row * problem.phases * problem.pitch;
-    if (problem.stride_width != 1) {
-      stage_phases(problem, target, source, problem.x, first_column, inside, lane);
-    } else if (problem.copy_words == 4) {
-      stage_row<4>(problem, target, source, problem.x, first_column, inside, lane);
+    float* target = raw + row * problem.phases * problem.columns;
+    if (problem.copy_words == 4) {
+      copy_row<4>(problem, target, source, first_column, inside, lane);
     } else if (problem.copy_words == 2) {
-      stage_row<2>(problem, target, source, problem.x, first_column, inside, lane);
+      copy_row<2>(problem, target, source, first_column, inside, lane);
     } else {
-      stage_row<1>(problem, target, source, problem.x, first_column, inside, lane);
+      copy_row<1>(problem, target, source, first_column, inside, lane);
     }
   }
 }
 
-// One filter row per (c, r, phase) with every stride_width-th tap; with a column dilation one per tap.
-__device__ inline FilterRow filter_row(const FewChannelsArguments& problem, int slot) {
-  if (slot >= problem.slots) return {0, 0, 0};
-  const bool single_taps = problem.dilation_width != 1;
-  const int rows_of_width = single_taps ? problem.filter_width : problem.phases;
-  const int within = slot % rows_of_width;
-  const int line = slot / rows_of_width;  // (c, r)
-  const int r = line % problem.filter_height;
-  const int c = line / problem.filter_height;
-  const int staged_row = (c * problem.staged_rows + r * problem.dilation_height) * problem.phases;
-  FilterRow row;
-  row.weight = line * problem.filter_width + within;
-  if (single_taps) {
-    const int column = within * problem.dilation_width;
-    row.offset = (staged_row + column % problem.stride_width) * problem.pitch + column / problem.stride_width;
-    row.taps = 1;
-  } else {
-    row.offset = (staged_row + within) * problem.pitch;
-    row.taps = (problem.filter_width - within + problem.stride_width - 1) / problem.stride_width;
+// Rounds the raw input and lays it out in pairs, four columns to a thread.
+__device__ inline void pair_tile(const FewChannelsArguments& problem, const float* raw, unsigned* paired) {
+  const int lines = problem.tile_images * problem.planes * problem.lines_per_plane.divisor;
+  const int chunks = lines * problem.chunks_per_line.divisor;
+  const int raw_plane = problem.raw_rows * problem.phases;  // lines of one channel
+  for (int i = threadIdx.x; i < chunks; i += kFewChannelsThreads) {
+    const int line = problem.chunks_per_line.quotient(i);
+    const int chunk = i - line * problem.chunks_per_line.divisor;
+    const int plane = problem.lines_per_plane.quotient(line);
+    const int within = line - plane * problem.lines_per_plane.divisor;
+    int first = plane * raw_plane + within;
+    int second = first + problem.row_distance * problem.phases;
+    bool has_second = true;
+    if (problem.pairs_channels) {
+      const int image = problem.planes_per_image.quotient(plane);
+      const int channel = 2 * (plane - image * problem.planes);
+      first = (image * problem.channels_per_group + channel) * raw_plane + within;
+      second = first + raw_plane;
+      has_second = channel + 1 < problem.channels_per_group;
+    }
+    const float4 a = *reinterpret_cast<const float4*>(raw + first * problem.columns + chunk * 4);
+    float4 b = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (has_second) b = *reinterpret_cast<const float4*>(raw + second * problem.columns + chunk * 4);
+    uint4* target = reinterpret_cast<uint4*>(paired + plane * problem.plane_words +
+                                             within * problem.line_words + chunk * 8);
+    target[0] = make_uint4(round_to_tf32(a.x), round_to_tf32(b.x), round_to_tf32(a.y), round_to_tf32(b.y));
+    target[1] = make_uint4(round_to_tf32(a.z), round_to_tf32(b.z), round_to_tf32(a.w), round_to_tf32(b.w));
   }
-  return row;
 }
 
-// Rounds the weights and lays them out as the tensor core reads them: for each (filter block, octet, tap,
-// tile of 8 filters) the two values of every lane side by side.
+// What the multiplication's depth holds at `index`. Where the pairs do not fill the last step, pairs from the
+// front stand there again, and where a filter has an odd number of rows, the middle row stands in two pairs;
+// their weights are shared out in halves or quarters, which is exact. Zero weights would not do: zero times
+// an infinite pixel is not zero.
+__device__ inline FilterPair filter_pair(const FewChannelsArguments& problem, int index) {
+  const int fillers = problem.steps * kPairsPerStep - problem.pairs;
+  const int pair = index < problem.pairs ? index : (index - problem.pairs) % problem.pairs;
+  const float share = pair < fillers ? (problem.pairs == 1 ? 0.25f : 0.5f) : 1.0f;
+
+  const bool single_taps = problem.dilation_width != 1;
+  const int per_line = single_taps ? problem.filter_width : problem.phases;
+  const int within = pair % per_line;
+  const int line = pair / per_line;
+  const int rows = problem.pairs_channels ? problem.filter_height : (problem.filter_height + 1) / 2;
+  const int r = line % rows;
+  const int plane = line / rows;
+
+  const auto weight_at = [&](int c, int row) {
+    return (c * problem.filter_height + row) * problem.filter_width + within;
+  };
+  FilterPair result;
+  if (problem.pairs_channels) {
+    result.first = weight_at(2 * plane, r);
+    result.second = 2 * plane + 1 < problem.channels_per_group ? weight_at(2 * plane + 1, r) : -1;
+    result.first_scale = share;
+    result.second_scale = share;
+  } else {
+    const int distance = problem.filter_height / 2;
+    const bool odd = problem.filter_height % 2 == 1;
+    result.first = weight_at(plane, r);
+    result.second = weight_at(plane, r + distance);
+    result.first_scale = share * (odd && r == distance ? 0.5f : 1.0f);
+    result.second_scale = share * (odd && r == 0 ? 0.5f : 1.0f);
+  }
+  int phase = within;
+  int column = 0;
+  result.taps = (problem.filter_width - within + problem.stride_width - 1) / problem.stride_width;
+  if (single_taps) {
+    phase = within * problem.dilation_width % problem.stride_width;
+    column = within * problem.dilation_width / problem.stride_width;
+    result.taps = 1;
+  }
+  result.offset = plane * problem.plane_words +
+                  (r * problem.dilation_height * problem.phases + phase) * problem.line_words +
+                  2 * (problem.slack + column);
+  return result;
+}
+
+// Rounds the weights and lays them out as the tensor core reads them: for each (filter block, step, tap, tile
+// of 16 filters) the four values of every lane side by side.
 template <int kTaps, int kTiles>
-__device__ inline void stage_weights(const FewChannelsArguments& problem, const FilterRow* rows, int group,
+__device__ inline void stage_weights(const FewChannelsArguments& problem, const FilterPair* pairs, int group,
                                      int first_filter, unsigned* weights) {
   const int filter_words = problem.channels_per_group * problem.filter_height * problem.filter_width;
-  const int count = problem.filter_blocks * problem.octets * kTaps * kTiles * 64;
+  const int count = problem.filter_blocks * problem.steps * kTaps * kTiles * 128;
   for (int i = threadIdx.x; i < count; i += kFewChannelsThreads) {
-    const int half = i % 2;
-    const int lane = i / 2 % 32;
-    const int tile = i / 64 % kTiles;
-    const int tap = i / (64 * kTiles) % kTaps;
-    const int block_octet = i / (64 * kTiles * kTaps);
-    const int octet = block_octet % problem.octets;
-    const int filter = first_filter + (block_octet / problem.octets * kTiles + tile) * 8 + lane / 4;
-    const FilterRow row = rows[octet * kSlotsPerOctet + lane % 4 + 4 * half];
+    const int lane = i / 4 % 32;
+    const int tile = i / 128 % kTiles;
+    const int tap = i / (128 * kTiles) % kTaps;
+    const int block_step = i / (128 * kTiles * kTaps);
+    const int step = block_step % problem.steps;
+    const int filter = first_filter + (block_step / problem.steps * kTiles + tile) * 16 + i % 2 * 8 + lane / 4;
+    const FilterPair pair = pairs[step * kPairsPerStep + lane % 4];
+    const int start = i % 4 < 2 ? pair.first : pair.second;
     float value = 0.0f;
-    if (tap < row.taps && filter < problem.filters_per_group) {
+    if (start >= 0 && tap < pair.taps && filter < problem.filters_per_group) {
       value = problem.w[(static_cast<long long>(group) * problem.filters_per_group + filter) * filter_words +
-                        row.weight + tap * problem.stride_width];
+                        start + tap * problem.stride_width] *
+              (i % 4 < 2 ? pair.first_scale : pair.second_scale);
     }
     weights[i] = round_to_tf32(value);
   }
 }
 
-// The words of a filter row that a quad's four pixels need between them, rounded; zeros for a filler row.
+// A quad of neighbouring output columns: where it reads, and where and how much it writes.
+struct Quad {
+  int word;     // of its first pixel in the paired input
+  int offset;   // of its first column in the output, from the tile's first image and filter 0
+  int begin, end;  // the columns of the quad, from 0 to 4, that are inside the output
+
+  __device__ Quad(const FewChannelsArguments& problem, const Tile& tile, int index, int quads) {
+    const unsigned clamped = min(index, quads - 1);
+    const int image = problem.quads_per_image.quotient(clamped);
+    const unsigned within = clamped - image * problem.quads_per_image.divisor;
+    const int row = problem.quads_per_row.quotient(within);
+    const int p = tile.first_row + row;
+    const int shift = problem.shifts_rows ? p * problem.output_width & 3 : 0;
+    const int column = (within - row * problem.quads_per_row.divisor) * kQuad - shift;
+    const int q = tile.first_column + column;
+    word = image * problem.planes * problem.plane_words +
+           row * problem.stride_height * problem.phases * problem.line_words + 2 * column;
+    offset = (image * problem.out_channels * problem.output_height + p) * problem.output_width + q;
+    begin = max(0, -q);
+    end = index < quads ? min(kQuad, problem.output_width - q) : 0;
+  }
+};
+
+// The words of a pair of filter rows that a quad's pixels need between them.
 template <int kTaps>
 struct Window {
-  static constexpr int kNeeded = kTaps + kQuad - 1;
-  static constexpr int kLoaded = (kNeeded + 3) / 4 * 4;
-  unsigned words[kNeeded];
+  static constexpr int kColumns = kTaps + kQuad - 1;
+  static constexpr int kLoaded = (kColumns + 1) / 2 * 2;
+  unsigned words[2 * kLoaded];
 
-  __device__ void load(const float* source, bool is_row) {
-    float raw[kLoaded];
+  __device__ void load(const unsigned* source) {
+    if constexpr (kTaps == 1) {
+      // A single tap of a dilated filter may start at an odd column, where 16 bytes are not aligned.
 #pragma unroll
-    for (int i = 0; i < kLoaded; ++i) raw[i] = 0.0f;
-    if (is_row) {
-      if constexpr (kTaps == 1) {
-        // A single tap may start anywhere.
+      for (int i = 0; i < 2 * kLoaded; i += 2) {
+        const uint2 two = *reinterpret_cast<const uint2*>(source + i);
+        words[i] = two.x, words[i + 1] = two.y;
+      }
+    } else {
 #pragma unroll
-        for (int i = 0; i < kLoaded; ++i) raw[i] = source[i];
-      } else {
-#pragma unroll
-        for (int i = 0; i < kLoaded; i += 4) {
-          const float4 four = *reinterpret_cast<const float4*>(source + i);
-          raw[i] = four.x, raw[i + 1] = four.y, raw[i + 2] = four.z, raw[i + 3] = four.w;
-        }
+      for (int i = 0; i < 2 * kLoaded; i += 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(source + i);
+        words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
       }
     }
-#pragma unroll
-    for (int i = 0; i < kNeeded; ++i) words[i] = round_to_tf32(raw[i]);
   }
 };
 
-struct QuadPosition {
-  int image, row, column;  // within the tile
-  bool valid;
-
-  __device__ QuadPosition(const FewChannelsArguments& problem, int quad, int quads) {
-    valid = quad < quads;
-    const unsigned index = valid ? quad : 0;
-    image = problem.quads_per_image.quotient(index);
-    const unsigned within = index - image * problem.quads_per_image.divisor;
-    row = problem.quads_per_row.quotient(within);
-    column = (within - row * problem.quads_per_row.divisor) * kQuad;
-  }
-
-  __device__ int word(const FewChannelsArguments& problem) const {
-    return ((image * problem.channels_per_group * problem.staged_rows + row * problem.stride_height) *
-            problem.phases) * problem.pitch + column;
-  }
-};
-
-// Writes four neighbouring outputs, as wide as their alignment allows.
-__device__ inline void store_quad(const FewChannelsArguments& problem, float* target, int columns,
-                                  const float (&values)[kQuad]) {
-  if (problem.store_words == 4 && columns >= 4) {
-    *reinterpret_cast<float4*>(target) = make_float4(values[0], values[1], values[2], values[3]);
-  } else if (problem.store_words >= 2) {
-    if (columns >= 2) *reinterpret_cast<float2*>(target) = make_float2(values[0], values[1]);
-    if (columns >= 4) *reinterpret_cast<float2*>(target + 2) = make_float2(values[2], values[3]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kQuad; ++i) {
-      if (i < columns) target[i] = values[i];
-    }
-  }
-}
-
+// Sums of 16 * kTiles filters at 64 pixels. Column g of the tensor core's result is quad g of eight with its
+// two low bits exchanged: then the loads of a quarter-warp fall into different banks, and neighbouring lanes
+// store neighbouring quads.
 template <int kTaps, int kTiles, bool kRagged>
 struct Unit {
-  float sums[2][2][kTiles][4];  // quad, pair of pixels, tile of 8 filters, the tensor core's four
+  float sums[2][kQuad][kTiles][4];  // set of eight quads, pixel of the quad, tile, the tensor core's four
 
-  __device__ void multiply(const FewChannelsArguments& problem, const float* const (&pixels)[2],
-                           const FilterRow* rows, const unsigned* weights) {
+  static __device__ int quad_of_column(int column) { return (column & 4) | (column & 1) << 1 | (column & 2) >> 1; }
+
+  __device__ void multiply(const FewChannelsArguments& problem, const unsigned* const (&pixels)[2],
+                           const FilterPair* pairs, const uint4* weights) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int quad = 0; quad < 2; ++quad) {
+    for (int set = 0; set < 2; ++set) {
 #pragma unroll
-      for (int pair = 0; pair < 2; ++pair) {
+      for (int i = 0; i < kQuad; ++i) {
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) sums[quad][pair][tile][i] = 0.0f;
+          for (int j = 0; j < 4; ++j) sums[set][i][tile][j] = 0.0f;
         }
       }
     }
-    const uint2* fragment = reinterpret_cast<const uint2*>(weights) + lane;
+    weights += lane;
 #pragma unroll 1
-    for (int octet = 0; octet < problem.octets; ++octet) {
-      const FilterRow low = rows[octet * kSlotsPerOctet + lane % 4];
-      const FilterRow high = rows[octet * kSlotsPerOctet + lane % 4 + 4];
-      Window<kTaps> windows[2][2];
+    for (int step = 0; step < problem.steps; ++step) {
+      const FilterPair& pair = pairs[step * kPairsPerStep + lane % 4];
+      const int taps = kRagged ? pair.taps : kTaps;
+      Window<kTaps> windows[2];
 #pragma unroll
-      for (int quad = 0; quad < 2; ++quad) {
-        windows[quad][0].load(pixels[quad] + low.offset, low.taps > 0);
-        windows[quad][1].load(pixels[quad] + high.offset, high.taps > 0);
-      }
+      for (int set = 0; set < 2; ++set) windows[set].load(pixels[set] + pair.offset);
 #pragma unroll
-      for (int tap = 0; tap < kTaps; ++tap) {
-        // Where a filter row is shorter than kTaps its weight is zero, but zero times infinity is not.
-        const bool low_tap = !kRagged || tap < low.taps;
-        const bool high_tap = !kRagged || tap < high.taps;
-        unsigned a[2][kQuad][2];
+      for (int tap = 0; tap < kTaps; ++tap, weights += 32 * kTiles) {
+        uint4 a[kTiles];
 #pragma unroll
-        for (int quad = 0; quad < 2; ++quad) {
+        for (int tile = 0; tile < kTiles; ++tile) a[tile] = weights[32 * tile];
+#pragma unroll
+        for (int set = 0; set < 2; ++set) {
 #pragma unroll
           for (int i = 0; i < kQuad; ++i) {
-            a[quad][i][0] = low_tap ? windows[quad][0].words[tap + i] : 0u;
-            a[quad][i][1] = high_tap ? windows[quad][1].words[tap + i] : 0u;
-          }
-        }
+            // Beyond a shorter filter row lie pixels that the output must not see.
+            const unsigned first = !kRagged || tap < taps ? windows[set].words[2 * (tap + i)] : 0u;
+            const unsigned second = !kRagged || tap < taps ? windows[set].words[2 * (tap + i) + 1] : 0u;
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile, fragment += 32) {
-          const uint2 b = *fragment;
-#pragma unroll
-          for (int quad = 0; quad < 2; ++quad) {
-#pragma unroll
-            for (int pair = 0; pair < 2; ++pair) {
-              multiply_add_tf32(sums[quad][pair][tile], a[quad][2 * pair][0], a[quad][2 * pair + 1][0],
-                                a[quad][2 * pair][1], a[quad][2 * pair + 1][1], b.x, b.y);
-            }
+            for (int tile = 0; tile < kTiles; ++tile) multiply_add_tf32(sums[set][i][tile], a[tile], first, second);
           }
         }
       }
     }
   }
 
-  // The thread holds, for its quads, the filters 2t and 2t + 1 of each tile of 8.
-  __device__ void store(const FewChannelsArguments& problem, const Tile& tile, const QuadPosition& position,
-                        int quad, int group, int first_filter) const {
-    const int p = tile.first_row + position.row;
-    const int q = tile.first_column + position.column;
-    const int n = tile.n + position.image;
-    if (!position.valid || p >= problem.output_height || n >= problem.batch) return;
-    const int columns = problem.output_width - q;
+  // A lane holds the filters g and g + 8 of each tile, at the quads of columns 2t and 2t + 1.
+  __device__ void store(const FewChannelsArguments& problem, const Quad (&quads)[2], float* y,
+                        const float* bias, int filters_left) const {
+    const int lane = threadIdx.x % 32;
+    const long long plane = static_cast<long long>(problem.output_height) * problem.output_width;
 #pragma unroll
-    for (int filter_tile = 0; filter_tile < kTiles; ++filter_tile) {
+    for (int set = 0; set < 2; ++set) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int filter = first_filter + filter_tile * 8 + threadIdx.x % 4 * 2 + half;
-        if (filter >= problem.filters_per_group) continue;
-        const int k = group * problem.filters_per_group + filter;
-        const float bias = problem.b == nullptr ? 0.0f : problem.b[k];
-        const float values[kQuad] = {
-            sums[quad][0][filter_tile][half] + bias, sums[quad][0][filter_tile][2 + half] + bias,
-            sums[quad][1][filter_tile][half] + bias, sums[quad][1][filter_tile][2 + half] + bias};
-        float* target = problem.y + ((static_cast<long long>(n) * problem.out_channels + k) *
-                                         problem.output_height + p) * problem.output_width + q;
-        store_quad(problem, target, columns, values);
+      for (int column = 0; column < 2; ++column) {
+        const int owner = (lane % 4 * 2 + column) * 4;
+        const int offset = __shfl_sync(0xffffffff, quads[set].offset, owner);
+        const int begin = __shfl_sync(0xffffffff, quads[set].begin, owner);
+        const int end = __shfl_sync(0xffffffff, quads[set].end, owner);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int filter = tile * 16 + half * 8 + lane / 4;
+            if (filter >= filters_left || begin >= end) continue;
+            const float b = bias == nullptr ? 0.0f : bias[filter];
+            const int j = half * 2 + column;
+            store_quad(problem, y + filter * plane + offset, begin, end,
+                       {sums[set][0][tile][j] + b, sums[set][1][tile][j] + b, sums[set][2][tile][j] + b,
+                        sums[set][3][tile][j] + b});
+          }
+        }
+      }
+    }
+  }
+
+  static __device__ void store_quad(const FewChannelsArguments& problem, float* target, int begin, int end,
+                                    const float (&values)[kQuad]) {
+    if (problem.store_words == 4 && end - begin == kQuad) {
+      *reinterpret_cast<float4*>(target) = make_float4(values[0], values[1], values[2], values[3]);
+    } else if (problem.store_words >= 2) {
+      if (begin == 0 && end >= 2) *reinterpret_cast<float2*>(target) = make_float2(values[0], values[1]);
+      if (begin <= 2 && end == 4) *reinterpret_cast<float2*>(target + 2) = make_float2(values[2], values[3]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) {
+        if (i >= begin && i < end) target[i] = values[i];
       }
     }
   }
@@ -317,60 +370,63 @@ struct Unit {
 }  // namespace few_channels
 
 // Persistent blocks: grid.x shares the tiles, grid.y the groups and, where the weights of a group do not fit,
-// parts of its filters. Shared memory: the filter rows, the weights, two buffers of input.
+// parts of its filters. Shared memory: filter pairs, weights, paired input, raw input of the next tile.
 template <int kTaps, int kTiles, bool kRagged>
-__global__ void __launch_bounds__(kFewChannelsThreads) few_channels_kernel(const FewChannelsArguments problem) {
+__global__ void __launch_bounds__(kFewChannelsThreads, kTiles == 1 ? 2 : 1)
+    few_channels_kernel(const FewChannelsArguments problem) {
 #if __CUDA_ARCH__ >= 800
   using namespace few_channels;
   extern __shared__ __align__(16) unsigned char shared[];
-  FilterRow* rows = reinterpret_cast<FilterRow*>(shared);
-  const int row_slots = problem.octets * kSlotsPerOctet;
-  unsigned* weights = reinterpret_cast<unsigned*>(rows + row_slots) ;
-  const int block_words = problem.octets * kTaps * kTiles * 64;
-  float* buffers = reinterpret_cast<float*>(weights + problem.filter_blocks * block_words);
+  const int pair_slots = problem.steps * kPairsPerStep;
+  const int block_words = problem.steps * kTaps * kTiles * 128;
+  FilterPair* pairs = reinterpret_cast<FilterPair*>(shared);
+  unsigned* weights = reinterpret_cast<unsigned*>(pairs + pair_slots);
+  unsigned* paired = weights + problem.filter_blocks * block_words;
+  float* raw = reinterpret_cast<float*>(paired + problem.tile_images * problem.planes * problem.plane_words);
 
   const int group = blockIdx.y / problem.filter_splits;
-  const int first_filter = blockIdx.y % problem.filter_splits * problem.filter_blocks * kTiles * 8;
+  const int first_filter = blockIdx.y % problem.filter_splits * problem.filter_blocks * kTiles * 16;
   const int first_channel = group * problem.channels_per_group;
   const int tiles = problem.image_tiles * problem.bands * problem.column_tiles;
   const int lane = threadIdx.x % 32;
 
-  int buffer = 0;
-  stage_tile(problem, Tile(problem, blockIdx.x), first_channel, buffers);
+  copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw);
   commit_copies();
-  for (int slot = threadIdx.x; slot < row_slots; slot += kFewChannelsThreads) rows[slot] = filter_row(problem, slot);
+  for (int i = threadIdx.x; i < pair_slots; i += kFewChannelsThreads) pairs[i] = filter_pair(problem, i);
   __syncthreads();
-  stage_weights<kTaps, kTiles>(problem, rows, group, first_filter, weights);
+  stage_weights<kTaps, kTiles>(problem, pairs, group, first_filter, weights);
 
   for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
+    wait_for_copies<0>();
+    __syncthreads();
+    pair_tile(problem, raw, paired);
+    __syncthreads();
     if (index + static_cast<int>(gridDim.x) < tiles) {
-      stage_tile(problem, Tile(problem, index + gridDim.x), first_channel,
-                 buffers + (buffer ^ 1) * problem.staged_words);
+      copy_tile(problem, Tile(problem, index + gridDim.x), first_channel, raw);
     }
     commit_copies();
-    wait_for_copies<1>();
-    __syncthreads();
 
     const Tile tile(problem, index);
-    const float* input = buffers + buffer * problem.staged_words;
-    const int rows_left = min(problem.tile_rows, problem.output_height - tile.first_row);
-    const int images_left = min(problem.tile_images, problem.batch - tile.n);
-    const int quads = ((images_left - 1) * problem.tile_rows + rows_left) * problem.tile_quads;
-    const int units = (quads + kQuadsPerUnit - 1) / kQuadsPerUnit;
-    for (int item = threadIdx.x / 32; item < units * problem.filter_blocks; item += kFewChannelsWarps) {
-      const int filter_block = item / units;
-      const int first_quad = (item - filter_block * units) * kQuadsPerUnit + lane / 4;
-      const QuadPosition positions[2] = {{problem, first_quad, quads}, {problem, first_quad + 8, quads}};
-      const float* const pixels[2] = {input + positions[0].word(problem), input + positions[1].word(problem)};
+    const int rows = min(problem.tile_rows, problem.output_height - tile.first_row);
+    const int images = min(problem.tile_images, problem.batch - tile.n);
+    const int quads = ((images - 1) * problem.tile_rows + rows) * problem.tile_quads;
+    const int items = (quads + kQuadsPerUnit - 1) / kQuadsPerUnit * problem.filter_blocks;
+    for (int item = threadIdx.x / 32; item < items; item += kFewChannelsWarps) {
+      const int unit_index = problem.filter_block_divisor.quotient(item);
+      const int filter_block = item - unit_index * problem.filter_blocks;
+      const int first_quad = unit_index * kQuadsPerUnit + Unit<kTaps, kTiles, kRagged>::quad_of_column(lane / 4);
+      const Quad set[2] = {{problem, tile, first_quad, quads}, {problem, tile, first_quad + 8, quads}};
+      const unsigned* const pixels[2] = {paired + set[0].word, paired + set[1].word};
       Unit<kTaps, kTiles, kRagged> unit;
-      unit.multiply(problem, pixels, rows, weights + filter_block * block_words);
-#pragma unroll
-      for (int quad = 0; quad < 2; ++quad) {
-        unit.store(problem, tile, positions[quad], quad, group, first_filter + filter_block * kTiles * 8);
-      }
+      unit.multiply(problem, pixels, pairs,
+                    reinterpret_cast<const uint4*>(weights + filter_block * block_words));
+      const int block_filter = first_filter + filter_block * kTiles * 16;
+      const int k = group * problem.filters_per_group + block_filter;
+      float* y = problem.y + (static_cast<long long>(tile.n) * problem.out_channels + k) *
+                                 problem.output_height * problem.output_width;
+      unit.store(problem, set, y, problem.b == nullptr ? nullptr : problem.b + k,
+                 problem.filters_per_group - block_filter);
     }
-    __syncthreads();
-    buffer ^= 1;
   }
 #endif
 }

@@ -23,6 +23,7 @@ from convswap.measure import RUNS, Times, measure
 from convswap.sessions import (
     CONVSWAP,
     DEFAULT,
+    STOP_SPINNING,
     BoundRun,
     Side,
     make_session,
@@ -42,8 +43,9 @@ AGAINST = ("default", "all")
 # The largest relative L2 error of the outputs against float64 that counts as the same answer.
 TOLERANCES = {"tf32": 2e-3, "ieee": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 TRUTH_IMAGES = 100
-# The plain loops of `reference` do about 1e9 operations per second and core; deep models get fewer images.
-_TRUTH_OPERATIONS = 66e9
+# The plain loops of `reference` do about 1e9 operations per second and core, once for the whole model and
+# once for its layers; deep models get fewer images, so that nobody waits for minutes.
+_TRUTH_OPERATIONS = 20e9
 
 Progress = Callable[[str], None]
 _Sessions = Mapping[Side, onnxruntime.InferenceSession]
@@ -115,7 +117,7 @@ def compare(
     errors = {side: _errors(session, truth_feeds, truth.outputs) for side, session in sessions.items()}
     sessions.clear()
 
-    truth_inputs = on_device(truth_feeds, chosen)
+    truth_inputs = first_batch if truth_images == source.batch else on_device(truth_feeds, chosen)
     rows = []
     for number, layer in enumerate(layers, start=1):
         report(f"timing Conv {number} of {len(layers)}")
@@ -130,6 +132,7 @@ def compare(
             "precision": precision,
             "against": against,
             "device": chosen.name,
+            "session": {STOP_SPINNING: "1"} if chosen.name == "cpu" else {},
         },
         environment=environment(chosen),
         images=source.images,
@@ -187,8 +190,8 @@ def _truth_images(layers: Sequence[ConvLayer], capture: Capture, source: Source,
     """Return how many images to evaluate in float64: at most 100, fewer where each is a lot of work."""
     one = source.first(1)
     samples = _samples(one)
-    inputs = on_device(one, device)
-    operations = sum(layer.problem(_shapes(capture.inputs(layer, inputs))).operations for layer in layers)
+    shapes = capture.shapes(on_device(one, device))
+    operations = sum(layer.problem({name: shapes[name] for name in layer.fed}).operations for layer in layers)
     affordable = int(_TRUTH_OPERATIONS // max(operations / samples, 1))
     return max(samples, min(TRUTH_IMAGES, source.images, affordable))
 
@@ -232,7 +235,8 @@ def _compare_layer(
     times = _measure(sessions, timed, device)
     problem = layer.problem(shapes)
 
-    checked = {name: value.numpy() for name, value in capture.inputs(layer, truth_inputs).items()}
+    captured = timed if truth_inputs is first_batch else capture.inputs(layer, truth_inputs)
+    checked = {name: value.numpy() for name, value in captured.items()}
     x, w, bias = layer.arrays(checked)
     truth = reference_conv(x, w, bias, layer.attributes)
     return LayerResult(
@@ -258,6 +262,10 @@ def _notes(
     notes = []
     if device.name == "cpu" and device.reason != "asked for":
         notes.append(f"on the CPU, against the default CPU provider: {device.reason}")
+    if device.name == "cpu":
+        notes.append(
+            f"both sides run with {STOP_SPINNING}=1, so that idle threads do not slow the other side"
+        )
     if against == "all" and device.name == "cpu":
         notes.append("the CPU provider has no options for Conv, so the default is its only side")
     timed = times[DEFAULT]

@@ -156,10 +156,15 @@ class Capture:
         model = plain_model(swapped)
         self._device = device
         self._graph_inputs = {value.name for value in model.graph.input}
-        present = {value.name for value in model.graph.output} | self._graph_inputs
-        for name in dict.fromkeys(name for layer in layers for name in layer.fed):
-            if name not in present:
-                model.graph.output.append(onnx.ValueInfoProto(name=name))
+        self._captured = [
+            name
+            for name in dict.fromkeys(name for layer in layers for name in layer.fed)
+            if name not in self._graph_inputs
+        ]
+        present = {value.name for value in model.graph.output}
+        model.graph.output.extend(
+            onnx.ValueInfoProto(name=name) for name in self._captured if name not in present
+        )
         self._session = make_session(model, DEFAULT, device)
 
     def inputs(
@@ -169,13 +174,22 @@ class Capture:
 
         One layer at a time, so that the inputs of a deep model never lie in memory together.
         """
-        values = {name: feeds[name] for name in layer.fed if name in self._graph_inputs}
-        wanted = [name for name in layer.fed if name not in values]
+        return self._values(layer.fed, feeds)
+
+    def shapes(self, feeds: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of all layers' inputs, from one run; meant for a single sample."""
+        values = self._values([*self._graph_inputs, *self._captured], feeds)
+        return {name: tuple(value.shape()) for name, value in values.items()}
+
+    def _values(
+        self, names: Sequence[str], feeds: Mapping[str, onnxruntime.OrtValue]
+    ) -> dict[str, onnxruntime.OrtValue]:
+        values = {name: feeds[name] for name in names if name in feeds}
+        wanted = [name for name in names if name in self._captured]
         if wanted:
             run = BoundRun(self._session, feeds, self._device, wanted)
             run.once()
-            names = [output.name for output in self._session.get_outputs() if output.name in wanted]
-            values.update(zip(names, run.values(), strict=True))
+            values.update(zip(run.outputs, run.values(), strict=True))
         return values
 
 

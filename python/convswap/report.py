@@ -184,4 +184,4 @@ def _verdict(comparison: Comparison) -> Text:
     else:
         answer = f"THE ANSWERS DIFFER: relative L2 error {error(ours)}, at most {tolerance:g} asked for."
     swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
-    return Text(f"{answer} {swapped}; {times_faster(comparison.speedup)} as fast as the default.")
+    return Text(f"{answer}\n{swapped}; {times_faster(comparison.speedup)} as fast as the default provider.")

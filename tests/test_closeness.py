@@ -1,0 +1,60 @@
+"""Errors say how far two outputs are apart, and never hide a value that is not finite."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from convswap.closeness import max_abs_error, relative_l2_error, top1_classes, worst_output
+
+
+def test_relative_l2_error_is_the_distance_over_the_length_of_the_truth():
+    truth = np.array([[3.0, 0.0], [0.0, 4.0]])
+    values = truth.astype(np.float32) + np.float32(0.5)
+    assert relative_l2_error(values, truth) == pytest.approx(1.0 / 5.0)
+    assert max_abs_error(values, truth) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("error", [relative_l2_error, max_abs_error])
+def test_value_that_is_not_finite_where_the_truth_is_makes_the_error_infinite(error, wrong):
+    assert error(np.array([1.0, wrong]), np.array([1.0, 2.0])) == math.inf
+    assert error(np.array([1.0, 2.0]), np.array([1.0, wrong])) == math.inf
+
+
+@pytest.mark.parametrize("error", [relative_l2_error, max_abs_error])
+def test_infinity_and_nan_that_the_truth_has_too_are_no_error(error):
+    truth = np.array([1.0, np.inf, -np.inf, np.nan])
+    assert error(truth.astype(np.float32), truth) == 0
+    assert error(np.array([1.0, -np.inf, -np.inf, np.nan]), truth) == math.inf
+
+
+def test_any_difference_from_an_all_zero_truth_is_infinite():
+    assert relative_l2_error(np.zeros(3), np.zeros(3)) == 0
+    assert relative_l2_error(np.full(3, 1e-30), np.zeros(3)) == math.inf
+
+
+def test_empty_outputs_do_not_differ():
+    assert relative_l2_error(np.zeros((0, 3)), np.zeros((0, 3))) == 0
+    assert max_abs_error(np.zeros((0, 3)), np.zeros((0, 3))) == 0
+
+
+def test_large_output_does_not_hide_a_wrong_small_one():
+    truth = [np.full(1000, 1e6), np.ones(2)]
+    outputs = [np.full(1000, 1e6, np.float32), np.array([1.0, 1.5], np.float32)]
+    assert worst_output(relative_l2_error, outputs, truth) == pytest.approx(0.5 / math.sqrt(2))
+
+
+def test_whole_number_outputs_count_only_where_there_is_no_other():
+    truth = [np.ones(3), np.array([1, 2, 3])]
+    near_tie = [np.ones(3, np.float32), np.array([1, 3, 2])]
+    assert worst_output(max_abs_error, near_tie, truth) == 0
+    assert worst_output(max_abs_error, near_tie[1:], truth[1:]) == 1
+
+
+def test_top1_is_the_largest_value_of_each_sample():
+    assert top1_classes(np.array([[0.1, 0.9], [0.8, 0.2]])).tolist() == [1, 0]
+    assert top1_classes(np.arange(12).reshape(2, 3, 2)).tolist() == [5, 5]
+    assert top1_classes(np.float32(3.0)).tolist() == [0]
+    assert top1_classes(np.zeros((2, 0))).tolist() == [0, 0]

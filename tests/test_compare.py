@@ -1,0 +1,378 @@
+"""A comparison runs both sides on the same data, measures both against float64, and says what it did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import convswap.compare as orchestration
+import jsonschema
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from convswap import datasets
+from convswap.compare import TOLERANCES, Comparison, compare
+from convswap.device import Device
+from convswap.errors import ConvswapError
+from convswap.export import export_network
+from convswap.layers import plain_model
+from convswap.sessions import CONVSWAP, DEFAULT, make_session
+from convswap.swap import swap
+from onnx import TensorProto, helper, numpy_helper
+from swap_models import make_model, tensor_info, weights
+
+SCHEMA = json.loads(Path(__file__).with_name("compare_schema.json").read_text(encoding="utf-8"))
+NETWORK = "ece408-2018sp"
+
+
+def checked(comparison: Comparison) -> dict:
+    """Return the JSON of `comparison`, which keeps to the schema and holds no NaN."""
+    written = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
+    jsonschema.validate(written, SCHEMA)
+    return written
+
+
+def small_model(*, batch: int | str = "n", side: int | str = 12) -> onnx.ModelProto:
+    """Return Conv, Relu and Conv, from x [batch, 3, side, side]."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["a"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Conv", ["r", "w2"], ["y"], name="second", strides=[2, 2]),
+    ]
+    tensors = [weights("w1", 8, 3, 3, 3), weights("b1", 8), weights("w2", 4, 8, 3, 3)]
+    return make_model(nodes, tensors, inputs=[tensor_info("x", batch, 3, side, side)])
+
+
+def saved(model: onnx.ModelProto, folder: Path, **options) -> str:
+    path = folder / "model.onnx"
+    onnx.save_model(model, path, **options)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def of_network() -> Comparison:
+    return compare(NETWORK, data="synthetic", images=250, device="cpu")
+
+
+def test_comparison_of_a_network_keeps_to_the_schema(of_network):
+    written = checked(of_network)
+    assert written["model"] == NETWORK
+    assert (written["device"], written["dataset"], written["precision"]) == ("cpu", "synthetic", "tf32")
+    assert (written["images"], written["batch"], written["swapped"]) == (250, 100, 2)
+    assert [layer["node"] for layer in written["layers"]] == ["conv1", "conv2"]
+    assert written["environment"]["onnxruntime"] == onnxruntime.__version__
+    assert all(written["time_ms"][side]["runs"] == 20 for side in ("default", "convswap"))
+
+
+def test_accuracy_counts_every_image_once_with_the_last_partial_batch(of_network):
+    model = export_network(NETWORK, data="synthetic")
+    data = datasets.load("synthetic", images=250, image_size=64)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    classes = session.run(None, {"image": data.images})[0].argmax(axis=1)
+    assert of_network.default.accuracy == pytest.approx(np.mean(classes == data.labels), abs=1e-12)
+    # Both sides compute in float32 here, so that a near tie would have to be closer than 1e-6.
+    assert of_network.convswap.accuracy == pytest.approx(of_network.default.accuracy, abs=1 / 250)
+    assert of_network.top1_agreement >= 249 / 250
+
+
+def test_errors_against_float64_are_those_of_float32(of_network):
+    for side in of_network.sides.values():
+        # Not zero, as comparing a side with itself would give; not above float32 over two layers and a softmax.
+        assert 0 < side.relative_l2_error < 5e-6
+        assert 0 < side.max_abs_error < 5e-6
+    for layer in of_network.layers:
+        assert all(0 < error < 2e-6 for error in layer.relative_l2_error.values())
+
+
+def test_speedup_and_sum_of_layers_follow_from_the_times(of_network):
+    written = checked(of_network)
+    times = written["time_ms"]
+    assert written["speedup"] == pytest.approx(times["default"]["median"] / times["convswap"]["median"])
+    assert written["layers_sum_ms"]["convswap"] == pytest.approx(
+        sum(layer["convswap_ms"] for layer in written["layers"])
+    )
+    assert all(side["median"] <= side["p95"] for side in times.values())
+
+
+def test_default_side_and_ours_differ_only_in_the_swapped_convs(monkeypatch):
+    made = []
+
+    def recording(model, side, device, **options):
+        made.append((side, model))
+        return make_session(model, side, device, **options)
+
+    monkeypatch.setattr(orchestration, "make_session", recording)
+    compare(small_model(), device="cpu")
+    default, ours = (next(model for side, model in made if side is wanted) for wanted in (DEFAULT, CONVSWAP))
+    assert [node.domain for node in default.graph.node] == ["", "", ""]
+    assert [node.domain for node in ours.graph.node] == ["convswap", "", "convswap"]
+    layer_domains = [(side.name, model.graph.node[0].domain) for side, model in made[2:]]
+    assert layer_domains == [("default", ""), ("convswap", "convswap")] * 2
+
+
+def test_wrong_answers_on_our_side_are_found_in_the_layer_and_in_the_whole(monkeypatch):
+    def wrong_swap(model, **options):
+        result = swap(model, **options)
+        weight = result.model.graph.initializers["w2"]
+        damaged = weight.const_value.numpy().copy()
+        damaged[0] *= 1.5
+        weight.const_value = type(weight.const_value)(numpy_helper.from_array(damaged, "w2"))
+        return result
+
+    monkeypatch.setattr(orchestration, "swap", wrong_swap)
+    found = compare(small_model(), device="cpu", batch=2)
+    assert found.default.relative_l2_error < 1e-6
+    assert found.convswap.relative_l2_error > 0.05
+    assert not found.within_tolerance
+    assert checked(found)["within_tolerance"] is False
+
+
+def test_tolerance_decides_whether_the_answers_agree():
+    assert compare(small_model(), device="cpu").within_tolerance
+    strict = compare(small_model(), device="cpu", tolerance=1e-12)
+    assert not strict.within_tolerance
+    assert compare(small_model(), device="cpu", precision="ieee").tolerance == TOLERANCES["ieee"] == 1e-5
+
+
+def test_any_model_gets_random_data_and_no_accuracy(tmp_path):
+    found = compare(saved(small_model(), tmp_path), device="cpu")
+    assert found.dataset == "random"
+    assert found.default.accuracy is None and found.convswap.accuracy is None
+    assert (found.images, found.batch) == (1, 1)
+    assert [layer.node for layer in found.layers] == ["first", "second"]
+    assert checked(found)["accuracy"] == {"default": None, "convswap": None}
+
+
+def test_batch_and_images_set_how_many_samples_run():
+    found = compare(small_model(), device="cpu", batch=4, images=10)
+    assert (found.images, found.batch) == (10, 4)
+
+
+def test_model_fixed_to_a_batch_runs_at_that_batch():
+    found = compare(small_model(batch=3), device="cpu", images=4)
+    assert (found.images, found.batch) == (4, 3)
+    with pytest.raises(ConvswapError, match="takes batches of 3, by its input 'x' .*, but batch 5 was given"):
+        compare(small_model(batch=3), device="cpu", batch=5)
+
+
+def test_external_data_are_read(tmp_path):
+    path = saved(
+        small_model(), tmp_path, save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
+    assert (tmp_path / "weights.bin").stat().st_size > 0
+    assert compare(path, device="cpu").within_tolerance
+
+
+def test_several_inputs_of_several_types_are_fed():
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c"], name="only"),
+        helper.make_node("Gather", ["table", "tokens"], ["row"]),
+        helper.make_node("Add", ["c", "row"], ["y"]),
+        helper.make_node("Not", ["flag"], ["other"]),
+    ]
+    model = make_model(
+        nodes,
+        [weights("w1", 4, 3, 3, 3), weights("table", 2, 1)],
+        inputs=[
+            tensor_info("x", "n", 3, 8, 8),
+            tensor_info("tokens", "n", element_type=TensorProto.INT64),
+            tensor_info("flag", 2, element_type=TensorProto.BOOL),
+        ],
+        outputs=[
+            tensor_info("y", None, None, None, None),
+            tensor_info("other", 2, element_type=TensorProto.BOOL),
+        ],
+    )
+    found = compare(model, device="cpu")
+    assert found.within_tolerance and found.swapped == 1
+
+
+def test_weights_computed_by_the_model_reach_the_layer():
+    nodes = [
+        helper.make_node("Tanh", ["w1"], ["w"]),
+        helper.make_node("Constant", [], ["b"], value=numpy_helper.from_array(np.ones(4, np.float32))),
+        helper.make_node("Conv", ["x", "w", "b"], ["y"], name="only", auto_pad="SAME_UPPER"),
+    ]
+    model = make_model(nodes, [weights("w1", 4, 3, 4, 4)], inputs=[tensor_info("x", "n", 3, 8, 8)])
+    (layer,) = compare(model, device="cpu").layers
+    assert all(0 < error < 1e-6 for error in layer.relative_l2_error.values())
+
+
+def test_conv_in_a_branch_is_compared_as_part_of_the_whole():
+    def branch(name: str) -> onnx.GraphProto:
+        node = helper.make_node("Conv", ["x", "w1"], [f"{name}_y"], name=name)
+        return helper.make_graph([node], name, [], [tensor_info(f"{name}_y", None, None, None, None)])
+
+    choice = helper.make_node("If", ["flag"], ["y"], then_branch=branch("yes"), else_branch=branch("no"))
+    model = make_model(
+        [choice],
+        [weights("w1", 4, 3, 3, 3)],
+        inputs=[tensor_info("x", 2, 3, 8, 8), tensor_info("flag", element_type=TensorProto.BOOL)],
+    )
+    found = compare(model, device="cpu")
+    assert (found.swapped, found.layers) == (2, ())
+    assert found.within_tolerance
+    assert any("2 swapped Conv in subgraphs" in note for note in found.notes)
+    checked(found)
+
+
+def test_swapped_model_is_compared_like_the_one_it_was_made_from():
+    found = compare(swap(small_model()).to_proto(), device="cpu")
+    assert found.swapped == 2
+    assert [layer.node for layer in found.layers] == ["first", "second"]
+
+
+def test_what_was_left_is_listed_with_its_reason():
+    model = small_model()
+    model.graph.node.append(helper.make_node("ConvTranspose", ["y", "t"], ["z"], name="up"))
+    model.graph.initializer.append(weights("t", 4, 2, 2, 2))
+    del model.graph.output[:]
+    model.graph.output.append(tensor_info("z", None, None, None, None))
+    found = compare(model, device="cpu")
+    assert [left["node"] for left in checked(found)["left"]] == ["up"]
+    assert "transposed" in found.left[0].reason
+    assert any("ConvTranspose" in note for note in found.notes)
+
+
+def test_algorithm_is_the_one_asked_for():
+    found = compare(small_model(), device="cpu", algorithm="reference")
+    assert [layer.algorithm for layer in found.layers] == ["reference", "reference"]
+    # `reference` sums in float64 and rounds once.
+    assert found.layers[0].relative_l2_error["convswap"] < 1e-7
+
+
+def test_cpu_comparison_says_so_and_against_all_finds_no_other_side():
+    found = compare(small_model(), device="cpu", against="all")
+    assert list(found.sides) == ["default", "convswap"]
+    assert any("CPU provider has no options" in note for note in found.notes)
+
+
+def test_progress_names_every_step():
+    steps: list[str] = []
+    compare(small_model(), device="cpu", progress=steps.append)
+    assert len(steps) >= 5 and all(steps)
+
+
+def test_plain_model_is_the_model_before_the_swap():
+    model = small_model()
+    back = plain_model(swap(model, algorithm="reference", precision="ieee").to_proto())
+    assert [opset.domain for opset in back.opset_import] == [""]
+    for was, now in zip(model.graph.node, back.graph.node, strict=True):
+        assert (was.op_type, was.domain, list(was.input)) == (now.op_type, now.domain, list(now.input))
+        assert sorted(map(str, was.attribute)) == sorted(map(str, now.attribute))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "ece408-2019f"}, r"unknown network 'ece408-2019f'; did you mean 'ece408-2019fa'\?"),
+        ({"model": "no/such/model.onnx"}, "no such file: 'no/such/model.onnx'"),
+        ({"images": 0}, "images must be at least 1, but 0 was given"),
+        ({"batch": -2}, "batch must be at least 1, but -2 was given"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"data": "mnist"}, "unknown data set 'mnist'; did you mean 'fashion-mnist'"),
+        ({"data": "synthetic"}, r"needs a model with one floating-point input .* 'x' \[n, 3, 12, 12\]"),
+        ({"precision": "tf23"}, "unknown precision 'tf23'; did you mean 'tf32'"),
+        ({"algorithm": "dirct"}, "unknown algorithm 'dirct'; did you mean 'direct'"),
+        ({"against": "everything"}, "unknown choice of sides 'everything'"),
+        ({"tolerance": float("nan")}, "tolerance must be a number from 0 on"),
+        ({"tolerance": -1.0}, "tolerance must be a number from 0 on"),
+    ],
+    ids=str,
+)
+def test_bad_argument_is_refused_in_one_line(arguments, message):
+    with pytest.raises(ConvswapError, match=message) as raised:
+        compare(**{"model": small_model(), "device": "cpu", **arguments})
+    assert "\n" not in str(raised.value)
+
+
+def test_model_without_conv_is_refused():
+    with pytest.raises(ConvswapError, match="has no Conv node"):
+        compare(make_model([helper.make_node("Relu", ["x"], ["y"])], []), device="cpu")
+
+
+def test_data_with_other_classes_than_the_model_are_refused():
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    model = make_model(nodes, [weights("w", 3, 1, 3, 3)], inputs=[tensor_info("x", "n", 1, 16, 16)])
+    with pytest.raises(
+        ConvswapError, match=r"10 classes, but the model's first output has shape \[4, 3, 14, 14\]"
+    ):
+        compare(model, device="cpu", data="synthetic", images=4)
+
+
+def test_model_that_onnxruntime_cannot_run_is_refused_in_one_line():
+    with pytest.raises(ConvswapError, match="ONNX Runtime cannot run the model") as raised:
+        compare(small_model(side="s").__class__.FromString(_kernel_larger_than_one_pixel()), device="cpu")
+    assert "\n" not in str(raised.value)
+
+
+def _kernel_larger_than_one_pixel() -> bytes:
+    """Return a model whose symbolic sides become 1, too small for its 3 x 3 kernel."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    declared = [tensor_info("x", "n", 3, "height", "width")]
+    return make_model([node], [weights("w", 2, 3, 3, 3)], inputs=declared).SerializeToString()
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="onnxruntime has a CUDA provider"
+)
+def test_gpu_that_cannot_be_used_is_refused_with_the_reason_and_default_falls_to_the_cpu_with_it():
+    with pytest.raises(ConvswapError, match="device cuda cannot be used: onnxruntime has no CUDA provider"):
+        compare(small_model(), device="cuda")
+    found = compare(small_model())
+    assert found.device.name == "cpu"
+    assert any("onnxruntime has no CUDA provider" in note for note in found.notes)
+
+
+class Part:
+    """A stand-in for ONNX Runtime's record of the nodes that a provider took."""
+
+    def __init__(self, provider: str, *nodes: onnx.NodeProto) -> None:
+        self.ep_name, self._nodes = provider, nodes
+
+    def get_nodes(self):
+        return self._nodes
+
+
+@pytest.mark.parametrize("side", [DEFAULT, CONVSWAP], ids=lambda side: side.name)
+def test_conv_that_would_run_on_another_provider_is_refused(side, monkeypatch):
+    domain = "convswap" if side.ours else ""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="stray", domain=domain)
+
+    class Session(onnxruntime.InferenceSession):
+        def get_provider_graph_assignment_info(self):
+            return [Part("CPUExecutionProvider"), Part("OtherExecutionProvider", node)]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    with pytest.raises(ConvswapError, match="'stray' of the .* side would run on OtherExecutionProvider"):
+        make_session(small_model(), side, Device("cpu", "asked for"))
+
+
+def _no_gpu() -> str:
+    try:
+        orchestration.choose_device("cuda")
+    except ConvswapError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
+def test_network_on_the_gpu_agrees_with_float64_and_has_every_side_and_floor():
+    found = compare(NETWORK, data="synthetic", images=600, against="all")
+    written = checked(found)
+    assert written["device"] == "cuda" and written["environment"]["card"]
+    assert set(found.sides) == {"default", "convswap", "heuristic", "no_tf32", "nhwc"}
+    assert found.within_tolerance
+    # TF32 rounds inputs to 10 bits: a layer's relative error is near 3e-4, and never as small as float32's.
+    assert all(1e-5 < layer.relative_l2_error["convswap"] < 1e-3 for layer in found.layers)
+    assert found.top1_agreement > 0.99
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
+def test_short_runs_on_the_gpu_are_timed_in_bursts():
+    found = compare(small_model(), batch=2)
+    assert found.default.times.burst == found.convswap.times.burst > 1
+    assert any("burst" in note for note in found.notes)

@@ -1,0 +1,111 @@
+"""Any model can be fed: types and shapes as declared, the same values every time, never zeros throughout."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from convswap.errors import ConvswapError
+from convswap.feeds import ImageSource, RandomSource, declared_inputs, fixed_batch, random_feeds
+from onnx import TensorProto, helper
+from swap_models import make_model, tensor_info, weights
+
+
+def model_with(*inputs: onnx.ValueInfoProto, **options) -> onnx.ModelProto:
+    nodes = [helper.make_node("Identity", [inputs[0].name], ["y"])]
+    return make_model(nodes, options.pop("initializers", []), inputs=inputs)
+
+
+def test_values_have_the_declared_types_and_shapes():
+    kinds = {
+        "half": (TensorProto.FLOAT16, np.float16),
+        "single": (TensorProto.FLOAT, np.float32),
+        "double": (TensorProto.DOUBLE, np.float64),
+        "byte": (TensorProto.UINT8, np.uint8),
+        "long": (TensorProto.INT64, np.int64),
+        "flag": (TensorProto.BOOL, np.bool_),
+    }
+    declared = [tensor_info(name, 3, 5, element_type=kind) for name, (kind, _) in kinds.items()]
+    feeds = random_feeds(declared_inputs(model_with(*declared)), batch=1, seed=0)
+    assert {name: values.dtype for name, values in feeds.items()} == {
+        name: np.dtype(kind) for name, (_, kind) in kinds.items()
+    }
+    assert all(values.shape == (3, 5) for values in feeds.values())
+
+
+def test_whole_numbers_are_zero_or_one_and_floats_are_never_all_zero():
+    declared = [
+        tensor_info("tokens", 40, element_type=TensorProto.INT32),
+        tensor_info("x", 40),
+    ]
+    feeds = random_feeds(declared_inputs(model_with(*declared)), batch=1, seed=3)
+    assert set(feeds["tokens"].tolist()) == {0, 1}
+    assert np.count_nonzero(feeds["x"]) == 40
+
+
+def test_batch_goes_to_symbolic_leading_dimensions_and_their_namesakes_only():
+    declared = [tensor_info("x", "n", 3, "h"), tensor_info("y", 7, "n"), tensor_info("z", "m", None)]
+    feeds = random_feeds(declared_inputs(model_with(*declared)), batch=4, seed=0)
+    assert {name: values.shape for name, values in feeds.items()} == {
+        "x": (4, 3, 1),
+        "y": (7, 4),
+        "z": (4, 1),
+    }
+
+
+def test_same_seed_gives_the_same_values_and_another_seed_others():
+    declared = declared_inputs(model_with(tensor_info("x", "n", 8)))
+    first, again, other = (random_feeds(declared, 2, seed)["x"] for seed in (5, 5, 6))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_input_with_an_initializer_is_not_fed():
+    model = model_with(tensor_info("x", 1), tensor_info("w", 3), initializers=[weights("w", 3)])
+    assert [given.name for given in declared_inputs(model)] == ["x"]
+
+
+@pytest.mark.parametrize("kind", ["STRING", "BFLOAT16", "COMPLEX64"])
+def test_element_type_without_random_values_is_refused_by_name(kind):
+    declared = tensor_info("words", 2, element_type=TensorProto.DataType.Value(kind))
+    with pytest.raises(ConvswapError, match=f"'words' has elements of type {kind.lower()}"):
+        declared_inputs(model_with(declared))
+
+
+def test_sequence_input_is_refused_by_name():
+    declared = helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None)
+    with pytest.raises(ConvswapError, match="'parts' is a sequence_type"):
+        declared_inputs(model_with(declared))
+
+
+def test_batch_is_fixed_only_where_no_leading_dimension_is_symbolic():
+    def batch(*inputs):
+        return fixed_batch(declared_inputs(model_with(*inputs)))
+
+    assert batch(tensor_info("x", 8, 3)) == 8
+    assert batch(tensor_info("x", 8, 3), tensor_info("y", "n")) is None
+    assert batch(tensor_info("x")) == 1
+
+
+def test_random_source_counts_every_sample_once_and_repeats_no_batch():
+    source = RandomSource(declared_inputs(model_with(tensor_info("x", "n", 8))), images=10, batch=4)
+    batches = list(source.batches())
+    assert [counted for _, counted in batches] == [4, 4, 2]
+    assert [feeds["x"].shape[0] for feeds, _ in batches] == [4, 4, 2]
+    assert not np.array_equal(batches[0][0]["x"], batches[1][0]["x"])
+
+
+def test_last_images_fill_up_a_fixed_batch_without_being_counted_twice():
+    (given,) = declared_inputs(model_with(tensor_info("x", 4, 1, 2, 2)))
+    data = np.arange(6 * 4, dtype=np.float32).reshape(6, 1, 2, 2)
+    batches = list(ImageSource(given, data, np.zeros(6), batch=4).batches())
+    assert [counted for _, counted in batches] == [4, 2]
+    assert np.array_equal(batches[1][0]["x"], data[[4, 5, 5, 5]])
+
+
+def test_images_come_in_order_with_a_smaller_last_batch():
+    (given,) = declared_inputs(model_with(tensor_info("x", "n", 1, 2, 2)))
+    data = np.arange(5 * 4, dtype=np.float32).reshape(5, 1, 2, 2)
+    source = ImageSource(given, data, np.zeros(5), batch=2)
+    assert np.array_equal(np.concatenate([feeds["x"] for feeds, _ in source.batches()]), data)
+    assert np.array_equal(source.first(3)["x"], data[:3])

@@ -1,0 +1,285 @@
+"""The float64 truth is float64 throughout, and right, also where ONNX's own evaluator is slow or wrong.
+
+Tolerance: both sides of a comparison here compute in float64, in different orders; 1e-12 leaves four digits for
+that and is far below float32's 6e-8, so that a single rounding to float32 anywhere fails the test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from convswap.errors import ConvswapError
+from convswap.truth import evaluate, widen
+from numpy_forward import convolve, dense, pool, softmax
+from onnx import TensorProto, helper, numpy_helper
+from swap_models import INPUT_SHAPE, input_array, make_model, tensor_info, weights
+
+CLOSE = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def array(tensor: onnx.TensorProto) -> np.ndarray:
+    return numpy_helper.to_array(tensor).astype(np.float64)
+
+
+def result_of(node: onnx.NodeProto, *initializers: onnx.TensorProto, opset: int = 20, **feeds: np.ndarray):
+    """Return the truth of a model of one node, fed x and what else is named."""
+    feeds.setdefault("x", input_array(*INPUT_SHAPE))
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values.dtype), values.shape)
+        for name, values in feeds.items()
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
+    model = make_model([node], list(initializers), inputs=inputs, outputs=outputs)
+    model.opset_import[0].version = opset
+    return evaluate(model, feeds).outputs
+
+
+def test_whole_network_equals_its_definition_in_numpy():
+    w1, b1 = weights("w1", 4, 3, 3, 3), weights("b1", 4)
+    w2, b2 = weights("w2", 48, 10), weights("b2", 10)
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c"], strides=[1, 1]),
+        helper.make_node("Tanh", ["c"], ["t"]),
+        helper.make_node("MaxPool", ["t"], ["p"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "w2", "b2"], ["g"]),
+        helper.make_node("Softmax", ["g"], ["y"], axis=1),
+    ]
+    x = input_array(*INPUT_SHAPE)
+    pooled = pool(np.tanh(convolve(x, array(w1), array(b1))), (2, 2), (2, 2), ceil=True)
+    expected = softmax(dense(pooled, array(w2).T, array(b2)))
+    got = evaluate(make_model(nodes, [w1, b1, w2, b2]), {"x": x})
+    np.testing.assert_allclose(got.outputs[0], expected, **CLOSE)
+    assert got.in_float32 == ()
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"kernel_shape": [3, 2]},
+        {"kernel_shape": [3, 3], "strides": [2, 3], "pads": [1, 0, 1, 2]},
+        {"kernel_shape": [2, 2], "dilations": [3, 2]},
+        {"kernel_shape": [4, 3], "strides": [3, 2], "ceil_mode": 1},
+        {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1},
+        {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
+        {"kernel_shape": [4, 2], "strides": [1, 2], "auto_pad": "SAME_LOWER"},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "VALID"},
+    ],
+    ids=str,
+)
+def test_max_pool_equals_onnxruntime_in_float64_with_indices(attributes):
+    x = input_array(*INPUT_SHAPE).astype(np.float64)
+    node = helper.make_node("MaxPool", ["x"], ["y", "indices"], **attributes)
+    model = make_model(
+        [node],
+        [],
+        inputs=[tensor_info("x", *INPUT_SHAPE, element_type=TensorProto.DOUBLE)],
+        outputs=[onnx.ValueInfoProto(name="y"), onnx.ValueInfoProto(name="indices")],
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    values, indices = session.run(None, {"x": x})
+    got = evaluate(model, {"x": x}).outputs
+    np.testing.assert_array_equal(got[0], values)
+    np.testing.assert_array_equal(got[1], indices)
+    without_indices = helper.make_node("MaxPool", ["x"], ["y"], **attributes)
+    np.testing.assert_array_equal(result_of(without_indices, x=x)[0], values)
+
+
+@pytest.mark.parametrize("include", [0, 1])
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+@pytest.mark.parametrize(
+    ("kernel", "strides", "pads"), [((3, 2), (2, 3), (1, 0, 1, 1)), ((2, 5), (3, 2), (0, 2, 1, 1))]
+)
+def test_average_pool_counts_padding_only_when_told_and_nothing_beyond_it(
+    include, ceil_mode, kernel, strides, pads
+):
+    x = input_array(*INPUT_SHAPE).astype(np.float64)
+    node = helper.make_node(
+        "AveragePool",
+        ["x"],
+        ["y"],
+        kernel_shape=kernel,
+        strides=strides,
+        pads=pads,
+        ceil_mode=ceil_mode,
+        count_include_pad=include,
+    )
+    (got,) = result_of(node, x=x)
+    for n, c, p, q in itertools.product(*(range(size) for size in got.shape)):
+        total, count = 0.0, 0
+        for r, s in itertools.product(range(kernel[0]), range(kernel[1])):
+            h, w = p * strides[0] + r - pads[0], q * strides[1] + s - pads[1]
+            if 0 <= h < x.shape[2] and 0 <= w < x.shape[3]:
+                total, count = total + x[n, c, h, w], count + 1
+            elif include and h < x.shape[2] + pads[2] and w < x.shape[3] + pads[3]:
+                count += 1
+        assert got[n, c, p, q] == pytest.approx(total / count, rel=1e-12, abs=1e-12)
+
+
+def test_average_pool_has_the_output_shape_of_onnxruntime():
+    attributes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}
+    node = helper.make_node("AveragePool", ["x"], ["y"], **attributes)
+    x = input_array(*INPUT_SHAPE)
+    session = onnxruntime.InferenceSession(
+        make_model([node], []).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    expected = session.run(None, {"x": x})[0]
+    np.testing.assert_allclose(result_of(node, x=x)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_lrn_sums_squares_over_neighbouring_channels():
+    x = input_array(2, 7, 3, 2).astype(np.float64)
+    size, alpha, beta, bias = 4, 0.5, 0.75, 2.0
+    node = helper.make_node("LRN", ["x"], ["y"], size=size, alpha=alpha, beta=beta, bias=bias)
+    expected = np.empty_like(x)
+    for c in range(7):
+        lowest, highest = max(0, c - (size - 1) // 2), min(6, c + math.ceil((size - 1) / 2))
+        squares = (x[:, lowest : highest + 1] ** 2).sum(axis=1)
+        expected[:, c] = x[:, c] / (bias + alpha / size * squares) ** beta
+    np.testing.assert_allclose(result_of(node, x=x)[0], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 15, 20])
+def test_batch_normalization_is_inference_at_every_opset(opset):
+    named = [weights(name, 3) for name in ("scale", "bias", "mean")]
+    variance = numpy_helper.from_array(np.array([0.5, 1.0, 2.0], np.float32), "variance")
+    node = helper.make_node(
+        "BatchNormalization", ["x", "scale", "bias", "mean", "variance"], ["y"], epsilon=0.25
+    )
+    x = input_array(*INPUT_SHAPE).astype(np.float64)
+    scale, bias, mean = (array(tensor).reshape(-1, 1, 1) for tensor in named)
+    expected = scale * (x - mean) / np.sqrt(array(variance).reshape(-1, 1, 1) + 0.25) + bias
+    np.testing.assert_allclose(result_of(node, *named, variance, opset=opset, x=x)[0], expected, **CLOSE)
+
+
+@pytest.mark.parametrize(("op", "function"), [("Softmax", lambda p: p), ("LogSoftmax", np.log)])
+@pytest.mark.parametrize(
+    ("opset", "attributes", "shape"),
+    [
+        (20, {}, (2 * 3 * 9, 8)),
+        (20, {"axis": 3}, (2 * 3 * 9, 8)),
+        (11, {}, (2, 3 * 9 * 8)),
+        (11, {"axis": 2}, (2 * 3, 9 * 8)),
+        (11, {"axis": -1}, (2 * 3 * 9, 8)),
+    ],
+    ids=str,
+)
+def test_softmax_axis_means_what_the_opset_says(op, function, opset, attributes, shape):
+    x = input_array(*INPUT_SHAPE).astype(np.float64)
+    node = helper.make_node(op, ["x"], ["y"], **attributes)
+    expected = function(softmax(x.reshape(shape))).reshape(x.shape)
+    np.testing.assert_allclose(result_of(node, opset=opset, x=x)[0], expected, **CLOSE)
+
+
+def test_global_max_pool_works_for_any_rank():
+    for shape in ((2, 3, 5), (2, 3, 4, 5), (2, 3, 2, 4, 5)):
+        x = input_array(*shape).astype(np.float64)
+        (got,) = result_of(helper.make_node("GlobalMaxPool", ["x"], ["y"]), x=x)
+        assert got.shape == (2, 3, *(1,) * (len(shape) - 2))
+        np.testing.assert_array_equal(got.ravel(), x.reshape(6, -1).max(axis=1))
+
+
+def test_erf_is_not_rounded_to_float32():
+    x = np.linspace(-2, 2, 11)
+    (got,) = result_of(helper.make_node("Erf", ["x"], ["y"]), x=x)
+    np.testing.assert_allclose(got, [math.erf(value) for value in x], **CLOSE)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_cast_to_a_narrow_type_stays_in_float64(kind):
+    nodes = [
+        helper.make_node("Constant", [], ["three"], value_float=3.0),
+        helper.make_node("Div", ["x", "wide_three"], ["third"]),
+        helper.make_node("Cast", ["third"], ["y"], to=kind),
+        helper.make_node("CastLike", ["three", "x"], ["wide_three"]),
+    ]
+    model = make_model([nodes[0], nodes[3], nodes[1], nodes[2]], [])
+    x = np.ones(INPUT_SHAPE, np.float32)
+    (got,) = evaluate(model, {"x": x}).outputs
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, 1 / 3, **CLOSE)
+
+
+def test_weights_constants_and_types_are_widened_in_a_copy():
+    half = numpy_helper.from_array(np.array([0.1], np.float16), "half")
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.float32([0.5]))),
+        helper.make_node("ConstantOfShape", ["shape"], ["zeros"]),
+        helper.make_node("Sum", ["x", "half", "c", "zeros"], ["y"]),
+    ]
+    model = make_model(nodes, [half, numpy_helper.from_array(np.array([1], np.int64), "shape")])
+    before = model.SerializeToString(deterministic=True)
+    wide = widen(model)
+    assert model.SerializeToString(deterministic=True) == before
+    assert [tensor.data_type for tensor in wide.graph.initializer] == [TensorProto.DOUBLE, TensorProto.INT64]
+    assert wide.graph.input[0].type.tensor_type.elem_type == TensorProto.DOUBLE
+    (got,) = evaluate(model, {"x": np.zeros(INPUT_SHAPE, np.float32)}).outputs
+    np.testing.assert_allclose(got, float(np.float16(0.1)) + 0.5, **CLOSE)
+
+
+def branch(name: str, weight: str) -> onnx.GraphProto:
+    return helper.make_graph(
+        [helper.make_node("Conv", ["x", weight], [f"{name}_y"])],
+        name,
+        [],
+        [tensor_info(f"{name}_y", None, None, None, None)],
+    )
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_conv_in_a_branch_is_computed_in_float64(condition):
+    w1, w2 = weights("w1", 2, 3, 3, 3), weights("w2", 2, 3, 3, 3)
+    node = helper.make_node(
+        "If", ["flag"], ["y"], then_branch=branch("yes", "w1"), else_branch=branch("no", "w2")
+    )
+    model = make_model(
+        [node],
+        [w1, w2],
+        inputs=[tensor_info("x", *INPUT_SHAPE), tensor_info("flag", element_type=TensorProto.BOOL)],
+    )
+    x = input_array(*INPUT_SHAPE)
+    (got,) = evaluate(model, {"x": x, "flag": np.array(condition)}).outputs
+    np.testing.assert_allclose(got, convolve(x, array(w1 if condition else w2)), **CLOSE)
+
+
+def test_conv_in_a_function_is_computed_in_float64():
+    function = helper.make_function(
+        "local",
+        "Block",
+        ["a", "w"],
+        ["b"],
+        [helper.make_node("Conv", ["a", "w"], ["b"])],
+        [helper.make_opsetid("", 20)],
+    )
+    w = weights("w", 2, 3, 3, 3)
+    node = helper.make_node("Block", ["x", "w"], ["y"], domain="local")
+    model = make_model([node], [w], functions=[function], domains=["local"])
+    x = input_array(*INPUT_SHAPE)
+    np.testing.assert_allclose(evaluate(model, {"x": x}).outputs[0], convolve(x, array(w)), **CLOSE)
+
+
+def test_operator_without_a_float64_form_is_computed_in_float32_and_named():
+    nodes = [
+        helper.make_node("QuickGelu", ["x"], ["g"], domain="com.microsoft", alpha=1.0),
+        helper.make_node("Tanh", ["g"], ["y"]),
+    ]
+    x = input_array(*INPUT_SHAPE)
+    got = evaluate(make_model(nodes, [], domains=["com.microsoft"]), {"x": x})
+    wide = x.astype(np.float64)
+    # One operator of the two rounds to float32, whose steps are 1.2e-7.
+    np.testing.assert_allclose(got.outputs[0], np.tanh(wide / (1 + np.exp(-wide))), rtol=1e-5, atol=1e-6)
+    assert got.outputs[0].dtype == np.float64
+    assert got.in_float32 == ("com.microsoft.QuickGelu",)
+
+
+def test_model_that_nothing_can_evaluate_is_refused_in_one_line():
+    model = make_model([helper.make_node("Mystery", ["x"], ["y"], domain="nowhere")], [], domains=["nowhere"])
+    with pytest.raises(ConvswapError) as raised:
+        evaluate(model, {"x": input_array(*INPUT_SHAPE)})
+    assert "\n" not in str(raised.value)
+    assert "Mystery" in str(raised.value)
