@@ -78,9 +78,10 @@ def test_accuracy_counts_every_image_once_with_the_last_partial_batch(of_network
 
 def test_errors_against_float64_are_those_of_float32(of_network):
     for side in of_network.sides.values():
-        # Not zero, as comparing a side with itself would give; not above float32 over two layers and a softmax.
-        assert 0 < side.relative_l2_error < 5e-6
-        assert 0 < side.max_abs_error < 5e-6
+        # Not zero, as comparing a side with itself would give. Logits near 100, rounded to float32 (6e-8),
+        # are off by 6e-6 each, and softmax turns that into a relative error of as much.
+        assert 0 < side.relative_l2_error < 2e-5
+        assert 0 < side.max_abs_error < 2e-5
     for layer in of_network.layers:
         assert all(0 < error < 2e-6 for error in layer.relative_l2_error.values())
 
@@ -152,7 +153,9 @@ def test_batch_and_images_set_how_many_samples_run():
 def test_model_fixed_to_a_batch_runs_at_that_batch():
     found = compare(small_model(batch=3), device="cpu", images=4)
     assert (found.images, found.batch) == (4, 3)
-    with pytest.raises(ConvswapError, match="takes batches of 3, by its input 'x' .*, but batch 5 was given"):
+    with pytest.raises(
+        ConvswapError, match=r"takes batches of 3, by its input 'x' .*, but batch 5 was given"
+    ):
         compare(small_model(batch=3), device="cpu", batch=5)
 
 
@@ -302,16 +305,13 @@ def test_data_with_other_classes_than_the_model_are_refused():
 
 
 def test_model_that_onnxruntime_cannot_run_is_refused_in_one_line():
-    with pytest.raises(ConvswapError, match="ONNX Runtime cannot run the model") as raised:
-        compare(small_model(side="s").__class__.FromString(_kernel_larger_than_one_pixel()), device="cpu")
-    assert "\n" not in str(raised.value)
-
-
-def _kernel_larger_than_one_pixel() -> bytes:
-    """Return a model whose symbolic sides become 1, too small for its 3 x 3 kernel."""
+    # Symbolic sides become 1, too small for a kernel of 3 x 3 without padding.
     node = helper.make_node("Conv", ["x", "w"], ["y"])
     declared = [tensor_info("x", "n", 3, "height", "width")]
-    return make_model([node], [weights("w", 2, 3, 3, 3)], inputs=declared).SerializeToString()
+    model = make_model([node], [weights("w", 2, 3, 3, 3)], inputs=declared)
+    with pytest.raises(ConvswapError, match="ONNX Runtime cannot run the model") as raised:
+        compare(model, device="cpu")
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.skipif(
@@ -345,7 +345,7 @@ def test_conv_that_would_run_on_another_provider_is_refused(side, monkeypatch):
             return [Part("CPUExecutionProvider"), Part("OtherExecutionProvider", node)]
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
-    with pytest.raises(ConvswapError, match="'stray' of the .* side would run on OtherExecutionProvider"):
+    with pytest.raises(ConvswapError, match=r"'stray' of the .* side would run on OtherExecutionProvider"):
         make_session(small_model(), side, Device("cpu", "asked for"))
 
 

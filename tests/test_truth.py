@@ -1,7 +1,7 @@
 """The float64 truth is float64 throughout, and right, also where ONNX's own evaluator is slow or wrong.
 
-Tolerance: both sides of a comparison here compute in float64, in different orders; 1e-12 leaves four digits for
-that and is far below float32's 6e-8, so that a single rounding to float32 anywhere fails the test.
+Tolerance: both sides of a comparison here compute in float64, in different orders; 1e-12 leaves four digits
+for that and is far below float32's 6e-8, so that a single rounding to float32 anywhere fails the test.
 """
 
 from __future__ import annotations

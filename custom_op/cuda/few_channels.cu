@@ -1,21 +1,23 @@
 // Implicit matrix multiplication on the tensor cores in TF32, for few input channels.
 //
 // With few channels a convolution reads little, writes much and multiplies little, so it should take as long
-// as its output takes to write. What stands in the way is gathering: im2col fetches each input from shared
-// memory once per filter tap. Here the depth of the multiplication runs over filter *rows* (c, r), eight at
-// a time, one per thread of a tensor-core quad and half, and the taps s of a row follow each other in time:
+// as its output takes to write. What stands in the way is everything around the multiplication: im2col fetches
+// each input from shared memory once per filter tap, computes an address for each fetch and rounds it again.
+// Here filters are the rows of the product, pixels its columns, and the depth runs over *pairs of filter rows*
+// (c, r), four pairs at a time, while the taps s of a row follow each other in time:
 //
-//   for each octet of filter rows (c, r):
-//     each thread loads, for its rows, the words that four neighbouring pixels need: taps + 3 of them
-//     for each tap s:  sums[pixel][k] += words[pixel + s] * w[k, c, r, s]     (tensor core)
+//   once per tile:             paired[c, h, column] = (round x[c, h, column], round x[c', h', column])
+//   for each four pairs:       each thread loads the taps + 3 columns that four neighbouring pixels need
+//     for each tap s:          sums[k, pixel] += w[k, pair, s] * columns[pixel + s]     (tensor core)
 //
-// So a 5-wide filter row costs two 16-byte loads where im2col costs twenty 4-byte loads, and a thread ends up
-// with four neighbouring outputs, stored 16 bytes at a time. Columns of a strided convolution are staged by
-// their remainder, which makes each remainder a filter row of its own with unit stride.
+// (c', h') is the next channel, or of a single channel a row further down. A thread's two operands then lie in
+// two neighbouring registers, where the 16-byte loads have put them: the inner loop is loads and tensor-core
+// instructions and nothing else. Four neighbouring outputs end up in one thread and are stored 16 bytes at a
+// time. Columns of a strided convolution are staged by their remainder, which makes each remainder a filter
+// row of its own with unit stride.
 //
-// Data flow: persistent blocks; the weights are rounded and laid out once per block; the input of the next
-// tile is copied asynchronously (zeros for padding) while the tensor cores work on this one; the rounding to
-// TF32 happens in registers. No scratch memory.
+// Data flow: persistent blocks; the weights are rounded and laid out once per block; the raw input of the next
+// tile is copied asynchronously (zeros for padding) while the tensor cores work on this one. No scratch memory.
 //
 // Limits: 1-D and 2-D float32 in precision tf32, compute capability 8.0 or newer, filters whose rows have at
 // most 11 taps for each remainder of the stride, and a smallest tile that fits into shared memory. It stages
@@ -36,7 +38,7 @@ namespace convswap {
 namespace {
 
 constexpr int kMostTaps = 11;
-constexpr int kMostTiles = 4;  // tiles of 8 filters in a warp's registers
+constexpr int kMostTiles = 2;  // tiles of 16 filters in a warp's registers
 constexpr int kMostQuads = 1 << 14;
 constexpr int kMostGridRows = 65535;
 
@@ -53,9 +55,7 @@ struct Instance {
 template <int kTaps, bool kRagged>
 std::array<Instance, kMostTiles> instances() {
   return {{{kTaps, 1, kRagged, reinterpret_cast<const void*>(few_channels_kernel<kTaps, 1, kRagged>)},
-           {kTaps, 2, kRagged, reinterpret_cast<const void*>(few_channels_kernel<kTaps, 2, kRagged>)},
-           {kTaps, 3, kRagged, reinterpret_cast<const void*>(few_channels_kernel<kTaps, 3, kRagged>)},
-           {kTaps, 4, kRagged, reinterpret_cast<const void*>(few_channels_kernel<kTaps, 4, kRagged>)}}};
+           {kTaps, 2, kRagged, reinterpret_cast<const void*>(few_channels_kernel<kTaps, 2, kRagged>)}}};
 }
 
 // Filter rows with the common odd widths have kernels of their own; the others take the next larger ragged
@@ -73,32 +73,40 @@ std::array<Instance, kMostTiles> instances_for(int taps, bool ragged) {
   return instances<kMostTaps, true>();
 }
 
-// How the filter is cut into rows for the multiplication's depth.
+// How the filter is cut into rows, and the rows paired, for the multiplication's depth.
 struct FilterRows {
-  int slots;
   int phases;
   int taps;
   bool ragged;
   int reach;  // columns of a phase that the last taps read beyond the pixel's own
+  bool pairs_channels;
+  int row_distance;  // input rows from the first of a pair to its second; 0 where channels are paired
+  int planes;
+  int pairs;
 
   explicit FilterRows(const ConvProblem& problem) {
     const int64_t width = problem.filter[2];
     const int64_t stride = problem.stride[2];
     const int64_t last = (width - 1) * problem.dilation[2];
-    const int64_t lines = problem.channels_per_group() * problem.filter[1];
-    if (problem.dilation[2] != 1) {
-      phases = static_cast<int>(std::min<int64_t>(stride, last + 1));
-      taps = 1;
-      ragged = false;
-      slots = static_cast<int>(lines * width);
-    } else {
-      phases = static_cast<int>(std::min(stride, width));
-      taps = ceil_divide(width, stride);
-      ragged = width % stride != 0 && phases > 1;
-      slots = static_cast<int>(lines * phases);
-    }
+    const bool single_taps = problem.dilation[2] != 1;
+    phases = static_cast<int>(std::min(stride, last + 1));
+    taps = single_taps ? 1 : ceil_divide(width, stride);
+    ragged = !single_taps && phases > 1 && width % stride != 0;
     reach = static_cast<int>(last / stride);
+
+    const int per_line = static_cast<int>(single_taps ? width : phases);
+    const int channels = static_cast<int>(problem.channels_per_group());
+    const int rows = static_cast<int>(problem.filter[1]);
+    const int by_channels = ceil_divide(channels, 2) * rows * per_line;
+    const int by_rows = channels * ceil_divide(rows, 2) * per_line;
+    // Paired rows are staged twice, paired channels once.
+    pairs_channels = channels > 1 && by_channels <= by_rows;
+    pairs = pairs_channels ? by_channels : by_rows;
+    planes = pairs_channels ? ceil_divide(channels, 2) : channels;
+    row_distance = pairs_channels ? 0 : static_cast<int>(rows / 2 * problem.dilation[1]);
   }
+
+  int steps() const { return ceil_divide(pairs, kPairsPerStep); }
 };
 
 // What a block does, as the planner weighs it.
@@ -106,8 +114,8 @@ struct Tiling {
   Instance instance{};
   int images = 1, rows = 1, quads = 1;
   int filter_blocks = 1, filter_splits = 1;
-  int staged_rows = 0, pitch = 0, columns = 0;
-  int64_t staged_words = 0;
+  int raw_rows = 0, columns = 0, line_words = 0;
+  int64_t plane_words = 0;
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();
 };
@@ -115,13 +123,18 @@ struct Tiling {
 class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device)
-      : problem_(problem), device_(device), filter_rows_(problem), octets_(ceil_divide(filter_rows_.slots, 8)) {}
+      : problem_(problem), device_(device), filter_rows_(problem) {
+    // Rows of a plane whose start alternates between aligned and half aligned: quads that start two columns
+    // early in every other row are all aligned.
+    shifts_rows_ = problem.output[2] % 4 == 2 && problem.output[1] % 2 == 0;
+    quads_per_row_ = ceil_divide(problem.output[2] + (shifts_rows_ ? 2 : 0), kQuad);
+  }
 
   // The cheapest tiling that fits; empty where none does.
   std::optional<Tiling> best() const {
     Tiling best;
     for (const Instance& instance : instances_for(filter_rows_.taps, filter_rows_.ragged)) {
-      const int blocks = ceil_divide(problem_.filters_per_group(), 8 * instance.tiles);
+      const int blocks = ceil_divide(problem_.filters_per_group(), 16 * instance.tiles);
       for (int splits = 1; splits <= blocks; splits *= 2) try_quads(instance, blocks, splits, best);
       if (blocks > 1) try_quads(instance, blocks, blocks, best);
     }
@@ -130,17 +143,18 @@ class Tiler {
   }
 
   const FilterRows& filter_rows() const { return filter_rows_; }
-  int octets() const { return octets_; }
+  bool shifts_rows() const { return shifts_rows_; }
+  int quads_per_row() const { return quads_per_row_; }
+  int slack() const { return shifts_rows_ ? kQuad : 0; }
 
  private:
   void try_quads(const Instance& instance, int blocks, int splits, Tiling& best) const {
-    const int whole_row = ceil_divide(problem_.output[2], kQuad);
-    for (int tiles = 1; tiles <= whole_row; tiles *= 2) {
+    for (int tiles = 1; tiles <= quads_per_row_; tiles *= 2) {
       Tiling tiling;
       tiling.instance = instance;
       tiling.filter_splits = splits;
       tiling.filter_blocks = ceil_divide(blocks, splits);
-      tiling.quads = ceil_divide(whole_row, tiles);
+      tiling.quads = ceil_divide(quads_per_row_, tiles);
       try_rows(tiling, best);
     }
   }
@@ -157,7 +171,7 @@ class Tiler {
   }
 
   void try_images(Tiling tiling, Tiling& best) const {
-    if (tiling.quads != ceil_divide(problem_.output[2], kQuad)) return;
+    if (tiling.quads != quads_per_row_) return;
     for (int images = 2; images <= 16 && images <= problem_.batch; ++images) {
       tiling.images = images;
       if (images * tiling.rows * tiling.quads > kMostQuads || !measure(tiling)) return;
@@ -167,46 +181,55 @@ class Tiler {
 
   // Fills in the sizes and the cost; false where the tile does not fit.
   bool measure(Tiling& tiling) const {
-    const int64_t staged_rows =
+    const int64_t raw_rows =
         (tiling.rows - 1) * problem_.stride[1] + (problem_.filter[1] - 1) * problem_.dilation[1] + 1;
-    // Whole quads read up to taps + 3 words, in pieces of four.
-    tiling.columns = tiling.quads * kQuad + std::max((tiling.instance.taps + 2) / 4 * 4, filter_rows_.reach);
-    // Two neighbouring quads of four filter rows then fall into different banks: 8 or 24 modulo 32.
-    tiling.pitch = ceil_divide(tiling.columns - 8, 16) * 16 + 8;
-    const int64_t lines = tiling.images * problem_.channels_per_group() * staged_rows * filter_rows_.phases;
-    tiling.staged_rows = static_cast<int>(std::min<int64_t>(staged_rows, 1 << 20));
-    tiling.staged_words = lines * tiling.pitch;
-    const int64_t weight_words = 64ll * tiling.filter_blocks * octets_ * tiling.instance.taps * tiling.instance.tiles;
-    tiling.shared_bytes = octets_ * kSlotsPerOctet * static_cast<int64_t>(sizeof(FilterRow)) +
-                          4 * (weight_words + 2 * tiling.staged_words);
+    // Whole quads read up to taps + 3 columns, in pieces of two.
+    const int beyond = std::max((tiling.instance.taps + 4) / 2 * 2 - kQuad, filter_rows_.reach);
+    tiling.columns = slack() + ceil_divide(tiling.quads * kQuad + beyond, 4) * 4;
+    tiling.line_words = 2 * tiling.columns + 4;  // 4 modulo 8, see quad_of_column
+    tiling.raw_rows = static_cast<int>(std::min<int64_t>(raw_rows, 1 << 20));
+    const int64_t lines = (raw_rows - filter_rows_.row_distance) * filter_rows_.phases;
+    // The first line of a plane continues the banks where the last filter row of the one before it ended.
+    const int64_t wanted = problem_.filter[1] * filter_rows_.phases * tiling.line_words % 32;
+    tiling.plane_words = lines * tiling.line_words;
+    tiling.plane_words += (wanted - tiling.plane_words % 32 + 32) % 32;
+    const int64_t raw_words =
+        tiling.images * problem_.channels_per_group() * raw_rows * filter_rows_.phases * tiling.columns;
+    const int64_t weight_words =
+        128ll * tiling.filter_blocks * filter_rows_.steps() * tiling.instance.taps * tiling.instance.tiles;
+    tiling.shared_bytes =
+        filter_rows_.steps() * kPairsPerStep * static_cast<int64_t>(sizeof(FilterPair)) +
+        4 * (weight_words + tiling.images * filter_rows_.planes * tiling.plane_words + raw_words);
     if (tiling.shared_bytes > device_.shared_memory_per_block) return false;
-    tiling.cost = cost(tiling, lines);
+    tiling.cost = cost(tiling, raw_words);
     return true;
   }
 
-  // Instructions issued per multiprocessor, roughly: enough to rank tilings, not to predict times.
-  double cost(const Tiling& tiling, int64_t lines) const {
+  // Cycles of a multiprocessor, roughly: enough to rank tilings, not to predict times.
+  double cost(const Tiling& tiling, int64_t raw_words) const {
     const int taps = tiling.instance.taps;
-    const double window = (taps + 6) / 4 + (taps + 3);
-    const double unit = octets_ * (4 * window + taps * tiling.instance.tiles * 5.0) + tiling.instance.tiles * 12.0 + 60;
+    const int tiles = tiling.instance.tiles;
+    const double multiply = filter_rows_.steps() * (taps * tiles * 12.0 + 20.0);
+    const double store = 64.0 * tiles + 40;
     const int units = ceil_divide(int64_t{tiling.images} * tiling.rows * tiling.quads, kQuadsPerUnit);
     const int rounds = ceil_divide(int64_t{units} * tiling.filter_blocks, kFewChannelsWarps);
-    const double staging = 2.0 * lines * ceil_divide(tiling.columns, 32) + 6.0 * lines;
-    const double tile = rounds * kFewChannelsWarps * unit + staging + 1000;
+    const double staging = raw_words / 32.0 * (filter_rows_.pairs_channels ? 3.0 : 4.0);
+    const double tile = rounds * kFewChannelsWarps * (multiply + store) + staging + 1500;
     // One resident block leaves the tensor cores idle at its barriers.
     const bool two_fit = 2 * (tiling.shared_bytes + 1024) <= device_.shared_memory_per_multiprocessor;
     const int resident = two_fit ? 2 : 1;
-    const int64_t tiles = int64_t{ceil_divide(problem_.batch, tiling.images)} *
-                          ceil_divide(problem_.output[1], tiling.rows) *
-                          ceil_divide(ceil_divide(problem_.output[2], kQuad), tiling.quads) *
-                          tiling.filter_splits * problem_.group;
-    return ceil_divide(tiles, int64_t{device_.multiprocessors} * resident) * resident * tile * (two_fit ? 1.0 : 1.3);
+    const int64_t blocks = int64_t{ceil_divide(problem_.batch, tiling.images)} *
+                           ceil_divide(problem_.output[1], tiling.rows) *
+                           ceil_divide(quads_per_row_, tiling.quads) * tiling.filter_splits * problem_.group;
+    return ceil_divide(blocks, int64_t{device_.multiprocessors} * resident) * resident * tile *
+           (two_fit ? 1.0 : 1.3);
   }
 
   const ConvProblem& problem_;
   const Device& device_;
   FilterRows filter_rows_;
-  int octets_;
+  bool shifts_rows_ = false;
+  int quads_per_row_ = 0;
 };
 
 int widest_aligned(int64_t words) { return words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1; }
@@ -251,7 +274,7 @@ class FewChannelsPlan final : public Plan {
   std::string describe() const override {
     return "tiles of " + std::to_string(tiling_.images) + " images x " + std::to_string(tiling_.rows) +
            " rows x " + std::to_string(tiling_.quads * kQuad) + " columns x " +
-           std::to_string(tiling_.filter_blocks * tiling_.instance.tiles * 8) + " filters, " +
+           std::to_string(tiling_.filter_blocks * tiling_.instance.tiles * 16) + " filters, " +
            std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
            std::to_string(kFewChannelsThreads) + " threads, " + std::to_string(tiling_.shared_bytes) +
            " bytes of shared memory";
@@ -282,22 +305,35 @@ class FewChannelsPlan final : public Plan {
     to.tile_rows = tiling_.rows;
     to.tile_quads = tiling_.quads;
     to.bands = ceil_divide(problem.output[1], tiling_.rows);
-    to.column_tiles = ceil_divide(ceil_divide(problem.output[2], kQuad), tiling_.quads);
+    to.column_tiles = ceil_divide(tiler.quads_per_row(), tiling_.quads);
     to.image_tiles = ceil_divide(problem.batch, tiling_.images);
     to.quads_per_row = FastDivisor(tiling_.quads);
     to.quads_per_image = FastDivisor(tiling_.rows * tiling_.quads);
 
-    to.staged_rows = tiling_.staged_rows;
-    to.phases = tiler.filter_rows().phases;
-    to.pitch = tiling_.pitch;
+    const FilterRows& rows = tiler.filter_rows();
+    to.raw_rows = tiling_.raw_rows;
+    to.phases = rows.phases;
     to.columns = tiling_.columns;
-    to.staged_words = static_cast<int>(tiling_.staged_words);
-    to.slots = tiler.filter_rows().slots;
-    to.octets = tiler.octets();
+    to.slack = tiler.slack();
+    to.pairs_channels = rows.pairs_channels;
+    to.row_distance = rows.row_distance;
+    to.planes = rows.planes;
+    to.line_words = tiling_.line_words;
+    to.plane_words = static_cast<int>(tiling_.plane_words);
+    to.chunks_per_line = FastDivisor(tiling_.columns / 4);
+    to.lines_per_plane = FastDivisor((tiling_.raw_rows - rows.row_distance) * rows.phases);
+    to.planes_per_image = FastDivisor(rows.planes);
+
+    to.pairs = rows.pairs;
+    to.steps = rows.steps();
     to.filter_blocks = tiling_.filter_blocks;
     to.filter_splits = tiling_.filter_splits;
-    to.copy_words = std::min(widest_aligned(problem.input[2]), widest_aligned(problem.pad_begin[2]));
-    to.store_words = widest_aligned(problem.output[2]);
+    to.filter_block_divisor = FastDivisor(tiling_.filter_blocks);
+    to.copy_words = problem.stride[2] == 1
+                        ? std::min(widest_aligned(problem.input[2]), widest_aligned(problem.pad_begin[2]))
+                        : 1;
+    to.store_words = tiler.shifts_rows() ? 4 : widest_aligned(problem.output[2]);
+    to.shifts_rows = tiler.shifts_rows();
   }
 
   int device_;

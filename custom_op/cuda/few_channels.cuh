@@ -39,7 +39,6 @@ struct FewChannelsArguments {
   bool pairs_channels;
   int row_distance;
   int planes;      // per image
-  int pair_rows;   // rows of a plane; times phases: its lines
   int line_words, plane_words;
   FastDivisor chunks_per_line, lines_per_plane, planes_per_image;
 

@@ -1,0 +1,117 @@
+"""The layer bench times every layer of a suite, and its rows say what they belong to."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import onnxruntime
+import pytest
+from convswap.bench import print_suite, run_suite
+from convswap.errors import ConvswapError
+from convswap.floor import floor_ms
+from convswap.models.networks import NETWORKS
+from convswap.suites import SUITES
+from rich.console import Console
+
+KEYS = {
+    "layer", "precision", "batch", "convswap_ms", "algorithm", "floor_ms", "default_ms", "best_other_ms",
+    "best_other", "relative_l2_error",
+}  # fmt: skip
+
+
+class Work:
+    """A stand-in for a conv problem: how much it moves and computes."""
+
+    def __init__(self, moved: float, operations: float) -> None:
+        self.bytes, self.operations = moved, operations
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return run_suite("course", device="cpu", batches=[1, 2])
+
+
+def test_every_layer_has_a_row_for_every_batch(rows):
+    assert [(row["layer"], row["batch"]) for row in rows] == [
+        (layer.name, batch) for batch in (1, 2) for layer in SUITES["course"]
+    ]
+    assert all(set(row) == KEYS for row in rows)
+    json.dumps(rows, allow_nan=False)
+
+
+def test_rows_of_the_cpu_have_no_floor_and_no_other_side(rows):
+    for row in rows:
+        assert row["floor_ms"] is row["best_other_ms"] is row["best_other"] is None
+        assert row["default_ms"] > 0 and row["convswap_ms"] > 0
+        # Float32 sums of at most 588 products.
+        assert 0 < row["relative_l2_error"] < 2e-6
+
+
+def test_course_suite_has_the_convolutions_of_the_course_networks():
+    def convolutions(network):
+        return [
+            layer
+            for layer in NETWORKS[network].layers
+            if hasattr(layer, "kernel") and hasattr(layer, "filters")
+        ]
+
+    shapes = {(layer.filters, layer.kernel) for layer in SUITES["course"]}
+    declared = {
+        (layer.filters, layer.kernel)
+        for name in ("ece408-2017-high", "ece408-2019fa", "ece408-2018fa", "ece408-2020")
+        for layer in convolutions(name)
+    }
+    assert declared and shapes == declared
+    assert len(SUITES["course"]) == 7
+
+
+def test_regular_expression_keeps_the_layers_it_matches():
+    rows = run_suite("course", layers="^20(17|20)-conv1$", device="cpu", batches=[1], algorithm="reference")
+    assert [row["layer"] for row in rows] == ["2017-conv1", "2020-conv1"]
+    assert {row["algorithm"] for row in rows} == {"reference"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"suite": "curse"}, "unknown suite 'curse'; did you mean 'course'"),
+        ({"layers": "conv9"}, "no layer of suite course matches 'conv9'; it has 2017-conv1"),
+        ({"layers": "("}, r"'\(' is no regular expression"),
+        ({"batches": [0]}, "batch must be at least 1, but 0 was given"),
+        ({"precision": "ieeee"}, "did you mean 'ieee'"),
+        ({"algorithm": "dirct"}, "did you mean 'direct'"),
+        ({"against": "al"}, "did you mean 'all'"),
+        ({"device": "cpus"}, "did you mean 'cpu'"),
+    ],
+    ids=str,
+)
+def test_bad_argument_is_refused_in_one_line(arguments, message):
+    with pytest.raises(ConvswapError, match=message) as raised:
+        run_suite(**{"device": "cpu", **arguments})
+    assert "\n" not in str(raised.value)
+
+
+def test_table_names_every_layer_and_the_versions_in_120_columns(rows):
+    stream = io.StringIO()
+    print_suite(rows, Console(file=stream, width=120), device="cpu")
+    text = stream.getvalue()
+    assert max(map(len, text.splitlines())) <= 120
+    assert f"ONNX Runtime {onnxruntime.__version__}" in text
+    assert all(layer.name in text for layer in SUITES["course"])
+
+
+def test_floor_is_the_larger_of_memory_and_arithmetic():
+    card = {"name": "NVIDIA H200"}
+    # 4.30 TB/s copied and 494 TFLOP/s in TF32, as measured and by the datasheet.
+    assert floor_ms(Work(4.3e9, 1e9), card, "tf32") == pytest.approx(1.0)
+    assert floor_ms(Work(4.3e6, 494e9), card, "tf32") == pytest.approx(1.0)
+    assert floor_ms(Work(4.3e6, 67e9), card, "ieee") == pytest.approx(1.0)
+
+
+def test_floor_of_an_unknown_card_is_that_of_its_memory_and_none_without_one():
+    assert floor_ms(Work(1e9, 1e15), {"name": "Other", "memory_bandwidth": 1e12}, "tf32") == pytest.approx(
+        1.0
+    )
+    assert floor_ms(Work(1e9, 1e15), {"name": "Other"}, "tf32") is None
+    assert floor_ms(Work(1e9, 1e15), None, "tf32") is None

@@ -1,0 +1,174 @@
+"""The table says all that a reader needs, in 120 columns, with nothing cut."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+from convswap.comparison import Comparison, LayerResult, SideResult
+from convswap.device import Device
+from convswap.measure import Times
+from convswap.report import milliseconds, print_comparison
+from convswap.swap import Left
+from rich.console import Console
+
+LONG_NODE = (
+    "/backbone/stage_3/block_17/branch_a/depthwise/conv_with_a_name_that_is_longer_than_any_column/Conv"
+)
+REASON = "ConvTranspose is a transposed convolution, which the library does not compute, whatever its attributes are"
+
+
+def example(**changes) -> Comparison:
+    layers = (
+        LayerResult(
+            "conv1",
+            "few_channels",
+            {"default": 47.8, "convswap": 0.885},
+            0.532,
+            {"default": 3.1e-4, "convswap": 2.9e-4},
+        ),
+        LayerResult(
+            LONG_NODE,
+            "naive",
+            {"default": 9.22, "convswap": 1.05},
+            None,
+            {"default": 3e-4, "convswap": 3.1e-4},
+        ),
+    )
+    comparison = Comparison(
+        model="net.onnx",
+        device=Device("cuda", "asked for", {"name": "NVIDIA H200"}),
+        precision="tf32",
+        options={"algorithm": "auto"},
+        environment={
+            "card": "NVIDIA H200",
+            "driver": "580.159",
+            "cuda": "13.0",
+            "onnxruntime": "1.31.1",
+            "convswap": "0.1.0",
+        },
+        images=10_000,
+        batch=10_000,
+        truth_images=100,
+        dataset="fashion-mnist",
+        sides={
+            "default": SideResult(Times(59.2, 60.1, 812.0, 20), 0.7653, 1.2e-3, 4.1e-4),
+            "convswap": SideResult(Times(4.47, 4.6, 9.8, 20), 0.7654, 1.1e-3, 4.0e-4),
+        },
+        top1_agreement=0.99985,
+        swapped=2,
+        left=(Left("deconvolution", "ConvTranspose", REASON),),
+        layers=layers,
+        tolerance=2e-3,
+        notes=("both sides ran the same data",),
+    )
+    return replace(comparison, **changes)
+
+
+def lines_of(comparison: Comparison, width: int = 120) -> list[str]:
+    stream = io.StringIO()
+    print_comparison(comparison, Console(file=stream, width=width))
+    return stream.getvalue().splitlines()
+
+
+def row(lines: list[str], *start: str) -> list[str]:
+    """Return the words of the first line that begins with `start`."""
+    return next(line.split() for line in lines if line.split()[: len(start)] == list(start))
+
+
+def test_every_line_fits_into_120_columns_without_colour():
+    lines = lines_of(example())
+    assert max(map(len, lines)) <= 120
+    assert "\x1b" not in "".join(lines)
+
+
+def test_card_driver_versions_and_options_stand_above_the_figures():
+    head = "\n".join(lines_of(example())[:4])
+    for word in ("net.onnx", "NVIDIA H200", "580.159", "CUDA 13.0", "ONNX Runtime 1.31.1", "convswap 0.1.0"):
+        assert word in head
+    for word in ("10,000 images", "fashion-mnist", "batch 10,000", "precision tf32", "algorithm auto"):
+        assert word in head
+
+
+def test_each_side_has_its_times_accuracy_and_errors():
+    lines = lines_of(example())
+    assert row(lines, "default") == ["default", "59.2", "60.1", "812", "20", "0.7653", "1.20e-03", "4.10e-04"]
+    assert row(lines, "convswap") == [
+        "convswap", "4.47", "4.60", "9.80", "20", "13.24x", "0.7654", "1.10e-03", "4.00e-04",
+    ]  # fmt: skip
+
+
+def test_each_conv_has_a_row_with_its_share_of_the_floor():
+    lines = lines_of(example())
+    assert row(lines, "conv1")[1:8] == ["few_channels", "47.8", "0.885", "54.01x", "0.532", "60", "%"]
+
+
+def test_sum_of_the_layers_stands_beside_the_time_of_the_whole():
+    lines = lines_of(example())
+    assert row(lines, "sum", "of", "all", "Conv")[4:] == ["57.0", "1.94", "29.47x"]
+    assert row(lines, "whole", "model")[2:] == ["59.2", "4.47", "13.24x"]
+
+
+@pytest.mark.parametrize("width", [120, 80])
+def test_long_names_and_reasons_are_folded_and_never_cut(width):
+    lines = lines_of(example(), width)
+    text = "".join(line for line in lines)
+    assert "…" not in text
+    first_column = "".join(line.split()[0] for line in lines if line.strip())
+    assert LONG_NODE in first_column
+    assert all(word in text for word in REASON.split())
+
+
+def test_agreement_is_100_per_cent_only_when_all_images_agree():
+    assert any("99.98 %" in line for line in lines_of(example()))
+    assert any("99.99 %" in line for line in lines_of(example(top1_agreement=0.999999)))
+    assert any("100 %" in line for line in lines_of(example(top1_agreement=1.0)))
+
+
+def test_last_lines_say_whether_the_answers_agree():
+    assert any(line.startswith("The answers agree") for line in lines_of(example())[-2:])
+    assert any(line.startswith("THE ANSWERS DIFFER") for line in lines_of(example(tolerance=1e-5))[-2:])
+
+
+def test_other_options_of_the_provider_are_shown_by_what_they_are():
+    sides = dict(example().sides)
+    sides["heuristic"] = SideResult(
+        Times(10.9, 11, 90, 20), 0.7653, 1e-3, 4e-4, {"cudnn_conv_algo_search": "HEURISTIC"}
+    )
+    layers = tuple(
+        replace(layer, milliseconds={**layer.milliseconds, "heuristic": 4.97}) for layer in example().layers
+    )
+    found = example(sides=sides, layers=layers)
+    lines = lines_of(found)
+    assert any("cudnn_conv_algo_search=HEURISTIC" in line for line in lines)
+    assert row(lines, "conv1")[2:5] == ["47.8", "4.97", "0.885"]
+    written = found.to_json()
+    assert written["others"]["heuristic"]["speedup"] == pytest.approx(10.9 / 4.47)
+    assert written["layers"][0]["others_ms"] == {"heuristic": 4.97}
+    assert set(written["time_ms"]) == {"default", "convswap"}
+
+
+def test_square_brackets_in_names_are_text_and_not_markup():
+    layer = replace(example().layers[0], node="[red]conv[/red]")
+    lines = lines_of(example(layers=(layer,), model="[bold]m[/bold]", left=(Left("[x]", "Conv", "[y]"),)))
+    text = "\n".join(lines)
+    assert "[red]conv[/red]" in text and "[bold]m[/bold]" in text and "[x]" in text
+
+
+def test_error_that_is_not_finite_is_null_in_json_and_words_in_the_table():
+    sides = dict(example().sides)
+    sides["convswap"] = replace(sides["convswap"], relative_l2_error=math.inf, max_abs_error=math.nan)
+    found = example(sides=sides)
+    assert found.to_json()["relative_l2_error"]["convswap"] is None
+    assert not found.within_tolerance
+    assert any("not finite" in line for line in lines_of(found))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(812.4, "812"), (1234.5, "1,234"), (59.24, "59.2"), (4.469, "4.47"), (0.0354, "0.0354"), (None, "-"), (0.0, "0.00")],
+)  # fmt: skip
+def test_times_have_three_digits(value, text):
+    assert milliseconds(value) == text
