@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import pairwise
 
 import onnxruntime
 import pytest
 from convswap.bench import print_suite, run_suite
 from convswap.errors import ConvswapError
 from convswap.floor import floor_ms
-from convswap.models.networks import NETWORKS
+from convswap.models import NETWORKS, Convolution
 from convswap.suites import SUITES
 from rich.console import Console
 
@@ -49,20 +50,18 @@ def test_rows_of_the_cpu_have_no_floor_and_no_other_side(rows):
 
 
 def test_course_suite_has_the_convolutions_of_the_course_networks():
-    def convolutions(network):
-        return [
-            layer
-            for layer in NETWORKS[network].layers
-            if hasattr(layer, "kernel") and hasattr(layer, "filters")
+    for year in ("2017", "2018fa", "2019fa", "2020"):
+        network = NETWORKS["ece408-2017-high" if year == "2017" else f"ece408-{year}"]
+        declared = [layer for layer in network.layers if isinstance(layer, Convolution)]
+        ours = [layer for layer in SUITES["course"] if layer.name.startswith(year)]
+        assert [(layer.filters, layer.kernel) for layer in ours] == [
+            (layer.out_channels, layer.kernel) for layer in declared
         ]
-
-    shapes = {(layer.filters, layer.kernel) for layer in SUITES["course"]}
-    declared = {
-        (layer.filters, layer.kernel)
-        for name in ("ece408-2017-high", "ece408-2019fa", "ece408-2018fa", "ece408-2020")
-        for layer in convolutions(name)
-    }
-    assert declared and shapes == declared
+        assert (ours[0].channels, ours[0].size) == (1, network.image_size)
+        # Each network pools by 2 between its convolutions.
+        for before, after in pairwise(ours):
+            assert after.channels == before.filters
+            assert after.size == (before.size - before.kernel + 1) // 2
     assert len(SUITES["course"]) == 7
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import convswap.compare as orchestration
@@ -15,7 +16,7 @@ from convswap import datasets
 from convswap.compare import TOLERANCES, Comparison, compare
 from convswap.device import Device
 from convswap.errors import ConvswapError
-from convswap.export import export_network
+from convswap.export import export_network, read_mxnet
 from convswap.layers import plain_model
 from convswap.sessions import CONVSWAP, DEFAULT, make_session
 from convswap.swap import swap
@@ -117,14 +118,15 @@ def test_wrong_answers_on_our_side_are_found_in_the_layer_and_in_the_whole(monke
         result = swap(model, **options)
         weight = result.model.graph.initializers["w2"]
         damaged = weight.const_value.numpy().copy()
-        damaged[0] *= 1.5
+        damaged *= -1
         weight.const_value = type(weight.const_value)(numpy_helper.from_array(damaged, "w2"))
         return result
 
     monkeypatch.setattr(orchestration, "swap", wrong_swap)
-    found = compare(small_model(), device="cpu", batch=2)
+    found = compare(small_model(), device="cpu", batch=2, images=6)
     assert found.default.relative_l2_error < 1e-6
-    assert found.convswap.relative_l2_error > 0.05
+    assert found.convswap.relative_l2_error == pytest.approx(2.0, rel=1e-5)
+    assert found.top1_agreement == 0
     assert not found.within_tolerance
     assert checked(found)["within_tolerance"] is False
 
@@ -145,6 +147,31 @@ def test_any_model_gets_random_data_and_no_accuracy(tmp_path):
     assert checked(found)["accuracy"] == {"default": None, "convswap": None}
 
 
+def test_file_knows_its_data_and_gets_random_data_where_they_are_not_here(tmp_path, monkeypatch):
+    made_for_synthetic = saved(export_network(NETWORK, data="synthetic"), tmp_path)
+    found = compare(made_for_synthetic, device="cpu", images=20)
+    assert (found.dataset, found.images) == ("synthetic", 20)
+    assert found.default.accuracy is not None
+
+    monkeypatch.delenv("CONVSWAP_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    found = compare(saved(export_network(NETWORK), tmp_path), device="cpu")
+    assert (found.dataset, found.default.accuracy) == ("random", None)
+    assert any("--data fashion-mnist downloads it" in note for note in found.notes)
+
+
+@pytest.mark.skipif(not os.environ.get("CONVSWAP_DATA"), reason="CONVSWAP_DATA is not set")
+@pytest.mark.parametrize(("images", "accuracy"), [(100, 0.84), (1000, 0.852)])
+def test_course_checkpoint_has_the_accuracy_that_the_course_states(images, accuracy, tmp_path):
+    folder = Path(os.environ["CONVSWAP_DATA"]) / "ece408-2019sp"
+    model = read_mxnet(folder / "ece408-symbol.json", folder / "ece408-0002.params", image_size=48)
+    path = saved(model, tmp_path)
+    found = compare(path, device="cpu", data="fashion-mnist", images=images, precision="ieee")
+    assert found.default.accuracy == found.convswap.accuracy == pytest.approx(accuracy, abs=1e-12)
+    assert found.top1_agreement == 1.0
+    assert found.within_tolerance
+
+
 def test_batch_and_images_set_how_many_samples_run():
     found = compare(small_model(), device="cpu", batch=4, images=10)
     assert (found.images, found.batch) == (10, 4)
@@ -157,6 +184,24 @@ def test_model_fixed_to_a_batch_runs_at_that_batch():
         ConvswapError, match=r"takes batches of 3, by its input 'x' .*, but batch 5 was given"
     ):
         compare(small_model(batch=3), device="cpu", batch=5)
+
+
+def test_images_that_fill_up_a_fixed_batch_do_not_count():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("GlobalMaxPool", ["c"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["y"]),
+    ]
+    model = make_model(
+        nodes,
+        [weights("w", 10, 1, 3, 3)],
+        inputs=[tensor_info("x", 4, 1, 16, 16)],
+        outputs=[tensor_info("y", 4, 10)],
+    )
+    found = compare(model, device="cpu", data="synthetic", images=6)
+    assert (found.images, found.batch) == (6, 4)
+    # A share of 6 images, not of the 8 that ran.
+    assert found.default.accuracy * 6 == pytest.approx(round(found.default.accuracy * 6))
 
 
 def test_external_data_are_read(tmp_path):

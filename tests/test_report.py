@@ -17,7 +17,9 @@ from rich.console import Console
 LONG_NODE = (
     "/backbone/stage_3/block_17/branch_a/depthwise/conv_with_a_name_that_is_longer_than_any_column/Conv"
 )
-REASON = "ConvTranspose is a transposed convolution, which the library does not compute, whatever its attributes are"
+REASON = (
+    "ConvTranspose is a transposed convolution, which the library does not compute, whatever its attributes"
+)
 
 
 def example(**changes) -> Comparison:
@@ -143,7 +145,9 @@ def test_other_options_of_the_provider_are_shown_by_what_they_are():
     found = example(sides=sides, layers=layers)
     lines = lines_of(found)
     assert any("cudnn_conv_algo_search=HEURISTIC" in line for line in lines)
-    assert row(lines, "conv1")[2:5] == ["47.8", "4.97", "0.885"]
+    assert max(map(len, lines)) <= 120
+    assert ["conv1", "47.8", "4.97", "0.885"] in [line.split() for line in lines]
+    assert ["sum", "of", "all", "Conv", "57.0", "9.94", "1.94"] in [line.split() for line in lines]
     written = found.to_json()
     assert written["others"]["heuristic"]["speedup"] == pytest.approx(10.9 / 4.47)
     assert written["layers"][0]["others_ms"] == {"heuristic": 4.97}
@@ -168,7 +172,7 @@ def test_error_that_is_not_finite_is_null_in_json_and_words_in_the_table():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(812.4, "812"), (1234.5, "1,234"), (59.24, "59.2"), (4.469, "4.47"), (0.0354, "0.0354"), (None, "-"), (0.0, "0.00")],
-)  # fmt: skip
+    [(812.4, "812"), (1234.5, "1,234"), (59.24, "59.2"), (4.469, "4.47"), (0.0354, "0.0354"), (None, "-")],
+)
 def test_times_have_three_digits(value, text):
     assert milliseconds(value) == text

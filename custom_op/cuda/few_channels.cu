@@ -112,10 +112,11 @@ struct FilterRows {
 // What a block does, as the planner weighs it.
 struct Tiling {
   Instance instance{};
+  int warps = 8;
   int images = 1, rows = 1, quads = 1;
   int filter_blocks = 1, filter_splits = 1;
-  int raw_rows = 0, columns = 0, line_words = 0;
-  int64_t plane_words = 0;
+  int raw_rows = 0, raw_columns = 0, raw_chunks = 0, columns = 0, line_words = 0;
+  int64_t raw_words = 0, plane_words = 0;
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();
 };
@@ -135,8 +136,10 @@ class Tiler {
     Tiling best;
     for (const Instance& instance : instances_for(filter_rows_.taps, filter_rows_.ragged)) {
       const int blocks = ceil_divide(problem_.filters_per_group(), 16 * instance.tiles);
-      for (int splits = 1; splits <= blocks; splits *= 2) try_quads(instance, blocks, splits, best);
-      if (blocks > 1) try_quads(instance, blocks, blocks, best);
+      for (const int warps : {8, 16}) {
+        for (int splits = 1; splits < blocks; splits *= 2) try_quads(instance, warps, blocks, splits, best);
+        try_quads(instance, warps, blocks, blocks, best);
+      }
     }
     if (best.shared_bytes == 0) return std::nullopt;
     return best;
@@ -148,10 +151,11 @@ class Tiler {
   int slack() const { return shifts_rows_ ? kQuad : 0; }
 
  private:
-  void try_quads(const Instance& instance, int blocks, int splits, Tiling& best) const {
+  void try_quads(const Instance& instance, int warps, int blocks, int splits, Tiling& best) const {
     for (int tiles = 1; tiles <= quads_per_row_; tiles *= 2) {
       Tiling tiling;
       tiling.instance = instance;
+      tiling.warps = warps;
       tiling.filter_splits = splits;
       tiling.filter_blocks = ceil_divide(blocks, splits);
       tiling.quads = ceil_divide(quads_per_row_, tiles);
@@ -188,41 +192,44 @@ class Tiler {
     tiling.columns = slack() + ceil_divide(tiling.quads * kQuad + beyond, 4) * 4;
     tiling.line_words = 2 * tiling.columns + 4;  // 4 modulo 8, see quad_of_column
     tiling.raw_rows = static_cast<int>(std::min<int64_t>(raw_rows, 1 << 20));
+    const int64_t raw_columns = tiling.columns * problem_.stride[2];
+    tiling.raw_columns = static_cast<int>(std::min<int64_t>(raw_columns, 1 << 20));
+    // A row may start anywhere within its first 16 bytes.
+    tiling.raw_chunks = ceil_divide(std::min<int64_t>(tiling.raw_columns, problem_.input[2]) + 3, 4);
     const int64_t lines = (raw_rows - filter_rows_.row_distance) * filter_rows_.phases;
     // The first line of a plane continues the banks where the last filter row of the one before it ended.
     const int64_t wanted = problem_.filter[1] * filter_rows_.phases * tiling.line_words % 32;
     tiling.plane_words = lines * tiling.line_words;
     tiling.plane_words += (wanted - tiling.plane_words % 32 + 32) % 32;
-    const int64_t raw_words =
-        tiling.images * problem_.channels_per_group() * raw_rows * filter_rows_.phases * tiling.columns;
+    tiling.raw_words = tiling.images * problem_.channels_per_group() * raw_rows * tiling.raw_chunks * 4;
     const int64_t weight_words =
         128ll * tiling.filter_blocks * filter_rows_.steps() * tiling.instance.taps * tiling.instance.tiles;
-    tiling.shared_bytes =
-        filter_rows_.steps() * kPairsPerStep * static_cast<int64_t>(sizeof(FilterPair)) +
-        4 * (weight_words + tiling.images * filter_rows_.planes * tiling.plane_words + raw_words);
+    tiling.shared_bytes = filter_rows_.steps() * kPairsPerStep * static_cast<int64_t>(sizeof(FilterPair)) +
+                          4 * (weight_words + tiling.images * filter_rows_.planes * tiling.plane_words + tiling.raw_words) +
+                          tiling.images * filter_rows_.planes * lines * static_cast<int64_t>(sizeof(LineSource));
     if (tiling.shared_bytes > device_.shared_memory_per_block) return false;
-    tiling.cost = cost(tiling, raw_words);
+    tiling.cost = cost(tiling);
     return true;
   }
 
   // Cycles of a multiprocessor, roughly: enough to rank tilings, not to predict times.
-  double cost(const Tiling& tiling, int64_t raw_words) const {
-    const int taps = tiling.instance.taps;
+  double cost(const Tiling& tiling) const {
     const int tiles = tiling.instance.tiles;
-    const double multiply = filter_rows_.steps() * (taps * tiles * 12.0 + 20.0);
-    const double store = 64.0 * tiles + 40;
+    const double multiply = filter_rows_.steps() * (tiling.instance.taps * tiles * 12.0 + 20.0);
+    const double store = 64.0 * tiles + 60;
     const int units = ceil_divide(int64_t{tiling.images} * tiling.rows * tiling.quads, kQuadsPerUnit);
-    const int rounds = ceil_divide(int64_t{units} * tiling.filter_blocks, kFewChannelsWarps);
-    const double staging = raw_words / 32.0 * (filter_rows_.pairs_channels ? 3.0 : 4.0);
-    const double tile = rounds * kFewChannelsWarps * (multiply + store) + staging + 1500;
+    const int rounds = ceil_divide(int64_t{units} * tiling.filter_blocks, tiling.warps);
+    const double staging = tiling.images * filter_rows_.planes * tiling.plane_words / 128.0 * 12.0;
+    const double tile = rounds * tiling.warps * (multiply + store) + staging + 1500;
     // One resident block leaves the tensor cores idle at its barriers.
-    const bool two_fit = 2 * (tiling.shared_bytes + 1024) <= device_.shared_memory_per_multiprocessor;
-    const int resident = two_fit ? 2 : 1;
+    const int resident = std::clamp<int>(
+        static_cast<int>(device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)), 1,
+        16 / tiling.warps);
     const int64_t blocks = int64_t{ceil_divide(problem_.batch, tiling.images)} *
                            ceil_divide(problem_.output[1], tiling.rows) *
                            ceil_divide(quads_per_row_, tiling.quads) * tiling.filter_splits * problem_.group;
-    return ceil_divide(blocks, int64_t{device_.multiprocessors} * resident) * resident * tile *
-           (two_fit ? 1.0 : 1.3);
+    const double idle = resident * tiling.warps < 16 ? 1.6 : resident == 1 ? 1.2 : 1.0;
+    return ceil_divide(blocks, int64_t{device_.multiprocessors} * resident) * resident * tile * idle;
   }
 
   const ConvProblem& problem_;
@@ -246,7 +253,7 @@ class FewChannelsPlan final : public Plan {
     fill_arguments(problem, tiler);
     const DeviceGuard guard(device.index);
     allow_shared_memory(tiling_.instance.kernel, static_cast<size_t>(tiling_.shared_bytes));
-    const int resident = std::max(1, resident_blocks(tiling_.instance.kernel, kFewChannelsThreads,
+    const int resident = std::max(1, resident_blocks(tiling_.instance.kernel, threads(),
                                                      static_cast<size_t>(tiling_.shared_bytes)));
     const int64_t tiles =
         int64_t{arguments_.image_tiles} * arguments_.bands * arguments_.column_tiles;
@@ -263,11 +270,11 @@ class FewChannelsPlan final : public Plan {
     arguments.w = static_cast<const float*>(tensors.w);
     arguments.b = static_cast<const float*>(tensors.b);
     arguments.y = static_cast<float*>(tensors.y);
-    arguments.copy_words = std::min(arguments.copy_words, widest_aligned(tensors.x));
+    arguments.copies_16_bytes = widest_aligned(tensors.x) == 4;
     arguments.store_words = std::min(arguments.store_words, widest_aligned(tensors.y));
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
-    launch(tiling_.instance.kernel, grid_, kFewChannelsThreads, static_cast<size_t>(tiling_.shared_bytes),
+    launch(tiling_.instance.kernel, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes),
            execution.stream, parameters);
   }
 
@@ -276,11 +283,13 @@ class FewChannelsPlan final : public Plan {
            " rows x " + std::to_string(tiling_.quads * kQuad) + " columns x " +
            std::to_string(tiling_.filter_blocks * tiling_.instance.tiles * 16) + " filters, " +
            std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
-           std::to_string(kFewChannelsThreads) + " threads, " + std::to_string(tiling_.shared_bytes) +
+           std::to_string(threads()) + " threads, " + std::to_string(tiling_.shared_bytes) +
            " bytes of shared memory";
   }
 
  private:
+  int threads() const { return 32 * tiling_.warps; }
+
   void fill_arguments(const ConvProblem& problem, const Tiler& tiler) {
     FewChannelsArguments& to = arguments_;
     to.batch = static_cast<int>(problem.batch);
@@ -312,26 +321,30 @@ class FewChannelsPlan final : public Plan {
 
     const FilterRows& rows = tiler.filter_rows();
     to.raw_rows = tiling_.raw_rows;
-    to.phases = rows.phases;
-    to.columns = tiling_.columns;
-    to.slack = tiler.slack();
+    to.raw_columns = tiling_.raw_columns;
+    to.raw_words = static_cast<int>(tiling_.raw_words);
+    to.raw_chunks = FastDivisor(tiling_.raw_chunks);
+    to.raw_rows_divisor = FastDivisor(tiling_.raw_rows);
+    to.channels_divisor = FastDivisor(to.channels_per_group);
+
     to.pairs_channels = rows.pairs_channels;
     to.row_distance = rows.row_distance;
     to.planes = rows.planes;
+    to.phases = rows.phases;
+    to.columns = tiling_.columns;
+    to.slack = tiler.slack();
     to.line_words = tiling_.line_words;
     to.plane_words = static_cast<int>(tiling_.plane_words);
-    to.chunks_per_line = FastDivisor(tiling_.columns / 4);
+    to.column_pairs = FastDivisor(tiling_.columns / 2);
     to.lines_per_plane = FastDivisor((tiling_.raw_rows - rows.row_distance) * rows.phases);
-    to.planes_per_image = FastDivisor(rows.planes);
+    to.planes_divisor = FastDivisor(rows.planes);
+    to.phases_divisor = FastDivisor(rows.phases);
 
     to.pairs = rows.pairs;
     to.steps = rows.steps();
     to.filter_blocks = tiling_.filter_blocks;
     to.filter_splits = tiling_.filter_splits;
     to.filter_block_divisor = FastDivisor(tiling_.filter_blocks);
-    to.copy_words = problem.stride[2] == 1
-                        ? std::min(widest_aligned(problem.input[2]), widest_aligned(problem.pad_begin[2]))
-                        : 1;
     to.store_words = tiler.shifts_rows() ? 4 : widest_aligned(problem.output[2]);
     to.shifts_rows = tiler.shifts_rows();
   }

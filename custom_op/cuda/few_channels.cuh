@@ -2,14 +2,15 @@
 
 // The kernel of the algorithm `few_channels`; few_channels.cu tells the idea and fills the arguments.
 
+#include <climits>
+
 #include "cuda/primitives/async_copy.cuh"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 
 namespace convswap {
 
-constexpr int kFewChannelsWarps = 8;
-constexpr int kFewChannelsThreads = 32 * kFewChannelsWarps;
+constexpr int kFewChannelsMostThreads = 512;
 constexpr int kQuad = 4;           // neighbouring output columns that one thread computes together
 constexpr int kQuadsPerUnit = 16;  // the work of a warp at a time: two quads per thread, 64 pixels
 constexpr int kPairsPerStep = 4;   // pairs of filter rows in one tensor-core multiplication, 8 deep
@@ -30,26 +31,35 @@ struct FewChannelsArguments {
   int bands, column_tiles, image_tiles;    // how many tiles cover the output's rows, columns and the batch
   FastDivisor quads_per_row, quads_per_image;
 
-  // The copy of the tile's input as it comes: image, channel, row, column phase, column.
-  int raw_rows, phases, columns;
-  int slack;  // columns before the tile's first, which shifted quads read
+  // The copy of the tile's input as it comes, in rows of `raw_chunks` pieces of 16 bytes: image, channel, row.
+  int raw_rows;     // of one channel, whether inside the image or not
+  int raw_columns;  // input columns that the tile covers, padding included
+  FastDivisor raw_chunks, raw_rows_divisor, channels_divisor;
 
-  // The input in pairs: image, plane, line, then (first, second) of each column side by side. The second of a
-  // pair is the next channel, or the row `row_distance` further down.
+  // The input in pairs: image, plane, line, then (first, second) of each column side by side. A plane is one
+  // or two channels, a line one row and column remainder. The second of a pair is the next channel, or the
+  // row `row_distance` further down.
   bool pairs_channels;
   int row_distance;
-  int planes;      // per image
-  int line_words, plane_words;
-  FastDivisor chunks_per_line, lines_per_plane, planes_per_image;
+  int planes;  // per image
+  int phases, columns;
+  int slack;  // columns before the tile's first, which shifted quads read
+  int line_words, plane_words, raw_words;
+  FastDivisor column_pairs, lines_per_plane, planes_divisor, phases_divisor;
 
   int pairs;          // of filter rows
   int steps;          // of kPairsPerStep pairs
   int filter_blocks;  // of 16 * kTiles output channels, in one block
   int filter_splits;  // blocks of the grid that share the filters of a group
   FastDivisor filter_block_divisor;
-  int copy_words;    // 4, 2 or 1: the widest aligned copy into shared memory
-  int store_words;   // likewise for the output
-  bool shifts_rows;  // quads start where the output is aligned, not where the row starts
+  bool copies_16_bytes;  // x is aligned to them
+  int store_words;       // 4, 2 or 1: the widest aligned store
+  bool shifts_rows;      // quads start where the output is aligned, not where the row starts
+};
+
+// Where the pixels of a line come from: its first column's words in the raw copy; below zero for zeros.
+struct LineSource {
+  int first, second;
 };
 
 // A pair of filter rows: where its pixels lie, and its weights.
@@ -74,76 +84,112 @@ struct Tile {
   }
 };
 
-// Columns of equal remainder by the stride lie together, so that neighbouring outputs read neighbouring words.
-template <int kWords>
-__device__ inline void copy_row(const FewChannelsArguments& problem, float* target, const float* source,
-                                int first_column, bool row_inside, int lane) {
-  for (int phase = 0; phase < problem.phases; ++phase) {
-    for (int column = lane * kWords; column < problem.columns; column += 32 * kWords) {
-      const int input_column = first_column + column * problem.stride_width + phase;
-      const bool inside = row_inside && input_column >= 0 && input_column < problem.input_width;
-      copy_async<4 * kWords>(target + phase * problem.columns + column,
-                             inside ? source + input_column : problem.x, inside);
-    }
+// The part of the input that a tile reads.
+struct InputWindow {
+  int first_row, first_column;      // may lie in the padding
+  int begin_column, end_column;     // inside the image
+
+  __device__ InputWindow(const FewChannelsArguments& problem, const Tile& tile) {
+    first_row = tile.first_row * problem.stride_height - problem.pad_height;
+    first_column = (tile.first_column - problem.slack) * problem.stride_width - problem.pad_width;
+    begin_column = max(0, first_column);
+    end_column = min(problem.input_width, first_column + problem.raw_columns);
   }
+};
+
+// Where input row `row` of the tile begins in x, at the window's first column inside the image.
+__device__ inline long long input_offset(const FewChannelsArguments& problem, const Tile& tile,
+                                         const InputWindow& window, int image, int channel, int row) {
+  return ((static_cast<long long>(tile.n + image) * problem.in_channels + channel) * problem.input_height +
+          window.first_row + row) * problem.input_width + window.begin_column;
 }
 
-// Starts the copies of a tile's input. Padding and what lies outside the batch become zeros.
+// Starts the copies of a tile's input rows. Each row keeps its alignment to 16 bytes, so a copied row starts up
+// to three words into its place.
 __device__ inline void copy_tile(const FewChannelsArguments& problem, const Tile& tile, int first_channel,
                                  float* raw) {
-  const int lane = threadIdx.x % 32;
+  const InputWindow window(problem, tile);
+  const int width = window.end_column - window.begin_column;
+  if (width <= 0) return;  // the tile reads padding alone
   const int rows = problem.tile_images * problem.channels_per_group * problem.raw_rows;
-  const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
-  const int first_column = (tile.first_column - problem.slack) * problem.stride_width - problem.pad_width;
-  for (int row = threadIdx.x / 32; row < rows; row += kFewChannelsWarps) {
-    const int plane = row / problem.raw_rows;
-    const int image = plane / problem.channels_per_group;
+  const int count = rows * problem.raw_chunks.divisor;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int row = problem.raw_chunks.quotient(i);
+    const int chunk = i - row * problem.raw_chunks.divisor;
+    const int plane = problem.raw_rows_divisor.quotient(row);
+    const int image = problem.channels_divisor.quotient(plane);
     const int channel = first_channel + plane - image * problem.channels_per_group;
-    const int input_row = first_row + row - plane * problem.raw_rows;
-    const bool inside = input_row >= 0 && input_row < problem.input_height && tile.n + image < problem.batch;
-    const float* source = problem.x;
-    if (inside) {
-      source += ((static_cast<long long>(tile.n + image) * problem.in_channels + channel) *
-                     problem.input_height + input_row) * problem.input_width;
-    }
-    float* target = raw + row * problem.phases * problem.columns;
-    if (problem.copy_words == 4) {
-      copy_row<4>(problem, target, source, first_column, inside, lane);
-    } else if (problem.copy_words == 2) {
-      copy_row<2>(problem, target, source, first_column, inside, lane);
+    const int row_of_plane = row - plane * problem.raw_rows;
+    const int input_row = window.first_row + row_of_plane;
+    if (input_row < 0 || input_row >= problem.input_height || tile.n + image >= problem.batch) continue;
+    const long long start = input_offset(problem, tile, window, image, channel, row_of_plane);
+    const int misaligned = static_cast<int>(start & 3);
+    const int left = width + misaligned - chunk * 4;  // words of the row from this chunk on
+    const float* source = problem.x + (start - misaligned) + chunk * 4;
+    if (left <= 0) continue;
+    if (problem.copies_16_bytes) {
+      copy_async<16>(raw + i * 4, source, 4 * min(4, left));
     } else {
-      copy_row<1>(problem, target, source, first_column, inside, lane);
+      for (int word = chunk == 0 ? misaligned : 0; word < min(4, left); ++word) {
+        copy_async<4>(raw + i * 4 + word, source + word, 4);
+      }
     }
   }
 }
 
-// Rounds the raw input and lays it out in pairs, four columns to a thread.
-__device__ inline void pair_tile(const FewChannelsArguments& problem, const float* raw, unsigned* paired) {
+// Finds where each line of the paired input comes from.
+__device__ inline void find_sources(const FewChannelsArguments& problem, const Tile& tile, int first_channel,
+                                    LineSource* sources) {
+  const InputWindow window(problem, tile);
   const int lines = problem.tile_images * problem.planes * problem.lines_per_plane.divisor;
-  const int chunks = lines * problem.chunks_per_line.divisor;
-  const int raw_plane = problem.raw_rows * problem.phases;  // lines of one channel
-  for (int i = threadIdx.x; i < chunks; i += kFewChannelsThreads) {
-    const int line = problem.chunks_per_line.quotient(i);
-    const int chunk = i - line * problem.chunks_per_line.divisor;
+  for (int line = threadIdx.x; line < lines; line += blockDim.x) {
     const int plane = problem.lines_per_plane.quotient(line);
     const int within = line - plane * problem.lines_per_plane.divisor;
-    int first = plane * raw_plane + within;
-    int second = first + problem.row_distance * problem.phases;
-    bool has_second = true;
-    if (problem.pairs_channels) {
-      const int image = problem.planes_per_image.quotient(plane);
-      const int channel = 2 * (plane - image * problem.planes);
-      first = (image * problem.channels_per_group + channel) * raw_plane + within;
-      second = first + raw_plane;
-      has_second = channel + 1 < problem.channels_per_group;
+    const int image = problem.planes_divisor.quotient(plane);
+    const int row = problem.phases_divisor.quotient(within);
+    const int phase = within - row * problem.phases;
+    const int channel = (plane - image * problem.planes) * (problem.pairs_channels ? 2 : 1);
+    const auto source_of = [&](int c, int r) {
+      const int input_row = window.first_row + r;
+      if (c >= problem.channels_per_group || input_row < 0 || input_row >= problem.input_height) return INT_MIN;
+      const int raw_row = (image * problem.channels_per_group + c) * problem.raw_rows + r;
+      const long long start = input_offset(problem, tile, window, image, first_channel + c, r);
+      return raw_row * static_cast<int>(problem.raw_chunks.divisor) * 4 + static_cast<int>(start & 3) + phase;
+    };
+    sources[line] = {source_of(channel, row), problem.pairs_channels
+                                                  ? source_of(channel + 1, row)
+                                                  : source_of(channel, row + problem.row_distance)};
+    if (tile.n + image >= problem.batch) sources[line] = {INT_MIN, INT_MIN};
+  }
+}
+
+// Rounds the input and lays it out in pairs, two columns to a thread. Columns of equal remainder by the stride
+// lie together, so that neighbouring outputs read neighbouring words. Padding becomes zeros.
+__device__ inline void pair_tile(const FewChannelsArguments& problem, const Tile& tile, const LineSource* sources,
+                                 const float* raw, unsigned* paired) {
+  const InputWindow window(problem, tile);
+  const int lines = problem.tile_images * problem.planes * problem.lines_per_plane.divisor;
+  const int count = lines * problem.column_pairs.divisor;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int line = problem.column_pairs.quotient(i);
+    const int column = 2 * (i - line * problem.column_pairs.divisor);
+    const int plane = problem.lines_per_plane.quotient(line);
+    const int within = line - plane * problem.lines_per_plane.divisor;
+    const LineSource source = sources[line];
+    const int phase = problem.phases == 1 ? 0 : within % problem.phases;
+    const int skipped = window.begin_column - window.first_column;
+    unsigned words[4];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int raw_column = (column + j) * problem.stride_width;  // from the window's first, but for the phase
+      const int input_column = window.first_column + raw_column + phase;
+      const bool inside = input_column >= 0 && input_column < window.end_column;
+      const int word = raw_column - skipped;
+      words[2 * j] = inside && source.first != INT_MIN ? round_to_tf32(raw[source.first + word]) : 0u;
+      words[2 * j + 1] = inside && source.second != INT_MIN ? round_to_tf32(raw[source.second + word]) : 0u;
     }
-    const float4 a = *reinterpret_cast<const float4*>(raw + first * problem.columns + chunk * 4);
-    float4 b = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (has_second) b = *reinterpret_cast<const float4*>(raw + second * problem.columns + chunk * 4);
-    uint4* target = reinterpret_cast<uint4*>(paired + plane * problem.plane_words +
-                                             within * problem.line_words + chunk * 8);
-    target[0] = make_uint4(round_to_tf32(a.x), round_to_tf32(b.x), round_to_tf32(a.y), round_to_tf32(b.y));
-    target[1] = make_uint4(round_to_tf32(a.z), round_to_tf32(b.z), round_to_tf32(a.w), round_to_tf32(b.w));
+    *reinterpret_cast<uint4*>(paired + plane * problem.plane_words + within * problem.line_words + column * 2) =
+        make_uint4(words[0], words[1], words[2], words[3]);
   }
 }
 
@@ -202,7 +248,7 @@ __device__ inline void stage_weights(const FewChannelsArguments& problem, const 
                                      int first_filter, unsigned* weights) {
   const int filter_words = problem.channels_per_group * problem.filter_height * problem.filter_width;
   const int count = problem.filter_blocks * problem.steps * kTaps * kTiles * 128;
-  for (int i = threadIdx.x; i < count; i += kFewChannelsThreads) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int lane = i / 4 % 32;
     const int tile = i / 128 % kTiles;
     const int tap = i / (128 * kTiles) % kTaps;
@@ -225,7 +271,8 @@ __device__ inline void stage_weights(const FewChannelsArguments& problem, const 
 struct Quad {
   int word;     // of its first pixel in the paired input
   int offset;   // of its first column in the output, from the tile's first image and filter 0
-  int begin, end;  // the columns of the quad, from 0 to 4, that are inside the output
+  int span;     // the columns of the quad that are inside the output: begin + 8 * end, 0 for none
+  static constexpr int kWhole = 8 * kQuad;
 
   __device__ Quad(const FewChannelsArguments& problem, const Tile& tile, int index, int quads) {
     const unsigned clamped = min(index, quads - 1);
@@ -239,8 +286,8 @@ struct Quad {
     word = image * problem.planes * problem.plane_words +
            row * problem.stride_height * problem.phases * problem.line_words + 2 * column;
     offset = (image * problem.out_channels * problem.output_height + p) * problem.output_width + q;
-    begin = max(0, -q);
-    end = index < quads ? min(kQuad, problem.output_width - q) : 0;
+    const int end = min(kQuad, problem.output_width - q);
+    span = index < quads && end > 0 ? max(0, -q) + 8 * end : 0;
   }
 };
 
@@ -320,28 +367,36 @@ struct Unit {
     }
   }
 
-  // A lane holds the filters g and g + 8 of each tile, at the quads of columns 2t and 2t + 1.
-  __device__ void store(const FewChannelsArguments& problem, const Quad (&quads)[2], float* y,
-                        const float* bias, int filters_left) const {
+  // A lane holds the filters g and g + 8 of each tile, at the quads of columns 2t and 2t + 1. `y` is filter 0
+  // of the block in the tile's first image, `filters` how many there are.
+  __device__ void store(const FewChannelsArguments& problem, const Quad (&quads)[2], float* y, const float* bias,
+                        int filters) const {
     const int lane = threadIdx.x % 32;
     const long long plane = static_cast<long long>(problem.output_height) * problem.output_width;
+    int offsets[2][2], spans[2][2];
 #pragma unroll
     for (int set = 0; set < 2; ++set) {
 #pragma unroll
       for (int column = 0; column < 2; ++column) {
         const int owner = (lane % 4 * 2 + column) * 4;
-        const int offset = __shfl_sync(0xffffffff, quads[set].offset, owner);
-        const int begin = __shfl_sync(0xffffffff, quads[set].begin, owner);
-        const int end = __shfl_sync(0xffffffff, quads[set].end, owner);
+        offsets[set][column] = __shfl_sync(0xffffffff, quads[set].offset, owner);
+        spans[set][column] = __shfl_sync(0xffffffff, quads[set].span, owner);
+      }
+    }
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
+    for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int filter = tile * 16 + half * 8 + lane / 4;
-            if (filter >= filters_left || begin >= end) continue;
-            const float b = bias == nullptr ? 0.0f : bias[filter];
+      for (int half = 0; half < 2; ++half) {
+        const int filter = tile * 16 + half * 8 + lane / 4;
+        if (filter >= filters) continue;
+        const float b = bias == nullptr ? 0.0f : bias[filter];
+        float* target = y + filter * plane;
+#pragma unroll
+        for (int set = 0; set < 2; ++set) {
+#pragma unroll
+          for (int column = 0; column < 2; ++column) {
             const int j = half * 2 + column;
-            store_quad(problem, y + filter * plane + offset, begin, end,
+            store_quad(problem, target + offsets[set][column], spans[set][column],
                        {sums[set][0][tile][j] + b, sums[set][1][tile][j] + b, sums[set][2][tile][j] + b,
                         sums[set][3][tile][j] + b});
           }
@@ -350,18 +405,22 @@ struct Unit {
     }
   }
 
-  static __device__ void store_quad(const FewChannelsArguments& problem, float* target, int begin, int end,
+  static __device__ void store_quad(const FewChannelsArguments& problem, float* target, int span,
                                     const float (&values)[kQuad]) {
-    if (problem.store_words == 4 && end - begin == kQuad) {
+    if (span == Quad::kWhole && problem.store_words == 4) {
       *reinterpret_cast<float4*>(target) = make_float4(values[0], values[1], values[2], values[3]);
-    } else if (problem.store_words >= 2) {
+      return;
+    }
+    const int begin = span & 7;
+    const int end = span >> 3;
+    if (problem.store_words >= 2) {
       if (begin == 0 && end >= 2) *reinterpret_cast<float2*>(target) = make_float2(values[0], values[1]);
       if (begin <= 2 && end == 4) *reinterpret_cast<float2*>(target + 2) = make_float2(values[2], values[3]);
-    } else {
+      return;
+    }
 #pragma unroll
-      for (int i = 0; i < kQuad; ++i) {
-        if (i >= begin && i < end) target[i] = values[i];
-      }
+    for (int i = 0; i < kQuad; ++i) {
+      if (i >= begin && i < end) target[i] = values[i];
     }
   }
 };
@@ -369,54 +428,60 @@ struct Unit {
 }  // namespace few_channels
 
 // Persistent blocks: grid.x shares the tiles, grid.y the groups and, where the weights of a group do not fit,
-// parts of its filters. Shared memory: filter pairs, weights, paired input, raw input of the next tile.
+// parts of its filters. Shared memory: filter pairs, weights, line sources, paired input, raw input of the next
+// tile.
 template <int kTaps, int kTiles, bool kRagged>
-__global__ void __launch_bounds__(kFewChannelsThreads, kTiles == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kFewChannelsMostThreads, 1)
     few_channels_kernel(const FewChannelsArguments problem) {
 #if __CUDA_ARCH__ >= 800
   using namespace few_channels;
+  using WarpUnit = Unit<kTaps, kTiles, kRagged>;
   extern __shared__ __align__(16) unsigned char shared[];
   const int pair_slots = problem.steps * kPairsPerStep;
   const int block_words = problem.steps * kTaps * kTiles * 128;
+  const int paired_words = problem.tile_images * problem.planes * problem.plane_words;
   FilterPair* pairs = reinterpret_cast<FilterPair*>(shared);
   unsigned* weights = reinterpret_cast<unsigned*>(pairs + pair_slots);
   unsigned* paired = weights + problem.filter_blocks * block_words;
-  float* raw = reinterpret_cast<float*>(paired + problem.tile_images * problem.planes * problem.plane_words);
+  float* raw = reinterpret_cast<float*>(paired + paired_words);
+  LineSource* sources = reinterpret_cast<LineSource*>(raw + problem.raw_words);
 
   const int group = blockIdx.y / problem.filter_splits;
   const int first_filter = blockIdx.y % problem.filter_splits * problem.filter_blocks * kTiles * 16;
   const int first_channel = group * problem.channels_per_group;
   const int tiles = problem.image_tiles * problem.bands * problem.column_tiles;
+  const int warps = blockDim.x / 32;
   const int lane = threadIdx.x % 32;
 
   copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw);
   commit_copies();
-  for (int i = threadIdx.x; i < pair_slots; i += kFewChannelsThreads) pairs[i] = filter_pair(problem, i);
+  for (int i = threadIdx.x; i < pair_slots; i += blockDim.x) pairs[i] = filter_pair(problem, i);
   __syncthreads();
   stage_weights<kTaps, kTiles>(problem, pairs, group, first_filter, weights);
 
   for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
+    const Tile tile(problem, index);
+    find_sources(problem, tile, first_channel, sources);
     wait_for_copies<0>();
     __syncthreads();
-    pair_tile(problem, raw, paired);
+    pair_tile(problem, tile, sources, raw, paired);
     __syncthreads();
     if (index + static_cast<int>(gridDim.x) < tiles) {
       copy_tile(problem, Tile(problem, index + gridDim.x), first_channel, raw);
     }
     commit_copies();
 
-    const Tile tile(problem, index);
     const int rows = min(problem.tile_rows, problem.output_height - tile.first_row);
     const int images = min(problem.tile_images, problem.batch - tile.n);
     const int quads = ((images - 1) * problem.tile_rows + rows) * problem.tile_quads;
     const int items = (quads + kQuadsPerUnit - 1) / kQuadsPerUnit * problem.filter_blocks;
-    for (int item = threadIdx.x / 32; item < items; item += kFewChannelsWarps) {
+    for (int item = threadIdx.x / 32; item < items; item += warps) {
       const int unit_index = problem.filter_block_divisor.quotient(item);
       const int filter_block = item - unit_index * problem.filter_blocks;
-      const int first_quad = unit_index * kQuadsPerUnit + Unit<kTaps, kTiles, kRagged>::quad_of_column(lane / 4);
+      const int first_quad = unit_index * kQuadsPerUnit + WarpUnit::quad_of_column(lane / 4);
       const Quad set[2] = {{problem, tile, first_quad, quads}, {problem, tile, first_quad + 8, quads}};
       const unsigned* const pixels[2] = {paired + set[0].word, paired + set[1].word};
-      Unit<kTaps, kTiles, kRagged> unit;
+      WarpUnit unit;
       unit.multiply(problem, pixels, pairs,
                     reinterpret_cast<const uint4*>(weights + filter_block * block_words));
       const int block_filter = first_filter + filter_block * kTiles * 16;

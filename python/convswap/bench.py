@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from rich.console import Console
+from rich.text import Text
 
 from convswap import _native
 from convswap.closeness import relative_l2_error
@@ -80,9 +81,9 @@ def run_suite(
 def print_suite(rows: Sequence[Mapping[str, Any]], console: Console, device: str | None = None) -> None:
     """Print the rows of `run_suite` as a table, with the device and versions they were measured on."""
     chosen = choose_device(device)
-    console.print(versions_line(environment(chosen), chosen.title))
+    console.print(Text(versions_line(environment(chosen), chosen.title)))
     if chosen.name == "cpu" and chosen.reason != "asked for":
-        console.print(f"on the CPU, against the default CPU provider: {chosen.reason}")
+        console.print(Text(f"on the CPU, against the default CPU provider: {chosen.reason}"))
     table = plain_table("Convolutions alone (median ms)")
     table.add_column("layer", overflow="fold")
     table.add_column("precision")

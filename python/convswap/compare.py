@@ -153,7 +153,10 @@ def compare(
         left=swapping.left,
         layers=tuple(rows),
         tolerance=TOLERANCES[precision] if tolerance is None else tolerance,
-        notes=tuple(_notes(chosen, against, times, truth.in_float32, len(swapping.swapped) - len(layers))),
+        notes=(
+            *_notes(chosen, against, times, truth.in_float32, len(swapping.swapped) - len(layers)),
+            *_missing_data(subject.missing),
+        ),
     )
 
 
@@ -253,6 +256,12 @@ def _compare_layer(
 
 def _shapes(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape()) for name, value in values.items()}
+
+
+def _missing_data(dataset: str | None) -> list[str]:
+    if dataset is None:
+        return []
+    return [f"the model was made for {dataset}, which is not here: --data {dataset} downloads it"]
 
 
 def _notes(

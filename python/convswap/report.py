@@ -21,6 +21,9 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(_sides_table(comparison))
     if comparison.layers:
         console.print(_layers_table(comparison))
+        others = [name for name in comparison.sides if name not in ("default", "convswap")]
+        if others:
+            console.print(_others_table(comparison, others))
     if comparison.left:
         console.print(_left_table(comparison))
     for note in comparison.notes:
@@ -118,42 +121,33 @@ def _layers_table(comparison: Comparison) -> Table:
     table = plain_table(f"Each Conv alone, fed its real input (median ms, batch {comparison.batch:,})")
     table.add_column("node", overflow="fold")
     table.add_column("algorithm", overflow="fold")
-    others = [name for name in comparison.sides if name not in ("default", "convswap")]
     floors = any(layer.floor_ms is not None for layer in comparison.layers)
-    headings = ["default", *others, "convswap", "speedup"]
-    headings += ["floor", "% of floor"] if floors else []
+    headings = ["default", "convswap", "speedup", *(["floor", "% of floor"] if floors else [])]
     for heading in (*headings, "L2 default", "L2 convswap"):
         table.add_column(heading, justify="right", overflow="fold")
     for layer in comparison.layers:
-        table.add_row(*_layer_cells(layer, others, floors))
-    sums = {name: comparison.layers_sum(name) for name in comparison.sides}
+        table.add_row(*_layer_cells(layer, floors))
+    default, ours = comparison.layers_sum("default"), comparison.layers_sum("convswap")
     table.add_section()
     table.add_row(
-        "sum of all Conv",
-        "",
-        milliseconds(sums["default"]),
-        *(milliseconds(sums[name]) for name in others),
-        milliseconds(sums["convswap"]),
-        times_faster(sums["default"] / sums["convswap"]),
+        "sum of all Conv", "", milliseconds(default), milliseconds(ours), times_faster(default / ours)
     )
     table.add_row(
         "whole model",
         "",
         milliseconds(comparison.default.times.median),
-        *(milliseconds(comparison.sides[name].times.median) for name in others),
         milliseconds(comparison.convswap.times.median),
         times_faster(comparison.speedup),
     )
     return table
 
 
-def _layer_cells(layer: LayerResult, others: list[str], floors: bool) -> list[str]:
+def _layer_cells(layer: LayerResult, floors: bool) -> list[Text | str]:
     default, ours = layer.milliseconds["default"], layer.milliseconds["convswap"]
-    cells = [
-        layer.node,
+    cells: list[Text | str] = [
+        Text(layer.node),
         layer.algorithm,
         milliseconds(default),
-        *(milliseconds(layer.milliseconds[name]) for name in others),
         milliseconds(ours),
         times_faster(default / ours),
     ]
@@ -161,6 +155,20 @@ def _layer_cells(layer: LayerResult, others: list[str], floors: bool) -> list[st
         share = "-" if layer.floor_ms is None else f"{100 * layer.floor_ms / ours:.0f} %"
         cells += [milliseconds(layer.floor_ms), share]
     return [*cells, error(layer.relative_l2_error["default"]), error(layer.relative_l2_error["convswap"])]
+
+
+def _others_table(comparison: Comparison, others: list[str]) -> Table:
+    """Return the times with the other options, which are columns too many for the first table."""
+    table = plain_table("Each Conv alone with other options of the provider (median ms)")
+    table.add_column("node", overflow="fold")
+    sides = ["default", *others, "convswap"]
+    for name in sides:
+        table.add_column(_side_title(name, comparison.sides[name]), justify="right", overflow="fold")
+    for layer in comparison.layers:
+        table.add_row(Text(layer.node), *(milliseconds(layer.milliseconds[name]) for name in sides))
+    table.add_section()
+    table.add_row("sum of all Conv", *(milliseconds(comparison.layers_sum(name)) for name in sides))
+    return table
 
 
 def _left_table(comparison: Comparison) -> Table:

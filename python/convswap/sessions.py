@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -215,6 +216,10 @@ def _check_assignment(session: onnxruntime.InferenceSession, side: Side, device:
 
 @cache
 def _load_cuda_libraries(device: str) -> None:
-    """Load the CUDA libraries that pip installed beside ONNX Runtime, from 1.21 on; once."""
+    """Load the CUDA libraries that pip installed beside ONNX Runtime, from 1.21 on; once.
+
+    It prints which ones pip did not install. The system may have those; if not, the session says so.
+    """
     if device == "cuda" and hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()
+        with redirect_stdout(io.StringIO()):
+            onnxruntime.preload_dlls()

@@ -28,11 +28,15 @@ _DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with its weights in memory and its Convs as ONNX has them, and the name of its data."""
+    """A model with its weights in memory and its Convs as ONNX has them, and the name of its data.
+
+    `missing` names the data set that the model was made for, where it would have to be downloaded first.
+    """
 
     title: str
     model: onnx.ModelProto
     dataset: str
+    missing: str | None = None
 
 
 def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | None) -> Subject:
@@ -47,7 +51,7 @@ def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | No
     if data is not None and data not in DATA:
         raise unknown_name("data set", data, DATA)
     if isinstance(model, onnx.ModelProto):
-        return Subject(model.graph.name or "the model", plain_model(model), data or _data_of(model))
+        return _file_subject(model.graph.name or "the model", model, data)
     if isinstance(model, str) and model in NETWORKS:
         labelled = data if data in _DEFAULT_IMAGES else _best_available()
         return Subject(model, export_network(model, data=labelled), data or labelled)
@@ -55,7 +59,7 @@ def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | No
     if not path.exists() and path.suffix == "" and path.name == str(model):
         raise unknown_name("network", str(model), NETWORKS)
     loaded = ir.to_proto(ir.external_data.load_to_model(load_model(path)))
-    return Subject(str(model), plain_model(loaded), data or _data_of(loaded))
+    return _file_subject(str(model), loaded, data)
 
 
 def source_of(subject: Subject, images: int | None, batch: int | None, device: Device) -> Source:
@@ -100,12 +104,17 @@ def _best_available() -> str:
     return "fashion-mnist" if datasets.available("fashion-mnist") else "synthetic"
 
 
-def _data_of(model: onnx.ModelProto) -> str:
-    """Return the data set that the model's properties name, where it is here and fits; random otherwise."""
+def _file_subject(title: str, model: onnx.ModelProto, data: str | None) -> Subject:
+    """Return the subject with `data`, or the data set that the model's properties name, where it fits."""
+    plain = plain_model(model)
+    if data is not None:
+        return Subject(title, plain, data)
     named = {entry.key: entry.value for entry in model.metadata_props}.get("convswap.dataset")
     if named not in _DEFAULT_IMAGES or not _takes_images(declared_inputs(model)):
-        return RANDOM
-    return named if named == "synthetic" or datasets.available(named) else RANDOM
+        return Subject(title, plain, RANDOM)
+    if not datasets.available(named):
+        return Subject(title, plain, RANDOM, missing=named)
+    return Subject(title, plain, named)
 
 
 def _takes_images(inputs: tuple[Input, ...]) -> bool:
