@@ -1,1 +1,32 @@
-"""Fast convolutions for ONNX models in ONNX Runtime."""
+"""Fast convolutions for ONNX models in ONNX Runtime.
+
+`register` loads the op library into a session, `swap` rewrites a model to use it, `compare` runs both sides.
+"""
+
+from typing import Any
+
+from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+from convswap.library import library_path, register
+from convswap.swap import Left, SwapResult, swap
+
+try:
+    from convswap.compare import compare
+except ModuleNotFoundError as error:
+    # Which onnxruntime to install is the user's choice, and swapping a model needs none.
+    if error.name != "onnxruntime":
+        raise
+
+    def compare(*_arguments: Any, **_options: Any) -> Any:
+        """Raise ConvswapError: comparing needs onnxruntime, which is not installed."""
+        raise ConvswapError(NO_ONNXRUNTIME)
+
+
+__all__ = [
+    "ConvswapError",
+    "Left",
+    "SwapResult",
+    "compare",
+    "library_path",
+    "register",
+    "swap",
+]

@@ -6,6 +6,12 @@ import difflib
 from collections.abc import Iterable
 
 
+NO_ONNXRUNTIME = (
+    "onnxruntime is not installed; pip install onnxruntime-gpu[cuda,cudnn] on a machine with an NVIDIA card, "
+    "onnxruntime on any other"
+)
+
+
 class ConvswapError(Exception):
     """Bad usage or bad input: one line that names what was given, what was expected and what to do.
 

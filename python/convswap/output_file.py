@@ -1,0 +1,42 @@
+"""Result files: refused before the long work starts, and never left half written."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from convswap.errors import ConvswapError
+
+
+def check_writable(path: str | os.PathLike[str] | None) -> None:
+    """Raise ConvswapError where a result file cannot be written to `path`; None is no file at all."""
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise ConvswapError(f"cannot write '{target}': it is a folder; name a file")
+    if not target.parent.is_dir():
+        raise ConvswapError(f"cannot write '{target}': there is no folder '{target.parent}'; make it first")
+    if not os.access(target.parent, os.W_OK):
+        raise ConvswapError(f"cannot write '{target}': the folder '{target.parent}' is not writable")
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` to `path` as JSON, all of it or nothing.
+
+    Raises ConvswapError where the file cannot be written.
+    """
+    check_writable(path)
+    target = Path(path)
+    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+    try:
+        # In the target's own folder, because a file can be renamed only within one file system.
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convswap-") as folder:
+            part = Path(folder) / target.name
+            part.write_text(text)
+            part.replace(target)
+    except OSError as error:
+        raise ConvswapError(f"cannot write '{target}': {error.strerror}") from error
