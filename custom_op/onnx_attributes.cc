@@ -1,42 +1,55 @@
 #include "onnx_attributes.h"
 
 #include <cstring>
-#include <string_view>
+
+#include "conv/error.h"
 
 namespace convswap {
 namespace {
 
+[[noreturn]] void throw_wrong_type(const char* name, const char* expected) {
+  throw InvalidArgument("attribute " + std::string(name) + " has another type or no value: expected " + expected +
+                        ", or no such attribute");
+}
+
 // The getters answer an absent attribute and one of another type with the same error code; only the message
 // tells them apart. Absent is a default, another type is the user's mistake.
-bool is_present(const OrtApi& api, OrtStatus* status) {
+bool is_present(const OrtApi& api, OrtStatus* status, const char* name, const char* expected) {
   if (status == nullptr) return true;
-  if (std::string_view(api.GetErrorMessage(status)).find("No attribute with") != std::string_view::npos) {
-    api.ReleaseStatus(status);
-    return false;
-  }
-  check(api, status);
-  return true;
+  const std::string message = api.GetErrorMessage(status);
+  api.ReleaseStatus(status);
+  if (message.find("No attribute with") == std::string::npos) throw_wrong_type(name, expected);
+  return false;
 }
 
 }  // namespace
 
 std::optional<int64_t> KernelAttributes::integer(const char* name) const {
   int64_t value = 0;
-  if (!is_present(api_, api_.KernelInfoGetAttribute_int64(info_, name, &value))) return std::nullopt;
+  if (!is_present(api_, api_.KernelInfoGetAttribute_int64(info_, name, &value), name, "an integer")) {
+    return std::nullopt;
+  }
   return value;
 }
 
 std::vector<int64_t> KernelAttributes::integers(const char* name) const {
   size_t size = 0;
-  if (!is_present(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size))) return {};
+  constexpr char kExpected[] = "a list of integers";
+  if (!is_present(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size), name, kExpected)) {
+    return {};
+  }
+  // To this getter an attribute of any other type, a single integer too, is a list of no integers.
+  if (size == 0) throw_wrong_type(name, kExpected);
   std::vector<int64_t> values(size);
-  if (size > 0) check(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));
+  check(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));
   return values;
 }
 
 std::optional<std::string> KernelAttributes::text(const char* name) const {
   size_t size = 0;  // with the terminating zero
-  if (!is_present(api_, api_.KernelInfoGetAttribute_string(info_, name, nullptr, &size))) return std::nullopt;
+  if (!is_present(api_, api_.KernelInfoGetAttribute_string(info_, name, nullptr, &size), name, "a string")) {
+    return std::nullopt;
+  }
   std::string value(size, '\0');
   check(api_, api_.KernelInfoGetAttribute_string(info_, name, value.data(), &size));
   return std::string(value.c_str());

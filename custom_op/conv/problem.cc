@@ -39,12 +39,15 @@ void resolve_axis(const ConvSpec& spec, size_t attribute_axis, size_t spatial_ra
   problem.output[axis] = (padded - reach) / stride + 1;
 }
 
-void check_output_elements(const ConvProblem& problem) {
+// So few that no product or sum of the shape arithmetic leaves 64 bits.
+void check_elements(std::string_view tensor, const Shape& shape) {
   int64_t elements = 1;
-  for (const int64_t extent : problem.output_shape()) {
-    if (__builtin_mul_overflow(elements, extent, &elements) ||
+  for (const int64_t extent : shape) {
+    if (extent < 0) throw InvalidArgument(shape_message(tensor, shape, "no negative dimension"));
+    // Empty tensors too must have extents that can be counted with.
+    if (__builtin_mul_overflow(elements, std::max<int64_t>(extent, 1), &elements) ||
         elements > std::numeric_limits<int64_t>::max() / 64) {
-      throw InvalidArgument(shape_message("output", problem.output_shape(), "fewer than 2^57 elements"));
+      throw InvalidArgument(shape_message(tensor, shape, "fewer than 2^57 elements"));
     }
   }
 }
@@ -90,6 +93,8 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
     throw InvalidArgument(shape_message("input", x, "3, 4 or 5 dimensions: (N, C, spatial...)"));
   }
   check_weights(spec, w);
+  check_elements("input", x);
+  check_elements("weights", w);
   if (w.size() != x.size()) {
     throw InvalidArgument(shape_message(
         "weights", w, "as many dimensions as the input of shape " + list_text(x) + ": (K, C / group, filter...)"));
@@ -123,7 +128,7 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
     problem.dilation[axis] = value_or(spec.dilations, i, 1);
     resolve_axis(spec, i, spatial_rank, axis, problem);
   }
-  check_output_elements(problem);
+  check_elements("output", problem.output_shape());
   return problem;
 }
 

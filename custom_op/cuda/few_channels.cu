@@ -252,7 +252,7 @@ class FewChannelsPlan final : public Plan {
     tiling_ = *tiler.best();
     fill_arguments(problem, tiler);
     const DeviceGuard guard(device.index);
-    allow_shared_memory(tiling_.instance.kernel, static_cast<size_t>(tiling_.shared_bytes));
+    allow_shared_memory(tiling_.instance.kernel, device.shared_memory_per_block);
     const int resident = std::max(1, resident_blocks(tiling_.instance.kernel, threads(),
                                                      static_cast<size_t>(tiling_.shared_bytes)));
     const int64_t tiles =

@@ -25,7 +25,7 @@ from convswap.floor import floor_ms
 from convswap.layers import ConvLayer
 from convswap.measure import measure
 from convswap.report import error, milliseconds, plain_table, times_faster, versions_line
-from convswap.sessions import CONVSWAP, DEFAULT, BoundRun, make_session, on_device, other_sides, run
+from convswap.sessions import DEFAULT, BoundRun, make_session, on_device, other_sides, run
 from convswap.suites import SUITES, SuiteLayer
 from convswap.swap import DEFAULT_PRECISION, DOMAIN, DOMAIN_VERSION, PRECISIONS
 from convswap.truth_ops import reference_conv
@@ -131,7 +131,8 @@ def _row(
     x = generator.standard_normal(layer.input_shape(batch), dtype=np.float32)
     alone = _one_conv(layer, generator, precision, algorithm)
     problem = alone.problem({"x": x.shape})
-    sides = (DEFAULT, CONVSWAP, *other_sides(device, against))
+    ours = our_side(device, precision)
+    sides = (DEFAULT, ours, *other_sides(device, against))
     sessions = {
         side: make_session(alone.model({"x": x.ndim}, ours=side.ours), side, device, only_device=True)
         for side in sides
@@ -156,7 +157,7 @@ def _row(
         "default_ms": medians["default"],
         "best_other_ms": None if best_other is None else others[best_other],
         "best_other": best_other,
-        "relative_l2_error": relative_l2_error(run(sessions[CONVSWAP], {"x": few})[0], truth),
+        "relative_l2_error": relative_l2_error(run(sessions[ours], {"x": few})[0], truth),
     }
 
 

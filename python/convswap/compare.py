@@ -21,7 +21,6 @@ from convswap.floor import floor_ms
 from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.measure import RUNS, Times, measure
 from convswap.sessions import (
-    CONVSWAP,
     DEFAULT,
     STOP_SPINNING,
     BoundRun,
@@ -30,6 +29,7 @@ from convswap.sessions import (
     numeric_arrays,
     on_device,
     other_sides,
+    our_side,
     run,
 )
 from convswap.subject import CLASSES, open_subject, source_of
@@ -98,7 +98,8 @@ def compare(
     source = source_of(subject, images, batch, chosen)
     swapping = swap(subject.model, algorithm=algorithm, precision=precision)
     swapped = ir.to_proto(swapping.model)
-    sides = (DEFAULT, CONVSWAP, *other_sides(chosen, against))
+    ours = our_side(chosen, precision)
+    sides = (DEFAULT, ours, *other_sides(chosen, against))
 
     report("loading both sides")
     sessions = {side: make_session(swapped if side.ours else subject.model, side, chosen) for side in sides}
@@ -133,6 +134,7 @@ def compare(
             "against": against,
             "device": chosen.name,
             "session": {STOP_SPINNING: "1"} if chosen.name == "cpu" else {},
+            "convswap_provider": dict(ours.provider_options),
         },
         environment=environment(chosen),
         images=source.images,
@@ -148,7 +150,7 @@ def compare(
             )
             for side in sides
         },
-        top1_agreement=float(np.mean(classes[DEFAULT] == classes[CONVSWAP])),
+        top1_agreement=float(np.mean(classes[DEFAULT] == classes[ours])),
         swapped=len(swapping.swapped),
         left=swapping.left,
         layers=tuple(rows),

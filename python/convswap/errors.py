@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 NO_ONNXRUNTIME = (
     "onnxruntime is not installed; pip install onnxruntime-gpu[cuda,cudnn] on a machine with an NVIDIA card, "
     "onnxruntime on any other"

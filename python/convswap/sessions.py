@@ -44,6 +44,8 @@ class Side:
 
 DEFAULT = Side("default")
 CONVSWAP = Side("convswap", ours=True)
+# In precision ieee the ops around the Convs must not round to TF32 either, which the provider does by itself.
+CONVSWAP_IEEE = Side("convswap", ours=True, provider_options={"use_tf32": "0"})
 # What the CUDA provider can be told about Conv, one option at a time.
 OTHERS = (
     Side("heuristic", provider_options={"cudnn_conv_algo_search": "HEURISTIC"}),
@@ -58,6 +60,11 @@ def other_sides(device: Device, against: str) -> tuple[Side, ...]:
     The CPU provider has no options for Conv, so there are none on the CPU.
     """
     return OTHERS if against == "all" and device.name == "cuda" else ()
+
+
+def our_side(device: Device, precision: str) -> Side:
+    """Return our side for `precision` on `device`."""
+    return CONVSWAP_IEEE if precision == "ieee" and device.name == "cuda" else CONVSWAP
 
 
 def make_session(

@@ -16,9 +16,9 @@ DeviceGuard::~DeviceGuard() {
   if (changed_) static_cast<void>(cudaSetDevice(former_));
 }
 
-void allow_shared_memory(const void* kernel, size_t bytes) {
-  CONVSWAP_CHECK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(bytes)));
+void allow_shared_memory(const void* kernel, int bytes_per_block) {
+  CONVSWAP_CHECK_CUDA(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_per_block));
 }
 
 int resident_blocks(const void* kernel, int threads, size_t shared_bytes) {
