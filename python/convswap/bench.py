@@ -25,7 +25,7 @@ from convswap.floor import floor_ms
 from convswap.layers import ConvLayer
 from convswap.measure import measure
 from convswap.report import error, milliseconds, plain_table, times_faster, versions_line
-from convswap.sessions import DEFAULT, BoundRun, make_session, on_device, other_sides, run
+from convswap.sessions import DEFAULT, BoundRun, make_session, on_device, other_sides, our_side, run
 from convswap.suites import SUITES, SuiteLayer
 from convswap.swap import DEFAULT_PRECISION, DOMAIN, DOMAIN_VERSION, PRECISIONS
 from convswap.truth_ops import reference_conv
