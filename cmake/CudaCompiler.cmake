@@ -2,11 +2,11 @@
 #
 # CONVSWAP_CUDA: ON, OFF, or AUTO (build them where nvcc is). Afterwards it is TRUE or FALSE, and
 # CONVSWAP_NO_CUDA_REASON says in one line why not and what to do.
-# CONVSWAP_CUDA_ARCHITECTURES: compute capabilities without the dot ("90", "80;90"), also from the environment;
-# by default those of this machine's cards, and with no card every one from 75 to 120.
+# CONVSWAP_CUDA_ARCHITECTURES: compute capabilities without the dot ("90", "80;90"), else the environment variable
+# of that name; by default those of this machine's cards, and with no card every one from 75 to 120.
 
 set(CONVSWAP_CUDA AUTO CACHE STRING "Build the CUDA kernels: ON, OFF or AUTO")
-set(CONVSWAP_CUDA_ARCHITECTURES "$ENV{CONVSWAP_CUDA_ARCHITECTURES}" CACHE STRING "Cards to build for")
+set(CONVSWAP_CUDA_ARCHITECTURES "" CACHE STRING "Cards to build for")
 set(CONVSWAP_NO_CUDA_REASON "")
 
 function(cards_of_this_machine result)
@@ -22,9 +22,17 @@ function(cards_of_this_machine result)
 endfunction()
 
 if(CONVSWAP_CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    # An earlier configuration that found none would keep this one from looking.
+    unset(CMAKE_CUDA_COMPILER CACHE)
+  endif()
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
+    if(NOT CONVSWAP_CUDA_ARCHITECTURES)
+      # Not kept in the cache, so that the next build may ask for others.
+      set(CONVSWAP_CUDA_ARCHITECTURES "$ENV{CONVSWAP_CUDA_ARCHITECTURES}")
+    endif()
     if(NOT CONVSWAP_CUDA_ARCHITECTURES)
       cards_of_this_machine(CONVSWAP_CUDA_ARCHITECTURES)
     endif()
@@ -38,12 +46,12 @@ if(CONVSWAP_CUDA)
     set(CONVSWAP_CUDA TRUE)
   elseif(CONVSWAP_CUDA STREQUAL "AUTO")
     set(CONVSWAP_NO_CUDA_REASON "built without CUDA kernels: nvcc was not found when convswap was built; \
-install the CUDA toolkit or NVIDIA's compiler packages from PyPI (nvidia-cuda-nvcc, nvidia-nvvm, \
-nvidia-cuda-crt, nvidia-cuda-runtime) and build again")
+run make NVCC=pypi (NVIDIA's compiler from PyPI), or install the CUDA toolkit and build again")
     message(WARNING "convswap is ${CONVSWAP_NO_CUDA_REASON}")
     set(CONVSWAP_CUDA FALSE)
   else()
-    message(FATAL_ERROR "CONVSWAP_CUDA is ${CONVSWAP_CUDA} and nvcc was not found; install the CUDA toolkit")
+    message(FATAL_ERROR "CONVSWAP_CUDA is ${CONVSWAP_CUDA} and nvcc was not found; install the CUDA toolkit "
+      "or set CUDACXX to the path of nvcc")
   endif()
 else()
   set(CONVSWAP_NO_CUDA_REASON "built without CUDA kernels: CONVSWAP_CUDA was OFF")

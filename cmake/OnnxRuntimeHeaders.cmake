@@ -10,7 +10,11 @@ set(wheel_requirement "amd-quark==0.13")
 set(wheel_sha256 3b3e58a4cbbcff20d27815b641aa4de4d698efde3c782306cb4a6a05bcf55c8c)
 set(release https://github.com/microsoft/onnxruntime/releases/download/v1.17.0/onnxruntime-linux-x64-1.17.0.tgz)
 
-set(ONNXRUNTIME_INCLUDE_DIR "$ENV{ONNXRUNTIME_INCLUDE_DIR}" CACHE PATH "The folder of ${header}")
+set(ONNXRUNTIME_INCLUDE_DIR "" CACHE PATH "The folder of ${header}")
+if(NOT ONNXRUNTIME_INCLUDE_DIR)
+  # Not kept in the cache, so that a mistake in it can be mended.
+  set(ONNXRUNTIME_INCLUDE_DIR "$ENV{ONNXRUNTIME_INCLUDE_DIR}")
+endif()
 set(fetched "${CMAKE_CURRENT_BINARY_DIR}/onnxruntime-headers")
 
 function(fetch_headers_from_wheel)

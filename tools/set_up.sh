@@ -1,47 +1,58 @@
 #!/bin/sh
-# What the Makefile does before convswap can run; each failure is one line that says what to do.
+# What the Makefile does before convswap can run. Each failure is one line that says what to do.
 #
 #   set_up.sh packages   makes .venv and installs into it what convswap needs to be built, run and tested
 #   set_up.sh lint       installs the checkers into .venv
 #   set_up.sh build      compiles what changed and installs convswap
 #
-# The Makefile passes PYTHON, PYTHON_ENV (venv or system) and NVCC (auto, pypi, none or a path).
+# The Makefile passes PYTHON, PYTHON_ENV and NVCC, and says what they mean.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-log=build/set_up.log
 mkdir -p build
+log=build/set_up.log
 
 fail() {
   echo "convswap: $*" >&2
   exit 1
 }
 
-# The driver's newest CUDA version, such as 13.0; nothing where there is no card.
+# The newest CUDA version that the driver takes, such as 13.0; nothing where there is no card.
 cuda_of_driver() {
   nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || return 0
   nvidia-smi | sed -n 's/.*CUDA[A-Z ]* Version *: *\([0-9]*\.[0-9]*\).*/\1/p' | head -n 1
 }
 
 check_python() {
-  command -v "$PYTHON" >/dev/null || fail "$PYTHON was not found; install python3 (3.11 or newer) and python3-venv"
+  command -v "$PYTHON" >"$log" || fail "$PYTHON was not found; install Python 3.11 or newer and its venv module"
   "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "$("$PYTHON" --version) is too old;" \
-    "install Python 3.11 or newer, and name it if it is not python3: make PYTHON=python3.12"
+    "install Python 3.11 or newer, and name it if it is not python3, as in: make PYTHON=python3.12"
 }
 
 check_compiler() {
   compiler=${CXX:-g++}
-  command -v "$compiler" >/dev/null || fail "$compiler was not found; install g++ 11 or newer"
-  major=$("$compiler" -dumpversion | cut -d. -f1)
-  # Only g++ counts this way; another compiler that CXX names must show itself able.
+  command -v "$compiler" >"$log" || fail "$compiler was not found; install g++ 11 or newer"
   case $("$compiler" --version | head -n 1) in
-    *g++*) [ "$major" -ge 11 ] || fail "g++ $major is too old; install g++ 11 or newer, or name one: make CXX=g++-12" ;;
+    *g++*) ;;
+    # Other compilers count their versions differently; CMake tells whether they know C++20.
+    *) return ;;
   esac
+  version=$("$compiler" -dumpversion)
+  [ "${version%%.*}" -ge 11 ] || fail "$compiler is version $version; install g++ 11 or newer, and name it if" \
+    "it is not g++, as in: make CXX=g++-12"
 }
 
-# A list of pyproject.toml, such as build-system.requires, as arguments for pip.
+make_environment() {
+  [ -x .venv/bin/pip ] && return
+  "$PYTHON" -c 'import ensurepip, venv' 2>"$log" || fail "$PYTHON cannot make a virtual environment;" \
+    "install its venv module (Debian: apt install python3-venv)"
+  "$PYTHON" -m venv .venv >"$log" 2>&1 || fail "$PYTHON cannot make .venv: $(tail -n 1 "$log")"
+}
+
+# The requirements in lists of pyproject.toml, one a line: build, run, or the name of an extra.
 requirements() {
   "$python" - "$@" <<'END'
-import sys, tomllib
+import sys
+import tomllib
 
 with open("pyproject.toml", "rb") as file:
     metadata = tomllib.load(file)
@@ -51,21 +62,13 @@ print("\n".join(requirement for name in sys.argv[1:] for requirement in lists[na
 END
 }
 
-# Reads requirements, one a line; the arguments are options of pip.
+# Installs the requirements on standard input. What they are for comes first, then options of pip.
 install() {
   what=$1
   shift
   cat >build/requirements.txt
-  "$python" -m pip install --quiet --disable-pip-version-check --retries 2 "$@" \
-    --requirement build/requirements.txt >"$log" 2>&1 ||
-    fail "pip could not install $what ($(grep ^ERROR "$log" | tail -n 1)); is there a network? The log is $log"
-}
-
-make_environment() {
-  [ -x .venv/bin/python ] && return
-  "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || fail "$PYTHON cannot make virtual environments;" \
-    "install python3-venv (Debian: apt install python3-venv)"
-  "$PYTHON" -m venv .venv >"$log" 2>&1 || fail "$PYTHON -m venv .venv failed: $(tail -n 1 "$log")"
+  "$python" -m pip install --quiet --retries 2 "$@" --requirement build/requirements.txt >"$log" 2>&1 ||
+    fail "pip could not install $what; is the network there? pip says: $(grep -i '^error' "$log" | tail -n 1)"
 }
 
 install_packages() {
@@ -74,39 +77,97 @@ install_packages() {
   make_environment
   cuda=$(cuda_of_driver)
   case $cuda in
-    "") onnxruntime=onnxruntime extra=cpu ;;
-    # The last onnxruntime-gpu for CUDA 12, whose libraries have other names on PyPI.
-    12.*) onnxruntime=onnxruntime-gpu extra=cuda12 ;;
-    *) onnxruntime=onnxruntime-gpu extra=cuda ;;
+    "") extra=cpu other=onnxruntime-gpu ;;
+    12.*) extra=cuda12 other=onnxruntime ;;
+    *) extra=cuda other=onnxruntime ;;
   esac
-  # Both packages hold the same module, and the one installed last would half replace the other.
-  for other in onnxruntime onnxruntime-gpu; do
-    [ $other = $onnxruntime ] || "$python" -m pip uninstall --quiet --yes $other >"$log" 2>&1
-  done
-  echo "Installing $onnxruntime and what else convswap needs into .venv${cuda:+ (CUDA's libraries are about 2 GB)}"
-  { requirements build run test $extra && printf 'cmake>=3.25\nninja\n'; } | install "$onnxruntime and the rest"
+  # Both packages hold the same module: whichever came last would half replace the other.
+  "$python" -m pip uninstall --quiet --yes "$other" >"$log" 2>&1
+  echo "Installing packages into .venv${cuda:+, CUDA libraries of about 2 GB among them}"
+  { requirements build run test "$extra" && printf 'cmake>=3.25\nninja\n'; } | install "convswap's packages"
 }
 
 check_packages() {
+  check_python
+  check_compiler
   for module in numpy onnx onnx_ir onnxscript onnxruntime rich scikit_build_core pybind11; do
-    "$python" -c "import $module" 2>/dev/null || fail "PYTHON_ENV=system, and $python cannot import $module;" \
-      "install it there, or leave PYTHON_ENV out to have everything put into .venv"
+    "$python" -c "import $module" 2>"$log" || fail "$python cannot import $module; install it there," \
+      "or leave out PYTHON_ENV=system to have everything installed into .venv"
   done
 }
 
-# NVIDIA's compiler from PyPI, in a folder of its own: onnxruntime-gpu brings a newer runtime than nvcc may need.
+# Puts NVIDIA's compiler into a folder of its own: .venv may hold a CUDA runtime newer than the driver.
 install_nvcc() {
   cuda=$(cuda_of_driver)
   cuda=${cuda:-13.0}
-  folder=$PWD/build/cuda-$cuda
-  if ! [ -x "$folder/bin/nvcc" ]; then
-    [ "${cuda%%.*}" -ge 13 ] || return
-    echo "Installing NVIDIA's compiler for CUDA $cuda from PyPI"
-    printf '%s\n' "nvidia-cuda-nvcc==$cuda.*" "nvidia-nvvm==$cuda.*" "nvidia-cuda-crt==$cuda.*" \
-      "nvidia-cuda-runtime==$cuda.*" "nvidia-cuda-cccl==${cuda%%.*}.*" |
-      install "NVIDIA's compiler" --no-deps --upgrade --target "$folder/packages"
-    # The layout and names that nvcc and CMake look for.
-    ln -sfn packages/nvidia/cu* "$folder"/
+  major=${cuda%.*}
+  if [ "$major" -lt 13 ]; then
+    echo "The driver takes CUDA $cuda, and PyPI has nvcc from CUDA 13 on: install the CUDA $cuda toolkit or a" \
+      "newer driver, and run make again"
+    return
   fi
-  export CUDACXX="$folder/bin/nvcc"
+  packages=$PWD/build/cuda-$cuda
+  toolkit=$packages/nvidia/cu$major
+  if ! [ -e "$toolkit/lib64" ]; then
+    echo "Installing NVIDIA's compiler for CUDA $cuda into build"
+    printf "%s>=$major,<$major.$((${cuda#*.} + 1))\n" \
+      nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime >build/nvcc.txt
+    echo "nvidia-cuda-cccl==$major.*" >>build/nvcc.txt
+    install "NVIDIA's compiler" --no-deps --upgrade --target "$packages" <build/nvcc.txt
+    # The packages leave out two names of the toolkit that nvcc and CMake look for.
+    ln -sf "libcudart.so.$major" "$toolkit/lib/libcudart.so"
+    ln -sfn lib "$toolkit/lib64"
+  fi
+  CUDACXX=$toolkit/bin/nvcc
 }
+
+choose_nvcc() {
+  CONVSWAP_CUDA=AUTO
+  case $NVCC in
+    auto)
+      if [ -z "$CUDACXX" ]; then
+        CUDACXX=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)
+        [ -n "$CUDACXX" ] || [ -z "$(cuda_of_driver)" ] || install_nvcc
+      fi
+      ;;
+    pypi) install_nvcc ;;
+    none) CONVSWAP_CUDA=OFF ;;
+    *) CUDACXX=$NVCC ;;
+  esac
+  # With no card to ask, one generation: each takes a minute or more to compile for.
+  [ -n "$(cuda_of_driver)" ] || CONVSWAP_CUDA_ARCHITECTURES=${CONVSWAP_CUDA_ARCHITECTURES:-90}
+}
+
+# What CMake gave as the reason of its first error, in one line.
+reason_of_cmake() {
+  awk '/CMake Error at/ { found = 1; next } found && NF == 0 && text { exit } found && NF { $1 = $1; text = text " " $0 }
+    END { print text }' "$log"
+}
+
+build() {
+  CUDACXX=${CUDACXX:-}
+  choose_nvcc
+  export CUDACXX CONVSWAP_CUDA_ARCHITECTURES SKBUILD_CMAKE_DEFINE="CONVSWAP_CUDA=$CONVSWAP_CUDA"
+  # CMake keeps the compiler and the paths that it found first.
+  choices="$python $CUDACXX $CONVSWAP_CUDA ${CXX:-}"
+  [ "$choices" = "$(cat build/choices 2>"$log")" ] || rm -rf build/cp3*
+  echo "$choices" >build/choices
+  echo "Building convswap"
+  if ! "$python" -m pip install --quiet --no-build-isolation --no-deps --force-reinstall . >"$log" 2>&1; then
+    reason=$(reason_of_cmake)
+    [ -n "$reason" ] && fail "the build failed:$reason"
+    tail -n 40 "$log" >&2
+    fail "the build failed; the whole log is $log"
+  fi
+  "$python" -c 'from convswap import _native as n; print("convswap is", n.no_cuda_reason or
+    f"built with CUDA kernels for compute capability {n.architectures}")'
+}
+
+python=.venv/bin/python
+[ "$PYTHON_ENV" = system ] && python=$PYTHON
+case $1-$PYTHON_ENV in
+  packages-system) check_packages ;;
+  packages-*) install_packages ;;
+  lint-venv) requirements lint | install "the checkers" ;;
+  build-*) build ;;
+esac

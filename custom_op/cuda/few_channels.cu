@@ -12,8 +12,8 @@
 //
 // (c', h') is the next channel, or of a single channel a row further down. A thread's two operands then lie in
 // two neighbouring registers, where the 16-byte loads have put them: the inner loop is loads and tensor-core
-// instructions and nothing else. Four neighbouring outputs end up in one thread and are stored 16 bytes at a
-// time. Columns of a strided convolution are staged by their remainder, which makes each remainder a filter
+// instructions and nothing else. Four neighbouring outputs end up in one thread, and go out 16 bytes at a time
+// where rows are aligned, else through shared memory in runs of 32. Columns of a strided convolution are staged by their remainder, which makes each remainder a filter
 // row of its own with unit stride.
 //
 // Data flow: persistent blocks; the weights are rounded and laid out once per block; the raw input of the next
@@ -125,10 +125,7 @@ class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device)
       : problem_(problem), device_(device), filter_rows_(problem) {
-    // Rows of a plane whose start alternates between aligned and half aligned: quads that start two columns
-    // early in every other row are all aligned.
-    shifts_rows_ = problem.output[2] % 4 == 2 && problem.output[1] % 2 == 0;
-    quads_per_row_ = ceil_divide(problem.output[2] + (shifts_rows_ ? 2 : 0), kQuad);
+    quads_per_row_ = ceil_divide(problem.output[2], kQuad);
   }
 
   // The cheapest tiling that fits; empty where none does.
@@ -146,9 +143,7 @@ class Tiler {
   }
 
   const FilterRows& filter_rows() const { return filter_rows_; }
-  bool shifts_rows() const { return shifts_rows_; }
   int quads_per_row() const { return quads_per_row_; }
-  int slack() const { return shifts_rows_ ? kQuad : 0; }
 
  private:
   void try_quads(const Instance& instance, int warps, int blocks, int splits, Tiling& best) const {
@@ -189,7 +184,7 @@ class Tiler {
         (tiling.rows - 1) * problem_.stride[1] + (problem_.filter[1] - 1) * problem_.dilation[1] + 1;
     // Whole quads read up to taps + 3 columns, in pieces of two.
     const int beyond = std::max((tiling.instance.taps + 4) / 2 * 2 - kQuad, filter_rows_.reach);
-    tiling.columns = slack() + ceil_divide(tiling.quads * kQuad + beyond, 4) * 4;
+    tiling.columns = ceil_divide(tiling.quads * kQuad + beyond, 4) * 4;
     tiling.line_words = 2 * tiling.columns + 4;  // 4 modulo 8, see quad_of_column
     tiling.raw_rows = static_cast<int>(std::min<int64_t>(raw_rows, 1 << 20));
     const int64_t raw_columns = tiling.columns * problem_.stride[2];
@@ -205,7 +200,8 @@ class Tiler {
     const int64_t weight_words =
         128ll * tiling.filter_blocks * filter_rows_.steps() * tiling.instance.taps * tiling.instance.tiles;
     tiling.shared_bytes = filter_rows_.steps() * kPairsPerStep * static_cast<int64_t>(sizeof(FilterPair)) +
-                          4 * (weight_words + tiling.images * filter_rows_.planes * tiling.plane_words + tiling.raw_words) +
+                          4 * (weight_words + tiling.images * filter_rows_.planes * tiling.plane_words +
+                               tiling.raw_words + tiling.warps * kStagedWords) +
                           tiling.images * filter_rows_.planes * lines * static_cast<int64_t>(sizeof(LineSource));
     if (tiling.shared_bytes > device_.shared_memory_per_block) return false;
     tiling.cost = cost(tiling);
@@ -216,7 +212,7 @@ class Tiler {
   double cost(const Tiling& tiling) const {
     const int tiles = tiling.instance.tiles;
     const double multiply = filter_rows_.steps() * (tiling.instance.taps * tiles * 12.0 + 20.0);
-    const double store = 64.0 * tiles + 60;
+    const double store = (problem_.output[2] % kQuad == 0 ? 60.0 : 160.0) * tiles + 100;
     const int units = ceil_divide(int64_t{tiling.images} * tiling.rows * tiling.quads, kQuadsPerUnit);
     const int rounds = ceil_divide(int64_t{units} * tiling.filter_blocks, tiling.warps);
     const double staging = tiling.images * filter_rows_.planes * tiling.plane_words / 128.0 * 12.0;
@@ -235,15 +231,10 @@ class Tiler {
   const ConvProblem& problem_;
   const Device& device_;
   FilterRows filter_rows_;
-  bool shifts_rows_ = false;
   int quads_per_row_ = 0;
 };
 
-int widest_aligned(int64_t words) { return words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1; }
-
-int widest_aligned(const void* pointer) {
-  return widest_aligned(static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer) / sizeof(float)));
-}
+bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 class FewChannelsPlan final : public Plan {
  public:
@@ -270,8 +261,8 @@ class FewChannelsPlan final : public Plan {
     arguments.w = static_cast<const float*>(tensors.w);
     arguments.b = static_cast<const float*>(tensors.b);
     arguments.y = static_cast<float*>(tensors.y);
-    arguments.copies_16_bytes = widest_aligned(tensors.x) == 4;
-    arguments.store_words = std::min(arguments.store_words, widest_aligned(tensors.y));
+    arguments.copies_16_bytes = is_aligned(tensors.x);
+    arguments.stores_quads = arguments.stores_quads && is_aligned(tensors.y);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
     launch(tiling_.instance.kernel, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes),
@@ -332,7 +323,6 @@ class FewChannelsPlan final : public Plan {
     to.planes = rows.planes;
     to.phases = rows.phases;
     to.columns = tiling_.columns;
-    to.slack = tiler.slack();
     to.line_words = tiling_.line_words;
     to.plane_words = static_cast<int>(tiling_.plane_words);
     to.column_pairs = FastDivisor(tiling_.columns / 2);
@@ -345,8 +335,7 @@ class FewChannelsPlan final : public Plan {
     to.filter_blocks = tiling_.filter_blocks;
     to.filter_splits = tiling_.filter_splits;
     to.filter_block_divisor = FastDivisor(tiling_.filter_blocks);
-    to.store_words = tiler.shifts_rows() ? 4 : widest_aligned(problem.output[2]);
-    to.shifts_rows = tiler.shifts_rows();
+    to.stores_quads = problem.output[2] % kQuad == 0;
   }
 
   int device_;

@@ -14,6 +14,10 @@ constexpr int kFewChannelsMostThreads = 512;
 constexpr int kQuad = 4;           // neighbouring output columns that one thread computes together
 constexpr int kQuadsPerUnit = 16;  // the work of a warp at a time: two quads per thread, 64 pixels
 constexpr int kPairsPerStep = 4;   // pairs of filter rows in one tensor-core multiplication, 8 deep
+// Results of 8 filters at 64 pixels on their way through shared memory. The gap puts the 16-byte stores of a
+// quarter-warp, two filters and four quads, into different banks.
+constexpr int kStagedPitch = kQuad * kQuadsPerUnit + 8;
+constexpr int kStagedWords = 8 * kStagedPitch;  // of one warp
 
 struct FewChannelsArguments {
   const float* x;
@@ -43,7 +47,6 @@ struct FewChannelsArguments {
   int row_distance;
   int planes;  // per image
   int phases, columns;
-  int slack;  // columns before the tile's first, which shifted quads read
   int line_words, plane_words, raw_words;
   FastDivisor column_pairs, lines_per_plane, planes_divisor, phases_divisor;
 
@@ -53,8 +56,7 @@ struct FewChannelsArguments {
   int filter_splits;  // blocks of the grid that share the filters of a group
   FastDivisor filter_block_divisor;
   bool copies_16_bytes;  // x is aligned to them
-  int store_words;       // 4, 2 or 1: the widest aligned store
-  bool shifts_rows;      // quads start where the output is aligned, not where the row starts
+  bool stores_quads;     // whole quads are aligned to 16 bytes in y
 };
 
 // Where the pixels of a line come from: its first column's words in the raw copy; below zero for zeros.
@@ -91,7 +93,7 @@ struct InputWindow {
 
   __device__ InputWindow(const FewChannelsArguments& problem, const Tile& tile) {
     first_row = tile.first_row * problem.stride_height - problem.pad_height;
-    first_column = (tile.first_column - problem.slack) * problem.stride_width - problem.pad_width;
+    first_column = tile.first_column * problem.stride_width - problem.pad_width;
     begin_column = max(0, first_column);
     end_column = min(problem.input_width, first_column + problem.raw_columns);
   }
@@ -237,7 +239,7 @@ __device__ inline FilterPair filter_pair(const FewChannelsArguments& problem, in
   }
   result.offset = plane * problem.plane_words +
                   (r * problem.dilation_height * problem.phases + phase) * problem.line_words +
-                  2 * (problem.slack + column);
+                  2 * column;
   return result;
 }
 
@@ -267,27 +269,24 @@ __device__ inline void stage_weights(const FewChannelsArguments& problem, const 
   }
 }
 
-// A quad of neighbouring output columns: where it reads, and where and how much it writes.
+// A quad of neighbouring output columns.
 struct Quad {
   int word;     // of its first pixel in the paired input
   int offset;   // of its first column in the output, from the tile's first image and filter 0
-  int span;     // the columns of the quad that are inside the output: begin + 8 * end, 0 for none
-  static constexpr int kWhole = 8 * kQuad;
+  int columns;  // how many of the four are inside the output
 
   __device__ Quad(const FewChannelsArguments& problem, const Tile& tile, int index, int quads) {
     const unsigned clamped = min(index, quads - 1);
     const int image = problem.quads_per_image.quotient(clamped);
     const unsigned within = clamped - image * problem.quads_per_image.divisor;
     const int row = problem.quads_per_row.quotient(within);
-    const int p = tile.first_row + row;
-    const int shift = problem.shifts_rows ? p * problem.output_width & 3 : 0;
-    const int column = (within - row * problem.quads_per_row.divisor) * kQuad - shift;
+    const int column = (within - row * problem.quads_per_row.divisor) * kQuad;
     const int q = tile.first_column + column;
     word = image * problem.planes * problem.plane_words +
            row * problem.stride_height * problem.phases * problem.line_words + 2 * column;
-    offset = (image * problem.out_channels * problem.output_height + p) * problem.output_width + q;
-    const int end = min(kQuad, problem.output_width - q);
-    span = index < quads && end > 0 ? max(0, -q) + 8 * end : 0;
+    offset = (image * problem.out_channels * problem.output_height + tile.first_row + row) *
+                 problem.output_width + q;
+    columns = index < quads ? min(kQuad, problem.output_width - q) : 0;
   }
 };
 
@@ -367,60 +366,81 @@ struct Unit {
     }
   }
 
-  // A lane holds the filters g and g + 8 of each tile, at the quads of columns 2t and 2t + 1. `y` is filter 0
-  // of the block in the tile's first image, `filters` how many there are.
+  // Writes the sums, with their bias, of `filters` filters; `y` is the first of them in the tile's first image.
   __device__ void store(const FewChannelsArguments& problem, const Quad (&quads)[2], float* y, const float* bias,
-                        int filters) const {
-    const int lane = threadIdx.x % 32;
+                        int filters, float* staged) const {
     const long long plane = static_cast<long long>(problem.output_height) * problem.output_width;
-    int offsets[2][2], spans[2][2];
-#pragma unroll
-    for (int set = 0; set < 2; ++set) {
-#pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        const int owner = (lane % 4 * 2 + column) * 4;
-        offsets[set][column] = __shfl_sync(0xffffffff, quads[set].offset, owner);
-        spans[set][column] = __shfl_sync(0xffffffff, quads[set].span, owner);
-      }
-    }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int filter = tile * 16 + half * 8 + lane / 4;
-        if (filter >= filters) continue;
-        const float b = bias == nullptr ? 0.0f : bias[filter];
-        float* target = y + filter * plane;
-#pragma unroll
-        for (int set = 0; set < 2; ++set) {
-#pragma unroll
-          for (int column = 0; column < 2; ++column) {
-            const int j = half * 2 + column;
-            store_quad(problem, target + offsets[set][column], spans[set][column],
-                       {sums[set][0][tile][j] + b, sums[set][1][tile][j] + b, sums[set][2][tile][j] + b,
-                        sums[set][3][tile][j] + b});
-          }
+        const int first = tile * 16 + half * 8;
+        if (first >= filters) return;
+        const int own = first + threadIdx.x % 32 / 4;
+        const float b = bias == nullptr || own >= filters ? 0.0f : bias[own];
+        if (problem.stores_quads) {
+          store_quads(quads, y + own * plane, tile, half, b, own < filters);
+        } else {
+          store_staged(quads, y + first * plane, plane, tile, half, b, min(8, filters - first), staged);
         }
       }
     }
   }
 
-  static __device__ void store_quad(const FewChannelsArguments& problem, float* target, int span,
-                                    const float (&values)[kQuad]) {
-    if (span == Quad::kWhole && problem.store_words == 4) {
-      *reinterpret_cast<float4*>(target) = make_float4(values[0], values[1], values[2], values[3]);
-      return;
-    }
-    const int begin = span & 7;
-    const int end = span >> 3;
-    if (problem.store_words >= 2) {
-      if (begin == 0 && end >= 2) *reinterpret_cast<float2*>(target) = make_float2(values[0], values[1]);
-      if (begin <= 2 && end == 4) *reinterpret_cast<float2*>(target + 2) = make_float2(values[2], values[3]);
-      return;
-    }
+ private:
+  // A lane holds filter g of each half tile, at the quads of columns 2t and 2t + 1.
+  __device__ float4 quad_values(int set, int tile, int half, int column, float b) const {
+    const int j = half * 2 + column;
+    return make_float4(sums[set][0][tile][j] + b, sums[set][1][tile][j] + b, sums[set][2][tile][j] + b,
+                       sums[set][3][tile][j] + b);
+  }
+
+  // Straight from the registers, where rows are whole aligned quads.
+  __device__ void store_quads(const Quad (&quads)[2], float* y, int tile, int half, float b, bool valid) const {
 #pragma unroll
-    for (int i = 0; i < kQuad; ++i) {
-      if (i >= begin && i < end) target[i] = values[i];
+    for (int set = 0; set < 2; ++set) {
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+        const int owner = (threadIdx.x % 4 * 2 + column) * 4;
+        const int offset = __shfl_sync(0xffffffff, quads[set].offset, owner);
+        const int columns = __shfl_sync(0xffffffff, quads[set].columns, owner);
+        if (valid && columns == kQuad) {
+          *reinterpret_cast<float4*>(y + offset) = quad_values(set, tile, half, column, b);
+        }
+      }
+    }
+  }
+
+  // Through shared memory, so that a warp stores 32 neighbouring pixels whatever their alignment: a row of odd
+  // width would otherwise go out in single words, each a write of a part of a sector.
+  __device__ void store_staged(const Quad (&quads)[2], float* y, long long plane, int tile, int half, float b,
+                               int filters, float* staged) const {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll
+    for (int set = 0; set < 2; ++set) {
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+        const int quad = set * 8 + quad_of_column(lane % 4 * 2 + column);
+        *reinterpret_cast<float4*>(staged + lane / 4 * kStagedPitch + quad * kQuad) =
+            quad_values(set, tile, half, column, b);
+      }
+    }
+    __syncwarp();
+    float* target[2];
+    bool inside[2];
+#pragma unroll
+    for (int set = 0; set < 2; ++set) {
+      const int owner = quad_of_column(lane / 4) * 4;
+      target[set] = y + __shfl_sync(0xffffffff, quads[set].offset, owner) + lane % 4;
+      inside[set] = lane % 4 < __shfl_sync(0xffffffff, quads[set].columns, owner);
+    }
+    for (int filter = 0; filter < filters; ++filter) {
+#pragma unroll
+      for (int set = 0; set < 2; ++set) {
+        if (inside[set]) *target[set] = staged[filter * kStagedPitch + set * 32 + lane];
+        target[set] += plane;
+      }
     }
   }
 };
@@ -428,8 +448,8 @@ struct Unit {
 }  // namespace few_channels
 
 // Persistent blocks: grid.x shares the tiles, grid.y the groups and, where the weights of a group do not fit,
-// parts of its filters. Shared memory: filter pairs, weights, line sources, paired input, raw input of the next
-// tile.
+// parts of its filters. Shared memory: filter pairs, weights, paired input, raw input of the next tile, staged
+// results, line sources.
 template <int kTaps, int kTiles, bool kRagged>
 __global__ void __launch_bounds__(kFewChannelsMostThreads, 1)
     few_channels_kernel(const FewChannelsArguments problem) {
@@ -444,7 +464,8 @@ __global__ void __launch_bounds__(kFewChannelsMostThreads, 1)
   unsigned* weights = reinterpret_cast<unsigned*>(pairs + pair_slots);
   unsigned* paired = weights + problem.filter_blocks * block_words;
   float* raw = reinterpret_cast<float*>(paired + paired_words);
-  LineSource* sources = reinterpret_cast<LineSource*>(raw + problem.raw_words);
+  float* staged = raw + problem.raw_words;
+  LineSource* sources = reinterpret_cast<LineSource*>(staged + blockDim.x / 32 * kStagedWords);
 
   const int group = blockIdx.y / problem.filter_splits;
   const int first_filter = blockIdx.y % problem.filter_splits * problem.filter_blocks * kTiles * 16;
@@ -489,7 +510,7 @@ __global__ void __launch_bounds__(kFewChannelsMostThreads, 1)
       float* y = problem.y + (static_cast<long long>(tile.n) * problem.out_channels + k) *
                                  problem.output_height * problem.output_width;
       unit.store(problem, set, y, problem.b == nullptr ? nullptr : problem.b + k,
-                 problem.filters_per_group - block_filter);
+                 problem.filters_per_group - block_filter, staged + threadIdx.x / 32 * kStagedWords);
     }
   }
 #endif

@@ -1,0 +1,66 @@
+# make            sets everything up: a virtual environment in .venv, the packages, the build
+# make compare    does so and compares a course network before and after the swap
+# make test       ... and runs every test
+# make lint       ... and checks the style of every source file
+# make clean      removes all that these have made
+#
+# It needs Linux x86-64, Python 3.11 or newer with its venv module, g++ 11 or newer, and make. Variables:
+#   PYTHON=python3.12     the Python to take
+#   PYTHON_ENV=system     no .venv and no network: PYTHON has the packages already, and convswap goes there too
+#   NVCC=auto             nvcc from PATH or /usr/local/cuda; for a card without either, from PyPI. Also: a path;
+#                         pypi, always from PyPI; none, no CUDA kernels
+#   CONVSWAP_CUDA_ARCHITECTURES=80;90    the cards to build for, if not those of this machine
+
+PYTHON ?= python3
+PYTHON_ENV ?= venv
+NVCC ?= auto
+export PYTHON PYTHON_ENV NVCC CONVSWAP_CUDA_ARCHITECTURES
+
+ifeq ($(PYTHON_ENV),system)
+python := $(PYTHON)
+stamps := build/system
+else
+python := .venv/bin/python
+stamps := .venv/stamps
+endif
+
+options := $(PYTHON) $(NVCC) $(CONVSWAP_CUDA_ARCHITECTURES)
+# Folders too: their times change when a file goes.
+sources := $(shell find custom_op cmake python models export -not -path '*__pycache__*') CMakeLists.txt pyproject.toml
+c_sources := $(shell find custom_op python/bindings examples -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+
+.PHONY: all compare test lint clean changed_options
+.DELETE_ON_ERROR:
+
+all: $(stamps)/build
+
+compare: all
+	$(python) -m convswap.cli compare ece408-2019fa
+
+test: all
+	$(python) -m pytest
+
+lint: all $(stamps)/lint
+	.venv/bin/clang-format --dry-run -Werror $(c_sources)
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy --package convswap
+
+clean:
+	rm -rf .venv build
+
+$(stamps)/packages: pyproject.toml
+	@sh tools/set_up.sh packages
+	@mkdir -p $(@D) && touch $@
+
+$(stamps)/lint: $(stamps)/packages
+	@sh tools/set_up.sh lint
+	@touch $@
+
+$(stamps)/build: $(stamps)/packages $(stamps)/options $(sources)
+	@sh tools/set_up.sh build
+	@touch $@
+
+$(stamps)/options: changed_options
+	@mkdir -p $(@D)
+	@echo '$(options)' | cmp --quiet - $@ || echo '$(options)' >$@

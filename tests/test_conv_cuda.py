@@ -1,0 +1,436 @@
+"""The CUDA algorithms against the float64 truth, and what they say of problems that they cannot compute.
+
+Tolerances. TF32 keeps 10 mantissa bits, so an operand may be off by 2^-11; over many random terms the relative
+L2 error comes to about 3e-4, and 6e-4 leaves room for few terms. `naive` computes in float32: 1e-5 allows sums of
+thousands of terms. Beside that, every single output stays within the rounding error that its terms may add up to.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from conv_cases import CASES, ConvCase, case_id, convolve, random_cases
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.suites import SUITES
+
+TF32_OPERAND = 2.0**-11
+# One addition in float32; the tensor core truncates where it adds, which costs up to four times as much.
+FLOAT32 = 2.0**-24
+TENSOR_CORE = 2.0**-22
+RELATIVE_L2 = {"few_channels": 6e-4, "naive": 1e-5}
+
+ALGORITHMS = ("few_channels", "naive")
+# Also the draws that an H200 and an ordinary card would tile differently are planned for, without a card.
+CAPABILITIES = (80, 86, 90, 120)
+
+needs_cuda_kernels = pytest.mark.skipif(
+    not _native.has_cuda_kernels, reason=_native.no_cuda_reason or "built with CUDA kernels"
+)
+
+
+def problem_of(case: ConvCase, **how) -> _native.Problem:
+    return _native.Problem(case.x_shape, case.w_shape, case.has_bias, **how, **case.attributes)
+
+
+def run(algorithm: str, x, w, b, attributes, *, precision: str = "tf32") -> np.ndarray:
+    """Return what the card computes into memory that held NaN; whatever is not written shows."""
+    shape = _native.Problem(x.shape, w.shape, b is not None, **attributes).output_shape
+    y = _native.DeviceArray(shape)
+    y.poison()
+    on_card = [None if array is None else _native.DeviceArray.from_numpy(array) for array in (x, w, b)]
+    _native.conv_device(*on_card, y, algorithm=algorithm, precision=precision, **attributes)
+    return y.to_numpy()
+
+
+def check(algorithm: str, case: ConvCase) -> None:
+    x, w, b = case.arrays()
+    y = run(algorithm, x, w, b, case.attributes)
+    wide = [None if array is None else array.astype(np.float64) for array in (x, w, b)]
+    # The float64 reference stands for NumPy's truth, which is slow; test_conv_cpu.py compares the two.
+    truth = _native.conv(*wide, algorithm="reference", **case.attributes)
+    sizes = [None if array is None else np.abs(array) for array in wide]
+    magnitude = _native.conv(*sizes, algorithm="reference", **case.attributes)
+    if algorithm == "few_channels":
+        operand, unit = TF32_OPERAND, TENSOR_CORE
+    else:
+        operand, unit = 0.0, FLOAT32
+    error = np.abs(y - truth)
+    bound = 1.01 * (2 * operand + (case.terms + 2) * unit) * magnitude
+    wrong = np.argwhere(~(error <= bound))
+    plan = _native.describe_plan(problem_of(case), "cuda", algorithm)
+    assert wrong.size == 0, (
+        f"{case}: {len(wrong)} of {y.size} outputs are wrong, {np.count_nonzero(np.isnan(y))} of them NaN, the "
+        f"first at {wrong[0].tolist()}: {y[tuple(wrong[0])]}, expected {truth[tuple(wrong[0])]}; plan: {plan}"
+    )
+    relative = np.linalg.norm(error) / np.linalg.norm(truth)
+    # A handful of outputs of one or two terms is no average.
+    if y.size * case.terms > 2000:
+        assert relative <= RELATIVE_L2[algorithm], f"{case}: relative L2 error {relative:.2g}; plan: {plan}"
+
+
+def supported(algorithm: str, cases):
+    return [case for case in cases if not _native.why_not(problem_of(case), algorithm, "cuda")]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_naive_is_the_definition_for_every_attribute_and_rank(case):
+    check("naive", case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [case for case in CASES if len(case.x_shape) < 5], ids=case_id)
+def test_few_channels_is_the_definition_for_every_attribute(case):
+    check("few_channels", case)
+
+
+@pytest.mark.gpu
+def test_naive_is_the_definition_for_many_draws():
+    for case in random_cases(seed=4, count=150):
+        check("naive", case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(10))
+def test_few_channels_is_the_definition_for_many_draws(seed):
+    drawn = list(random_cases(seed=100 + seed, count=40, ranks=(1, 2, 2)))
+    cases = supported("few_channels", drawn)
+    # C up to 16 and rows up to 11 taps are what it is for; only the largest dilations may be too much for it.
+    assert len(cases) >= 0.9 * len(drawn)
+    for case in cases:
+        check("few_channels", case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_every_algorithm_is_the_definition_on_every_course_layer(layer, batch, algorithm):
+    check(algorithm, ConvCase(layer.input_shape(batch), layer.weight_shape))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
+def test_few_channels_is_the_definition_where_blocks_take_several_tiles(layer):
+    # More images than any card holds blocks, and no multiple of anything.
+    check("few_channels", ConvCase(layer.input_shape(1031), layer.weight_shape))
+
+
+# Every remainder of the output's width and height by the widest store, with and without padding.
+@pytest.mark.gpu
+@pytest.mark.parametrize("height", [7, 8, 9, 10])
+@pytest.mark.parametrize("width", [6, 7, 8, 9, 10, 30, 31, 33, 34])
+def test_few_channels_stores_every_column_whatever_the_alignment(width, height):
+    for channels, kernel, pad in itertools.product((1, 2, 3), (1, 3, 4, 5), (0, 1)):
+        if min(width, height) + 2 * pad >= kernel:
+            check(
+                "few_channels",
+                ConvCase(
+                    (3, channels, height, width),
+                    (5, channels, kernel, kernel),
+                    pad == 1,
+                    {"pads": [pad, pad, pad, pad]},
+                ),
+            )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "case",
+    [
+        ConvCase((1, 16, 40, 3001), (20, 16, 5, 5), True, {"pads": [2, 2, 2, 2]}),
+        ConvCase((2, 16, 11, 1999), (9, 16, 11, 11)),
+        ConvCase((1, 16, 33, 2050), (16, 16, 7, 11), False, {"strides": [2, 3], "pads": [3, 0, 3, 5]}),
+        ConvCase((1, 8, 9, 20_002), (4, 8, 3, 3)),
+        ConvCase((1, 3, 2000, 37), (64, 3, 7, 7), True, {"strides": [2, 2]}),
+        ConvCase((2, 3, 100_001), (17, 3, 11), True, {"pads": [5, 5]}),
+        ConvCase((1, 1, 1_000_003), (2, 1, 9), False, {"dilations": [7]}),
+        ConvCase((1, 3, 227, 227), (96, 3, 11, 11), True, {"strides": [4, 4]}),
+        ConvCase((1, 3, 224, 224), (64, 3, 7, 7), False, {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    ],
+    ids=case_id,
+)
+def test_few_channels_is_the_definition_where_images_are_cut_into_tiles(case):
+    check("few_channels", case)
+
+
+@pytest.mark.gpu
+def test_few_channels_is_the_definition_for_every_filter_width_and_stride():
+    for width, stride in itertools.product(range(1, 12), (1, 2, 3, 4)):
+        check(
+            "few_channels",
+            ConvCase((2, 2, 13, 45), (6, 2, 2, width), False, {"strides": [1, stride], "pads": [0, 1, 1, 2]}),
+        )
+
+
+@pytest.mark.gpu
+def test_few_channels_is_the_definition_for_every_number_of_channels_and_filter_rows():
+    for channels, rows in itertools.product(range(1, 17), range(1, 12)):
+        check("few_channels", ConvCase((2, channels, 15, 22), (5, channels, rows, 3), True))
+
+
+@pytest.mark.gpu
+def test_few_channels_is_the_definition_for_every_number_of_filters():
+    for filters in range(1, 71):
+        check("few_channels", ConvCase((2, 3, 9, 14), (filters, 3, 3, 3), True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        ConvCase((65_536, 1, 8, 8), (4, 1, 3, 3), True),
+        ConvCase((65_537, 1, 1, 5), (1, 1, 1, 2)),
+        ConvCase((2, 1000, 5, 6), (1000, 1, 3, 3), True, {"group": 1000, "pads": [1, 1, 1, 1]}),
+        ConvCase((1, 65_535, 1, 4), (65_535, 1, 1, 3), False, {"group": 65_535}),
+        ConvCase((1, 4, 6, 6), (2000, 4, 3, 3), True),
+        ConvCase((1, 96, 20, 20), (192, 6, 3, 3), False, {"group": 16, "pads": [1, 1, 1, 1]}),
+    ],
+    ids=case_id,
+)
+def test_large_batches_many_groups_and_many_filters_are_the_definition(case, algorithm):
+    check(algorithm, case)
+
+
+@pytest.mark.gpu
+def test_more_groups_than_a_grid_has_rows_are_left_to_another_algorithm():
+    case = ConvCase((1, 65_536, 1, 4), (65_536, 1, 1, 3), False, {"group": 65_536})
+    assert "groups" in _native.why_not(problem_of(case), "few_channels", "cuda")
+    assert _native.choose(problem_of(case), "cuda") == "naive"
+    check("naive", case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        ConvCase((3, 1, 13, 14), (5, 1, 5, 5), True),
+        ConvCase((3, 1, 13, 14), (5, 1, 3, 3), False, {"pads": [1, 1, 1, 1]}),
+        ConvCase((3, 3, 13, 15), (18, 3, 5, 4), True, {"pads": [2, 1, 0, 2]}),
+        ConvCase((3, 2, 13, 14), (5, 2, 3, 5), False, {"strides": [2, 3]}),
+        ConvCase((3, 2, 13, 14), (5, 2, 3, 3), False, {"strides": [1, 2], "pads": [0, 1, 0, 1]}),
+        ConvCase((3, 2, 13, 14), (5, 2, 3, 3), False, {"dilations": [2, 3]}),
+        ConvCase((3, 4, 13, 14), (6, 2, 4, 3), True, {"group": 2}),
+        ConvCase((3, 5, 12, 12), (6, 5, 1, 1)),
+        ConvCase((3, 2, 40), (6, 2, 7), True, {"pads": [3, 3]}),
+    ],
+    ids=case_id,
+)
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan], ids=["inf", "-inf", "nan"])
+def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(case, odd, algorithm):
+    random = np.random.default_rng(5)
+    for _ in range(8):
+        x, w, b = case.arrays()
+        x[tuple(random.integers(0, size) for size in x.shape)] = odd
+        truth = convolve(x, w, b, **case.attributes)
+        y = run(algorithm, x, w, b, case.attributes)
+        assert np.array_equal(np.isnan(y), np.isnan(truth))
+        assert np.array_equal(np.isposinf(y), np.isposinf(truth))
+        assert np.array_equal(np.isneginf(y), np.isneginf(truth))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_very_large_and_very_small_values_keep_their_relative_accuracy(algorithm):
+    case = ConvCase((2, 3, 12, 14), (5, 3, 3, 3))
+    x, w, _ = case.arrays()
+    truth = convolve(x, w)
+    for exponent in (-100, -30, 30, 100):
+        scaled = run(algorithm, x * np.float32(2.0**exponent), w, None, {})
+        error = np.linalg.norm(scaled.astype(np.float64) * 2.0**-exponent - truth) / np.linalg.norm(truth)
+        assert error <= RELATIVE_L2[algorithm], exponent
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_repeated_runs_give_the_same_bits(algorithm):
+    case = ConvCase((64, 3, 20, 22), (20, 3, 5, 5), True)
+    first = run(algorithm, *case.arrays(), case.attributes)
+    for _ in range(5):
+        assert np.array_equal(run(algorithm, *case.arrays(), case.attributes), first)
+
+
+@pytest.mark.gpu
+def test_nothing_is_written_beyond_the_output():
+    # Blocks of memory of one size lie side by side, so a stray store would land in a neighbour.
+    for case in random_cases(seed=6, count=20, ranks=(1, 2), most_terms=2_000_000):
+        if _native.why_not(problem_of(case), "few_channels", "cuda"):
+            continue
+        shape = problem_of(case).output_shape
+        outputs = [_native.DeviceArray(shape) for _ in range(5)]
+        for output in outputs:
+            output.poison()
+        x, w, b = (None if a is None else _native.DeviceArray.from_numpy(a) for a in case.arrays())
+        _native.conv_device(x, w, b, outputs[2], algorithm="few_channels", **case.attributes)
+        assert np.all(np.isfinite(outputs[2].to_numpy()))
+        assert all(np.all(np.isnan(outputs[i].to_numpy())) for i in (0, 1, 3, 4))
+
+
+@pytest.mark.gpu
+def test_precision_ieee_is_float32_throughout():
+    case = ConvCase((4, 3, 20, 22), (20, 3, 5, 5), True)
+    x, w, b = case.arrays()
+    y = run("auto", x, w, b, {}, precision="ieee")
+    truth = case.truth
+    assert np.linalg.norm(y - truth) / np.linalg.norm(truth) < 1e-6
+    assert _native.choose(problem_of(case, precision="ieee"), "cuda") == "naive"
+    with pytest.raises(ConvswapError, match="computes in TF32 and precision ieee was asked for"):
+        run("few_channels", x, w, b, {}, precision="ieee")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [ConvCase((0, 3, 9, 8), (4, 3, 3, 3)), ConvCase((2, 3, 9, 8), (0, 3, 3, 3))])
+def test_empty_output_takes_no_time(case):
+    x, w, _ = case.arrays()
+    y = _native.DeviceArray(problem_of(case).output_shape)
+    assert _native.conv_device(*map(_native.DeviceArray.from_numpy, (x, w)), None, y) == 0
+
+
+@pytest.mark.gpu
+def test_without_channels_every_output_is_its_bias():
+    case = ConvCase((2, 0, 9, 8), (4, 0, 3, 3), True)
+    x, w, b = case.arrays()
+    y = run("auto", x, w, b, {})
+    assert np.array_equal(y, np.broadcast_to(b[None, :, None, None], y.shape))
+
+
+@pytest.mark.gpu
+def test_misfit_of_device_arrays_raises():
+    x, w, b = map(_native.DeviceArray.from_numpy, ConvCase((2, 3, 9, 8), (4, 3, 3, 3), True).arrays())
+    with pytest.raises(ConvswapError, match="y does not have the problem's shape"):
+        _native.conv_device(x, w, b, _native.DeviceArray((2, 4, 7, 5)))
+    with pytest.raises(ConvswapError, match="w does not have the problem's shape or element type"):
+        _native.conv_device(
+            x, _native.DeviceArray((4, 3, 3, 3), "float64"), b, _native.DeviceArray((2, 4, 7, 6))
+        )
+    with pytest.raises(ConvswapError, match="runs 0: expected at least 1"):
+        _native.conv_device(x, w, b, _native.DeviceArray((2, 4, 7, 6)), runs=0)
+
+
+@pytest.mark.gpu
+def test_device_arrays_keep_what_they_were_given():
+    for array in (np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.zeros((0, 3)), np.full((2, 2), 0.1)):
+        copy = _native.DeviceArray.from_numpy(array)
+        assert copy.shape == array.shape
+        assert copy.to_numpy().dtype == array.dtype
+        assert np.array_equal(copy.to_numpy(), array)
+
+
+def test_card_that_is_not_there_is_named():
+    problem = _native.Problem((1, 3, 9, 8), (4, 3, 3, 3))
+    beyond = len(_native.cuda_devices())
+    message = f"CUDA device {beyond} is not there" if _native.has_cuda_kernels else "no CUDA kernels"
+    with pytest.raises(RuntimeError, match=message):
+        _native.choose(problem, "cuda", index=beyond)
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize(
+    ("case", "how", "capability", "reason"),
+    [
+        (
+            ConvCase((1, 1, 9, 8), (4, 1, 3, 3)),
+            {},
+            75,
+            "it needs compute capability 8.0 or newer for TF32, and a card of compute capability 75 has 7.5",
+        ),
+        (
+            ConvCase((1, 1, 9, 8), (4, 1, 3, 3)),
+            {"precision": "ieee"},
+            90,
+            "it computes in TF32 and precision ieee was asked for",
+        ),
+        (
+            ConvCase((1, 1, 9, 8), (4, 1, 3, 3)),
+            {"type": "float64"},
+            90,
+            "it computes float32 and the data are float64",
+        ),
+        (
+            ConvCase((1, 1, 9, 8, 7), (4, 1, 3, 3, 3)),
+            {},
+            90,
+            "it computes 1-D and 2-D data and these have 3 spatial axes",
+        ),
+        (ConvCase((1, 0, 9, 8), (4, 0, 3, 3)), {}, 90, "the input has no channels"),
+        (
+            ConvCase((1, 1, 9, 20), (4, 1, 3, 12)),
+            {},
+            90,
+            "filter rows of 12 taps at stride 1 are wider than its 11",
+        ),
+        (ConvCase((1, 4096, 9, 8), (4, 4096, 3, 3)), {}, 90, "its smallest tile, all 4096 channels"),
+        (ConvCase((2**22, 1, 34, 34), (4, 1, 3, 3)), {}, 90, "its indices have 32 bits"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else None,
+)
+def test_few_channels_says_why_it_cannot_and_the_planner_takes_another(case, how, capability, reason):
+    problem = problem_of(case, **how)
+    assert _native.why_not(problem, "few_channels", "cuda", compute_capability=capability).startswith(reason)
+    with pytest.raises(ConvswapError) as raised:
+        _native.choose(problem, "cuda", "few_channels", compute_capability=capability)
+    assert "algorithm 'few_channels' cannot compute this convolution: " + reason in str(raised.value)
+    assert str(raised.value).endswith("; use algorithm 'auto', which takes one that can")
+    if how.get("type") != "float64":
+        assert _native.why_not(problem, "naive", "cuda", compute_capability=capability) == ""
+        assert _native.choose(problem, "cuda", compute_capability=capability) == "naive"
+
+
+@needs_cuda_kernels
+def test_problem_that_no_algorithm_can_compute_is_refused_with_every_reason():
+    with pytest.raises(ConvswapError) as raised:
+        _native.choose(
+            _native.Problem((1, 3, 9, 8), (4, 3, 3, 3), type="float64"), "cuda", compute_capability=90
+        )
+    assert "no algorithm for the device cuda can compute this convolution: few_channels: " in str(raised.value)
+    assert "naive: it computes float32 and the data are float64" in str(raised.value)
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
+@pytest.mark.parametrize("batch", [1, 100, 10_000, 65_536])
+def test_few_channels_serves_every_course_layer_on_every_card_that_has_tf32(layer, batch, capability):
+    problem = _native.Problem(layer.input_shape(batch), layer.weight_shape)
+    assert _native.choose(problem, "cuda", compute_capability=capability) == "few_channels"
+
+
+@needs_cuda_kernels
+def test_few_channels_serves_up_to_16_channels_and_11_taps_at_any_stride_and_padding():
+    for channels, kernel, stride, pad, size in itertools.product(
+        (1, 3, 16), (1, 5, 11), (1, 2, 5, 13), (0, 3, 20), (28, 227)
+    ):
+        problem = _native.Problem(
+            (8, channels, size, size),
+            (64, channels, kernel, kernel),
+            strides=[stride, stride],
+            pads=[pad, pad, pad, pad],
+        )
+        assert _native.choose(problem, "cuda", compute_capability=90) == "few_channels", (
+            channels, kernel, stride, pad, size,
+        )  # fmt: skip
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize("case", [ConvCase((0, 3, 9, 8), (4, 3, 3, 3)), ConvCase((2, 3, 9, 8), (0, 3, 3, 3))])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_planning_an_empty_output_does_no_harm(case, algorithm):
+    problem = problem_of(case)
+    assert isinstance(_native.why_not(problem, algorithm, "cuda", compute_capability=90), str)
+    assert _native.choose(problem, "cuda", compute_capability=90) in ALGORITHMS
+
+
+@needs_cuda_kernels
+def test_unknown_algorithm_or_device_is_named_with_the_nearest():
+    problem = _native.Problem((1, 3, 9, 8), (4, 3, 3, 3))
+    with pytest.raises(ConvswapError, match="'nave'; did you mean 'naive'"):
+        _native.choose(problem, "cuda", "nave", compute_capability=90)
+    with pytest.raises(ConvswapError, match="'few_chanels'; did you mean 'few_channels'"):
+        _native.why_not(problem, "few_chanels", "cuda", compute_capability=90)
+    with pytest.raises(ConvswapError, match="unknown device 'cudda'; did you mean 'cuda'"):
+        _native.choose(problem, "cudda")
