@@ -1,0 +1,215 @@
+"""The command line as a user types it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import onnx
+import pytest
+from convswap.cli import main
+from onnx import TensorProto, helper
+
+SCHEMA = json.loads(Path(__file__).with_name("compare_schema.json").read_text())
+COMMAND = [sys.executable, "-m", "convswap.cli"]
+
+
+def refusal(capsys, *arguments):
+    """Run the command, which must refuse with one line on standard error, and return the line."""
+    assert main(list(arguments)) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    message = [line for line in lines if line.startswith("convswap: ")][-1]
+    assert lines[-1] == message
+    assert not any("Traceback" in line for line in lines)
+    return message
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def network(here):
+    assert main(["export", "ece408-2019sp", "-o", "network.onnx"]) == 0
+    return here / "network.onnx"
+
+
+def save_model_of(op, path, **attributes):
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4, 4])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], **attributes)], "graph", inputs, outputs)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
+
+
+def test_export_lists_the_eight_networks_of_the_course(capsys):
+    assert main(["export", "--list"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == [
+        "ece408-2017-high",
+        "ece408-2017-low",
+        "ece408-2018sp",
+        "ece408-2018fa",
+        "ece408-2019sp",
+        "baseline-2019sp",
+        "ece408-2019fa",
+        "ece408-2020",
+    ]
+
+
+def test_export_writes_a_checked_model_named_after_the_network(here, capsys):
+    assert main(["export", "ece408-2020"]) == 0
+    assert capsys.readouterr().out.strip() == "ece408-2020.onnx"
+    model = onnx.load("ece408-2020.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert (model.ir_version, model.opset_import[0].version) == (9, 20)
+
+
+def test_export_reads_the_course_checkpoint(here, capsys):
+    data = os.environ.get("CONVSWAP_DATA")
+    if not data:
+        pytest.skip("CONVSWAP_DATA is not set, so the course checkpoint is not here")
+    folder = Path(data) / "ece408-2019sp"
+    arguments = [
+        "--mxnet-symbol",
+        f"{folder}/ece408-symbol.json",
+        "--mxnet-params",
+        f"{folder}/ece408-0002.params",
+    ]
+    assert main(["export", *arguments, "--image-size", "48"]) == 0
+    assert capsys.readouterr().out.strip() == "ece408.onnx"
+    assert main(["swap", "ece408.onnx", "-o", "swapped.onnx"]) == 0
+    assert "2 Conv swapped, 0 left" in capsys.readouterr().out
+
+
+def test_swap_writes_model_and_report(network, here, capsys):
+    assert (
+        main(["swap", "network.onnx", "-o", "swapped.onnx", "--report", "report.json", "--only", "conv2"])
+        == 0
+    )
+    assert "1 Conv swapped, 1 left" in capsys.readouterr().out
+    report = json.loads(Path("report.json").read_text())
+    assert report["swapped"] == ["conv2"]
+    assert [left["node"] for left in report["left"]] == ["conv1"]
+    domains = {
+        node.name: node.domain for node in onnx.load("swapped.onnx").graph.node if node.op_type == "Conv"
+    }
+    assert domains == {"conv1": "", "conv2": "convswap"}
+
+
+def test_swap_does_not_overwrite_its_input_unless_forced(network, capsys):
+    before = network.read_bytes()
+    message = refusal(capsys, "swap", "network.onnx", "-o", "network.onnx")
+    assert "--force" in message
+    assert network.read_bytes() == before
+    assert main(["swap", "network.onnx", "-o", "network.onnx", "--force"]) == 0
+    assert network.read_bytes() != before
+
+
+def test_compare_prints_the_table_and_writes_the_json_of_the_design(here):
+    arguments = ["compare", "ece408-2019sp", "--data", "synthetic", "--images", "60", "--batch", "20"]
+    arguments += ["--device", "cpu", "--json", "comparison.json"]
+    result = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stderr
+    comparison = json.loads(Path("comparison.json").read_text())
+    jsonschema.validate(comparison, SCHEMA)
+    assert [layer["node"] for layer in comparison["layers"]] == ["conv1", "conv2"]
+    assert comparison["images"] == 60
+    assert comparison["top1_agreement"] == 1.0
+    table = result.stdout.splitlines()
+    assert max(map(len, table)) <= 120
+    assert any("conv2" in line and "direct" in line for line in table)
+    assert "\x1b" not in result.stdout
+    assert "timing" in result.stderr  # long work shows progress
+
+
+def test_compare_exits_1_where_the_answers_differ_by_more_than_the_tolerance(network, capsys):
+    arguments = ["--data", "synthetic", "--images", "20", "--device", "cpu"]
+    assert main(["compare", "network.onnx", *arguments, "--tolerance", "0"]) == 1
+    assert "DIFFER" in capsys.readouterr().out
+
+
+def test_bench_writes_the_rows_of_the_design(here, capsys):
+    arguments = ["--layers", "2017", "--batch", "1,2", "--device", "cpu", "--json", "rows.json"]
+    assert main(["bench", "course", *arguments]) == 0
+    rows = json.loads(Path("rows.json").read_text())
+    assert [row["batch"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["algorithm"] == "direct"
+        assert row["default_ms"] > 0 and row["convswap_ms"] > 0
+        assert row["relative_l2_error"] < 1e-6  # float32 sums of 25 terms
+        assert {"layer", "precision", "floor_ms", "best_other_ms", "best_other"} <= row.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["compare", "ece408-2019fal"], "'ece408-2019fa'"),
+        (["compare", "ece408-2019sp", "--images", "0", "--data", "synthetic"], "0"),
+        (["compare", "ece408-2019sp", "--batch", "0", "--data", "synthetic"], "0"),
+        (["compare", "ece408-2019sp", "--algorithm", "dirct", "--data", "synthetic"], "'direct'"),
+        (["compare", "ece408-2019sp", "--precision", "tf23", "--data", "synthetic"], "'tf32'"),
+        (["compare", "ece408-2019sp", "--data", "sinthetic"], "'synthetic'"),
+        (["compare", "missing.onnx"], "missing.onnx"),
+        (["compare", "ece408-2019sp", "--json", "nowhere/file.json"], "'nowhere'"),
+        (["compare", "ece408-2019sp", "--images", "many"], "many"),
+        (["export", "ece408-2021"], "'ece408-20"),
+        (["export"], "--list"),
+        (["export", "--mxnet-symbol", "symbol.json"], "--mxnet-params and --image-size missing"),
+        (["export", "ece408-2020", "-o", "nowhere/model.onnx"], "nowhere"),
+        (["swap", "missing.onnx", "-o", "out.onnx"], "missing.onnx"),
+        (["bench", "cours"], "'course'"),
+        (["bench", "--batch", "1,x"], "'1,x'"),
+        (["bench", "--layers", "("], "("),
+        (["compair"], "compair"),
+        ([], "COMMAND"),
+    ],
+)
+def test_bad_usage_is_one_line_with_what_was_given_or_the_nearest_name(here, capsys, arguments, expected):
+    assert expected in refusal(capsys, *arguments)
+    assert list(here.iterdir()) == []  # nothing half written
+
+
+def test_a_file_that_is_no_onnx_model_is_refused(here, capsys):
+    Path("text.onnx").write_text("this is not a model")
+    assert "text.onnx" in refusal(capsys, "swap", "text.onnx", "-o", "out.onnx")
+    assert not Path("out.onnx").exists()
+
+
+def test_a_model_without_conv_is_refused(here, capsys):
+    save_model_of("Relu", "relu.onnx")
+    assert "no Conv" in refusal(capsys, "swap", "relu.onnx", "-o", "out.onnx")
+    assert "no Conv" in refusal(capsys, "compare", "relu.onnx")
+
+
+def test_without_onnxruntime_one_line_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    for name in [name for name in sys.modules if name.startswith("convswap.") and name != "convswap.cli"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert main(["compare", "ece408-2019sp"]) == 2
+    assert "pip install onnxruntime" in capsys.readouterr().err
+
+
+def test_an_interrupt_exits_130_without_a_traceback(here):
+    arguments = ["compare", "ece408-2019fa", "--data", "synthetic", "--device", "cpu"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stderr.readline()  # at work
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_a_closed_pipe_is_silent(here):
+    command = " ".join(COMMAND) + " export --list | head -c 1"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0
+    assert result.stderr == ""
