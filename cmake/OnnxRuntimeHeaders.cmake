@@ -15,7 +15,8 @@ if(NOT ONNXRUNTIME_INCLUDE_DIR)
   # Not kept in the cache, so that a mistake in it can be mended.
   set(ONNXRUNTIME_INCLUDE_DIR "$ENV{ONNXRUNTIME_INCLUDE_DIR}")
 endif()
-set(fetched "${CMAKE_CURRENT_BINARY_DIR}/onnxruntime-headers")
+# One place for every build of this checkout, so that they are fetched once.
+set(fetched "${CMAKE_CURRENT_LIST_DIR}/../build/onnxruntime-headers")
 
 function(fetch_headers_from_wheel)
   find_package(Python3 COMPONENTS Interpreter QUIET)

@@ -20,7 +20,8 @@ inline constexpr uint32_t kApiVersion = 17;
 // A call to ONNX Runtime that failed, with its own code and message.
 class OnnxRuntimeError : public std::runtime_error {
  public:
-  OnnxRuntimeError(OrtErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  OnnxRuntimeError(OrtErrorCode code, const std::string& message)
+      : std::runtime_error(message), code_(code) {}
   OrtErrorCode code() const { return code_; }
 
  private:

@@ -8,8 +8,8 @@ namespace convswap {
 namespace {
 
 [[noreturn]] void throw_wrong_type(const char* name, const char* expected) {
-  throw InvalidArgument("attribute " + std::string(name) + " has another type or no value: expected " + expected +
-                        ", or no such attribute");
+  throw InvalidArgument("attribute " + std::string(name) + " has another type or no value: expected " +
+                        expected + ", or no such attribute");
 }
 
 // The getters answer an absent attribute and one of another type with the same error code; only the message
@@ -35,7 +35,8 @@ std::optional<int64_t> KernelAttributes::integer(const char* name) const {
 std::vector<int64_t> KernelAttributes::integers(const char* name) const {
   size_t size = 0;
   constexpr char kExpected[] = "a list of integers";
-  if (!is_present(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size), name, kExpected)) {
+  if (!is_present(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size), name,
+                  kExpected)) {
     return {};
   }
   // To this getter an attribute of any other type, a single integer too, is a list of no integers.
@@ -58,7 +59,8 @@ std::optional<std::string> KernelAttributes::text(const char* name) const {
 // The bytes of the attribute; empty where it is absent.
 std::string InferenceAttributes::read(const char* name, OrtOpAttrType type) const {
   const OrtOpAttr* attribute = nullptr;
-  if (OrtStatus* status = api_.ShapeInferContext_GetAttribute(context_, name, &attribute); status != nullptr) {
+  if (OrtStatus* status = api_.ShapeInferContext_GetAttribute(context_, name, &attribute);
+      status != nullptr) {
     api_.ReleaseStatus(status);
     return {};
   }

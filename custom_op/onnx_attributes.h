@@ -32,7 +32,8 @@ class KernelAttributes final : public Attributes {
 
 class InferenceAttributes final : public Attributes {
  public:
-  InferenceAttributes(const OrtApi& api, const OrtShapeInferContext* context) : api_(api), context_(context) {}
+  InferenceAttributes(const OrtApi& api, const OrtShapeInferContext* context)
+      : api_(api), context_(context) {}
   std::optional<int64_t> integer(const char* name) const override;
   std::vector<int64_t> integers(const char* name) const override;
   std::optional<std::string> text(const char* name) const override;

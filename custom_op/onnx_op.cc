@@ -199,7 +199,8 @@ class ConvOp : public OrtCustomOp {
   const OrtApi& api_;
 };
 
-// The ops and domains of one ONNX Runtime. They are never destroyed: sessions use them until the process ends.
+// The ops and domains of one ONNX Runtime. They are never destroyed: sessions use them until the process
+// ends.
 class Registry {
  public:
   explicit Registry(const OrtApi& api) : cpu_op_(api), cuda_op_(api) {

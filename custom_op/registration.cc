@@ -9,9 +9,9 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   const OrtApi* api = base->GetApi(convswap::kApiVersion);
   if (api == nullptr) {
     // Every ONNX Runtime has version 1 of the API, which can make a status.
-    const std::string message =
-        "convswap needs ONNX Runtime 1." + std::to_string(convswap::kApiVersion) + " or newer and this is " +
-        base->GetVersionString() + ": install a newer onnxruntime or onnxruntime-gpu";
+    const std::string message = "convswap needs ONNX Runtime 1." + std::to_string(convswap::kApiVersion) +
+                                " or newer and this is " + base->GetVersionString() +
+                                ": install a newer onnxruntime or onnxruntime-gpu";
     return base->GetApi(1)->CreateStatus(ORT_FAIL, message.c_str());
   }
   try {

@@ -27,7 +27,9 @@ def test_output_shapes_of_many_draws_follow_the_formulas_of_onnx():
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
 def test_same_padding_gives_input_over_stride_rounded_up_for_every_filter_stride_and_dilation(mode):
-    for size, kernel, stride, dilation in itertools.product(range(1, 9), range(1, 6), range(1, 5), range(1, 4)):
+    for size, kernel, stride, dilation in itertools.product(
+        range(1, 9), range(1, 6), range(1, 5), range(1, 4)
+    ):
         made = _native.Problem(
             (1, 1, size), (1, 1, kernel), auto_pad=mode, strides=[stride], dilations=[dilation]
         )
@@ -105,7 +107,12 @@ MISFITS = [
         {"group": 3},
         "group 3: expected a divisor of the weights' 4 output channels",
     ),
-    ((1, 3, 9, 8), (4, 3, 0, 3), {}, f"the filter of the weights [0, 3]: expected values from 1 to {LARGEST}"),
+    (
+        (1, 3, 9, 8),
+        (4, 3, 0, 3),
+        {},
+        f"the filter of the weights [0, 3]: expected values from 1 to {LARGEST}",
+    ),
     ((-1, 3, 9, 8), (4, 3, 3, 3), {}, "input of shape [-1, 3, 9, 8]: expected no negative dimension"),
     ((1, 3, 9, 8), (-4, 3, 3, 3), {}, "weights of shape [-4, 3, 3, 3]: expected no negative dimension"),
     (
@@ -122,7 +129,12 @@ MISFITS = [
     ),
     ((1, 3, 9, 8), (4, 3, 3, 3), {"group": 0}, f"group [0]: expected values from 1 to {LARGEST}"),
     ((1, 3, 9, 8), (4, 3, 3, 3), {"strides": [0, 1]}, f"strides [0, 1]: expected values from 1 to {LARGEST}"),
-    ((1, 3, 9, 8), (4, 3, 3, 3), {"strides": [1, -2]}, f"strides [1, -2]: expected values from 1 to {LARGEST}"),
+    (
+        (1, 3, 9, 8),
+        (4, 3, 3, 3),
+        {"strides": [1, -2]},
+        f"strides [1, -2]: expected values from 1 to {LARGEST}",
+    ),
     (
         (1, 3, 9, 8),
         (4, 3, 3, 3),
@@ -191,7 +203,12 @@ MISFITS = [
         "spatial axis 1: the filter reaches over 11 positions but the padded input has 10; expected a larger "
         "input or more padding",
     ),
-    ((1, 3, 9, 8), (4, 3, 3, 3), {"auto_pad": "SAME_UPER"}, "unknown auto_pad 'SAME_UPER'; did you mean 'SAME_UPPER'?"),
+    (
+        (1, 3, 9, 8),
+        (4, 3, 3, 3),
+        {"auto_pad": "SAME_UPER"},
+        "unknown auto_pad 'SAME_UPER'; did you mean 'SAME_UPPER'?",
+    ),
     (
         (1, 3, 9, 8),
         (4, 3, 3, 3),
@@ -213,6 +230,9 @@ def test_misfit_is_named_with_what_was_given_and_expected(x_shape, w_shape, argu
 
 
 def test_valid_padding_ignores_pads_as_onnx_runtime_does():
-    assert _native.Problem(
-        (1, 1, 9, 8), (1, 1, 3, 3), auto_pad="VALID", pads=[1, 1, 1, 1]
-    ).output_shape == (1, 1, 7, 6)
+    assert _native.Problem((1, 1, 9, 8), (1, 1, 3, 3), auto_pad="VALID", pads=[1, 1, 1, 1]).output_shape == (
+        1,
+        1,
+        7,
+        6,
+    )

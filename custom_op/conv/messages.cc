@@ -43,7 +43,8 @@ std::string shape_message(std::string_view tensor, const std::vector<int64_t>& s
 }
 
 std::string unsupported_message(std::string_view algorithm, std::string_view reason) {
-  return "algorithm '" + std::string(algorithm) + "' cannot compute this convolution: " + std::string(reason) +
+  return "algorithm '" + std::string(algorithm) +
+         "' cannot compute this convolution: " + std::string(reason) +
          "; use algorithm 'auto', which takes one that can";
 }
 

@@ -97,7 +97,8 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
   check_elements("weights", w);
   if (w.size() != x.size()) {
     throw InvalidArgument(shape_message(
-        "weights", w, "as many dimensions as the input of shape " + list_text(x) + ": (K, C / group, filter...)"));
+        "weights", w,
+        "as many dimensions as the input of shape " + list_text(x) + ": (K, C / group, filter...)"));
   }
   if (x[1] != w[1] * spec.group) {
     throw InvalidArgument(shape_message("input", x,

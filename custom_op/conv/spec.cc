@@ -89,20 +89,22 @@ void check_spec(const ConvSpec& spec) {
 
 void check_weights(const ConvSpec& spec, const Shape& weights) {
   if (weights.size() < 3 || weights.size() > 5) {
-    throw InvalidArgument(shape_message("weights", weights, "3, 4 or 5 dimensions: (K, C / group, filter...)"));
+    throw InvalidArgument(
+        shape_message("weights", weights, "3, 4 or 5 dimensions: (K, C / group, filter...)"));
   }
   const Shape filter(weights.begin() + 2, weights.end());
-  check_lengths(spec, filter.size(),
-                "for the " + std::to_string(filter.size()) + " spatial axes of the weights " + list_text(weights));
+  check_lengths(
+      spec, filter.size(),
+      "for the " + std::to_string(filter.size()) + " spatial axes of the weights " + list_text(weights));
   if (!spec.kernel_shape.empty() && spec.kernel_shape != filter) {
     throw InvalidArgument(attribute_message("kernel_shape", list_text(spec.kernel_shape),
                                             "the filter of the weights, " + list_text(filter)));
   }
   check_range("the filter of the weights", filter, 1);
   if (weights[0] % spec.group != 0) {
-    throw InvalidArgument(attribute_message("group", std::to_string(spec.group),
-                                            "a divisor of the weights' " + std::to_string(weights[0]) +
-                                                " output channels"));
+    throw InvalidArgument(
+        attribute_message("group", std::to_string(spec.group),
+                          "a divisor of the weights' " + std::to_string(weights[0]) + " output channels"));
   }
 }
 

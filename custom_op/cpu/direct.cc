@@ -112,8 +112,9 @@ class DirectPlan final : public Plan {
       for (int64_t t = 0; t < problem_.filter[0]; ++t) {
         for (int64_t r = 0; r < problem_.filter[1]; ++r) {
           for (int64_t s = 0; s < problem_.filter[2]; ++s) {
-            const int64_t plane = ((c * problem_.filter[0] + t) * rows_.phases + rows_.phase(r)) *
-                                      columns_.phases + columns_.phase(s);
+            const int64_t plane =
+                ((c * problem_.filter[0] + t) * rows_.phases + rows_.phase(r)) * columns_.phases +
+                columns_.phase(s);
             tap_offsets_.push_back(plane * plane_ + rows_.shift(r) * pitch_ + columns_.shift(s));
           }
         }
@@ -146,8 +147,7 @@ class DirectPlan final : public Plan {
                                  problem_.input_size();
     for (int64_t c = 0; c < problem_.channels_per_group(); ++c) {
       for (int64_t t = 0; t < problem_.filter[0]; ++t) {
-        const int64_t d =
-            band.o * problem_.stride[0] + t * problem_.dilation[0] - problem_.pad_begin[0];
+        const int64_t d = band.o * problem_.stride[0] + t * problem_.dilation[0] - problem_.pad_begin[0];
         const bool inside = d >= 0 && d < problem_.input[0];
         const float* slice =
             inside ? group + (c * problem_.input[0] + d) * problem_.input[1] * problem_.input[2] : nullptr;
@@ -180,8 +180,8 @@ class DirectPlan final : public Plan {
     const int64_t stride = columns_.stride;
     // Column j of this phase is input column j * stride + offset; [begin, end) are those inside the image.
     const int64_t begin = std::min(pitch_, offset >= 0 ? 0 : ceil_divide(-offset, stride));
-    const int64_t end = offset >= width ? begin
-                                        : std::clamp((width - offset - 1) / stride + 1, begin, pitch_);
+    const int64_t end =
+        offset >= width ? begin : std::clamp((width - offset - 1) / stride + 1, begin, pitch_);
     std::fill_n(row, begin, 0.0f);
     if (stride == 1) {
       std::copy(source + begin + offset, source + end + offset, row + begin);
@@ -199,9 +199,9 @@ class DirectPlan final : public Plan {
     for (int filter = 0; filter < count; ++filter, sums += kMostPositions) {
       const int64_t k = first_filter + filter;
       const float bias = tensors.b == nullptr ? 0.0f : static_cast<const float*>(tensors.b)[k];
-      float* plane = static_cast<float*>(tensors.y) +
-                     ((band.n * problem_.out_channels + k) * problem_.output[0] + band.o) *
-                         problem_.output[1] * width;
+      float* plane =
+          static_cast<float*>(tensors.y) +
+          ((band.n * problem_.out_channels + k) * problem_.output[0] + band.o) * problem_.output[1] * width;
       for (int64_t row = i / pitch_; row * pitch_ < end; ++row) {
         const int64_t from = std::max<int64_t>(i - row * pitch_, 0);
         const int64_t to = std::min(end - row * pitch_, width);

@@ -21,7 +21,7 @@ struct DirectTile {
 };
 
 struct DirectKernels {
-  int positions;                                             // how many a tile has
+  int positions;                                            // how many a tile has
   void (*by_filters[kMostFilters + 1])(const DirectTile&);  // index 0 is unused
 };
 

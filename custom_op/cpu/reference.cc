@@ -29,8 +29,8 @@ class ReferencePlan final : public Plan {
     const int64_t n = plane / problem_.out_channels;
     const int64_t k = plane % problem_.out_channels;
     const int64_t first_channel = k / problem_.filters_per_group() * problem_.channels_per_group();
-    const T* x = static_cast<const T*>(tensors.x) +
-                 (n * problem_.in_channels + first_channel) * problem_.input_size();
+    const T* x =
+        static_cast<const T*>(tensors.x) + (n * problem_.in_channels + first_channel) * problem_.input_size();
     const T* w =
         static_cast<const T*>(tensors.w) + k * problem_.channels_per_group() * problem_.filter_size();
     T* y = static_cast<T*>(tensors.y) + plane * problem_.output_size();
@@ -54,7 +54,8 @@ class ReferencePlan final : public Plan {
             const int64_t h = coordinate(position, 1, r);
             const int64_t column = coordinate(position, 2, s);
             if (!inside(0, d) || !inside(1, h) || !inside(2, column)) continue;
-            const int64_t index = ((c * problem_.input[0] + d) * problem_.input[1] + h) * problem_.input[2] + column;
+            const int64_t index =
+                ((c * problem_.input[0] + d) * problem_.input[1] + h) * problem_.input[2] + column;
             sum += static_cast<double>(x[index]) * static_cast<double>(*w);
           }
         }

@@ -11,8 +11,8 @@ namespace convswap {
 
 ParallelFor thread_team(int threads) {
   return [threads](std::ptrdiff_t tasks, const std::function<void(std::ptrdiff_t)>& body) {
-    const unsigned wanted = threads > 0 ? static_cast<unsigned>(threads)
-                                        : std::max(1u, std::thread::hardware_concurrency());
+    const unsigned wanted =
+        threads > 0 ? static_cast<unsigned>(threads) : std::max(1u, std::thread::hardware_concurrency());
     FirstError error;
     std::atomic<std::ptrdiff_t> next{0};
     const auto work = [&] {

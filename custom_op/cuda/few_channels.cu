@@ -1,29 +1,29 @@
 // Implicit matrix multiplication on the tensor cores in TF32, for few input channels.
 //
 // With few channels a convolution reads little, writes much and multiplies little, so it should take as long
-// as its output takes to write. What stands in the way is everything around the multiplication: im2col fetches
-// each input from shared memory once per filter tap, computes an address for each fetch and rounds it again.
-// Here filters are the rows of the product, pixels its columns, and the depth runs over *pairs of filter rows*
-// (c, r), four pairs at a time, while the taps s of a row follow each other in time:
+// as its output takes to write. What stands in the way is everything around the multiplication: im2col
+// fetches each input from shared memory once per filter tap, computes an address for each fetch and rounds it
+// again. Here filters are the rows of the product, pixels its columns, and the depth runs over *pairs of
+// filter rows* (c, r), four pairs at a time, while the taps s of a row follow each other in time:
 //
 //   once per tile:             paired[c, h, column] = (round x[c, h, column], round x[c', h', column])
 //   for each four pairs:       each thread loads the taps + 3 columns that four neighbouring pixels need
 //     for each tap s:          sums[k, pixel] += w[k, pair, s] * columns[pixel + s]     (tensor core)
 //
-// (c', h') is the next channel, or of a single channel a row further down. A thread's two operands then lie in
-// two neighbouring registers, where the 16-byte loads have put them: the inner loop is loads and tensor-core
-// instructions and nothing else. Four neighbouring outputs end up in one thread, and go out 16 bytes at a time
-// where rows are aligned, else through shared memory in runs of 32. Columns of a strided convolution are staged by their remainder, which makes each remainder a filter
-// row of its own with unit stride.
+// (c', h') is the next channel, or of a single channel a row further down. A thread's two operands then lie
+// in two neighbouring registers, where the 16-byte loads have put them: the inner loop is loads and
+// tensor-core instructions and nothing else. Four neighbouring outputs end up in one thread, and go out 16
+// bytes at a time where rows are aligned, else through shared memory in runs of 32. Columns of a strided
+// convolution are staged by their remainder, which makes each remainder a filter row of its own with unit
+// stride.
 //
-// Data flow: persistent blocks; the weights are rounded and laid out once per block; the raw input of the next
-// tile is copied asynchronously (zeros for padding) while the tensor cores work on this one. No scratch memory.
+// Data flow: persistent blocks; the weights are rounded and laid out once per block; the raw input of the
+// next tile is copied asynchronously (zeros for padding) while the tensor cores work on this one. No scratch
+// memory.
 //
 // Limits: 1-D and 2-D float32 in precision tf32, compute capability 8.0 or newer, filters whose rows have at
 // most 11 taps for each remainder of the stride, and a smallest tile that fits into shared memory. It stages
 // all channels at once, which is what makes it an algorithm for few of them.
-
-#include "cuda/few_channels.cuh"
 
 #include <algorithm>
 #include <array>
@@ -31,6 +31,7 @@
 #include <memory>
 #include <optional>
 
+#include "cuda/few_channels.cuh"
 #include "cuda/primitives/launch.h"
 #include "plan/algorithm.h"
 
@@ -199,10 +200,11 @@ class Tiler {
     tiling.raw_words = tiling.images * problem_.channels_per_group() * raw_rows * tiling.raw_chunks * 4;
     const int64_t weight_words =
         128ll * tiling.filter_blocks * filter_rows_.steps() * tiling.instance.taps * tiling.instance.tiles;
-    tiling.shared_bytes = filter_rows_.steps() * kPairsPerStep * static_cast<int64_t>(sizeof(FilterPair)) +
-                          4 * (weight_words + tiling.images * filter_rows_.planes * tiling.plane_words +
-                               tiling.raw_words + tiling.warps * kStagedWords) +
-                          tiling.images * filter_rows_.planes * lines * static_cast<int64_t>(sizeof(LineSource));
+    tiling.shared_bytes =
+        filter_rows_.steps() * kPairsPerStep * static_cast<int64_t>(sizeof(FilterPair)) +
+        4 * (weight_words + tiling.images * filter_rows_.planes * tiling.plane_words + tiling.raw_words +
+             tiling.warps * kStagedWords) +
+        tiling.images * filter_rows_.planes * lines * static_cast<int64_t>(sizeof(LineSource));
     if (tiling.shared_bytes > device_.shared_memory_per_block) return false;
     tiling.cost = cost(tiling);
     return true;
@@ -244,10 +246,9 @@ class FewChannelsPlan final : public Plan {
     fill_arguments(problem, tiler);
     const DeviceGuard guard(device.index);
     allow_shared_memory(tiling_.instance.kernel, device.shared_memory_per_block);
-    const int resident = std::max(1, resident_blocks(tiling_.instance.kernel, threads(),
-                                                     static_cast<size_t>(tiling_.shared_bytes)));
-    const int64_t tiles =
-        int64_t{arguments_.image_tiles} * arguments_.bands * arguments_.column_tiles;
+    const int resident = std::max(
+        1, resident_blocks(tiling_.instance.kernel, threads(), static_cast<size_t>(tiling_.shared_bytes)));
+    const int64_t tiles = int64_t{arguments_.image_tiles} * arguments_.bands * arguments_.column_tiles;
     const int64_t rows = problem.group * tiling_.filter_splits;
     // Every resident block takes the same number of tiles, to within one.
     const int64_t columns = std::max<int64_t>(1, int64_t{device.multiprocessors} * resident / rows);
@@ -356,7 +357,8 @@ class FewChannels final : public Algorithm {
     if (problem.precision != Precision::tf32) return "it computes in TF32 and precision ieee was asked for";
     if (device.compute_capability < 80) {
       return "it needs compute capability 8.0 or newer for TF32, and " + device.name + " has " +
-             std::to_string(device.compute_capability / 10) + "." + std::to_string(device.compute_capability % 10);
+             std::to_string(device.compute_capability / 10) + "." +
+             std::to_string(device.compute_capability % 10);
     }
     if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
     return why_too_large(problem, device);

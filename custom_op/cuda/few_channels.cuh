@@ -35,7 +35,8 @@ struct FewChannelsArguments {
   int bands, column_tiles, image_tiles;    // how many tiles cover the output's rows, columns and the batch
   FastDivisor quads_per_row, quads_per_image;
 
-  // The copy of the tile's input as it comes, in rows of `raw_chunks` pieces of 16 bytes: image, channel, row.
+  // The copy of the tile's input as it comes, in rows of `raw_chunks` pieces of 16 bytes: image, channel,
+  // row.
   int raw_rows;     // of one channel, whether inside the image or not
   int raw_columns;  // input columns that the tile covers, padding included
   FastDivisor raw_chunks, raw_rows_divisor, channels_divisor;
@@ -66,7 +67,7 @@ struct LineSource {
 
 // A pair of filter rows: where its pixels lie, and its weights.
 struct FilterPair {
-  int offset;         // of the first tap, from a pixel's word in shared memory
+  int offset;  // of the first tap, from a pixel's word in shared memory
   int taps;
   int first, second;  // of the first tap within one filter; second is -1 where there is none
   float first_scale, second_scale;
@@ -88,8 +89,8 @@ struct Tile {
 
 // The part of the input that a tile reads.
 struct InputWindow {
-  int first_row, first_column;      // may lie in the padding
-  int begin_column, end_column;     // inside the image
+  int first_row, first_column;   // may lie in the padding
+  int begin_column, end_column;  // inside the image
 
   __device__ InputWindow(const FewChannelsArguments& problem, const Tile& tile) {
     first_row = tile.first_row * problem.stride_height - problem.pad_height;
@@ -103,11 +104,13 @@ struct InputWindow {
 __device__ inline long long input_offset(const FewChannelsArguments& problem, const Tile& tile,
                                          const InputWindow& window, int image, int channel, int row) {
   return ((static_cast<long long>(tile.n + image) * problem.in_channels + channel) * problem.input_height +
-          window.first_row + row) * problem.input_width + window.begin_column;
+          window.first_row + row) *
+             problem.input_width +
+         window.begin_column;
 }
 
-// Starts the copies of a tile's input rows. Each row keeps its alignment to 16 bytes, so a copied row starts up
-// to three words into its place.
+// Starts the copies of a tile's input rows. Each row keeps its alignment to 16 bytes, so a copied row starts
+// up to three words into its place.
 __device__ inline void copy_tile(const FewChannelsArguments& problem, const Tile& tile, int first_channel,
                                  float* raw) {
   const InputWindow window(problem, tile);
@@ -153,7 +156,8 @@ __device__ inline void find_sources(const FewChannelsArguments& problem, const T
     const int channel = (plane - image * problem.planes) * (problem.pairs_channels ? 2 : 1);
     const auto source_of = [&](int c, int r) {
       const int input_row = window.first_row + r;
-      if (c >= problem.channels_per_group || input_row < 0 || input_row >= problem.input_height) return INT_MIN;
+      if (c >= problem.channels_per_group || input_row < 0 || input_row >= problem.input_height)
+        return INT_MIN;
       const int raw_row = (image * problem.channels_per_group + c) * problem.raw_rows + r;
       const long long start = input_offset(problem, tile, window, image, first_channel + c, r);
       return raw_row * static_cast<int>(problem.raw_chunks.divisor) * 4 + static_cast<int>(start & 3) + phase;
@@ -165,10 +169,10 @@ __device__ inline void find_sources(const FewChannelsArguments& problem, const T
   }
 }
 
-// Rounds the input and lays it out in pairs, two columns to a thread. Columns of equal remainder by the stride
-// lie together, so that neighbouring outputs read neighbouring words. Padding becomes zeros.
-__device__ inline void pair_tile(const FewChannelsArguments& problem, const Tile& tile, const LineSource* sources,
-                                 const float* raw, unsigned* paired) {
+// Rounds the input and lays it out in pairs, two columns to a thread. Columns of equal remainder by the
+// stride lie together, so that neighbouring outputs read neighbouring words. Padding becomes zeros.
+__device__ inline void pair_tile(const FewChannelsArguments& problem, const Tile& tile,
+                                 const LineSource* sources, const float* raw, unsigned* paired) {
   const InputWindow window(problem, tile);
   const int lines = problem.tile_images * problem.planes * problem.lines_per_plane.divisor;
   const int count = lines * problem.column_pairs.divisor;
@@ -183,15 +187,16 @@ __device__ inline void pair_tile(const FewChannelsArguments& problem, const Tile
     unsigned words[4];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int raw_column = (column + j) * problem.stride_width;  // from the window's first, but for the phase
+      const int raw_column =
+          (column + j) * problem.stride_width;  // from the window's first, but for the phase
       const int input_column = window.first_column + raw_column + phase;
       const bool inside = input_column >= 0 && input_column < window.end_column;
       const int word = raw_column - skipped;
       words[2 * j] = inside && source.first != INT_MIN ? round_to_tf32(raw[source.first + word]) : 0u;
       words[2 * j + 1] = inside && source.second != INT_MIN ? round_to_tf32(raw[source.second + word]) : 0u;
     }
-    *reinterpret_cast<uint4*>(paired + plane * problem.plane_words + within * problem.line_words + column * 2) =
-        make_uint4(words[0], words[1], words[2], words[3]);
+    *reinterpret_cast<uint4*>(paired + plane * problem.plane_words + within * problem.line_words +
+                              column * 2) = make_uint4(words[0], words[1], words[2], words[3]);
   }
 }
 
@@ -238,8 +243,7 @@ __device__ inline FilterPair filter_pair(const FewChannelsArguments& problem, in
     result.taps = 1;
   }
   result.offset = plane * problem.plane_words +
-                  (r * problem.dilation_height * problem.phases + phase) * problem.line_words +
-                  2 * column;
+                  (r * problem.dilation_height * problem.phases + phase) * problem.line_words + 2 * column;
   return result;
 }
 
@@ -256,7 +260,8 @@ __device__ inline void stage_weights(const FewChannelsArguments& problem, const 
     const int tap = i / (128 * kTiles) % kTaps;
     const int block_step = i / (128 * kTiles * kTaps);
     const int step = block_step % problem.steps;
-    const int filter = first_filter + (block_step / problem.steps * kTiles + tile) * 16 + i % 2 * 8 + lane / 4;
+    const int filter =
+        first_filter + (block_step / problem.steps * kTiles + tile) * 16 + i % 2 * 8 + lane / 4;
     const FilterPair pair = pairs[step * kPairsPerStep + lane % 4];
     const int start = i % 4 < 2 ? pair.first : pair.second;
     float value = 0.0f;
@@ -284,8 +289,9 @@ struct Quad {
     const int q = tile.first_column + column;
     word = image * problem.planes * problem.plane_words +
            row * problem.stride_height * problem.phases * problem.line_words + 2 * column;
-    offset = (image * problem.out_channels * problem.output_height + tile.first_row + row) *
-                 problem.output_width + q;
+    offset =
+        (image * problem.out_channels * problem.output_height + tile.first_row + row) * problem.output_width +
+        q;
     columns = index < quads ? min(kQuad, problem.output_width - q) : 0;
   }
 };
@@ -322,7 +328,9 @@ template <int kTaps, int kTiles, bool kRagged>
 struct Unit {
   float sums[2][kQuad][kTiles][4];  // set of eight quads, pixel of the quad, tile, the tensor core's four
 
-  static __device__ int quad_of_column(int column) { return (column & 4) | (column & 1) << 1 | (column & 2) >> 1; }
+  static __device__ int quad_of_column(int column) {
+    return (column & 4) | (column & 1) << 1 | (column & 2) >> 1;
+  }
 
   __device__ void multiply(const FewChannelsArguments& problem, const unsigned* const (&pixels)[2],
                            const FilterPair* pairs, const uint4* weights) {
@@ -359,16 +367,18 @@ struct Unit {
             const unsigned first = !kRagged || tap < taps ? windows[set].words[2 * (tap + i)] : 0u;
             const unsigned second = !kRagged || tap < taps ? windows[set].words[2 * (tap + i) + 1] : 0u;
 #pragma unroll
-            for (int tile = 0; tile < kTiles; ++tile) multiply_add_tf32(sums[set][i][tile], a[tile], first, second);
+            for (int tile = 0; tile < kTiles; ++tile)
+              multiply_add_tf32(sums[set][i][tile], a[tile], first, second);
           }
         }
       }
     }
   }
 
-  // Writes the sums, with their bias, of `filters` filters; `y` is the first of them in the tile's first image.
-  __device__ void store(const FewChannelsArguments& problem, const Quad (&quads)[2], float* y, const float* bias,
-                        int filters, float* staged) const {
+  // Writes the sums, with their bias, of `filters` filters; `y` is the first of them in the tile's first
+  // image.
+  __device__ void store(const FewChannelsArguments& problem, const Quad (&quads)[2], float* y,
+                        const float* bias, int filters, float* staged) const {
     const long long plane = static_cast<long long>(problem.output_height) * problem.output_width;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -396,7 +406,8 @@ struct Unit {
   }
 
   // Straight from the registers, where rows are whole aligned quads.
-  __device__ void store_quads(const Quad (&quads)[2], float* y, int tile, int half, float b, bool valid) const {
+  __device__ void store_quads(const Quad (&quads)[2], float* y, int tile, int half, float b,
+                              bool valid) const {
 #pragma unroll
     for (int set = 0; set < 2; ++set) {
 #pragma unroll
@@ -411,8 +422,8 @@ struct Unit {
     }
   }
 
-  // Through shared memory, so that a warp stores 32 neighbouring pixels whatever their alignment: a row of odd
-  // width would otherwise go out in single words, each a write of a part of a sector.
+  // Through shared memory, so that a warp stores 32 neighbouring pixels whatever their alignment: a row of
+  // odd width would otherwise go out in single words, each a write of a part of a sector.
   __device__ void store_staged(const Quad (&quads)[2], float* y, long long plane, int tile, int half, float b,
                                int filters, float* staged) const {
     const int lane = threadIdx.x % 32;
@@ -448,8 +459,8 @@ struct Unit {
 }  // namespace few_channels
 
 // Persistent blocks: grid.x shares the tiles, grid.y the groups and, where the weights of a group do not fit,
-// parts of its filters. Shared memory: filter pairs, weights, paired input, raw input of the next tile, staged
-// results, line sources.
+// parts of its filters. Shared memory: filter pairs, weights, paired input, raw input of the next tile,
+// staged results, line sources.
 template <int kTaps, int kTiles, bool kRagged>
 __global__ void __launch_bounds__(kFewChannelsMostThreads, 1)
     few_channels_kernel(const FewChannelsArguments problem) {

@@ -3,11 +3,10 @@
 // rank, size, stride, padding, dilation and grouping, in float32 whatever the precision. It wins where
 // nothing else applies.
 
-#include "cuda/naive.cuh"
-
 #include <algorithm>
 #include <memory>
 
+#include "cuda/naive.cuh"
 #include "cuda/primitives/launch.h"
 #include "plan/algorithm.h"
 
@@ -32,7 +31,8 @@ class NaivePlan final : public Plan {
     std::copy(problem.stride.begin(), problem.stride.end(), arguments_.stride);
     std::copy(problem.dilation.begin(), problem.dilation.end(), arguments_.dilation);
     std::copy(problem.pad_begin.begin(), problem.pad_begin.end(), arguments_.pad);
-    blocks_ = static_cast<unsigned>(std::min<int64_t>(kMostBlocks, (arguments_.outputs + kThreads - 1) / kThreads));
+    blocks_ =
+        static_cast<unsigned>(std::min<int64_t>(kMostBlocks, (arguments_.outputs + kThreads - 1) / kThreads));
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {

@@ -30,8 +30,8 @@ __global__ void naive_kernel(NaiveArguments problem) {
     const long long d0 = o * problem.stride[0] - problem.pad[0];
     const long long h0 = p * problem.stride[1] - problem.pad[1];
     const long long w0 = q * problem.stride[2] - problem.pad[2];
-    const float* weight =
-        problem.w + k * problem.channels_per_group * problem.filter[0] * problem.filter[1] * problem.filter[2];
+    const float* weight = problem.w + k * problem.channels_per_group * problem.filter[0] * problem.filter[1] *
+                                          problem.filter[2];
     float sum = 0.0f;
     for (long long c = 0; c < problem.channels_per_group; ++c) {
       const float* image = problem.x + (n * problem.in_channels + first_channel + c) * problem.input[0] *

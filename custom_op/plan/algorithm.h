@@ -22,7 +22,8 @@ struct ConvTensors {
 
 // Calls body(0) ... body(tasks - 1), in any order and from any number of threads, and returns when all are
 // done. What a body throws, the call throws.
-using ParallelFor = std::function<void(std::ptrdiff_t tasks, const std::function<void(std::ptrdiff_t)>& body)>;
+using ParallelFor =
+    std::function<void(std::ptrdiff_t tasks, const std::function<void(std::ptrdiff_t)>& body)>;
 
 // Where a plan runs: what the caller owns and lends for one run.
 struct Execution {

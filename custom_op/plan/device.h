@@ -18,9 +18,9 @@ struct Device {
   DeviceKind kind = DeviceKind::cpu;
   int index = 0;
   std::string name;
-  int compute_capability = 0;        // 90 for compute capability 9.0
+  int compute_capability = 0;  // 90 for compute capability 9.0
   int multiprocessors = 0;
-  int shared_memory_per_block = 0;   // bytes a block may ask for, opted in
+  int shared_memory_per_block = 0;  // bytes a block may ask for, opted in
   int shared_memory_per_multiprocessor = 0;
 };
 

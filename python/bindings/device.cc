@@ -56,7 +56,8 @@ class DeviceArray {
   static std::unique_ptr<DeviceArray> from_numpy(const py::array& source, int device) {
     const py::array array = py::array::ensure(source, py::array::c_style);
     const std::string type = py::str(array.dtype());
-    auto copy = std::make_unique<DeviceArray>(Shape(array.shape(), array.shape() + array.ndim()), type, device);
+    auto copy =
+        std::make_unique<DeviceArray>(Shape(array.shape(), array.shape() + array.ndim()), type, device);
     CONVSWAP_CHECK_CUDA(
         cudaMemcpy(copy->pointer_, array.data(), static_cast<size_t>(copy->bytes()), cudaMemcpyHostToDevice));
     return copy;
@@ -139,31 +140,39 @@ py::dict device_facts(int index) {
 }
 
 void register_device_array(py::module_& module) {
-  py::class_<DeviceArray>(module, "DeviceArray", "A contiguous float32 or float64 array in the memory of a card.")
+  py::class_<DeviceArray>(module, "DeviceArray",
+                          "A contiguous float32 or float64 array in the memory of a card.")
       .def(py::init<const Shape&, const std::string&, int>(), py::arg("shape"), py::arg("type") = "float32",
            py::arg("device") = 0)
       .def_static("from_numpy", &DeviceArray::from_numpy, py::arg("array"), py::arg("device") = 0)
       .def("to_numpy", &DeviceArray::to_numpy)
       .def("poison", &DeviceArray::poison, "Fills the array with NaN.")
-      .def_property_readonly("shape", [](const DeviceArray& array) { return py::tuple(py::cast(array.shape())); })
-      .def_property_readonly("pointer", [](const DeviceArray& array) {
-        return reinterpret_cast<uintptr_t>(array.pointer());
-      });
-  module.def("conv_device",
-             [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
-                const std::string& algorithm, const std::string& precision, int runs,
-                const std::string& auto_pad, const Shape& pads, const Shape& strides, const Shape& dilations,
-                int64_t group, const Shape& kernel_shape) {
-               const ConvSpec spec{x.type(), parse_precision(precision), parse_auto_pad(auto_pad), group,
-                                   kernel_shape, pads, strides, dilations};
-               const py::gil_scoped_release released;
-               return conv_device(x, w, b, y, spec, algorithm, runs);
-             },
-             py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
-             py::arg("algorithm") = "auto", py::arg("precision") = "tf32", py::arg("runs") = 1,
-             py::arg("auto_pad") = "NOTSET", py::arg("pads") = Shape{}, py::arg("strides") = Shape{},
-             py::arg("dilations") = Shape{}, py::arg("group") = 1, py::arg("kernel_shape") = Shape{},
-             R"(Computes y on the card by a CUDA algorithm and waits for it.
+      .def_property_readonly("shape",
+                             [](const DeviceArray& array) { return py::tuple(py::cast(array.shape())); })
+      .def_property_readonly(
+          "pointer", [](const DeviceArray& array) { return reinterpret_cast<uintptr_t>(array.pointer()); });
+  module.def(
+      "conv_device",
+      [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
+         const std::string& algorithm, const std::string& precision, int runs, const std::string& auto_pad,
+         const Shape& pads, const Shape& strides, const Shape& dilations, int64_t group,
+         const Shape& kernel_shape) {
+        const ConvSpec spec{x.type(),
+                            parse_precision(precision),
+                            parse_auto_pad(auto_pad),
+                            group,
+                            kernel_shape,
+                            pads,
+                            strides,
+                            dilations};
+        const py::gil_scoped_release released;
+        return conv_device(x, w, b, y, spec, algorithm, runs);
+      },
+      py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
+      py::arg("algorithm") = "auto", py::arg("precision") = "tf32", py::arg("runs") = 1,
+      py::arg("auto_pad") = "NOTSET", py::arg("pads") = Shape{}, py::arg("strides") = Shape{},
+      py::arg("dilations") = Shape{}, py::arg("group") = 1, py::arg("kernel_shape") = Shape{},
+      R"(Computes y on the card by a CUDA algorithm and waits for it.
 
 Returns the mean time of one of `runs` back-to-back runs in milliseconds, by CUDA events. Raises ConvswapError for
 shapes or attributes that do not fit, RuntimeError where CUDA fails.)");
@@ -174,13 +183,16 @@ shapes or attributes that do not fit, RuntimeError where CUDA fails.)");
 }  // namespace
 
 void register_device(py::module_& module) {
-  module.def("cuda_devices", [] {
-    py::list devices;
+  module.def(
+      "cuda_devices",
+      [] {
+        py::list devices;
 #if CONVSWAP_CUDA
-    for (int index = 0; index < cuda_device_count(); ++index) devices.append(device_facts(index));
+        for (int index = 0; index < cuda_device_count(); ++index) devices.append(device_facts(index));
 #endif
-    return devices;
-  }, "What the CUDA runtime says of each card; empty without a card, a driver or CUDA kernels.");
+        return devices;
+      },
+      "What the CUDA runtime says of each card; empty without a card, a driver or CUDA kernels.");
 #if CONVSWAP_CUDA
   register_device_array(module);
 #endif

@@ -26,8 +26,9 @@ struct SpecArguments {
   int64_t group;
 
   ConvSpec spec(ElementType type) const {
-    return {type, parse_precision(precision), parse_auto_pad(auto_pad), group, kernel_shape, pads, strides,
-            dilations};
+    return {
+        type,     parse_precision(precision), parse_auto_pad(auto_pad), group, kernel_shape, pads, strides,
+        dilations};
   }
 };
 
@@ -56,7 +57,8 @@ std::string why_not(const ConvProblem& problem, const std::string& algorithm, co
 
 std::string choose(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
                    int index, int compute_capability) {
-  return std::string(choose_algorithm(problem, asked_device(device, index, compute_capability), algorithm).name());
+  return std::string(
+      choose_algorithm(problem, asked_device(device, index, compute_capability), algorithm).name());
 }
 
 template <typename T>
@@ -86,13 +88,15 @@ py::array conv(const py::array_t<T, py::array::c_style>& x, const py::array_t<T,
 }
 
 void register_problem(py::module_& module) {
-  py::class_<ConvProblem>(module, "Problem", R"(A convolution: attributes and shapes, everything an algorithm needs.
+  py::class_<ConvProblem>(module, "Problem",
+                          R"(A convolution: attributes and shapes, everything an algorithm needs.
 
 Shapes are (N, C, spatial...) and (K, C / group, filter...). The attributes are those of ONNX Conv; an empty
 sequence is an absent attribute. Raises ConvswapError where they do not fit together.)")
       .def(py::init([](const Shape& x_shape, const Shape& w_shape, bool has_bias, const std::string& type,
                        const std::string& precision, const std::string& auto_pad, const Shape& pads,
-                       const Shape& strides, const Shape& dilations, int64_t group, const Shape& kernel_shape) {
+                       const Shape& strides, const Shape& dilations, int64_t group,
+                       const Shape& kernel_shape) {
              return problem_of(x_shape, w_shape, has_bias, type,
                                {precision, auto_pad, pads, strides, dilations, kernel_shape, group});
            }),
@@ -100,9 +104,10 @@ sequence is an absent attribute. Raises ConvswapError where they do not fit toge
            py::arg("precision") = "tf32", py::kw_only(), py::arg("auto_pad") = "NOTSET",
            py::arg("pads") = Shape{}, py::arg("strides") = Shape{}, py::arg("dilations") = Shape{},
            py::arg("group") = 1, py::arg("kernel_shape") = Shape{})
-      .def_property_readonly("output_shape", [](const ConvProblem& problem) {
-        return py::tuple(py::cast(problem.output_shape()));
-      }, "(N, K, output...)")
+      .def_property_readonly(
+          "output_shape",
+          [](const ConvProblem& problem) { return py::tuple(py::cast(problem.output_shape())); },
+          "(N, K, output...)")
       .def_property_readonly("operations", &ConvProblem::operations,
                              "Multiplications and additions, padding counted as data.")
       .def_property_readonly("bytes", &ConvProblem::bytes,
@@ -112,9 +117,9 @@ sequence is an absent attribute. Raises ConvswapError where they do not fit toge
 void register_planner(py::module_& module) {
   py::class_<Algorithm>(module, "Algorithm", "One way to compute convolutions on one kind of device.")
       .def_property_readonly("name", [](const Algorithm& algorithm) { return std::string(algorithm.name()); })
-      .def_property_readonly("device", [](const Algorithm& algorithm) {
-        return std::string(name_of(algorithm.device_kind()));
-      }, "'cpu' or 'cuda'.");
+      .def_property_readonly(
+          "device", [](const Algorithm& algorithm) { return std::string(name_of(algorithm.device_kind())); },
+          "'cpu' or 'cuda'.");
   module.def("catalog", &catalog, py::return_value_policy::reference,
              "Every algorithm of this build, for each device the fastest first.");
   module.def("why_not", &why_not, py::arg("problem"), py::arg("algorithm"), py::arg("device"), py::kw_only(),
@@ -128,31 +133,33 @@ ConvswapError for an unknown algorithm or device, RuntimeError where the card is
              R"(The name of the algorithm that the planner takes.
 
 Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.)");
-  module.def("describe_plan", [](const ConvProblem& problem, const std::string& device,
-                                 const std::string& algorithm, int index) {
-    const Device asked = asked_device(device, index, 0);
-    return choose_algorithm(problem, asked, algorithm).make_plan(problem, asked)->describe();
-  }, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
-             "The launch shape of the plan in words.");
+  module.def(
+      "describe_plan",
+      [](const ConvProblem& problem, const std::string& device, const std::string& algorithm, int index) {
+        const Device asked = asked_device(device, index, 0);
+        return choose_algorithm(problem, asked, algorithm).make_plan(problem, asked)->describe();
+      },
+      py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto", py::kw_only(),
+      py::arg("index") = 0, "The launch shape of the plan in words.");
 }
 
 template <typename T>
 void register_conv(py::module_& module) {
   // Without conversion, so that float64 arrays are never computed in float32.
-  module.def("conv",
-             [](const py::array_t<T, py::array::c_style>& x, const py::array_t<T, py::array::c_style>& w,
-                const std::optional<py::array_t<T, py::array::c_style>>& b, const std::string& algorithm,
-                int threads, const std::string& instruction_set, const std::string& auto_pad, const Shape& pads,
-                const Shape& strides, const Shape& dilations, int64_t group, const Shape& kernel_shape) {
-               return conv<T>(x, w, b, algorithm, threads, instruction_set,
-                              {"tf32", auto_pad, pads, strides, dilations, kernel_shape, group});
-             },
-             py::arg("x").noconvert(), py::arg("w").noconvert(), py::arg("b").noconvert() = py::none(),
-             py::kw_only(), py::arg("algorithm") = "auto", py::arg("threads") = 0,
-             py::arg("instruction_set") = "", py::arg("auto_pad") = "NOTSET", py::arg("pads") = Shape{},
-             py::arg("strides") = Shape{}, py::arg("dilations") = Shape{}, py::arg("group") = 1,
-             py::arg("kernel_shape") = Shape{},
-             R"(The convolution of C-contiguous float32 or float64 arrays by a CPU algorithm.
+  module.def(
+      "conv",
+      [](const py::array_t<T, py::array::c_style>& x, const py::array_t<T, py::array::c_style>& w,
+         const std::optional<py::array_t<T, py::array::c_style>>& b, const std::string& algorithm,
+         int threads, const std::string& instruction_set, const std::string& auto_pad, const Shape& pads,
+         const Shape& strides, const Shape& dilations, int64_t group, const Shape& kernel_shape) {
+        return conv<T>(x, w, b, algorithm, threads, instruction_set,
+                       {"tf32", auto_pad, pads, strides, dilations, kernel_shape, group});
+      },
+      py::arg("x").noconvert(), py::arg("w").noconvert(), py::arg("b").noconvert() = py::none(),
+      py::kw_only(), py::arg("algorithm") = "auto", py::arg("threads") = 0, py::arg("instruction_set") = "",
+      py::arg("auto_pad") = "NOTSET", py::arg("pads") = Shape{}, py::arg("strides") = Shape{},
+      py::arg("dilations") = Shape{}, py::arg("group") = 1, py::arg("kernel_shape") = Shape{},
+      R"(The convolution of C-contiguous float32 or float64 arrays by a CPU algorithm.
 
 x is (N, C, spatial...), w (K, C / group, filter...), b (K,); the result is (N, K, output...). `reference` takes
 both types and sums in float64; `instruction_set` is one of direct_instruction_sets(); `threads` 0 uses every
@@ -185,10 +192,13 @@ PYBIND11_MODULE(_native, module) {
   register_planner(module);
   register_conv<float>(module);
   register_conv<double>(module);
-  module.def("direct_instruction_sets", [] {
-    std::vector<std::string> names;
-    for (const auto name : direct_instruction_sets()) names.emplace_back(name);
-    return names;
-  }, "The instruction sets of `direct` that this processor has, best first.");
+  module.def(
+      "direct_instruction_sets",
+      [] {
+        std::vector<std::string> names;
+        for (const auto name : direct_instruction_sets()) names.emplace_back(name);
+        return names;
+      },
+      "The instruction sets of `direct` that this processor has, best first.");
   register_device(module);
 }

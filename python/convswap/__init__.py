@@ -16,9 +16,10 @@ except ModuleNotFoundError as error:
     if error.name != "onnxruntime":
         raise
 
-    def compare(*_arguments: Any, **_options: Any) -> Any:
-        """Raise ConvswapError: comparing needs onnxruntime, which is not installed."""
+    def _compare_without_onnxruntime(*_arguments: Any, **_options: Any) -> Any:
         raise ConvswapError(NO_ONNXRUNTIME)
+
+    compare = _compare_without_onnxruntime
 
 
 __all__ = [

@@ -40,10 +40,7 @@ CPU_PROVIDER = "CPUExecutionProvider"
 INSTALL_CPU = "pip install onnxruntime"
 # Without the last, the CUDA provider of onnxruntime-gpu does not start: its extras leave cuBLAS out.
 INSTALL_CUDA = 'pip install "onnxruntime-gpu[cuda,cudnn]" nvidia-cublas'
-OPTIONAL_PACKAGES = {
-    "torch": "pip install torch, to have its convolutions to compare with",
-    "cupti-python": "pip install cupti-python, to see the GPU kernels of a session",
-}
+OPTIONAL_PACKAGES = ("torch", "cupti-python")
 
 
 @dataclass(frozen=True)
@@ -266,7 +263,7 @@ def _why_no_card(native: ModuleType) -> str:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None:
         return f"CUDA_VISIBLE_DEVICES={hidden!r} hides every card: unset it"
-    return "CUDA sees no card: the driver is older than the CUDA that convswap was built with; install a newer one"
+    return "CUDA sees no card: the driver is older than the CUDA of the build; install a newer driver"
 
 
 def _what_fails(onnxruntime: ModuleType, domain: str, provider: str) -> str:
@@ -357,8 +354,8 @@ def _data_set(name: str) -> Finding:
 
 
 def _optional_packages() -> Iterator[Finding]:
-    for name, advice in OPTIONAL_PACKAGES.items():
+    for name in OPTIONAL_PACKAGES:
         try:
             yield Finding(name, True, f"{importlib.metadata.version(name)}, optional")
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, None, "not installed, optional", advice)
+            yield Finding(name, None, "not installed, optional", f"pip install {name}")

@@ -9,8 +9,9 @@ void check_cuda(cudaError_t result, const char* expression) {
   if (result == cudaSuccess) return;
   std::string message = std::string(expression) + ": " + cudaGetErrorString(result);
   if (result == cudaErrorNoKernelImageForDevice) {
-    message += "; this library was built for other cards: build it with CONVSWAP_CUDA_ARCHITECTURES set to "
-               "this card's compute capability";
+    message +=
+        "; this library was built for other cards: build it with CONVSWAP_CUDA_ARCHITECTURES set to "
+        "this card's compute capability";
   } else if (result == cudaErrorInsufficientDriver) {
     message += "; install a newer NVIDIA driver";
   }

@@ -4,7 +4,8 @@
 
 namespace convswap {
 
-// Throws std::runtime_error with the failing expression, CUDA's own words and, where there is one, what to do.
+// Throws std::runtime_error with the failing expression, CUDA's own words and, where there is one, what to
+// do.
 void check_cuda(cudaError_t result, const char* expression);
 
 }  // namespace convswap

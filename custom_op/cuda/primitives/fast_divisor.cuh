@@ -2,9 +2,9 @@
 
 namespace convswap {
 
-// Division by a number known only at run time, as one multiplication: n / d = floor(n * ceil(2^32 / d) / 2^32),
-// exact while n * d < 2^32 (the error is below n / 2^32, which must stay below 1 / d). With d = 1 the factor
-// would not fit into 32 bits, so it is kept apart.
+// Division by a number known only at run time, as one multiplication: n / d = floor(n * ceil(2^32 / d) /
+// 2^32), exact while n * d < 2^32 (the error is below n / 2^32, which must stay below 1 / d). With d = 1 the
+// factor would not fit into 32 bits, so it is kept apart.
 struct FastDivisor {
   unsigned divisor = 1;
   unsigned factor = 0;

@@ -23,8 +23,7 @@ void allow_shared_memory(const void* kernel, int bytes_per_block) {
 
 int resident_blocks(const void* kernel, int threads, size_t shared_bytes) {
   int blocks = 0;
-  CONVSWAP_CHECK_CUDA(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes));
+  CONVSWAP_CHECK_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes));
   return blocks;
 }
 

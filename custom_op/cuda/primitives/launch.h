@@ -19,8 +19,9 @@ class DeviceGuard {
   bool changed_ = false;
 };
 
-// Lets `kernel` use as much dynamic shared memory as a block of the current device may have: above 48 KB it must
-// be asked for. The limit belongs to the kernel, not to a launch, so one plan must not lower it for another.
+// Lets `kernel` use as much dynamic shared memory as a block of the current device may have: above 48 KB it
+// must be asked for. The limit belongs to the kernel, not to a launch, so one plan must not lower it for
+// another.
 void allow_shared_memory(const void* kernel, int bytes_per_block);
 
 // How many blocks of `kernel` one multiprocessor of the current device holds at once.
