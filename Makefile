@@ -41,7 +41,7 @@ test: all
 	$(python) -m pytest
 
 lint: all $(stamps)/lint
-	.venv/bin/clang-format --dry-run -Werror $(c_sources)
+	@.venv/bin/clang-format --dry-run -Werror $(c_sources)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy --package convswap

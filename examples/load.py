@@ -1,31 +1,29 @@
 """Run a model whose Conv nodes are swapped for the op library's, in ONNX Runtime.
 
-python examples/load.py               a course network
-python examples/load.py model.onnx    any ONNX model with float32 inputs
+`python examples/load.py` runs a course network, `python examples/load.py model.onnx` a model of yours.
 """
 
 import argparse
 
+import convswap
 import numpy as np
 import onnxruntime
-
-import convswap
 from convswap.export import export_network
 
 parser = argparse.ArgumentParser(description="Run a model whose Conv nodes are swapped.")
 parser.add_argument("model", nargs="?", help="an ONNX file; default: a course network")
 path = parser.parse_args().model
 
-swapped = convswap.swap(path or export_network("ece408-2019fa"))
-
-options = onnxruntime.SessionOptions()
-convswap.register(options)
+providers = ["CPUExecutionProvider"]
 if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+    providers.insert(0, "CUDAExecutionProvider")
     # Loads the CUDA libraries that pip installed.
     onnxruntime.preload_dlls()
-session = onnxruntime.InferenceSession(
-    swapped.to_proto().SerializeToString(), options, providers=onnxruntime.get_available_providers()
-)
+
+swapped = convswap.swap(path or export_network("ece408-2019fa"))
+options = onnxruntime.SessionOptions()
+convswap.register(options)
+session = onnxruntime.InferenceSession(swapped.to_proto().SerializeToString(), options, providers=providers)
 
 # Symbolic dimensions are 1; the values count up from 0 to 255, again and again, as pixels might.
 shapes = {x.name: [size if isinstance(size, int) else 1 for size in x.shape] for x in session.get_inputs()}

@@ -266,12 +266,12 @@ def assert_within_rounding(
     operand: float = 0.0,
     **attributes: Any,
 ) -> None:
-    """Assert that every element of `y` is the convolution of x, w and b but for the rounding that it may have.
+    """Assert that every element of `y` is the convolution of x, w and b but for the rounding it may have.
 
-    `unit` is the relative error of an addition or multiplication, `operand` that of rounding an operand first.
-    A sum of n terms t then has an error of at most (2 * operand + n * unit) * sum(|t|), in whatever order it is
-    taken (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2), to first order; 1 % and two more
-    operations allow for the rest.
+    `unit` is the relative error of an addition or multiplication, `operand` that of rounding an operand
+    first. A sum of n terms t then has an error of at most (2 * operand + n * unit) * sum(|t|), in whatever
+    order it is taken (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2), to first order;
+    1 % and two more operations allow for the rest.
     """
     truth = convolve(*arrays, **attributes)
     assert y.shape == truth.shape

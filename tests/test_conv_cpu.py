@@ -1,8 +1,8 @@
 """The CPU algorithms against the definition of the operator.
 
-`reference` sums in float64, so in float64 it may differ from the truth by the order of the terms alone, and in
-float32 by one rounding of the result besides. `direct` computes in float32: its bound grows with the number of
-terms of a sum and with their size.
+`reference` sums in float64, so in float64 it may differ from the truth by the order of the terms alone, and
+in float32 by one rounding of the result besides. `direct` computes in float32: its bound grows with the
+number of terms of a sum and with their size.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def test_float64_is_never_computed_in_float32():
     case = ConvCase((1, 3, 9, 8), (4, 3, 3, 3))
     x, w, _ = case.arrays(np.float64)
     assert _native.conv(x, w).dtype == np.float64
-    with pytest.raises(ConvswapError, match="'direct' cannot compute .* it computes float32 .* float64"):
+    with pytest.raises(ConvswapError, match=r"'direct' cannot compute .* it computes float32 .* float64"):
         _native.conv(x, w, algorithm="direct")
 
 

@@ -1,8 +1,9 @@
 """The CUDA algorithms against the float64 truth, and what they say of problems that they cannot compute.
 
-Tolerances. TF32 keeps 10 mantissa bits, so an operand may be off by 2^-11; over many random terms the relative
-L2 error comes to about 3e-4, and 6e-4 leaves room for few terms. `naive` computes in float32: 1e-5 allows sums of
-thousands of terms. Beside that, every single output stays within the rounding error that its terms may add up to.
+Tolerances. TF32 keeps 10 mantissa bits, so an operand may be off by 2^-11; over many random terms the
+relative L2 error comes to about 3e-4, and 6e-4 leaves room for few terms. `naive` computes in float32: 1e-5
+allows sums of thousands of terms. Beside that, every single output stays within the rounding error that its
+terms may add up to.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ def check(algorithm: str, case: ConvCase) -> None:
     wrong = np.argwhere(~(error <= bound))
     plan = _native.describe_plan(problem_of(case), "cuda", algorithm)
     assert wrong.size == 0, (
-        f"{case}: {len(wrong)} of {y.size} outputs are wrong, {np.count_nonzero(np.isnan(y))} of them NaN, the "
-        f"first at {wrong[0].tolist()}: {y[tuple(wrong[0])]}, expected {truth[tuple(wrong[0])]}; plan: {plan}"
+        f"{case}: {len(wrong)} of {y.size} outputs are wrong, {np.count_nonzero(np.isnan(y))} of them NaN, "
+        f"the first at {wrong[0].tolist()}: {y[tuple(wrong[0])]}, expected {truth[tuple(wrong[0])]}; "
+        f"plan: {plan}"
     )
     relative = np.linalg.norm(error) / np.linalg.norm(truth)
     # A handful of outputs of one or two terms is no average.
@@ -405,7 +407,7 @@ def test_few_channels_serves_every_course_layer_on_every_card_that_has_tf32(laye
 
 
 @needs_cuda_kernels
-# Filters of 11 rows at great strides need more of an image at once than a block's memory holds for 16 channels.
+# Filters of 11 rows at great strides need more of an image at once than a block holds for 16 channels.
 @pytest.mark.parametrize(("strides", "channels"), [((1, 2, 3), (1, 3, 16)), ((4, 5, 13), (1, 3, 6))])
 def test_few_channels_serves_up_to_16_channels_and_11_taps_with_every_padding(strides, channels):
     for c, kernel, stride, pad, size in itertools.product(

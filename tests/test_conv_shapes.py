@@ -91,15 +91,15 @@ MISFITS = [
         (1, 5, 9, 8),
         (4, 3, 3, 3),
         {},
-        "input of shape [1, 5, 9, 8]: expected 3 channels: the weights [4, 3, 3, 3] have 3 per group and group "
-        "is 1",
+        "input of shape [1, 5, 9, 8]: expected 3 channels: the weights [4, 3, 3, 3] have 3 per group and "
+        "group is 1",
     ),
     (
         (1, 3, 9, 8),
         (4, 3, 3, 3),
         {"group": 2},
-        "input of shape [1, 3, 9, 8]: expected 6 channels: the weights [4, 3, 3, 3] have 3 per group and group "
-        "is 2",
+        "input of shape [1, 3, 9, 8]: expected 6 channels: the weights [4, 3, 3, 3] have 3 per group and "
+        "group is 2",
     ),
     (
         (1, 9, 9, 8),
@@ -193,8 +193,8 @@ MISFITS = [
         (1, 3, 2, 8),
         (4, 3, 3, 3),
         {},
-        "spatial axis 0: the filter reaches over 3 positions but the padded input has 2; expected a larger input "
-        "or more padding",
+        "spatial axis 0: the filter reaches over 3 positions but the padded input has 2; expected a larger "
+        "input or more padding",
     ),
     (
         (1, 3, 9, 8),

@@ -1,6 +1,7 @@
 """The op inside ONNX Runtime: what a session with `convswap.Conv` computes, infers, refuses and survives.
 
-Every test with the fixture `device` runs on the CPU provider and, where there is a card, on the CUDA provider.
+Every test with the fixture `device` runs on the CPU provider and, where there is a card, on the CUDA
+provider.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from convswap.library import register
 from onnx import TensorProto, helper, numpy_helper
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-# The relative error of one addition, and of rounding an operand first: float32 on the CPU, TF32 on a card, where
-# the tensor core also truncates sums. See test_conv_cpu.py and test_conv_cuda.py.
+# The relative error of one addition, and of rounding an operand first: float32 on the CPU, TF32 on a card,
+# where the tensor core also truncates sums. See test_conv_cpu.py and test_conv_cuda.py.
 ROUNDING = {"cpu": (2.0**-24, 0.0), "cuda": (2.0**-22, 2.0**-11)}
 
 CASE = ConvCase((2, 3, 9, 8), (4, 3, 3, 3), True, {"pads": [1, 0, 2, 1]})
@@ -333,7 +334,7 @@ def test_unknown_algorithm_is_refused_with_the_nearest(name, nearest):
 
 @pytest.mark.gpu
 def test_algorithm_of_the_other_device_is_refused_on_the_card(cuda):
-    with pytest.raises(Exception, match="node 'conv1': unknown algorithm .*cuda.*'direct'"):
+    with pytest.raises(Exception, match=r"node 'conv1': unknown algorithm .*cuda.*'direct'"):
         make_session(conv_model(algorithm="direct"), cuda)
 
 
@@ -341,7 +342,7 @@ def test_algorithm_of_the_other_device_is_refused_on_the_card(cuda):
 def test_algorithm_that_cannot_compute_the_problem_says_why_at_the_first_run(cuda):
     session = make_session(conv_model(algorithm="few_channels", precision="ieee"), cuda)
     with pytest.raises(
-        Exception, match="node 'conv1': algorithm 'few_channels' cannot compute .* precision ieee"
+        Exception, match=r"node 'conv1': algorithm 'few_channels' cannot compute .* precision ieee"
     ):
         run(session, X)
 

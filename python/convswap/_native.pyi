@@ -1,0 +1,155 @@
+"""The compiled core of convswap: catalog, planner and direct calls."""
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Float = TypeVar("_Float", np.float32, np.float64)
+
+__version__: str
+architectures: str
+"""The compute capabilities that the CUDA kernels were built for: "90", "80;90"; "" without them."""
+has_cuda_kernels: bool
+no_cuda_reason: str
+"""Why the CUDA kernels were not built and what to do; "" where they were."""
+
+class Problem:
+    """A convolution: attributes and shapes, everything an algorithm needs."""
+
+    def __init__(
+        self,
+        x_shape: Sequence[int],
+        w_shape: Sequence[int],
+        has_bias: bool = False,
+        type: str = "float32",
+        precision: str = "tf32",
+        *,
+        auto_pad: str = "NOTSET",
+        pads: Sequence[int] = (),
+        strides: Sequence[int] = (),
+        dilations: Sequence[int] = (),
+        group: int = 1,
+        kernel_shape: Sequence[int] = (),
+    ) -> None:
+        """Check that shapes and attributes fit together; raises ConvswapError where they do not."""
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(N, K, output...)."""
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions, padding counted as data."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that must move if every tensor is read or written once."""
+
+class Algorithm:
+    """One way to compute convolutions on one kind of device."""
+
+    @property
+    def name(self) -> str:
+        """What users type."""
+
+    @property
+    def device(self) -> Literal["cpu", "cuda"]:
+        """The kind of device."""
+
+def catalog() -> list[Algorithm]:
+    """Return every algorithm of this build, for each device the fastest first."""
+
+def why_not(
+    problem: Problem, algorithm: str, device: str, *, index: int = 0, compute_capability: int = 0
+) -> str:
+    """Return why the algorithm cannot compute the problem on the device; "" where it can."""
+
+def choose(
+    problem: Problem,
+    device: str,
+    algorithm: str = "auto",
+    *,
+    index: int = 0,
+    compute_capability: int = 0,
+) -> str:
+    """Return the name of the algorithm that the planner takes."""
+
+def describe_plan(problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0) -> str:
+    """Return the launch shape of the plan in words."""
+
+def conv(
+    x: NDArray[_Float],
+    w: NDArray[_Float],
+    b: NDArray[_Float] | None = None,
+    *,
+    algorithm: str = "auto",
+    threads: int = 0,
+    instruction_set: str = "",
+    auto_pad: str = "NOTSET",
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+    group: int = 1,
+    kernel_shape: Sequence[int] = (),
+) -> NDArray[_Float]:
+    """Return the convolution of C-contiguous arrays by a CPU algorithm."""
+
+def direct_instruction_sets() -> list[str]:
+    """Return the instruction sets of `direct` that this processor has, best first."""
+
+class DeviceFacts(TypedDict):
+    """What the CUDA runtime says of a card; exists for type checkers alone."""
+
+    name: str
+    compute_capability: int
+    multiprocessors: int
+    shared_memory_per_block: int
+    driver_cuda: str
+    cuda_runtime: str
+
+def cuda_devices() -> list[DeviceFacts]:
+    """Return what is known of each card; empty without a card, a driver or CUDA kernels."""
+
+class DeviceArray:
+    """A contiguous float32 or float64 array in the memory of a card; only where has_cuda_kernels."""
+
+    def __init__(self, shape: Sequence[int], type: str = "float32", device: int = 0) -> None:
+        """Allocate memory, whose contents are undefined."""
+
+    @staticmethod
+    def from_numpy(array: NDArray[np.float32] | NDArray[np.float64], device: int = 0) -> DeviceArray:
+        """Copy an array to the card."""
+
+    def to_numpy(self) -> NDArray[np.float32] | NDArray[np.float64]:
+        """Copy the array from the card."""
+
+    def poison(self) -> None:
+        """Fill the array with NaN."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents, as given."""
+
+    @property
+    def pointer(self) -> int:
+        """The address in the card's memory."""
+
+def conv_device(
+    x: DeviceArray,
+    w: DeviceArray,
+    b: DeviceArray | None,
+    y: DeviceArray,
+    *,
+    algorithm: str = "auto",
+    precision: str = "tf32",
+    runs: int = 1,
+    auto_pad: str = "NOTSET",
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+    group: int = 1,
+    kernel_shape: Sequence[int] = (),
+) -> float:
+    """Compute y on the card; return the mean milliseconds of one run. Only where has_cuda_kernels."""

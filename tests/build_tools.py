@@ -1,0 +1,40 @@
+"""The checkout and the CMake that the build tests use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def cmake(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the CMake of this Python environment, else the system's, in `environment` and the process's."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = shutil.which("cmake", path=path)
+    if program is None:
+        pytest.skip("there is no cmake")
+    return subprocess.run(
+        [program, *map(str, arguments)],
+        env={**os.environ, "PATH": path, **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def error_of(answer: subprocess.CompletedProcess[str]) -> str:
+    """Return the message of CMake's first error, on one line."""
+    _, _, after = answer.stderr.partition("CMake Error at ")
+    _, _, message = after.partition("\n")
+    lines = message.strip("\n").splitlines()
+    end = next((i for i, line in enumerate(lines) if not line.startswith("  ")), len(lines))
+    return " ".join(line.strip() for line in lines[:end])

@@ -1,0 +1,187 @@
+"""The build refuses in one line what it cannot build, and builds without CUDA."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pybind11
+import pytest
+from build_tools import REPOSITORY, cmake, error_of
+from convswap.models import NETWORKS
+
+SCRIPT = REPOSITORY / "tools" / "set_up.sh"
+
+
+def write_program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("system", "processor"), [("FreeBSD", "amd64"), ("Linux", "aarch64")])
+def test_another_system_gets_one_clear_line(system: str, processor: str, tmp_path: Path) -> None:
+    # CMake runs this file at the end of project(), where it has just filled in what this machine is.
+    pretend = tmp_path / "pretend.cmake"
+    pretend.write_text(
+        f"set(CMAKE_HOST_SYSTEM_NAME {system})\nset(CMAKE_HOST_SYSTEM_PROCESSOR {processor})\n"
+    )
+    answer = cmake("-S", REPOSITORY, "-B", tmp_path / "build", f"-DCMAKE_PROJECT_convswap_INCLUDE={pretend}")
+    assert answer.returncode != 0
+    assert error_of(answer) == f"convswap builds on Linux x86-64; this system is {system} {processor}"
+    assert "compiler" not in answer.stdout
+
+
+def test_a_folder_without_headers_gets_one_clear_line_and_can_be_mended(tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    arguments = ("-S", REPOSITORY, "-B", build, "-DCONVSWAP_CUDA=OFF")
+    wrong = cmake(*arguments, environment={"ONNXRUNTIME_INCLUDE_DIR": str(tmp_path)})
+    assert wrong.returncode != 0
+    assert error_of(wrong) == f"ONNXRUNTIME_INCLUDE_DIR is {tmp_path}, which has no onnxruntime_c_api.h"
+
+    mended = cmake(*arguments)
+    assert mended.returncode == 0, mended.stderr
+
+
+def test_nvcc_asked_for_and_missing_gets_one_clear_line(tmp_path: Path) -> None:
+    answer = cmake(
+        "-S",
+        REPOSITORY,
+        "-B",
+        tmp_path,
+        "-DCONVSWAP_CUDA=ON",
+        environment={"CUDACXX": str(tmp_path / "no-nvcc")},
+    )
+    assert answer.returncode != 0
+    assert error_of(answer).startswith("CONVSWAP_CUDA is ON and nvcc was not found; install the CUDA toolkit")
+
+
+def test_without_cuda_the_module_builds_and_says_why_it_has_no_kernels(tmp_path: Path) -> None:
+    configured = cmake(
+        "-S",
+        REPOSITORY,
+        "-B",
+        tmp_path,
+        "-DCONVSWAP_CUDA=OFF",
+        "-DSKBUILD=2",
+        f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+        f"-DPython_EXECUTABLE={sys.executable}",
+    )
+    assert configured.returncode == 0, configured.stderr
+    built = cmake("--build", tmp_path, "--parallel", "2")
+    assert built.returncode == 0, built.stdout + built.stderr
+
+    # A package of the module alone: two copies of it cannot share a process.
+    package = tmp_path / "package" / "convswap"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    shutil.copy(REPOSITORY / "python" / "convswap" / "errors.py", package)
+    (module,) = tmp_path.glob("_native*.so")
+    shutil.copy(module, package)
+    show = (
+        "from convswap import _native\n"
+        "print(_native.has_cuda_kernels, _native.no_cuda_reason, sep='\\n')\n"
+        "print(sorted({algorithm.device for algorithm in _native.catalog()}))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", show],
+        env={**os.environ, "PYTHONPATH": str(package.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout.splitlines() == [
+        "False",
+        "built without CUDA kernels: CONVSWAP_CUDA was OFF",
+        "['cpu']",
+    ]
+    needed = subprocess.run(["ldd", tmp_path / "libconvswap.so"], capture_output=True, text=True, check=True)
+    assert "cuda" not in needed.stdout and "onnxruntime" not in needed.stdout
+
+
+def test_the_installed_package_is_complete() -> None:
+    files = {str(file) for file in importlib.metadata.files("convswap") or ()}
+    assert {"convswap/py.typed", "convswap/libconvswap.so", "convswap/_native.pyi"} <= files
+    assert any(file.startswith("convswap/_native.") and file.endswith(".so") for file in files)
+    assert {f"convswap/models/weights/{network}.npz" for network in NETWORKS} <= files
+    assert not [file for file in files if file.endswith((".cc", ".cu", ".h"))]
+
+
+def set_up(folder: Path, step: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a step of the set-up in a copy of what it needs, to leave this checkout alone."""
+    (folder / "tools").mkdir()
+    shutil.copy(SCRIPT, folder / "tools")
+    shutil.copy(REPOSITORY / "pyproject.toml", folder)
+    settings = {"PYTHON": sys.executable, "PYTHON_ENV": "venv", "NVCC": "auto", **environment}
+    return subprocess.run(
+        ["sh", folder / "tools" / SCRIPT.name, step],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def only_line(answer: subprocess.CompletedProcess[str]) -> str:
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    return line
+
+
+def test_a_python_that_is_too_old_gets_one_clear_line(tmp_path: Path) -> None:
+    old = write_program(tmp_path / "python3", '[ "$1" = --version ] && echo Python 3.9.2; exit 1')
+    line = only_line(set_up(tmp_path, "packages", {"PYTHON": str(old)}))
+    assert line.startswith("convswap: Python 3.9.2 is too old; install Python 3.11 or newer")
+
+
+def test_a_missing_python_gets_one_clear_line(tmp_path: Path) -> None:
+    line = only_line(set_up(tmp_path, "packages", {"PYTHON": "python-of-nobody"}))
+    assert line.startswith("convswap: python-of-nobody was not found; install Python 3.11 or newer")
+
+
+def test_a_missing_compiler_gets_one_clear_line(tmp_path: Path) -> None:
+    line = only_line(set_up(tmp_path, "packages", {"CXX": "g++-of-nobody"}))
+    assert line == "convswap: g++-of-nobody was not found; install g++ 11 or newer"
+
+
+def test_a_compiler_that_is_too_old_gets_one_clear_line(tmp_path: Path) -> None:
+    old = write_program(
+        tmp_path / "g++", 'case $1 in -dumpversion) echo 10 ;; *) echo "g++ (Debian) 10.2" ;; esac'
+    )
+    line = only_line(set_up(tmp_path, "packages", {"CXX": str(old)}))
+    assert line.startswith(f"convswap: {old} is version 10; install g++ 11 or newer")
+
+
+def test_a_missing_venv_module_gets_one_clear_line(tmp_path: Path) -> None:
+    bare = write_program(
+        tmp_path / "python3", f'case "$2" in *ensurepip*) exit 1 ;; esac\nexec {sys.executable} "$@"'
+    )
+    line = only_line(set_up(tmp_path, "packages", {"PYTHON": str(bare)}))
+    assert line.endswith("install its venv module (Debian: apt install python3-venv)")
+
+
+def test_no_network_gets_one_clear_line(tmp_path: Path) -> None:
+    environment = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_EXTRA_INDEX_URL": "",
+        "PIP_FIND_LINKS": "",
+        "PIP_RETRIES": "0",
+    }
+    line = only_line(set_up(tmp_path, "packages", environment))
+    assert line.startswith(
+        "convswap: pip could not install convswap's packages; is the network there? pip says: "
+    )
+
+
+def test_the_systems_python_must_have_the_packages(tmp_path: Path) -> None:
+    bare = write_program(
+        tmp_path / "python3", f'case "$2" in "import onnx_ir") exit 1 ;; esac\nexec {sys.executable} "$@"'
+    )
+    line = only_line(set_up(tmp_path, "packages", {"PYTHON": str(bare), "PYTHON_ENV": "system"}))
+    assert line.startswith(f"convswap: {bare} cannot import onnx_ir; install it there")

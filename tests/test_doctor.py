@@ -1,0 +1,232 @@
+"""`convswap doctor` finds what is missing and says what to type."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import onnxruntime
+import pytest
+from convswap import _native, doctor
+from convswap.doctor import Finding, all_needed_ok, diagnose, print_doctor
+from rich.console import Console
+
+HAS_CUDA_PROVIDER = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
+def named(findings: Sequence[Finding], name: str) -> Finding:
+    (finding,) = [finding for finding in findings if finding.name == name]
+    return finding
+
+
+def pretend_cards(folder: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> None:
+    """Put an nvidia-smi before the machine's that lists these cards."""
+    program = folder / "nvidia-smi"
+    program.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+def no_cards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_cards(folder, monkeypatch)
+
+
+def built_for(architectures: str) -> SimpleNamespace:
+    """Return the module as a build for these architectures has it."""
+    return SimpleNamespace(
+        has_cuda_kernels=True,
+        architectures=architectures,
+        Problem=_native.Problem,
+        why_not=lambda problem, algorithm, device, *, compute_capability: (
+            f"too old: {compute_capability}"
+            if algorithm == "few_channels" and compute_capability < 80
+            else ""
+        ),
+        cuda_devices=lambda: [{}],
+        choose=lambda problem, device, *, compute_capability: "naive",
+    )
+
+
+def test_the_op_library_is_registered_and_computes() -> None:
+    finding = named(diagnose(), "op library")
+    assert finding.ok is True
+    assert "libconvswap.so computes on the CPU" in finding.found
+
+
+def test_a_machine_with_no_card_needs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_cards(tmp_path, monkeypatch)
+    monkeypatch.delenv("CONVSWAP_DATA", raising=False)
+    findings = diagnose()
+    assert named(findings, "card").ok is None
+    assert all_needed_ok(findings)
+
+
+def test_a_missing_onnxruntime_is_named_with_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_cards(tmp_path, monkeypatch)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    findings = diagnose()
+    assert named(findings, "onnxruntime").ok is False
+    assert named(findings, "onnxruntime").advice == "pip install onnxruntime"
+    assert not all_needed_ok(findings)
+
+
+def test_a_card_asks_for_the_gpu_package_of_onnxruntime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_cards(tmp_path, monkeypatch, "NVIDIA H200, 9.0, 580.1")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert '"onnxruntime-gpu[cuda,cudnn]" nvidia-cublas' in named(diagnose(), "onnxruntime").advice
+
+
+@pytest.mark.skipif(HAS_CUDA_PROVIDER, reason="this onnxruntime has the CUDA provider")
+def test_a_card_without_the_cuda_provider_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_cards(tmp_path, monkeypatch, "NVIDIA H200, 9.0, 580.1")
+    finding = named(diagnose(), "providers")
+    assert finding.ok is False
+    assert finding.advice.startswith("pip uninstall --yes onnxruntime")
+
+
+def test_an_old_onnxruntime_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_cards(tmp_path, monkeypatch)
+    monkeypatch.setattr(onnxruntime, "__version__", "1.16.3")
+    finding = named(diagnose(), "onnxruntime")
+    assert finding.ok is False
+    assert "1.17 is needed" in finding.advice
+
+
+@pytest.mark.parametrize(("in_one_folder", "ok"), [(True, False), (False, None)])
+def test_two_onnxruntime_packages_are_a_finding(
+    in_one_folder: bool, ok: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "ONNXRUNTIME_PACKAGES", ("ort-of-test-one", "ort-of-test-two"))
+    for number, package in enumerate(("ort_of_test_one", "ort_of_test_two")):
+        site = tmp_path / ("site" if in_one_folder else f"site{number}")
+        metadata = site / f"{package}-1.0.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        monkeypatch.syspath_prepend(site)
+    finding = named(diagnose(), "onnxruntime packages")
+    assert finding.ok is ok
+    assert "pip uninstall --yes ort-of-test-one ort-of-test-two" in finding.advice
+
+
+def test_a_library_that_does_not_load_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "libconvswap.so"
+    broken.write_text("no library")
+    monkeypatch.setattr("convswap.library.library_path", lambda: broken)
+    finding = named(diagnose(), "op library")
+    assert finding.ok is False
+    assert "ONNX Runtime did not load libconvswap.so" in finding.found
+    assert "make" in finding.advice
+
+
+def test_kernels_for_newer_cards_only_are_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_cards(tmp_path, monkeypatch, "NVIDIA A10, 8.6, 550.1")
+    monkeypatch.setattr(doctor, "_import_native", lambda: built_for("90"))
+    kernels = [finding for finding in diagnose() if finding.name == "CUDA kernels"]
+    assert [finding.ok for finding in kernels] == [True, False]
+    assert "NVIDIA A10" in kernels[1].found and "8.6" in kernels[1].found
+    assert kernels[1].advice == "CONVSWAP_CUDA_ARCHITECTURES=86 make"
+
+
+@pytest.mark.parametrize("architectures", ["86", "80 90", "75"])
+def test_kernels_for_the_card_or_an_older_one_fit(
+    architectures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_cards(tmp_path, monkeypatch, "NVIDIA A10, 8.6, 550.1")
+    monkeypatch.setattr(doctor, "_import_native", lambda: built_for(architectures))
+    assert named(diagnose(), "CUDA kernels").ok is True
+
+
+def test_a_card_older_than_8_0_runs_naive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_cards(tmp_path, monkeypatch, "Tesla T4, 7.5, 550.1", "NVIDIA A10, 8.6, 550.1")
+    monkeypatch.setattr(doctor, "_import_native", lambda: built_for("75 86"))
+    finding = named(diagnose(), "algorithms")
+    assert finding.ok is None
+    assert finding.found == "few_channels cannot be used: too old: 75; naive is used instead"
+
+
+def test_a_card_needs_a_build_with_cuda_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = SimpleNamespace(has_cuda_kernels=False, no_cuda_reason="built without CUDA kernels: why")
+    monkeypatch.setattr(doctor, "_import_native", lambda: without)
+    pretend_cards(tmp_path, monkeypatch, "NVIDIA H200, 9.0, 580.1")
+    finding = named(diagnose(), "CUDA kernels")
+    assert (finding.ok, finding.found) == (False, "built without CUDA kernels: why")
+    no_cards(tmp_path, monkeypatch)
+    assert named(diagnose(), "CUDA kernels").ok is None
+
+
+def test_a_data_folder_that_is_not_there_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONVSWAP_DATA", str(tmp_path / "none"))
+    finding = named(diagnose(), "CONVSWAP_DATA")
+    assert finding.ok is False
+    assert "unset CONVSWAP_DATA" in finding.advice
+
+
+def test_damaged_data_are_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "fashion-mnist"
+    folder.mkdir()
+    for file in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"):
+        (folder / file).write_bytes(b"damaged")
+    monkeypatch.setenv("CONVSWAP_DATA", str(tmp_path))
+    finding = named(diagnose(), "fashion-mnist")
+    assert finding.ok is False
+    assert "truncated or altered" in finding.found
+
+
+def test_data_that_are_not_here_say_where_to_put_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONVSWAP_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    finding = named(diagnose(), "fashion-mnist")
+    assert finding.ok is None
+    assert "t10k-images-idx3-ubyte.gz" in finding.advice and "$CONVSWAP_DATA/fashion-mnist" in finding.advice
+
+
+def test_nothing_is_cut_off_in_120_columns() -> None:
+    long = "a/long/path/" * 20
+    findings = [
+        Finding("one", False, long, "type this"),
+        Finding("two", None, "short"),
+        Finding("three", True, "x"),
+    ]
+    out = io.StringIO()
+    print_doctor(findings, Console(file=out, width=120, no_color=True))
+    text = out.getvalue()
+    assert long in "".join(line.strip().removeprefix("MISSING  one").strip() for line in text.splitlines())
+    assert "→ type this" in text and "To be mended: one." in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_the_command_exits_with_1_where_something_needed_is_missing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "convswap.cli", "doctor"]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    missing = subprocess.run(
+        command,
+        env={**environment, "CONVSWAP_DATA": str(tmp_path / "none")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert missing.returncode == 1, missing.stderr
+    assert missing.stderr == ""
+    assert "To be mended: " in missing.stdout and "CONVSWAP_DATA" in missing.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not _native.cuda_devices(), reason="there is no NVIDIA card")
+def test_both_ops_compute_on_the_card() -> None:
+    findings = diagnose()
+    assert named(findings, "convswap on CUDA").found == "computes on the card"
+    assert named(findings, "default on CUDA").ok is True

@@ -1,0 +1,133 @@
+"""The examples build, run, and compute what ONNX Runtime computes without convswap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import convswap
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from build_tools import REPOSITORY, cmake
+from convswap.export import export_network
+
+NETWORK = "ece408-2018sp"
+# Six printed digits, and float32 sums in another order; in TF32 on a card the inputs lose 13 of 23 bits.
+RELATIVE_TOLERANCE = 1e-4 if "CUDAExecutionProvider" not in onnxruntime.get_available_providers() else 2e-2
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    return export_network(NETWORK)
+
+
+@pytest.fixture(scope="module")
+def model_file(model: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "network.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def swapped_file(model: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("swapped") / "swapped.onnx"
+    convswap.swap(model).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def load_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    libraries = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.1*"))
+    if not libraries:
+        pytest.skip("this onnxruntime package has no libonnxruntime.so")
+    folder = tmp_path_factory.mktemp("load")
+    configured = cmake("-S", REPOSITORY / "examples", "-B", folder, f"-DONNXRUNTIME_LIBRARY={libraries[0]}")
+    assert configured.returncode == 0, configured.stderr
+    built = cmake("--build", folder)
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "warning" not in (built.stdout + built.stderr).lower()
+    return folder / "load"
+
+
+def expected_of(model: onnx.ModelProto, images: np.ndarray) -> np.ndarray:
+    """Return the output of the model as it was before the swap, without the op library."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {"image": images})[0]
+
+
+def counting_up(shape: tuple[int, ...]) -> np.ndarray:
+    return np.resize(np.arange(256, dtype=np.float32), shape)
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+
+
+def assert_prints(line: str, expected: np.ndarray, tolerance: float) -> None:
+    name, _, rest = line.partition(" [")
+    shape, _, values = rest.partition("] ")
+    assert name == "probabilities"
+    assert [int(extent) for extent in shape.split(", ")] == list(expected.shape)
+    np.testing.assert_allclose(
+        [float(value) for value in values.split()], expected.ravel()[:10], rtol=tolerance, atol=1e-6
+    )
+
+
+def test_python_example_prints_what_the_unswapped_model_computes(
+    model: onnx.ModelProto, model_file: Path
+) -> None:
+    answer = run(sys.executable, REPOSITORY / "examples/load.py", model_file)
+    assert answer.returncode == 0, answer.stderr
+    head, line = answer.stdout.splitlines()
+    assert head.startswith("2 Conv nodes swapped, running on ")
+    assert_prints(line, expected_of(model, counting_up((1, 1, 64, 64))), RELATIVE_TOLERANCE)
+
+
+def test_python_example_needs_no_argument() -> None:
+    answer = run(sys.executable, REPOSITORY / "examples/load.py")
+    assert answer.returncode == 0, answer.stderr
+    assert "probabilities [1, 10] " in answer.stdout
+
+
+def test_cpp_example_prints_what_the_unswapped_model_computes(
+    model: onnx.ModelProto, swapped_file: Path, load_program: Path
+) -> None:
+    answer = run(load_program, convswap.library_path(), swapped_file)
+    assert answer.returncode == 0, answer.stderr
+    assert_prints(answer.stdout.rstrip("\n"), expected_of(model, counting_up((1, 1, 64, 64))), 1e-4)
+
+
+def test_cpp_example_takes_its_input_from_a_file(
+    model: onnx.ModelProto, swapped_file: Path, load_program: Path, tmp_path: Path
+) -> None:
+    images = np.random.default_rng(3).uniform(0, 255, (1, 1, 64, 64)).astype(np.float32)
+    images.tofile(tmp_path / "input.bin")
+    answer = run(load_program, convswap.library_path(), swapped_file, tmp_path / "input.bin")
+    assert answer.returncode == 0, answer.stderr
+    assert_prints(answer.stdout.rstrip("\n"), expected_of(model, images), 1e-4)
+
+
+@pytest.mark.parametrize("wrong", ["library", "model", "input", "missing input"])
+def test_cpp_example_says_in_one_line_what_is_wrong(
+    wrong: str, swapped_file: Path, load_program: Path, tmp_path: Path
+) -> None:
+    short = tmp_path / "short.bin"
+    short.write_bytes(b"four")
+    library = tmp_path / "none.so" if wrong == "library" else convswap.library_path()
+    model = tmp_path / "none.onnx" if wrong == "model" else swapped_file
+    given = [short] if wrong == "input" else [tmp_path / "none.bin"] if wrong == "missing input" else []
+    answer = run(load_program, library, model, *given)
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    (line,) = answer.stderr.splitlines()
+    expected = {"library": "none.so", "model": "none.onnx", "input": "16384", "missing input": "none.bin"}
+    assert line.startswith("load: ") and expected[wrong] in line
+
+
+def test_a_swapped_model_does_not_load_without_the_library(swapped_file: Path) -> None:
+    """What the examples show is what is needed: nothing else registers the op."""
+    with pytest.raises(Exception, match="convswap"):
+        onnxruntime.InferenceSession(swapped_file, providers=["CPUExecutionProvider"])
