@@ -162,6 +162,22 @@ def test_few_channels_is_the_definition_where_images_are_cut_into_tiles(case):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(
+    "case",
+    [
+        ConvCase((2, 200, 20, 22), (40, 200, 3, 3), True, {"pads": [1, 1, 1, 1]}),
+        ConvCase((2, 513, 9, 12), (70, 513, 3, 3), True),
+        ConvCase((3, 300, 14, 15), (33, 150, 5, 5), True, {"group": 2, "strides": [2, 2]}),
+        ConvCase((1, 16, 80, 80), (64, 16, 11, 11), True, {"strides": [8, 8]}),
+    ],
+    ids=case_id,
+)
+def test_few_channels_takes_several_passes_where_the_channels_do_not_fit(case):
+    assert "passes" in _native.describe_plan(problem_of(case), "cuda", "few_channels")
+    check("few_channels", case)
+
+
+@pytest.mark.gpu
 def test_few_channels_is_the_definition_for_every_filter_width_and_stride():
     for width, stride in itertools.product(range(1, 12), (1, 2, 3, 4)):
         check(
@@ -368,7 +384,12 @@ def test_card_that_is_not_there_is_named():
             90,
             "filter rows of 12 taps at stride 1 are wider than its 11",
         ),
-        (ConvCase((1, 4096, 9, 8), (4, 4096, 3, 3)), {}, 90, "its smallest tile, all 4096 channels"),
+        (
+            ConvCase((1, 2, 200, 700), (4, 2, 3, 3), False, {"dilations": [64, 300]}),
+            {},
+            90,
+            "its smallest tile, one channel of a filter's reach",
+        ),
         (ConvCase((2**22, 1, 34, 34), (4, 1, 3, 3)), {}, 90, "its indices have 32 bits"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
@@ -407,11 +428,9 @@ def test_few_channels_serves_every_course_layer_on_every_card_that_has_tf32(laye
 
 
 @needs_cuda_kernels
-# Filters of 11 rows at great strides need more of an image at once than a block holds for 16 channels.
-@pytest.mark.parametrize(("strides", "channels"), [((1, 2, 3), (1, 3, 16)), ((4, 5, 13), (1, 3, 6))])
-def test_few_channels_serves_up_to_16_channels_and_11_taps_with_every_padding(strides, channels):
+def test_few_channels_serves_up_to_16_channels_and_11_taps_with_every_stride_and_padding():
     for c, kernel, stride, pad, size in itertools.product(
-        channels, (1, 5, 11), strides, (0, 3, 20), (28, 227)
+        (1, 3, 16), (1, 5, 11), (1, 2, 3, 4, 5, 13), (0, 3, 20), (28, 227)
     ):
         problem = _native.Problem(
             (8, c, size, size), (64, c, kernel, kernel), strides=[stride, stride], pads=[pad, pad, pad, pad]

@@ -4,20 +4,12 @@
 
 #include <climits>
 
+#include "cuda/few_channels_layout.h"
 #include "cuda/primitives/async_copy.cuh"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 
 namespace convswap {
-
-constexpr int kFewChannelsMostThreads = 512;
-constexpr int kQuad = 4;           // neighbouring output columns that one thread computes together
-constexpr int kQuadsPerUnit = 16;  // the work of a warp at a time: two quads per thread, 64 pixels
-constexpr int kPairsPerStep = 4;   // pairs of filter rows in one tensor-core multiplication, 8 deep
-// Results of 8 filters at 64 pixels on their way through shared memory. The gap puts the 16-byte stores of a
-// quarter-warp, two filters and four quads, into different banks.
-constexpr int kStagedPitch = kQuad * kQuadsPerUnit + 8;
-constexpr int kStagedWords = 8 * kStagedPitch;  // of one warp
 
 struct FewChannelsArguments {
   const float* x;
@@ -25,7 +17,11 @@ struct FewChannelsArguments {
   const float* b;  // null without bias
   float* y;
 
-  int batch, in_channels, out_channels, channels_per_group, filters_per_group;
+  int batch, in_channels, out_channels, filters_per_group;
+  int channels_per_group;  // in x
+  int first_channel;       // of this pass, within the group
+  int channels;            // of this pass
+  bool accumulates;        // onto the sums of the passes before it
   int input_height, input_width, output_height, output_width;
   int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
   int pad_height, pad_width;
@@ -58,19 +54,6 @@ struct FewChannelsArguments {
   FastDivisor filter_block_divisor;
   bool copies_16_bytes;  // x is aligned to them
   bool stores_quads;     // whole quads are aligned to 16 bytes in y
-};
-
-// Where the pixels of a line come from: its first column's words in the raw copy; below zero for zeros.
-struct LineSource {
-  int first, second;
-};
-
-// A pair of filter rows: where its pixels lie, and its weights.
-struct FilterPair {
-  int offset;  // of the first tap, from a pixel's word in shared memory
-  int taps;
-  int first, second;  // of the first tap within one filter; second is -1 where there is none
-  float first_scale, second_scale;
 };
 
 namespace few_channels {
@@ -116,14 +99,14 @@ __device__ inline void copy_tile(const FewChannelsArguments& problem, const Tile
   const InputWindow window(problem, tile);
   const int width = window.end_column - window.begin_column;
   if (width <= 0) return;  // the tile reads padding alone
-  const int rows = problem.tile_images * problem.channels_per_group * problem.raw_rows;
+  const int rows = problem.tile_images * problem.channels * problem.raw_rows;
   const int count = rows * problem.raw_chunks.divisor;
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int row = problem.raw_chunks.quotient(i);
     const int chunk = i - row * problem.raw_chunks.divisor;
     const int plane = problem.raw_rows_divisor.quotient(row);
     const int image = problem.channels_divisor.quotient(plane);
-    const int channel = first_channel + plane - image * problem.channels_per_group;
+    const int channel = first_channel + plane - image * problem.channels;
     const int row_of_plane = row - plane * problem.raw_rows;
     const int input_row = window.first_row + row_of_plane;
     if (input_row < 0 || input_row >= problem.input_height || tile.n + image >= problem.batch) continue;
@@ -156,9 +139,8 @@ __device__ inline void find_sources(const FewChannelsArguments& problem, const T
     const int channel = (plane - image * problem.planes) * (problem.pairs_channels ? 2 : 1);
     const auto source_of = [&](int c, int r) {
       const int input_row = window.first_row + r;
-      if (c >= problem.channels_per_group || input_row < 0 || input_row >= problem.input_height)
-        return INT_MIN;
-      const int raw_row = (image * problem.channels_per_group + c) * problem.raw_rows + r;
+      if (c >= problem.channels || input_row < 0 || input_row >= problem.input_height) return INT_MIN;
+      const int raw_row = (image * problem.channels + c) * problem.raw_rows + r;
       const long long start = input_offset(problem, tile, window, image, first_channel + c, r);
       return raw_row * static_cast<int>(problem.raw_chunks.divisor) * 4 + static_cast<int>(start & 3) + phase;
     };
@@ -218,12 +200,12 @@ __device__ inline FilterPair filter_pair(const FewChannelsArguments& problem, in
   const int plane = line / rows;
 
   const auto weight_at = [&](int c, int row) {
-    return (c * problem.filter_height + row) * problem.filter_width + within;
+    return ((problem.first_channel + c) * problem.filter_height + row) * problem.filter_width + within;
   };
   FilterPair result;
   if (problem.pairs_channels) {
     result.first = weight_at(2 * plane, r);
-    result.second = 2 * plane + 1 < problem.channels_per_group ? weight_at(2 * plane + 1, r) : -1;
+    result.second = 2 * plane + 1 < problem.channels ? weight_at(2 * plane + 1, r) : -1;
     result.first_scale = share;
     result.second_scale = share;
   } else {
@@ -389,9 +371,10 @@ struct Unit {
         const int own = first + threadIdx.x % 32 / 4;
         const float b = bias == nullptr || own >= filters ? 0.0f : bias[own];
         if (problem.stores_quads) {
-          store_quads(quads, y + own * plane, tile, half, b, own < filters);
+          store_quads(problem, quads, y + own * plane, tile, half, b, own < filters);
         } else {
-          store_staged(quads, y + first * plane, plane, tile, half, b, min(8, filters - first), staged);
+          store_staged(problem, quads, y + first * plane, plane, tile, half, b, min(8, filters - first),
+                       staged);
         }
       }
     }
@@ -406,8 +389,8 @@ struct Unit {
   }
 
   // Straight from the registers, where rows are whole aligned quads.
-  __device__ void store_quads(const Quad (&quads)[2], float* y, int tile, int half, float b,
-                              bool valid) const {
+  __device__ void store_quads(const FewChannelsArguments& problem, const Quad (&quads)[2], float* y, int tile,
+                              int half, float b, bool valid) const {
 #pragma unroll
     for (int set = 0; set < 2; ++set) {
 #pragma unroll
@@ -416,7 +399,12 @@ struct Unit {
         const int offset = __shfl_sync(0xffffffff, quads[set].offset, owner);
         const int columns = __shfl_sync(0xffffffff, quads[set].columns, owner);
         if (valid && columns == kQuad) {
-          *reinterpret_cast<float4*>(y + offset) = quad_values(set, tile, half, column, b);
+          float4 values = quad_values(set, tile, half, column, b);
+          if (problem.accumulates) {
+            const float4 sum = *reinterpret_cast<const float4*>(y + offset);
+            values = make_float4(values.x + sum.x, values.y + sum.y, values.z + sum.z, values.w + sum.w);
+          }
+          *reinterpret_cast<float4*>(y + offset) = values;
         }
       }
     }
@@ -424,8 +412,9 @@ struct Unit {
 
   // Through shared memory, so that a warp stores 32 neighbouring pixels whatever their alignment: a row of
   // odd width would otherwise go out in single words, each a write of a part of a sector.
-  __device__ void store_staged(const Quad (&quads)[2], float* y, long long plane, int tile, int half, float b,
-                               int filters, float* staged) const {
+  __device__ void store_staged(const FewChannelsArguments& problem, const Quad (&quads)[2], float* y,
+                               long long plane, int tile, int half, float b, int filters,
+                               float* staged) const {
     const int lane = threadIdx.x % 32;
     __syncwarp();
 #pragma unroll
@@ -449,7 +438,10 @@ struct Unit {
     for (int filter = 0; filter < filters; ++filter) {
 #pragma unroll
       for (int set = 0; set < 2; ++set) {
-        if (inside[set]) *target[set] = staged[filter * kStagedPitch + set * 32 + lane];
+        if (inside[set]) {
+          const float value = staged[filter * kStagedPitch + set * 32 + lane];
+          *target[set] = problem.accumulates ? *target[set] + value : value;
+        }
         target[set] += plane;
       }
     }
@@ -480,7 +472,7 @@ __global__ void __launch_bounds__(kFewChannelsMostThreads, 1)
 
   const int group = blockIdx.y / problem.filter_splits;
   const int first_filter = blockIdx.y % problem.filter_splits * problem.filter_blocks * kTiles * 16;
-  const int first_channel = group * problem.channels_per_group;
+  const int first_channel = group * problem.channels_per_group + problem.first_channel;
   const int tiles = problem.image_tiles * problem.bands * problem.column_tiles;
   const int warps = blockDim.x / 32;
   const int lane = threadIdx.x % 32;
