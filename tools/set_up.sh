@@ -84,7 +84,7 @@ install_packages() {
   # Both packages hold the same module: whichever came last would half replace the other.
   "$python" -m pip uninstall --quiet --yes "$other" >"$log" 2>&1
   echo "Installing packages into .venv${cuda:+, CUDA libraries of about 2 GB among them}"
-  { requirements build run test "$extra" && printf 'cmake>=3.25\nninja\n'; } | install "convswap's packages"
+  { requirements build run test "$extra" && printf 'cmake>=3.26\nninja\n'; } | install "convswap's packages"
 }
 
 check_packages() {

@@ -435,13 +435,21 @@ struct Unit {
       target[set] = y + __shfl_sync(0xffffffff, quads[set].offset, owner) + lane % 4;
       inside[set] = lane % 4 < __shfl_sync(0xffffffff, quads[set].columns, owner);
     }
+    if (problem.accumulates) {
+      copy_staged<true>(target, inside, plane, filters, staged + lane);
+    } else {
+      copy_staged<false>(target, inside, plane, filters, staged + lane);
+    }
+  }
+
+  template <bool kAccumulates>
+  static __device__ void copy_staged(float* (&target)[2], const bool (&inside)[2], long long plane,
+                                     int filters, const float* staged) {
     for (int filter = 0; filter < filters; ++filter) {
 #pragma unroll
       for (int set = 0; set < 2; ++set) {
-        if (inside[set]) {
-          const float value = staged[filter * kStagedPitch + set * 32 + lane];
-          *target[set] = problem.accumulates ? *target[set] + value : value;
-        }
+        const float value = staged[filter * kStagedPitch + set * 32];
+        if (inside[set]) *target[set] = kAccumulates ? *target[set] + value : value;
         target[set] += plane;
       }
     }
