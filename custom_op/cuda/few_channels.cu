@@ -108,6 +108,7 @@ FewChannelsArguments arguments_of(const ConvProblem& problem, const FewChannelsT
   to.first_channel = narrow(first_channel);
   to.channels = narrow(channels);
   to.accumulates = first_channel > 0;
+  to.input_words = problem.batch * problem.in_channels * problem.input_size();
   to.input_height = narrow(problem.input[1]);
   to.input_width = narrow(problem.input[2]);
   to.output_height = narrow(problem.output[1]);

@@ -22,6 +22,7 @@ struct FewChannelsArguments {
   int first_channel;       // of this pass, within the group
   int channels;            // of this pass
   bool accumulates;        // onto the sums of the passes before it
+  long long input_words;   // of x
   int input_height, input_width, output_height, output_width;
   int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
   int pad_height, pad_width;
@@ -113,14 +114,15 @@ __device__ inline void copy_tile(const FewChannelsArguments& problem, const Tile
     const long long start = input_offset(problem, tile, window, image, channel, row_of_plane);
     const int misaligned = static_cast<int>(start & 3);
     const int left = width + misaligned - chunk * 4;  // words of the row from this chunk on
-    const float* source = problem.x + (start - misaligned) + chunk * 4;
     if (left <= 0) continue;
-    if (problem.copies_16_bytes) {
-      copy_async<16>(raw + i * 4, source, 4 * min(4, left));
+    const long long word = start - misaligned + chunk * 4;
+    const float* source = problem.x + word;
+    // What lies beyond the row is copied too, and not used; but nothing lies beyond the tensor.
+    if (problem.copies_16_bytes && word + 4 <= problem.input_words) {
+      copy_async<16>(raw + i * 4, source);
     } else {
-      for (int word = chunk == 0 ? misaligned : 0; word < min(4, left); ++word) {
-        copy_async<4>(raw + i * 4 + word, source + word, 4);
-      }
+      for (int j = chunk == 0 ? misaligned : 0; j < min(4, left); ++j)
+        copy_async<4>(raw + i * 4 + j, source + j);
     }
   }
 }

@@ -3,17 +3,15 @@
 namespace convswap {
 
 // Starts a copy of kBytes (4 or 16, both sides aligned to it) from global to shared memory that passes the
-// registers by. Only the first `bytes` are read; the rest become zeros. Needs compute capability 8.0.
+// registers by. Needs compute capability 8.0.
 template <int kBytes>
-__device__ inline void copy_async(float* shared, const float* global, int bytes) {
+__device__ inline void copy_async(float* shared, const float* global) {
   static_assert(kBytes == 4 || kBytes == 16);
   const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(global), "r"(bytes)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(global), "r"(bytes)
-                 : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(global) : "memory");
   }
 }
 
