@@ -49,7 +49,7 @@ lint: all $(stamps)/lint
 clean:
 	rm -rf .venv build
 
-$(stamps)/packages: pyproject.toml
+$(stamps)/packages: pyproject.toml $(stamps)/options
 	@sh tools/set_up.sh packages
 	@mkdir -p $(@D) && touch $@
 
@@ -57,7 +57,7 @@ $(stamps)/lint: $(stamps)/packages
 	@sh tools/set_up.sh lint
 	@touch $@
 
-$(stamps)/build: $(stamps)/packages $(stamps)/options $(sources)
+$(stamps)/build: $(stamps)/packages $(sources)
 	@sh tools/set_up.sh build
 	@touch $@
 

@@ -165,9 +165,9 @@ def test_few_channels_is_the_definition_where_images_are_cut_into_tiles(case):
 @pytest.mark.parametrize(
     "case",
     [
-        ConvCase((2, 200, 20, 22), (40, 200, 3, 3), True, {"pads": [1, 1, 1, 1]}),
+        ConvCase((2, 400, 20, 22), (40, 400, 3, 3), True, {"pads": [1, 1, 1, 1]}),
         ConvCase((2, 513, 9, 12), (70, 513, 3, 3), True),
-        ConvCase((3, 300, 14, 15), (33, 150, 5, 5), True, {"group": 2, "strides": [2, 2]}),
+        ConvCase((3, 600, 14, 15), (34, 300, 5, 5), True, {"group": 2, "strides": [2, 2]}),
         ConvCase((1, 16, 80, 80), (64, 16, 11, 11), True, {"strides": [8, 8]}),
     ],
     ids=case_id,
