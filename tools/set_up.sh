@@ -127,7 +127,9 @@ choose_nvcc() {
     auto)
       if [ -z "$CUDACXX" ]; then
         CUDACXX=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)
-        [ -n "$CUDACXX" ] || [ -z "$(cuda_of_driver)" ] || install_nvcc
+        if [ -z "$CUDACXX" ] && [ "$PYTHON_ENV" != system ] && [ -n "$(cuda_of_driver)" ]; then
+          install_nvcc
+        fi
       fi
       ;;
     pypi) install_nvcc ;;
@@ -168,6 +170,7 @@ python=.venv/bin/python
 case $1-$PYTHON_ENV in
   packages-system) check_packages ;;
   packages-*) install_packages ;;
-  lint-venv) requirements lint | install "the checkers" ;;
+  lint-system) fail "make lint installs the checkers into .venv; leave out PYTHON_ENV=system" ;;
+  lint-*) requirements lint | install "the checkers" ;;
   build-*) build ;;
 esac
