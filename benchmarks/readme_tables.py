@@ -31,15 +31,15 @@ def networks() -> str:
     for found in sorted(comparisons, key=lambda found: -found["time_ms"]["default"]["median"]):
         times = {side: found["time_ms"][side]["median"] for side in ("default", "convswap")}
         heuristic = found["others"]["heuristic"]["time_ms"]["median"]
-        convs = {side: sum(layer[f"{side}_ms"] for layer in found["layers"]) for side in ("default", "convswap")}
+        convs = {side: sum(layer[f"{side}_ms"] for layer in found["layers"]) for side in times}
         rows.append(
             [
                 found["model"],
                 f"{times['default']:.1f}",
                 f"{heuristic:.1f}",
                 f"{times['convswap']:.2f}",
-                f"{times['default'] / times['convswap']:.1f}×",
-                f"{convs['default'] / convs['convswap']:.0f}×",
+                f"{times['default'] / times['convswap']:.1f}x",
+                f"{convs['default'] / convs['convswap']:.0f}x",
                 f"{found['accuracy']['default']:.4f}",
                 f"{found['accuracy']['convswap']:.4f}",
                 f"{found['top1_agreement']:.4f}",
@@ -57,7 +57,7 @@ def layers() -> str:
             f"{row['default_ms']:.2f}",
             f"{row['best_other_ms']:.2f}",
             f"{row['convswap_ms']:.2f}",
-            f"{row['default_ms'] / row['convswap_ms']:.1f}×",
+            f"{row['default_ms'] / row['convswap_ms']:.1f}x",
             f"{row['floor_ms']:.3f}",
             f"{100 * row['floor_ms'] / row['convswap_ms']:.0f} %",
             f"{row['relative_l2_error']:.1e}",
