@@ -1,6 +1,7 @@
 #include "onnx_op.h"
 
 #include <array>
+#include <deque>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -45,10 +46,10 @@ ParallelFor session_threads(const OrtApi& api, const OrtKernelContext* context) 
 // One Conv node of one session. Serves concurrent runs.
 class ConvKernel {
  public:
-  ConvKernel(const OrtApi& api, const OrtKernelInfo* info, DeviceKind kind)
+  ConvKernel(const OrtApi& api, const OrtKernelInfo* info, DeviceKind kind, ElementType type)
       : api_(api),
         kind_(kind),
-        spec_(read_spec(KernelAttributes(api, info), ElementType::float32)),
+        spec_(read_spec(KernelAttributes(api, info), type)),
         plans_(KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto))) {
     check_spec(spec_);
     check_algorithm_name(plans_.algorithm(), kind);
@@ -132,24 +133,39 @@ struct NamedKernel {
   ConvKernel kernel;
 };
 
-// The op as ONNX Runtime sees it: a table of functions, one op object for each kind of device.
-template <DeviceKind kKind>
+ONNXTensorElementDataType onnx_type(ElementType type) {
+  switch (type) {
+    case ElementType::float32:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+    case ElementType::float64:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE;
+    case ElementType::float16:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+    case ElementType::bfloat16:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+  }
+  return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+}
+
+// The op as ONNX Runtime sees it: a table of functions, one op object for each kind of device and element
+// type.
 class ConvOp : public OrtCustomOp {
  public:
-  explicit ConvOp(const OrtApi& api) : OrtCustomOp{}, api_(api) {
+  ConvOp(const OrtApi& api, DeviceKind kind, ElementType type)
+      : OrtCustomOp{}, api_(api), kind_(kind), type_(type) {
     version = kApiVersion;
     GetName = [](const OrtCustomOp*) { return "Conv"; };
-    GetExecutionProviderType = [](const OrtCustomOp*) {
-      return kKind == DeviceKind::cuda ? "CUDAExecutionProvider" : "CPUExecutionProvider";
+    GetExecutionProviderType = [](const OrtCustomOp* op) {
+      return self(op).kind_ == DeviceKind::cuda ? "CUDAExecutionProvider" : "CPUExecutionProvider";
     };
     GetInputTypeCount = [](const OrtCustomOp*) -> size_t { return 3; };
-    GetInputType = [](const OrtCustomOp*, size_t) { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; };
+    GetInputType = [](const OrtCustomOp* op, size_t) { return onnx_type(self(op).type_); };
     GetInputCharacteristic = [](const OrtCustomOp*, size_t index) {
       return index == 2 ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
     };
     GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
     GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return 1; };
-    GetOutputType = [](const OrtCustomOp*, size_t) { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; };
+    GetOutputType = [](const OrtCustomOp* op, size_t) { return onnx_type(self(op).type_); };
     GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return INPUT_OUTPUT_REQUIRED; };
     GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
     GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 1; };
@@ -164,12 +180,14 @@ class ConvOp : public OrtCustomOp {
   }
 
  private:
-  static OrtStatus* create_kernel(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info,
+  static const ConvOp& self(const OrtCustomOp* op) { return *static_cast<const ConvOp*>(op); }
+
+  static OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                                   void** kernel) noexcept {
     std::string name = "convswap Conv";
     try {
       name = node_name(*api, info);
-      *kernel = new NamedKernel{*api, name, {*api, info, kKind}};
+      *kernel = new NamedKernel{*api, name, {*api, info, self(op).kind_, self(op).type_}};
       return nullptr;
     } catch (...) {
       return status_of_current_exception(*api, name);
@@ -187,7 +205,7 @@ class ConvOp : public OrtCustomOp {
   }
 
   static OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
-    const OrtApi& api = static_cast<const ConvOp*>(op)->api_;
+    const OrtApi& api = self(op).api_;
     try {
       infer_conv_shape(api, context);
       return nullptr;
@@ -197,19 +215,26 @@ class ConvOp : public OrtCustomOp {
   }
 
   const OrtApi& api_;
+  const DeviceKind kind_;
+  const ElementType type_;
 };
 
 // The ops and domains of one ONNX Runtime. They are never destroyed: sessions use them until the process
 // ends.
 class Registry {
  public:
-  explicit Registry(const OrtApi& api) : cpu_op_(api), cuda_op_(api) {
+  explicit Registry(const OrtApi& api) {
+    for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+      for (const ElementType type :
+           {ElementType::float32, ElementType::float64, ElementType::float16, ElementType::bfloat16}) {
+        ops_.emplace_back(api, kind, type);
+      }
+    }
     const std::array<std::pair<const char*, OrtCustomOpDomain**>, 2> domains{
         {{kDomain, &domain_}, {"", &onnx_domain_}}};
     for (const auto& [name, domain] : domains) {
       check(api, api.CreateCustomOpDomain(name, domain));
-      check(api, api.CustomOpDomain_Add(*domain, &cpu_op_));
-      check(api, api.CustomOpDomain_Add(*domain, &cuda_op_));
+      for (const ConvOp& op : ops_) check(api, api.CustomOpDomain_Add(*domain, &op));
     }
   }
 
@@ -217,8 +242,7 @@ class Registry {
   OrtCustomOpDomain* onnx_domain() const { return onnx_domain_; }
 
  private:
-  ConvOp<DeviceKind::cpu> cpu_op_;
-  ConvOp<DeviceKind::cuda> cuda_op_;
+  std::deque<ConvOp> ops_;  // which never moves its elements: ONNX Runtime keeps their addresses
   OrtCustomOpDomain* domain_ = nullptr;
   OrtCustomOpDomain* onnx_domain_ = nullptr;
 };

@@ -155,7 +155,7 @@ def test_float64_is_never_computed_in_float32():
     case = ConvCase((1, 3, 9, 8), (4, 3, 3, 3))
     x, w, _ = case.arrays(np.float64)
     assert _native.conv(x, w).dtype == np.float64
-    with pytest.raises(ConvswapError, match=r"'direct' cannot compute .* it computes float32 .* float64"):
+    with pytest.raises(ConvswapError, match=r"'direct' cannot compute .* it computes in float32 .* float64"):
         _native.conv(x, w, algorithm="direct")
 
 
@@ -218,21 +218,21 @@ def test_unknown_way_to_compute_is_named_with_the_nearest(how, message):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        lambda x, w: (x.astype(np.float16), w),
-        lambda x, w: (x.astype(np.float64), w),
-        lambda x, w: (x, w.astype(np.int32)),
-        lambda x, w: (x[:, :, ::2], w),
-        lambda x, w: (np.asfortranarray(x), w),
-        lambda x, w: (x.tolist(), w),
+        (lambda x, w: (x.astype(np.float64), w), "x is float64: expected w and b to be the same"),
+        (lambda x, w: (x, w.astype(np.int32)), "unknown element type 'int32'"),
+        (lambda x, w: (x[:, :, ::2], w), "x is not C-contiguous"),
+        (lambda x, w: (x, np.asfortranarray(w)), "w is not C-contiguous"),
     ],
-    ids=["float16", "mixed", "int32", "strided", "column-major", "list"],
+    ids=["mixed", "int32", "strided", "column-major"],
 )
-def test_other_arrays_are_refused_and_not_converted(change):
+def test_other_arrays_are_refused_and_not_converted(change, message):
     x, w, _ = BIASED.arrays()
-    with pytest.raises(TypeError, match="incompatible function arguments"):
+    with pytest.raises(ConvswapError, match=message):
         _native.conv(*change(x, w))
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        _native.conv(x.tolist(), w)
 
 
 def test_planner_takes_direct_for_float32_and_reference_for_float64():

@@ -216,7 +216,12 @@ MISFITS = [
         "unknown auto_pad 'reflect'; known: NOTSET SAME_UPPER SAME_LOWER VALID",
     ),
     ((1, 3, 9, 8), (4, 3, 3, 3), {"precision": "tf23"}, "unknown precision 'tf23'; did you mean 'tf32'?"),
-    ((1, 3, 9, 8), (4, 3, 3, 3), {"type": "int8"}, "unknown element type 'int8'; known: float32 float64"),
+    (
+        (1, 3, 9, 8),
+        (4, 3, 3, 3),
+        {"type": "int8"},
+        "unknown element type 'int8'; known: float32 float64 float16 bfloat16",
+    ),
 ]
 
 

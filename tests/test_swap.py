@@ -269,19 +269,23 @@ def test_every_other_convolution_is_left_with_a_reason():
     assert [node for node in result.to_proto().graph.node if node.name != "conv"] == untouched
 
 
-def test_conv_of_another_element_type_is_left_though_only_inference_tells_its_type():
+def test_conv_of_every_floating_type_is_swapped_though_only_inference_tells_it():
     result = swap(models.mixed_types())
-    assert result.swapped == ("conv32",)
-    assert reasons(result) == {"conv16": "its element type is float16; the library computes float32"}
+    assert result.swapped == ("conv32", "conv16")
+    assert result.left == ()
 
 
 @pytest.mark.parametrize(
-    ("element_type", "name"),
-    [(TensorProto.FLOAT16, "float16"), (TensorProto.BFLOAT16, "bfloat16"), (TensorProto.DOUBLE, "float64")],
+    "element_type", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE]
 )
-def test_model_of_another_element_type_alone_is_an_error_that_says_so(element_type, name):
-    with pytest.raises(ConvswapError, match=f"'conv' is left because its element type is {name};") as error:
-        swap(models.conv_of(element_type, 1, 2, 8, 8, weight_shape=(3, 2, 3, 3)))
+def test_model_of_any_floating_type_is_swapped(element_type):
+    result = swap(models.conv_of(element_type, 1, 2, 8, 8, weight_shape=(3, 2, 3, 3)))
+    assert result.swapped == ("conv",)
+
+
+def test_model_of_a_type_that_conv_does_not_have_is_an_error_that_says_so():
+    with pytest.raises(ConvswapError, match="'conv' is left because its element type is int32;") as error:
+        swap(models.conv_of(TensorProto.INT32, 1, 2, 8, 8, weight_shape=(3, 2, 3, 3)))
     assert_one_line(error)
 
 

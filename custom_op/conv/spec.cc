@@ -10,6 +10,19 @@ namespace {
 // have at most two such factors, fit into 64 bits.
 constexpr int64_t kLargestAttribute = 2147483647;
 
+struct ElementTypeFacts {
+  ElementType type;
+  std::string_view name;
+  int64_t size;
+};
+
+constexpr ElementTypeFacts kElementTypes[] = {{ElementType::float32, "float32", 4},
+                                              {ElementType::float64, "float64", 8},
+                                              {ElementType::float16, "float16", 2},
+                                              {ElementType::bfloat16, "bfloat16", 2}};
+
+const ElementTypeFacts& facts_of(ElementType type) { return kElementTypes[static_cast<size_t>(type)]; }
+
 void check_range(std::string_view attribute, const std::vector<int64_t>& values, int64_t least) {
   for (const int64_t value : values) {
     if (value < least || value > kLargestAttribute) {
@@ -61,16 +74,19 @@ AutoPad parse_auto_pad(std::string_view word) {
 }
 
 ElementType parse_element_type(std::string_view word) {
-  if (word == "float32") return ElementType::float32;
-  if (word == "float64") return ElementType::float64;
-  throw InvalidArgument(unknown_name_message("element type", word, {"float32", "float64"}));
+  std::vector<std::string> names;
+  for (const ElementTypeFacts& facts : kElementTypes) {
+    if (word == facts.name) return facts.type;
+    names.emplace_back(facts.name);
+  }
+  throw InvalidArgument(unknown_name_message("element type", word, names));
 }
 
 std::string_view name_of(Precision precision) { return precision == Precision::tf32 ? "tf32" : "ieee"; }
 
-std::string_view name_of(ElementType type) { return type == ElementType::float32 ? "float32" : "float64"; }
+std::string_view name_of(ElementType type) { return facts_of(type).name; }
 
-int64_t size_of(ElementType type) { return type == ElementType::float32 ? 4 : 8; }
+int64_t size_of(ElementType type) { return facts_of(type).size; }
 
 void check_spec(const ConvSpec& spec) {
   check_range("group", {spec.group}, 1);

@@ -12,15 +12,18 @@
 // multiplications, and the positions between the end of one row and the start of the next, computed and
 // dropped: (pitch - Q) / pitch of the work.
 //
+// float16 and bfloat16 data become float in the phase image and are rounded once, when they are stored.
+//
 // Each task computes one band of rows of one image, group and output depth.
 
 #include "cpu/direct.h"
 
 #include <algorithm>
-#include <cstring>
+#include <type_traits>
 
 #include "conv/error.h"
 #include "conv/messages.h"
+#include "conv/small_floats.h"
 #include "cpu/direct_kernel.h"
 
 namespace convswap {
@@ -28,6 +31,8 @@ namespace {
 
 // A band's phase image should stay in a core's own cache.
 constexpr int64_t kMostImageBytes = 256 * 1024;
+// Each thread keeps its phase image for the next run.
+constexpr int64_t kMostImageElements = 64 << 20;
 // Fewer tasks than this would leave the threads of a common processor idle.
 constexpr int64_t kFewestTasks = 32;
 
@@ -66,6 +71,15 @@ struct PhaseAxis {
   int64_t shift(int64_t tap) const { return tap * dilation / stride; }
 };
 
+// Of the phase image of a band of one row.
+int64_t least_image_elements(const ConvProblem& problem) {
+  const PhaseAxis rows(problem, 1);
+  const PhaseAxis columns(problem, 2);
+  return problem.channels_per_group() * problem.filter[0] * rows.phases * columns.phases * (1 + rows.reach) *
+         (problem.output[2] + columns.reach);
+}
+
+template <typename T>
 class DirectPlan final : public Plan {
  public:
   DirectPlan(const ConvProblem& problem, const InstructionSet& set)
@@ -86,13 +100,16 @@ class DirectPlan final : public Plan {
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     const int64_t bands = ceil_divide(problem_.output[1], band_);
     const int64_t tasks = problem_.batch * problem_.group * problem_.output[0] * bands;
+    const std::vector<float> widened = widened_weights(tensors);
+    const float* weights = widened.empty() ? static_cast<const float*>(tensors.w) : widened.data();
     execution.parallel_for(tasks, [&](std::ptrdiff_t task) {
       const int64_t first_row = task % bands * band_;
       int64_t rest = task / bands;
       const int64_t o = rest % problem_.output[0];
       rest /= problem_.output[0];
-      compute_band(tensors, {rest / problem_.group, rest % problem_.group, o, first_row,
-                             std::min(band_, problem_.output[1] - first_row)});
+      compute_band(tensors, weights,
+                   {rest / problem_.group, rest % problem_.group, o, first_row,
+                    std::min(band_, problem_.output[1] - first_row)});
     });
   }
 
@@ -106,6 +123,18 @@ class DirectPlan final : public Plan {
   struct Band {
     int64_t n, group, o, first_row, rows;
   };
+
+  // The weights as float; empty where they are float already.
+  std::vector<float> widened_weights(const ConvTensors& tensors) const {
+    std::vector<float> widened;
+    if constexpr (!std::is_same_v<T, float>) {
+      const T* weights = static_cast<const T*>(tensors.w);
+      const int64_t count = problem_.out_channels * static_cast<int64_t>(tap_offsets_.size());
+      widened.reserve(count);
+      for (int64_t i = 0; i < count; ++i) widened.push_back(static_cast<float>(weights[i]));
+    }
+    return widened;
+  }
 
   void set_tap_offsets() {
     for (int64_t c = 0; c < problem_.channels_per_group(); ++c) {
@@ -122,10 +151,10 @@ class DirectPlan final : public Plan {
     }
   }
 
-  void compute_band(const ConvTensors& tensors, const Band& band) const {
+  void compute_band(const ConvTensors& tensors, const float* all_weights, const Band& band) const {
     thread_local std::vector<float> image;
     if (static_cast<int64_t>(image.size()) < image_elements_) image.resize(image_elements_);
-    fill_phase_image(static_cast<const float*>(tensors.x), band, image.data());
+    fill_phase_image(static_cast<const T*>(tensors.x), band, image.data());
 
     const int64_t taps = static_cast<int64_t>(tap_offsets_.size());
     const int64_t filters = problem_.filters_per_group();
@@ -134,7 +163,7 @@ class DirectPlan final : public Plan {
     alignas(64) float sums[kMostFilters * kMostPositions];
     for (int64_t k = 0; k < filters; k += kMostFilters) {
       const int count = static_cast<int>(std::min<int64_t>(kMostFilters, filters - k));
-      const float* weights = static_cast<const float*>(tensors.w) + (first_filter + k) * taps;
+      const float* weights = all_weights + (first_filter + k) * taps;
       for (int64_t i = 0; i < positions; i += set_.kernels.positions) {
         set_.kernels.by_filters[count]({image.data() + i, tap_offsets_.data(), taps, weights, sums});
         store_tile(tensors, band, first_filter + k, count, i, sums);
@@ -142,14 +171,14 @@ class DirectPlan final : public Plan {
     }
   }
 
-  void fill_phase_image(const float* x, const Band& band, float* image) const {
-    const float* group = x + (band.n * problem_.in_channels + band.group * problem_.channels_per_group()) *
-                                 problem_.input_size();
+  void fill_phase_image(const T* x, const Band& band, float* image) const {
+    const T* group = x + (band.n * problem_.in_channels + band.group * problem_.channels_per_group()) *
+                             problem_.input_size();
     for (int64_t c = 0; c < problem_.channels_per_group(); ++c) {
       for (int64_t t = 0; t < problem_.filter[0]; ++t) {
         const int64_t d = band.o * problem_.stride[0] + t * problem_.dilation[0] - problem_.pad_begin[0];
         const bool inside = d >= 0 && d < problem_.input[0];
-        const float* slice =
+        const T* slice =
             inside ? group + (c * problem_.input[0] + d) * problem_.input[1] * problem_.input[2] : nullptr;
         for (int64_t row_phase = 0; row_phase < rows_.phases; ++row_phase) {
           for (int64_t column_phase = 0; column_phase < columns_.phases; ++column_phase) {
@@ -162,7 +191,7 @@ class DirectPlan final : public Plan {
   }
 
   // A null slice lies in the padding.
-  void fill_plane(const float* slice, const Band& band, int64_t row_phase, int64_t column_phase,
+  void fill_plane(const T* slice, const Band& band, int64_t row_phase, int64_t column_phase,
                   float* plane) const {
     for (int64_t row = 0; row < band.rows + rows_.reach; ++row, plane += pitch_) {
       const int64_t h = (band.first_row + row) * rows_.stride + row_phase - problem_.pad_begin[1];
@@ -174,7 +203,7 @@ class DirectPlan final : public Plan {
     }
   }
 
-  void fill_row(const float* source, int64_t column_phase, float* row) const {
+  void fill_row(const T* source, int64_t column_phase, float* row) const {
     const int64_t width = problem_.input[2];
     const int64_t offset = column_phase - problem_.pad_begin[2];
     const int64_t stride = columns_.stride;
@@ -183,10 +212,11 @@ class DirectPlan final : public Plan {
     const int64_t end =
         offset >= width ? begin : std::clamp((width - offset - 1) / stride + 1, begin, pitch_);
     std::fill_n(row, begin, 0.0f);
+    // Apart, because a stride known to be 1 makes it a vectorised copy.
     if (stride == 1) {
-      std::copy(source + begin + offset, source + end + offset, row + begin);
+      for (int64_t j = begin; j < end; ++j) row[j] = static_cast<float>(source[j + offset]);
     } else {
-      for (int64_t j = begin; j < end; ++j) row[j] = source[j * stride + offset];
+      for (int64_t j = begin; j < end; ++j) row[j] = static_cast<float>(source[j * stride + offset]);
     }
     std::fill_n(row + end, pitch_ - end, 0.0f);
   }
@@ -198,15 +228,16 @@ class DirectPlan final : public Plan {
     const int64_t end = std::min(i + set_.kernels.positions, (band.rows - 1) * pitch_ + width);
     for (int filter = 0; filter < count; ++filter, sums += kMostPositions) {
       const int64_t k = first_filter + filter;
-      const float bias = tensors.b == nullptr ? 0.0f : static_cast<const float*>(tensors.b)[k];
-      float* plane =
-          static_cast<float*>(tensors.y) +
+      const float bias =
+          tensors.b == nullptr ? 0.0f : static_cast<float>(static_cast<const T*>(tensors.b)[k]);
+      T* plane =
+          static_cast<T*>(tensors.y) +
           ((band.n * problem_.out_channels + k) * problem_.output[0] + band.o) * problem_.output[1] * width;
       for (int64_t row = i / pitch_; row * pitch_ < end; ++row) {
         const int64_t from = std::max<int64_t>(i - row * pitch_, 0);
         const int64_t to = std::min(end - row * pitch_, width);
-        float* target = plane + (band.first_row + row) * width;
-        for (int64_t q = from; q < to; ++q) target[q] = sums[row * pitch_ + q - i] + bias;
+        T* target = plane + (band.first_row + row) * width;
+        for (int64_t q = from; q < to; ++q) target[q] = static_cast<T>(sums[row * pitch_ + q - i] + bias);
       }
     }
   }
@@ -228,8 +259,10 @@ class Direct final : public Algorithm {
   DeviceKind device_kind() const override { return DeviceKind::cpu; }
 
   std::string why_not(const ConvProblem& problem, const Device&) const override {
-    if (problem.type != ElementType::float32) {
-      return "it computes float32 and the data are " + std::string(name_of(problem.type));
+    if (problem.type == ElementType::float64) return "it computes in float32 and the data are float64";
+    if (least_image_elements(problem) > kMostImageElements) {
+      return "the part of the image that one output row needs, with its channels and dilation, exceeds " +
+             std::to_string(kMostImageElements * 4 >> 20) + " MiB";
     }
     return {};
   }
@@ -251,7 +284,10 @@ std::vector<std::string_view> direct_instruction_sets() {
 
 std::unique_ptr<Plan> make_direct_plan(const ConvProblem& problem, std::string_view instruction_set) {
   for (const InstructionSet& set : instruction_sets()) {
-    if (set.available && set.name == instruction_set) return std::make_unique<DirectPlan>(problem, set);
+    if (!set.available || set.name != instruction_set) continue;
+    if (problem.type == ElementType::float16) return std::make_unique<DirectPlan<Float16>>(problem, set);
+    if (problem.type == ElementType::bfloat16) return std::make_unique<DirectPlan<BFloat16>>(problem, set);
+    return std::make_unique<DirectPlan<float>>(problem, set);
   }
   std::vector<std::string> known;
   for (const std::string_view name : direct_instruction_sets()) known.emplace_back(name);

@@ -6,11 +6,18 @@
 // for each spatial axis alike; positions outside the image count as zero.
 
 #include <memory>
+#include <type_traits>
 
+#include "conv/small_floats.h"
 #include "plan/algorithm.h"
 
 namespace convswap {
 namespace {
+
+double widen(float value) { return value; }
+double widen(double value) { return value; }
+double widen(Float16 value) { return static_cast<float>(value); }
+double widen(BFloat16 value) { return static_cast<float>(value); }
 
 template <typename T>
 class ReferencePlan final : public Plan {
@@ -34,14 +41,19 @@ class ReferencePlan final : public Plan {
     const T* w =
         static_cast<const T*>(tensors.w) + k * problem_.channels_per_group() * problem_.filter_size();
     T* y = static_cast<T*>(tensors.y) + plane * problem_.output_size();
-    const double bias = tensors.b == nullptr ? 0.0 : static_cast<const T*>(tensors.b)[k];
+    const double bias = tensors.b == nullptr ? 0.0 : widen(static_cast<const T*>(tensors.b)[k]);
     for (int64_t o = 0; o < problem_.output[0]; ++o) {
       for (int64_t p = 0; p < problem_.output[1]; ++p) {
         for (int64_t q = 0; q < problem_.output[2]; ++q) {
-          *y++ = static_cast<T>(bias + sum_at(x, w, {o, p, q}));
+          store(bias + sum_at(x, w, {o, p, q}), *y++);
         }
       }
     }
+  }
+
+  static void store(double value, T& y) {
+    // The 16-bit types round by way of float, which is exact but for ties.
+    y = static_cast<T>(static_cast<std::conditional_t<sizeof(T) == 2, float, T>>(value));
   }
 
   double sum_at(const T* x, const T* w, const Axes& position) const {
@@ -56,7 +68,7 @@ class ReferencePlan final : public Plan {
             if (!inside(0, d) || !inside(1, h) || !inside(2, column)) continue;
             const int64_t index =
                 ((c * problem_.input[0] + d) * problem_.input[1] + h) * problem_.input[2] + column;
-            sum += static_cast<double>(x[index]) * static_cast<double>(*w);
+            sum += widen(x[index]) * widen(*w);
           }
         }
       }
@@ -81,8 +93,17 @@ class Reference final : public Algorithm {
   DeviceKind device_kind() const override { return DeviceKind::cpu; }
   std::string why_not(const ConvProblem&, const Device&) const override { return {}; }
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device&) const override {
-    if (problem.type == ElementType::float64) return std::make_unique<ReferencePlan<double>>(problem);
-    return std::make_unique<ReferencePlan<float>>(problem);
+    switch (problem.type) {
+      case ElementType::float32:
+        return std::make_unique<ReferencePlan<float>>(problem);
+      case ElementType::float64:
+        return std::make_unique<ReferencePlan<double>>(problem);
+      case ElementType::float16:
+        return std::make_unique<ReferencePlan<Float16>>(problem);
+      case ElementType::bfloat16:
+        return std::make_unique<ReferencePlan<BFloat16>>(problem);
+    }
+    return nullptr;
   }
 };
 

@@ -1,7 +1,10 @@
 // The kernel anyone writes first: one thread per output element, which walks the filter and reads every
 // operand from global memory (the caches make that bearable). Complete: it computes every problem, of any
-// rank, size, stride, padding, dilation and grouping, in float32 whatever the precision. It wins where
-// nothing else applies.
+// type, rank, size, stride, padding, dilation and grouping, with sums in float32 (of float64 data in float64)
+// whatever the precision. It wins where nothing else applies.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <algorithm>
 #include <memory>
@@ -17,6 +20,7 @@ constexpr int kThreads = 256;
 // More blocks than any card holds at once; the kernel's loop takes the rest.
 constexpr int64_t kMostBlocks = 1 << 20;
 
+template <typename T, typename Sum>
 class NaivePlan final : public Plan {
  public:
   NaivePlan(const ConvProblem& problem, const Device& device) : device_(device.index) {
@@ -36,14 +40,15 @@ class NaivePlan final : public Plan {
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
-    NaiveArguments arguments = arguments_;
-    arguments.x = static_cast<const float*>(tensors.x);
-    arguments.w = static_cast<const float*>(tensors.w);
-    arguments.b = static_cast<const float*>(tensors.b);
-    arguments.y = static_cast<float*>(tensors.y);
+    NaiveArguments<T> arguments = arguments_;
+    arguments.x = static_cast<const T*>(tensors.x);
+    arguments.w = static_cast<const T*>(tensors.w);
+    arguments.b = static_cast<const T*>(tensors.b);
+    arguments.y = static_cast<T*>(tensors.y);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
-    launch(reinterpret_cast<const void*>(naive_kernel), blocks_, kThreads, 0, execution.stream, parameters);
+    launch(reinterpret_cast<const void*>(naive_kernel<T, Sum>), blocks_, kThreads, 0, execution.stream,
+           parameters);
   }
 
   std::string describe() const override {
@@ -53,7 +58,7 @@ class NaivePlan final : public Plan {
  private:
   int device_;
   unsigned blocks_ = 0;
-  NaiveArguments arguments_{};
+  NaiveArguments<T> arguments_{};
 };
 
 class Naive final : public Algorithm {
@@ -61,15 +66,20 @@ class Naive final : public Algorithm {
   std::string_view name() const override { return "naive"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
 
-  std::string why_not(const ConvProblem& problem, const Device&) const override {
-    if (problem.type != ElementType::float32) {
-      return "it computes float32 and the data are " + std::string(name_of(problem.type));
-    }
-    return {};
-  }
+  std::string why_not(const ConvProblem&, const Device&) const override { return {}; }
 
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
-    return std::make_unique<NaivePlan>(problem, device);
+    switch (problem.type) {
+      case ElementType::float32:
+        return std::make_unique<NaivePlan<float, float>>(problem, device);
+      case ElementType::float64:
+        return std::make_unique<NaivePlan<double, double>>(problem, device);
+      case ElementType::float16:
+        return std::make_unique<NaivePlan<__half, float>>(problem, device);
+      case ElementType::bfloat16:
+        return std::make_unique<NaivePlan<__nv_bfloat16, float>>(problem, device);
+    }
+    return nullptr;
   }
 };
 

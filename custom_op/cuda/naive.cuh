@@ -4,17 +4,20 @@
 
 namespace convswap {
 
+template <typename T>
 struct NaiveArguments {
-  const float* x;
-  const float* w;
-  const float* b;  // null without bias
-  float* y;
+  const T* x;
+  const T* w;
+  const T* b;  // null without bias
+  T* y;
   long long outputs;
   long long in_channels, out_channels, channels_per_group, filters_per_group;
   long long input[3], filter[3], output[3], stride[3], dilation[3], pad[3];
 };
 
-__global__ void naive_kernel(NaiveArguments problem) {
+// T is the element type, Sum what its products are summed in.
+template <typename T, typename Sum>
+__global__ void naive_kernel(NaiveArguments<T> problem) {
   const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
   for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < problem.outputs;
        i += threads) {
@@ -30,12 +33,12 @@ __global__ void naive_kernel(NaiveArguments problem) {
     const long long d0 = o * problem.stride[0] - problem.pad[0];
     const long long h0 = p * problem.stride[1] - problem.pad[1];
     const long long w0 = q * problem.stride[2] - problem.pad[2];
-    const float* weight = problem.w + k * problem.channels_per_group * problem.filter[0] * problem.filter[1] *
-                                          problem.filter[2];
-    float sum = 0.0f;
+    const T* weight = problem.w + k * problem.channels_per_group * problem.filter[0] * problem.filter[1] *
+                                      problem.filter[2];
+    Sum sum = 0;
     for (long long c = 0; c < problem.channels_per_group; ++c) {
-      const float* image = problem.x + (n * problem.in_channels + first_channel + c) * problem.input[0] *
-                                           problem.input[1] * problem.input[2];
+      const T* image = problem.x + (n * problem.in_channels + first_channel + c) * problem.input[0] *
+                                       problem.input[1] * problem.input[2];
       for (long long t = 0; t < problem.filter[0]; ++t) {
         const long long d = d0 + t * problem.dilation[0];
         for (long long r = 0; r < problem.filter[1]; ++r) {
@@ -44,13 +47,14 @@ __global__ void naive_kernel(NaiveArguments problem) {
           for (long long s = 0; s < problem.filter[2]; ++s, ++weight) {
             const long long column = w0 + s * problem.dilation[2];
             if (row_inside && column >= 0 && column < problem.input[2]) {
-              sum += image[(d * problem.input[1] + h) * problem.input[2] + column] * *weight;
+              sum += static_cast<Sum>(image[(d * problem.input[1] + h) * problem.input[2] + column]) *
+                     static_cast<Sum>(*weight);
             }
           }
         }
       }
     }
-    problem.y[i] = problem.b == nullptr ? sum : sum + problem.b[k];
+    problem.y[i] = static_cast<T>(problem.b == nullptr ? sum : sum + static_cast<Sum>(problem.b[k]));
   }
 }
 

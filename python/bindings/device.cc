@@ -64,6 +64,8 @@ class DeviceArray {
   }
 
   py::array to_numpy() const {
+    // NumPy knows bfloat16 only once ml_dtypes, which onnx brings along, has been imported.
+    if (type_ == ElementType::bfloat16) py::module_::import("ml_dtypes");
     py::array array(py::dtype(std::string(name_of(type_))), shape_);
     CONVSWAP_CHECK_CUDA(
         cudaMemcpy(array.mutable_data(), pointer_, static_cast<size_t>(bytes()), cudaMemcpyDeviceToHost));
@@ -140,8 +142,7 @@ py::dict device_facts(int index) {
 }
 
 void register_device_array(py::module_& module) {
-  py::class_<DeviceArray>(module, "DeviceArray",
-                          "A contiguous float32 or float64 array in the memory of a card.")
+  py::class_<DeviceArray>(module, "DeviceArray", "A contiguous floating-point array in the memory of a card.")
       .def(py::init<const Shape&, const std::string&, int>(), py::arg("shape"), py::arg("type") = "float32",
            py::arg("device") = 0)
       .def_static("from_numpy", &DeviceArray::from_numpy, py::arg("array"), py::arg("device") = 0)

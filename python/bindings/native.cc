@@ -61,15 +61,25 @@ std::string choose(const ConvProblem& problem, const std::string& device, const 
       choose_algorithm(problem, asked_device(device, index, compute_capability), algorithm).name());
 }
 
-template <typename T>
-py::array conv(const py::array_t<T, py::array::c_style>& x, const py::array_t<T, py::array::c_style>& w,
-               const std::optional<py::array_t<T, py::array::c_style>>& b, const std::string& algorithm,
-               int threads, const std::string& instruction_set, const SpecArguments& arguments) {
-  const auto shape_of = [](const py::array& array) {
-    return Shape(array.shape(), array.shape() + array.ndim());
-  };
+Shape shape_of(const py::array& array) { return Shape(array.shape(), array.shape() + array.ndim()); }
+
+// Arrays are taken as they are: a conversion would compute float64 data in float32 without a word.
+ElementType type_of(const char* what, const py::array& array) {
+  if ((array.flags() & py::array::c_style) == 0) {
+    throw InvalidArgument(std::string(what) + " is not C-contiguous; pass numpy.ascontiguousarray(" + what +
+                          ")");
+  }
+  return parse_element_type(std::string(py::str(array.dtype())));
+}
+
+py::array conv(const py::array& x, const py::array& w, const std::optional<py::array>& b,
+               const std::string& algorithm, int threads, const std::string& instruction_set,
+               const SpecArguments& arguments) {
+  const ElementType type = type_of("x", x);
+  if (type_of("w", w) != type || (b && type_of("b", *b) != type)) {
+    throw InvalidArgument("x is " + std::string(name_of(type)) + ": expected w and b to be the same");
+  }
   const Shape bias_shape = b ? shape_of(*b) : Shape{};
-  const ElementType type = sizeof(T) == 8 ? ElementType::float64 : ElementType::float32;
   const ConvProblem problem =
       make_problem(arguments.spec(type), shape_of(x), shape_of(w), b ? &bias_shape : nullptr);
   const Algorithm& chosen = choose_algorithm(problem, cpu_device(), algorithm);
@@ -79,7 +89,7 @@ py::array conv(const py::array_t<T, py::array::c_style>& x, const py::array_t<T,
   }
   const std::unique_ptr<Plan> plan = instruction_set.empty() ? chosen.make_plan(problem, cpu_device())
                                                              : make_direct_plan(problem, instruction_set);
-  py::array_t<T> y(problem.output_shape());
+  py::array y(x.dtype(), problem.output_shape());
   if (problem.output_elements() == 0) return y;
   const ConvTensors tensors{x.data(), w.data(), b ? b->data() : nullptr, y.mutable_data()};
   const py::gil_scoped_release released;
@@ -143,27 +153,26 @@ Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.
       py::arg("index") = 0, "The launch shape of the plan in words.");
 }
 
-template <typename T>
 void register_conv(py::module_& module) {
-  // Without conversion, so that float64 arrays are never computed in float32.
   module.def(
       "conv",
-      [](const py::array_t<T, py::array::c_style>& x, const py::array_t<T, py::array::c_style>& w,
-         const std::optional<py::array_t<T, py::array::c_style>>& b, const std::string& algorithm,
-         int threads, const std::string& instruction_set, const std::string& auto_pad, const Shape& pads,
-         const Shape& strides, const Shape& dilations, int64_t group, const Shape& kernel_shape) {
-        return conv<T>(x, w, b, algorithm, threads, instruction_set,
-                       {"tf32", auto_pad, pads, strides, dilations, kernel_shape, group});
+      [](const py::array& x, const py::array& w, const std::optional<py::array>& b,
+         const std::string& algorithm, int threads, const std::string& instruction_set,
+         const std::string& auto_pad, const Shape& pads, const Shape& strides, const Shape& dilations,
+         int64_t group, const Shape& kernel_shape) {
+        return conv(x, w, b, algorithm, threads, instruction_set,
+                    {"tf32", auto_pad, pads, strides, dilations, kernel_shape, group});
       },
       py::arg("x").noconvert(), py::arg("w").noconvert(), py::arg("b").noconvert() = py::none(),
       py::kw_only(), py::arg("algorithm") = "auto", py::arg("threads") = 0, py::arg("instruction_set") = "",
       py::arg("auto_pad") = "NOTSET", py::arg("pads") = Shape{}, py::arg("strides") = Shape{},
       py::arg("dilations") = Shape{}, py::arg("group") = 1, py::arg("kernel_shape") = Shape{},
-      R"(The convolution of C-contiguous float32 or float64 arrays by a CPU algorithm.
+      R"(The convolution of C-contiguous arrays by a CPU algorithm.
 
-x is (N, C, spatial...), w (K, C / group, filter...), b (K,); the result is (N, K, output...). `reference` takes
-both types and sums in float64; `instruction_set` is one of direct_instruction_sets(); `threads` 0 uses every
-core. Raises ConvswapError for shapes or attributes that do not fit, TypeError for other arrays.)");
+x is (N, C, spatial...), w (K, C / group, filter...), b (K,), all float32, float64, float16 or bfloat16 (of
+ml_dtypes); the result is (N, K, output...) of the same type. `reference` sums in float64, `direct` takes all but
+float64 and sums in float32; `instruction_set` is one of direct_instruction_sets(); `threads` 0 uses every core.
+Raises ConvswapError for types, shapes or attributes that do not fit, TypeError for what is no array.)");
 }
 
 }  // namespace
@@ -190,8 +199,7 @@ PYBIND11_MODULE(_native, module) {
 
   register_problem(module);
   register_planner(module);
-  register_conv<float>(module);
-  register_conv<double>(module);
+  register_conv(module);
   module.def(
       "direct_instruction_sets",
       [] {

@@ -113,7 +113,7 @@ def cuda_devices() -> list[DeviceFacts]:
     """Return what is known of each card; empty without a card, a driver or CUDA kernels."""
 
 class DeviceArray:
-    """A contiguous float32 or float64 array in the memory of a card; only where has_cuda_kernels."""
+    """A contiguous floating-point array in the memory of a card; only where has_cuda_kernels."""
 
     def __init__(self, shape: Sequence[int], type: str = "float32", device: int = 0) -> None:
         """Allocate memory, whose contents are undefined."""

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+from onnx import TensorProto
 
 from convswap import _native
 from convswap.closeness import max_abs_error, relative_l2_error, top1_classes, worst_output
@@ -154,7 +155,7 @@ def compare(
         swapped=len(swapping.swapped),
         left=swapping.left,
         layers=tuple(rows),
-        tolerance=TOLERANCES[precision] if tolerance is None else tolerance,
+        tolerance=_default_tolerance(precision, layers) if tolerance is None else tolerance,
         notes=(
             *_notes(chosen, against, times, truth.in_float32, len(swapping.swapped) - len(layers)),
             *_missing_data(subject.missing),
@@ -164,6 +165,13 @@ def compare(
 
 def _silent(_: str) -> None:
     """Show no progress."""
+
+
+def _default_tolerance(precision: str, layers: Sequence[ConvLayer]) -> float:
+    """Return the tolerance of the coarsest arithmetic among the Convs."""
+    names = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+    kinds = {names.get(layer.element_type, precision) for layer in layers}
+    return max((TOLERANCES[kind] for kind in kinds), default=TOLERANCES[precision])
 
 
 def _measure(

@@ -21,7 +21,9 @@ DOMAIN = "convswap"
 DOMAIN_VERSION = 1
 DEFAULT_PRECISION = "tf32"
 PRECISIONS = ("tf32", "ieee")
-SUPPORTED_ELEMENT_TYPES = frozenset({ir.DataType.FLOAT})
+SUPPORTED_ELEMENT_TYPES = frozenset(
+    {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+)
 SUPPORTED_RANKS = range(3, 6)
 
 _OPTIMISED = "is written by ONNX Runtime's optimiser: swap the model as it was before it was optimised"

@@ -1,0 +1,149 @@
+"""float16, bfloat16 and float64: on every device, by every algorithm that takes them, against float64.
+
+A result is rounded once, from a sum that is float32 (of float64 data float64): its error is at most half a
+unit of its own type, and the rounding of the sum's terms.
+"""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+from conv_cases import CASES, ConvCase, convolve, sum_of_sizes
+from convswap import _native, register
+from onnx import TensorProto, helper
+
+# numpy type, ONNX type, unit roundoff of the type and of the sums, the smallest positive number.
+TYPES = {
+    "float16": (np.float16, TensorProto.FLOAT16, 2.0**-11, 2.0**-24, 2.0**-24),
+    "bfloat16": (ml_dtypes.bfloat16, TensorProto.BFLOAT16, 2.0**-8, 2.0**-24, 2.0**-133),
+    "float64": (np.float64, TensorProto.DOUBLE, 2.0**-53, 2.0**-53, 2.0**-1074),
+}
+SMALL_TYPES = ("float16", "bfloat16")
+
+
+def assert_rounded_once(y: np.ndarray, case: ConvCase, arrays, name: str) -> None:
+    _, _, own, sums, smallest = TYPES[name]
+    wide = [None if array is None else array.astype(np.float64) for array in arrays]
+    truth = convolve(*wide, **case.attributes)
+    magnitude = sum_of_sizes(*wide, **case.attributes)
+    assert y.dtype.name == name
+    error = np.abs(y.astype(np.float64) - truth)
+    bound = own * np.abs(truth) + smallest + 1.01 * (case.terms + 2) * sums * magnitude
+    assert (error <= bound).all(), f"{case}: {np.count_nonzero(~(error <= bound))} of {y.size} are wrong"
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_cpu_algorithms_round_once(case, name):
+    arrays = case.arrays(TYPES[name][0])
+    algorithms = ["reference"] if name == "float64" else ["reference", "direct"]
+    for algorithm in algorithms:
+        y = _native.conv(*arrays, algorithm=algorithm, **case.attributes)
+        assert_rounded_once(y, case, arrays, name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_naive_rounds_once_on_the_card(case, name):
+    arrays = case.arrays(TYPES[name][0])
+    y = _native.DeviceArray(_native.Problem(case.x_shape, case.w_shape, **case.attributes).output_shape, name)
+    y.poison()
+    on_card = [None if array is None else _native.DeviceArray.from_numpy(array) for array in arrays]
+    _native.conv_device(*on_card, y, algorithm="naive", **case.attributes)
+    assert_rounded_once(y.to_numpy(), case, arrays, name)
+
+
+def session_of(case: ConvCase, element_type: int, device: str, **attributes) -> onnxruntime.InferenceSession:
+    names = ["x", "w", "b"][: 3 if case.has_bias else 2]
+    inputs = [helper.make_tensor_value_info(name, element_type, None) for name in names]
+    outputs = [helper.make_tensor_value_info("y", element_type, None)]
+    node = helper.make_node(
+        "Conv", names, ["y"], name="conv", domain="convswap", **case.attributes, **attributes
+    )
+    graph = helper.make_graph([node], "graph", inputs, outputs)
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    register(options)
+    provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
+    if device == "cuda":
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[provider])
+
+
+def ort_value(array: np.ndarray, element_type: int) -> onnxruntime.OrtValue:
+    """bfloat16 has no NumPy type of its own, so ONNX Runtime takes its bits."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), element_type)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("case", [case for case in CASES if len(case.x_shape) == 4][:12], ids=str)
+def test_op_takes_the_type_on_the_provider(case, name, device):
+    kind, element_type = TYPES[name][:2]
+    arrays = case.arrays(kind)
+    session = session_of(case, element_type, device)
+    feeds = {
+        value.name: ort_value(array, element_type)
+        for value, array in zip(session.get_inputs(), arrays, strict=False)
+    }
+    shape = _native.Problem(case.x_shape, case.w_shape, case.has_bias, **case.attributes).output_shape
+    y = np.empty(shape, kind)
+    binding = session.io_binding()
+    for key, value in feeds.items():
+        binding.bind_ortvalue_input(key, value)
+    binding.bind_ortvalue_output("y", ort_value(y, element_type))
+    session.run_with_iobinding(binding)
+    assert session.get_outputs()[0].type == session.get_inputs()[0].type
+    assert_rounded_once(y, case, arrays, name)
+
+
+def test_types_that_conv_does_not_know_are_refused_when_the_session_is_made():
+    with pytest.raises(Exception, match=r"Type Error|Type 'tensor|invalid"):
+        session_of(CASES[0], TensorProto.INT32, "cpu")
+
+
+def every_number(kind) -> np.ndarray:
+    numbers = np.arange(2**16, dtype=np.uint16).view(kind)
+    return numbers[np.isfinite(numbers.astype(np.float32))]
+
+
+@pytest.mark.parametrize("algorithm", ["reference", "direct"])
+@pytest.mark.parametrize("name", SMALL_TYPES)
+def test_every_number_of_a_small_type_is_read_and_written_exactly(name, algorithm):
+    kind = TYPES[name][0]
+    x = every_number(kind).reshape(1, 1, -1)
+    y = _native.conv(x, np.ones((1, 1, 1), kind), algorithm=algorithm)
+    np.testing.assert_array_equal(y.astype(np.float32), x.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", SMALL_TYPES)
+def test_sums_round_to_the_nearest_and_ties_to_even(name):
+    kind = TYPES[name][0]
+    random = np.random.default_rng(0)
+    numbers = every_number(kind)
+    x = random.choice(numbers, (1, 2, 200_000))
+    # A tie: one unit and a half of the last place.
+    x[0, 1, :100_000] = (x[0, 0, :100_000].astype(np.float32) * (1.5 * 2.0 * TYPES[name][2])).astype(kind)
+    sums = x[0, 0].astype(np.float32) + x[0, 1].astype(np.float32)
+    finite = np.isfinite(sums)
+    with np.errstate(over="ignore"):
+        expected = sums.astype(kind).astype(np.float32)
+    y = _native.conv(x, np.ones((1, 2, 1), kind), algorithm="direct")[0, 0].astype(np.float32)
+    np.testing.assert_array_equal(y[finite], expected[finite])
+    assert np.isinf(expected).any(), "the draw must hold sums beyond the largest number"
+
+
+@pytest.mark.parametrize("name", SMALL_TYPES)
+def test_nan_and_infinity_of_a_small_type_stay_what_they_are(name):
+    kind = TYPES[name][0]
+    x = np.array([np.nan, np.inf, -np.inf, 1], kind).reshape(1, 1, 4)
+    y = _native.conv(x, np.ones((1, 1, 1), kind), algorithm="direct").astype(np.float32).ravel()
+    assert math.isnan(y[0])
+    assert list(y[1:]) == [math.inf, -math.inf, 1]
