@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -93,6 +94,8 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   if (problem.output_elements() == 0) return y;
   const ConvTensors tensors{x.data(), w.data(), b ? b->data() : nullptr, y.mutable_data()};
   const py::gil_scoped_release released;
+  // NaN in every type: an element that nobody writes shows.
+  std::memset(tensors.y, 0xff, static_cast<size_t>(problem.output_elements() * size_of(type)));
   plan->run(tensors, {thread_team(threads), nullptr});
   return y;
 }

@@ -1,0 +1,216 @@
+"""The property of every algorithm: on any problem that it supports, each output is the float64 convolution
+within the rounding that its terms and its type allow.
+
+Hypothesis draws the problems and shrinks what fails. As a program it checks a range of seeds, each of
+EXAMPLES_PER_SEED problems, and says which seed failed, so that a long run can be cut into shards and resumed:
+
+    python tests/conv_property.py --device cuda --seeds 0:100 --jobs 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import math
+import sys
+import traceback
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from conv_cases import ConvCase
+from convswap import _native
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+EXAMPLES_PER_SEED = 200
+# Multiplications per problem: enough for every path of the algorithms, few enough for thousands of problems.
+MOST_OPERATIONS = 3_000_000
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How a type rounds: its own unit roundoff, that of its sums, and its smallest positive number."""
+
+    numpy: type
+    own: float
+    sums: float
+    smallest: float
+
+
+ROUNDINGS = {
+    "float32": Rounding(np.float32, 2.0**-24, 2.0**-24, 2.0**-149),
+    "float64": Rounding(np.float64, 2.0**-53, 2.0**-53, 2.0**-1074),
+    "float16": Rounding(np.float16, 2.0**-11, 2.0**-24, 2.0**-24),
+    "bfloat16": Rounding(ml_dtypes.bfloat16, 2.0**-8, 2.0**-24, 2.0**-133),
+}
+# TF32 keeps 10 mantissa bits of an operand; the tensor core truncates where it adds, which costs up to four
+# times as much as rounding.
+TF32_OPERAND, TENSOR_CORE = 2.0**-11, 2.0**-22
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A conv problem, the type of its data, the precision asked for, and the seed of the data."""
+
+    case: ConvCase
+    type: str
+    precision: str
+    data_seed: int
+
+    @property
+    def problem(self) -> _native.Problem:
+        case = self.case
+        return _native.Problem(
+            case.x_shape, case.w_shape, case.has_bias, self.type, self.precision, **case.attributes
+        )
+
+    def arrays(self) -> list[np.ndarray | None]:
+        random = np.random.default_rng(self.data_seed)
+        shapes = [self.case.x_shape, self.case.w_shape, self.case.w_shape[:1] if self.case.has_bias else None]
+        kind = ROUNDINGS[self.type].numpy
+        return [None if shape is None else random.normal(size=shape).astype(kind) for shape in shapes]
+
+
+def mostly(usual: st.SearchStrategy[int], seldom: st.SearchStrategy[int]) -> st.SearchStrategy[int]:
+    """One in eight draws from `seldom`."""
+    return st.integers(0, 7).flatmap(lambda choice: seldom if choice == 7 else usual)
+
+
+@st.composite
+def draws(draw: st.DrawFn) -> Draw:
+    """Any problem of at most MOST_OPERATIONS multiplications."""
+    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
+    group = draw(mostly(st.just(1), st.integers(1, 40)))
+    channels = draw(mostly(st.integers(1, 16), st.integers(0, 300)))
+    filters = draw(mostly(st.integers(1, 24), st.integers(1, 200)))
+    kernel = [draw(mostly(st.integers(1, (11, 7, 4)[rank - 1]), st.integers(1, 19))) for _ in range(rank)]
+    strides = [draw(mostly(st.integers(1, 3), st.integers(1, 14))) for _ in range(rank)]
+    dilations = [draw(mostly(st.just(1), st.integers(1, 5))) for _ in range(rank)]
+    auto_pad = draw(st.sampled_from(["NOTSET"] * 5 + ["SAME_UPPER", "SAME_LOWER", "VALID"]))
+    pads = [0] * (2 * rank)
+    if auto_pad == "NOTSET":
+        pads = [draw(mostly(st.integers(0, 2), st.integers(0, 20))) for _ in range(2 * rank)]
+    batch = draw(mostly(st.integers(1, 5), st.integers(0, 200)))
+    per_output = max(1, channels * math.prod(kernel)) * max(1, batch) * group * filters
+    sizes = []
+    for axis in range(rank):
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        least = max(1, reach - (0 if auto_pad.startswith("SAME") else pads[axis] + pads[axis + rank]))
+        left = max(1, MOST_OPERATIONS // max(1, per_output))
+        most = least + min(90 if rank < 3 else 12, int(left ** (1 / (rank - axis))))
+        sizes.append(draw(st.integers(least, most)))
+        per_output *= max(1, sizes[-1] // strides[axis])
+    attributes = {"group": group, "strides": strides, "dilations": dilations, "auto_pad": auto_pad}
+    if auto_pad == "NOTSET":
+        attributes["pads"] = pads
+    case = ConvCase(
+        (batch, group * channels, *sizes),
+        (group * filters, channels, *kernel),
+        draw(st.booleans()),
+        attributes,
+    )
+    kind = draw(st.sampled_from(["float32"] * 5 + ["float16", "bfloat16", "float64"]))
+    return Draw(case, kind, draw(st.sampled_from(["tf32", "ieee"])), draw(st.integers(0, 2**32 - 1)))
+
+
+def check(draw: Draw, device: str) -> int:
+    """Check every algorithm of `device` that supports the draw; return how many did."""
+    arrays = draw.arrays()
+    wide = [None if array is None else array.astype(np.float64) for array in arrays]
+    truth = _native.conv(*wide, algorithm="reference", threads=1, **draw.case.attributes)
+    sizes = [None if array is None else np.abs(array) for array in wide]
+    magnitude = _native.conv(*sizes, algorithm="reference", threads=1, **draw.case.attributes)
+    checked = 0
+    for name, y in results(draw, arrays, device):
+        rounding = ROUNDINGS[draw.type]
+        operand, unit = (TF32_OPERAND, TENSOR_CORE) if name == "few_channels" else (0.0, rounding.sums)
+        bound = 1.01 * (2 * operand + (draw.case.terms + 2) * unit) * magnitude
+        bound += rounding.own * np.abs(truth) + rounding.smallest
+        wrong = np.argwhere(~(np.abs(y.astype(np.float64) - truth) <= bound))  # NaN is wrong too
+        assert y.shape == truth.shape
+        assert wrong.size == 0, (
+            f"{name} on {draw}: {len(wrong)} of {y.size} outputs are wrong, the first at "
+            f"{wrong[0].tolist()}: {y[tuple(wrong[0])]}, expected {truth[tuple(wrong[0])]} within {bound[tuple(wrong[0])]:.3g}"
+        )
+        checked += 1
+    return checked
+
+
+def results(draw: Draw, arrays: list[np.ndarray | None], device: str):
+    """Yield a name and the output of every algorithm of the device that supports the draw."""
+    problem = draw.problem
+    names = [entry.name for entry in _native.catalog() if entry.device == device]
+    supporting = [name for name in names if not _native.why_not(problem, name, device)]
+    if device == "cpu":
+        for name in supporting:
+            sets = _native.direct_instruction_sets() if name == "direct" else [""]
+            for instruction_set in sets:
+                options = {"algorithm": name, "instruction_set": instruction_set, "threads": 1}
+                yield f"{name} {instruction_set}", _native.conv(*arrays, **options, **draw.case.attributes)
+        return
+    on_card = [None if array is None else _native.DeviceArray.from_numpy(array) for array in arrays]
+    y = _native.DeviceArray(problem.output_shape, draw.type)
+    for name in supporting:
+        y.poison()
+        options = {"algorithm": name, "precision": draw.precision}
+        _native.conv_device(*on_card, y, **options, **draw.case.attributes)
+        yield name, y.to_numpy()
+
+
+def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED, shrinks: bool = True) -> int:
+    """Check the problems of one seed; return how many results were compared."""
+    compared = 0
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink] if shrinks else [Phase.generate],
+    )
+    @given(draws())
+    def property_holds(draw: Draw) -> None:
+        nonlocal compared
+        compared += check(draw, device)
+
+    property_holds()
+    return compared
+
+
+def _attempt(number: int, device: str) -> tuple[int, int, str]:
+    try:
+        return number, check_seed(number, device), ""
+    except BaseException:
+        return number, 0, traceback.format_exc(limit=-1)
+
+
+def main() -> int:
+    """Check a range of seeds in several processes and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
+    parser.add_argument("--seeds", default="0:10", metavar="FIRST:END")
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    first, end = (int(part) for part in options.seeds.split(":"))
+    failures = compared = 0
+    with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
+        attempts = [pool.submit(_attempt, number, options.device) for number in range(first, end)]
+        for done, attempt in enumerate(concurrent.futures.as_completed(attempts), start=1):
+            number, found, error = attempt.result()
+            compared += found
+            if error:
+                failures += 1
+                print(f"seed {number} failed:\n{error}", flush=True)
+            if done % 25 == 0:
+                print(f"{done} of {end - first} seeds, {compared:,} results compared", flush=True)
+    problems = (end - first) * EXAMPLES_PER_SEED
+    print(
+        f"{options.device}, seeds {first}:{end}: {problems:,} problems, {compared:,} results, {failures} failed"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
