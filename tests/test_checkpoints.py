@@ -1,0 +1,61 @@
+"""The course's own checkpoint: accuracy and agreement on all 10,000 test images."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from convswap import datasets
+from convswap.device import Device
+from convswap.export import read_mxnet
+from convswap.sessions import CONVSWAP, CONVSWAP_IEEE, DEFAULT, make_session, run
+from convswap.swap import swap
+
+# By the course's table; resizing leaves 0.1 % of the pixels to rounding.
+ACCURACIES = {"ece408": 0.8398, "baseline": 0.8236}
+CPU = Device("cpu", "asked for")
+
+
+@pytest.fixture(scope="module")
+def images():
+    if not os.environ.get("CONVSWAP_DATA"):
+        pytest.skip("CONVSWAP_DATA is not set, so the course checkpoint is not here")
+    return datasets.load("fashion-mnist", image_size=48)
+
+
+def classes(model, side, device, images) -> np.ndarray:
+    session = make_session(model, side, device)
+    batches = np.split(images.images, 20)
+    return np.concatenate([run(session, {"image": batch})[0].argmax(axis=1) for batch in batches])
+
+
+@pytest.fixture(scope="module", params=ACCURACIES)
+def checkpoint(request, images):
+    """The name, the model, and the classes that the default CPU provider names."""
+    folder = Path(os.environ["CONVSWAP_DATA"]) / "ece408-2019sp"
+    model = read_mxnet(folder / f"{request.param}-symbol.json", folder / f"{request.param}-0002.params", 48)
+    return request.param, model, classes(model, DEFAULT, CPU, images)
+
+
+def test_default_side_has_the_published_accuracy(checkpoint, images):
+    name, _, named = checkpoint
+    assert np.mean(named == images.labels) == pytest.approx(ACCURACIES[name], abs=0.0002)
+
+
+def test_our_op_on_the_cpu_names_the_same_classes(checkpoint, images):
+    _, model, named = checkpoint
+    ours = ir.to_proto(swap(model).model)
+    np.testing.assert_array_equal(classes(ours, CONVSWAP, CPU, images), named)
+
+
+@pytest.mark.gpu
+def test_our_op_on_the_card_names_the_same_classes_in_ieee_and_nearly_all_in_tf32(checkpoint, images):
+    name, model, named = checkpoint
+    card = Device("cuda", "asked for")
+    ieee = ir.to_proto(swap(model, precision="ieee").model)
+    np.testing.assert_array_equal(classes(ieee, CONVSWAP_IEEE, card, images), named)
+    # In TF32 near ties may fall either way.
+    tf32 = classes(ir.to_proto(swap(model).model), CONVSWAP, card, images)
+    assert np.mean(tf32 == named) >= 0.9995
+    assert np.mean(tf32 == images.labels) == pytest.approx(ACCURACIES[name], abs=0.0002)
