@@ -1,5 +1,6 @@
 #include "onnx_attributes.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "conv/error.h"
@@ -84,7 +85,8 @@ std::optional<int64_t> InferenceAttributes::integer(const char* name) const {
 std::vector<int64_t> InferenceAttributes::integers(const char* name) const {
   const std::string bytes = read(name, ORT_OP_ATTR_INTS);
   std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(int64_t));
+  // Unlike memcpy, it takes the null data of an absent attribute.
+  std::copy_n(bytes.data(), values.size() * sizeof(int64_t), reinterpret_cast<char*>(values.data()));
   return values;
 }
 

@@ -9,6 +9,7 @@
 
 #include "conv/messages.h"
 #include "onnx_attributes.h"
+#include "override.h"
 #include "plan/first_error.h"
 #include "plan/plan_cache.h"
 #include "plan/planner.h"
@@ -17,14 +18,13 @@ namespace convswap {
 namespace {
 
 constexpr char kDomain[] = "convswap";
-constexpr char kOverrideEntry[] = "convswap.override";
 
 std::string node_name(const OrtApi& api, const OrtKernelInfo* info) {
   size_t size = 0;
   check(api, api.KernelInfo_GetNodeName(info, nullptr, &size));
   std::string name(size, '\0');
   check(api, api.KernelInfo_GetNodeName(info, name.data(), &size));
-  return "convswap Conv node '" + std::string(name.c_str()) + "'";
+  return name.c_str();
 }
 
 // ONNX Runtime's thread pool as a ParallelFor.
@@ -186,8 +186,10 @@ class ConvOp : public OrtCustomOp {
                                   void** kernel) noexcept {
     std::string name = "convswap Conv";
     try {
-      name = node_name(*api, info);
+      const std::string node = node_name(*api, info);
+      name += " node '" + node + "'";
       *kernel = new NamedKernel{*api, name, {*api, info, self(op).kind_, self(op).type_}};
+      note_kernel(node);
       return nullptr;
     } catch (...) {
       return status_of_current_exception(*api, name);
@@ -256,23 +258,25 @@ const Registry& registry_of(const OrtApi& api) {
   return *registry;
 }
 
-bool override_requested(const OrtApi& api, const OrtSessionOptions* options) {
+// ONNX Runtime refuses to make a session with a domain that is there twice, so each leaves a mark.
+void add_domain_once(const OrtApi& api, OrtSessionOptions* options, OrtCustomOpDomain* domain,
+                     const char* mark) {
   int present = 0;
-  check(api, api.HasSessionConfigEntry(options, kOverrideEntry, &present));
-  if (!present) return false;
-  size_t size = 0;
-  check(api, api.GetSessionConfigEntry(options, kOverrideEntry, nullptr, &size));
-  std::string value(size, '\0');
-  check(api, api.GetSessionConfigEntry(options, kOverrideEntry, value.data(), &size));
-  return std::string(value.c_str()) == "1";
+  check(api, api.HasSessionConfigEntry(options, mark, &present));
+  if (present) return;
+  check(api, api.AddCustomOpDomain(options, domain));
+  check(api, api.AddSessionConfigEntry(options, mark, "1"));
 }
 
 }  // namespace
 
-void register_ops(const OrtApi& api, OrtSessionOptions* options) {
+void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
   const Registry& registry = registry_of(api);
-  check(api, api.AddCustomOpDomain(options, registry.domain()));
-  if (override_requested(api, options)) check(api, api.AddCustomOpDomain(options, registry.onnx_domain()));
+  answer_kernels(api, options);
+  add_domain_once(api, options, registry.domain(), "convswap.registered");
+  if (!override_requested(api, options)) return;
+  keep_conv_nodes(base, api, options);
+  add_domain_once(api, options, registry.onnx_domain(), "convswap.registered.override");
 }
 
 }  // namespace convswap

@@ -4,9 +4,9 @@
 
 namespace convswap {
 
-// Adds the domain `convswap` with its op Conv to the session options; where their entry `convswap.override`
-// is "1", also our op as Conv of the ONNX domain, which then replaces ONNX Runtime's own. Throws.
-void register_ops(const OrtApi& api, OrtSessionOptions* options);
+// Adds the domain `convswap` with its op Conv to the session options; in the override mode also our op as
+// Conv of the ONNX domain, which then replaces ONNX Runtime's own. Throws.
+void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options);
 
 // The shape function of Conv: sets the type and, as far as it is known, the shape of the output. Throws.
 void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context);

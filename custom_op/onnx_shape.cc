@@ -41,12 +41,15 @@ Shape filter_extents(const ConvSpec& spec, const Shape& weights, size_t spatial_
 Shape output_shape(const ConvSpec& spec, const Shape& x, const Shape& w) {
   const size_t spatial_rank = x.size() - 2;
   const Shape filter = filter_extents(spec, w, spatial_rank);
-  Shape whole_x{1, spec.group};
   Shape whole_w{spec.group, 1};
+  for (const int64_t extent : filter) whole_w.push_back(std::max<int64_t>(extent, 1));
+  // Before anything is multiplied: a model may state any number.
+  check_spec(spec);
+  check_weights(spec, whole_w);
+  Shape whole_x{1, spec.group};
   for (size_t i = 0; i < spatial_rank; ++i) {
-    whole_w.push_back(std::max<int64_t>(filter[i], 1));
     const int64_t dilation = i < spec.dilations.size() ? spec.dilations[i] : 1;
-    whole_x.push_back(known(x, i + 2) ? x[i + 2] : (whole_w.back() - 1) * dilation + 1);
+    whole_x.push_back(known(x, i + 2) ? x[i + 2] : (whole_w[i + 2] - 1) * dilation + 1);
   }
   Shape output = make_problem(spec, whole_x, whole_w, nullptr).output_shape();
   output[0] = x[0];
@@ -66,7 +69,7 @@ std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, 
   std::vector<std::string> names(output.size());
   for (size_t axis = 0; axis < output.size(); ++axis) {
     if (output[axis] != kUnknown) continue;
-    const bool is_named_batch = axis == 0 && *input_names[0] != '\0';
+    const bool is_named_batch = axis == 0 && !input_names.empty() && *input_names[0] != '\0';
     names[axis] = is_named_batch ? input_names[0] : "convswap_" + std::to_string(unknown_dimensions++);
   }
   return names;
@@ -77,21 +80,25 @@ std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, 
 void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context) {
   const InputInfo x(api, context, 0);
   const InputInfo w(api, context, 1);
+  Shape x_shape = x.shape;
+  if (x_shape.empty()) x_shape.assign(w.shape.size(), kUnknown);
+  // Without a rank there is nothing to say: an output without dimensions would be taken for a scalar.
+  if (x_shape.size() < 3) return;
+
+  const ConvSpec spec = read_spec(InferenceAttributes(api, context), ElementType::float32);
+  const Shape shape = output_shape(spec, x_shape, w.shape);
+  const std::vector<std::string> names = dimension_names(api, x, shape);
+  std::vector<const char*> pointers;
+  for (const std::string& name : names) pointers.push_back(name.c_str());
+
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   check(api, api.CreateTensorTypeAndShapeInfo(&raw));
   const ShapeInfo output(raw, {&api});
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   check(api, api.GetTensorElementType(x.info, &type));
   check(api, api.SetTensorElementType(raw, type));
-  if (x.shape.size() >= 3) {
-    const ConvSpec spec = read_spec(InferenceAttributes(api, context), ElementType::float32);
-    const Shape shape = output_shape(spec, x.shape, w.shape);
-    check(api, api.SetDimensions(raw, shape.data(), shape.size()));
-    const std::vector<std::string> names = dimension_names(api, x, shape);
-    std::vector<const char*> pointers;
-    for (const std::string& name : names) pointers.push_back(name.c_str());
-    check(api, api.SetSymbolicDimensions(raw, pointers.data(), pointers.size()));
-  }
+  check(api, api.SetDimensions(raw, shape.data(), shape.size()));
+  check(api, api.SetSymbolicDimensions(raw, pointers.data(), pointers.size()));
   check(api, api.ShapeInferContext_SetOutputTypeShape(context, 0, raw));
 }
 

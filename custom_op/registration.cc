@@ -15,7 +15,7 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
     return base->GetApi(1)->CreateStatus(ORT_FAIL, message.c_str());
   }
   try {
-    convswap::register_ops(*api, options);
+    convswap::register_ops(*base, *api, options);
     return nullptr;
   } catch (...) {
     return convswap::status_of_current_exception(*api, "convswap");

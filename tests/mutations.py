@@ -144,7 +144,7 @@ def damage_gzip(content: bytes, random: Random) -> bytes:
 
 def damage_json(content: bytes, random: Random) -> bytes:
     """Return a JSON document with values swapped, deleted, repeated or of another type; or damaged bytes."""
-    if random.random() < 0.3:
+    if random.random() < 0.15:
         return damage_bytes(content, random)
     try:
         document = json.loads(content)
@@ -193,8 +193,10 @@ def _repeat_value(places: list[tuple[Any, Any]], random: Random) -> None:
 def _replace_value(places: list[tuple[Any, Any]], random: Random) -> None:
     container, key = random.choice(places)
     number = random.choice(EXTREME_INTEGERS)
-    others = [None, True, {}, [], [[]], {"": ""}, number, f"({number}, {number})", str(number)]
-    container[key] = random.choice([*others, *EXTREME_TEXTS, *EXTREME_FLOATS, "\ud800"])
+    pair = f"({random.choice((number, 0, 1, 2, 3))}, {random.randint(-4, 6)})"
+    others = [None, True, {}, [], [[]], {"": ""}, number, str(number), "True", "full", "\ud800"]
+    unlike = random.choice([*others, *EXTREME_TEXTS, *EXTREME_FLOATS])
+    container[key] = pair if random.random() < 0.3 else unlike
 
 
 def _rename_key(places: list[tuple[Any, Any]], random: Random) -> None:
@@ -294,7 +296,7 @@ def _messages(message: Message) -> Iterator[Message]:
 
 
 def _message_like(field: FieldDescriptor, messages: list[Message], random: Random) -> Message:
-    """Return a copy of some message of the field's type, maybe one that the field lies in, or an empty one."""
+    """Return a copy of a message of the field's type (maybe one that the field lies in), or an empty one."""
     alike = [message for message in messages if message.DESCRIPTOR is field.message_type]
     copy = GetMessageClass(field.message_type)()
     if alike and random.random() < 0.9:

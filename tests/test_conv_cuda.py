@@ -322,9 +322,9 @@ def test_without_channels_every_output_is_its_bias():
 @pytest.mark.gpu
 def test_misfit_of_device_arrays_raises():
     x, w, b = map(_native.DeviceArray.from_numpy, ConvCase((2, 3, 9, 8), (4, 3, 3, 3), True).arrays())
-    with pytest.raises(ConvswapError, match="y does not have the problem's shape"):
+    with pytest.raises(ConvswapError, match=r"y of shape \[2, 4, 7, 5\]: expected \[2, 4, 7, 6\]"):
         _native.conv_device(x, w, b, _native.DeviceArray((2, 4, 7, 5)))
-    with pytest.raises(ConvswapError, match="w does not have the problem's shape or element type"):
+    with pytest.raises(ConvswapError, match="w is float64 on device 0: expected float32 on device 0"):
         _native.conv_device(
             x, _native.DeviceArray((4, 3, 3, 3), "float64"), b, _native.DeviceArray((2, 4, 7, 6))
         )
@@ -390,7 +390,7 @@ def test_card_that_is_not_there_is_named():
             90,
             "its smallest tile, one channel of a filter's reach",
         ),
-        (ConvCase((2**22, 1, 34, 34), (4, 1, 3, 3)), {}, 90, "its indices have 32 bits"),
+        (ConvCase((1, 1, 40_000, 40_000), (4, 1, 3, 3)), {}, 90, "its indices have 32 bits"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )

@@ -103,6 +103,14 @@ def undeclared_model() -> bytes:
     return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
 
 
+def undeclared_model_before(follower: str, **attributes) -> bytes:
+    """Return the Conv of undeclared inputs, and after it an op that needs to know the rank."""
+    model = onnx.load_from_string(undeclared_model())
+    model.graph.node[0].output[0] = "conv"
+    model.graph.node.append(helper.make_node(follower, ["conv"], ["y"], **attributes))
+    return model.SerializeToString()
+
+
 def make_session(
     model: bytes | str,
     device: str = "cpu",
@@ -458,6 +466,21 @@ def test_misfit_is_refused_at_the_run_and_the_session_goes_on(x, w, b, message, 
             session.run(None, wrong)
         y = session.run(None, {"x": X, "w": W, "b": B})[0]
         assert_within_rounding(y, (X, W, B), *ROUNDING[device])
+
+
+@pytest.mark.parametrize(
+    ("follower", "attributes"), [("MaxPool", {"kernel_shape": [2, 2]}), ("Flatten", {}), ("Transpose", {})]
+)
+def test_data_of_unknown_rank_are_not_taken_for_scalars(follower, attributes, device):
+    session = make_session(undeclared_model_before(follower, **attributes), device)
+    plain = make_session(undeclared_model(), device).run(None, {"x": X, "w": W, "b": B})[0]
+    y = session.run(None, {"x": X, "w": W, "b": B})[0]
+    expected = {
+        "MaxPool": lambda: np.lib.stride_tricks.sliding_window_view(plain, (2, 2), (2, 3)).max((4, 5)),
+        "Flatten": lambda: plain.reshape(len(plain), -1),
+        "Transpose": lambda: plain.T,
+    }
+    np.testing.assert_array_equal(y, expected[follower]())
 
 
 def test_node_without_a_name_is_refused_in_the_same_words():

@@ -48,6 +48,11 @@ std::string unsupported_message(std::string_view algorithm, std::string_view rea
          "; use algorithm 'auto', which takes one that can";
 }
 
+std::string none_supports_message(std::string_view device, std::string_view reasons) {
+  return "no algorithm for the device " + std::string(device) +
+         " can compute this convolution: " + std::string(reasons);
+}
+
 std::string unknown_name_message(std::string_view kind, std::string_view given,
                                  const std::vector<std::string>& known) {
   std::string message = "unknown " + std::string(kind) + " '" + std::string(given) + "'; ";

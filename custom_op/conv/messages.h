@@ -23,7 +23,10 @@ std::string shape_message(std::string_view tensor, const std::vector<int64_t>& s
 // "algorithm 'few_channels' cannot compute this convolution: <reason>; use algorithm 'auto'"
 std::string unsupported_message(std::string_view algorithm, std::string_view reason);
 
-// "unknown algorithm 'nave' for the device cuda; did you mean 'naive'?"
+// "no algorithm for the device cuda can compute this convolution: naive: <reason>; ..."
+std::string none_supports_message(std::string_view device, std::string_view reasons);
+
+// "unknown algorithm for the device cuda 'nave'; did you mean 'naive'?"
 std::string unknown_name_message(std::string_view kind, std::string_view given,
                                  const std::vector<std::string>& known);
 

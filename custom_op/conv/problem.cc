@@ -54,6 +54,14 @@ void check_elements(std::string_view tensor, const Shape& shape) {
 
 }  // namespace
 
+int64_t ConvProblem::operations() const {
+  int64_t product = 2;
+  for (const int64_t factor : {output_elements(), channels_per_group(), filter_size()}) {
+    if (__builtin_mul_overflow(product, factor, &product)) return std::numeric_limits<int64_t>::max();
+  }
+  return product;
+}
+
 int64_t ConvProblem::bytes() const {
   const int64_t elements = batch * in_channels * input_size() +
                            out_channels * channels_per_group() * filter_size() +
@@ -100,11 +108,18 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
         "weights", w,
         "as many dimensions as the input of shape " + list_text(x) + ": (K, C / group, filter...)"));
   }
-  if (x[1] != w[1] * spec.group) {
+  int64_t channels = 0;
+  // Weights without filters may be of any group and have any number of channels.
+  if (__builtin_mul_overflow(w[1], spec.group, &channels)) {
+    throw InvalidArgument(shape_message(
+        "weights", w,
+        "fewer channels: times the group " + std::to_string(spec.group) + " they leave 64 bits"));
+  }
+  if (x[1] != channels) {
     throw InvalidArgument(shape_message("input", x,
-                                        std::to_string(w[1] * spec.group) + " channels: the weights " +
-                                            list_text(w) + " have " + std::to_string(w[1]) +
-                                            " per group and group is " + std::to_string(spec.group)));
+                                        std::to_string(channels) + " channels: the weights " + list_text(w) +
+                                            " have " + std::to_string(w[1]) + " per group and group is " +
+                                            std::to_string(spec.group)));
   }
   if (bias != nullptr && *bias != Shape{w[0]}) {
     throw InvalidArgument(

@@ -39,8 +39,8 @@ struct ConvProblem {
   int64_t output_size() const { return output[0] * output[1] * output[2]; }
   int64_t output_elements() const { return batch * out_channels * output_size(); }
 
-  // Multiplications and additions, padding counted as data.
-  int64_t operations() const { return 2 * output_elements() * channels_per_group() * filter_size(); }
+  // Multiplications and additions, padding counted as data; 2^63 - 1 where they are more.
+  int64_t operations() const;
 
   // Bytes that must move if every tensor is read or written once.
   int64_t bytes() const;

@@ -71,12 +71,18 @@ struct PhaseAxis {
   int64_t shift(int64_t tap) const { return tap * dilation / stride; }
 };
 
-// Of the phase image of a band of one row.
-int64_t least_image_elements(const ConvProblem& problem) {
+// Of the phase image of a band of one row. A double, because great strides and dilations make the product
+// leave 64 bits, even of a tiny image. Without channels there is no image, but its rows are counted with.
+double least_image_elements(const ConvProblem& problem) {
   const PhaseAxis rows(problem, 1);
   const PhaseAxis columns(problem, 2);
-  return problem.channels_per_group() * problem.filter[0] * rows.phases * columns.phases * (1 + rows.reach) *
-         (problem.output[2] + columns.reach);
+  double product = 1;
+  for (const int64_t factor :
+       {std::max<int64_t>(1, problem.channels_per_group()), problem.filter[0], rows.phases, columns.phases,
+        1 + rows.reach, problem.output[2] + columns.reach}) {
+    product *= static_cast<double>(factor);
+  }
+  return product;
 }
 
 template <typename T>
@@ -89,7 +95,9 @@ class DirectPlan final : public Plan {
     // No channels, no planes: every output is its bias.
     const int64_t row_bytes = std::max<int64_t>(1, planes * pitch_ * static_cast<int64_t>(sizeof(float)));
     band_ = std::clamp<int64_t>(kMostImageBytes / row_bytes - rows_.reach, 1, problem.output[1]);
-    const int64_t jobs = problem.batch * problem.group * problem.output[0];
+    // An empty output may be of any group: there the product could leave 64 bits.
+    const int64_t jobs =
+        problem.output_elements() == 0 ? 0 : problem.batch * problem.group * problem.output[0];
     const int64_t bands_wanted = ceil_divide(kFewestTasks, std::max<int64_t>(jobs, 1));
     band_ = std::max<int64_t>(1, std::min(band_, ceil_divide(problem.output[1], bands_wanted)));
     plane_ = (band_ + rows_.reach) * pitch_;

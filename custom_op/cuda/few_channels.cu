@@ -18,7 +18,7 @@
 // stride.
 //
 // Data flow: persistent blocks; the weights are rounded and laid out once per block; the raw input of the
-// next tile is copied asynchronously (zeros for padding) while the tensor cores work on this one. No scratch
+// next tile is copied asynchronously while the tensor cores work on this one. No scratch
 // memory.
 //
 // Limits: 1-D and 2-D float32 in precision tf32, compute capability 8.0 or newer, filters whose rows have at
@@ -27,9 +27,8 @@
 // several passes, each of which reads and writes the output again.
 
 #include <algorithm>
-#include <limits>
 #include <memory>
-#include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "cuda/few_channels.cuh"
@@ -40,9 +39,10 @@
 namespace convswap {
 namespace {
 
-constexpr int kMostGridRows = 65535;
+constexpr int64_t kMostGroups = 65535;  // rows of a grid
+constexpr int64_t kMostIndex = 1 << 30;
 
-int ceil_divide(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <int kTaps, bool kRagged>
 const void* kernel_of(int tiles) {
@@ -77,27 +77,10 @@ const void* kernel_of(const FewChannelsTiling& tiling) {
   }
 }
 
-// The problem with the channels of one pass: `channels` of each group.
-ConvProblem with_channels(ConvProblem problem, int64_t channels) {
-  problem.in_channels = channels * problem.group;
-  return problem;
-}
-
-// The channels of each group that a pass takes: all if they fit, else a half, a quarter and so on; 0 where
-// not even one fits.
-int64_t channels_of_pass(const ConvProblem& problem, const Device& device) {
-  int64_t channels = problem.channels_per_group();
-  while (!best_few_channels_tiling(with_channels(problem, channels), device)) {
-    if (channels == 1) return 0;
-    channels = (channels + 1) / 2;
-  }
-  return channels;
-}
-
 bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-FewChannelsArguments arguments_of(const ConvProblem& problem, const FewChannelsTiling& tiling,
-                                  int64_t first_channel, int64_t channels) {
+FewChannelsArguments arguments_of(const ConvProblem& problem, const FewChannelsPass& pass) {
+  const FewChannelsTiling& tiling = pass.tiling;
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   FewChannelsArguments to{};
   to.batch = narrow(problem.batch);
@@ -105,9 +88,9 @@ FewChannelsArguments arguments_of(const ConvProblem& problem, const FewChannelsT
   to.out_channels = narrow(problem.out_channels);
   to.filters_per_group = narrow(problem.filters_per_group());
   to.channels_per_group = narrow(problem.channels_per_group());
-  to.first_channel = narrow(first_channel);
-  to.channels = narrow(channels);
-  to.accumulates = first_channel > 0;
+  to.first_channel = narrow(pass.first_channel);
+  to.channels = narrow(pass.channels);
+  to.accumulates = pass.first_channel > 0;
   to.input_words = problem.batch * problem.in_channels * problem.input_size();
   to.input_height = narrow(problem.input[1]);
   to.input_width = narrow(problem.input[2]);
@@ -125,13 +108,13 @@ FewChannelsArguments arguments_of(const ConvProblem& problem, const FewChannelsT
   to.tile_images = tiling.images;
   to.tile_rows = tiling.rows;
   to.tile_quads = tiling.quads;
-  to.bands = ceil_divide(problem.output[1], tiling.rows);
-  to.column_tiles = ceil_divide(few_channels_quads_per_row(problem), tiling.quads);
-  to.image_tiles = ceil_divide(problem.batch, tiling.images);
+  to.bands = narrow(ceil_divide(problem.output[1], tiling.rows));
+  to.column_tiles = narrow(ceil_divide(few_channels_quads_per_row(problem), tiling.quads));
+  to.image_tiles = narrow(ceil_divide(problem.batch, tiling.images));
   to.quads_per_row = FastDivisor(tiling.quads);
   to.quads_per_image = FastDivisor(tiling.rows * tiling.quads);
 
-  const FilterRows rows(with_channels(problem, channels));
+  const FilterRows rows(with_channels(problem, pass.channels));
   to.raw_rows = tiling.raw_rows;
   to.raw_columns = tiling.raw_columns;
   to.raw_words = narrow(tiling.raw_words);
@@ -140,19 +123,18 @@ FewChannelsArguments arguments_of(const ConvProblem& problem, const FewChannelsT
   to.channels_divisor = FastDivisor(to.channels);
 
   to.pairs_channels = rows.pairs_channels;
-  to.row_distance = rows.row_distance;
-  to.planes = rows.planes;
-  to.phases = rows.phases;
-  to.columns = tiling.columns;
+  to.row_distance = narrow(rows.row_distance);
+  to.planes = narrow(rows.planes);
+  to.phases = narrow(rows.phases);
   to.line_words = tiling.line_words;
   to.plane_words = narrow(tiling.plane_words);
   to.column_pairs = FastDivisor(tiling.columns / 2);
-  to.lines_per_plane = FastDivisor((tiling.raw_rows - rows.row_distance) * rows.phases);
-  to.planes_divisor = FastDivisor(rows.planes);
-  to.phases_divisor = FastDivisor(rows.phases);
+  to.lines_per_plane = FastDivisor((to.raw_rows - to.row_distance) * to.phases);
+  to.planes_divisor = FastDivisor(to.planes);
+  to.phases_divisor = FastDivisor(to.phases);
 
-  to.pairs = rows.pairs;
-  to.steps = rows.steps();
+  to.pairs = narrow(rows.pairs);
+  to.steps = narrow(rows.steps());
   to.filter_blocks = tiling.filter_blocks;
   to.filter_splits = tiling.filter_splits;
   to.filter_block_divisor = FastDivisor(tiling.filter_blocks);
@@ -160,21 +142,19 @@ FewChannelsArguments arguments_of(const ConvProblem& problem, const FewChannelsT
   return to;
 }
 
-// One launch: the whole problem, or some of its input channels.
-class Pass {
+// One launch, ready to be repeated.
+class Launch {
  public:
-  Pass(const ConvProblem& problem, const Device& device, int64_t first_channel, int64_t channels)
-      : tiling_(*best_few_channels_tiling(with_channels(problem, channels), device)),
-        kernel_(kernel_of(tiling_)),
-        arguments_(arguments_of(problem, tiling_, first_channel, channels)) {
+  Launch(const ConvProblem& problem, const Device& device, const FewChannelsPass& pass)
+      : tiling_(pass.tiling), kernel_(kernel_of(tiling_)), arguments_(arguments_of(problem, pass)) {
     allow_shared_memory(kernel_, device.shared_memory_per_block);
-    const int resident = std::max(1, resident_blocks(kernel_, threads(), shared_bytes()));
+    const int resident = resident_blocks(kernel_, threads(), shared_bytes());
+    if (resident == 0) throw std::runtime_error("few_channels: a block does not fit on " + device.name);
     const int64_t tiles = int64_t{arguments_.image_tiles} * arguments_.bands * arguments_.column_tiles;
     const int64_t rows = problem.group * tiling_.filter_splits;
-    // Every resident block takes the same number of tiles, to within one.
-    const int64_t columns = std::max<int64_t>(1, int64_t{device.multiprocessors} * resident / rows);
-    const int64_t rounds = ceil_divide(tiles, columns);
-    grid_ = dim3(ceil_divide(tiles, rounds), static_cast<unsigned>(rows));
+    const int64_t slots = int64_t{device.multiprocessors} * resident;
+    grid_ = dim3(static_cast<unsigned>(few_channels_grid_columns(tiles, rows, slots)),
+                 static_cast<unsigned>(rows));
   }
 
   void enqueue(const ConvTensors& tensors, void* stream) const {
@@ -212,25 +192,24 @@ class FewChannelsPlan final : public Plan {
  public:
   FewChannelsPlan(const ConvProblem& problem, const Device& device) : device_(device.index) {
     const DeviceGuard guard(device_);
-    const int64_t channels = channels_of_pass(problem, device);
-    for (int64_t first = 0; first < problem.channels_per_group(); first += channels) {
-      passes_.emplace_back(problem, device, first, std::min(channels, problem.channels_per_group() - first));
+    for (const FewChannelsPass& pass : few_channels_passes(problem, device)) {
+      launches_.emplace_back(problem, device, pass);
     }
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     const DeviceGuard guard(device_);
-    for (const Pass& pass : passes_) pass.enqueue(tensors, execution.stream);
+    for (const Launch& launch : launches_) launch.enqueue(tensors, execution.stream);
   }
 
   std::string describe() const override {
-    const std::string passes = passes_.size() == 1 ? "" : std::to_string(passes_.size()) + " passes, each ";
-    return passes + passes_.front().describe();
+    const size_t count = launches_.size();
+    return (count == 1 ? "" : std::to_string(count) + " passes, each ") + launches_.front().describe();
   }
 
  private:
   int device_;
-  std::vector<Pass> passes_;
+  std::vector<Launch> launches_;
 };
 
 class FewChannels final : public Algorithm {
@@ -257,17 +236,19 @@ class FewChannels final : public Algorithm {
   }
 
  private:
-  // The kernel's indices inside an image, and its tile numbers, are 32 bits wide.
   static std::string why_too_large(const ConvProblem& problem, const Device& device) {
-    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     if (problem.output_elements() == 0) return "the output is empty";
     if (problem.channels_per_group() == 0) return "the input has no channels";
+    if (problem.group > kMostGroups) {
+      return "it takes at most " + std::to_string(kMostGroups) + " groups";
+    }
+    // The kernel's indices inside an image have 32 bits.
     for (const int64_t value :
-         {problem.batch * problem.output[1] * problem.output[2], problem.in_channels, problem.out_channels,
+         {problem.batch, problem.in_channels, problem.out_channels, problem.output_size(),
           problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
           problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
           problem.channels_per_group() * problem.filter_size() * 16}) {
-      if (value > kMost) return "its indices have 32 bits and the problem needs more";
+      if (value > kMostIndex) return "its indices have 32 bits and the problem needs more";
     }
     const FilterRows rows(problem);
     if (rows.taps > kFewChannelsMostTaps) {
@@ -275,14 +256,9 @@ class FewChannels final : public Algorithm {
              std::to_string(problem.stride[2]) + " are wider than its " +
              std::to_string(kFewChannelsMostTaps);
     }
-    const int64_t channels = channels_of_pass(problem, device);
-    if (channels == 0) {
+    if (few_channels_passes(problem, device).empty()) {
       return "its smallest tile, one channel of a filter's reach, does not fit into the " +
              std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
-    }
-    const int splits = best_few_channels_tiling(with_channels(problem, channels), device)->filter_splits;
-    if (problem.group * splits > kMostGridRows) {
-      return "it takes at most " + std::to_string(kMostGridRows) + " groups";
     }
     return {};
   }

@@ -2,8 +2,6 @@
 
 // The kernel of the algorithm `few_channels`; few_channels.cu tells the idea and fills the arguments.
 
-#include <climits>
-
 #include "cuda/few_channels_layout.h"
 #include "cuda/primitives/async_copy.cuh"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -44,7 +42,7 @@ struct FewChannelsArguments {
   bool pairs_channels;
   int row_distance;
   int planes;  // per image
-  int phases, columns;
+  int phases;
   int line_words, plane_words, raw_words;
   FastDivisor column_pairs, lines_per_plane, planes_divisor, phases_divisor;
 
@@ -141,7 +139,7 @@ __device__ inline void find_sources(const FewChannelsArguments& problem, const T
     const int channel = (plane - image * problem.planes) * (problem.pairs_channels ? 2 : 1);
     const auto source_of = [&](int c, int r) {
       const int input_row = window.first_row + r;
-      if (c >= problem.channels || input_row < 0 || input_row >= problem.input_height) return INT_MIN;
+      if (c >= problem.channels || input_row < 0 || input_row >= problem.input_height) return kNoSource;
       const int raw_row = (image * problem.channels + c) * problem.raw_rows + r;
       const long long start = input_offset(problem, tile, window, image, first_channel + c, r);
       return raw_row * static_cast<int>(problem.raw_chunks.divisor) * 4 + static_cast<int>(start & 3) + phase;
@@ -149,7 +147,7 @@ __device__ inline void find_sources(const FewChannelsArguments& problem, const T
     sources[line] = {source_of(channel, row), problem.pairs_channels
                                                   ? source_of(channel + 1, row)
                                                   : source_of(channel, row + problem.row_distance)};
-    if (tile.n + image >= problem.batch) sources[line] = {INT_MIN, INT_MIN};
+    if (tile.n + image >= problem.batch) sources[line] = {kNoSource, kNoSource};
   }
 }
 
@@ -166,7 +164,7 @@ __device__ inline void pair_tile(const FewChannelsArguments& problem, const Tile
     const int plane = problem.lines_per_plane.quotient(line);
     const int within = line - plane * problem.lines_per_plane.divisor;
     const LineSource source = sources[line];
-    const int phase = problem.phases == 1 ? 0 : within % problem.phases;
+    const int phase = within - problem.phases_divisor.quotient(within) * problem.phases;
     const int skipped = window.begin_column - window.first_column;
     unsigned words[4];
 #pragma unroll
@@ -176,8 +174,8 @@ __device__ inline void pair_tile(const FewChannelsArguments& problem, const Tile
       const int input_column = window.first_column + raw_column + phase;
       const bool inside = input_column >= 0 && input_column < window.end_column;
       const int word = raw_column - skipped;
-      words[2 * j] = inside && source.first != INT_MIN ? round_to_tf32(raw[source.first + word]) : 0u;
-      words[2 * j + 1] = inside && source.second != INT_MIN ? round_to_tf32(raw[source.second + word]) : 0u;
+      words[2 * j] = inside && source.first != kNoSource ? round_to_tf32(raw[source.first + word]) : 0u;
+      words[2 * j + 1] = inside && source.second != kNoSource ? round_to_tf32(raw[source.second + word]) : 0u;
     }
     *reinterpret_cast<uint4*>(paired + plane * problem.plane_words + within * problem.line_words +
                               column * 2) = make_uint4(words[0], words[1], words[2], words[3]);

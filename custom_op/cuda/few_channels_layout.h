@@ -13,7 +13,10 @@ constexpr int kPairsPerStep = 4;   // pairs of filter rows in one tensor-core mu
 constexpr int kStagedPitch = kQuad * kQuadsPerUnit + 8;
 constexpr int kStagedWords = 8 * kStagedPitch;  // of one warp
 
-// Where the pixels of a line come from: its first column's words in the raw copy; below zero for zeros.
+constexpr int kNoSource = -2147483647 - 1;
+
+// Where the pixels of a line come from: its first column's words in the raw copy, which may lie before it
+// where the line begins in the padding; kNoSource for a line of zeros.
 struct LineSource {
   int first, second;
 };

@@ -1,9 +1,10 @@
-// Chooses what a block of few_channels does. The choice is by estimated cost over a few hundred candidates,
-// so it costs microseconds and no measurement.
+// Chooses what a block of few_channels does: the cheapest by estimate among hundreds of candidates, without
+// any measurement. It takes tens of microseconds, for very large images up to a millisecond, once per shape.
 
 #include "cuda/few_channels_tiling.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "cuda/few_channels_layout.h"
 
@@ -13,7 +14,11 @@ namespace {
 constexpr int kMostTiles = 2;
 constexpr int kMostQuads = 1 << 14;
 
-int ceil_divide(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+// Coordinates and tile numbers, and the sums of two of them, fit into the kernel's 32 bits.
+constexpr int64_t kMostIndex = 1 << 30;
+constexpr int64_t kMostGridRows = 65535;
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The taps of the kernel that serves filter rows of `taps`. The common odd widths have kernels of their own;
 // the others take the next larger one that tolerates shorter rows. Every kernel costs compile time and size.
@@ -21,7 +26,7 @@ FewChannelsTiling kernel_for(const FilterRows& rows) {
   FewChannelsTiling tiling;
   const bool is_exact = rows.taps == 1 || rows.taps == 3 || rows.taps == 5 || rows.taps == 7;
   if (is_exact && !rows.ragged) {
-    tiling.taps = rows.taps;
+    tiling.taps = static_cast<int>(rows.taps);
     return tiling;
   }
   tiling.ragged = true;
@@ -35,18 +40,19 @@ FewChannelsTiling kernel_for(const FilterRows& rows) {
 class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device)
-      : problem_(problem), device_(device), filter_rows_(problem) {
-    quads_per_row_ = few_channels_quads_per_row(problem);
-  }
+      : problem_(problem),
+        device_(device),
+        filter_rows_(problem),
+        quads_per_row_(few_channels_quads_per_row(problem)) {}
 
   // The cheapest tiling that fits; empty where none does.
   std::optional<FewChannelsTiling> best() const {
     FewChannelsTiling best;
     FewChannelsTiling tiling = kernel_for(filter_rows_);
     for (tiling.tiles = 1; tiling.tiles <= kMostTiles; ++tiling.tiles) {
-      const int blocks = ceil_divide(problem_.filters_per_group(), 16 * tiling.tiles);
+      const int64_t blocks = ceil_divide(problem_.filters_per_group(), 16 * tiling.tiles);
       for (tiling.warps = 8; tiling.warps <= 16; tiling.warps *= 2) {
-        for (int splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, best);
+        for (int64_t splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, best);
         try_quads(tiling, blocks, blocks, best);
       }
     }
@@ -55,19 +61,22 @@ class Tiler {
   }
 
  private:
-  void try_quads(FewChannelsTiling tiling, int blocks, int splits, FewChannelsTiling& best) const {
-    tiling.filter_splits = splits;
-    tiling.filter_blocks = ceil_divide(blocks, splits);
-    for (int tiles = 1; tiles <= quads_per_row_; tiles *= 2) {
-      tiling.quads = ceil_divide(quads_per_row_, tiles);
-      try_rows(tiling, best);
+  void try_quads(FewChannelsTiling tiling, int64_t blocks, int64_t splits, FewChannelsTiling& best) const {
+    tiling.filter_blocks = static_cast<int>(ceil_divide(blocks, splits));
+    tiling.filter_splits = static_cast<int>(ceil_divide(blocks, tiling.filter_blocks));
+    if (problem_.group * tiling.filter_splits > kMostGridRows) return;
+    for (int64_t tiles = 1; tiles <= quads_per_row_; tiles *= 2) {
+      tiling.quads = static_cast<int>(ceil_divide(quads_per_row_, tiles));
+      if (tiling.quads <= kMostQuads) try_rows(tiling, best);
     }
   }
 
   void try_rows(FewChannelsTiling tiling, FewChannelsTiling& best) const {
     const int64_t most = std::min<int64_t>(problem_.output[1], kMostQuads / tiling.quads);
-    for (int rows = 1; rows <= most; ++rows) {
-      tiling.rows = rows;
+    // Beyond a few rows one more makes little difference.
+    for (int64_t rows = 1; rows <= most;
+         rows = rows < most ? std::min(most, rows + 1 + rows / 32) : most + 1) {
+      tiling.rows = static_cast<int>(rows);
       tiling.images = 1;
       if (!measure(tiling)) return;
       if (tiling.cost < best.cost) best = tiling;
@@ -77,9 +86,8 @@ class Tiler {
 
   void try_images(FewChannelsTiling tiling, FewChannelsTiling& best) const {
     if (tiling.quads != quads_per_row_) return;
-    // The kernel's offsets inside a tile have 32 bits.
     const int64_t image_elements = problem_.out_channels * problem_.output_size();
-    const int64_t most = std::min<int64_t>({16, problem_.batch, (int64_t{1} << 31) / image_elements});
+    const int64_t most = std::min<int64_t>({16, problem_.batch, kMostIndex / image_elements});
     for (int images = 2; images <= most; ++images) {
       tiling.images = images;
       if (images * tiling.rows * tiling.quads > kMostQuads || !measure(tiling)) return;
@@ -87,25 +95,40 @@ class Tiler {
     }
   }
 
+  int64_t tiles_of(const FewChannelsTiling& tiling) const {
+    return ceil_divide(problem_.batch, tiling.images) * ceil_divide(problem_.output[1], tiling.rows) *
+           ceil_divide(quads_per_row_, tiling.quads);
+  }
+
   // Fills in the sizes and the cost; false where the tile does not fit.
   bool measure(FewChannelsTiling& tiling) const {
     const int64_t raw_rows =
         (tiling.rows - 1) * problem_.stride[1] + (problem_.filter[1] - 1) * problem_.dilation[1] + 1;
     // Whole quads read up to taps + 3 columns, in pieces of two.
-    const int beyond = std::max((tiling.taps + 4) / 2 * 2 - kQuad, filter_rows_.reach);
-    tiling.columns = ceil_divide(tiling.quads * kQuad + beyond, 4) * 4;
+    const int64_t beyond = std::max<int64_t>((tiling.taps + 4) / 2 * 2 - kQuad, filter_rows_.reach);
+    const int64_t columns = ceil_divide(tiling.quads * kQuad + beyond, 4) * 4;
+    const int64_t raw_columns = columns * problem_.stride[2];
+    // Each of these alone takes at least so many words; beyond, the products below might not fit into 64
+    // bits.
+    const int64_t most = device_.shared_memory_per_block;
+    if (raw_rows > most || columns > most || filter_rows_.phases > most || filter_rows_.pairs > most)
+      return false;
+    if (raw_columns > kMostIndex || tiles_of(tiling) > kMostIndex) return false;
+
+    tiling.raw_rows = static_cast<int>(raw_rows);
+    tiling.raw_columns = static_cast<int>(raw_columns);
+    tiling.columns = static_cast<int>(columns);
     tiling.line_words = 2 * tiling.columns + 4;  // 4 modulo 8, see quad_of_column
-    tiling.raw_rows = static_cast<int>(std::min<int64_t>(raw_rows, 1 << 20));
-    const int64_t raw_columns = tiling.columns * problem_.stride[2];
-    tiling.raw_columns = static_cast<int>(std::min<int64_t>(raw_columns, 1 << 20));
     // A row may start anywhere within its first 16 bytes.
-    tiling.raw_chunks = ceil_divide(std::min<int64_t>(tiling.raw_columns, problem_.input[2]) + 3, 4);
+    tiling.raw_chunks = static_cast<int>(ceil_divide(std::min(raw_columns, problem_.input[2]) + 3, 4));
     const int64_t lines = (raw_rows - filter_rows_.row_distance) * filter_rows_.phases;
     // The first line of a plane continues the banks where the last filter row of the one before it ended.
     const int64_t wanted = problem_.filter[1] * filter_rows_.phases * tiling.line_words % 32;
     tiling.plane_words = lines * tiling.line_words;
     tiling.plane_words += (wanted - tiling.plane_words % 32 + 32) % 32;
-    tiling.raw_words = tiling.images * problem_.channels_per_group() * raw_rows * tiling.raw_chunks * 4;
+    const int64_t raw_lines = tiling.images * problem_.channels_per_group() * raw_rows;
+    if (raw_lines > most) return false;
+    tiling.raw_words = raw_lines * tiling.raw_chunks * 4;
     const int64_t weight_words =
         128ll * tiling.filter_blocks * filter_rows_.steps() * tiling.taps * tiling.tiles;
     tiling.shared_bytes =
@@ -123,25 +146,26 @@ class Tiler {
     const int tiles = tiling.tiles;
     const double multiply = filter_rows_.steps() * (tiling.taps * tiles * 12.0 + 20.0);
     const double store = (problem_.output[2] % kQuad == 0 ? 60.0 : 160.0) * tiles + 100;
-    const int units = ceil_divide(int64_t{tiling.images} * tiling.rows * tiling.quads, kQuadsPerUnit);
-    const int rounds = ceil_divide(int64_t{units} * tiling.filter_blocks, tiling.warps);
+    const int64_t units = ceil_divide(int64_t{tiling.images} * tiling.rows * tiling.quads, kQuadsPerUnit);
+    const int64_t rounds = ceil_divide(units * tiling.filter_blocks, tiling.warps);
     const double staging = tiling.images * filter_rows_.planes * tiling.plane_words / 128.0 * 12.0;
     const double tile = rounds * tiling.warps * (multiply + store) + staging + 1500;
     // One resident block leaves the tensor cores idle at its barriers.
     const int resident = std::clamp<int>(
         static_cast<int>(device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)), 1,
         16 / tiling.warps);
-    const int64_t blocks = int64_t{ceil_divide(problem_.batch, tiling.images)} *
-                           ceil_divide(problem_.output[1], tiling.rows) *
-                           ceil_divide(quads_per_row_, tiling.quads) * tiling.filter_splits * problem_.group;
+    const int64_t rows = problem_.group * tiling.filter_splits;
+    const int64_t slots = int64_t{device_.multiprocessors} * resident;
+    const int64_t columns = few_channels_grid_columns(tiles_of(tiling), rows, slots);
+    const int64_t waves = ceil_divide(rows * columns, slots) * ceil_divide(tiles_of(tiling), columns);
     const double idle = resident * tiling.warps < 16 ? 1.6 : resident == 1 ? 1.2 : 1.0;
-    return ceil_divide(blocks, int64_t{device_.multiprocessors} * resident) * resident * tile * idle;
+    return waves * resident * tile * idle;
   }
 
-  const ConvProblem& problem_;
+  const ConvProblem problem_;
   const Device& device_;
-  FilterRows filter_rows_;
-  int quads_per_row_ = 0;
+  const FilterRows filter_rows_;
+  const int64_t quads_per_row_;
 };
 
 }  // namespace
@@ -151,29 +175,72 @@ FilterRows::FilterRows(const ConvProblem& problem) {
   const int64_t stride = problem.stride[2];
   const int64_t last = (width - 1) * problem.dilation[2];
   const bool single_taps = problem.dilation[2] != 1;
-  phases = static_cast<int>(std::min(stride, last + 1));
+  phases = std::min(stride, last + 1);
   taps = single_taps ? 1 : ceil_divide(width, stride);
   ragged = taps > 1 && phases > 1 && width % stride != 0;
-  reach = static_cast<int>(last / stride);
+  reach = last / stride;
 
-  const int per_line = static_cast<int>(single_taps ? width : phases);
-  const int channels = static_cast<int>(problem.channels_per_group());
-  const int rows = static_cast<int>(problem.filter[1]);
-  const int by_channels = ceil_divide(channels, 2) * rows * per_line;
-  const int by_rows = channels * ceil_divide(rows, 2) * per_line;
+  const int64_t per_line = single_taps ? width : phases;
+  const int64_t channels = problem.channels_per_group();
+  const int64_t rows = problem.filter[1];
+  const int64_t by_channels = ceil_divide(channels, 2) * rows * per_line;
+  const int64_t by_rows = channels * ceil_divide(rows, 2) * per_line;
   // Paired rows are staged twice, paired channels once.
   pairs_channels = channels > 1 && by_channels <= by_rows;
   pairs = pairs_channels ? by_channels : by_rows;
   planes = pairs_channels ? ceil_divide(channels, 2) : channels;
-  row_distance = pairs_channels ? 0 : static_cast<int>(rows / 2 * problem.dilation[1]);
+  row_distance = pairs_channels ? 0 : rows / 2 * problem.dilation[1];
 }
 
-int FilterRows::steps() const { return ceil_divide(pairs, kPairsPerStep); }
+int64_t FilterRows::steps() const { return ceil_divide(pairs, kPairsPerStep); }
 
-int few_channels_quads_per_row(const ConvProblem& problem) { return ceil_divide(problem.output[2], kQuad); }
+int64_t few_channels_quads_per_row(const ConvProblem& problem) {
+  return ceil_divide(problem.output[2], kQuad);
+}
 
-std::optional<FewChannelsTiling> best_few_channels_tiling(const ConvProblem& problem, const Device& device) {
-  return Tiler(problem, device).best();
+int64_t few_channels_grid_columns(int64_t tiles, int64_t rows, int64_t slots) {
+  // Rounded down, every block is resident; rounded up, fewer slots stay empty but some blocks wait.
+  const int64_t down = std::max<int64_t>(1, slots / rows);
+  const int64_t up = ceil_divide(slots, rows);
+  const auto rounds = [&](int64_t columns) {
+    return ceil_divide(rows * columns, slots) * ceil_divide(tiles, columns);
+  };
+  const int64_t columns = rounds(up) < rounds(down) ? up : down;
+  // Every block takes the same number of tiles, to within one.
+  return ceil_divide(tiles, ceil_divide(tiles, columns));
+}
+
+std::vector<FewChannelsPass> few_channels_passes(const ConvProblem& problem, const Device& device) {
+  const int64_t all = problem.channels_per_group();
+  int64_t channels = 0;
+  FewChannelsTiling chosen;
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t passes = 1; passes <= all; ++passes) {
+    const int64_t part = ceil_divide(all, passes);
+    if (passes > 1 && part == ceil_divide(all, passes - 1)) continue;
+    const auto tiling = Tiler(with_channels(problem, part), device).best();
+    if (!tiling) continue;
+    // More passes write the output more often, but may leave more blocks resident.
+    const double cost = tiling->cost * passes;
+    if (cost >= least) break;
+    least = cost;
+    channels = part;
+    chosen = *tiling;
+  }
+  std::vector<FewChannelsPass> result;
+  for (int64_t first = 0; channels > 0 && first < all; first += channels) {
+    const int64_t count = std::min(channels, all - first);
+    // The last pass may be smaller, and then fits too.
+    const FewChannelsTiling tiling =
+        count == channels ? chosen : *Tiler(with_channels(problem, count), device).best();
+    result.push_back({first, count, tiling});
+  }
+  return result;
+}
+
+ConvProblem with_channels(ConvProblem problem, int64_t channels) {
+  problem.in_channels = channels * problem.group;
+  return problem;
 }
 
 }  // namespace convswap

@@ -9,19 +9,24 @@
 namespace convswap {
 namespace {
 
-const Algorithm& first_that_supports(const ConvProblem& problem, const Device& device) {
-  std::string reasons;
+// Null where none does; `reasons` then says why not, algorithm by algorithm.
+const Algorithm* first_that_supports(const ConvProblem& problem, const Device& device, std::string& reasons) {
   for (const Algorithm* algorithm : catalog()) {
     if (algorithm->device_kind() != device.kind) continue;
     const std::string reason = algorithm->why_not(problem, device);
-    if (reason.empty()) return *algorithm;
+    if (reason.empty()) return algorithm;
     reasons += std::string(reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + reason;
   }
-  throw InvalidArgument("no algorithm for the device " + std::string(name_of(device.kind)) +
-                        " can compute this convolution: " + reasons);
+  return nullptr;
 }
 
 }  // namespace
+
+std::string why_none(const ConvProblem& problem, const Device& device) {
+  std::string reasons;
+  if (first_that_supports(problem, device, reasons) != nullptr) return {};
+  return none_supports_message(name_of(device.kind), reasons);
+}
 
 void check_algorithm_name(std::string_view requested, DeviceKind kind) {
   if (requested == kAuto || find_algorithm(requested, kind) != nullptr) return;
@@ -34,7 +39,11 @@ void check_algorithm_name(std::string_view requested, DeviceKind kind) {
 const Algorithm& choose_algorithm(const ConvProblem& problem, const Device& device,
                                   std::string_view requested) {
   check_algorithm_name(requested, device.kind);
-  if (requested == kAuto) return first_that_supports(problem, device);
+  if (requested == kAuto) {
+    std::string reasons;
+    if (const Algorithm* first = first_that_supports(problem, device, reasons)) return *first;
+    throw InvalidArgument(none_supports_message(name_of(device.kind), reasons));
+  }
   const Algorithm& algorithm = *find_algorithm(requested, device.kind);
   const std::string reason = algorithm.why_not(problem, device);
   if (!reason.empty()) throw InvalidArgument(unsupported_message(requested, reason));

@@ -10,6 +10,7 @@
 
 #include "bindings.h"
 #include "conv/error.h"
+#include "conv/messages.h"
 #include "plan/planner.h"
 
 #if CONVSWAP_CUDA
@@ -74,6 +75,7 @@ class DeviceArray {
 
   // Every byte 0xff, which is a NaN in each floating type: an element that nobody writes shows.
   void poison() {
+    const DeviceGuard guard(device_);
     CONVSWAP_CHECK_CUDA(cudaMemset(pointer_, 0xff, static_cast<size_t>(bytes())));
     CONVSWAP_CHECK_CUDA(cudaDeviceSynchronize());
   }
@@ -97,9 +99,11 @@ struct Events {
   }
 };
 
-void check_same(const char* what, const DeviceArray& array, const Shape& expected, ElementType type) {
-  if (array.shape() != expected || array.type() != type) {
-    throw InvalidArgument(std::string(what) + " does not have the problem's shape or element type");
+void check_fits(const char* what, const DeviceArray& array, ElementType type, int device) {
+  if (array.type() != type || array.device() != device) {
+    throw InvalidArgument(std::string(what) + " is " + std::string(name_of(array.type())) + " on device " +
+                          std::to_string(array.device()) + ": expected " + std::string(name_of(type)) +
+                          " on device " + std::to_string(device) + ", as x is");
   }
 }
 
@@ -108,8 +112,12 @@ double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray
                    const ConvSpec& spec, const std::string& algorithm, int runs) {
   if (runs < 1) throw InvalidArgument("runs " + std::to_string(runs) + ": expected at least 1");
   const ConvProblem problem = make_problem(spec, x.shape(), w.shape(), b == nullptr ? nullptr : &b->shape());
-  check_same("y", y, problem.output_shape(), spec.type);
-  check_same("w", w, w.shape(), spec.type);
+  check_fits("w", w, spec.type, x.device());
+  if (b != nullptr) check_fits("b", *b, spec.type, x.device());
+  check_fits("y", y, spec.type, x.device());
+  if (y.shape() != problem.output_shape()) {
+    throw InvalidArgument(shape_message("y", y.shape(), list_text(problem.output_shape())));
+  }
   if (problem.output_elements() == 0) return 0;
   const Device& device = cuda_device(x.device());
   const std::unique_ptr<Plan> plan = choose_algorithm(problem, device, algorithm).make_plan(problem, device);

@@ -52,7 +52,7 @@ std::string why_not(const ConvProblem& problem, const std::string& algorithm, co
                     int index, int compute_capability) {
   const Device asked = asked_device(device, index, compute_capability);
   check_algorithm_name(algorithm, asked.kind);
-  if (algorithm == kAuto) return {};
+  if (algorithm == kAuto) return why_none(problem, asked);
   return find_algorithm(algorithm, asked.kind)->why_not(problem, asked);
 }
 

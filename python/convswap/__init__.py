@@ -1,12 +1,14 @@
 """Fast convolutions for ONNX models in ONNX Runtime.
 
-`register` loads the op library into a session, `swap` rewrites a model to use it, `compare` runs both sides.
+`register` loads the op library into a session, `swap` rewrites a model to use it, `compare` runs both sides,
+`override_session` runs an unmodified model on it.
 """
 
 from typing import Any
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
 from convswap.library import library_path, register
+from convswap.override import override_session
 from convswap.swap import Left, SwapResult, swap
 
 try:
@@ -28,6 +30,7 @@ __all__ = [
     "SwapResult",
     "compare",
     "library_path",
+    "override_session",
     "register",
     "swap",
 ]

@@ -161,8 +161,8 @@ def _fashion_mnist_originals(
     pixels = _content(split.pixels, home, progress)
     labels = _content(split.labels, home, progress)
     return (
-        read_idx(io.BytesIO(pixels), split.pixels.name, dimensions=3),
-        read_idx(io.BytesIO(labels), split.labels.name, dimensions=1),
+        read_idx(io.BytesIO(pixels), split.pixels.name, (split.images, 28, 28)),
+        read_idx(io.BytesIO(labels), split.labels.name, (split.images,)),
     )
 
 

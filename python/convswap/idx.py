@@ -20,17 +20,17 @@ UNSIGNED_BYTE = 8
 PIECE_BYTES = 1 << 20
 
 
-def read_idx(stream: BinaryIO, name: str, dimensions: int) -> np.ndarray:
-    """Read a gzip-compressed idx file of unsigned bytes with that many dimensions.
+def read_idx(stream: BinaryIO, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Read a gzip-compressed idx file of unsigned bytes of that shape.
 
-    `stream` gives the compressed bytes, `name` is what an error calls it. Returns a uint8 array of the shape
-    that the header states. Memory is taken as the elements arrive, so a header that promises more than the
-    stream holds costs nothing. Raises ConvswapError if the file is not gzip, is damaged, has another magic
-    number or number of dimensions, or holds fewer or more elements than its header states.
+    `stream` gives the compressed bytes, `name` is what an error calls it. Returns a uint8 array. Memory is
+    taken as the elements arrive and for no more than the shape has, whatever the header or the gzip stream
+    promises. Raises ConvswapError if the file is not gzip, is damaged, has another magic number or shape, or
+    holds fewer or more elements.
     """
     try:
         with gzip.GzipFile(fileobj=stream) as content:
-            shape = _read_shape(content, name, dimensions)
+            _check_shape(content, name, shape)
             elements = _read_elements(content, name, shape)
     except EOFError:
         raise _damaged(name, "its gzip stream is cut off") from None
@@ -43,7 +43,8 @@ def _damaged(name: str, reason: str) -> ConvswapError:
     return ConvswapError(f"{name} is no intact idx file: {reason}; replace it with the original")
 
 
-def _read_shape(content: gzip.GzipFile, name: str, dimensions: int) -> tuple[int, ...]:
+def _check_shape(content: gzip.GzipFile, name: str, shape: tuple[int, ...]) -> None:
+    dimensions = len(shape)
     expected = struct.pack(">HBB", 0, UNSIGNED_BYTE, dimensions)
     magic = content.read(4)
     if magic != expected:
@@ -51,12 +52,14 @@ def _read_shape(content: gzip.GzipFile, name: str, dimensions: int) -> tuple[int
     sizes = content.read(4 * dimensions)
     if len(sizes) < 4 * dimensions:
         raise _damaged(name, f"it ends inside its header of {4 + 4 * dimensions} bytes")
-    return struct.unpack(f">{dimensions}I", sizes)
+    stated = struct.unpack(f">{dimensions}I", sizes)
+    if stated != shape:
+        raise _damaged(name, f"its header states {_times(stated)}, expected {_times(shape)}")
 
 
 def _read_elements(content: gzip.GzipFile, name: str, shape: tuple[int, ...]) -> bytearray:
     stated = math.prod(shape)
-    described = f"its header states {' x '.join(map(str, shape))} = {stated} bytes"
+    described = f"its header states {_times(shape)} = {stated} bytes"
     elements = bytearray()
     # One byte past the stated end: it shows trailing data, and makes gzip check its own checksum.
     while piece := content.read(min(PIECE_BYTES, stated + 1 - len(elements))):
@@ -66,3 +69,7 @@ def _read_elements(content: gzip.GzipFile, name: str, shape: tuple[int, ...]) ->
     if len(elements) < stated:
         raise _damaged(name, f"{described} but {len(elements)} follow")
     return elements
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))

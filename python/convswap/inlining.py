@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from convswap.function_calls import count_copies
 from convswap.model_file import root_cause
+from convswap.unique_names import UniqueNames
 from convswap.value_types import values_of
+
+# onnx-ir's inliner tries name_2, name_3 and so on from the start for every copy of a name, so n copies take
+# n² / 2 tries; this many are a second or two.
+MOST_NAME_TRIES = 5_000_000
 
 NodeTest = Callable[[ir.Node], bool]
 Reasons = dict[ir.OperatorIdentifier, str]
@@ -20,7 +27,8 @@ def inline_functions_with(model: ir.Model, is_wanted: NodeTest) -> tuple[ir.Mode
 
     A function counts if it contains such a node itself or calls, at any depth, a function that does. Where
     there are none, `model` itself is returned, else a copy. A function stays if an op in it means something
-    else in the model's opset, if nothing calls it, or if onnx-ir's inliner fails (on graph parameters).
+    else in the model's opset, if a function that stays calls it, if nothing calls it, if onnx-ir's inliner
+    fails (on graph parameters), or if its copies would be too many.
     """
     found = _functions_with(model, is_wanted)
     if not found:
@@ -28,7 +36,9 @@ def inline_functions_with(model: ir.Model, is_wanted: NodeTest) -> tuple[ir.Mode
     try:
         inlined = model.clone()
         reasons = _adopt_opsets_of_model(inlined, found, is_wanted)
+        reasons |= _called_from(inlined, found, reasons)
         wanted = [identifier for identifier in inlined.functions if identifier in found - reasons.keys()]
+        _refuse_too_many_names(inlined, count_copies(inlined, wanted))
         for identifier in wanted:
             _give_outputs_values_of_their_own(inlined.functions[identifier])
         _avoid_names_of_graphs(inlined, wanted)
@@ -43,29 +53,20 @@ def inline_functions_with(model: ir.Model, is_wanted: NodeTest) -> tuple[ir.Mode
     }
 
 
-def unique_name(wanted: str, taken: set[str | None]) -> str:
-    """Return `wanted`, with a number where it is taken, and add it to `taken`."""
-    name = wanted
-    number = 2
-    while name in taken:
-        name = f"{wanted}_{number}"
-        number += 1
-    taken.add(name)
-    return name
-
-
 def _functions_with(model: ir.Model, is_wanted: NodeTest) -> set[ir.OperatorIdentifier]:
-    found: set[ir.OperatorIdentifier] = set()
-    while True:
-        more = {
-            identifier
-            for identifier, function in model.functions.items()
-            if identifier not in found
-            and any(is_wanted(node) or node.op_identifier() in found for node in function.all_nodes())
-        }
-        if not more:
-            return found
+    callers = defaultdict(set)
+    found = set()
+    for identifier, function in model.functions.items():
+        for node in function.all_nodes():
+            callers[node.op_identifier()].add(identifier)
+            if is_wanted(node):
+                found.add(identifier)
+    waiting = list(found)
+    while waiting:
+        more = callers[waiting.pop()] - found
         found |= more
+        waiting += more
+    return found
 
 
 def _adopt_opsets_of_model(
@@ -73,20 +74,49 @@ def _adopt_opsets_of_model(
 ) -> Reasons:
     reasons = {}
     for identifier in functions:
-        reason = _adopt_opsets(model.functions[identifier], model.opset_imports, is_wanted)
+        reason = _adopt_opsets(model.functions[identifier], model, is_wanted)
         if reason is not None:
             reasons[identifier] = reason
     return reasons
 
 
-def _adopt_opsets(function: ir.Function, opsets: dict[str, int], is_wanted: NodeTest) -> str | None:
+def _called_from(
+    model: ir.Model, found: set[ir.OperatorIdentifier], staying: Iterable[ir.OperatorIdentifier]
+) -> Reasons:
+    """Return the functions that those which stay call: inlined there, their ops would change their opset."""
+    reasons: Reasons = {}
+    waiting = list(staying)
+    while waiting:
+        caller = model.functions[waiting.pop()]
+        called = {node.op_identifier() for node in caller.all_nodes()} & found - reasons.keys() - set(staying)
+        reasons |= dict.fromkeys(called, f"function {caller.name!r}, which stays, calls it")
+        waiting += called
+    return reasons
+
+
+def _refuse_too_many_names(model: ir.Model, copies: Mapping[ir.OperatorIdentifier, int]) -> None:
+    """Raise ValueError where finding free names for that many copies of functions would take too long."""
+    names: Counter[tuple[str, str | None]] = Counter()
+    for identifier, times in copies.items():
+        for node in model.functions[identifier].all_nodes():
+            names["node", node.name] += times
+            for output in node.outputs:
+                names["value", output.name] += times
+    if sum(times**2 for times in names.values()) // 2 > MOST_NAME_TRIES:
+        raise ValueError("functions are called too often for onnx-ir's inliner to name the copies in time")
+
+
+def _adopt_opsets(function: ir.Function, model: ir.Model, is_wanted: NodeTest) -> str | None:
     """Give `function` the model's opset versions, or return which of its ops mean something else in them."""
     for domain, version in function.opset_imports.items():
-        wanted = opsets.get(domain, version)
+        wanted = model.opset_imports.get(domain, version)
         if wanted == version:
             continue
         for node in function.all_nodes():
-            if node.domain == domain and not is_wanted(node) and not _same_op(node, version, wanted):
+            # A function is found by its name, whatever version of its domain is imported.
+            if node.domain != domain or is_wanted(node) or node.op_identifier() in model.functions:
+                continue
+            if not _same_op(node, version, wanted):
                 return (
                     f"its {node.op_type} is of opset {version}, the model's of opset {wanted}; "
                     "convert the function to the opset of the model"
@@ -126,10 +156,10 @@ def _avoid_names_of_graphs(model: ir.Model, functions: Iterable[ir.OperatorIdent
 
     The inliner keeps names unique among the graphs it has seen, and sees subgraphs only after it has chosen.
     """
-    taken = {value.name for graph in model.graphs() for value in values_of(graph)}
+    taken = UniqueNames(value.name for graph in model.graphs() for value in values_of(graph))
     for identifier in functions:
         function = model.functions[identifier]
         graphs = [function.graph, *function.subgraphs()]
         for value in [value for graph in graphs for value in values_of(graph)]:
             if value.name in taken:
-                value.name = unique_name(f"{function.name}/{value.name}", taken)
+                value.name = taken.take(f"{function.name}/{value.name}")

@@ -8,9 +8,6 @@ from typing import Any
 from convswap.errors import ConvswapError
 
 OVERRIDE_ENTRY = "convswap.override"
-DISABLED_OPTIMIZERS_ENTRY = "optimization.disable_specified_optimizers"
-# At full optimisation the CPU provider turns Conv into ops of its own before it looks for a kernel.
-CONV_OPTIMIZERS = "ConvActivationFusion;NchwcTransformer"
 
 
 def library_path() -> Path:
@@ -24,19 +21,34 @@ def library_path() -> Path:
     return path
 
 
+def set_entry(session_options: Any, key: str, value: str) -> None:
+    """Set a session config entry, without ONNX Runtime's warning where it holds `value` already."""
+    try:
+        held = session_options.get_session_config_entry(key)
+    except RuntimeError:  # there is no such entry
+        held = None
+    if held != value:
+        session_options.add_session_config_entry(key, value)
+
+
 def register(session_options: Any, override: bool = False) -> None:
     """Register the op library in an `onnxruntime.SessionOptions`.
 
-    After it, models with the op `convswap.Conv` load in a session made with these options. With `override`,
-    every float32 `Conv` of an unmodified model runs on our op as well; for the CPU provider this switches off
-    the optimisers that would take the Conv nodes first.
+    After it, models with the op `convswap.Conv` load in a session made with these options.
 
-    Raises ConvswapError where the library is missing or ONNX Runtime refuses it.
+    With `override`, every `Conv` of an unmodified model runs on our op as well. The library then adds to the
+    entry `optimization.disable_specified_optimizers`, beside what it holds already, the optimisers of the CPU
+    provider that would take the Conv nodes first; set the entry before, not afterwards. A program in another
+    language gets the same by setting the session config entry `convswap.override` to 1 before it registers
+    the library. Arguments of the session itself can still bypass the override (`disabled_optimizers`, which
+    replaces that entry; the provider option `prefer_nhwc`): `override_session` makes the session and checks.
+
+    Raises ConvswapError where the library is missing, or ONNX Runtime is older than 1.17, with `override`
+    1.18, or refuses the library for another reason.
     """
     path = library_path()
     if override:
-        session_options.add_session_config_entry(OVERRIDE_ENTRY, "1")
-        session_options.add_session_config_entry(DISABLED_OPTIMIZERS_ENTRY, CONV_OPTIMIZERS)
+        set_entry(session_options, OVERRIDE_ENTRY, "1")
     try:
         session_options.register_custom_ops_library(str(path))
     except Exception as error:  # onnxruntime's own exception types are private to it

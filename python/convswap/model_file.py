@@ -22,6 +22,9 @@ LARGEST_INLINE_BYTES = 2_000_000_000
 # Tensors up to this size may be shapes or axes, which shape inference reads from the model file alone.
 _SMALL_TENSOR_BYTES = 256
 
+# onnx and ONNX Runtime keep opset versions in 32 bits.
+_LARGEST_OPSET = 2**31 - 1
+
 # What onnx, onnx-ir and protobuf raise for content that is not a sound model; no common class says so.
 _UNSOUND = (
     DecodeError,
@@ -224,9 +227,17 @@ def _belongs_in_data_file(tensor: ir.TensorProtocol) -> bool:
 
 def _fault(model: ir.Model) -> str | None:
     """Return what makes `model` unsound though it could be decoded, or None."""
+    for opsets in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        for domain, version in opsets.items():
+            if not 0 <= version <= _LARGEST_OPSET:
+                return f"it imports opset {version} of domain {domain!r}"
     for tensor in _initializers(model):
         if tensor.dtype == ir.DataType.UNDEFINED or tensor.nbytes < 0:
             return f"tensor {tensor.name!r} has no element type, or a negative size"
+        if isinstance(tensor, ir.TensorProtoTensor) and tensor.raw.HasField("raw_data"):
+            held = len(tensor.raw.raw_data)
+            if held != tensor.nbytes:
+                return f"tensor {tensor.name!r} takes {tensor.nbytes} bytes, and {held} are there"
     functions = [function.graph for function in model.functions.values()]
     for graph in (*model.graphs(), *functions, *_function_graphs(model)):
         for node in graph:

@@ -13,8 +13,9 @@ import onnx
 import onnx_ir as ir
 
 from convswap.errors import ConvswapError, unknown_name
-from convswap.inlining import Reasons, inline_functions_with, unique_name
+from convswap.inlining import Reasons, inline_functions_with
 from convswap.model_file import load_model, model_from_proto, root_cause, save_model
+from convswap.unique_names import UniqueNames
 from convswap.value_types import ValueTypes
 
 DOMAIN = "convswap"
@@ -214,13 +215,13 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 def _node_names(model: ir.Model) -> dict[ir.Node, str]:
     """Return a name for every node: its own, or a unique one made from its op and its output."""
-    taken: set[str | None] = {node.name for node in _nodes(model) if node.name}
+    taken = UniqueNames(node.name for node in _nodes(model) if node.name)
     names = {}
     for node in _nodes(model):
         name = node.name
         if not name:
             output = node.outputs[0].name if node.outputs else ""
-            name = unique_name(f"{node.op_type}_{output}", taken)
+            name = taken.take(f"{node.op_type}_{output}")
         names[node] = name
     return names
 

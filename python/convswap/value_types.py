@@ -8,6 +8,7 @@ from functools import cached_property
 import onnx
 import onnx_ir as ir
 
+from convswap.function_calls import count_copies
 from convswap.model_file import quiet_onnx_ir
 
 # Shape inference needs the values of small initializers (shapes, axes) and never those of weights.
@@ -54,6 +55,8 @@ class ValueTypes:
 def _infer(model: ir.Model) -> dict[ir.Value, ir.Value]:
     """Return, for the values of `model`, the same values as ONNX's shape inference completes them."""
     try:
+        # Refuses what onnx, which follows every call, would take minutes for.
+        count_copies(model, model.functions.keys())
         skeleton = model.clone()
         for value in list(skeleton.graph.initializers.values()):
             if value.const_value is not None and value.const_value.nbytes > _SMALL_INITIALIZER_BYTES:

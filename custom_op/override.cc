@@ -1,0 +1,108 @@
+#include "override.h"
+
+#include <array>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+namespace convswap {
+namespace {
+
+constexpr char kOverrideEntry[] = "convswap.override";
+constexpr char kKernelsEntry[] = "convswap.kernels";
+constexpr char kDisabledEntry[] = "optimization.disable_specified_optimizers";
+// From this version on ONNX Runtime reads kDisabledEntry.
+constexpr uint32_t kDisabledSince = 18;
+// They turn a Conv of the CPU provider into another op: with an activation, with the addition that follows a
+// Conv with bias, or in a blocked layout.
+constexpr std::array<const char*, 3> kConvOptimizers{"ConvActivationFusion", "ConvAddActivationFusion",
+                                                     "NchwcTransformer"};
+// ONNX Runtime takes at most 1024 bytes, in newer versions more.
+constexpr size_t kLongestName = 1000;
+
+struct Recorder {
+  bool on = false;
+  std::vector<std::string> nodes;
+};
+
+thread_local Recorder recorder;
+
+std::optional<std::string> entry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
+  int present = 0;
+  check(api, api.HasSessionConfigEntry(options, key, &present));
+  if (!present) return std::nullopt;
+  size_t size = 0;
+  check(api, api.GetSessionConfigEntry(options, key, nullptr, &size));
+  std::string value(size, '\0');
+  check(api, api.GetSessionConfigEntry(options, key, value.data(), &size));
+  return std::string(value.c_str());
+}
+
+OnnxRuntimeError unknown_value(const char* key, const std::string& given, const char* expected) {
+  return {ORT_INVALID_ARGUMENT,
+          "session config entry " + std::string(key) + " is '" + given + "'; expected " + expected};
+}
+
+bool contains(const std::string& list, const std::string& name) {
+  std::istringstream names(list);
+  for (std::string each; std::getline(names, each, ';');) {
+    if (each == name) return true;
+  }
+  return false;
+}
+
+// The name without what is too long, cut between two characters of UTF-8.
+std::string shortened(const std::string& name) {
+  if (name.size() <= kLongestName) return name;
+  size_t end = kLongestName;
+  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;
+  return name.substr(0, end);
+}
+
+}  // namespace
+
+bool override_requested(const OrtApi& api, const OrtSessionOptions* options) {
+  const std::string value = entry(api, options, kOverrideEntry).value_or("0");
+  if (value != "0" && value != "1") throw unknown_value(kOverrideEntry, value, "0 or 1");
+  return value == "1";
+}
+
+void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
+  if (base.GetApi(kDisabledSince) == nullptr) {
+    throw OnnxRuntimeError(
+        ORT_NOT_IMPLEMENTED,
+        "the override mode needs ONNX Runtime 1." + std::to_string(kDisabledSince) +
+            " or newer and this is " + base.GetVersionString() +
+            ", whose optimizers would replace Conv nodes first: install a newer onnxruntime "
+            "or onnxruntime-gpu, or swap the model instead");
+  }
+  const std::string given = entry(api, options, kDisabledEntry).value_or("");
+  std::string disabled = given;
+  for (const char* name : kConvOptimizers) {
+    if (!contains(disabled, name)) disabled += (disabled.empty() ? "" : ";") + std::string(name);
+  }
+  if (disabled != given) check(api, api.AddSessionConfigEntry(options, kDisabledEntry, disabled.c_str()));
+}
+
+void answer_kernels(const OrtApi& api, OrtSessionOptions* options) {
+  const std::optional<std::string> request = entry(api, options, kKernelsEntry);
+  if (!request) return;
+  if (*request != "record" && *request != "read") {
+    throw unknown_value(kKernelsEntry, *request, "record or read");
+  }
+  const std::vector<std::string> nodes = std::move(recorder.nodes);
+  recorder = {*request == "record", {}};
+  if (recorder.on) return;
+  const std::string prefix = std::string(kKernelsEntry) + ".";
+  check(api,
+        api.AddSessionConfigEntry(options, (prefix + "count").c_str(), std::to_string(nodes.size()).c_str()));
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    check(api, api.AddSessionConfigEntry(options, (prefix + std::to_string(i)).c_str(), nodes[i].c_str()));
+  }
+}
+
+void note_kernel(const std::string& node) {
+  if (recorder.on) recorder.nodes.push_back(shortened(node));
+}
+
+}  // namespace convswap

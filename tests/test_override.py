@@ -1,0 +1,471 @@
+"""The override mode: unmodified models run on our op, or the user is told which Conv does not.
+
+The truth about a session is the graph that ONNX Runtime itself writes after its last optimiser: a Conv that
+is still there as Conv of the ONNX domain runs on the overriding op, and one that was taken has another name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import convswap
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+from convswap.library import register
+from onnx import TensorProto, helper, numpy_helper
+
+CPU = ["CPUExecutionProvider"]
+DISABLED = "optimization.disable_specified_optimizers"
+OURS = ["ConvActivationFusion", "ConvAddActivationFusion", "NchwcTransformer"]
+RANDOM = np.random.default_rng(31)
+X = RANDOM.normal(size=(1, 16, 9, 8)).astype(np.float32)
+W = RANDOM.normal(size=(16, 16, 3, 3)).astype(np.float32)
+B = RANDOM.normal(size=16).astype(np.float32)
+SCALE = RANDOM.uniform(0.5, 1.5, size=16).astype(np.float32)
+CONSTANTS = {
+    "w": W, "b": B, "scale": SCALE, "zero": np.float32(0), "six": np.float32(6),
+    "planes": SCALE[:, None, None], "borders": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "image": X[:, ::-1].copy(),
+}  # fmt: skip
+
+
+def node(op: str, inputs: str, output: str, name: str = "", **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), [output], name=name, **attributes)
+
+
+def conv(inputs: str, output: str, name: str = "conv1", **attributes: Any) -> onnx.NodeProto:
+    return node("Conv", inputs, output, name, pads=[1, 1, 1, 1], **attributes)
+
+
+def model(*nodes: onnx.NodeProto, functions: Any = (), **constants: np.ndarray) -> bytes:
+    """Return a model of `nodes` from x to y, with those of CONSTANTS and `constants` that are named in it."""
+    named = {name for each in nodes for name in each.input}
+    named |= {
+        name
+        for each in nodes
+        for a in each.attribute
+        if a.HasField("g")
+        for n in a.g.node
+        for name in n.input
+    }
+    values = {name: value for name, value in {**CONSTANTS, **constants}.items() if name in named}
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
+    return helper.make_model(
+        graph, opset_imports=opsets, functions=functions, ir_version=9
+    ).SerializeToString()
+
+
+def if_model() -> bytes:
+    def branch(output: str, **attributes: Any) -> onnx.GraphProto:
+        value = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
+        return helper.make_graph([conv("x w b", output, f"conv_{output}", **attributes)], output, [], [value])
+
+    choose = helper.make_node(
+        "If", ["condition"], ["y"], then_branch=branch("then"), else_branch=branch("other")
+    )
+    return model(
+        node("ReduceMax", "x", "most", keepdims=0), node("Greater", "most zero", "condition"), choose
+    )
+
+
+def function_model() -> bytes:
+    function = helper.make_function(
+        "mine", "Block", ["x", "w"], ["y"], [conv("x w", "y", "inner")], [helper.make_opsetid("", 20)]
+    )
+    return model(node("Block", "x w", "y", "call", domain="mine"), functions=[function])
+
+
+PATTERNS = {
+    "nothing": model(conv("x w", "y")),
+    "relu": model(conv("x w b", "h"), node("Relu", "h", "y")),
+    "clip": model(conv("x w b", "h"), node("Clip", "h zero six", "y")),
+    "leaky_relu": model(conv("x w", "h"), node("LeakyRelu", "h", "y")),
+    "sigmoid_product": model(conv("x w b", "h"), node("Sigmoid", "h", "s"), node("Mul", "h s", "y")),
+    "add": model(conv("x w b", "h"), node("Add", "h x", "y")),
+    "add_without_bias": model(conv("x w", "h"), node("Add", "h x", "y")),
+    "add_and_relu": model(conv("x w b", "h"), node("Add", "h x", "s"), node("Relu", "s", "y")),
+    "batch_normalization": model(
+        conv("x w b", "h"), node("BatchNormalization", "h scale b b scale", "s"), node("Relu", "s", "y")
+    ),
+    "product_with_constant": model(conv("x w b", "h"), node("Mul", "h planes", "y")),
+    "pad_before": model(node("Pad", "x borders", "p"), node("Conv", "p w b", "y", "conv1")),
+    "max_pool_and_conv": model(
+        conv("x w b", "h"), node("MaxPool", "h", "p", kernel_shape=[2, 2]), conv("p w", "y", "conv2")
+    ),
+    "pointwise": model(node("Conv", "x v b", "y", "conv1"), v=W[:, :, :1, :1]),
+    "depthwise": model(conv("x v b", "y", group=16), v=W[:, :1]),
+    "two_that_share_weights": model(
+        conv("x w", "h"), conv("x w b", "k", "conv2"), node("Sub", "h k", "y")
+    ),
+    "if": if_model(),
+    "function": function_model(),
+    "unnamed": model(conv("x w b", "h", ""), conv("h w", "y", "")),
+}  # fmt: skip
+FOLDED = model(conv("image w", "h", "constant"), conv("x w", "k"), node("Add", "h k", "y"))
+
+
+def quantized() -> bytes:
+    nodes = []
+    for name in ("x", "h"):
+        nodes.append(node("QuantizeLinear", f"{name} step offset", f"{name}_q"))
+        nodes.append(node("DequantizeLinear", f"{name}_q step offset", f"{name}_d"))
+    nodes.insert(2, node("DequantizeLinear", "w8 step offset8", "w_d"))
+    nodes.insert(3, conv("x_d w_d", "h"))
+    values = {"step": np.float32(0.05), "offset": np.uint8(128), "offset8": np.int8(0)}
+    return model(*nodes, node("Relu", "h_d", "y"), w8=np.clip(W * 20, -127, 127).astype(np.int8), **values)
+
+
+@pytest.fixture
+def final_graph(tmp_path: Path):
+    """Return a function that makes a session and returns the ops named Conv in the graph it ends up with."""
+
+    def convolutions(source: bytes, options: onnxruntime.SessionOptions, **arguments: Any) -> list[str]:
+        options.optimized_model_filepath = str(tmp_path / "final.onnx")
+        options.log_severity_level = 3
+        onnxruntime.InferenceSession(source, options, providers=CPU, **arguments)
+        return list(ops_of(onnx.load(tmp_path / "final.onnx").graph))
+
+    return convolutions
+
+
+def ops_of(graph: onnx.GraphProto) -> Iterator[str]:
+    for each in graph.node:
+        if "Conv" in each.op_type:
+            yield f"{each.domain}.{each.op_type}".lstrip(".")
+        for attribute in each.attribute:
+            if attribute.HasField("g"):
+                yield from ops_of(attribute.g)
+
+
+def options_with(entries: dict[str, str], library: bool = True) -> onnxruntime.SessionOptions:
+    """Return options as a C program makes them: entries, then the library."""
+    options = onnxruntime.SessionOptions()
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    if library:
+        options.register_custom_ops_library(str(convswap.library_path()))
+    return options
+
+
+def plain_run(source: bytes) -> np.ndarray:
+    """Return what ONNX Runtime computes without us."""
+    return onnxruntime.InferenceSession(source, providers=CPU).run(None, {"x": X})[0]
+
+
+# The session config entry.
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_entry_alone_keeps_every_conv_from_the_optimisers(pattern, final_graph):
+    kept = final_graph(PATTERNS[pattern], options_with({"convswap.override": "1"}))
+    assert kept and set(kept) == {"Conv"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "taken"),
+    [("relu", "com.microsoft.nchwc.Conv"), ("add_and_relu", "com.microsoft.nchwc.Conv")],
+)
+def test_without_the_entry_the_optimisers_take_conv(pattern, taken, final_graph):
+    """Shows that the test above could fail."""
+    for entries in ({}, {"convswap.override": "0"}):
+        assert final_graph(PATTERNS[pattern], options_with(entries)) == [taken]
+
+
+@pytest.mark.parametrize(("pattern", "left_on"), [("relu", OURS[0]), ("add", OURS[1]), ("nothing", OURS[2])])
+def test_each_disabled_optimiser_would_take_conv(pattern, left_on, final_graph):
+    disabled = ";".join(name for name in OURS if name != left_on)
+    (taken,) = final_graph(PATTERNS[pattern], options_with({DISABLED: disabled}, library=False))
+    assert taken != "Conv"
+
+
+def test_optimisers_that_the_user_disabled_stay_disabled():
+    for given, expected in (
+        ("GeluFusion", ["GeluFusion", *OURS]),
+        (f"{OURS[2]};GeluFusion", [OURS[2], "GeluFusion", *OURS[:2]]),
+        (";".join(OURS), OURS),
+        ("NchwcTransformerOfMine", ["NchwcTransformerOfMine", *OURS]),
+    ):
+        options = options_with({"convswap.override": "1", DISABLED: given})
+        assert options.get_session_config_entry(DISABLED).split(";") == expected
+
+
+def test_nothing_is_disabled_without_the_override():
+    with pytest.raises(RuntimeError, match="does not have configuration"):
+        options_with({}).get_session_config_entry(DISABLED)
+
+
+def test_value_that_is_neither_0_nor_1_is_refused():
+    for value in ("yes", "true", "", "2"):
+        with pytest.raises(Exception, match=f"convswap.override is '{value}'; expected 0 or 1"):
+            options_with({"convswap.override": value})
+
+
+@pytest.mark.parametrize("overrides", [(False, False), (True, True), (False, True), (True, False)])
+def test_options_that_are_registered_twice_make_sessions(overrides):
+    options = onnxruntime.SessionOptions()
+    for override in overrides:
+        register(options, override=override)
+    for _ in range(2):
+        onnxruntime.InferenceSession(PATTERNS["relu"], options, providers=CPU)
+
+
+def test_register_with_override_is_the_entry_and_no_more(final_graph):
+    options = onnxruntime.SessionOptions()
+    register(options, override=True)
+    assert options.get_session_config_entry("convswap.override") == "1"
+    assert final_graph(PATTERNS["add_and_relu"], options) == ["Conv"]
+
+
+# What the library says of its kernels.
+
+
+def kernels(request: str) -> list[str]:
+    options = options_with({"convswap.kernels": request})
+    if request == "record":
+        return []
+    count = int(options.get_session_config_entry("convswap.kernels.count"))
+    return [options.get_session_config_entry(f"convswap.kernels.{i}") for i in range(count)]
+
+
+def test_library_names_the_nodes_of_the_kernels_made_between_record_and_read():
+    def make() -> None:
+        options = options_with({"convswap.override": "1"})
+        onnxruntime.InferenceSession(PATTERNS["max_pool_and_conv"], options, providers=CPU)
+
+    make()
+    assert kernels("read") == []
+    kernels("record")
+    make()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(make).result()
+        assert other.submit(kernels, "read").result() == []
+    assert sorted(kernels("read")) == ["conv1", "conv2"]
+    make()
+    assert kernels("read") == []
+
+
+def test_unknown_request_for_kernels_is_refused():
+    with pytest.raises(Exception, match=r"convswap.kernels is 'list'; expected record or read"):
+        kernels("list")
+
+
+# override_session.
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_override_session_computes_what_onnx_runtime_computes(pattern):
+    source = PATTERNS[pattern]
+    y = convswap.override_session(source, providers=CPU).run(None, {"x": X})[0]
+    expected = plain_run(source)
+    # Two float32 sums of at most 16 * 9 products and a bias, in other orders, of values below 100; what
+    # follows doubles an error at most, and a second Conv multiplies it by the 145 weights of size 1.
+    assert y.shape == expected.shape
+    np.testing.assert_allclose(y, expected, rtol=0, atol=4 * 146 * 2.0**-24 * np.abs(expected).max() + 1e-4)
+
+
+def test_model_may_be_a_file(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(PATTERNS["relu"])
+    for path in (tmp_path / "model.onnx", str(tmp_path / "model.onnx")):
+        assert convswap.override_session(path, providers=CPU).get_outputs()[0].name == "y"
+
+
+def test_conv_of_constants_does_not_keep_a_model_from_loading():
+    y = convswap.override_session(FOLDED, providers=CPU).run(None, {"x": X})[0]
+    np.testing.assert_allclose(y, plain_run(FOLDED), rtol=0, atol=2 * 146 * 2.0**-24 * 100)
+
+
+def test_model_may_be_swapped_in_part():
+    mixed = onnx.load_from_string(PATTERNS["max_pool_and_conv"])
+    mixed.graph.node[2].domain = "convswap"
+    mixed.opset_import.add(domain="convswap", version=1)
+    y = convswap.override_session(mixed.SerializeToString(), providers=CPU).run(None, {"x": X})[0]
+    assert y.shape == plain_run(PATTERNS["max_pool_and_conv"]).shape
+
+
+def test_options_of_the_user_are_kept_and_serve_again():
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry(DISABLED, "GeluFusion")
+    for name in ("LayerNormFusion", "CommonSubexpressionElimination"):
+        session = convswap.override_session(
+            PATTERNS["add"], options, providers=CPU, disabled_optimizers={name}
+        )
+        assert session.get_session_options().intra_op_num_threads == 1
+    disabled = options.get_session_config_entry(DISABLED).split(";")
+    assert sorted(disabled) == sorted(
+        ["GeluFusion", "LayerNormFusion", *OURS, "CommonSubexpressionElimination"]
+    )
+
+
+def test_conv_that_is_quantised_away_is_named():
+    with pytest.raises(ConvswapError) as raised:
+        convswap.override_session(quantized(), providers=CPU)
+    message = str(raised.value)
+    assert message.startswith("1 of 1 Conv nodes would not run on convswap: 'conv1' on CPUExecutionProvider;")
+    assert "convswap.swap" in message and "\n" not in message
+
+
+def test_quantised_conv_is_ours_where_onnx_runtime_leaves_it():
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    convswap.override_session(quantized(), options, providers=CPU)
+
+
+@pytest.fixture
+def bypassed(monkeypatch) -> None:
+    """Make every session replace the disabled optimisers, as an argument of InferenceSession does."""
+
+    class Session(onnxruntime.InferenceSession):
+        def __init__(self, *arguments: Any, **others: Any) -> None:
+            super().__init__(*arguments, **others, disabled_optimizers=["GeluFusion"])
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+
+
+@pytest.mark.parametrize("name", ["conv1", "", "模" * 700, "a" * 999 + "模型"])
+def test_bypassed_conv_is_named_whatever_its_name(bypassed, name):
+    source = model(conv("x w b", "h", name), node("Relu", "h", "y"))
+    with pytest.raises(ConvswapError, match=r"^1 of 1 Conv nodes would not run on convswap: ") as raised:
+        convswap.override_session(source, providers=CPU)
+    assert f": '{name}' on CPUExecutionProvider; " in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["", "模" * 700, "a" * 999 + "模型", "two\nlines"])
+def test_conv_of_any_name_is_recognised(name):
+    source = model(conv("x w b", "h", name), node("Relu", "h", "y"))
+    convswap.override_session(source, providers=CPU)
+
+
+def test_five_bypassed_conv_nodes_are_named_at_most(bypassed):
+    nodes = [conv(f"{'x' if i == 0 else f'h{i}'} w", f"h{i + 1}", f"conv{i}") for i in range(7)]
+    with pytest.raises(ConvswapError, match=r"^7 of 7 .*'conv0' on .*'conv4' on [A-Za-z]+, \.\.\.; an"):
+        convswap.override_session(model(*nodes, node("Relu", "h7", "y")), providers=CPU)
+
+
+def test_sessions_made_at_the_same_time_do_not_answer_for_each_other():
+    def make(pattern: str) -> str:
+        try:
+            convswap.override_session(PATTERNS.get(pattern) or quantized(), providers=CPU)
+        except ConvswapError:
+            return "refused"
+        return "made"
+
+    wanted = ["max_pool_and_conv", "quantized", "relu", "quantized"] * 10
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(make, wanted))
+    assert answers == ["refused" if pattern == "quantized" else "made" for pattern in wanted]
+
+
+def test_model_that_does_not_load_is_one_clear_line(tmp_path):
+    for source in (b"no model", tmp_path / "none.onnx", model(conv("x w b", "y", strides=[0, 1]))):
+        with pytest.raises(
+            ConvswapError, match=r"^ONNX Runtime cannot load the model in the override"
+        ) as raised:
+            convswap.override_session(source, providers=CPU)
+        assert "\n" not in str(raised.value)
+
+
+def test_failed_session_leaves_no_record_behind():
+    with pytest.raises(ConvswapError):
+        convswap.override_session(b"no model", providers=CPU)
+    register(options := onnxruntime.SessionOptions(), override=True)
+    onnxruntime.InferenceSession(PATTERNS["relu"], options, providers=CPU)
+    assert kernels("read") == []
+
+
+def test_onnx_runtime_without_the_report_is_named_with_its_version(monkeypatch):
+    class Session:
+        pass
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    monkeypatch.setattr(onnxruntime, "__version__", "1.23.2")
+    with pytest.raises(ConvswapError, match=r"^ONNX Runtime 1\.23\.2 does not tell .* 1\.24 or newer does"):
+        convswap.override_session(PATTERNS["relu"])
+
+
+def test_missing_onnx_runtime_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConvswapError) as raised:
+        convswap.override_session(PATTERNS["relu"])
+    assert str(raised.value) == NO_ONNXRUNTIME
+
+
+# The CUDA provider.
+
+
+@pytest.fixture
+def cuda() -> str:
+    """Return the CUDA provider's name, its libraries loaded."""
+    provider = "CUDAExecutionProvider"
+    if provider not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no CUDA provider: install onnxruntime-gpu")
+    if hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()):
+            onnxruntime.preload_dlls()
+    return provider
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_override_session_computes_the_same_on_a_card(pattern, cuda):
+    source = PATTERNS[pattern]
+    session = convswap.override_session(source, providers=[(cuda, {"use_tf32": "0"})])
+    assert session.get_providers()[0] == cuda
+    placed = {
+        each.name: part.ep_name
+        for part in session.get_provider_graph_assignment_info()
+        for each in part.get_nodes()
+        if each.op_type == "Conv"
+    }
+    assert set(placed.values()) == {cuda}
+    expected = plain_run(source)
+    # TF32 rounds each factor by 2**-11 at most; errors of 144 products add up to sqrt(144) of one, and a
+    # second Conv sums them once more.
+    y = session.run(None, {"x": X})[0]
+    np.testing.assert_allclose(y, expected, rtol=0, atol=24 * 2.0**-11 * np.abs(expected).max())
+
+
+@pytest.mark.gpu
+def test_conv_of_constants_does_not_keep_a_model_from_loading_on_a_card(cuda):
+    convswap.override_session(FOLDED, providers=[cuda]).run(None, {"x": X})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("value", ["1", 1, True])
+def test_prefer_nhwc_is_refused(value, cuda):
+    for arguments in (
+        {"providers": [(cuda, {"prefer_nhwc": value})]},
+        {"providers": [cuda], "provider_options": [{"prefer_nhwc": value}]},
+    ):
+        with pytest.raises(ConvswapError, match="option prefer_nhwc takes the Conv nodes before"):
+            convswap.override_session(PATTERNS["relu"], **arguments)
+
+
+@pytest.mark.gpu
+def test_prefer_nhwc_that_is_off_is_no_obstacle(cuda):
+    convswap.override_session(PATTERNS["relu"], providers=[(cuda, {"prefer_nhwc": "0"})])
+
+
+@pytest.mark.gpu
+def test_prefer_nhwc_would_bypass_the_override(cuda, monkeypatch):
+    """Shows why it is refused: without that line the check itself finds the Conv missing."""
+    monkeypatch.setattr(onnxruntime.InferenceSession, "get_provider_options", lambda _session: {})
+    with pytest.raises(
+        ConvswapError, match=r"^1 of 1 Conv nodes would not run on convswap: 'conv1\w*' on CUDA"
+    ):
+        convswap.override_session(PATTERNS["relu"], providers=[(cuda, {"prefer_nhwc": "1"})])
