@@ -212,30 +212,22 @@ int64_t few_channels_grid_columns(int64_t tiles, int64_t rows, int64_t slots) {
 
 std::vector<FewChannelsPass> few_channels_passes(const ConvProblem& problem, const Device& device) {
   const int64_t all = problem.channels_per_group();
-  int64_t channels = 0;
-  FewChannelsTiling chosen;
-  double least = std::numeric_limits<double>::infinity();
-  for (int64_t passes = 1; passes <= all; ++passes) {
-    const int64_t part = ceil_divide(all, passes);
-    if (passes > 1 && part == ceil_divide(all, passes - 1)) continue;
-    const auto tiling = Tiler(with_channels(problem, part), device).best();
+  // As few passes as possible: each reads and writes the output again.
+  for (int64_t count = 1; count <= all; ++count) {
+    const int64_t channels = ceil_divide(all, count);
+    if (count > 1 && channels == ceil_divide(all, count - 1)) continue;
+    const std::optional<FewChannelsTiling> tiling = Tiler(with_channels(problem, channels), device).best();
     if (!tiling) continue;
-    // More passes write the output more often, but may leave more blocks resident.
-    const double cost = tiling->cost * passes;
-    if (cost >= least) break;
-    least = cost;
-    channels = part;
-    chosen = *tiling;
+    std::vector<FewChannelsPass> passes;
+    for (int64_t first = 0; first < all; first += channels) {
+      // The last pass may have fewer channels, and then fits too.
+      const int64_t left = std::min(channels, all - first);
+      passes.push_back(
+          {first, left, left == channels ? *tiling : *Tiler(with_channels(problem, left), device).best()});
+    }
+    return passes;
   }
-  std::vector<FewChannelsPass> result;
-  for (int64_t first = 0; channels > 0 && first < all; first += channels) {
-    const int64_t count = std::min(channels, all - first);
-    // The last pass may be smaller, and then fits too.
-    const FewChannelsTiling tiling =
-        count == channels ? chosen : *Tiler(with_channels(problem, count), device).best();
-    result.push_back({first, count, tiling});
-  }
-  return result;
+  return {};
 }
 
 ConvProblem with_channels(ConvProblem problem, int64_t channels) {

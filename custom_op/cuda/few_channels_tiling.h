@@ -50,9 +50,9 @@ struct FewChannelsPass {
   FewChannelsTiling tiling;
 };
 
-// The launches that compute the problem, with the least estimated cost; empty where not even one channel's
-// smallest tile fits into the device's shared memory. The problem must have an output, channels, one or two
-// spatial axes and filter rows of at most kFewChannelsMostTaps taps.
+// The fewest launches that compute the problem, each with its cheapest tiling; empty where not even one
+// channel's smallest tile fits into the device's shared memory. The problem must have an output, channels,
+// one or two spatial axes and filter rows of at most kFewChannelsMostTaps taps.
 std::vector<FewChannelsPass> few_channels_passes(const ConvProblem& problem, const Device& device);
 
 // The problem with only so many channels in each group.
