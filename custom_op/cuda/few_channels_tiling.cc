@@ -216,16 +216,17 @@ std::vector<FewChannelsPass> few_channels_passes(const ConvProblem& problem, con
   for (int64_t count = 1; count <= all; ++count) {
     const int64_t channels = ceil_divide(all, count);
     if (count > 1 && channels == ceil_divide(all, count - 1)) continue;
-    const std::optional<FewChannelsTiling> tiling = Tiler(with_channels(problem, channels), device).best();
-    if (!tiling) continue;
     std::vector<FewChannelsPass> passes;
     for (int64_t first = 0; first < all; first += channels) {
-      // The last pass may have fewer channels, and then fits too.
+      // Fewer channels in the last pass may be paired another way, which may take more memory.
       const int64_t left = std::min(channels, all - first);
-      passes.push_back(
-          {first, left, left == channels ? *tiling : *Tiler(with_channels(problem, left), device).best()});
+      const bool is_repeated = !passes.empty() && left == channels;
+      const std::optional<FewChannelsTiling> tiling =
+          is_repeated ? passes.front().tiling : Tiler(with_channels(problem, left), device).best();
+      if (!tiling) break;
+      passes.push_back({first, left, *tiling});
+      if (first + left == all) return passes;
     }
-    return passes;
   }
   return {};
 }
