@@ -1,5 +1,7 @@
 #include "conv/spec.h"
 
+#include <functional>
+
 #include "conv/error.h"
 #include "conv/messages.h"
 
@@ -34,14 +36,16 @@ void check_range(std::string_view attribute, const std::vector<int64_t>& values,
 }
 
 void check_length(std::string_view attribute, const std::vector<int64_t>& values, size_t length,
-                  std::string_view reason) {
+                  const std::function<std::string()>& reason) {
   if (!values.empty() && values.size() != length) {
-    throw InvalidArgument(attribute_message(attribute, list_text(values),
-                                            std::to_string(length) + " values, " + std::string(reason)));
+    throw InvalidArgument(
+        attribute_message(attribute, list_text(values), std::to_string(length) + " values, " + reason()));
   }
 }
 
-void check_lengths(const ConvSpec& spec, size_t spatial_rank, const std::string& reason) {
+// `reason` says what the lengths follow from; it is put into words only when they do not, since every run of
+// a node comes by here.
+void check_lengths(const ConvSpec& spec, size_t spatial_rank, const std::function<std::string()>& reason) {
   check_length("kernel_shape", spec.kernel_shape, spatial_rank, reason);
   check_length("strides", spec.strides, spatial_rank, reason);
   check_length("dilations", spec.dilations, spatial_rank, reason);
@@ -99,7 +103,7 @@ void check_spec(const ConvSpec& spec) {
         attribute_message("pads", list_text(spec.pads), "an even number of values, begins then ends"));
   }
   if (const size_t spatial_rank = implied_spatial_rank(spec); spatial_rank > 0) {
-    check_lengths(spec, spatial_rank, "as many spatial axes as the other attributes have");
+    check_lengths(spec, spatial_rank, [] { return "as many spatial axes as the other attributes have"; });
   }
 }
 
@@ -109,9 +113,9 @@ void check_weights(const ConvSpec& spec, const Shape& weights) {
         shape_message("weights", weights, "3, 4 or 5 dimensions: (K, C / group, filter...)"));
   }
   const Shape filter(weights.begin() + 2, weights.end());
-  check_lengths(
-      spec, filter.size(),
-      "for the " + std::to_string(filter.size()) + " spatial axes of the weights " + list_text(weights));
+  check_lengths(spec, filter.size(), [&] {
+    return "for the " + std::to_string(filter.size()) + " spatial axes of the weights " + list_text(weights);
+  });
   if (!spec.kernel_shape.empty() && spec.kernel_shape != filter) {
     throw InvalidArgument(attribute_message("kernel_shape", list_text(spec.kernel_shape),
                                             "the filter of the weights, " + list_text(filter)));

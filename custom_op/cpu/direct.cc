@@ -35,6 +35,8 @@ constexpr int64_t kMostImageBytes = 256 * 1024;
 constexpr int64_t kMostImageElements = 64 << 20;
 // Fewer tasks than this would leave the threads of a common processor idle.
 constexpr int64_t kFewestTasks = 32;
+// Handing a task to another thread takes about as long as so many operations.
+constexpr int64_t kFewestOperations = 50'000;
 
 struct InstructionSet {
   std::string_view name;
@@ -98,7 +100,8 @@ class DirectPlan final : public Plan {
     // An empty output may be of any group: there the product could leave 64 bits.
     const int64_t jobs =
         problem.output_elements() == 0 ? 0 : problem.batch * problem.group * problem.output[0];
-    const int64_t bands_wanted = ceil_divide(kFewestTasks, std::max<int64_t>(jobs, 1));
+    const int64_t tasks_wanted = std::min(kFewestTasks, problem.operations() / kFewestOperations);
+    const int64_t bands_wanted = std::max<int64_t>(1, ceil_divide(tasks_wanted, std::max<int64_t>(jobs, 1)));
     band_ = std::max<int64_t>(1, std::min(band_, ceil_divide(problem.output[1], bands_wanted)));
     plane_ = (band_ + rows_.reach) * pitch_;
     image_elements_ = planes * plane_ + kMostPositions;  // the last tile reads past the last position
