@@ -1,7 +1,8 @@
 # make            sets everything up: a virtual environment in .venv, the packages, the build
 # make compare    does so and compares a course network before and after the swap
-# make test       ... and runs every test
+# make test       ... and runs every test, that with the oldest ONNX Runtime in .venv-oldest
 # make lint       ... and checks the style of every source file
+# make sanitize   builds with the compiler's sanitizers and runs the tests of the compiled code
 # make clean      removes all that these have made
 #
 # It needs Linux x86-64, Python 3.11 or newer with its venv module, g++ 11 or newer, and make. Variables:
@@ -29,7 +30,7 @@ options := $(PYTHON) $(NVCC) $(CONVSWAP_CUDA_ARCHITECTURES)
 sources := $(shell find custom_op cmake python models export -not -path '*__pycache__*') CMakeLists.txt pyproject.toml
 c_sources := $(shell find custom_op python/bindings examples -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: all compare test lint clean changed_options
+.PHONY: all compare test lint sanitize clean changed_options
 .DELETE_ON_ERROR:
 
 all: $(stamps)/build
@@ -37,7 +38,7 @@ all: $(stamps)/build
 compare: all
 	$(python) -m convswap.cli compare ece408-2019fa
 
-test: all
+test: all $(stamps)/oldest
 	$(python) -m pytest
 
 lint: all $(stamps)/lint
@@ -46,8 +47,11 @@ lint: all $(stamps)/lint
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy --package convswap
 
+sanitize: $(stamps)/sanitized
+	@sh tools/sanitize.sh test
+
 clean:
-	rm -rf .venv build
+	rm -rf .venv .venv-oldest build
 
 $(stamps)/packages: pyproject.toml $(stamps)/options
 	@sh tools/set_up.sh packages
@@ -59,6 +63,14 @@ $(stamps)/lint: $(stamps)/packages
 
 $(stamps)/build: $(stamps)/packages $(sources)
 	@sh tools/set_up.sh build
+	@touch $@
+
+$(stamps)/oldest: $(stamps)/packages
+	@sh tools/set_up.sh oldest
+	@touch $@
+
+$(stamps)/sanitized: $(stamps)/packages tools/sanitize.sh $(sources)
+	@sh tools/sanitize.sh build
 	@touch $@
 
 $(stamps)/options: changed_options

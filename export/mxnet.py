@@ -17,8 +17,10 @@ from convswap.export.mxnet_params import read_params
 from convswap.export.mxnet_symbol import Symbol, SymbolNode, read_symbol
 from numpy.typing import NDArray
 
-# Where the arrays do not fit the image size, this is how far the one that they do fit is looked for.
+# Where the arrays do not fit the image size, this is how far the one that they do fit is looked for, and how
+# many operators are asked for shapes in that search: about a second's worth.
 LARGEST_SUGGESTION = 512
+MOST_SUGGESTION_STEPS = 200_000
 
 
 def read_mxnet(
@@ -112,14 +114,15 @@ class _Checkpoint:
 
     def suggestion(self, channels: int) -> str:
         """Say which image size the arrays fit."""
-        for size in range(1, LARGEST_SUGGESTION + 1):
+        largest = max(1, min(LARGEST_SUGGESTION, MOST_SUGGESTION_STEPS // len(self.steps)))
+        for size in range(1, largest + 1):
             try:
                 for _ in self.shapes((channels, size, size)):
                     pass
             except ConvswapError:
                 continue
             return f"--image-size {size} fits"
-        return "no image size fits: check that both files belong to one network"
+        return f"no image size up to {largest} fits: check that both files belong to one network"
 
 
 def _chain(symbol: Symbol) -> tuple[_Step, ...]:
@@ -167,7 +170,9 @@ def _write(checkpoint: _Checkpoint, image: Shape, name: str) -> onnx.ModelProto:
 
 
 def _shortened(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "none"
+    # Names in a file may hold any character.
+    shown = [name if name.isprintable() else repr(name) for name in names[:12]]
+    return ", ".join(shown) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "none"
 
 
 def _times(shape: Shape) -> str:

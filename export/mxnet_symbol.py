@@ -20,6 +20,8 @@ from convswap.export.checkpoint_file import read_checkpoint_file
 LARGEST_FILE = 16 << 20
 MOST_NODES = 5_000
 LARGEST_NUMBER = 2**31 - 1
+# Room for 32 numbers, MXNet's most dimensions; a longer text would be read again for every image size tried.
+LONGEST_NUMBERS = 1_000
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,10}")
 _TRUE = {"True", "true", "1"}
 _FALSE = {"False", "false", "0"}
@@ -65,6 +67,8 @@ class SymbolNode:
             if default is None:
                 raise self.wrong(f"no {attribute}", f"{attribute} as whole numbers")
             return default
+        if len(value) > LONGEST_NUMBERS:
+            raise self.wrong(f"{len(value)} characters as {attribute}", f"at most {LONGEST_NUMBERS}")
         parts = [part.strip() for part in value.strip().strip("()[]").rstrip(", ").split(",")]
         if parts == [""] and default is not None:
             return default

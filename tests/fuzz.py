@@ -109,8 +109,9 @@ def _idx_sample(files: dict[str, bytes], images: int) -> Sample:
 
     def read(folder: Path) -> None:
         # The hashes of what is there now, or every damage would end at the comparison of the hashes.
-        pinned = [_pinned(folder / "fashion-mnist" / name) for name in (pixels, labels)]
-        datasets.FASHION_MNIST["test"] = datasets.FashionMnistSplit(*pinned, images)
+        home = folder / "fashion-mnist"
+        split = datasets.FashionMnistSplit(_pinned(home / pixels), _pinned(home / labels), images)
+        datasets.FASHION_MNIST["test"] = split
         os.environ["CONVSWAP_DATA"] = str(folder)
         loaded = datasets.load("fashion-mnist", image_size=30)
         assert loaded.images.shape == (images, 1, 30, 30), loaded.images.shape
@@ -152,9 +153,10 @@ def mxnet_samples() -> list[Sample]:
         other.add("FullyConnected", "fc", ["w1", "b1"], num_hidden=7, flatten=False)
         samples += [_mxnet_sample(other, params)] * 7
     real = _data_folder("ece408-2019sp")
-    for name in ("ece408", "baseline") if real else ():
-        files = [(real / f"{name}{end}").read_bytes() for end in ("-symbol.json", "-0002.params")]
-        samples.append(_checkpoint_sample(*files, image_size=48))
+    if real is not None:
+        for name in ("ece408", "baseline"):
+            symbol, params = real / f"{name}-symbol.json", real / f"{name}-0002.params"
+            samples.append(_checkpoint_sample(symbol.read_bytes(), params.read_bytes(), image_size=48))
     return samples
 
 
@@ -202,14 +204,14 @@ def onnx_samples() -> list[Sample]:
 
 def functions_that_double(depth: int, operator: str) -> onnx.ModelProto:
     """A Conv of a type to be inferred, and functions that each call the next one twice, so 2**depth ops."""
+    inputs = ["a", "w"] if operator == "Conv" else ["a"]
     functions = []
     for level in range(depth):
-        called = {"op_type": f"F{level + 1}", "domain": "local"}
-        last = {"op_type": operator}
-        inputs = ["a", "w"] if operator == "Conv" else ["a"]
-        op = last if level == depth - 1 else called
-        nodes = [helper.make_node(inputs=inputs, outputs=["b"], **op)]
-        nodes.append(helper.make_node(inputs=["b", *inputs[1:]], outputs=["c"], **op))
+        op, domain = (operator, "") if level == depth - 1 else (f"F{level + 1}", "local")
+        nodes = [
+            helper.make_node(op, inputs, ["b"], domain=domain or None),
+            helper.make_node(op, ["b", *inputs[1:]], ["c"], domain=domain or None),
+        ]
         functions.append(models.function(f"F{level}", inputs, ["c"], nodes))
     return models.make_model(
         [
@@ -374,7 +376,7 @@ def _virtual_memory(which: str) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the cases of the command line; return 1 if one failed."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="Give damaged files to a reader.")
     parser.add_argument("--reader", required=True, choices=READERS)
     parser.add_argument("--seeds", required=True, type=_range, metavar="FIRST:END")
     parser.add_argument("--verbose", action="store_true", help="print what came of every case")
@@ -403,8 +405,8 @@ def main(arguments: list[str] | None = None) -> int:
     took = time.monotonic() - started
     print(
         f"{options.reader} {options.seeds.start}:{done}: {counts['read']} read, {counts['refused']} refused, "
-        f"{counts['failed']} failed in {took:.0f} s; the slowest took {slowest[0]:.2f} s (seed {slowest[1]}), "
-        f"the largest {largest[0] >> 20} MiB (seed {largest[1]})"
+        f"{counts['failed']} failed in {took:.0f} s; slowest {slowest[0]:.2f} s (seed {slowest[1]}), "
+        f"largest {largest[0] >> 20} MiB (seed {largest[1]})"
     )
     return 1 if counts["failed"] else 0
 

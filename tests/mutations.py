@@ -150,7 +150,7 @@ def damage_json(content: bytes, random: Random) -> bytes:
         document = json.loads(content)
     except ValueError:
         return damage_bytes(content, random)
-    for _ in range(random.choice((1, 1, 2, 4))):
+    for _ in range(random.choice((1, 1, 1, 2, 4))):
         places = list(_json_places(document))
         if places:
             random.choice(JSON_CHANGES)(places, random)
@@ -191,12 +191,19 @@ def _repeat_value(places: list[tuple[Any, Any]], random: Random) -> None:
 
 
 def _replace_value(places: list[tuple[Any, Any]], random: Random) -> None:
-    container, key = random.choice(places)
-    number = random.choice(EXTREME_INTEGERS)
+    leaves = [(container, key) for container, key in places if not isinstance(container[key], dict | list)]
+    container, key = random.choice(leaves if leaves and random.random() < 0.8 else places)
+    value = container[key]
+    number = random.choice((random.choice(EXTREME_INTEGERS), random.randint(-4, 12)))
     pair = f"({random.choice((number, 0, 1, 2, 3))}, {random.randint(-4, 6)})"
-    others = [None, True, {}, [], [[]], {"": ""}, number, str(number), "True", "full", "\ud800"]
-    unlike = random.choice([*others, *EXTREME_TEXTS, *EXTREME_FLOATS])
-    container[key] = pair if random.random() < 0.3 else unlike
+    if isinstance(value, str) and random.random() < 0.7:
+        texts = [inner[place] for inner, place in places if isinstance(inner[place], str)]
+        container[key] = random.choice((pair, str(number), "True", "full", random.choice(texts)))
+    elif isinstance(value, int) and random.random() < 0.7:
+        container[key] = number
+    else:
+        others: list[Any] = [None, True, {}, [], [[]], {"": ""}, number, str(number), pair, "\ud800"]
+        container[key] = random.choice([*others, *EXTREME_TEXTS, *EXTREME_FLOATS])
 
 
 def _rename_key(places: list[tuple[Any, Any]], random: Random) -> None:
@@ -210,6 +217,8 @@ JSON_CHANGES: tuple[Callable[[list[tuple[Any, Any]], Random], None], ...] = (
     _swap_values,
     _delete_value,
     _repeat_value,
+    _replace_value,
+    _replace_value,
     _replace_value,
     _replace_value,
     _rename_key,
@@ -232,15 +241,15 @@ def _nested(document: str, random: Random) -> str:
 def damage_protobuf(content: bytes, random: Random, kind: type[Message]) -> bytes:
     """Return a message of type `kind` with fields changed, or its encoding damaged, or any of its bytes."""
     way = random.random()
-    if way < 0.15:
+    if way < 0.1:
         return damage_bytes(content, random)
-    if way < 0.4:
+    if way < 0.3:
         return damage_encoding(content, random)
     message = kind.FromString(content)
     for _ in range(random.choice((1, 1, 2, 3, 6))):
         damage_message(message, random)
     content = message.SerializeToString()
-    return content if random.random() < 0.9 else damage_encoding(content, random)
+    return content if random.random() < 0.95 else damage_encoding(content, random)
 
 
 def damage_message(message: Message, random: Random) -> None:

@@ -4,6 +4,7 @@
 #   set_up.sh packages   makes .venv and installs into it what convswap needs to be built, run and tested
 #   set_up.sh lint       installs the checkers into .venv
 #   set_up.sh build      compiles what changed and installs convswap
+#   set_up.sh oldest     makes .venv-oldest, for the test with the oldest ONNX Runtime
 #
 # The Makefile passes PYTHON, PYTHON_ENV and NVCC, and says what they mean.
 set -u
@@ -42,10 +43,10 @@ check_compiler() {
 }
 
 make_environment() {
-  [ -x .venv/bin/pip ] && return
+  [ -x "$1/bin/pip" ] && return
   "$PYTHON" -c 'import ensurepip, venv' 2>"$log" || fail "$PYTHON cannot make a virtual environment;" \
     "install its venv module (Debian: apt install python3-venv)"
-  "$PYTHON" -m venv .venv >"$log" 2>&1 || fail "$PYTHON cannot make .venv: $(tail -n 1 "$log")"
+  "$PYTHON" -m venv "$1" >"$log" 2>&1 || fail "$PYTHON cannot make $1: $(tail -n 1 "$log")"
 }
 
 # The requirements in lists of pyproject.toml, one a line: build, run, or the name of an extra.
@@ -74,7 +75,7 @@ install() {
 install_packages() {
   check_python
   check_compiler
-  make_environment
+  make_environment .venv
   cuda=$(cuda_of_driver)
   case $cuda in
     "") extra=cpu other=onnxruntime-gpu ;;
@@ -165,6 +166,21 @@ build() {
     f"built with CUDA kernels for compute capability {n.architectures}")'
 }
 
+install_oldest() {
+  if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 13))'; then
+    echo "onnxruntime 1.17.3 has no package for $("$python" --version): the test with it will be skipped"
+    return
+  fi
+  make_environment .venv-oldest
+  python=.venv-oldest/bin/python
+  echo "Installing the oldest ONNX Runtime into .venv-oldest, for a test"
+  printf 'onnxruntime==1.17.3\nnumpy<2\npytest>=8\n' | install "the oldest ONNX Runtime"
+  # One that is too old, which has to be refused; 3.11 is the last Python that it has a package for.
+  "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || return 0
+  echo 'onnxruntime==1.16.3' | install "an ONNX Runtime that is too old" --no-deps --upgrade --target \
+    .venv-oldest/too-old
+}
+
 python=.venv/bin/python
 [ "$PYTHON_ENV" = system ] && python=$PYTHON
 case $1-$PYTHON_ENV in
@@ -173,4 +189,6 @@ case $1-$PYTHON_ENV in
   lint-system) fail "make lint installs the checkers into .venv; leave out PYTHON_ENV=system" ;;
   lint-*) requirements lint | install "the checkers" ;;
   build-*) build ;;
+  oldest-system) ;;
+  oldest-*) install_oldest ;;
 esac

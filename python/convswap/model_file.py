@@ -168,13 +168,22 @@ def save_model(
 
 
 def root_cause(error: BaseException) -> str:
-    """Return the first line of what caused `error` in the first place."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    """Return the first line of what caused `error` in the first place, in printable characters."""
+    while (earlier := _earlier(error)) is not None:
+        error = earlier
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: '{error.filename}'"
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    text = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+    lines = text.strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    # Names in a damaged file may hold any character.
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in lines[0])
+
+
+def _earlier(error: BaseException) -> BaseException | None:
+    # Not the stated cause alone: onnx-ir at times fails while it words its own error.
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 @contextlib.contextmanager
@@ -283,7 +292,7 @@ def _check_external_data(model: ir.Model, file: Path) -> None:
         data = Path(tensor.path)
         if not data.is_file():
             raise ConvswapError(
-                f"'{file}' keeps tensor {tensor.name!r} in '{tensor.location}', which is missing; "
+                f"'{file}' keeps tensor {tensor.name!r} in {tensor.location!r}, which is missing; "
                 f"put that file beside the model, in '{file.parent}'"
             )
         offset = tensor.offset or 0

@@ -1,0 +1,91 @@
+#!/bin/sh
+# Runs the tests of the compiled code under AddressSanitizer and UndefinedBehaviorSanitizer, on the CPU.
+#
+#   sanitize.sh build   compiles what changed, with the sanitizers and without CUDA kernels, into build/sanitized
+#   sanitize.sh test    runs the tests with that build, then looks for memory that sessions do not give back
+#
+# The Makefile passes PYTHON and PYTHON_ENV, and says what they mean.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+folder=$PWD/build/sanitized
+log=$folder/build.log
+mkdir -p "$folder"
+python=.venv/bin/python
+[ "${PYTHON_ENV:-venv}" = system ] && python=$PYTHON
+
+fail() {
+  echo "convswap: $*" >&2
+  exit 1
+}
+
+build() {
+  # CMake keeps the compiler and the paths that it found first.
+  choices="$python ${CXX:-g++}"
+  [ "$choices" = "$(cat "$folder/choices" 2>"$log")" ] || rm -rf "$folder/objects"
+  echo "$choices" >"$folder/choices"
+  echo "Building convswap with sanitizers"
+  # With debug information, which a release build strips; a report then names lines.
+  "$python" -m pip install --quiet --no-build-isolation --no-deps --upgrade --target "$folder/package" . \
+    --config-settings build-dir="$folder/objects" \
+    --config-settings cmake.build-type=RelWithDebInfo \
+    --config-settings cmake.define.CONVSWAP_CUDA=OFF \
+    --config-settings "cmake.define.CONVSWAP_SANITIZE=address;undefined;float-cast-overflow;float-divide-by-zero" \
+    >"$log" 2>&1 && return
+  tail -n 40 "$log" >&2
+  fail "the build with sanitizers failed; it needs g++ with its libasan and libubsan; the whole log is $log"
+}
+
+# Runs pytest in a Python that has the sanitizers, with options of AddressSanitizer and then pytest's arguments.
+run_tests() {
+  asan_options=$1
+  shift
+  # The sanitizers must come first in a process. libstdc++ with them: they replace its throw.
+  preload=$(ldd "$folder/package/convswap/libconvswap.so" |
+    awk '/libasan|libubsan|libstdc\+\+/ { printf "%s:", $3 }')
+  # Reports go to files, because pytest swallows what a test that ends the process has printed. Python's own
+  # allocator would hide where an object ends.
+  PYTHONPATH=$folder/package PYTHONMALLOC=malloc LD_PRELOAD=$preload \
+    ASAN_OPTIONS=log_path=$folder/report:$asan_options LSAN_OPTIONS=exitcode=0 \
+    UBSAN_OPTIONS=log_path=$folder/report:print_stacktrace=1 \
+    "$python" -m pytest --quiet -r fE -p no:cacheprovider "$@"
+}
+
+check_reports() {
+  reports=$(ls "$folder"/report.* 2>"$log")
+  [ -z "$reports" ] && return
+  cat "$folder"/report.* >&2
+  fail "the sanitizers found what is above"
+}
+
+# Python and the programs that tests call give memory back by ending: only what our own code took counts.
+check_leaks() {
+  leaks=$(cat "$folder"/report.* 2>"$log" | awk -v RS= -v ORS='\n\n' '/(custom_op|python\/bindings)\//')
+  [ -z "$leaks" ] && return
+  echo "$leaks" >&2
+  fail "memory is not given back: above is where it was taken"
+}
+
+test() {
+  rm -f "$folder"/report.*
+  # What a sanitized library needs from the system is not what a release needs.
+  run_tests detect_leaks=0 tests/test_conv_cpu.py tests/test_conv_shapes.py tests/test_element_types.py \
+    tests/test_extreme_problems.py tests/test_library.py tests/test_override.py tests/test_property.py \
+    --deselect tests/test_library.py::test_library_needs_nothing_but_the_system
+  failed=$?
+  check_reports
+  [ "$failed" -eq 0 ] || fail "tests failed with the sanitizers, without a report of theirs"
+
+  # The slow way of finding callers, because ONNX Runtime, which calls us and which we call, has no frame
+  # pointers for the fast one.
+  run_tests detect_leaks=1:fast_unwind_on_malloc=0:malloc_context_size=16 tests/test_op_session.py
+  failed=$?
+  check_leaks
+  [ "$failed" -eq 0 ] || { check_reports; fail "tests failed with the sanitizers, without a report of theirs"; }
+  rm -f "$folder"/report.*
+  echo "The sanitizers found nothing"
+}
+
+case $1 in
+  build) build ;;
+  test) test ;;
+esac
