@@ -169,7 +169,7 @@ def _silent(_: str) -> None:
 
 def _default_tolerance(precision: str, layers: Sequence[ConvLayer]) -> float:
     """Return the tolerance of the coarsest arithmetic among the Convs."""
-    names = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+    names = {int(TensorProto.FLOAT16): "float16", int(TensorProto.BFLOAT16): "bfloat16"}
     kinds = {names.get(layer.element_type, precision) for layer in layers}
     return max((TOLERANCES[kind] for kind in kinds), default=TOLERANCES[precision])
 

@@ -80,17 +80,18 @@ def _adopt_opsets_of_model(
     return reasons
 
 
-def _called_from(
-    model: ir.Model, found: set[ir.OperatorIdentifier], staying: Iterable[ir.OperatorIdentifier]
-) -> Reasons:
+def _called_from(model: ir.Model, found: set[ir.OperatorIdentifier], staying: Reasons) -> Reasons:
     """Return the functions that those which stay call: inlined there, their ops would change their opset."""
     reasons: Reasons = {}
-    waiting = list(staying)
+    waiting = [
+        (identifier, model.functions[identifier].name, reason) for identifier, reason in staying.items()
+    ]
     while waiting:
-        caller = model.functions[waiting.pop()]
-        called = {node.op_identifier() for node in caller.all_nodes()} & found - reasons.keys() - set(staying)
-        reasons |= dict.fromkeys(called, f"function {caller.name!r}, which stays, calls it")
-        waiting += called
+        identifier, name, reason = waiting.pop()
+        nodes = model.functions[identifier].all_nodes()
+        called = {node.op_identifier() for node in nodes} & found - reasons.keys() - staying.keys()
+        reasons |= dict.fromkeys(called, f"function {name!r} calls it and stays: {reason}")
+        waiting += [(callee, name, reason) for callee in called]
     return reasons
 
 

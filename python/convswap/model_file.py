@@ -215,6 +215,9 @@ def _weights_moved_to(data: Path, model: ir.Model) -> Iterator[None]:
         for value in graph.initializers.values()
         if value.const_value is not None and _belongs_in_data_file(value.const_value)
     }
+    for tensor in moved.values():
+        # Compares the data with the shape, which writing them does not.
+        tensor.numpy()
     # Large tensors begin on a page, where every version of ONNX Runtime can map them.
     there = ir.external_data.convert_tensors_to_external(
         list(moved.values()), data.parent, data.name, alignment=4096
