@@ -206,14 +206,14 @@ class ConvOp : public OrtCustomOp {
     }
   }
 
+  // Always succeeds: ONNX Runtime neither reads nor releases the status. The kernel finds the same fault and
+  // reports it with the node's name.
   static OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
-    const OrtApi& api = self(op).api_;
     try {
-      infer_conv_shape(api, context);
-      return nullptr;
+      infer_conv_shape(self(op).api_, context);
     } catch (...) {
-      return status_of_current_exception(api, "convswap Conv");
     }
+    return nullptr;
   }
 
   const OrtApi& api_;

@@ -213,3 +213,30 @@ def test_a_closed_pipe_is_silent(here):
     )
     assert result.returncode == 0
     assert result.stderr == ""
+
+
+def test_a_closed_pipe_loses_no_result(network, here):
+    arguments = "compare network.onnx --data synthetic --images 20 --device cpu --json comparison.json"
+    command = " ".join(COMMAND) + f" {arguments} | true"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in result.stderr
+    jsonschema.validate(json.loads(Path("comparison.json").read_text()), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", "network.onnx", "--json", "network.onnx"],
+        ["compare", "network.onnx", "--json", "./linked.onnx"],
+        ["swap", "network.onnx", "-o", "swapped.onnx", "--report", "network.onnx"],
+        ["swap", "network.onnx", "-o", "swapped.onnx", "--report", "swapped.onnx"],
+        ["export", "--mxnet-symbol", "network.onnx", "--mxnet-params", "p", "-o", "network.onnx"],
+    ],
+)
+def test_no_result_replaces_a_file_that_the_command_uses(network, here, capsys, arguments):
+    Path("linked.onnx").hardlink_to("network.onnx")
+    before = network.read_bytes()
+    message = refusal(capsys, *arguments)
+    assert "cannot" in message
+    assert network.read_bytes() == before
+    assert not Path("swapped.onnx").exists()

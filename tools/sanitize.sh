@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the tests of the compiled code under AddressSanitizer and UndefinedBehaviorSanitizer, on the CPU.
 #
-#   sanitize.sh build   compiles what changed, with the sanitizers and without CUDA kernels, into build/sanitized
+#   sanitize.sh build   compiles what changed into build/sanitized, without CUDA kernels
 #   sanitize.sh test    runs the tests with that build, then looks for memory that sessions do not give back
 #
 # The Makefile passes PYTHON and PYTHON_ENV, and says what they mean.
@@ -9,6 +9,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 folder=$PWD/build/sanitized
 log=$folder/build.log
+sanitizers="address;undefined;float-cast-overflow;float-divide-by-zero"
 mkdir -p "$folder"
 python=.venv/bin/python
 [ "${PYTHON_ENV:-venv}" = system ] && python=$PYTHON
@@ -29,32 +30,39 @@ build() {
     --config-settings build-dir="$folder/objects" \
     --config-settings cmake.build-type=RelWithDebInfo \
     --config-settings cmake.define.CONVSWAP_CUDA=OFF \
-    --config-settings "cmake.define.CONVSWAP_SANITIZE=address;undefined;float-cast-overflow;float-divide-by-zero" \
+    --config-settings "cmake.define.CONVSWAP_SANITIZE=$sanitizers" \
     >"$log" 2>&1 && return
   tail -n 40 "$log" >&2
   fail "the build with sanitizers failed; it needs g++ with its libasan and libubsan; the whole log is $log"
 }
 
-# Runs pytest in a Python that has the sanitizers, with options of AddressSanitizer and then pytest's arguments.
+# Runs pytest in a Python that has the sanitizers. Takes options of AddressSanitizer, then pytest's arguments.
 run_tests() {
   asan_options=$1
   shift
   # The sanitizers must come first in a process. libstdc++ with them: they replace its throw.
   preload=$(ldd "$folder/package/convswap/libconvswap.so" |
     awk '/libasan|libubsan|libstdc\+\+/ { printf "%s:", $3 }')
-  # Reports go to files, because pytest swallows what a test that ends the process has printed. Python's own
+  # Reports go to files, and pytest leaves standard error alone, where UndefinedBehaviorSanitizer writes
+  # whatever it is told: pytest would swallow what a test that ends the process has printed. Python's own
   # allocator would hide where an object ends.
   PYTHONPATH=$folder/package PYTHONMALLOC=malloc LD_PRELOAD=$preload \
     ASAN_OPTIONS=log_path=$folder/report:$asan_options LSAN_OPTIONS=exitcode=0 \
-    UBSAN_OPTIONS=log_path=$folder/report:print_stacktrace=1 \
-    "$python" -m pytest --quiet -r fE -p no:cacheprovider "$@"
+    UBSAN_OPTIONS=print_stacktrace=1 \
+    "$python" -m pytest --quiet -r fE --capture=sys -p no:cacheprovider "$@" 2>"$folder/errors"
 }
 
 check_reports() {
-  reports=$(ls "$folder"/report.* 2>"$log")
+  reports=$(sed -n '/: runtime error: /,$p' "$folder/errors" && cat "$folder"/report.* 2>"$log")
   [ -z "$reports" ] && return
-  cat "$folder"/report.* >&2
+  echo "$reports" >&2
   fail "the sanitizers found what is above"
+}
+
+# Takes the exit status of pytest.
+check_result() {
+  check_reports
+  [ "$1" -eq 0 ] || fail "tests failed with the sanitizers, which reported nothing; see also $folder/errors"
 }
 
 # Python and the programs that tests call give memory back by ending: only what our own code took counts.
@@ -71,16 +79,14 @@ test() {
   run_tests detect_leaks=0 tests/test_conv_cpu.py tests/test_conv_shapes.py tests/test_element_types.py \
     tests/test_extreme_problems.py tests/test_library.py tests/test_override.py tests/test_property.py \
     --deselect tests/test_library.py::test_library_needs_nothing_but_the_system
-  failed=$?
-  check_reports
-  [ "$failed" -eq 0 ] || fail "tests failed with the sanitizers, without a report of theirs"
+  check_result $?
 
   # The slow way of finding callers, because ONNX Runtime, which calls us and which we call, has no frame
   # pointers for the fast one.
   run_tests detect_leaks=1:fast_unwind_on_malloc=0:malloc_context_size=16 tests/test_op_session.py
   failed=$?
   check_leaks
-  [ "$failed" -eq 0 ] || { check_reports; fail "tests failed with the sanitizers, without a report of theirs"; }
+  [ "$failed" -eq 0 ] || check_result "$failed"
   rm -f "$folder"/report.*
   echo "The sanitizers found nothing"
 }

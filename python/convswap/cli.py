@@ -7,6 +7,7 @@ Exit status: 0 all went well; 1 the answers differ by more than the tolerance, o
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -28,6 +29,10 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `convswap` with `arguments` (by default those of the process) and return the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What the terminal's encoding lacks must not stop a command.
+            stream.reconfigure(errors="replace")
     try:
         options = _parser().parse_args(arguments)
         command: Command = options.command
@@ -46,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has left. What is still buffered must not fail again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _refuse(f"cannot write the output: {error.strerror}")
 
 
 def _refuse(message: str) -> int:
@@ -139,6 +146,7 @@ def _export(options: argparse.Namespace) -> int:
             "export needs either a network's name (see `convswap export --list`) "
             "or --mxnet-symbol with --mxnet-params"
         )
+    check_writable(options.output, options.mxnet_symbol, options.mxnet_params)
     with _progress() as progress:
         if checkpoint:
             model, name = _read_checkpoint(options)
@@ -179,7 +187,7 @@ def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
 def _swap(options: argparse.Namespace) -> int:
     from convswap.swap import swap
 
-    check_writable(options.report)
+    check_writable(options.report, options.model, options.output)
     result = swap(options.model, algorithm=options.algorithm, precision=options.precision, only=options.only)
     result.save(options.output, force=options.force)
     if options.report:
@@ -194,7 +202,7 @@ def _compare(options: argparse.Namespace) -> int:
     from convswap.compare import compare
     from convswap.report import print_comparison
 
-    check_writable(options.json)
+    check_writable(options.json, options.model)
     with _progress() as progress:
         comparison = compare(
             options.model,
@@ -208,9 +216,9 @@ def _compare(options: argparse.Namespace) -> int:
             against=options.against,
             progress=progress,
         )
-    print_comparison(comparison, _console())
     if options.json:
         write_json(options.json, comparison.to_json())
+    print_comparison(comparison, _console())
     return 0 if comparison.within_tolerance else 1
 
 
@@ -229,9 +237,9 @@ def _bench(options: argparse.Namespace) -> int:
             against=options.against,
             progress=progress,
         )
-    print_suite(rows, _console(), options.device)
     if options.json:
         write_json(options.json, rows)
+    print_suite(rows, _console(), options.device)
     return 0
 
 
@@ -254,11 +262,18 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0 if all_needed_ok(findings) else 1
 
 
+class _Output(Console):
+    """A console that leaves a closed pipe to `main`; rich's own would exit with status 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def _console() -> Console:
     """Standard output: as wide as the terminal; without one 120 columns and no colour."""
     if sys.stdout.isatty():
-        return Console()
-    return Console(width=WIDTH_WITHOUT_TERMINAL, no_color=True, force_terminal=False)
+        return _Output()
+    return _Output(width=WIDTH_WITHOUT_TERMINAL, no_color=True, force_terminal=False)
 
 
 @contextmanager

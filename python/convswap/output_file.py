@@ -11,8 +11,11 @@ from typing import Any
 from convswap.errors import ConvswapError
 
 
-def check_writable(path: str | os.PathLike[str] | None) -> None:
-    """Raise ConvswapError where a result file cannot be written to `path`; None is no file at all."""
+def check_writable(path: str | os.PathLike[str] | None, *others: str | os.PathLike[str] | None) -> None:
+    """Raise ConvswapError where a result file cannot be written to `path`; None is no file at all.
+
+    `others` are the files that the same command reads or writes: the result must be none of them.
+    """
     if path is None:
         return
     target = Path(path)
@@ -20,6 +23,11 @@ def check_writable(path: str | os.PathLike[str] | None) -> None:
         raise ConvswapError(f"cannot write '{target}': it is a folder; name a file")
     if not target.parent.is_dir():
         raise ConvswapError(f"cannot write '{target}': there is no folder '{target.parent}'; make it first")
+    for other in map(Path, filter(None, others)):
+        if target.absolute() == other.absolute() or (
+            target.exists() and other.exists() and target.samefile(other)
+        ):
+            raise ConvswapError(f"cannot write '{target}': it is also '{other}'; choose another name")
     if not os.access(target.parent, os.W_OK):
         raise ConvswapError(f"cannot write '{target}': the folder '{target.parent}' is not writable")
 

@@ -100,8 +100,9 @@ def _sides_table(comparison: Comparison) -> Table:
 
 
 def _side_title(name: str, side: SideResult) -> str:
-    options = ", ".join(f"{key}={value}" for key, value in side.provider_options.items())
-    return options or name
+    if name == "convswap":
+        return name
+    return ", ".join(f"{key}={value}" for key, value in side.provider_options.items()) or name
 
 
 def _side_cells(side: SideResult, faster: str) -> list[str]:
