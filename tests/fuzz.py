@@ -34,7 +34,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-import onnx.inliner
+import onnx
 import swap_models as models
 from convswap import datasets
 from convswap.errors import ConvswapError
@@ -43,7 +43,7 @@ from convswap.fetch import PinnedFile
 from convswap.swap import swap
 from mutations import damage_bytes, damage_gzip, damage_json, damage_protobuf
 from mxnet_files import ELEMENT_TYPES, LAYOUTS, SymbolWriter, params_bytes
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 SECONDS = 5.0
 MEMORY_BYTES = 1 << 30
@@ -131,16 +131,17 @@ def _pinned(path: Path) -> PinnedFile:
 def mxnet_samples() -> list[Sample]:
     """A course network in every layout and element type, one with the other operators, and the real ones."""
     samples = []
-    course = SymbolWriter().add("New", "conv", ["w0"], kernel="(3, 3)", num_filter=4)
+    course = SymbolWriter().add("New", "conv", ["w0"], kernel="(3, 3)", num_filter=2)
     course.add("Activation", "act", act_type="tanh")
     course.add("Pooling", "pool", kernel="(2,2)", stride="(2,2)", pool_type="max")
     course.add("Flatten", "flat")
-    course.add("FullyConnected", "fc", ["w1"], num_hidden=10, no_bias=True)
+    course.add("FullyConnected", "fc", ["w1"], num_hidden=3, no_bias=True)
     course.add("SoftmaxOutput", "softmax", ["label"])
     for layout in LAYOUTS:
         for dtype in ELEMENT_TYPES:
-            arrays = {"w0": np.ones((4, 1, 3, 3), dtype), "w1": np.ones((10, 100), dtype)}
-            samples.append(_mxnet_sample(course, params_bytes(arrays, layout)))
+            # So small that damage seldom falls on numbers, where any byte is right.
+            arrays = {"w0": np.ones((2, 1, 3, 3), dtype), "w1": np.ones((3, 8), dtype)}
+            samples.append(_mxnet_sample(course, params_bytes(arrays, layout), image_size=6))
     shapes = {"w0": (4, 1, 3, 2), "b0": (4,), "w1": (7, 3), "b1": (7,)}
     params = params_bytes({name: np.ones(shape, np.float32) for name, shape in shapes.items()})
     for key in ("attrs", "attr", "param"):
@@ -151,7 +152,7 @@ def mxnet_samples() -> list[Sample]:
         other.add("Reshape", "joined", shape="(0, -3, -2)")
         other.add("Reshape", "rows", shape="(0, -1, 3)")
         other.add("FullyConnected", "fc", ["w1", "b1"], num_hidden=7, flatten=False)
-        samples += [_mxnet_sample(other, params)] * 7
+        samples += [_mxnet_sample(other, params, image_size=12)] * 7
     real = _data_folder("ece408-2019sp")
     if real is not None:
         for name in ("ece408", "baseline"):
@@ -160,8 +161,8 @@ def mxnet_samples() -> list[Sample]:
     return samples
 
 
-def _mxnet_sample(network: SymbolWriter, params: bytes) -> Sample:
-    return _checkpoint_sample(json.dumps(network.document()).encode(), params, image_size=12)
+def _mxnet_sample(network: SymbolWriter, params: bytes, image_size: int) -> Sample:
+    return _checkpoint_sample(json.dumps(network.document()).encode(), params, image_size)
 
 
 def _checkpoint_sample(symbol: bytes, params: bytes, image_size: int) -> Sample:
@@ -190,9 +191,9 @@ def onnx_samples() -> list[Sample]:
         models.every_other_convolution(),
         models.conv_of(TensorProto.DOUBLE, 1, 2, 8, weight_shape=(2, 2, 3)),
         models.mixed_types(),
-        functions_that_double(4, "Conv"),
-        functions_that_double(24, "Conv"),
-        functions_that_double(24, "Relu"),
+        models.functions_that_double(4, "Conv"),
+        models.functions_that_double(24, "Conv"),
+        models.functions_that_double(24, "Relu"),
     ]
     contents = [model.SerializeToString() for model in made] * 4
     shipped = Path(onnx.__file__).parent / "backend" / "test" / "data"
@@ -200,31 +201,6 @@ def onnx_samples() -> list[Sample]:
         contents += [path.read_bytes() for path in sorted(shipped.glob(pattern))]
     samples = [Sample({"model.onnx": content}, swap_and_save) for content in contents]
     return samples + [external_data_sample()] * 6
-
-
-def functions_that_double(depth: int, operator: str) -> onnx.ModelProto:
-    """A Conv of a type to be inferred, and functions that each call the next one twice, so 2**depth ops."""
-    inputs = ["a", "w"] if operator == "Conv" else ["a"]
-    functions = []
-    for level in range(depth):
-        op, domain = (operator, "") if level == depth - 1 else (f"F{level + 1}", "local")
-        nodes = [
-            helper.make_node(op, inputs, ["b"], domain=domain or None),
-            helper.make_node(op, ["b", *inputs[1:]], ["c"], domain=domain or None),
-        ]
-        functions.append(models.function(f"F{level}", inputs, ["c"], nodes))
-    return models.make_model(
-        [
-            helper.make_node("Cast", ["x"], ["x64"], to=TensorProto.DOUBLE),
-            helper.make_node("Cast", ["x64"], ["x32"], to=TensorProto.FLOAT),
-            helper.make_node("F0", ["x32", "w"][: len(inputs)], ["h"], domain="local"),
-            helper.make_node("Identity", ["w"], ["v"]),
-            helper.make_node("Conv", ["h", "v"], ["y"]),
-        ],
-        [models.weights("w", 3, 3, 1, 1)],
-        functions=functions,
-        domains=["local"],
-    )
 
 
 def external_data_sample() -> Sample:
@@ -242,6 +218,15 @@ def external_data_sample() -> Sample:
     return Sample({"model.onnx": model.SerializeToString(), "weights.bin": data}, swap_and_save)
 
 
+# Complaints about what was saved, of models in which the checker saw no fault: it does not follow calls, and
+# so sees only after inlining that one leaves out an input that an op in the function needs; and it tells a
+# function's domain that is empty from one that is absent, which mean the same.
+FAULTS_OF_THE_CHECKER = (
+    "marked single but has an empty string",
+    "Field 'domain' of 'function' is required but missing",
+)
+
+
 def swap_and_save(folder: Path) -> None:
     """Swap model.onnx and save it; what was saved must be readable, and as valid as what was given."""
     given, saved = folder / "model.onnx", folder / "swapped.onnx"
@@ -257,19 +242,17 @@ def swap_and_save(folder: Path) -> None:
     except ConvswapError as error:
         raise AssertionError("its own output was refused") from error
     assert again.swapped == (), again.swapped
-    if not _is_valid(onnx.load(given)) or _is_valid(onnx.load(saved)):
-        return
-    # The checker does not follow calls of functions, which the swap inlines.
-    given_inlined = onnx.inliner.inline_local_functions(onnx.load(given))
-    assert not _is_valid(given_inlined), "a valid model became an invalid one"
+    if _fault(given) is None:
+        fault = _fault(saved)
+        assert fault is None or any(known in fault for known in FAULTS_OF_THE_CHECKER), fault
 
 
-def _is_valid(model: onnx.ModelProto) -> bool:
+def _fault(model: Path) -> str | None:
     try:
         onnx.checker.check_model(model)
-    except onnx.checker.ValidationError:
-        return False
-    return True
+    except onnx.checker.ValidationError as error:
+        return str(error)
+    return None
 
 
 def _data_folder(name: str) -> Path | None:

@@ -110,9 +110,10 @@ BYTE_CHANGES: tuple[Callable[[bytearray, Random], None], ...] = (
 
 
 def _place(content: bytearray, random: Random) -> int:
-    """Return an index; half of them in the first 64 bytes, where formats keep their headers."""
+    """Return an index; two in three near the beginning or the end, where formats keep headers and tables."""
     last = max(0, len(content) - 1)
-    return random.randint(0, min(last, 63) if random.random() < 0.5 else last)
+    near = min(last, 63)
+    return random.choice((random.randint(0, near), last - random.randint(0, near), random.randint(0, last)))
 
 
 def _block(content: bytearray, random: Random) -> tuple[int, int]:

@@ -217,6 +217,34 @@ def conv_in_nested_functions(opset: int = OPSET) -> onnx.ModelProto:
     )
 
 
+def functions_that_double(depth: int, operator: str) -> onnx.ModelProto:
+    """Functions that each call the next one twice, so 2**depth ops `operator` in all, and a Conv after them.
+
+    With Relu, the Conv's element type is known only to shape inference.
+    """
+    inputs = ["a", "w"] if operator == "Conv" else ["a"]
+    functions = []
+    for level in range(depth):
+        op, domain = (operator, None) if level == depth - 1 else (f"F{level + 1}", "local")
+        nodes = [
+            helper.make_node(op, inputs, ["b"], domain=domain),
+            helper.make_node(op, ["b", *inputs[1:]], ["c"], domain=domain),
+        ]
+        functions.append(function(f"F{level}", inputs, ["c"], nodes))
+    weight = "w" if operator == "Conv" else "v"
+    return make_model(
+        [
+            helper.make_node("F0", ["x", "w"][: len(inputs)], ["h"], domain="local"),
+            helper.make_node("Identity", ["w"], ["v"]),
+            helper.make_node("Conv", ["h", weight], ["g"], name="conv"),
+            helper.make_node("Neg", ["g"], ["y"]),
+        ],
+        [weights("w", 3, 3, 1, 1)],
+        functions=functions,
+        domains=["local"],
+    )
+
+
 def weights_in_a_function() -> onnx.ModelProto:
     """A function, called twice, with a Conv in a branch that has its own `w`, as the main graph has."""
     then_branch = helper.make_graph(

@@ -16,9 +16,10 @@ from convswap.compare import TOLERANCES, Comparison, compare
 from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.export import export_network, read_mxnet
-from convswap.layers import plain_model
+from convswap.layers import conv_layers, plain_model
 from convswap.sessions import CONVSWAP, DEFAULT, make_session
 from convswap.swap import swap
+from convswap.truth import Truth, evaluate
 from onnx import TensorProto, helper, numpy_helper
 from swap_models import make_model, tensor_info, weights
 
@@ -271,6 +272,66 @@ def test_swapped_model_is_compared_like_the_one_it_was_made_from():
     found = compare(swap(small_model()).to_proto(), device="cpu")
     assert found.swapped == 2
     assert [layer.node for layer in found.layers] == ["first", "second"]
+
+
+def test_convs_swapped_before_run_as_they_were_swapped(monkeypatch):
+    made = []
+
+    def recording(model, side, device, **options):
+        made.append((side, model))
+        return make_session(model, side, device, **options)
+
+    monkeypatch.setattr(orchestration, "make_session", recording)
+    given = swap(small_model(), algorithm="reference", precision="ieee", only="first").to_proto()
+    found = compare(given, device="cpu", algorithm="direct")
+    assert [layer.algorithm for layer in found.layers] == ["reference", "direct"]
+    assert any(note.startswith("1 Conv swapped before") for note in found.notes)
+    assert (found.swapped, found.tolerance) == (2, TOLERANCES["tf32"])
+    default, ours = (next(model for side, model in made if side is wanted) for wanted in (DEFAULT, CONVSWAP))
+    assert [node.domain for node in default.graph.node] == ["", "", ""]
+    settings = {
+        node.name: {a.name: a.s.decode() for a in node.attribute if a.name in ("algorithm", "precision")}
+        for node in ours.graph.node
+        if node.domain
+    }
+    assert settings == {
+        "first": {"algorithm": "reference", "precision": "ieee"},
+        "second": {"algorithm": "direct"},
+    }
+    all_ieee = compare(swap(small_model(), precision="ieee").to_proto(), device="cpu")
+    assert all_ieee.tolerance == TOLERANCES["ieee"]
+    assert not any("swapped before" in note for note in compare(small_model(), device="cpu").notes)
+
+
+def test_float16_weights_that_the_model_computes_make_a_float16_layer():
+    nodes = [
+        helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
+        helper.make_node("Cast", ["w1"], ["w"], to=TensorProto.FLOAT16),
+        helper.make_node("Conv", ["half", "w"], ["y"], name="only"),
+    ]
+    model = make_model(
+        nodes,
+        [weights("w1", 4, 3, 3, 3)],
+        inputs=[tensor_info("x", "n", 3, 8, 8)],
+        outputs=[tensor_info("y", None, None, None, None, element_type=TensorProto.FLOAT16)],
+    )
+    (layer,) = conv_layers(swap(model).to_proto())
+    assert layer.element_type == TensorProto.FLOAT16
+    found = compare(model, device="cpu")
+    assert found.tolerance == TOLERANCES["float16"]
+    assert len(found.layers) == 1 and found.within_tolerance
+
+
+def test_truth_that_both_sides_miss_alike_is_called_unreliable(monkeypatch):
+    def off(model, feeds):
+        truth = evaluate(model, feeds)
+        return Truth([values + 1 for values in truth.outputs], truth.in_float32)
+
+    assert not any("unreliable" in note for note in compare(small_model(), device="cpu").notes)
+    monkeypatch.setattr(orchestration, "evaluate", off)
+    found = compare(small_model(), device="cpu")
+    assert found.default.relative_l2_error > found.tolerance
+    assert any("float64 truth is unreliable" in note for note in found.notes)
 
 
 def test_what_was_left_is_listed_with_its_reason():

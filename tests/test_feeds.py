@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.feeds import ImageSource, RandomSource, declared_inputs, fixed_batch, random_feeds
+from convswap.subject import RANDOM, Subject, source_of
 from onnx import TensorProto, helper
 from swap_models import make_model, tensor_info, weights
 
@@ -109,3 +111,11 @@ def test_images_come_in_order_with_a_smaller_last_batch():
     source = ImageSource(given, data, np.zeros(5), batch=2)
     assert np.array_equal(np.concatenate([feeds["x"] for feeds, _ in source.batches()]), data)
     assert np.array_equal(source.first(3)["x"], data[:3])
+
+
+def test_random_batch_is_the_fixed_one_also_where_fewer_samples_are_asked_for():
+    model = model_with(tensor_info("x", 4, 3))
+    source = source_of(Subject("fixed", model, model, RANDOM), 2, None, Device("cpu", "asked for"))
+    assert (source.images, source.batch) == (2, 4)
+    ((feeds, counted),) = source.batches()
+    assert (feeds["x"].shape[0], counted) == (4, 2)

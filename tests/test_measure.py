@@ -100,3 +100,13 @@ def test_short_runs_are_no_bursts_where_runs_are_synchronous_anyway():
     times = measure([Side("a", stage, 5e-6)], clock=stage.clock)
     assert times[0].burst == 1
     assert times[0].median == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("slow", [0.02, 0.1, 3.0])
+def test_bursts_of_a_short_run_beside_a_slow_one_take_a_few_seconds_in_all(slow):
+    stage = Stage()
+    times = measure([Side("a", stage, 5e-6), Side("b", stage, slow)], bursts=True, clock=stage.clock)
+    assert [side.median for side in times] == [pytest.approx(0.005), pytest.approx(slow * 1e3)]
+    assert times[0].burst == times[1].burst
+    spent = times[0].burst * (5e-6 + slow)
+    assert spent * 20 <= 3.0 or times[0].burst == 1

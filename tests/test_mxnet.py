@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from pathlib import Path
 
 import numpy as np
@@ -261,6 +262,29 @@ def test_an_array_of_another_network_is_named_with_both_shapes(tmp_path):
     assert "array 'conv0_weight'" in message
     assert "4x1x5x5" in message and "4x1x3x3" in message
     assert "no image size up to 512 fits" in message
+
+
+def test_a_size_for_a_long_network_is_not_looked_for_without_end(tmp_path):
+    symbol = SymbolWriter()
+    for place in range(4_990):
+        symbol.add("Reshape", f"reshape{place}", shape="(0, -1, 1, 1)")
+    symbol.add("FullyConnected", "fc", ["w"], num_hidden=3, no_bias=True)
+    files = write_checkpoint(tmp_path, symbol, {"w": np.zeros((3, 7), np.float32)})
+    start = time.process_time()
+    assert "no image size up to 40 fits" in message_of(*files, 28)
+    # A second or so; up to size 512 it took 18 s.
+    assert time.process_time() - start < 6
+
+
+def test_an_attribute_longer_than_any_shape_is_refused(tmp_path):
+    symbol = SymbolWriter().add("Reshape", "node", shape=f"(0, {'1, ' * 1_000})")
+    assert "3005 characters as shape" in message_of(*write_checkpoint(tmp_path, symbol, {}), 4)
+
+
+def test_names_of_arrays_are_shown_in_printable_characters(tmp_path):
+    arrays = {"two\nlines": np.zeros(3, np.float32), "red\x1b[31m": np.zeros(3, np.float32)}
+    message = message_of(*write_checkpoint(tmp_path, course_symbol(), arrays), 12)
+    assert r"it has: 'red\x1b[31m', 'two\nlines'" in message
 
 
 @pytest.mark.parametrize("size", [0, -1, 100_000])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -226,9 +227,51 @@ def test_function_of_an_opset_with_another_meaning_stays_with_the_reason():
         function.opset_import[0].version = 13
     result = swap(original)
     assert result.swapped == ("conv",)
-    # Layer's Conv went into Block, where it is left.
-    assert [left.node for left in result.left] == ["conv_2"]
-    assert "'Block'" in result.left[0].reason and "Relu is of opset 13" in result.left[0].reason
+    # Layer stays too: its ops would mean something else among Block's.
+    assert [left.node for left in result.left] == ["conv"]
+    assert "'Block' calls it and stays: its Relu is of opset 13" in result.left[0].reason
+    assert swap(result.model).swapped == ()
+
+
+def test_version_of_a_functions_own_domain_does_not_keep_it_from_being_inlined():
+    original = models.conv_in_nested_functions()
+    original.functions[1].opset_import[1].version = 7
+    assert len(swap(original).swapped) == 3
+
+
+@pytest.mark.parametrize(
+    ("depth", "reason"),
+    [
+        (40, "the calls of functions in functions give more than 20000 nodes"),
+        # 2**12 copies of a name, for which the inliner would look for free ones for 10 s.
+        (12, "functions are called too often"),
+    ],
+)
+def test_functions_whose_calls_multiply_are_left_in_no_time(depth, reason):
+    start = time.process_time()
+    result = swap(models.functions_that_double(depth, "Conv"))
+    assert result.swapped == ("conv",)
+    assert reason in result.left[0].reason
+    assert time.process_time() - start < 4
+
+
+def test_types_are_inferred_through_functions_unless_their_calls_multiply():
+    assert swap(models.functions_that_double(8, "Relu")).swapped == ("conv",)
+    start = time.process_time()
+    with pytest.raises(ConvswapError, match="its element type is unknown"):
+        swap(models.functions_that_double(40, "Relu"))
+    assert time.process_time() - start < 4
+
+
+def test_names_for_many_nodes_without_one_are_found_in_no_time():
+    original = models.empty_bias()
+    # Their output is called nothing, so each would be called Relu_.
+    for _ in range(10_000):
+        original.graph.node.add(op_type="Relu", input=["x"], output=[""])
+    start = time.process_time()
+    assert swap(original).swapped == ("conv",)
+    # Half a second; counting up from 2 for each of them took 10 s.
+    assert time.process_time() - start < 4
 
 
 def test_conv_in_a_function_that_nothing_calls_is_left():
@@ -614,6 +657,80 @@ def test_sparse_initializers_are_refused_rather_than_lost():
     sparse.dims.append(5)
     with pytest.raises(ConvswapError, match="sparse initializers, such as 'sparse'"):
         swap(original)
+
+
+@pytest.mark.parametrize("version", [-1, 2**31, -(2**62)])
+def test_opset_versions_that_do_not_fit_32_bits_are_an_error(version):
+    original = models.conv_in_nested_functions()
+    original.functions[0].opset_import[0].version = version
+    with pytest.raises(ConvswapError, match=f"imports opset {version} of domain ''") as error:
+        swap(original)
+    assert_one_line(error)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.float64, np.int32, np.uint8, np.int64, np.uint32, np.complex64]
+)
+@pytest.mark.parametrize("raw", [True, False])
+def test_tensors_with_less_or_more_data_than_their_shape_are_an_error(dtype, raw):
+    original = models.two_convs()
+    tensor = helper.make_tensor(
+        "more", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [5], np.ones(5, dtype)
+    )
+    if raw:
+        tensor = numpy_helper.from_array(np.ones(5, dtype), "more")
+    original.graph.initializer.append(tensor)
+    assert len(swap(original).swapped) == 2
+    for dimension in (4, 6, 2**62):
+        original.graph.initializer[-1].dims[0] = dimension
+        with pytest.raises(ConvswapError, match=r"tensor 'more' takes \d+ bytes, and \d+ are there") as error:
+            swap(original)
+        assert_one_line(error)
+
+
+def test_conv_without_an_output_is_left():
+    original = models.two_convs()
+    original.graph.node.add(op_type="Conv", input=["x", "w1"])
+    assert reasons(swap(original))["Conv_"] == "it has no output"
+
+
+def test_conv_without_an_output_in_a_function_is_left():
+    original = models.conv_in_nested_functions()
+    unused = models.function("Unused", ["a", "f"], ["c"], [helper.make_node("Relu", ["a"], ["c"])])
+    unused.node.add(op_type="Conv", input=["a", "f"])
+    original.functions.append(unused)
+    assert "nothing calls it" in reasons(swap(original))["Conv_"]
+
+
+def test_a_broken_reference_is_named():
+    original = models.conv_in_nested_functions()
+    original.functions[0].output[0] = "nowhere"
+    with pytest.raises(ConvswapError, match=r"there is no 'nowhere'$") as error:
+        swap(original)
+    assert_one_line(error)
+
+
+def test_the_fault_is_named_and_not_what_onnx_ir_stumbles_over_while_it_names_it():
+    original = models.two_convs()
+    entry = original.graph.initializer[0].external_data.add()
+    original.graph.initializer[0].data_location = TensorProto.EXTERNAL
+    entry.key, entry.value = "offset", "many"
+    with pytest.raises(ConvswapError, match=r"invalid literal for int.* 'many'"):
+        swap(original)
+
+
+@pytest.mark.parametrize("location", ["\x1b[31m", "two\nlines", "x" * 70_000, "nul\0"])
+def test_names_of_external_data_that_no_file_has_are_one_printable_line(location, tmp_path):
+    source = save_with_external_data(tmp_path)
+    model = onnx.load_model(source, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    source.write_bytes(model.SerializeToString())
+    with pytest.raises(ConvswapError) as error:
+        swap(source)
+    assert str(error.value).isprintable()
 
 
 def test_missing_external_data_are_an_error(tmp_path):

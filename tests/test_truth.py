@@ -284,3 +284,71 @@ def test_model_that_nothing_can_evaluate_is_refused_in_one_line():
         evaluate(model, {"x": input_array(*INPUT_SHAPE)})
     assert "\n" not in str(raised.value)
     assert "Mystery" in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("indices", [False, True])
+def test_max_pool_of_whole_numbers_keeps_their_type(kind, indices):
+    limits = np.iinfo(kind)
+    x = np.random.default_rng(0).integers(limits.min, limits.max, (1, 2, 5, 5)).astype(kind)
+    # A window of the smallest value only, with padding around it that must not exceed it.
+    x[0, 0, :2, :2] = limits.min
+    names = ["y", "indices"] if indices else ["y"]
+    node = helper.make_node("MaxPool", ["x"], names, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    model = make_model(
+        [node],
+        [],
+        inputs=[helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
+        outputs=[onnx.ValueInfoProto(name=name) for name in names],
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"x": x})
+    got = evaluate(model, {"x": x}).outputs
+    assert got[0].dtype == kind
+    np.testing.assert_array_equal(got[0], expected[0])
+    if indices:
+        # The values there, because equal ones may stand in for each other.
+        np.testing.assert_array_equal(x.reshape(-1)[got[1]], expected[0])
+
+
+@pytest.mark.parametrize("opset", [13, 17, 19, 21])
+def test_quantised_pooling_is_evaluated_at_every_opset(opset):
+    tensors = [
+        numpy_helper.from_array(np.array(0.25, np.float32), "scale"),
+        numpy_helper.from_array(np.array(128, np.uint8), "zero"),
+    ]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("MaxPool", ["q"], ["p"], kernel_shape=[2, 2]),
+        helper.make_node("DequantizeLinear", ["p", "scale", "zero"], ["y"]),
+    ]
+    x = input_array(*INPUT_SHAPE)
+    model = make_model(nodes, tensors)
+    model.opset_import[0].version = opset
+    rounded = np.clip(np.rint(x.astype(np.float64) / 0.25), -128, 127) * 0.25
+    # Multiples of a quarter are exact in float32 too.
+    np.testing.assert_array_equal(
+        evaluate(model, {"x": x}).outputs[0], pool(rounded, (2, 2), (1, 1), ceil=False)
+    )
+
+
+def test_loop_without_a_condition_runs_as_often_as_its_trip_count():
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["still"]),
+            helper.make_node("Add", ["a_in", "a_in"], ["a_out"]),
+        ],
+        "body",
+        [
+            tensor_info("count", element_type=TensorProto.INT64),
+            tensor_info("going", element_type=TensorProto.BOOL),
+            tensor_info("a_in", *INPUT_SHAPE),
+        ],
+        [tensor_info("still", element_type=TensorProto.BOOL), tensor_info("a_out", *INPUT_SHAPE)],
+    )
+    trips = numpy_helper.from_array(np.array(3, np.int64), "trips")
+    node = helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)
+    x = input_array(*INPUT_SHAPE)
+    np.testing.assert_array_equal(
+        evaluate(make_model([node], [trips]), {"x": x}).outputs[0], 8 * x.astype(np.float64)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from onnx import helper, numpy_helper
 
 from convswap import _native
 from convswap.device import Device
+from convswap.model_file import model_from_proto
 from convswap.sessions import DEFAULT, BoundRun, make_session
 from convswap.swap import DEFAULT_PRECISION, DOMAIN
+from convswap.value_types import ValueTypes
 
 _OWN_ATTRIBUTES = ("algorithm", "precision")
 
@@ -122,16 +124,20 @@ def conv_layers(swapped: onnx.ModelProto) -> tuple[ConvLayer, ...]:
             for attribute in node.attribute:
                 if attribute.name == "value":
                     tensors[node.output[0]] = _named(attribute.t, node.output[0])
+    convs = [node for node in swapped.graph.node if node.domain == DOMAIN and node.op_type == "Conv"]
+    computed = {node.input[1] for node in convs} - tensors.keys()
+    inferred = _inferred_types(swapped, computed)
     return tuple(
         ConvLayer(
             node=node,
             constants={name: tensors[name] for name in node.input if name in tensors},
             opsets=tuple(swapped.opset_import),
             ir_version=swapped.ir_version,
-            element_type=_element_type(node, tensors),
+            element_type=tensors[node.input[1]].data_type
+            if node.input[1] in tensors
+            else inferred[node.input[1]],
         )
-        for node in swapped.graph.node
-        if node.domain == DOMAIN and node.op_type == "Conv"
+        for node in convs
     )
 
 
@@ -147,6 +153,11 @@ def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
         for node in function.node:
             _make_node_plain(node)
     return copy
+
+
+def count_swapped(model: onnx.ModelProto) -> int:
+    """Return how many convswap Convs `model` has, in subgraphs and functions too."""
+    return sum(_count_swapped(nodes) for nodes in (model.graph.node, *(f.node for f in model.functions)))
 
 
 class Capture:
@@ -200,9 +211,38 @@ def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
     return copy
 
 
-def _element_type(node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto]) -> int:
-    weights = tensors.get(node.input[1])
-    return weights.data_type if weights is not None else onnx.TensorProto.FLOAT
+def _inferred_types(swapped: onnx.ModelProto, names: Collection[str]) -> dict[str, int]:
+    """Return the element types of the values called `names`, of a Conv's weights that the model computes.
+
+    `swap` swaps no Conv whose type is unknown; one that another program wrote is float32 then.
+    """
+    if not names:
+        return {}
+    # Nothing can be inferred through our op, so that the model is taken with ONNX's.
+    model = model_from_proto(plain_model(swapped))
+    types = ValueTypes(model)
+    found = dict.fromkeys(names, int(onnx.TensorProto.FLOAT))
+    for node in model.graph:
+        if node.op_type != "Conv" or len(node.inputs) < 2 or node.inputs[1] is None:
+            continue
+        name = str(node.inputs[1].name)
+        if name in found:
+            values = [node.inputs[1], *node.inputs, *node.outputs]
+            known = types.element_type(value for value in values if value is not None)
+            found[name] = found[name] if known is None else int(known)
+    return found
+
+
+def _count_swapped(nodes: Iterable[onnx.NodeProto]) -> int:
+    return sum(
+        (node.domain == DOMAIN and node.op_type == "Conv")
+        + sum(
+            _count_swapped(graph.node)
+            for attribute in node.attribute
+            for graph in (attribute.g, *attribute.graphs)
+        )
+        for node in nodes
+    )
 
 
 def _make_graph_plain(graph: onnx.GraphProto) -> None:

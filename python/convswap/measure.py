@@ -22,6 +22,8 @@ RUNS = 20
 SHORT_RUN_SECONDS = 100e-6
 BURST_SECONDS = 2e-3
 BURST_RUNS = (10, 500)
+# What all bursts of all sides may take together, where a short run's burst would be a long one's minutes.
+BURST_BUDGET_SECONDS = 3.0
 # 20 runs of a side that takes longer than this would keep a user waiting for minutes.
 SLOW_RUN_SECONDS = 4.0
 SLOW_BUDGET_SECONDS = 40.0
@@ -60,14 +62,15 @@ def measure(
 ) -> list[Times]:
     """Time `sides`, alternating; return their times in the same order.
 
-    `bursts` allows bursts for short runs: for devices whose work the host starts without waiting for it.
+    `bursts` allows bursts for short runs: for devices whose work the host starts without waiting for it. They
+    are shorter where the other sides are so slow that all would take more than `BURST_BUDGET_SECONDS`.
     A side slower than `SLOW_RUN_SECONDS` gets fewer runs, never below 3; `Times.runs` says how many.
     `clock` returns seconds.
     """
     first = [_elapsed(side.once, clock) for side in sides]
     slow = max(first) > SLOW_RUN_SECONDS
     warm = [min(times) for times in _alternate([side.once for side in sides], 1 if slow else WARM_UPS, clock)]
-    burst = _burst_length(min(warm)) if bursts else 1
+    burst = _burst_length(warm) if bursts else 1
     runs = _timed_runs(max(warm))
     if burst > 1:
         samples = _alternate([_burst_of(side, burst) for side in sides], runs, clock)
@@ -96,11 +99,15 @@ def _burst_of(side: Runner, runs: int) -> Callable[[], None]:
     return lambda: side.burst(runs)
 
 
-def _burst_length(seconds: float) -> int:
-    if seconds >= SHORT_RUN_SECONDS:
+def _burst_length(warm: Sequence[float]) -> int:
+    """Return how many runs make a burst, given the seconds that a run of each side takes."""
+    shortest = min(warm)
+    if shortest >= SHORT_RUN_SECONDS:
         return 1
     fewest, most = BURST_RUNS
-    return min(max(math.ceil(BURST_SECONDS / max(seconds, 1e-9)), fewest), most)
+    wanted = min(max(math.ceil(BURST_SECONDS / max(shortest, 1e-9)), fewest), most)
+    affordable = int(BURST_BUDGET_SECONDS / (RUNS * max(sum(warm), 1e-9)))
+    return max(1, min(wanted, affordable))
 
 
 def _timed_runs(seconds: float) -> int:

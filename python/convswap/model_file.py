@@ -68,6 +68,8 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     try:
         _check_external_data(model, file)
         _read_what_cannot_be_written_back(model)
+    except OSError as error:
+        raise ConvswapError(f"cannot read the external data of '{file}': {root_cause(error)}") from error
     except _UNSOUND as error:
         raise ConvswapError(f"'{file}' is not a valid ONNX model: {root_cause(error)}") from error
     return model
@@ -172,7 +174,7 @@ def root_cause(error: BaseException) -> str:
     while (earlier := _earlier(error)) is not None:
         error = earlier
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.strerror}: '{error.filename}'"
+        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename!r}"
     text = f"there is no {error}" if isinstance(error, KeyError) else str(error)
     lines = text.strip().splitlines()
     if not lines:
@@ -215,9 +217,6 @@ def _weights_moved_to(data: Path, model: ir.Model) -> Iterator[None]:
         for value in graph.initializers.values()
         if value.const_value is not None and _belongs_in_data_file(value.const_value)
     }
-    for tensor in moved.values():
-        # Compares the data with the shape, which writing them does not.
-        tensor.numpy()
     # Large tensors begin on a page, where every version of ONNX Runtime can map them.
     there = ir.external_data.convert_tensors_to_external(
         list(moved.values()), data.parent, data.name, alignment=4096
@@ -246,8 +245,8 @@ def _fault(model: ir.Model) -> str | None:
     for tensor in _initializers(model):
         if tensor.dtype == ir.DataType.UNDEFINED or tensor.nbytes < 0:
             return f"tensor {tensor.name!r} has no element type, or a negative size"
-        if isinstance(tensor, ir.TensorProtoTensor) and tensor.raw.HasField("raw_data"):
-            held = len(tensor.raw.raw_data)
+        if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype != ir.DataType.STRING:
+            held = _bytes_in(tensor.raw, tensor.dtype)
             if held != tensor.nbytes:
                 return f"tensor {tensor.name!r} takes {tensor.nbytes} bytes, and {held} are there"
     functions = [function.graph for function in model.functions.values()]
@@ -266,6 +265,19 @@ def _fault(model: ir.Model) -> str | None:
             if not _is_defined(value):
                 return f"nothing produces its output {value.name!r}"
     return None
+
+
+def _bytes_in(proto: onnx.TensorProto, element_type: ir.DataType) -> int:
+    """Return how many bytes of elements `proto` holds, in whichever field they are."""
+    if proto.HasField("raw_data"):
+        return len(proto.raw_data)
+    # Complex elements take two entries; those of 2 and 4 bits share entries of a byte, those of 6 do not.
+    entry_bits = max(8, element_type.bitwidth) if element_type.bitwidth != 6 else 6
+    return (
+        4 * len(proto.float_data)
+        + 8 * (len(proto.double_data) + len(proto.int64_data))
+        + -(-entry_bits * (len(proto.int32_data) + len(proto.uint64_data)) // 8)
+    )
 
 
 def _is_defined(value: ir.Value) -> bool:

@@ -14,7 +14,7 @@ from convswap.device import Device
 from convswap.errors import ConvswapError, unknown_name
 from convswap.export import export_network
 from convswap.feeds import ImageSource, Input, RandomSource, Source, declared_inputs, fixed_batch
-from convswap.layers import plain_model
+from convswap.layers import count_swapped, plain_model
 from convswap.model_file import load_model
 from convswap.models.networks import NETWORKS
 
@@ -28,22 +28,27 @@ _DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with its weights in memory and its Convs as ONNX has them, and the name of its data.
+    """A model with its weights in memory, and the name of its data.
 
+    `model` is as given, for our side; `plain` has every Conv as ONNX has it, for the default side, and is the
+    same object where `swapped_before`, the number of Convs that were swapped in `model` already, is 0.
     `missing` names the data set that the model was made for, where it would have to be downloaded first.
     """
 
     title: str
     model: onnx.ModelProto
+    plain: onnx.ModelProto
     dataset: str
     missing: str | None = None
+    swapped_before: int = 0
 
 
 def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | None) -> Subject:
     """Return the model called or stored as `model`, and `data` or what suits it.
 
     A network's name has it exported; anything else is the path of an ONNX file. Convs that were swapped
-    before are turned back, so that the default side can run them.
+    before stay so in `Subject.model`, and are turned back in `Subject.plain`, so that the default side can
+    run them.
 
     Raises:
         ConvswapError: there is no such network or file, or no such data set.
@@ -54,7 +59,8 @@ def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | No
         return _file_subject(model.graph.name or "the model", model, data)
     if isinstance(model, str) and model in NETWORKS:
         labelled = data if data in _DEFAULT_IMAGES else _best_available()
-        return Subject(model, export_network(model, data=labelled), data or labelled)
+        network = export_network(model, data=labelled)
+        return Subject(model, network, network, data or labelled)
     path = Path(model)
     if not path.exists() and path.suffix == "" and path.name == str(model):
         raise unknown_name("network", str(model), NETWORKS)
@@ -82,7 +88,8 @@ def source_of(subject: Subject, images: int | None, batch: int | None, device: D
         )
     if subject.dataset == RANDOM:
         samples = fixed or batch or 1
-        return RandomSource(inputs, images or samples, min(samples, images or samples))
+        count = images or samples
+        return RandomSource(inputs, count, fixed or min(samples, count))
     if not _takes_images(inputs):
         listed = ", ".join(str(given) for given in inputs)
         raise ConvswapError(
@@ -106,15 +113,19 @@ def _best_available() -> str:
 
 def _file_subject(title: str, model: onnx.ModelProto, data: str | None) -> Subject:
     """Return the subject with `data`, or the data set that the model's properties name, where it fits."""
-    plain = plain_model(model)
-    if data is not None:
-        return Subject(title, plain, data)
+    before = count_swapped(model)
+    dataset, missing = (data, None) if data is not None else _suiting_data(model)
+    return Subject(title, model, plain_model(model) if before else model, dataset, missing, before)
+
+
+def _suiting_data(model: onnx.ModelProto) -> tuple[str, str | None]:
+    """Return the data set for `model`, and the one it was made for where that would have to be downloaded."""
     named = {entry.key: entry.value for entry in model.metadata_props}.get("convswap.dataset")
     if named not in _DEFAULT_IMAGES or not _takes_images(declared_inputs(model)):
-        return Subject(title, plain, RANDOM)
+        return RANDOM, None
     if not datasets.available(named):
-        return Subject(title, plain, RANDOM, missing=named)
-    return Subject(title, plain, named)
+        return RANDOM, named
+    return named, None
 
 
 def _takes_images(inputs: tuple[Input, ...]) -> bool:

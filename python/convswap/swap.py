@@ -220,10 +220,14 @@ def _node_names(model: ir.Model) -> dict[ir.Node, str]:
     for node in _nodes(model):
         name = node.name
         if not name:
-            output = node.outputs[0].name if node.outputs else ""
-            name = taken.take(f"{node.op_type}_{output}")
+            name = taken.take(_name_from_output(node))
         names[node] = name
     return names
+
+
+def _name_from_output(node: ir.Node) -> str:
+    output = node.outputs[0].name if node.outputs else ""
+    return f"{node.op_type}_{output}"
 
 
 def _why_left(node: ir.Node, label: str, wanted: re.Pattern[str], types: ValueTypes) -> str | None:
@@ -235,6 +239,8 @@ def _why_left(node: ir.Node, label: str, wanted: re.Pattern[str], types: ValueTy
         return f"its name does not match {wanted.pattern!r}"
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
         return "it has no weight: a valid Conv has the inputs X, W and, optionally, B"
+    if not node.outputs:
+        return "it has no output"
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         return "its attributes refer to those of a function"
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
@@ -279,7 +285,7 @@ def _left_in_functions(model: ir.Model, reasons: Reasons) -> Iterator[Left]:
     for identifier, function in model.functions.items():
         for node in function.all_nodes():
             if _is_convolution(node, model):
-                label = node.name or f"{node.op_type}_{node.outputs[0].name}"
+                label = node.name or _name_from_output(node)
                 reason = (
                     _why_other_op(node) or f"it is inside function {function.name!r}: {reasons[identifier]}"
                 )

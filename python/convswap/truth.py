@@ -17,7 +17,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
+from onnx.reference.op_run import OpRun, RuntimeContextError
 
 from convswap.errors import ConvswapError
 from convswap.truth_ops import OPERATORS
@@ -160,7 +160,10 @@ def _evaluator_class(in_float32: set[str]) -> type[ReferenceEvaluator]:
                 return self._by_the_cpu_provider(node)
             try:
                 return super()._load_impl(node, *arguments)
-            except NotImplementedError:
+            except RuntimeContextError:
+                # Not a lack: the evaluator asks again, with the types of the inputs.
+                raise
+            except RuntimeError:  # NotImplementedError too, which is one.
                 return self._by_the_cpu_provider(node)
 
         def _by_the_cpu_provider(self, node: onnx.NodeProto) -> type[OpRun]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_loop
 
 from convswap import _native
 
@@ -121,8 +122,9 @@ class MaxPool(OpRun):
 
     def _run(self, x: np.ndarray, storage_order: int = 0, **attributes: Any) -> tuple:
         windows = _Windows(x.shape[2:], attributes)
-        padded = windows.pad(x, -np.inf)
-        largest = np.full((*x.shape[:2], *windows.output), -np.inf)
+        lowest = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
+        padded = windows.pad(x, lowest)
+        largest = np.full((*x.shape[:2], *windows.output), lowest, dtype=x.dtype)
         if len(self.output) == 1:
             for part in windows.slices():
                 np.maximum(largest, padded[part], out=largest)
@@ -154,6 +156,15 @@ class AveragePool(OpRun):
         return (total / sum(counted[part] for part in windows.slices()),)
 
 
+class Loop(op_loop.Loop):
+    """The evaluator's Loop, which takes an absent condition for a false one; ONNX takes it for a true one."""
+
+    op_domain = ""
+
+    def _run(self, M: Any, cond: Any, *args: Any, **options: Any) -> tuple:
+        return super()._run(M, np.array(True) if cond is None else cond, *args, **options)
+
+
 OPERATORS: tuple[type[OpRun], ...] = (
     Conv,
     BatchNormalization,
@@ -164,6 +175,7 @@ OPERATORS: tuple[type[OpRun], ...] = (
     GlobalMaxPool,
     MaxPool,
     AveragePool,
+    Loop,
 )
 
 
