@@ -23,13 +23,17 @@ def check_writable(path: str | os.PathLike[str] | None, *others: str | os.PathLi
         raise ConvswapError(f"cannot write '{target}': it is a folder; name a file")
     if not target.parent.is_dir():
         raise ConvswapError(f"cannot write '{target}': there is no folder '{target.parent}'; make it first")
-    for other in map(Path, filter(None, others)):
-        if target.absolute() == other.absolute() or (
-            target.exists() and other.exists() and target.samefile(other)
-        ):
+    for other in others:
+        if other is not None and _is_same_file(target, Path(other)):
             raise ConvswapError(f"cannot write '{target}': it is also '{other}'; choose another name")
     if not os.access(target.parent, os.W_OK):
         raise ConvswapError(f"cannot write '{target}': the folder '{target.parent}' is not writable")
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return one.absolute() == other.absolute()
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
