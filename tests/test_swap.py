@@ -213,6 +213,32 @@ def test_function_that_returns_its_input_leaves_the_graph_inputs_name_alone():
     onnx.checker.check_model(proto, full_check=False)
 
 
+@pytest.mark.parametrize("outputs", [["c"], ["c", ""], ["c", "same", ""], ["", "same"]])
+def test_calls_may_leave_out_outputs_of_a_function(outputs, tmp_path):
+    original = models.function_that_returns_its_input()
+    call, add = original.graph.node
+    add.input[:] = [next(name for name in outputs if name)] * 2
+    # The truth comes from the whole call; both are the same model to ONNX.
+    (expected,) = ReferenceEvaluator(original).run(None, {"x": models.input_array()})
+    call.output[:] = outputs
+    result = swap(original, precision="ieee")
+    assert result.swapped == ("conv",) and result.left == ()
+    onnx.checker.check_model(result.to_proto())
+    result.save(tmp_path / "swapped.onnx")
+    actual = run_with_library(tmp_path / "swapped.onnx", {"x": models.input_array()})
+    # Sums of 27 float32 products in another order.
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def test_call_with_more_outputs_than_its_function_has_is_left_with_the_reason():
+    original = models.function_that_returns_its_input()
+    original.graph.node[0].output.append("more")
+    original.graph.node[1].input[1] = "more"
+    with pytest.raises(ConvswapError, match="it cannot be inlined: Cannot remove output") as error:
+        swap(original)
+    assert_one_line(error)
+
+
 def test_function_of_another_opset_is_inlined_where_its_ops_mean_the_same():
     # Relu is the same in opsets 18 and 20, and Conv from 11 to 21.
     result = swap(models.conv_in_nested_functions(opset=18))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import onnx
 import onnx_ir as ir
@@ -41,6 +41,7 @@ def inline_functions_with(model: ir.Model, is_wanted: NodeTest) -> tuple[ir.Mode
         _refuse_too_many_names(inlined, count_copies(inlined, wanted))
         for identifier in wanted:
             _give_outputs_values_of_their_own(inlined.functions[identifier])
+        _complete_outputs_of_calls(inlined, wanted)
         _avoid_names_of_graphs(inlined, wanted)
         InlinePass(criteria=lambda function: function.identifier() in wanted)(inlined)
     except (ValueError, RuntimeError, KeyError, AssertionError, ir.passes.InvariantError) as error:
@@ -150,6 +151,22 @@ def _give_outputs_values_of_their_own(function: ir.Function) -> None:
             function.append(identity)
             function.outputs[index] = identity.outputs[0]
         seen.add(output)
+
+
+def _complete_outputs_of_calls(model: ir.Model, functions: Collection[ir.OperatorIdentifier]) -> None:
+    """Name the outputs that calls leave out: the inliner wants them all, and goes by their names."""
+    bodies = [model.graph, *(function.graph for function in model.functions.values())]
+    inner = [graph for function in model.functions.values() for graph in function.subgraphs()]
+    graphs = [*model.graphs(), *bodies[1:], *inner]
+    taken = UniqueNames(value.name for graph in graphs for value in values_of(graph))
+    for body in bodies:
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            if node.op_identifier() in functions:
+                function = model.functions[node.op_identifier()]
+                node.resize_outputs(len(function.outputs))
+                for output, own in zip(node.outputs, function.outputs, strict=True):
+                    if not output.name:
+                        output.name = taken.take(f"{function.name}/{own.name}")
 
 
 def _avoid_names_of_graphs(model: ir.Model, functions: Iterable[ir.OperatorIdentifier]) -> None:
