@@ -1,9 +1,18 @@
-"""What all tests share: tests marked `gpu` are skipped, with the reason, where they cannot run."""
+"""What all tests share: the devices, and why tests marked `gpu` or `large` are skipped."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from pathlib import Path
+
 import pytest
 from convswap import _native
+from cuda_driver import free_bytes
+
+# What a test marked `large` may take: two tensors of 2^31 float32 and one of 2^32, with room to build them.
+LARGE_HOST_BYTES = 48 << 30
+LARGE_CARD_BYTES = 60 * 10**9
 
 
 def why_no_gpu() -> str:
@@ -15,9 +24,61 @@ def why_no_gpu() -> str:
     return ""
 
 
+def why_not_large(needs_card: bool) -> str:
+    """Return why tests with more than 2^31 elements cannot run here; "" where they can."""
+    host = free_host_bytes()
+    if host < LARGE_HOST_BYTES:
+        return f"it needs {LARGE_HOST_BYTES >> 30} GiB of free host memory, and {host >> 30} GiB are free"
+    if needs_card and (card := free_bytes()) < LARGE_CARD_BYTES:
+        return f"it needs {LARGE_CARD_BYTES // 10**9} GB of free card memory, and {card // 10**9} GB are free"
+    return ""
+
+
+def free_host_bytes() -> int:
+    """Return how much memory this process may still take: what is free, within the container's limit."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
+        limit = int((group / "memory.max").read_text())
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        # Cached file contents give way.
+        used = int((group / "memory.current").read_text()) - int(statistics["inactive_file"])
+        free = min(free, limit - used)
+    return free
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_no_gpu()
     if reason:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Asked before each test, because what is free changes.
+    if item.get_closest_marker("large"):
+        reason = why_not_large(needs_card=item.get_closest_marker("gpu") is not None)
+        if reason:
+            pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def cuda() -> str:
+    """Return "cuda", its libraries loaded; skips where ONNX Runtime has no such provider."""
+    # Imported here, because a few tests need none.
+    import onnxruntime
+
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no CUDA provider: install onnxruntime-gpu")
+    if hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()):
+            onnxruntime.preload_dlls()
+    return "cuda"
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Return "cpu", then "cuda"."""
+    return request.getfixturevalue("cuda") if request.param == "cuda" else "cpu"

@@ -71,6 +71,14 @@ CASES = tuple(
             ),
             ((1, 2, 10), (2, 2, 4), False, {"auto_pad": "SAME_UPPER"}),
             ((1, 2, 10), (2, 2, 4), True, {"auto_pad": "SAME_LOWER", "strides": [3]}),
+            # Padding at one end alone.
+            ((1, 1, 4), (1, 1, 3), False, {"pads": [1, 0]}),
+            ((2, 2, 4), (3, 2, 3), True, {"pads": [0, 2]}),
+            # Single taps that a stride leads into the padding and over it; their dilation has no effect.
+            ((2, 2, 9), (1, 2, 1), True, {"pads": [1, 1], "strides": [3], "dilations": [2]}),
+            ((3, 1, 8), (2, 1, 2), False, {"pads": [2, 2], "strides": [2], "dilations": [2]}),
+            ((2, 3, 11), (4, 3, 3), True, {"auto_pad": "VALID", "strides": [2], "dilations": [3]}),
+            ((2, 4, 7), (6, 2, 1), True, {"group": 2}),
             # 2-D.
             ((2, 3, 9, 8), (4, 3, 3, 3)),
             ((2, 3, 9, 8), (4, 3, 3, 3), True),
@@ -89,6 +97,15 @@ CASES = tuple(
             ((1, 2, 9, 8), (3, 2, 3, 2), False, {"auto_pad": "SAME_LOWER", "dilations": [2, 3]}),
             ((1, 2, 9, 8), (3, 2, 3, 3), False, {"auto_pad": "VALID", "strides": [2, 1]}),
             ((1, 2, 9, 8), (3, 2, 3, 3), False, {"auto_pad": "NOTSET", "pads": [1, 0, 0, 1]}),
+            # Strides that divide the image or do not, and strides beyond the filter, which need no padding.
+            ((1, 1, 5, 5), (1, 1, 3, 3), False, {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+            ((1, 1, 6, 6), (1, 1, 3, 3), True, {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+            ((1, 2, 7, 8), (3, 2, 1, 2), True, {"auto_pad": "SAME_UPPER", "strides": [3, 5]}),
+            ((1, 2, 7, 8), (3, 2, 2, 1), False, {"auto_pad": "SAME_LOWER", "strides": [5, 3]}),
+            ((1, 2, 6, 6), (1, 2, 4, 4), True, {"pads": [1, 2, 3, 1], "strides": [2, 3]}),
+            # A pixel, as the image and the filter, and as the image alone.
+            ((1, 1, 1, 1), (1, 1, 1, 1), True),
+            ((2, 1, 1, 1), (2, 1, 3, 3), False, {"pads": [1, 1, 1, 2], "strides": [3, 1]}),
             # Padding beyond the filter: whole outputs see zeros alone.
             ((1, 1, 3, 3), (2, 1, 2, 2), True, {"pads": [4, 5, 6, 3]}),
             # The filter is as large as the image, or larger and padded.
@@ -101,6 +118,11 @@ CASES = tuple(
             ((2, 6, 9, 8), (6, 1, 3, 3), False, {"group": 6}),
             ((2, 5, 9, 8), (15, 1, 3, 3), True, {"group": 5, "pads": [1, 1, 1, 1]}),
             ((1, 12, 7, 8), (18, 4, 3, 3), True, {"group": 3}),
+            ((1, 15, 2, 2), (15, 1, 2, 2), True, {"group": 15}),
+            ((3, 15, 6, 7), (15, 1, 3, 3), True, {"group": 15, "auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+            ((1, 6, 7, 8), (6, 1, 3, 2), True, {"group": 6, "dilations": [2, 3], "pads": [2, 1, 2, 2]}),
+            ((1, 2, 3, 3), (4, 1, 1, 1), True, {"group": 2}),
+            ((2, 6, 5, 4), (9, 2, 1, 1), True, {"group": 3, "strides": [2, 1]}),
             ((1, 13, 7, 8), (7, 13, 3, 3)),
             ((1, 1, 7, 70), (13, 1, 3, 3)),
             ((1, 40, 5, 5), (4, 40, 3, 3), True),
@@ -120,6 +142,35 @@ CASES = tuple(
             ),
             ((1, 2, 5, 6, 7), (3, 2, 2, 3, 4), True, {"auto_pad": "SAME_UPPER", "strides": [2, 1, 3]}),
             ((1, 2, 5, 6, 7), (3, 2, 2, 3, 4), False, {"auto_pad": "SAME_LOWER"}),
+            ((1, 1, 4, 4, 4), (1, 1, 1, 1, 1), False, {"pads": [2] * 6, "strides": [2, 2, 2]}),
+            (
+                (2, 1, 4, 4, 4),
+                (2, 1, 2, 2, 2),
+                True,
+                {"pads": [2] * 6, "strides": [2, 2, 2], "dilations": [2, 2, 2]},
+            ),
+            ((1, 4, 3, 4, 5), (6, 2, 1, 1, 1), True, {"group": 2}),
+            ((1, 3, 4, 5, 6), (6, 1, 2, 3, 3), True, {"group": 3, "pads": [1, 1, 0, 0, 1, 2]}),
+        ],
+    )
+)
+
+# An extent of 0: no images, no filters, no channels, no rows. Where there are outputs, they are the bias.
+EMPTY_CASES = tuple(
+    itertools.starmap(
+        ConvCase,
+        [
+            ((0, 2, 4, 4), (2, 2, 1, 1)),
+            ((0, 3, 9, 8), (4, 3, 3, 3), True, {"pads": [1, 1, 1, 1]}),
+            ((0, 1, 5), (1, 1, 2)),
+            ((0, 4, 3, 4, 5), (6, 2, 2, 2, 2), True, {"group": 2}),
+            ((2, 3, 9, 8), (0, 3, 3, 3), True),
+            ((2, 2, 5), (0, 2, 1)),
+            ((2, 0, 5), (3, 0, 1)),
+            ((2, 0, 9, 8), (4, 0, 3, 3), True, {"strides": [2, 1]}),
+            ((2, 0, 4, 5, 6), (4, 0, 2, 2, 2), True, {"group": 2}),
+            ((1, 2, 0, 5), (3, 2, 1, 1), True, {"pads": [1, 0, 1, 0]}),
+            ((2, 1, 0), (2, 1, 2), True, {"pads": [2, 1]}),
         ],
     )
 )
@@ -242,8 +293,9 @@ def convolve(
     strides = list(attributes.get("strides", ())) or [1] * rank
     dilations = list(attributes.get("dilations", ())) or [1] * rank
     padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *zip(begin, end, strict=True)])
-    channels, filters = x.shape[1] // group, w.shape[0] // group
-    y = np.zeros(shape)
+    images = padded.reshape(len(x), group, w.shape[1], *padded.shape[2:])
+    filters = w.astype(np.float64).reshape(group, w.shape[0] // group, *w.shape[1:])
+    y = np.zeros((len(x), *filters.shape[:2], *shape[2:]))
     for tap in np.ndindex(*w.shape[2:]):
         seen = tuple(
             slice(
@@ -251,11 +303,8 @@ def convolve(
             )
             for i in range(rank)
         )
-        weights = w[(slice(None), slice(None), *tap)].astype(np.float64)
-        for g in range(group):
-            rows = slice(g * filters, (g + 1) * filters)
-            pixels = padded[(slice(None), slice(g * channels, (g + 1) * channels), *seen)]
-            y[:, rows] += np.einsum("kc,nc...->nk...", weights[rows], pixels)
+        y += np.einsum("gkc,ngc...->ngk...", filters[(..., *tap)], images[(..., *seen)])
+    y = y.reshape(shape)
     return y if b is None else y + b.astype(np.float64).reshape(-1, *[1] * rank)
 
 

@@ -6,17 +6,14 @@ provider.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conv_cases import CASES, ConvCase, assert_within_rounding, case_id, sum_of_sizes
+from conv_cases import CASES, ConvCase, assert_within_rounding, case_id
 from convswap import _native
 from convswap.library import register
 from onnx import TensorProto, helper, numpy_helper
@@ -28,23 +25,6 @@ ROUNDING = {"cpu": (2.0**-24, 0.0), "cuda": (2.0**-22, 2.0**-11)}
 
 CASE = ConvCase((2, 3, 9, 8), (4, 3, 3, 3), True, {"pads": [1, 0, 2, 1]})
 X, W, B = CASE.arrays()
-
-
-@pytest.fixture(scope="session")
-def cuda() -> str:
-    """Return "cuda", its libraries loaded; skips where ONNX Runtime has no such provider."""
-    if PROVIDERS["cuda"] not in onnxruntime.get_available_providers():
-        pytest.skip("this onnxruntime has no CUDA provider: install onnxruntime-gpu")
-    if hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.redirect_stdout(io.StringIO()):
-            onnxruntime.preload_dlls()
-    return "cuda"
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request) -> str:
-    """Return "cpu", then "cuda"."""
-    return request.getfixturevalue("cuda") if request.param == "cuda" else "cpu"
 
 
 def conv_model(
@@ -157,37 +137,6 @@ def test_op_agrees_with_the_conv_of_onnx_runtime(case):
     ours = run(make_session(case_model(case)), x)
     # Two float32 sums of the same terms, in different orders.
     assert np.all(np.abs(ours - theirs) <= 2.02 * (case.terms + 2) * 2.0**-24 * case.magnitude)
-
-
-def onnx_conv_models() -> list[Path]:
-    folder = Path(onnx.__file__).parent / "backend/test/data/pytorch-converted"
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.name.startswith("test_Conv") and "Transpose" not in path.name
-    )
-
-
-@pytest.mark.parametrize("folder", onnx_conv_models(), ids=lambda folder: folder.name)
-def test_override_computes_the_conv_models_that_onnx_ships(folder, device):
-    def tensor(name: str) -> np.ndarray:
-        return numpy_helper.to_array(onnx.load_tensor(folder / "test_data_set_0" / name))
-
-    graph = onnx.load(folder / "model.onnx").graph
-    attributes = {
-        attribute.name: helper.get_attribute_value(attribute) for attribute in graph.node[0].attribute
-    }
-    constants = {constant.name: numpy_helper.to_array(constant) for constant in graph.initializer}
-    x, expected = tensor("input_0.pb"), tensor("output_0.pb")
-    _, w, *b = [constants.get(name) for name in graph.node[0].input]
-    session = make_session(str(folder / "model.onnx"), device, override=True)
-    y = session.run(None, {graph.node[0].input[0]: x})[0]
-    # Ours is rounded as the device does, what ONNX ships in float32.
-    unit, operand = ROUNDING[device]
-    terms = w[0].size + 3
-    bound = (2.02 * operand + terms * (unit + 2.0**-24)) * sum_of_sizes(x, w, *b, **attributes)
-    assert y.shape == expected.shape
-    assert np.all(np.abs(y - expected) <= bound)
 
 
 def test_weights_and_bias_need_not_be_constant(device):

@@ -2,8 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
+#include <mutex>
 #include <stdexcept>
-#include <vector>
 
 #include "cuda/primitives/check.h"
 
@@ -44,16 +45,17 @@ int cuda_device_count() {
 }
 
 const Device& cuda_device(int index) {
-  static const std::vector<Device> devices = [] {
-    std::vector<Device> read;
-    for (int i = 0; i < cuda_device_count(); ++i) read.push_back(read_device(i));
-    return read;
-  }();
-  if (index < 0 || index >= static_cast<int>(devices.size())) {
+  // One at a time and only when asked for: a card that cannot be read must not spoil the others.
+  static std::mutex mutex;
+  static std::map<int, Device> devices;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (const auto found = devices.find(index); found != devices.end()) return found->second;
+  const int count = cuda_device_count();
+  if (index < 0 || index >= count) {
     throw std::runtime_error("CUDA device " + std::to_string(index) + " is not there: this process sees " +
-                             std::to_string(devices.size()));
+                             std::to_string(count));
   }
-  return devices[index];
+  return devices.emplace(index, read_device(index)).first->second;
 }
 
 }  // namespace convswap

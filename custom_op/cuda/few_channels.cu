@@ -149,7 +149,9 @@ class Launch {
       : tiling_(pass.tiling), kernel_(kernel_of(tiling_)), arguments_(arguments_of(problem, pass)) {
     allow_shared_memory(kernel_, device.shared_memory_per_block);
     const int resident = resident_blocks(kernel_, threads(), shared_bytes());
-    if (resident == 0) throw std::runtime_error("few_channels: a block does not fit on " + device.name);
+    if (resident == 0)
+      throw std::runtime_error("few_channels: a block does not fit on " + device.name +
+                               "; ask for another algorithm, such as naive");
     const int64_t tiles = int64_t{arguments_.image_tiles} * arguments_.bands * arguments_.column_tiles;
     const int64_t rows = problem.group * tiling_.filter_splits;
     const int64_t slots = int64_t{device.multiprocessors} * resident;

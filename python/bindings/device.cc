@@ -59,8 +59,11 @@ class DeviceArray {
     const std::string type = py::str(array.dtype());
     auto copy =
         std::make_unique<DeviceArray>(Shape(array.shape(), array.shape() + array.ndim()), type, device);
+    const DeviceGuard guard(device);
     CONVSWAP_CHECK_CUDA(
         cudaMemcpy(copy->pointer_, array.data(), static_cast<size_t>(copy->bytes()), cudaMemcpyHostToDevice));
+    // The call may return before the data have arrived, and other streams do not wait for the default one.
+    CONVSWAP_CHECK_CUDA(cudaStreamSynchronize(nullptr));
     return copy;
   }
 
@@ -68,6 +71,7 @@ class DeviceArray {
     // NumPy knows bfloat16 only once ml_dtypes, which onnx brings along, has been imported.
     if (type_ == ElementType::bfloat16) py::module_::import("ml_dtypes");
     py::array array(py::dtype(std::string(name_of(type_))), shape_);
+    const DeviceGuard guard(device_);
     CONVSWAP_CHECK_CUDA(
         cudaMemcpy(array.mutable_data(), pointer_, static_cast<size_t>(bytes()), cudaMemcpyDeviceToHost));
     return array;

@@ -1,0 +1,133 @@
+"""What tests ask of the CUDA driver itself: streams and the order of work on them, memory, the current card.
+
+The driver is there wherever there is a card, whatever CUDA libraries pip has installed. A stream of the
+driver is one of the CUDA runtime.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+NON_BLOCKING = 1
+NOT_READY = 600
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    driver = ctypes.CDLL("libcuda.so.1")
+    status = driver.cuInit(ctypes.c_uint(0))
+    assert status == 0, f"cuInit failed with error {status}"
+    return driver
+
+
+def _check(function: str, *arguments: object) -> None:
+    status = getattr(_driver(), function)(*arguments)
+    assert status == 0, f"{function} failed with error {status}"
+
+
+def _device(card: int) -> ctypes.c_int:
+    device = ctypes.c_int()
+    _check("cuDeviceGet", ctypes.byref(device), ctypes.c_int(card))
+    return device
+
+
+@cache
+def _context(card: int) -> ctypes.c_void_p:
+    """Return the context that the CUDA runtime uses on the card; it stays until the process ends."""
+    context = ctypes.c_void_p()
+    _check("cuDevicePrimaryCtxRetain", ctypes.byref(context), _device(card))
+    return context
+
+
+@contextmanager
+def on_card(card: int) -> Iterator[None]:
+    """Make the card current for this thread, and afterwards again the one that was."""
+    _check("cuCtxPushCurrent_v2", _context(card))
+    try:
+        yield
+    finally:
+        _check("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+def current_card() -> int | None:
+    """Return the card that is current for this thread; None where none is."""
+    context = ctypes.c_void_p()
+    _check("cuCtxGetCurrent", ctypes.byref(context))
+    if not context.value:
+        return None
+    card = ctypes.c_int()
+    _check("cuCtxGetDevice", ctypes.byref(card))
+    return card.value
+
+
+def is_in_use(card: int) -> bool:
+    """Return whether anything in this process has set up the card, which takes much of its memory."""
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    _check("cuDevicePrimaryCtxGetState", _device(card), ctypes.byref(flags), ctypes.byref(active))
+    return active.value != 0
+
+
+def free_bytes(card: int = 0) -> int:
+    """Return the free memory of the card."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    with on_card(card):
+        _check("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value
+
+
+def synchronize(card: int = 0) -> None:
+    """Wait for all that was asked of the card."""
+    with on_card(card):
+        _check("cuCtxSynchronize")
+
+
+class Stream:
+    """A stream that neither waits for the default stream nor is waited for by it."""
+
+    def __init__(self, card: int = 0) -> None:
+        self.card = card
+        self._handle = ctypes.c_void_p()
+        with on_card(card):
+            _check("cuStreamCreate", ctypes.byref(self._handle), ctypes.c_uint(NON_BLOCKING))
+
+    @property
+    def pointer(self) -> int:
+        assert self._handle.value
+        return self._handle.value
+
+    def sleep(self, seconds: float) -> None:
+        """Let what is asked of the stream from now on wait."""
+        # C's usleep takes its one argument where the driver passes the user's pointer. A function in Python
+        # would have to wait for the interpreter's lock.
+        usleep = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
+        microseconds = ctypes.c_void_p(round(seconds * 1e6))
+        with on_card(self.card):
+            _check("cuLaunchHostFunc", self._handle, usleep, microseconds)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        """Copy `size` bytes within the card's memory."""
+        with on_card(self.card):
+            _check(
+                "cuMemcpyDtoDAsync_v2",
+                ctypes.c_uint64(target),
+                ctypes.c_uint64(source),
+                ctypes.c_size_t(size),
+                self._handle,
+            )
+
+    def is_busy(self) -> bool:
+        with on_card(self.card):
+            status = _driver().cuStreamQuery(self._handle)
+        assert status in (0, NOT_READY), f"cuStreamQuery failed with error {status}"
+        return status == NOT_READY
+
+    def synchronize(self) -> None:
+        with on_card(self.card):
+            _check("cuStreamSynchronize", self._handle)
+
+    def close(self) -> None:
+        with on_card(self.card):
+            _check("cuStreamDestroy_v2", self._handle)
