@@ -23,18 +23,8 @@ constexpr int64_t kMostBlocks = 1 << 20;
 template <typename T, typename Sum>
 class NaivePlan final : public Plan {
  public:
-  NaivePlan(const ConvProblem& problem, const Device& device) : device_(device.index) {
-    arguments_.outputs = problem.output_elements();
-    arguments_.in_channels = problem.in_channels;
-    arguments_.out_channels = problem.out_channels;
-    arguments_.channels_per_group = problem.channels_per_group();
-    arguments_.filters_per_group = problem.filters_per_group();
-    std::copy(problem.input.begin(), problem.input.end(), arguments_.input);
-    std::copy(problem.filter.begin(), problem.filter.end(), arguments_.filter);
-    std::copy(problem.output.begin(), problem.output.end(), arguments_.output);
-    std::copy(problem.stride.begin(), problem.stride.end(), arguments_.stride);
-    std::copy(problem.dilation.begin(), problem.dilation.end(), arguments_.dilation);
-    std::copy(problem.pad_begin.begin(), problem.pad_begin.end(), arguments_.pad);
+  NaivePlan(const ConvProblem& problem, const Device& device)
+      : device_(device.index), arguments_(naive_arguments<T>(problem)) {
     blocks_ =
         static_cast<unsigned>(std::min<int64_t>(kMostBlocks, (arguments_.outputs + kThreads - 1) / kThreads));
   }
@@ -57,8 +47,8 @@ class NaivePlan final : public Plan {
 
  private:
   int device_;
+  NaiveArguments<T> arguments_;
   unsigned blocks_ = 0;
-  NaiveArguments<T> arguments_{};
 };
 
 class Naive final : public Algorithm {

@@ -2,17 +2,11 @@
 
 namespace convswap {
 
-// Starts a copy of kBytes (4 or 16, both sides aligned to it) from global to shared memory that passes the
-// registers by. Needs compute capability 8.0.
-template <int kBytes>
-__device__ inline void copy_async(float* shared, const float* global) {
-  static_assert(kBytes == 4 || kBytes == 16);
+// Starts a copy of 16 bytes, both sides aligned to them, from global to shared memory that passes the registers
+// by. Needs compute capability 8.0.
+__device__ inline void copy_async_16_bytes(void* shared, const void* global) {
   const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(global) : "memory");
-  }
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
 }
 
 // Closes the group of copies this thread has started since the last call.

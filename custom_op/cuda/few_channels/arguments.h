@@ -1,0 +1,77 @@
+#pragma once
+
+// What the kernel of few_channels is told.
+
+#include "cuda/few_channels/layout.h"
+#include "cuda/naive.cuh"
+#include "cuda/primitives/fast_divisor.cuh"
+
+namespace convswap::few_channels {
+
+template <typename Element>
+struct Arguments {
+  const Element* x;
+  const Element* w;
+  const Element* b;  // null without bias
+  Element* y;
+  // The problem as its definition takes it, for tiles with infinities or NaN.
+  NaiveArguments<Element> definition;
+
+  int batch, in_channels, out_channels;
+  // Neighbouring output rows are folded into one: each is a filter of its own, the filter shifted by
+  // `fold_stride` rows. What follows counts folded filters and rows; `log2_folds` says how many there are.
+  int log2_folds, fold_stride;
+  int folded_filters;  // of a group
+  int folded_filter_height, folded_rows;
+  int channels_per_group;    // in x
+  int first_channel;         // of this pass, within the group
+  int channels;              // of this pass
+  bool accumulates;          // onto the sums of the passes before it
+  long long input_elements;  // of x
+  int input_height, input_width, output_height, output_width;
+  int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
+  int pad_height, pad_width;
+
+  // The tile of a block: `tile_images` whole images, or a band of rows and
+  // columns of one or two. Its second half lies `half_images` images or
+  // `half_rows` rows further on, `half_offset` elements of y.
+  int tile_images, tile_rows;
+  int half_images, half_rows, half_offset;
+  int places_images, places_rows,
+      places_quads;                      // of a half: images, rows, quads per row
+  int bands, column_tiles, image_tiles;  // how many tiles cover the output's
+                                         // rows, columns and the batch
+  FastDivisor quads_per_row, quads_per_image;
+
+  // The copy of the tile's input as it comes: image, channel, and in tiles
+  // narrower than the image row. What lies side by side in x is copied at once,
+  // a run, into `run_elements` elements.
+  int raw_rows;     // of one channel, whether inside the image or not
+  int raw_columns;  // input columns that the tile covers, padding included
+  int runs, runs_per_plane, run_elements;
+  FastDivisor runs_per_plane_divisor, channels_divisor;
+
+  // The staged input: image of a half, plane, line, column, and at each column
+  // a bundle of pixels of the first half beside one of the second. A plane is
+  // `bundle_channels` channels, a line one row and column remainder; the other
+  // pixels of a bundle come from rows `row_step` further down.
+  int bundle_channels, bundle_rows, row_step;
+  int planes;  // per image
+  int phases;
+  int line_words, plane_words, part_words, raw_words, zero_words;
+  int lines;  // of all images of a half
+  FastDivisor columns, lines_per_plane, planes_divisor, phases_divisor;
+
+  int bundles;  // of filter rows
+  int steps;    // of kBundlesPerStep bundles
+  SharedOffsets shared;
+  int filter_blocks;  // of kFiltersPerTile * kTiles output channels, in one
+                      // block
+  int filter_splits;  // blocks of the grid that share the filters of a group
+  FastDivisor filter_block_divisor;
+  bool copies_16_bytes;  // x is aligned to them
+  int store_width;       // neighbouring outputs that always lie in one row and are
+                         // aligned in y: 1, 2 or 4
+};
+
+}  // namespace convswap::few_channels

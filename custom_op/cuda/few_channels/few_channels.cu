@@ -1,0 +1,320 @@
+// Implicit matrix multiplication on the tensor cores, for few input channels.
+//
+// With few channels a convolution reads little, writes much and multiplies little, so it should take as long
+// as its output takes to write. What stands in the way is everything around the multiplication: im2col
+// fetches each input from shared memory once per filter tap, computes an address for each fetch and moves the
+// result to where the tensor core wants it. Here pixels are the rows of the product, filters its columns, and
+// the depth runs over *bundles of two or four filter rows* (c, r), four bundles at a time, while the taps s
+// of a row follow each other in time:
+//
+//   once per tile:            staged[line, column] = the pixels of a bundle, of one half of the tile and of
+//   the
+//                             other, as float16 side by side: what the tensor core takes as one operand
+//   for each four bundles:    each thread loads the taps + 3 columns that four neighbouring pixels need
+//     for each tap s:         sums[pixel, k] += columns[pixel + s] * w[bundle, s, k]      (tensor core)
+//
+// A bundle is up to four channels, or rows of one channel further and further down, whichever fills the depth
+// best. The inner loop is loads and tensor-core instructions and nothing else: the operands lie in the
+// registers where the 16-byte loads have put them. Four neighbouring outputs end up in one thread, and go out
+// 16 bytes at a time where rows are aligned, else through shared memory. Columns of a strided convolution are
+// staged by their remainder, which makes each remainder a filter row of its own with unit stride.
+//
+// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does; formats.cuh
+// tells how, and what happens to values that float16 cannot hold together. float16 and bfloat16 data go in as
+// they are. Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
+//
+// Data flow: persistent blocks; the weights are converted and laid out once per block; the raw input of the
+// next tile is copied asynchronously while the tensor cores work on this one. No scratch memory.
+//
+// Limits: 1-D and 2-D; float16, bfloat16, and float32 in precision tf32; compute capability 8.0 or newer;
+// filters whose rows have at most 11 taps for each remainder of the stride; a smallest tile that fits into
+// shared memory. It stages all channels at once, which is what makes it an algorithm for few of them: where
+// they do not fit it takes several passes, each of which reads and writes the output again, and which only
+// float32 data allow.
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "cuda/few_channels/kernel.cuh"
+#include "cuda/few_channels/tiling.h"
+#include "cuda/primitives/launch.h"
+#include "plan/algorithm.h"
+
+namespace convswap {
+namespace few_channels {
+namespace {
+
+constexpr int64_t kMostGroups = 65535;  // rows of a grid
+constexpr int64_t kMostIndex = 1 << 30;
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <typename Format, int kBundle, int kTaps>
+const void* kernel_of(int tiles) {
+  switch (tiles) {
+    case 1:
+      return reinterpret_cast<const void*>(kernel<Format, kBundle, kTaps, 1>);
+    case 2:
+      return reinterpret_cast<const void*>(kernel<Format, kBundle, kTaps, 2>);
+    case 3:
+      if constexpr (kTaps <= 7) return reinterpret_cast<const void*>(kernel<Format, kBundle, kTaps, 3>);
+      break;
+  }
+  throw std::logic_error("few_channels: no kernel for " + std::to_string(tiles) + " tiles of filters");
+}
+
+template <typename Format, int kBundle>
+const void* kernel_of(const Tiling& tiling) {
+  switch (tiling.taps) {
+    case 1:
+      return kernel_of<Format, kBundle, 1>(tiling.tiles);
+    case 2:
+      return kernel_of<Format, kBundle, 2>(tiling.tiles);
+    case 3:
+      return kernel_of<Format, kBundle, 3>(tiling.tiles);
+    case 4:
+      return kernel_of<Format, kBundle, 4>(tiling.tiles);
+    case 5:
+      return kernel_of<Format, kBundle, 5>(tiling.tiles);
+    case 7:
+      return kernel_of<Format, kBundle, 7>(tiling.tiles);
+    default:
+      return kernel_of<Format, kBundle, kMostTaps>(tiling.tiles);
+  }
+}
+
+template <typename Element>
+Arguments<Element> arguments_of(const ConvProblem& problem, const Pass& pass) {
+  const Tiling& tiling = pass.tiling;
+  const ConvProblem folded = folded_problem(problem_with_channels(problem, pass.channels), tiling.folds);
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  Arguments<Element> to{};
+  to.batch = narrow(problem.batch);
+  to.in_channels = narrow(problem.in_channels);
+  to.out_channels = narrow(problem.out_channels);
+  to.log2_folds = std::countr_zero(static_cast<unsigned>(tiling.folds));
+  to.fold_stride = narrow(problem.stride[1]);
+  to.folded_filters = narrow(folded.filters_per_group());
+  to.folded_filter_height = narrow(folded.filter[1]);
+  to.folded_rows = narrow(folded.output[1]);
+  to.channels_per_group = narrow(problem.channels_per_group());
+  to.first_channel = narrow(pass.first_channel);
+  to.channels = narrow(pass.channels);
+  to.accumulates = pass.first_channel > 0;
+  to.input_elements = problem.batch * problem.in_channels * problem.input_size();
+  to.input_height = narrow(problem.input[1]);
+  to.input_width = narrow(problem.input[2]);
+  to.output_height = narrow(problem.output[1]);
+  to.output_width = narrow(problem.output[2]);
+  to.filter_height = narrow(problem.filter[1]);
+  to.filter_width = narrow(problem.filter[2]);
+  to.stride_height = narrow(folded.stride[1]);
+  to.stride_width = narrow(problem.stride[2]);
+  to.dilation_height = narrow(problem.dilation[1]);
+  to.dilation_width = narrow(problem.dilation[2]);
+  to.pad_height = narrow(problem.pad_begin[1]);
+  to.pad_width = narrow(problem.pad_begin[2]);
+
+  to.tile_images = tiling.tile_images();
+  to.tile_rows = tiling.tile_rows();
+  to.half_images = tiling.halves_images ? tiling.images : 0;
+  to.half_rows = tiling.halves_images ? 0 : tiling.rows;
+  to.half_offset =
+      narrow((to.half_images * problem.out_channels * problem.output[1] + to.half_rows * tiling.folds) *
+             problem.output[2]);
+  to.places_images = tiling.images;
+  to.places_rows = tiling.rows;
+  to.places_quads = tiling.quads;
+  to.bands = narrow(ceil_divide(folded.output[1], to.tile_rows));
+  to.column_tiles = narrow(ceil_divide(quads_per_output_row(problem), tiling.quads));
+  to.image_tiles = narrow(ceil_divide(problem.batch, to.tile_images));
+  to.quads_per_row = FastDivisor(tiling.quads);
+  to.quads_per_image = FastDivisor(tiling.rows * tiling.quads);
+
+  const FilterBundles bundles(folded);
+  to.raw_rows = tiling.raw_rows;
+  to.raw_columns = tiling.raw_columns;
+  to.raw_words = narrow(tiling.raw_words);
+  to.part_words = narrow(tiling.part_words);
+  to.zero_words = tiling.zero_words;
+  to.runs_per_plane = tiling.runs_per_plane;
+  to.runs = to.tile_images * to.channels * to.runs_per_plane;
+  to.run_elements = tiling.run_elements;
+  to.runs_per_plane_divisor = FastDivisor(to.runs_per_plane);
+  to.channels_divisor = FastDivisor(to.channels);
+
+  to.bundle_channels = narrow(bundles.channels);
+  to.bundle_rows = narrow(bundles.size / bundles.channels);
+  to.row_step = narrow(bundles.row_step * problem.dilation[1]);
+  to.planes = narrow(bundles.planes);
+  to.phases = narrow(bundles.phases);
+  to.line_words = tiling.line_words;
+  to.plane_words = narrow(tiling.plane_words);
+  to.columns = FastDivisor(tiling.columns);
+  to.lines_per_plane = FastDivisor(tiling.lines);
+  to.lines = tiling.images * to.planes * tiling.lines;
+  to.planes_divisor = FastDivisor(to.planes);
+  to.phases_divisor = FastDivisor(to.phases);
+
+  to.bundles = narrow(bundles.count);
+  to.steps = narrow(bundles.steps());
+  to.shared = tiling.shared;
+  to.filter_blocks = tiling.filter_blocks;
+  to.filter_splits = tiling.filter_splits;
+  to.filter_block_divisor = FastDivisor(tiling.filter_blocks);
+  to.store_width = store_width(problem);
+  to.definition = naive_arguments<Element>(problem);
+  return to;
+}
+
+// One launch, ready to be repeated.
+template <typename Format>
+class Launch {
+ public:
+  using Element = typename Format::Element;
+
+  Launch(const ConvProblem& problem, const Device& device, const Pass& pass)
+      : tiling_(pass.tiling),
+        kernel_(FilterBundles(folded_problem(problem_with_channels(problem, pass.channels), tiling_.folds))
+                            .size == 4
+                    ? kernel_of<Format, 4>(tiling_)
+                    : kernel_of<Format, 2>(tiling_)),
+        arguments_(arguments_of<Element>(problem, pass)) {
+    allow_shared_memory(kernel_, device.shared_memory_per_block);
+    const int resident = resident_blocks(kernel_, threads(), shared_bytes());
+    if (resident == 0) throw std::runtime_error("few_channels: a block does not fit on " + device.name);
+    const int64_t tiles = int64_t{arguments_.image_tiles} * arguments_.bands * arguments_.column_tiles;
+    const int64_t rows = problem.group * tiling_.filter_splits;
+    const int64_t slots = int64_t{device.multiprocessors} * resident;
+    grid_ = dim3(static_cast<unsigned>(grid_columns(tiles, rows, slots)), static_cast<unsigned>(rows));
+  }
+
+  void enqueue(const ConvTensors& tensors, void* stream) const {
+    Arguments<Element> arguments = arguments_;
+    arguments.x = static_cast<const Element*>(tensors.x);
+    arguments.w = static_cast<const Element*>(tensors.w);
+    arguments.b = arguments.accumulates ? nullptr : static_cast<const Element*>(tensors.b);
+    arguments.y = static_cast<Element*>(tensors.y);
+    arguments.definition.x = arguments.x;
+    arguments.definition.w = arguments.w;
+    arguments.copies_16_bytes = reinterpret_cast<uintptr_t>(tensors.x) % 16 == 0;
+    while (reinterpret_cast<uintptr_t>(tensors.y) % (arguments.store_width * sizeof(Element)) != 0)
+      arguments.store_width /= 2;
+    void* parameters[] = {&arguments};
+    launch(kernel_, grid_, threads(), shared_bytes(), stream, parameters);
+  }
+
+  std::string describe() const {
+    return "tiles of " + std::to_string(tiling_.tile_images()) + " images x " +
+           std::to_string(tiling_.tile_rows() * tiling_.folds) + " rows x " +
+           std::to_string(tiling_.quads * kQuad) + " columns x " +
+           std::to_string(tiling_.filter_blocks * tiling_.tiles * kFiltersPerTile / tiling_.folds) +
+           " filters (" + std::to_string(tiling_.tiles * kFiltersPerTile) + " at a time, of " +
+           std::to_string(tiling_.folds) + " rows each), " + std::to_string(grid_.x) + " x " +
+           std::to_string(grid_.y) + " blocks of " + std::to_string(threads()) + " threads, " +
+           std::to_string(tiling_.shared_bytes) + " bytes of shared memory";
+  }
+
+ private:
+  int threads() const { return 32 * tiling_.warps; }
+  size_t shared_bytes() const { return static_cast<size_t>(tiling_.shared_bytes); }
+
+  Tiling tiling_;
+  const void* kernel_;
+  Arguments<Element> arguments_;
+  dim3 grid_;
+};
+
+template <typename Format>
+class FewChannelsPlan final : public Plan {
+ public:
+  FewChannelsPlan(const ConvProblem& problem, const Device& device) : device_(device.index) {
+    const DeviceGuard guard(device_);
+    for (const Pass& pass : passes_of(problem, device)) {
+      launches_.emplace_back(problem, device, pass);
+    }
+  }
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    const DeviceGuard guard(device_);
+    for (const Launch<Format>& launch : launches_) launch.enqueue(tensors, execution.stream);
+  }
+
+  std::string describe() const override {
+    const size_t count = launches_.size();
+    return (count == 1 ? "" : std::to_string(count) + " passes, each ") + launches_.front().describe();
+  }
+
+ private:
+  int device_;
+  std::vector<Launch<Format>> launches_;
+};
+
+class FewChannels final : public Algorithm {
+ public:
+  std::string_view name() const override { return "few_channels"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+
+  std::string why_not(const ConvProblem& problem, const Device& device) const override {
+    if (problem.type == ElementType::float64) return "it does not compute float64";
+    if (device.compute_capability < 80) {
+      return "it needs compute capability 8.0 or newer for TF32, and " + device.name + " has " +
+             std::to_string(device.compute_capability / 10) + "." +
+             std::to_string(device.compute_capability % 10);
+    }
+    if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
+    return why_too_large(problem, device);
+  }
+
+  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
+    if (problem.type == ElementType::float16)
+      return std::make_unique<FewChannelsPlan<Float16Pairs>>(problem, device);
+    if (problem.type == ElementType::bfloat16)
+      return std::make_unique<FewChannelsPlan<Bfloat16Pairs>>(problem, device);
+    if (problem.precision == Precision::ieee)
+      return std::make_unique<FewChannelsPlan<Bfloat16Triples>>(problem, device);
+    return std::make_unique<FewChannelsPlan<ScaledFloat16Pairs>>(problem, device);
+  }
+
+ private:
+  static std::string why_too_large(const ConvProblem& problem, const Device& device) {
+    if (problem.output_elements() == 0) return "the output is empty";
+    if (problem.channels_per_group() == 0) return "the input has no channels";
+    if (problem.group > kMostGroups) {
+      return "it takes at most " + std::to_string(kMostGroups) + " groups";
+    }
+    // The kernel's indices inside an image have 32 bits.
+    for (const int64_t value :
+         {problem.batch, problem.in_channels, problem.out_channels, problem.output_size(),
+          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
+          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
+          problem.channels_per_group() * problem.filter_size() * 16}) {
+      if (value > kMostIndex) return "its indices have 32 bits and the problem needs more";
+    }
+    const FilterBundles bundles(problem);
+    if (bundles.taps > kMostTaps) {
+      return "filter rows of " + std::to_string(problem.filter[2]) + " taps at stride " +
+             std::to_string(problem.stride[2]) + " are wider than its " + std::to_string(kMostTaps);
+    }
+    const size_t passes = passes_of(problem, device).size();
+    if (passes == 0 || (passes > 1 && problem.type != ElementType::float32)) {
+      return "its smallest tile, one channel of a filter's reach, does not fit "
+             "into the " +
+             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
+    }
+    return {};
+  }
+};
+
+}  // namespace
+}  // namespace few_channels
+
+const Algorithm& cuda_few_channels() {
+  static const few_channels::FewChannels algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

@@ -1,0 +1,224 @@
+#pragma once
+
+// How the tensor core is given float32, float16 and bfloat16 data, for the
+// kernel of few_channels.
+//
+// float16 keeps as many bits of a number as TF32 does, 11, but of 29 binades
+// only. So float32 data are scaled by a power of two, which is exact, one for
+// the pixels of a tile and one for the weights of a filter, such that the
+// largest value lands in float16's uppermost binade but one. Values that span
+// more binades are taken one window of 29 binades after the other, the rest
+// counting as zeros meanwhile.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace convswap::few_channels {
+
+constexpr int kBinades = 29;
+constexpr int kUppermost = 14;  // a largest value of 2^15 - 1 cannot round to infinity
+// The guess for weights and for a block's first tile: it serves values from
+// 2^-24 to 2^5.
+constexpr int kFirstTop = 4;
+
+// 2^exponent, for exponents from -126 to 127.
+__device__ inline float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
+
+// The bits of 2^exponent as float32; beyond the largest those of infinity,
+// below the smallest 0.
+__device__ inline unsigned bits_of_power(int exponent) {
+  if (exponent > 127) return 0x7f800000u;
+  if (exponent >= -126) return static_cast<unsigned>(exponent + 127) << 23;
+  return exponent >= -149 ? 1u << (exponent + 149) : 0u;
+}
+
+// floor(log2) of a positive float32 given by its bits.
+__device__ inline int exponent_of(unsigned bits) {
+  return bits >= 0x00800000u ? static_cast<int>(bits >> 23) - 127 : 31 - __clz(bits) - 149;
+}
+
+// The scale, as an exponent, of a window that begins at binade `top`. Below
+// 2^-112 it would leave float32; what is left down there has few bits, and
+// float16 holds them.
+__device__ inline int scale_exponent(int top) { return kUppermost - max(top, kUppermost - 126); }
+
+__device__ inline unsigned absolute_bits(float value) { return __float_as_uint(value) & 0x7fffffffu; }
+__device__ inline unsigned absolute_bits(__half value) { return __half_as_ushort(value) & 0x7fffu; }
+__device__ inline unsigned absolute_bits(__nv_bfloat16 value) {
+  return __bfloat16_as_ushort(value) & 0x7fffu;
+}
+
+template <typename Element>
+constexpr unsigned kInfinityBits = 0x7f800000u;
+template <>
+inline constexpr unsigned kInfinityBits<__half> = 0x7c00u;
+template <>
+inline constexpr unsigned kInfinityBits<__nv_bfloat16> = 0x7f80u;
+
+// 29 binades, the uppermost of which holds 2^top.
+class BinadeWindow {
+ public:
+  __device__ explicit BinadeWindow(int top)
+      : lowest_(bits_of_power(top - kBinades + 1)), beyond_(bits_of_power(top + 1)), top_(top) {}
+
+  __device__ float scale() const { return power_of_two(scale_exponent(top_)); }
+  __device__ bool holds(float value) const {
+    const unsigned bits = absolute_bits(value);
+    return bits >= lowest_ && bits < beyond_;
+  }
+  __device__ bool holds(unsigned least, unsigned most) const { return least >= lowest_ && most < beyond_; }
+
+ private:
+  unsigned lowest_, beyond_;
+  int top_;
+};
+
+// The largest and the smallest absolute value among some numbers, zeros left
+// out of the latter.
+template <typename Element>
+struct ValueRange {
+  unsigned most = 0;
+  unsigned least_less_one = ~0u;  // so that a zero is larger than everything
+
+  __device__ void include(Element value) {
+    const unsigned bits = absolute_bits(value);
+    most = max(most, bits);
+    least_less_one = min(least_less_one, bits - 1);
+  }
+  __device__ void include(Element first, Element second) {
+    const unsigned a = absolute_bits(first), b = absolute_bits(second);
+    most = max(most, max(a, b));
+    least_less_one = min(least_less_one, min(a - 1, b - 1));
+  }
+  __device__ void reduce_warp() {
+    most = __reduce_max_sync(0xffffffffu, most);
+    least_less_one = __reduce_min_sync(0xffffffffu, least_less_one);
+  }
+  __device__ bool is_finite() const { return most < kInfinityBits<Element>; }
+
+  // Of finite float32 numbers: the binades of the largest and the smallest, and
+  // how many windows they need.
+  __device__ int top() const { return most == 0 ? 0 : exponent_of(most); }
+  __device__ int bottom() const { return most == 0 ? 0 : exponent_of(least_less_one + 1); }
+  __device__ int windows() const { return (top() - bottom()) / kBinades + 1; }
+  __device__ bool fits(int top) const {
+    return most == 0 || BinadeWindow(top).holds(least_less_one + 1, most);
+  }
+};
+
+// One product of one part of the pixels and one of the weights: most formats have no more.
+struct OnePart {
+  static constexpr int kParts = 1;
+  static constexpr int kTerms = 1;
+  static __device__ constexpr int pixel_part(int) { return 0; }
+  static __device__ constexpr int weight_part(int) { return 0; }
+};
+
+struct Float32Elements {
+  using Element = float;
+
+  static __device__ float zero() { return 0.0f; }
+  static __device__ float to_float(float value) { return value; }
+
+  template <int kWidth>
+  static __device__ void store(float* target, const float (&values)[kWidth]) {
+    if constexpr (kWidth == 4) {
+      *reinterpret_cast<float4*>(target) = make_float4(values[0], values[1], values[2], values[3]);
+    } else if constexpr (kWidth == 2) {
+      *reinterpret_cast<float2*>(target) = make_float2(values[0], values[1]);
+    } else {
+      *target = values[0];
+    }
+  }
+};
+
+struct ScaledFloat16Pairs : Float32Elements, OnePart {
+  using Number = __half;
+  static constexpr bool kIsScaled = true;
+
+  static __device__ unsigned pair(float first, float second, float scale, int) {
+    const __half2 both = __floats2half2_rn(first * scale, second * scale);
+    return *reinterpret_cast<const unsigned*>(&both);
+  }
+};
+
+struct Bfloat16Triples : Float32Elements {
+  using Number = __nv_bfloat16;
+  static constexpr bool kIsScaled = false;
+  static constexpr int kParts = 3;
+  static constexpr int kTerms = 6;
+
+  // Two bits for each term, the first in the lowest.
+  static __device__ constexpr int pixel_part(int term) { return 0b00'00'01'01'00'10 >> 2 * term & 3; }
+  static __device__ constexpr int weight_part(int term) { return 0b00'01'00'01'10'00 >> 2 * term & 3; }
+
+  static __device__ unsigned pair(float first, float second, float, int part) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(part_of(first, part), part_of(second, part));
+    return *reinterpret_cast<const unsigned*>(&both);
+  }
+
+ private:
+  // The first part is cut off, since rounding up might overflow; differences are exact.
+  static __device__ float part_of(float value, int part) {
+    const float first = __uint_as_float(__float_as_uint(value) & 0xffff0000u);
+    if (part == 0) return first;
+    const float second = __bfloat162float(__float2bfloat16_rn(value - first));
+    return part == 1 ? second : value - first - second;
+  }
+};
+
+// float16 and bfloat16 are what the tensor core takes. Sums stay float32 until
+// they are stored, once.
+struct Half {
+  using Element = __half;
+  using Number = __half;
+  static constexpr bool kIsScaled = false;
+
+  static __device__ __half zero() { return __ushort_as_half(0); }
+  static __device__ float to_float(__half value) { return __half2float(value); }
+  static __device__ unsigned pair(__half first, __half second, float, int) {
+    return __half_as_ushort(first) | static_cast<unsigned>(__half_as_ushort(second)) << 16;
+  }
+  static __device__ unsigned round(float first, float second) {
+    const __half2 both = __floats2half2_rn(first, second);
+    return *reinterpret_cast<const unsigned*>(&both);
+  }
+  static __device__ __half round(float value) { return __float2half_rn(value); }
+};
+
+struct Bfloat16 {
+  using Element = __nv_bfloat16;
+  using Number = __nv_bfloat16;
+  static constexpr bool kIsScaled = false;
+
+  static __device__ __nv_bfloat16 zero() { return __ushort_as_bfloat16(0); }
+  static __device__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+  static __device__ unsigned pair(__nv_bfloat16 first, __nv_bfloat16 second, float, int) {
+    return __bfloat16_as_ushort(first) | static_cast<unsigned>(__bfloat16_as_ushort(second)) << 16;
+  }
+  static __device__ unsigned round(float first, float second) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
+    return *reinterpret_cast<const unsigned*>(&both);
+  }
+  static __device__ __nv_bfloat16 round(float value) { return __float2bfloat16_rn(value); }
+};
+
+template <typename Format>
+struct SmallFloats : Format, OnePart {
+  template <int kWidth>
+  static __device__ void store(typename Format::Element* target, const float (&values)[kWidth]) {
+    if constexpr (kWidth == 4) {
+      *reinterpret_cast<uint2*>(target) =
+          make_uint2(Format::round(values[0], values[1]), Format::round(values[2], values[3]));
+    } else if constexpr (kWidth == 2) {
+      *reinterpret_cast<unsigned*>(target) = Format::round(values[0], values[1]);
+    } else {
+      *target = Format::round(values[0]);
+    }
+  }
+};
+
+using Float16Pairs = SmallFloats<Half>;
+using Bfloat16Pairs = SmallFloats<Bfloat16>;
+
+}  // namespace convswap::few_channels

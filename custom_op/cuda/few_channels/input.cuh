@@ -1,0 +1,201 @@
+#pragma once
+
+// The way of the input into shared memory: copied as it is, then converted and
+// laid out for the tensor core.
+
+#include "cuda/few_channels/formats.cuh"
+#include "cuda/few_channels/tile.cuh"
+#include "cuda/primitives/async_copy.cuh"
+
+namespace convswap::few_channels {
+
+// As one store each; left to itself the compiler makes several of them.
+__device__ inline void store_words(unsigned* target, unsigned a, unsigned b) {
+  asm volatile(
+      "st.shared.v2.u32 [%0], {%1, %2};" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(target))),
+      "r"(a), "r"(b)
+      : "memory");
+}
+__device__ inline void store_words(unsigned* target, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(target))),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+// Starts the copies of a tile's input, a run to a warp or to a few. Each keeps its
+// alignment to 16 bytes, so a copied run starts up to a chunk less one into its
+// place.
+template <typename Element>
+__device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& tile, int first_channel,
+                                 Element* raw) {
+  constexpr int kChunk = 16 / sizeof(Element);
+  const InputWindow window(problem, tile);
+  const int warps = blockDim.x / 32;
+  const int sharers = max(1, warps / problem.runs);  // warps that copy a run together
+#pragma unroll 1
+  for (int job = threadIdx.x / 32; job < problem.runs * sharers; job += warps) {
+    const int i = job / sharers;
+    const int share = job - i * sharers;
+    const int plane = problem.runs_per_plane_divisor.quotient(i);
+    const Run run(problem, tile, window, first_channel, plane, i - plane * problem.runs_per_plane);
+    if (run.elements == 0) continue;
+    const int misaligned = static_cast<int>(run.start & (kChunk - 1));
+    const Element* source = problem.x + (run.start - misaligned);
+    // What lies beyond the run is copied too, and not used; but nothing lies
+    // beyond the tensor.
+    const long long left = problem.input_elements - (run.start - misaligned);
+    const int end = run.elements + misaligned;
+    const int whole = !problem.copies_16_bytes ? 0
+                      : left >= end + kChunk   ? end
+                                               : static_cast<int>(left) - kChunk + 1;
+    Element* target = raw + i * problem.run_elements;
+    for (int j = (share * 32 + threadIdx.x % 32) * kChunk; j < end; j += sharers * 32 * kChunk) {
+      if (j < whole) {
+        copy_async_16_bytes(target + j, source + j);
+      } else {
+        for (int k = max(j, misaligned); k < min(j + kChunk, end); ++k) target[k] = source[k];
+      }
+    }
+  }
+}
+
+// A staged line: where its first column goes, the remainder of its columns by
+// the stride, and for each pixel of a bundle, of the first half of the tile and
+// then of the second, where in the raw copy its first column is. That may lie
+// before the copy where the line begins in the padding. Behind the copy lies a
+// row of zeros for rows in the padding.
+template <int kBundle>
+struct alignas(16) StagedLine {
+  int from[2 * kBundle];
+  int target;
+  int phase;
+  int unused[2];
+};
+
+template <int kBundle, typename Element>
+__device__ inline void find_lines(const Arguments<Element>& problem, const Tile& tile, int first_channel,
+                                  StagedLine<kBundle>* lines) {
+  constexpr int kChunk = 16 / sizeof(Element);
+  const InputWindow window(problem, tile);
+  for (int i = threadIdx.x; i < problem.lines * 2 * kBundle; i += blockDim.x) {
+    const int line = i / (2 * kBundle);
+    const int half = i / kBundle % 2;
+    const int pixel = i % kBundle;
+    const int plane = problem.lines_per_plane.quotient(line);
+    const int within = line - plane * problem.lines_per_plane.divisor;
+    const int half_image = problem.planes_divisor.quotient(plane);
+    const int row = problem.phases_divisor.quotient(within);
+    const int phase = within - row * problem.phases;
+    if (i % (2 * kBundle) == 0) {
+      lines[line].target = plane * problem.plane_words + within * problem.line_words;
+      lines[line].phase = phase;
+    }
+
+    const int channel =
+        (plane - half_image * problem.planes) * problem.bundle_channels + pixel % problem.bundle_channels;
+    const int raw_row = row + half * problem.half_rows * problem.stride_height +
+                        pixel / problem.bundle_channels * problem.row_step;
+    const int input_row = window.first_row + raw_row;
+    const int shift = phase + window.first_column - window.begin_column;
+    int from = problem.raw_words * static_cast<int>(4 / sizeof(Element)) + shift;
+    if (channel < problem.channels && raw_row < problem.raw_rows && input_row >= 0 &&
+        input_row < problem.input_height) {
+      const int raw_plane = (half_image + half * problem.half_images) * problem.channels + channel;
+      const Run run(problem, tile, window, first_channel, raw_plane, raw_row);
+      if (run.elements > 0) {
+        const int index = raw_plane * problem.runs_per_plane + (problem.runs_per_plane == 1 ? 0 : raw_row);
+        from = index * problem.run_elements + static_cast<int>(run.start & (kChunk - 1)) +
+               (raw_row - run.first_row) * problem.input_width + shift;
+      }
+    }
+    lines[line].from[half * kBundle + pixel] = from;
+  }
+}
+
+// Converts the input and lays it out in bundles: a thread takes one column of a
+// few lines. Columns of equal remainder by the stride lie together, so that
+// neighbouring outputs read neighbouring words. Padding becomes zeros, and so
+// does, where `kWindowed`, what lies outside the window of binades. Returns
+// what the thread has seen.
+template <typename Format, int kBundle, bool kWindowed, typename Arguments>
+__device__ inline ValueRange<typename Format::Element> stage_tile(const Arguments& problem, const Tile& tile,
+                                                                  const StagedLine<kBundle>* lines,
+                                                                  const typename Format::Element* raw,
+                                                                  BinadeWindow binades, unsigned* staged) {
+  using Element = typename Format::Element;
+  constexpr int kLines = 8 / kBundle;
+  const InputWindow window(problem, tile);
+  const int count = (problem.lines + kLines - 1) / kLines * problem.columns.divisor;
+  const float scale = binades.scale();
+  ValueRange<Element> range;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int group = problem.columns.quotient(i);
+    const int column = i - group * problem.columns.divisor;
+    const int raw_column = column * problem.stride_width;
+    const Element* const source = raw + raw_column;
+    unsigned* const target = staged + column * kBundle;
+    const int input_column = window.first_column + raw_column;
+#pragma unroll
+    for (int l = 0; l < kLines; ++l) {
+      if (group * kLines + l >= problem.lines) break;
+      const StagedLine<kBundle>& line = lines[group * kLines + l];
+      const int2 place = *reinterpret_cast<const int2*>(&line.target);
+      const bool inside =
+          static_cast<unsigned>(input_column + place.y) < static_cast<unsigned>(window.end_column);
+      int from[2 * kBundle];
+#pragma unroll
+      for (int j = 0; j < 2 * kBundle; j += 4) {
+        const int4 four = *reinterpret_cast<const int4*>(line.from + j);
+        from[j] = four.x, from[j + 1] = four.y, from[j + 2] = four.z, from[j + 3] = four.w;
+      }
+      Element values[2 * kBundle];
+#pragma unroll
+      for (int j = 0; j < 2 * kBundle; ++j) {
+        values[j] = Format::zero();
+        if (inside) values[j] = source[from[j]];
+      }
+#pragma unroll
+      for (int j = 0; j < 2 * kBundle; j += 2) {
+        range.include(values[j], values[j + 1]);
+        if constexpr (kWindowed) {
+          values[j] = binades.holds(values[j]) ? values[j] : Format::zero();
+          values[j + 1] = binades.holds(values[j + 1]) ? values[j + 1] : Format::zero();
+        }
+      }
+      // What the tensor core takes of the two halves lies side by side.
+#pragma unroll
+      for (int part = 0; part < Format::kParts; ++part) {
+        unsigned* const words = target + place.x + part * problem.part_words;
+        if constexpr (kBundle == 4) {
+          store_words(words, Format::pair(values[0], values[1], scale, part),
+                      Format::pair(values[4], values[5], scale, part),
+                      Format::pair(values[2], values[3], scale, part),
+                      Format::pair(values[6], values[7], scale, part));
+        } else {
+          store_words(words, Format::pair(values[0], values[1], scale, part),
+                      Format::pair(values[2], values[3], scale, part));
+        }
+      }
+    }
+  }
+  return range;
+}
+
+// What all threads of the block have seen.
+template <typename Element>
+__device__ inline ValueRange<Element> reduce_block(ValueRange<Element> range, BlockState* state) {
+  range.reduce_warp();
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(&state->most, range.most);
+    atomicMin(&state->least_less_one, range.least_less_one);
+  }
+  __syncthreads();
+  const ValueRange<Element> whole{state->most, state->least_less_one};
+  __syncthreads();
+  if (threadIdx.x == 0) state->most = 0u, state->least_less_one = ~0u;
+  return whole;
+}
+
+}  // namespace convswap::few_channels

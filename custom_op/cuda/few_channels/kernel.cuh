@@ -1,0 +1,188 @@
+#pragma once
+
+// The kernel of the algorithm `few_channels`; few_channels.cu tells the idea
+// and fills the arguments.
+
+#include "cuda/few_channels/input.cuh"
+#include "cuda/few_channels/tile.cuh"
+#include "cuda/few_channels/unit.cuh"
+#include "cuda/few_channels/weights.cuh"
+
+namespace convswap::few_channels {
+
+// Computes a tile as the definition says, for data with infinities or NaN: the
+// tensor core would multiply them with the zeros that fill its depth.
+template <typename Element>
+__device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, Tile tile,
+                                                int first_filter, int filters) {
+  const int first_row = tile.first_row << problem.log2_folds;
+  const int rows = min(problem.tile_rows << problem.log2_folds, problem.output_height - first_row);
+  const int columns = min(problem.places_quads * kQuad, problem.output_width - tile.first_column);
+  const int images = min(problem.tile_images, problem.batch - tile.n);
+  const int count = images * filters * rows * columns;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int q = tile.first_column + i % columns;
+    const int p = first_row + i / columns % rows;
+    const int k = first_filter + i / (columns * rows) % filters;
+    const long long n = tile.n + i / (columns * rows) / filters;
+    float sum =
+        naive_sum<Element, float>(problem.definition, n, k, 0, p, q, problem.first_channel, problem.channels);
+    Element* y =
+        problem.y + ((n * problem.out_channels + k) * problem.output_height + p) * problem.output_width + q;
+    if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
+    if (problem.accumulates) sum += static_cast<float>(*y);
+    *y = static_cast<Element>(sum);
+  }
+}
+
+// Persistent blocks: grid.x shares the tiles, grid.y the groups and, where the
+// weights of a group do not fit, parts of its filters.
+template <typename Format, int kBundle, int kTaps, int kTiles>
+__global__ void __launch_bounds__(kMostThreads, 1)
+    kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
+#if __CUDA_ARCH__ >= 800
+  using Element = typename Format::Element;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const int bundle_slots = problem.steps * kBundlesPerStep;
+  const int padded_filters = problem.filter_blocks * kTiles * kFiltersPerTile;
+  unsigned* const weights = reinterpret_cast<unsigned*>(shared);
+  unsigned* const staged = reinterpret_cast<unsigned*>(shared + problem.shared.staged);
+  Element* const raw = reinterpret_cast<Element*>(shared + problem.shared.raw);
+  float* const results = reinterpret_cast<float*>(shared + problem.shared.results);
+  StagedLine<kBundle>* const lines = reinterpret_cast<StagedLine<kBundle>*>(shared + problem.shared.lines);
+  FilterScale* const scales = reinterpret_cast<FilterScale*>(shared + problem.shared.scales);
+  QuadPlace* const places = reinterpret_cast<QuadPlace*>(shared + problem.shared.places);
+  FilterBundle* const bundles = reinterpret_cast<FilterBundle*>(shared + problem.shared.bundles);
+  int* const tops = reinterpret_cast<int*>(shared + problem.shared.tops);
+  float* const rests = reinterpret_cast<float*>(shared + problem.shared.rests);
+  BlockState& state = *reinterpret_cast<BlockState*>(shared + problem.shared.state);
+
+  const int group = blockIdx.y / problem.filter_splits;
+  const int first_filter = blockIdx.y % problem.filter_splits * padded_filters;
+  const int filters = min(padded_filters, problem.folded_filters - first_filter);
+  const int k = (group * problem.folded_filters + first_filter) >> problem.log2_folds;
+  const int first_channel = group * problem.channels_per_group + problem.first_channel;
+  const int tiles = problem.image_tiles * problem.bands * problem.column_tiles;
+  const int plane = problem.output_height * problem.output_width;
+  const int whole_rows = problem.output_height >> problem.log2_folds;
+  const Element* w = problem.w + static_cast<long long>(k) * problem.channels_per_group *
+                                     problem.filter_height * problem.filter_width;
+
+  copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw);
+  commit_copies();
+  if (threadIdx.x == 0) {
+    state = {0u, ~0u, 1u, 0u};
+  }
+  for (int i = threadIdx.x; i < bundle_slots; i += blockDim.x) {
+    bundles[i] = filter_bundle<kBundle>(problem, i);
+  }
+  find_places<kBundle>(problem, places);
+  for (int i = threadIdx.x; i < problem.zero_words; i += blockDim.x) {
+    reinterpret_cast<unsigned*>(raw)[problem.raw_words + i] = 0u;
+  }
+  for (int i = threadIdx.x; i < padded_filters; i += blockDim.x) tops[i] = kFirstTop;
+  __syncthreads();
+
+  // Weights and pixels are converted by a guess of how large they are, and
+  // again in the rare case that it does not hold.
+  bool weights_are_finite = true;
+  bool are_measured = false;
+  int weight_windows = 1;
+  int top = kFirstTop;
+  int scaled_for = kFirstTop + 1;  // what the scales were last found for
+  for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
+    const ValueRange<Element> weight_range = stage_weights<Format, kBundle, kTaps, kTiles>(
+        problem, w, bundles, filters, tops, weight_window, weights);
+    const bool weights_fit = Format::kIsScaled ? weight_range.fits(kFirstTop) : weight_range.is_finite();
+    if (!are_measured && !__syncthreads_and(weights_fit)) {
+      measure_weights<Format>(problem, w, filters, tops, &state);
+      __syncthreads();
+      are_measured = true;
+      weights_are_finite = state.weight_windows != ~0u;
+      if (weights_are_finite) {
+        weight_windows = static_cast<int>(state.weight_windows);
+        --weight_window;
+        continue;
+      }
+    }
+    are_measured = true;
+    if (weight_window > 0) {
+      copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw);
+      commit_copies();
+      scaled_for = top + 1;
+    }
+
+    for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
+      const Tile tile(problem, index);
+      find_lines<kBundle>(problem, tile, first_channel, lines);
+      wait_for_copies<0>();
+      __syncthreads();
+      const ValueRange<Element> range =
+          stage_tile<Format, kBundle, false>(problem, tile, lines, raw, BinadeWindow(top), staged);
+      bool is_staged = true;
+      int windows = 1;
+      const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
+      if (!__syncthreads_and(fits && weights_are_finite)) {
+        const ValueRange<Element> whole = reduce_block(range, &state);
+        is_staged = false;
+        windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
+        // Where one window is enough it gets some room for the tiles that
+        // follow.
+        if (windows > 0)
+          top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
+      }
+      const auto copy_next = [&] {
+        if (index + static_cast<int>(gridDim.x) < tiles) {
+          copy_tile(problem, Tile(problem, index + gridDim.x), first_channel, raw);
+        }
+        commit_copies();
+      };
+      if (windows == 0) {
+        copy_next();
+        if (weight_window == 0) compute_as_defined(problem, tile, k, filters >> problem.log2_folds);
+        continue;
+      }
+
+      for (int window = 0; window < windows; ++window) {
+        const int window_top = top - window * kBinades;
+        const bool is_first = weight_window + window == 0;
+        if (!is_staged) {
+          __syncthreads();
+          stage_tile<Format, kBundle, true>(problem, tile, lines, raw, BinadeWindow(window_top), staged);
+          scaled_for = window_top + 1;
+        }
+        if (scaled_for != window_top) {
+          if (threadIdx.x == 0) state.is_far = 0;
+          __syncthreads();
+          find_scales<Format>(problem, filters, padded_filters, tops, weight_window, window_top,
+                              problem.b == nullptr || !is_first ? nullptr : problem.b + k, scales, rests,
+                              &state);
+          __syncthreads();
+          scaled_for = window_top;
+        }
+        is_staged = false;
+        if (window + 1 == windows) copy_next();
+
+        const TileWork<Element> work = {
+            problem.y + (static_cast<long long>(tile.n) * problem.out_channels + k) * plane +
+                (static_cast<long long>(tile.first_row) << problem.log2_folds) * problem.output_width +
+                tile.first_column,
+            filters,
+            plane,
+            {quads_inside(problem, tile, 0, problem.folded_rows),
+             quads_inside(problem, tile, 1, problem.folded_rows)},
+            {quads_inside(problem, tile, 0, whole_rows), quads_inside(problem, tile, 1, whole_rows)},
+            whole_rows == problem.folded_rows ? 1 << problem.log2_folds
+                                              : problem.output_height - (whole_rows << problem.log2_folds),
+            problem.output_width - tile.first_column,
+            problem.accumulates || !is_first,
+            state.is_far != 0};
+        compute_tile<Format, kBundle, kTaps, kTiles>(problem, work, shared);
+      }
+    }
+    if (weight_window + 1 < weight_windows) __syncthreads();
+  }
+#endif
+}
+
+}  // namespace convswap::few_channels

@@ -1,0 +1,65 @@
+#pragma once
+
+// What the kernel of few_channels and its planner both know of the work and of
+// shared memory.
+
+namespace convswap::few_channels {
+
+constexpr int kMostThreads = 512;   // of a multiprocessor: each has 128 registers
+constexpr int kQuad = 4;            // neighbouring output columns that one thread computes together
+constexpr int kQuadsPerUnit = 8;    // of each half of the tile: the work of a warp at a time, 64 pixels
+constexpr int kFiltersPerTile = 8;  // columns of the tensor core's result
+constexpr int kBundlesPerStep = 4;  // bundles of filter rows in one multiplication, one to a thread
+// Results of 8 filters at 64 pixels on their way through shared memory.
+constexpr int kStagedWords = kFiltersPerTile * 2 * kQuadsPerUnit * kQuad;  // of one warp
+
+constexpr int kMostBundle = 4;
+constexpr int staged_line_words(int bundle) { return 2 * bundle + 4; }
+
+// A bundle of filter rows: where its pixels lie, and its weights.
+struct FilterBundle {
+  int offset;              // of the first tap, in words from a pixel's column in shared
+                           // memory
+  int taps;                // 0 for a bundle that only fills the last step
+  int row[kMostBundle];    // of the folded filter; -1 where there is none
+  int start[kMostBundle];  // of its first tap within one filter
+};
+
+// Where a quad of output columns lies, the same in every tile and in both of
+// its halves.
+struct alignas(8) QuadPlace {
+  unsigned short word;    // of its first column in the staged input
+  unsigned short column;  // quads from the left edge of the tile
+  int offset;             // of its first column in the output, from the half's first pixel
+                          // of filter 0
+};
+
+// What turns a filter's sums into results.
+struct FilterScale {
+  float factor, bias;
+};
+
+// Where things lie in a block's shared memory, in bytes; the weights come
+// first.
+struct SharedOffsets {
+  int staged;   // the input, converted
+  int raw;      // the input of the next tile as it is, and a row of zeros
+  int results;  // on their way, a place for each warp
+  int lines;    // where they come from and go
+  int scales;   // of the filters
+  int places;   // of the quads
+  int bundles;  // of filter rows
+  int tops;     // the filters' uppermost binades
+  int rests;    // what their factors leave
+  int state;    // of the block
+};
+
+// What a block's threads tell each other.
+struct BlockState {
+  unsigned most, least_less_one;  // of absolute values, as bits
+  unsigned weight_windows;        // how many windows of binades the weights need; ~0
+                                  // if they are not finite
+  unsigned is_far;                // whether a filter's factor alone is not enough
+};
+
+}  // namespace convswap::few_channels

@@ -1,0 +1,352 @@
+// Chooses what a block of few_channels does: the cheapest by estimate among
+// hundreds of candidates, without any measurement. It takes tens of
+// microseconds, for very large images up to a millisecond, once per shape.
+
+#include "cuda/few_channels/tiling.h"
+
+#include <algorithm>
+#include <cstdio>   // DEV
+#include <cstdlib>  // DEV
+#include <cstring>  // DEV
+#include <iterator>
+#include <optional>
+
+#include "cuda/few_channels/layout.h"
+
+namespace convswap::few_channels {
+namespace {
+
+constexpr int kMostQuads = 1 << 14;
+constexpr int kMostFoldedFilters = 64;
+
+// Coordinates and tile numbers, and the sums of two of them, fit into the
+// kernel's 32 bits.
+constexpr int64_t kMostIndex = 1 << 30;
+constexpr int64_t kMostGridRows = 65535;
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The kernels that are compiled, by the taps of a filter row; others take the
+// next larger one, with weights of zero. Every kernel costs compile time and
+// size.
+constexpr int kKernelTaps[] = {1, 2, 3, 4, 5, 7, kMostTaps};
+
+int kernel_taps(int64_t taps) {
+  return *std::find_if(std::begin(kKernelTaps), std::end(kKernelTaps),
+                       [&](int most) { return most >= taps; });
+}
+
+// More would not fit into a thread's registers.
+int most_tiles(int taps) { return taps > 7 ? 2 : 3; }
+
+// Issue slots of the tensor core for a multiplication of 16 pixels and 8
+// filters (Nsight Compute, H200).
+double multiplication_slots(int bundle) { return bundle == 4 ? 6 : 4; }
+
+class Tiler {
+ public:
+  // Tiles the problem folded so many times.
+  Tiler(const ConvProblem& problem, int folds, const Device& device)
+      : problem_(folded_problem(problem, folds)),
+        folds_evenly_(problem.output[1] % folds == 0),
+        folds_(folds),
+        device_(device),
+        bundles_(problem_),
+        quads_per_row_(quads_per_output_row(problem)) {}
+
+  // The cheapest tiling that fits; empty where none does.
+  std::optional<Tiling> best() const {
+    Tiling best;
+    Tiling tiling;
+    tiling.folds = folds_;
+    tiling.taps = kernel_taps(bundles_.taps);
+    if (const char* dev = getenv("DEV_TILING"); dev != nullptr) {  // DEV
+      if (folds_ != atoi(strrchr(dev, ',') + 1)) return std::nullopt;
+      int halves = 0, splits = 1;
+      sscanf(dev, "%d,%d,%d,%d,%d,%d,%d", &tiling.warps, &halves, &tiling.images, &tiling.rows, &tiling.quads,
+             &tiling.tiles, &splits);
+      tiling.halves_images = halves;
+      const int64_t blocks = ceil_divide(problem_.filters_per_group(), kFiltersPerTile * tiling.tiles);
+      tiling.filter_blocks = static_cast<int>(ceil_divide(blocks, splits));
+      tiling.filter_splits = static_cast<int>(ceil_divide(blocks, tiling.filter_blocks));
+      if (!measure(tiling)) return std::nullopt;
+      return tiling;
+    }  // DEV
+    for (tiling.tiles = 1; tiling.tiles <= most_tiles(tiling.taps); ++tiling.tiles) {
+      const int64_t blocks = ceil_divide(problem_.filters_per_group(), kFiltersPerTile * tiling.tiles);
+      for (const int warps : {4, 5, 8, 16}) {
+        tiling.warps = warps;
+        for (int64_t splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, best);
+        try_quads(tiling, blocks, blocks, best);
+      }
+    }
+    if (best.shared_bytes == 0) return std::nullopt;
+    return best;
+  }
+
+ private:
+  void try_quads(Tiling tiling, int64_t blocks, int64_t splits, Tiling& best) const {
+    tiling.filter_blocks = static_cast<int>(ceil_divide(blocks, splits));
+    tiling.filter_splits = static_cast<int>(ceil_divide(blocks, tiling.filter_blocks));
+    if (problem_.group * tiling.filter_splits > kMostGridRows) return;
+    for (int64_t tiles = 1; tiles <= quads_per_row_; tiles *= 2) {
+      tiling.quads = static_cast<int>(ceil_divide(quads_per_row_, tiles));
+      if (tiling.quads > kMostQuads) continue;
+      tiling.halves_images = false;
+      try_rows(tiling, ceil_divide(problem_.output[1], 2), best);
+      if (problem_.batch == 1) continue;
+      tiling.halves_images = true;
+      try_rows(tiling, problem_.output[1], best);
+    }
+  }
+
+  void try_rows(Tiling tiling, int64_t all, Tiling& best) const {
+    const int64_t most = std::min<int64_t>(all, kMostQuads / tiling.quads);
+    // Beyond a few rows one more makes little difference.
+    for (int64_t rows = 1; rows <= most;
+         rows = rows < most ? std::min(most, rows + 1 + rows / 32) : most + 1) {
+      tiling.rows = static_cast<int>(rows);
+      tiling.images = 1;
+      if (!measure(tiling)) return;
+      if (tiling.cost < best.cost) best = tiling;
+      if (tiling.halves_images && rows == all) try_images(tiling, best);
+    }
+  }
+
+  void try_images(Tiling tiling, Tiling& best) const {
+    // Of a folded row that ends beyond the image only the last image of a half may know.
+    if (tiling.quads != quads_per_row_ || !folds_evenly_) return;
+    const int64_t image_elements = problem_.out_channels * problem_.output_size();
+    const int64_t most =
+        std::min<int64_t>({16, ceil_divide(problem_.batch, 2), kMostIndex / 2 / image_elements});
+    for (int images = 2; images <= most; ++images) {
+      tiling.images = images;
+      if (images * tiling.rows * tiling.quads > kMostQuads || !measure(tiling)) return;
+      if (tiling.cost < best.cost) best = tiling;
+    }
+  }
+
+  int64_t tiles_of(const Tiling& tiling) const {
+    return ceil_divide(problem_.batch, tiling.tile_images()) *
+           ceil_divide(problem_.output[1], tiling.tile_rows()) * ceil_divide(quads_per_row_, tiling.quads);
+  }
+
+  // Fills in the sizes and the cost; false where the tile does not fit.
+  bool measure(Tiling& tiling) const {
+    const auto rows_for = [&](int64_t output_rows, int64_t filter_rows) {
+      return (output_rows - 1) * problem_.stride[1] + (filter_rows - 1) * problem_.dilation[1] + 1;
+    };
+    const int64_t raw_rows = rows_for(tiling.tile_rows(), problem_.filter[1]);
+    const int64_t lines = rows_for(tiling.rows, bundles_.row_step) * bundles_.phases;
+    // Whole quads read up to taps + 3 columns.
+    const int64_t beyond = std::max<int64_t>(tiling.taps - 1, bundles_.reach);
+    const int64_t columns = tiling.quads * kQuad + beyond;
+    const int64_t raw_columns = columns * problem_.stride[2];
+    // Each of these alone takes at least so many words; beyond, the products
+    // below might not fit into 64 bits.
+    const int64_t most = device_.shared_memory_per_block;
+    if (raw_rows > most || columns > most || lines > most || bundles_.count > most) return false;
+    if (raw_columns > kMostIndex || tiles_of(tiling) > kMostIndex) return false;
+
+    tiling.raw_rows = static_cast<int>(raw_rows);
+    tiling.raw_columns = static_cast<int>(raw_columns);
+    tiling.lines = static_cast<int>(lines);
+    tiling.columns = static_cast<int>(columns);
+    // An odd number of 16 bytes: then the lines that a quarter-warp reads lie
+    // in different banks.
+    tiling.line_words = static_cast<int>(ceil_divide(columns * bundles_.size, 4) | 1) * 4;
+    // A run may start anywhere within its first 16 bytes.
+    const int64_t chunk = 16 / size_of(problem_.type);
+    const bool is_whole = tiling.quads == quads_per_row_;
+    const int64_t width = std::min(raw_columns, problem_.input[2]);
+    const int64_t run =
+        is_whole ? (std::min(raw_rows, problem_.input[1]) - 1) * problem_.input[2] + width : width;
+    if (run > most) return false;
+    tiling.runs_per_plane = static_cast<int>(is_whole ? 1 : raw_rows);
+    tiling.run_elements = static_cast<int>(ceil_divide(run + chunk - 1, chunk) * chunk);
+    tiling.zero_words = static_cast<int>(ceil_divide(width, chunk) * 4);
+    // The first line of a plane continues the banks where the last bundle of
+    // the one before it ended.
+    const int64_t wanted = bundles_.row_step * bundles_.phases * tiling.line_words % 32;
+    tiling.plane_words = lines * tiling.line_words;
+    tiling.plane_words += (wanted - tiling.plane_words % 32 + 32) % 32;
+    const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
+    if (runs > most) return false;
+    tiling.raw_words = runs * tiling.run_elements / chunk * 4;
+
+    const int64_t filters = int64_t{tiling.filter_blocks} * tiling.tiles * kFiltersPerTile;
+    const int64_t weight_words =
+        filters * parts_of(problem_) * bundles_.steps() * tiling.taps * 2 * bundles_.size;
+    const int64_t staged_words = tiling.images * bundles_.planes * tiling.plane_words;
+    const int64_t quads = int64_t{tiling.images} * tiling.rows * tiling.quads;
+    if (staged_words >= 1 << 16) return false;
+    tiling.part_words = staged_words;
+    int64_t end = 4 * weight_words;
+    const auto place = [&](int& offset, int64_t bytes) {
+      offset = static_cast<int>(std::min(end, most));
+      end += ceil_divide(bytes, 16) * 16;
+    };
+    place(tiling.shared.staged, 4 * parts_of(problem_) * staged_words);
+    place(tiling.shared.raw, 4 * (tiling.raw_words + tiling.zero_words));
+    place(tiling.shared.results, 4ll * tiling.warps * kStagedWords);
+    place(tiling.shared.lines,
+          4 * tiling.images * bundles_.planes * lines * staged_line_words(bundles_.size));
+    place(tiling.shared.scales, filters * static_cast<int64_t>(sizeof(FilterScale)));
+    place(tiling.shared.places, quads * static_cast<int64_t>(sizeof(QuadPlace)));
+    place(tiling.shared.bundles,
+          bundles_.steps() * kBundlesPerStep * static_cast<int64_t>(sizeof(FilterBundle)));
+    place(tiling.shared.tops, 4 * filters);
+    place(tiling.shared.rests, 4 * filters);
+    place(tiling.shared.state, sizeof(BlockState));
+    tiling.shared_bytes = end;
+    if (tiling.shared_bytes > device_.shared_memory_per_block) return false;
+    tiling.cost = cost(tiling);
+    return true;
+  }
+
+  // Cycles of a multiprocessor, roughly: enough to rank tilings, not to predict
+  // times.
+  double cost(const Tiling& tiling) const {
+    const int width = store_width(problem_);
+    const double multiply = terms_of(problem_) * bundles_.steps() *
+                            (tiling.taps * tiling.tiles * (kQuad * multiplication_slots(bundles_.size) + 2) +
+                             bundles_.size * (tiling.taps + 3.0));
+    const double store = tiling.tiles * (width == 4 ? 50 : width == 2 ? 70 : 90) + 40;
+    const int64_t units = ceil_divide(int64_t{tiling.images} * tiling.rows * tiling.quads, kQuadsPerUnit);
+    const int64_t rounds = ceil_divide(units * tiling.filter_blocks, tiling.warps);
+    const double staging = tiling.images * bundles_.planes * int64_t{tiling.lines} * tiling.columns / 32.0 *
+                           (18.0 * bundles_.size + 20);
+    const double tile = (rounds * tiling.warps * (multiply + store) + staging) / 4;
+    const int resident = std::clamp<int>(
+        static_cast<int>(device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)), 1,
+        kMostThreads / 32 / tiling.warps);
+    const int64_t rows = problem_.group * tiling.filter_splits;
+    const int64_t slots = int64_t{device_.multiprocessors} * resident;
+    const int64_t columns = grid_columns(tiles_of(tiling), rows, slots);
+    const int64_t waves = ceil_divide(rows * columns, slots) * ceil_divide(tiles_of(tiling), columns);
+    const double idle = resident * tiling.warps < 12 ? 1.4 : 1.0;
+    // One resident block leaves the multiprocessor idle at its barriers.
+    return waves * (resident * tile * idle + (resident == 1 ? 3000 : 1500));
+  }
+
+  const ConvProblem problem_;
+  const bool folds_evenly_;
+  const int folds_;
+  const Device& device_;
+  const FilterBundles bundles_;
+  const int64_t quads_per_row_;
+};
+
+}  // namespace
+
+FilterBundles::FilterBundles(const ConvProblem& problem) {
+  const int64_t width = problem.filter[2];
+  const int64_t stride = problem.stride[2];
+  const int64_t last = (width - 1) * problem.dilation[2];
+  const bool single_taps = problem.dilation[2] != 1;
+  phases = std::min(stride, last + 1);
+  taps = single_taps ? 1 : ceil_divide(width, stride);
+  reach = last / stride;
+
+  // The bundles that cost the tensor core least; of equals the one that stages
+  // fewest copies of a row.
+  const int64_t per_line = single_taps ? width : phases;
+  double least = std::numeric_limits<double>::infinity();
+  for (const int bundle : {4, 2}) {
+    for (int64_t in_bundle = bundle; in_bundle >= 1; in_bundle /= 2) {
+      const int64_t step = ceil_divide(problem.filter[1], bundle / in_bundle);
+      const int64_t groups = ceil_divide(problem.channels_per_group(), in_bundle);
+      const int64_t bundles = groups * step * per_line;
+      const double slots = ceil_divide(bundles, kBundlesPerStep) * multiplication_slots(bundle);
+      if (slots >= least) continue;
+      least = slots;
+      size = bundle;
+      channels = in_bundle;
+      row_step = step;
+      planes = groups;
+      count = bundles;
+    }
+  }
+}
+
+int64_t FilterBundles::steps() const { return ceil_divide(count, kBundlesPerStep); }
+
+int64_t quads_per_output_row(const ConvProblem& problem) { return ceil_divide(problem.output[2], kQuad); }
+
+int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots) {
+  // Rounded down, every block is resident; rounded up, fewer slots stay empty
+  // but some blocks wait.
+  const int64_t down = std::max<int64_t>(1, slots / rows);
+  const int64_t up = ceil_divide(slots, rows);
+  const auto rounds = [&](int64_t columns) {
+    return ceil_divide(rows * columns, slots) * ceil_divide(tiles, columns);
+  };
+  const int64_t columns = rounds(up) < rounds(down) ? up : down;
+  // Every block takes the same number of tiles, to within one.
+  return ceil_divide(tiles, ceil_divide(tiles, columns));
+}
+
+int parts_of(const ConvProblem& problem) {
+  return problem.type == ElementType::float32 && problem.precision == Precision::ieee ? 3 : 1;
+}
+
+int terms_of(const ConvProblem& problem) { return parts_of(problem) == 3 ? 6 : 1; }
+
+int store_width(const ConvProblem& problem) {
+  return problem.output[2] % 4 == 0 ? 4 : problem.output[2] % 2 == 0 ? 2 : 1;
+}
+
+namespace {
+
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
+  std::optional<Tiling> best;
+  for (const int folds : {1, 2, 4, 8}) {
+    // A dilated filter's shifted rows would lie between its own.
+    if (folds > 1 && (problem.dilation[1] != 1 || folds > problem.output[1] ||
+                      problem.filters_per_group() * folds > kMostFoldedFilters)) {
+      break;
+    }
+    const std::optional<Tiling> tiling = Tiler(problem, folds, device).best();
+    if (tiling && (!best || tiling->cost < best->cost)) best = tiling;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device) {
+  const int64_t all = problem.channels_per_group();
+  // As few passes as possible: each reads and writes the output again.
+  for (int64_t count = 1; count <= all; ++count) {
+    const int64_t channels = ceil_divide(all, count);
+    if (count > 1 && channels == ceil_divide(all, count - 1)) continue;
+    std::vector<Pass> passes;
+    for (int64_t first = 0; first < all; first += channels) {
+      // Fewer channels in the last pass may be bundled another way, which may
+      // take more memory.
+      const int64_t left = std::min(channels, all - first);
+      const bool is_repeated = !passes.empty() && left == channels;
+      const std::optional<Tiling> tiling =
+          is_repeated ? passes.front().tiling : best_tiling(problem_with_channels(problem, left), device);
+      if (!tiling) break;
+      passes.push_back({first, left, *tiling});
+      if (first + left == all) return passes;
+    }
+  }
+  return {};
+}
+
+ConvProblem folded_problem(ConvProblem problem, int folds) {
+  problem.filter[1] += (folds - 1) * problem.stride[1];
+  problem.stride[1] *= folds;
+  problem.output[1] = ceil_divide(problem.output[1], folds);
+  problem.out_channels *= folds;
+  return problem;
+}
+
+ConvProblem problem_with_channels(ConvProblem problem, int64_t channels) {
+  problem.in_channels = channels * problem.group;
+  return problem;
+}
+
+}  // namespace convswap::few_channels

@@ -1,0 +1,137 @@
+#pragma once
+
+// The way of the weights into shared memory.
+
+#include "cuda/few_channels/arguments.h"
+#include "cuda/few_channels/formats.cuh"
+
+namespace convswap::few_channels {
+
+// What the multiplication's depth holds at `index`. Bundles beyond the filter's
+// own have no weights.
+template <int kBundle, typename Arguments>
+__device__ inline FilterBundle filter_bundle(const Arguments& problem, int index) {
+  if (index >= problem.bundles) return {0, 0, {-1, -1, -1, -1}, {}};
+  const bool single_taps = problem.dilation_width != 1;
+  const int per_line = single_taps ? problem.filter_width : problem.phases;
+  const int within = index % per_line;
+  const int line = index / per_line;
+  const int rows = (problem.folded_filter_height + problem.bundle_rows - 1) / problem.bundle_rows;
+  const int first_row = line % rows;
+  const int plane = line / rows;
+
+  FilterBundle bundle;
+#pragma unroll
+  for (int j = 0; j < kBundle; ++j) {
+    const int c = plane * problem.bundle_channels + j % problem.bundle_channels;
+    const int r = first_row + j / problem.bundle_channels * rows;
+    bundle.row[j] = c < problem.channels ? r : -1;
+    bundle.start[j] =
+        ((problem.first_channel + c) * problem.filter_height + r) * problem.filter_width + within;
+  }
+  int phase = within;
+  int column = 0;
+  bundle.taps = (problem.filter_width - within + problem.stride_width - 1) / problem.stride_width;
+  if (single_taps) {
+    phase = within * problem.dilation_width % problem.stride_width;
+    column = within * problem.dilation_width / problem.stride_width;
+    bundle.taps = 1;
+  }
+  bundle.offset = plane * problem.plane_words +
+                  (first_row * problem.dilation_height * problem.phases + phase) * problem.line_words +
+                  column * kBundle;
+  return bundle;
+}
+
+// Finds how large each filter's weights are, one filter to a warp.
+template <typename Format, typename Arguments>
+__device__ inline void measure_weights(const Arguments& problem, const typename Format::Element* w,
+                                       int filters, int* tops, BlockState* state) {
+  const int size = problem.filter_height * problem.filter_width;
+  const int stride = problem.channels_per_group * size;
+  for (int filter = threadIdx.x / 32; filter < filters; filter += blockDim.x / 32) {
+    const typename Format::Element* values =
+        w + static_cast<long long>(filter >> problem.log2_folds) * stride + problem.first_channel * size;
+    ValueRange<typename Format::Element> range;
+#pragma unroll 4
+    for (int i = threadIdx.x % 32; i < problem.channels * size; i += 32) range.include(values[i]);
+    range.reduce_warp();
+    if (threadIdx.x % 32 != 0) continue;
+    const bool is_finite = range.is_finite();
+    tops[filter] = Format::kIsScaled && is_finite ? range.top() : 0;
+    const unsigned windows = !is_finite ? ~0u : Format::kIsScaled ? range.windows() : 1;
+    atomicMax(&state->weight_windows, windows);
+  }
+}
+
+// Converts the weights and lays them out as the tensor core reads them: for
+// each (filter block, part, step, tap) the words of every lane side by side, first
+// those of one tile of filters, then of the next. Returns what the thread has
+// seen.
+template <typename Format, int kBundle, int kTaps, int kTiles, typename Arguments>
+__device__ inline ValueRange<typename Format::Element> stage_weights(const Arguments& problem,
+                                                                     const typename Format::Element* w,
+                                                                     const FilterBundle* bundles, int filters,
+                                                                     const int* tops, int window,
+                                                                     unsigned* weights) {
+  constexpr int kWords = kBundle / 2;
+  const int stride = problem.channels_per_group * problem.filter_height * problem.filter_width;
+  const int count = problem.filter_blocks * Format::kParts * problem.steps * kTaps * kTiles * 32 * kWords;
+  ValueRange<typename Format::Element> range;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int word = i % kWords;
+    const int lane = i / kWords % 32;
+    int rest = i / kWords / 32;
+    const int tile = rest % kTiles;
+    rest /= kTiles;
+    const int tap = rest % kTaps;
+    rest /= kTaps;
+    const int step = rest % problem.steps;
+    rest /= problem.steps;
+    const int part = rest % Format::kParts;
+    const int filter = (rest / Format::kParts * kTiles + tile) * kFiltersPerTile + lane / 4;
+    unsigned both = 0;
+    if (filter < filters) {
+      const FilterBundle& bundle = bundles[step * kBundlesPerStep + lane % 4];
+      const BinadeWindow binades(tops[filter] - window * kBinades);
+      const int shift = (filter & ((1 << problem.log2_folds) - 1)) * problem.fold_stride;
+      const auto weight_at = [&](int j) -> typename Format::Element {
+        const int r = bundle.row[j] - shift;
+        if (r < 0 || r >= problem.filter_height || tap >= bundle.taps) return Format::zero();
+        const typename Format::Element value =
+            w[static_cast<long long>(filter >> problem.log2_folds) * stride + bundle.start[j] -
+              shift * problem.filter_width + tap * problem.stride_width];
+        range.include(value);
+        if constexpr (Format::kIsScaled) return binades.holds(value) ? value : 0.0f;
+        return value;
+      };
+      both = Format::pair(weight_at(2 * word), weight_at(2 * word + 1), binades.scale(), part);
+    }
+    weights[i] = both;
+  }
+  return range;
+}
+
+// Finds what turns sums into results: the scales undone, and the bias.
+template <typename Format, typename Arguments>
+__device__ inline void find_scales(const Arguments& problem, int filters, int padded, const int* tops,
+                                   int weight_window, int top, const typename Format::Element* bias,
+                                   FilterScale* scales, float* rests, BlockState* state) {
+  for (int filter = threadIdx.x; filter < padded; filter += blockDim.x) {
+    FilterScale scale = {1.0f, 0.0f};
+    if (filter < filters) {
+      if (bias != nullptr) scale.bias = Format::to_float(bias[filter >> problem.log2_folds]);
+      if constexpr (Format::kIsScaled) {
+        const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);
+        const int within = max(-126, min(127, exponent));
+        scale.factor = power_of_two(within);
+        rests[filter] = power_of_two(max(-126, min(127, exponent - within)));
+        if (exponent != within) state->is_far = 1;
+      }
+    }
+    scales[filter] = scale;
+  }
+}
+
+}  // namespace convswap::few_channels
