@@ -6,22 +6,9 @@
 #include "cuda/few_channels/formats.cuh"
 #include "cuda/few_channels/tile.cuh"
 #include "cuda/primitives/async_copy.cuh"
+#include "cuda/primitives/shared_store.cuh"
 
 namespace convswap::few_channels {
-
-// As one store each; left to itself the compiler makes several of them.
-__device__ inline void store_words(unsigned* target, unsigned a, unsigned b) {
-  asm volatile(
-      "st.shared.v2.u32 [%0], {%1, %2};" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(target))),
-      "r"(a), "r"(b)
-      : "memory");
-}
-__device__ inline void store_words(unsigned* target, unsigned a, unsigned b, unsigned c, unsigned d) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(target))),
-               "r"(a), "r"(b), "r"(c), "r"(d)
-               : "memory");
-}
 
 // Starts the copies of a tile's input, a run to a warp or to a few. Each keeps its
 // alignment to 16 bytes, so a copied run starts up to a chunk less one into its
@@ -169,13 +156,13 @@ __device__ inline ValueRange<typename Format::Element> stage_tile(const Argument
       for (int part = 0; part < Format::kParts; ++part) {
         unsigned* const words = target + place.x + part * problem.part_words;
         if constexpr (kBundle == 4) {
-          store_words(words, Format::pair(values[0], values[1], scale, part),
-                      Format::pair(values[4], values[5], scale, part),
-                      Format::pair(values[2], values[3], scale, part),
-                      Format::pair(values[6], values[7], scale, part));
+          store_shared(words, Format::pair(values[0], values[1], scale, part),
+                       Format::pair(values[4], values[5], scale, part),
+                       Format::pair(values[2], values[3], scale, part),
+                       Format::pair(values[6], values[7], scale, part));
         } else {
-          store_words(words, Format::pair(values[0], values[1], scale, part),
-                      Format::pair(values[2], values[3], scale, part));
+          store_shared(words, Format::pair(values[0], values[1], scale, part),
+                       Format::pair(values[2], values[3], scale, part));
         }
       }
     }

@@ -10,8 +10,8 @@ constexpr int kQuad = 4;            // neighbouring output columns that one thre
 constexpr int kQuadsPerUnit = 8;    // of each half of the tile: the work of a warp at a time, 64 pixels
 constexpr int kFiltersPerTile = 8;  // columns of the tensor core's result
 constexpr int kBundlesPerStep = 4;  // bundles of filter rows in one multiplication, one to a thread
-// Results of 8 filters at 64 pixels on their way through shared memory.
-constexpr int kStagedWords = kFiltersPerTile * 2 * kQuadsPerUnit * kQuad;  // of one warp
+// Results of 4 filters at 64 pixels on their way through shared memory.
+constexpr int kStagedWords = 4 * 2 * kQuadsPerUnit * kQuad;  // of one warp
 
 constexpr int kMostBundle = 4;
 constexpr int staged_line_words(int bundle) { return 2 * bundle + 4; }

@@ -4,6 +4,7 @@
 
 #include "cuda/few_channels/arguments.h"
 #include "cuda/few_channels/formats.cuh"
+#include "cuda/primitives/shared_store.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 
 namespace convswap::few_channels {
@@ -213,15 +214,12 @@ struct Unit {
     }
   }
 
-  // Through shared memory, so that a warp stores neighbouring pixels whatever
-  // their alignment: rows of a width that four does not divide would otherwise
-  // go out in single words, each a write of a part of a sector. A filter's
-  // quads are exchanged so that the 16-byte stores of a quarter-warp, four
-  // filters and two quads, fall into different banks.
-  static __device__ constexpr int exchange(int filter) {
-    const int t = filter / 2;
-    return kBundle == 4 ? 2 * t : (t & 1) | (t & 2) << 1;
-  }
+  // Through shared memory, so that a warp stores neighbouring pixels whatever their alignment: rows of a
+  // width that four does not divide would otherwise go out in single words, each a write of a part of a
+  // sector. Four filters pass at a time, one from each of four lanes, which leaves more of the memory to the
+  // tile. A filter's quads are exchanged so that the 16-byte stores of a quarter-warp, four filters and two
+  // quads, fall into different banks.
+  static __device__ constexpr int exchange(int t) { return kBundle == 4 ? 2 * t : (t & 1) | (t & 2) << 1; }
 
   template <int kWidth, bool kAccumulates>
   __device__ void store_staged(const Arguments<Element>& problem, const QuadPlace* places,
@@ -234,51 +232,57 @@ struct Unit {
     const int pixel = lane * kWidth % kQuad;
     const QuadPlace place = places[min(quad, target.tile.quads[0] - 1)];
     const bool is_column = place.column * kQuad + pixel < target.tile.columns;
-    Element* y[kRounds];
-    bool inside[kRounds], inside_whole[kRounds];
+    // How many of a folded row's outputs are inside the image.
+    int inside[kRounds];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const int half = kRounds == 2 ? round : lane / 16;
-      y[round] = target.y + (place.offset + pixel + (half == 1 ? problem.half_offset : 0));
-      inside[round] = is_column && quad < (half == 1 ? target.tile.quads[1] : target.tile.quads[0]);
-      inside_whole[round] =
-          is_column && quad < (half == 1 ? target.tile.whole_quads[1] : target.tile.whole_quads[0]);
+      const int quads = half == 1 ? target.tile.quads[1] : target.tile.quads[0];
+      const int whole_quads = half == 1 ? target.tile.whole_quads[1] : target.tile.whole_quads[0];
+      inside[round] = !is_column || quad >= quads ? 0
+                      : quad < whole_quads        ? kFiltersPerTile
+                                                  : target.tile.last_folds;
     }
     const int folds = 1 << problem.log2_folds;
-    const int next_plane = target.tile.plane - (folds - 1) * problem.output_width;
-    float* own = staged + lane % 4 * 4 * kPixels + (quad_of(lane) ^ exchange(lane % 4 * 2)) * kQuad;
+    // From one filter to the next but one: two rows further down, or in the next plane.
+    const int down = 2 * problem.output_width;
+    const long long across =
+        folds == 1 ? 2ll * target.tile.plane : target.tile.plane - (folds - 2) * problem.output_width;
+    float* own = staged + lane % 4 * 2 * kPixels + (quad_of(lane) ^ exchange(lane % 4)) * kQuad;
     const float* row = staged + (kRounds == 2 ? 0 : lane / 16 * kPixels) + pixel;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      __syncwarp();
+    for (int j = 0; j < 2; ++j) {
+      Element* y = target.y + (place.offset + pixel + (kRounds == 1 ? lane / 16 * problem.half_offset : 0));
+      if (j == 1) y += folds == 1 ? target.tile.plane : problem.output_width;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int tile = 0; tile < kTiles; ++tile) {
+        __syncwarp();
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
+        for (int half = 0; half < 2; ++half) {
           const int k = half * 2 + j;
-          *reinterpret_cast<float4*>(own + j * 2 * kPixels + half * kPixels) =
-              make_float4(sums[0][tile][k], sums[1][tile][k], sums[2][tile][k], sums[3][tile][k]);
+          store_shared(own + half * kPixels, sums[0][tile][k], sums[1][tile][k], sums[2][tile][k],
+                       sums[3][tile][k]);
         }
-      }
-      __syncwarp();
+        __syncwarp();
 #pragma unroll
-      for (int filter = 0; filter < kFiltersPerTile; ++filter) {
-        const bool is_filter = tile * kFiltersPerTile + filter < target.filters;
-        const bool is_last = (filter & (folds - 1)) >= target.tile.last_folds;
-        const int next = (filter + 1 & folds - 1) == 0 ? next_plane : problem.output_width;
-        const float* from = row + filter * 2 * kPixels + (quad_in_unit ^ exchange(filter)) * kQuad;
+        for (int t = 0; t < 4; ++t) {
+          const bool is_filter = tile * kFiltersPerTile + 2 * t + j < target.filters;
+          const int fold = 2 * t + j & folds - 1;
+          const float* from = row + t * 2 * kPixels + (quad_in_unit ^ exchange(t)) * kQuad;
 #pragma unroll
-        for (int round = 0; round < kRounds; ++round) {
-          float values[kWidth];
-          if constexpr (kWidth == 2) {
-            const float2 two = *reinterpret_cast<const float2*>(from);
-            values[0] = two.x, values[1] = two.y;
-          } else {
-            values[0] = from[round * kPixels];
+          for (int round = 0; round < kRounds; ++round) {
+            float values[kWidth];
+            if constexpr (kWidth == 2) {
+              const float2 two = *reinterpret_cast<const float2*>(from);
+              values[0] = two.x, values[1] = two.y;
+            } else {
+              values[0] = from[round * kPixels];
+            }
+            if (is_filter && fold < inside[round]) {
+              put<kAccumulates>(y + (round == 1 ? problem.half_offset : 0), values);
+            }
           }
-          if (is_filter && (is_last ? inside_whole[round] : inside[round]))
-            put<kAccumulates>(y[round], values);
-          y[round] += next;
+          y += (2 * t + 2 & folds - 1) < 2 ? across : down;
         }
       }
     }

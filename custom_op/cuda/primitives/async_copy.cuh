@@ -2,8 +2,8 @@
 
 namespace convswap {
 
-// Starts a copy of 16 bytes, both sides aligned to them, from global to shared memory that passes the registers
-// by. Needs compute capability 8.0.
+// Starts a copy of 16 bytes, both sides aligned to them, from global to shared memory that passes the
+// registers by. Needs compute capability 8.0.
 __device__ inline void copy_async_16_bytes(void* shared, const void* global) {
   const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");

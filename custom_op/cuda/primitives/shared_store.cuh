@@ -1,0 +1,24 @@
+#pragma once
+
+namespace convswap {
+
+// Stores to shared memory as one instruction each; left to itself the compiler now and then makes several of
+// them, which fall into the same banks. `target` is aligned to what is stored.
+__device__ inline void store_shared(unsigned* target, unsigned a, unsigned b) {
+  asm volatile(
+      "st.shared.v2.u32 [%0], {%1, %2};" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(target))),
+      "r"(a), "r"(b)
+      : "memory");
+}
+__device__ inline void store_shared(unsigned* target, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(target))),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+__device__ inline void store_shared(float* target, float a, float b, float c, float d) {
+  store_shared(reinterpret_cast<unsigned*>(target), __float_as_uint(a), __float_as_uint(b),
+               __float_as_uint(c), __float_as_uint(d));
+}
+
+}  // namespace convswap
