@@ -14,4 +14,5 @@ def check_algorithm(name: str, device: str | None = None) -> None:
     """Raise ConvswapError, naming the nearest, where no algorithm for `device` (None: any) has `name`."""
     named = [entry.name for entry in _native.catalog() if device in (None, entry.device)]
     if name not in (AUTO, TUNED, *named):
-        raise unknown_name("algorithm", name, {AUTO, TUNED, *named})
+        kind = "algorithm" if device is None else f"algorithm for the device {device}"
+        raise unknown_name(kind, name, {AUTO, TUNED, *named})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,9 +16,11 @@ from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.feeds import declared_inputs, input_shapes, random_feeds
 from convswap.layers import Capture, ConvLayer, conv_layers, plain_model
+from convswap.model_file import model_from_proto
 from convswap.sessions import on_device
 from convswap.subject import batch_of, open_model
 from convswap.swap import Left, swap
+from convswap.value_types import ValueTypes, values_of
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -101,15 +103,15 @@ def _shapes(swapped: onnx.ModelProto, layers: Sequence[ConvLayer], batch: int, d
     """
     inputs = declared_inputs(swapped)
     wanted = {name for layer in layers for name in layer.fed}
-    known = _inferred(plain_model(swapped), input_shapes(inputs, batch))
+    known = _inferred(plain_model(swapped), input_shapes(inputs, batch), wanted)
     if wanted <= known.keys():
         return known
     feeds = on_device(random_feeds(inputs, batch, seed=0), device)
     return Capture(swapped, layers, device).shapes(feeds)
 
 
-def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> Shapes:
-    """Return all shapes of `model` that follow from inputs of `shapes`; empty where inference fails."""
+def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], wanted: Collection[str]) -> Shapes:
+    """Return those shapes of the values called `wanted` that follow from inputs of `shapes`."""
     for value in model.graph.input:
         if value.name in shapes:
             dimensions = value.type.tensor_type.shape.dim
@@ -117,13 +119,9 @@ def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> Sh
                 dimension.dim_value = size
     # What the file says of inner values may be of another batch.
     del model.graph.value_info[:]
-    try:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except (ValueError, RuntimeError):  # too large, or unsound in a way that ONNX Runtime may forgive
-        return {}
-    found = {}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(size.HasField("dim_value") for size in tensor.shape.dim):
-            found[value.name] = tuple(size.dim_value for size in tensor.shape.dim)
-    return found
+    graph = model_from_proto(model)
+    types = ValueTypes(graph)
+    known = {
+        str(value.name): types.extents(value) for value in values_of(graph.graph) if value.name in wanted
+    }
+    return {name: extents for name, extents in known.items() if extents is not None}
