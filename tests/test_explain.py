@@ -211,6 +211,24 @@ def test_what_was_left_is_named():
     )
 
 
+def test_convs_in_subgraphs_are_counted_and_left_out():
+    model = three_convs()
+    branch = helper.make_graph(
+        [helper.make_node("Conv", ["y", "w"], ["t"], name="inner")],
+        "branch",
+        [],
+        [onnx.ValueInfoProto(name="t")],
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "condition"))
+    model.graph.node.append(
+        helper.make_node("If", ["condition"], ["z"], then_branch=branch, else_branch=branch)
+    )
+    for given in (model, convswap.swap(model).to_proto()):
+        plan = convswap.explain(given, device="cpu")
+        assert [conv.node for conv in plan.convs] == ["a", "b", "c"]
+        assert any(note.startswith("2 swapped Conv in subgraphs are left out") for note in plan.notes)
+
+
 def test_tuned_models_are_explained_by_the_table(table, tmp_path, capsys):
     problem = convswap.explain(three_convs(), device="cpu").convs[0].problem
     write(table, line(problem, "reference", "cpu"))

@@ -366,7 +366,7 @@ def _tuning_table() -> Iterator[Finding]:
         yield Finding("tuning table", None, str(error))
         return
     entries, damage = read_table()
-    found = f"{path}, {len(entries)} problems measured"
+    found = f"{path}, problems measured: {len(entries)}"
     if damage:
         advice = "measure again with `convswap tune MODEL`, or delete the file"
         yield Finding("tuning table", None, f"{found}, damaged: {damage}", advice)

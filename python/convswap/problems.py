@@ -15,7 +15,7 @@ from convswap.algorithms import check_algorithm
 from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.feeds import declared_inputs, input_shapes, random_feeds
-from convswap.layers import Capture, ConvLayer, conv_layers, plain_model
+from convswap.layers import Capture, ConvLayer, conv_layers, count_swapped, plain_model
 from convswap.model_file import model_from_proto
 from convswap.sessions import on_device
 from convswap.subject import batch_of, open_model
@@ -69,7 +69,7 @@ def conv_problems(
     swapped = ir.to_proto(swapping.model)
     layers = conv_layers(swapped)
     shapes = _shapes(swapped, layers, samples, run_on or device)
-    inner = len(swapping.swapped) - len(layers)
+    inner = count_swapped(swapped) - len(layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
     return ConvProblems(
         title=title,

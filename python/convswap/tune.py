@@ -195,7 +195,7 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         console.print(Text(f"Note: {note}."))
     console.print(
         Text(
-            f"{len(tuning.problems)} problems stored in {tuning.table}; they count where the algorithm is "
+            f"Problems stored in {tuning.table}: {len(tuning.problems)}. They count where the algorithm is "
             "tuned, as after `convswap swap --algorithm tuned`."
         )
     )

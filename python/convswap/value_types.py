@@ -45,7 +45,7 @@ class ValueTypes:
         """Return the shape of `value`; None where an extent of it is not known."""
         for known in self._known([value]):
             if known.shape is not None and all(isinstance(extent, int) for extent in known.shape):
-                return known.shape.numpy()
+                return tuple(known.shape.numpy())
         return None
 
     def _known(self, values: Iterable[ir.Value]) -> Iterator[ir.Value | ir.TensorProtocol]:
