@@ -13,6 +13,7 @@
 #include "plan/first_error.h"
 #include "plan/plan_cache.h"
 #include "plan/planner.h"
+#include "plan/tuning_file.h"
 
 namespace convswap {
 namespace {
@@ -50,7 +51,8 @@ class ConvKernel {
       : api_(api),
         kind_(kind),
         spec_(read_spec(KernelAttributes(api, info), type)),
-        plans_(KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto))) {
+        plans_(KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto))),
+        is_tuned_(plans_.algorithm() == kTuned) {
     check_spec(spec_);
     check_algorithm_name(plans_.algorithm(), kind);
     check_constant_weights(info);
@@ -70,10 +72,21 @@ class ConvKernel {
     if (problem.output_elements() == 0) return;
 
     const std::shared_ptr<const Plan> plan = plans_.get(problem, device_of(x));
+    if (is_tuned_) log_tuning_warning(context);
     plan->run({data(x), data(w), b == nullptr ? nullptr : data(b), data(y)}, execution(context));
   }
 
  private:
+  // A damaged tuning table costs time, never an answer, so that it is a line of ONNX Runtime's log.
+  void log_tuning_warning(const OrtKernelContext* context) const {
+    const std::string warning = take_tuning_warning();
+    if (warning.empty()) return;
+    const OrtLogger* logger = nullptr;
+    check(api_, api_.KernelContext_GetLogger(context, &logger));
+    check(api_, api_.Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, warning.c_str(), "onnx_op.cc",
+                                       __LINE__, "convswap"));
+  }
+
   void check_constant_weights(const OrtKernelInfo* info) const {
     int is_constant = 0;
     const OrtValue* weights = nullptr;
@@ -124,6 +137,7 @@ class ConvKernel {
   const DeviceKind kind_;
   const ConvSpec spec_;
   PlanCache plans_;
+  const bool is_tuned_;
 };
 
 // A kernel with what its failures are reported with.

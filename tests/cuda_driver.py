@@ -13,6 +13,10 @@ from functools import cache
 
 NON_BLOCKING = 1
 NOT_READY = 600
+CAPTURE_UNSUPPORTED = 900
+CAPTURE_INVALIDATED = 901
+# A capture forbids every thread of the process what it cannot hold; so does ONNX Runtime's.
+CAPTURE_GLOBAL = 0
 
 
 @cache
@@ -117,6 +121,26 @@ class Stream:
                 ctypes.c_size_t(size),
                 self._handle,
             )
+
+    @contextmanager
+    def captured(self) -> Iterator[list[int]]:
+        """Record what is asked of the stream instead of doing it, and throw the record away.
+
+        Yields a list that in the end holds the error of the capture, and nothing where there was none.
+        """
+        errors: list[int] = []
+        with on_card(self.card):
+            _check("cuStreamBeginCapture_v2", self._handle, ctypes.c_int(CAPTURE_GLOBAL))
+        try:
+            yield errors
+        finally:
+            graph = ctypes.c_void_p()
+            with on_card(self.card):
+                status = _driver().cuStreamEndCapture(self._handle, ctypes.byref(graph))
+                if graph.value:
+                    _check("cuGraphDestroy", graph)
+            if status:
+                errors.append(status)
 
     def is_busy(self) -> bool:
         with on_card(self.card):

@@ -19,6 +19,8 @@ started together rest together: what is logged of the card includes them. The sa
 is printed as well, and not judged.
 
 Prints one line and exits 1 where anything went wrong or memory grew by 8 MiB or more.
+
+`--control` runs the same load without our op, on the provider's own Conv: what grows there is not ours.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ from test_op_session import PROVIDERS, conv_model, make_session
 
 MIB = 1 << 20
 MOST_GROWTH = 8 * MIB
+# float16 sums of a provider that does not say how it adds.
+CONTROL_TOLERANCE = 2e-2
 MINUTES = 9
 # In samples, of which a run of 9 minutes takes one a second.
 SAMPLES_PER_RUN = 60 * MINUTES
@@ -109,6 +113,13 @@ class Problem:
     def poisoned_output(self) -> np.ndarray:
         return np.full(self.expected.shape, np.nan, self.expected.dtype)
 
+    def require_close(self, y: np.ndarray) -> None:
+        """Raise AssertionError where `y` is far from what was checked: another Conv rounds its own way."""
+        expected = self.expected.astype(np.float64)
+        error = np.linalg.norm(y.astype(np.float64) - expected)
+        if y.shape != expected.shape or not error <= CONTROL_TOLERANCE * np.linalg.norm(expected):
+            raise AssertionError(f"{self.draw}: off by {error:.3g} in the L2 norm")
+
     def require(self, y: np.ndarray) -> None:
         """Raise AssertionError where `y` is not, bit for bit, what was checked against float64."""
         if y.shape != self.expected.shape or y.dtype != self.expected.dtype:
@@ -126,12 +137,15 @@ class Problem:
 class Spec:
     """What a session is made for: a model for each kind of session, and problems for it to run."""
 
-    def __init__(self, draw: Draw, device: str) -> None:
+    def __init__(self, draw: Draw, device: str, control: bool = False) -> None:
         self.problems = [Problem(each, device) for each in shapes_of(draw)]
+        if control:
+            for problem in self.problems:
+                problem.require = problem.require_close
         arrays = self.problems[0].arrays
         attributes = {
             **draw.case.attributes,
-            "precision": draw.precision,
+            **({"domain": ""} if control else {"precision": draw.precision}),
             "x": [None] * arrays["x"].ndim,
             "element_type": self.problems[0].type,
         }
@@ -141,7 +155,7 @@ class Spec:
         self.models = {
             "inputs": conv_model(**attributes, **undeclared),
             "constant": constant,
-            "override": conv_model(domain="", **attributes, **constants),
+            "override": conv_model(**{**attributes, "domain": ""}, **constants),
             "graph": constant,
         }
 
@@ -324,8 +338,10 @@ class Slot:
 class Load:
     """The threads, the sessions they use, and what came of it."""
 
-    def __init__(self, device: str, threads: int, specs: Sequence[Spec], number: int) -> None:
-        self.device, self.specs = device, specs
+    def __init__(
+        self, device: str, threads: int, specs: Sequence[Spec], number: int, control: bool = False
+    ) -> None:
+        self.device, self.specs, self.control = device, specs, control
         self.gate = Gate()
         self.errors: list[str] = []
         self._stopping = False
@@ -394,7 +410,7 @@ class Load:
             provider_options["arena_extend_strategy"] = "kSameAsRequested"
             if kind == "graph":
                 provider_options["enable_cuda_graph"] = "1"
-        if kind == "override":
+        if kind == "override" and not self.control:
             options = onnxruntime.SessionOptions()
             if self.device == "cuda":
                 options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -403,7 +419,9 @@ class Load:
             providers = [(PROVIDERS[self.device], provider_options)]
             session = override_session(model, options, providers=providers)
         else:
-            session = make_session(model, self.device, provider_options=provider_options, **entries)
+            session = make_session(
+                model, self.device, ours=not self.control, provider_options=provider_options, **entries
+            )
         with self._lock:
             self._opened += 1
         weakref.finalize(session, self._note_closed)
@@ -447,7 +465,7 @@ class Load:
         for _ in range(random.randint(1, MOST_RUNS_PER_USE)):
             problem = random.choice(opened.spec.problems)
             names = opened.inputs
-            if random.random() < MISFIT_SHARE:
+            if random.random() < MISFIT_SHARE and not self.control:
                 require_refusal(opened.session, problem, names)
             elif problem.draw.type != "bfloat16" and random.random() < 0.5:
                 feeds = {name: problem.arrays[name] for name in names}
@@ -490,7 +508,7 @@ def require_refusal(session: onnxruntime.InferenceSession, problem: Problem, nam
 
 @dataclass(frozen=True)
 class Sample:
-    """What a row of the log holds; memory in bytes, `rests` is 1 at the end of a rest."""
+    """What a row of the log holds: memory in bytes, `rests` 1 at the end of a rest, sessions so far."""
 
     seconds: float
     device_memory: int
@@ -498,6 +516,7 @@ class Sample:
     open_sessions: int
     runs: int
     rests: int
+    sessions_opened: int = 0
 
 
 def host_memory() -> int:
@@ -566,6 +585,7 @@ def watch(load: Load, seconds: float, log: Path) -> list[Sample]:
                 load.open_sessions,
                 load.runs,
                 int(ends_rest),
+                load.sessions_opened,
             )
             samples.append(sample)
             rows.writerow(dataclasses.astuple(sample))
@@ -624,15 +644,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, required=True, metavar="FILE.csv")
     parser.add_argument("--threads", type=int, help="default 16 on a GPU, else 4")
     parser.add_argument("--problems", type=int, default=150, help="how many are drawn; default 150")
+    parser.add_argument("--control", action="store_true", help="ONNX Runtime's own Conv, to compare with")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and hasattr(onnxruntime, "preload_dlls"):
         with contextlib.redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
     drawn = draw_specs(options.seed, math.ceil(options.problems / SHAPES_PER_SPEC))
-    specs = [Spec(draw, options.device) for draw in drawn]
+    if options.control:
+        # What every provider's own Conv computes. With SAME padding and strides beyond the filter ONNX
+        # Runtime cuts the image off at both ends, where the operator's reference does not.
+        drawn = [
+            draw
+            for draw in drawn
+            if draw.type == "float32" and draw.case.attributes["auto_pad"] in ("NOTSET", "VALID")
+        ]
+    specs = [Spec(draw, options.device, options.control) for draw in drawn]
     prepared = time.time() - started
     threads = options.threads or (16 if options.device == "cuda" else 4)
-    load = Load(options.device, threads, specs, options.seed)
+    load = Load(options.device, threads, specs, options.seed, options.control)
     # A thread that hangs must not keep the process from ending.
     faulthandler.dump_traceback_later(options.seconds + HANG_SECONDS, exit=True, file=sys.__stderr__)
     load.start()

@@ -22,7 +22,10 @@ SMALL = ["--problems", "24", "--threads", "6"]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_sessions_that_come_and_go_compute_what_was_checked(device: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("control", [[], ["--control"]], ids=["ours", "control"])
+def test_sessions_that_come_and_go_compute_what_was_checked(
+    device: str, control: list[str], tmp_path: Path
+) -> None:
     log = tmp_path / "load.csv"
     command = [
         "mixed_load.py",
@@ -33,6 +36,7 @@ def test_sessions_that_come_and_go_compute_what_was_checked(device: str, tmp_pat
         "--log",
         str(log),
         *SMALL,
+        *control,
     ]
     done = subprocess.run([sys.executable, *command], cwd=TESTS, capture_output=True, text=True, check=False)
     found = re.search(r"([\d,]+) runs, ([\d,]+) sessions, 0 errors; growth device", done.stdout)

@@ -7,22 +7,15 @@ of it, so that a replay would leave the poison in the outputs.
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-
 import every_conv
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from conv_cases import ConvCase, assert_within_rounding
 from convswap import _native
-from cuda_driver import Stream, free_bytes, synchronize
+from cuda_driver import CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Stream, free_bytes, synchronize
 from every_conv import answers, make_input, same_bits
-from onnx import TensorProto
-from test_op_session import CASE, PROVIDERS, ROUNDING, X, case_model, conv_model, make_session, run
+from test_op_session import PROVIDERS, ROUNDING, X, conv_model, make_session, run
 
 MIB = 1 << 20
 GRAPH = {"enable_cuda_graph": "1"}
@@ -136,45 +129,27 @@ def test_shapes_that_take_turns_are_each_captured_right_after_another_one(cuda):
     assert same_bits(bound[0].run(1), outputs)
 
 
-def capture_before(follower: str, device: str = "cuda") -> None:
-    """Print "captured" where a session with the Conv and the op `follower` after it can be captured.
-
-    Then end the process at once: a failed capture leaves behind what cannot always be taken down.
-    """
-    model = onnx.load_from_string(case_model(CASE, follow=follower))
-    shape, element_type = list(CASE.truth.shape), np.float32
-    if follower == "NonZero":  # the indices of the elements, none of which is zero
-        model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
-        shape, element_type = [4, CASE.truth.size], np.int64
-    session = make_session(
-        model.SerializeToString(), device, provider_options=GRAPH if device == "cuda" else None
-    )
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(X, device, 0))
-    y = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, element_type, device, 0)
-    binding.bind_ortvalue_output("y", y)
-    try:
-        for _ in range(RUNS_TO_CAPTURE + 1):
-            session.run_with_iobinding(binding)
-        print("captured", flush=True)
-    except Exception as error:
-        print("refused:", " ".join(str(error).split()), flush=True)
-    os._exit(0)
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize(("follower", "can_be_captured"), [("Relu", True), ("NonZero", False)])
-def test_capture_fails_where_an_op_waits_for_the_card(follower, can_be_captured, cuda):
-    """Shows that a capture is a proof: NonZero has to know how much it found before it can go on."""
-    program = (
-        f"import sys; sys.path[:0] = {sys.path!r}; import test_runtime_cuda as t; "
-        f"t.onnxruntime.preload_dlls(); t.capture_before({follower!r})"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    said = ended.stdout + ended.stderr
-    assert ("captured\n" in ended.stdout) == can_be_captured, said
-    # In CUDA's words, whether ONNX Runtime reports them or ends the process.
-    assert can_be_captured or re.search("stream is capturing|during( stream)? capture", said), said
+def test_a_capture_refuses_to_allocate_and_to_wait(cuda):
+    """Shows that a capture is a proof: what a warm run must not do fails, and takes the capture with it."""
+    x = _native.DeviceArray.from_numpy(X)
+    y = _native.DeviceArray.from_numpy(np.full_like(X, np.nan))
+    stream = Stream()
+    with stream.captured() as errors:
+        stream.copy(y.pointer, x.pointer, X.nbytes)
+    assert errors == []
+    stream.synchronize()
+    assert np.isnan(y.to_numpy()).all()  # the copy was recorded and not done
+    with stream.captured() as errors, pytest.raises(RuntimeError, match="stream is capturing"):
+        _native.DeviceArray(X.shape)
+    assert errors == [CAPTURE_INVALIDATED]
+    with (
+        stream.captured() as errors,
+        pytest.raises(AssertionError, match=f"cuStreamSynchronize failed with error {CAPTURE_UNSUPPORTED}"),
+    ):
+        stream.synchronize()
+    assert errors == [CAPTURE_INVALIDATED]
+    stream.close()
 
 
 # The user's own stream.

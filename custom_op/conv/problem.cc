@@ -13,6 +13,12 @@ int64_t value_or(const std::vector<int64_t>& values, size_t index, int64_t absen
   return values.empty() ? absent : values[index];
 }
 
+std::string extents_text(const Shape& extents) {
+  std::string text;
+  for (const int64_t extent : extents) text += (text.empty() ? "" : "x") + std::to_string(extent);
+  return text;
+}
+
 // Fills the axis' padding and output extent from its input, filter, stride and dilation.
 void resolve_axis(const ConvSpec& spec, size_t attribute_axis, size_t spatial_rank, size_t axis,
                   ConvProblem& problem) {
@@ -73,6 +79,22 @@ Shape ConvProblem::output_shape() const {
   Shape shape{batch, out_channels};
   shape.insert(shape.end(), output.end() - spatial_rank, output.end());
   return shape;
+}
+
+std::string ConvProblem::text() const {
+  const auto spatial = [this](const Axes& axes) { return Shape(axes.end() - spatial_rank, axes.end()); };
+  const auto joined = [](Shape first, const Shape& second) {
+    first.insert(first.end(), second.begin(), second.end());
+    return extents_text(first);
+  };
+  // The precision is one of float32; other types ignore it.
+  const bool has_precision = type == ElementType::float32;
+  return std::string(name_of(type)) + (has_precision ? " " + std::string(name_of(precision)) : "") +
+         " x=" + joined({batch, in_channels}, spatial(input)) +
+         " w=" + joined({out_channels, channels_per_group()}, spatial(filter)) +
+         " bias=" + (has_bias ? "yes" : "no") + " group=" + std::to_string(group) +
+         " strides=" + extents_text(spatial(stride)) + " dilations=" + extents_text(spatial(dilation)) +
+         " pads=" + joined(spatial(pad_begin), spatial(pad_end));
 }
 
 size_t ConvProblemHash::operator()(const ConvProblem& problem) const {

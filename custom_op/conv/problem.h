@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "conv/spec.h"
 
@@ -47,6 +48,10 @@ struct ConvProblem {
 
   // (N, K, output...), with spatial_rank spatial axes.
   Shape output_shape() const;
+
+  // One line that two problems share only where no algorithm can tell them apart, padding resolved:
+  // "float32 tf32 x=10x1x28x28 w=4x1x5x5 bias=no group=1 strides=1x1 dilations=1x1 pads=0x0x0x0".
+  std::string text() const;
 };
 
 struct ConvProblemHash {

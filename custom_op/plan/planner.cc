@@ -1,10 +1,12 @@
 #include "plan/planner.h"
 
 #include <string>
+#include <utility>
 
 #include "conv/error.h"
 #include "conv/messages.h"
 #include "plan/catalog.h"
+#include "plan/tuning_file.h"
 
 namespace convswap {
 namespace {
@@ -20,6 +22,24 @@ const Algorithm* first_that_supports(const ConvProblem& problem, const Device& d
   return nullptr;
 }
 
+Choice choose_by_name(const ConvProblem& problem, const Device& device, std::string_view requested) {
+  const Algorithm& algorithm = *find_algorithm(requested, device.kind);
+  const std::string reason = algorithm.why_not(problem, device);
+  if (!reason.empty()) throw InvalidArgument(unsupported_message(requested, reason));
+  return {algorithm, true, std::nullopt, {}};
+}
+
+// Why the entry's algorithm, null where the catalog has none of its name, cannot be taken; empty where it
+// can. The table is a file that anyone may edit, and another build of the same version may have other
+// algorithms.
+std::string why_not_named(const Algorithm* named, const TuningEntry& entry, const ConvProblem& problem,
+                          const Device& device) {
+  const std::string names = "the tuning table names '" + entry.algorithm + "', which ";
+  if (named == nullptr) return names + "is not in the catalog";
+  const std::string reason = named->why_not(problem, device);
+  return reason.empty() ? "" : names + "cannot compute it: " + reason;
+}
+
 }  // namespace
 
 std::string why_none(const ConvProblem& problem, const Device& device) {
@@ -29,25 +49,36 @@ std::string why_none(const ConvProblem& problem, const Device& device) {
 }
 
 void check_algorithm_name(std::string_view requested, DeviceKind kind) {
-  if (requested == kAuto || find_algorithm(requested, kind) != nullptr) return;
+  if (leaves_choice(requested) || find_algorithm(requested, kind) != nullptr) return;
   std::vector<std::string> names = algorithm_names(kind);
-  names.emplace_back(kAuto);
+  names.insert(names.end(), {std::string(kAuto), std::string(kTuned)});
   throw InvalidArgument(
       unknown_name_message("algorithm for the device " + std::string(name_of(kind)), requested, names));
 }
 
+Choice choose(const ConvProblem& problem, const Device& device, std::string_view requested) {
+  check_algorithm_name(requested, device.kind);
+  if (!leaves_choice(requested)) return choose_by_name(problem, device, requested);
+  std::string why_not_measured;
+  if (requested == kTuned) {
+    if (std::optional<TuningEntry> entry = find_tuned(problem, device)) {
+      const Algorithm* const named = find_algorithm(entry->algorithm, device.kind);
+      why_not_measured = why_not_named(named, *entry, problem, device);
+      if (why_not_measured.empty()) return {*named, false, std::move(entry), {}};
+    } else {
+      why_not_measured = "not in the tuning table";
+    }
+  }
+  std::string reasons;
+  if (const Algorithm* first = first_that_supports(problem, device, reasons)) {
+    return {*first, false, std::nullopt, why_not_measured};
+  }
+  throw InvalidArgument(none_supports_message(name_of(device.kind), reasons));
+}
+
 const Algorithm& choose_algorithm(const ConvProblem& problem, const Device& device,
                                   std::string_view requested) {
-  check_algorithm_name(requested, device.kind);
-  if (requested == kAuto) {
-    std::string reasons;
-    if (const Algorithm* first = first_that_supports(problem, device, reasons)) return *first;
-    throw InvalidArgument(none_supports_message(name_of(device.kind), reasons));
-  }
-  const Algorithm& algorithm = *find_algorithm(requested, device.kind);
-  const std::string reason = algorithm.why_not(problem, device);
-  if (!reason.empty()) throw InvalidArgument(unsupported_message(requested, reason));
-  return algorithm;
+  return choose(problem, device, requested).algorithm;
 }
 
 }  // namespace convswap

@@ -7,4 +7,7 @@ namespace convswap::bindings {
 // cuda_devices, and in a build with CUDA: DeviceArray and conv_device.
 void register_device(pybind11::module_& module);
 
+// The tuning table: where it is, what it holds.
+void register_tuning(pybind11::module_& module);
+
 }  // namespace convswap::bindings

@@ -14,6 +14,7 @@
 #include "cpu/direct.h"
 #include "cpu/thread_team.h"
 #include "plan/catalog.h"
+#include "plan/explanation.h"
 #include "plan/planner.h"
 
 namespace py = pybind11;
@@ -52,7 +53,7 @@ std::string why_not(const ConvProblem& problem, const std::string& algorithm, co
                     int index, int compute_capability) {
   const Device asked = asked_device(device, index, compute_capability);
   check_algorithm_name(algorithm, asked.kind);
-  if (algorithm == kAuto) return why_none(problem, asked);
+  if (leaves_choice(algorithm)) return why_none(problem, asked);
   return find_algorithm(algorithm, asked.kind)->why_not(problem, asked);
 }
 
@@ -60,6 +61,35 @@ std::string choose(const ConvProblem& problem, const std::string& device, const 
                    int index, int compute_capability) {
   return std::string(
       choose_algorithm(problem, asked_device(device, index, compute_capability), algorithm).name());
+}
+
+py::dict explain_problem(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
+                         int index, int compute_capability) {
+  const Device asked = asked_device(device, index, compute_capability);
+  const Explanation explanation = explain(problem, asked, algorithm);
+  py::list others;
+  for (const OtherAlgorithm& other : explanation.others) {
+    py::dict facts;
+    facts["algorithm"] = other.name;
+    facts["supports"] = other.supports;
+    facts["why_not"] = other.why_not;
+    facts["milliseconds"] = other.milliseconds;
+    others.append(facts);
+  }
+  // A launch is shaped by what the card's own driver says of the compiled kernel.
+  const bool is_here = asked.kind == DeviceKind::cpu || compute_capability == 0;
+  py::dict answer;
+  answer["device"] = asked.kind == DeviceKind::cpu ? tuning_device(asked) : asked.name;
+  answer["algorithm"] = std::string(explanation.algorithm.name());
+  answer["decided_by"] = explanation.decided_by;
+  answer["why"] = explanation.why;
+  answer["milliseconds"] = explanation.milliseconds;
+  answer["plan"] =
+      is_here ? py::cast(explanation.algorithm.make_plan(problem, asked)->describe()) : py::none();
+  answer["bytes"] = problem.bytes();
+  answer["operations"] = problem.operations();
+  answer["others"] = others;
+  return answer;
 }
 
 Shape shape_of(const py::array& array) { return Shape(array.shape(), array.shape() + array.ndim()); }
@@ -124,7 +154,9 @@ sequence is an absent attribute. Raises ConvswapError where they do not fit toge
       .def_property_readonly("operations", &ConvProblem::operations,
                              "Multiplications and additions, padding counted as data.")
       .def_property_readonly("bytes", &ConvProblem::bytes,
-                             "Bytes that must move if every tensor is read or written once.");
+                             "Bytes that must move if every tensor is read or written once.")
+      .def_property_readonly("text", &ConvProblem::text,
+                             "One line, the same for problems that no algorithm can tell apart.");
 }
 
 void register_planner(py::module_& module) {
@@ -154,6 +186,18 @@ Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.
       },
       py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto", py::kw_only(),
       py::arg("index") = 0, "The launch shape of the plan in words.");
+  module.def("explain", &explain_problem, py::arg("problem"), py::arg("device"),
+             py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
+             py::arg("compute_capability") = 0,
+             R"(How the planner computes the problem, and why so.
+
+A dictionary: "device", a name; "algorithm"; "decided_by", one of "name", "rule" and "tuned"; "why", in words;
+"milliseconds", as the tuning table has it where that decided, else None; "plan", the launch shape in words, None
+for a card that is not here; "bytes"; "operations"; and "others", a list of dictionaries "algorithm",
+"supports" (whether it could compute the problem), "why_not" and "milliseconds".
+
+Raises ConvswapError where `algorithm` is unknown or cannot compute the problem, RuntimeError where the card is
+not there.)");
 }
 
 void register_conv(py::module_& module) {
@@ -203,6 +247,7 @@ PYBIND11_MODULE(_native, module) {
   register_problem(module);
   register_planner(module);
   register_conv(module);
+  register_tuning(module);
   module.def(
       "direct_instruction_sets",
       [] {

@@ -14,6 +14,8 @@ architectures: str
 has_cuda_kernels: bool
 no_cuda_reason: str
 """Why the CUDA kernels were not built and what to do; "" where they were."""
+tuning_header: str
+"""The first line of every tuning table."""
 
 class Problem:
     """A convolution: attributes and shapes, everything an algorithm needs."""
@@ -47,6 +49,10 @@ class Problem:
     def bytes(self) -> int:
         """Bytes that must move if every tensor is read or written once."""
 
+    @property
+    def text(self) -> str:
+        """One line, the same for problems that no algorithm can tell apart."""
+
 class Algorithm:
     """One way to compute convolutions on one kind of device."""
 
@@ -78,6 +84,49 @@ def choose(
 
 def describe_plan(problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0) -> str:
     """Return the launch shape of the plan in words."""
+
+class OtherAlgorithm(TypedDict):
+    """Why another algorithm of the catalog was not taken; exists for type checkers alone."""
+
+    algorithm: str
+    supports: bool
+    why_not: str
+    milliseconds: float | None
+
+class Explanation(TypedDict):
+    """How a problem is computed, and why; exists for type checkers alone."""
+
+    device: str
+    algorithm: str
+    decided_by: Literal["name", "rule", "tuned"]
+    why: str
+    milliseconds: float | None
+    plan: str | None
+    bytes: int
+    operations: int
+    others: list[OtherAlgorithm]
+
+def explain(
+    problem: Problem,
+    device: str,
+    algorithm: str = "auto",
+    *,
+    index: int = 0,
+    compute_capability: int = 0,
+) -> Explanation:
+    """Return how the planner computes the problem, and why; "plan" is None for a card that is not here."""
+
+def tuning_path() -> str:
+    """Return the path of the user's tuning table, which need not be there."""
+
+def tuning_device(device: str, *, index: int = 0) -> str:
+    """Return the name of the device in a tuning table."""
+
+def read_tuning_table() -> tuple[list[tuple[str, str, str, str, dict[str, float]]], str]:
+    """Return the table's sound lines (device, version, problem, algorithm, times), and its damage or ""."""
+
+def take_tuning_warning() -> str:
+    """Return one line about damage that a reading of the table met; "" where there is nothing new to say."""
 
 def conv(
     x: NDArray[_Float],

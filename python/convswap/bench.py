@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convswap import _native
+from convswap.algorithms import check_algorithm
 from convswap.closeness import relative_l2_error
 from convswap.compare import AGAINST, TRUTH_IMAGES
 from convswap.device import Device, choose_device, environment
@@ -60,9 +61,7 @@ def run_suite(
         raise unknown_name("choice of sides", against, AGAINST)
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
-    known = {"auto", *(entry.name for entry in _native.catalog())}
-    if algorithm not in known:
-        raise unknown_name("algorithm", algorithm, known)
+    check_algorithm(algorithm)
     chosen = choose_device(device)
     wanted = _layers(suite, layers)
     sizes = [_DEFAULT_BATCH[chosen.name]] if batches is None else list(batches)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -74,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_swap(commands)
     _add_compare(commands)
     _add_bench(commands)
+    _add_explain(commands)
+    _add_tune(commands)
     doctor = commands.add_parser("doctor", help="what is installed, what is missing, what to type")
     doctor.set_defaults(command=_doctor)
     return parser
@@ -128,8 +131,36 @@ def _add_bench(commands: Any) -> None:
     parser.set_defaults(command=_bench)
 
 
+def _add_explain(commands: Any) -> None:
+    parser = commands.add_parser("explain", help="the plan of every Conv of a model, and why")
+    _add_plan_options(parser)
+    parser.add_argument(
+        "--compute-capability", metavar="C", help="plan for a typical card, such as 9.0, instead of a device"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the plans as JSON")
+    parser.set_defaults(command=_explain)
+
+
+def _add_tune(commands: Any) -> None:
+    parser = commands.add_parser("tune", help="measure every algorithm and remember the best")
+    _add_plan_options(parser)
+    parser.add_argument("--runs", type=int, metavar="N", help="timed runs of each algorithm; default: 20")
+    parser.add_argument("--only", metavar="REGEX", help="measure the nodes whose name matches")
+    parser.add_argument("--json", metavar="FILE", help="write the times as JSON")
+    parser.set_defaults(command=_tune)
+
+
+def _add_plan_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a network's name or an ONNX file")
+    parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    _add_kernel_options(parser)
+
+
 def _add_kernel_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--algorithm", default="auto", metavar="A", help="an algorithm's name; default: auto")
+    parser.add_argument(
+        "--algorithm", default="auto", metavar="A", help="an algorithm's name, auto or tuned; default: auto"
+    )
     parser.add_argument("--precision", default="tf32", metavar="P", help="tf32 or ieee; default: tf32")
 
 
@@ -216,6 +247,7 @@ def _compare(options: argparse.Namespace) -> int:
             against=options.against,
             progress=progress,
         )
+    _warn_of_damaged_table()
     if options.json:
         write_json(options.json, comparison.to_json())
     print_comparison(comparison, _console())
@@ -237,10 +269,71 @@ def _bench(options: argparse.Namespace) -> int:
             against=options.against,
             progress=progress,
         )
+    _warn_of_damaged_table()
     if options.json:
         write_json(options.json, rows)
     print_suite(rows, _console(), options.device)
     return 0
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from convswap.explain import explain, print_plan
+
+    check_writable(options.json, options.model)
+    plan = explain(
+        options.model,
+        batch=options.batch,
+        device=options.device,
+        precision=options.precision,
+        algorithm=options.algorithm,
+        compute_capability=_capability(options.compute_capability),
+    )
+    _warn_of_damaged_table()
+    if options.json:
+        write_json(options.json, plan.to_json())
+    print_plan(plan, _console())
+    return 0
+
+
+def _capability(text: str | None) -> int | None:
+    """Return 90 for "9.0" and for "90"."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,2})\.?(\d)", text)
+    if match is None:
+        raise ConvswapError(f"--compute-capability {text!r}: expected one such as 8.0 or 9.0")
+    return int(match[1] + match[2])
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from convswap.trials import RUNS
+    from convswap.tune import print_tuning, tune
+
+    check_writable(options.json, options.model)
+    with _progress() as progress:
+        tuning = tune(
+            options.model,
+            batch=options.batch,
+            device=options.device,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            runs=RUNS if options.runs is None else options.runs,
+            only=options.only,
+            progress=progress,
+        )
+    _warn_of_damaged_table()
+    if options.json:
+        write_json(options.json, tuning.to_json())
+    print_tuning(tuning, _console())
+    return 0
+
+
+def _warn_of_damaged_table() -> None:
+    """Say on standard error what this command found wrong with the tuning table, if it read one."""
+    from convswap import _native
+
+    if warning := _native.take_tuning_warning():
+        print(f"convswap: {warning}", file=sys.stderr)
 
 
 def _batches(text: str | None) -> list[int] | None:

@@ -76,7 +76,7 @@ def compare(
             values, or what the model is fixed to.
         device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee", for our side.
-        algorithm: the name of an algorithm of the catalog, or "auto".
+        algorithm: the name of an algorithm of the catalog, "auto", or "tuned" (see `convswap tune`).
         tolerance: the largest relative L2 error against float64; by default that of `TOLERANCES`.
         against: "default", or "all" for the CUDA provider's other options for Conv too.
         progress: called with a few words at the start of every step.

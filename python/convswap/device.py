@@ -61,6 +61,22 @@ def choose_device(name: str | None = None) -> Device:
     return Device("cuda", reason, _native.cuda_devices()[0])
 
 
+def absent_card(compute_capability: int) -> Device:
+    """Return a typical card of a compute capability (90 for 9.0), to be planned for and not run on.
+
+    Raises:
+        ConvswapError: there are no such cards, or no CUDA kernels to plan with.
+    """
+    if not 50 <= compute_capability <= 199:
+        raise ConvswapError(
+            f"compute capability {compute_capability / 10:.1f} is none: give one such as 8.0 or 9.0"
+        )
+    if not _native.has_cuda_kernels:
+        raise ConvswapError(f"no card can be planned for: {_native.no_cuda_reason}")
+    name = f"a typical card of compute capability {compute_capability / 10:.1f}"
+    return Device("cuda", "planned for, not here", {"name": name, "compute_capability": compute_capability})
+
+
 def environment(device: Device) -> dict[str, str | None]:
     """Return the card, the driver and the versions that a result belongs to; None for what is not in use."""
     card = device.card or {}

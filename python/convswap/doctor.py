@@ -78,6 +78,7 @@ def diagnose() -> list[Finding]:
         *_card_findings(cards, native),
         *_cuda_provider(onnxruntime, native, cards),
         *_data(),
+        *_tuning_table(),
         *_optional_packages(),
     ]
 
@@ -351,6 +352,28 @@ def _data_set(name: str) -> Finding:
         "not here: downloaded when first asked for",
         f"without a network, put {files} into $CONVSWAP_DATA/{name}, or use --data synthetic",
     )
+
+
+def _tuning_table() -> Iterator[Finding]:
+    """Say what the tuning table holds; nothing on this machine needs one."""
+    try:
+        from convswap.tuning import read_table, table_path
+    except ImportError:  # the planner is not built, as another finding says
+        return
+    try:
+        path = table_path()
+    except ConvswapError as error:
+        yield Finding("tuning table", None, str(error))
+        return
+    entries, damage = read_table()
+    found = f"{path}, problems measured: {len(entries)}"
+    if damage:
+        advice = "measure again with `convswap tune MODEL`, or delete the file"
+        yield Finding("tuning table", None, f"{found}, damaged: {damage}", advice)
+    elif entries:
+        yield Finding("tuning table", True, found)
+    else:
+        yield Finding("tuning table", None, f"{path}, nothing measured yet", "convswap tune MODEL")
 
 
 def _optional_packages() -> Iterator[Finding]:

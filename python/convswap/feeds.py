@@ -84,21 +84,33 @@ def fixed_batch(inputs: Sequence[Input]) -> int | None:
     return None if None in leading else leading[0]
 
 
-def random_feeds(inputs: Sequence[Input], batch: int, seed: int) -> Feeds:
-    """Return seeded values for `inputs`, of the declared types and shapes.
+def input_shapes(inputs: Sequence[Input], batch: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of `inputs` in a run of `batch` samples.
 
     A symbolic leading dimension is `batch`, and so is any other dimension of the same name; every other
-    symbolic dimension is 1. Floating-point values are standard normal; whole numbers are 0 or 1, which is
+    symbolic dimension is 1.
+    """
+    batch_symbols = {given.symbols[0] for given in inputs if given.shape and given.shape[0] is None} - {""}
+    return {
+        given.name: tuple(
+            size if size is not None else batch if axis == 0 or symbol in batch_symbols else 1
+            for axis, (size, symbol) in enumerate(zip(given.shape, given.symbols, strict=True))
+        )
+        for given in inputs
+    }
+
+
+def random_feeds(inputs: Sequence[Input], batch: int, seed: int) -> Feeds:
+    """Return seeded values for `inputs`, of the declared types and the shapes of `input_shapes`.
+
+    Floating-point values are standard normal; whole numbers are 0 or 1, which is
     within range wherever they stand for an index, a token or a flag.
     """
     generator = np.random.default_rng(seed)
-    batch_symbols = {given.symbols[0] for given in inputs if given.shape and given.shape[0] is None} - {""}
+    shapes = input_shapes(inputs, batch)
     feeds = {}
     for given in inputs:
-        shape = [
-            size if size is not None else batch if axis == 0 or symbol in batch_symbols else 1
-            for axis, (size, symbol) in enumerate(zip(given.shape, given.symbols, strict=True))
-        ]
+        shape = shapes[given.name]
         if given.dtype.name in _FLOATS:
             feeds[given.name] = np.asarray(generator.standard_normal(shape)).astype(given.dtype)
         else:

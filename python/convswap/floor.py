@@ -35,6 +35,15 @@ def ceilings(card: Mapping[str, Any]) -> Ceilings | None:
     return Ceilings(bandwidth) if bandwidth > 0 else None
 
 
+def bound_by(problem: Any, card: Mapping[str, Any] | None, precision: str) -> str | None:
+    """Return which of the two makes the floor, "memory" or "arithmetic"; None where either is not known."""
+    known = ceilings(card) if card is not None else None
+    if known is None or precision not in known.rates:
+        return None
+    moving = problem.bytes / known.bandwidth
+    return "memory" if moving >= problem.operations / known.rates[precision] else "arithmetic"
+
+
 def floor_ms(problem: Any, card: Mapping[str, Any] | None, precision: str) -> float | None:
     """Return the floor in milliseconds of a `convswap._native.Problem`; None where no ceiling is known."""
     known = ceilings(card) if card is not None else None

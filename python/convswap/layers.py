@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,27 @@ class ConvLayer:
                 return str(attribute.s.decode())
         return default
 
+    @property
+    def arithmetic(self) -> str:
+        """What its products are computed in: "tf32" or "ieee" for float32 data, else the type's name."""
+        if self.element_type == onnx.TensorProto.FLOAT:
+            return self.setting("precision", DEFAULT_PRECISION)
+        return self.type_name
+
+    @property
+    def type_name(self) -> str:
+        """The element type: "float32", "float64", "float16" or "bfloat16"."""
+        return _TYPE_NAMES[self.element_type]
+
+    def with_algorithm(self, algorithm: str) -> ConvLayer:
+        """Return the same layer with its node's `algorithm` set."""
+        node = onnx.NodeProto()
+        node.CopyFrom(self.node)
+        kept = [attribute for attribute in node.attribute if attribute.name != "algorithm"]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute("algorithm", algorithm)])
+        return replace(self, node=node)
+
     def problem(self, shapes: Mapping[str, Sequence[int]]) -> Any:
         """Return the conv problem for inputs of `shapes`, as a `convswap._native.Problem`."""
         known = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
@@ -75,7 +96,7 @@ class ConvLayer:
             x_shape=known[inputs[0]],
             w_shape=known[inputs[1]],
             has_bias=len(inputs) > 2 and bool(inputs[2]),
-            type=_TYPE_NAMES[self.element_type],
+            type=self.type_name,
             precision=self.setting("precision", DEFAULT_PRECISION),
             **self.attributes,
         )

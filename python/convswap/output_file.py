@@ -41,9 +41,16 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
     Raises ConvswapError where the file cannot be written.
     """
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` to `path`, all of it or nothing.
+
+    Raises ConvswapError where the file cannot be written.
+    """
     check_writable(path)
     target = Path(path)
-    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
     try:
         # In the target's own folder, because a file can be renamed only within one file system.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convswap-") as folder:

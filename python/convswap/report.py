@@ -33,6 +33,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 def milliseconds(value: float | None) -> str:
     """Return a time with three significant digits, "-" where there is none."""
+    return three_digits(value)
+
+
+def three_digits(value: float | None) -> str:
+    """Return a number with three significant digits, or as many as lie before the point; "-" for none."""
     if value is None:
         return "-"
     if value >= 100:

@@ -55,17 +55,42 @@ def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | No
     """
     if data is not None and data not in DATA:
         raise unknown_name("data set", data, DATA)
-    if isinstance(model, onnx.ModelProto):
-        return _file_subject(model.graph.name or "the model", model, data)
     if isinstance(model, str) and model in NETWORKS:
         labelled = data if data in _DEFAULT_IMAGES else _best_available()
         network = export_network(model, data=labelled)
         return Subject(model, network, network, data or labelled)
+    return _file_subject(*open_model(model), data)
+
+
+def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, onnx.ModelProto]:
+    """Return a title for the model called or stored as `model`, and the model with its weights in memory.
+
+    For commands that need none of its data: a network comes with the last layer that the package has.
+
+    Raises:
+        ConvswapError: there is no such network or file.
+    """
+    if isinstance(model, onnx.ModelProto):
+        return model.graph.name or "the model", model
+    if isinstance(model, str) and model in NETWORKS:
+        return model, export_network(model)
     path = Path(model)
     if not path.exists() and path.suffix == "" and path.name == str(model):
         raise unknown_name("network", str(model), NETWORKS)
-    loaded = ir.to_proto(ir.external_data.load_to_model(load_model(path)))
-    return _file_subject(str(model), loaded, data)
+    return str(model), ir.to_proto(ir.external_data.load_to_model(load_model(path)))
+
+
+def batch_of(model: onnx.ModelProto, batch: int | None, device: Device) -> int:
+    """Return how many samples a run of `model` takes: `batch`, or what `compare` would take by itself.
+
+    Raises:
+        ConvswapError: `batch` is below 1, or the model is fixed to another.
+    """
+    inputs = declared_inputs(model)
+    fixed = _checked_batch(inputs, batch)
+    named, missing = _suiting_data(model)
+    usual = 1 if named == RANDOM and missing is None else _DEFAULT_BATCH[device.name]
+    return fixed or batch or usual
 
 
 def source_of(subject: Subject, images: int | None, batch: int | None, device: Device) -> Source:
@@ -74,18 +99,9 @@ def source_of(subject: Subject, images: int | None, batch: int | None, device: D
     Raises:
         ConvswapError: a number is below 1, the model is fixed to another batch, or the data do not fit it.
     """
-    for name, value in (("images", images), ("batch", batch)):
-        if value is not None and value < 1:
-            raise ConvswapError(
-                f"{name} must be at least 1, but {value} was given; leave it out or give more"
-            )
+    _require_at_least_1("images", images)
     inputs = declared_inputs(subject.model)
-    fixed = fixed_batch(inputs)
-    if fixed is not None and batch not in (None, fixed):
-        raise ConvswapError(
-            f"the model takes batches of {fixed}, by its input {inputs[0] if inputs else ''}, but batch "
-            f"{batch} was given; leave it out, or export the model with a symbolic batch"
-        )
+    fixed = _checked_batch(inputs, batch)
     if subject.dataset == RANDOM:
         samples = fixed or batch or 1
         count = images or samples
@@ -105,6 +121,23 @@ def source_of(subject: Subject, images: int | None, batch: int | None, device: D
     return ImageSource(
         inputs[0], dataset.images, dataset.labels, fixed or min(batch or _DEFAULT_BATCH[device.name], count)
     )
+
+
+def _require_at_least_1(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ConvswapError(f"{name} must be at least 1, but {value} was given; leave it out or give more")
+
+
+def _checked_batch(inputs: tuple[Input, ...], batch: int | None) -> int | None:
+    """Return the batch that a model with these inputs is fixed to, None for none; refuse another `batch`."""
+    _require_at_least_1("batch", batch)
+    fixed = fixed_batch(inputs)
+    if fixed is not None and batch not in (None, fixed):
+        raise ConvswapError(
+            f"the model takes batches of {fixed}, by its input {inputs[0] if inputs else ''}, but batch "
+            f"{batch} was given; leave it out, or export the model with a symbolic batch"
+        )
+    return fixed
 
 
 def _best_available() -> str:

@@ -110,7 +110,7 @@ def swap(
 
     Args:
         model: the path of an ONNX file, or a model in memory, which is not modified.
-        algorithm: the name of an algorithm of the catalog for every swapped node, or "auto".
+        algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned".
         precision: "tf32" or "ieee".
         only: a regular expression; only Convs whose name contains a match are swapped.
 
@@ -150,11 +150,9 @@ def _check_algorithm(algorithm: str) -> None:
     if algorithm == "auto":
         return
     # Imported here so that a model can be swapped where the compiled catalog is not needed.
-    from convswap import _native
+    from convswap.algorithms import check_algorithm
 
-    known = {"auto", *(entry.name for entry in _native.catalog())}
-    if algorithm not in known:
-        raise unknown_name("algorithm", algorithm, known)
+    check_algorithm(algorithm)
 
 
 def _pattern(only: str | None) -> re.Pattern[str]:

@@ -1,4 +1,4 @@
-"""Find the element type and the rank of values in an ONNX model."""
+"""Find the element type, the rank and the extents of values in an ONNX model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def values_of(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 class ValueTypes:
-    """Element types and ranks of a model's values, by shape inference where the model does not tell them."""
+    """Element types and shapes of a model's values, by shape inference where the model does not tell them."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -40,6 +40,13 @@ class ValueTypes:
     def rank(self, values: Iterable[ir.Value]) -> int | None:
         """Return the one rank that all `values` have, from the first whose shape is known."""
         return next((len(known.shape) for known in self._known(values) if known.shape is not None), None)
+
+    def extents(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Return the shape of `value`; None where an extent of it is not known."""
+        for known in self._known([value]):
+            if known.shape is not None and all(isinstance(extent, int) for extent in known.shape):
+                return tuple(known.shape.numpy())
+        return None
 
     def _known(self, values: Iterable[ir.Value]) -> Iterator[ir.Value | ir.TensorProtocol]:
         """Yield what is known of `values`, lazily, because inferring takes long."""

@@ -1,0 +1,67 @@
+#include "plan/explanation.h"
+
+#include <cstdio>
+
+#include "plan/catalog.h"
+
+namespace convswap {
+namespace {
+
+std::string milliseconds_text(double milliseconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g ms", milliseconds);
+  return text;
+}
+
+std::optional<double> time_of(const std::optional<TuningEntry>& entry, std::string_view algorithm) {
+  if (!entry) return std::nullopt;
+  for (const auto& [name, milliseconds] : entry->milliseconds) {
+    if (name == algorithm) return milliseconds;
+  }
+  return std::nullopt;
+}
+
+std::string why_taken(const Choice& choice, std::optional<double> milliseconds) {
+  if (choice.by_name) return "asked for by name";
+  if (milliseconds) return "measured by `convswap tune`: " + milliseconds_text(*milliseconds);
+  const std::string rule = "the first of the catalog that supports it";
+  return choice.why_not_measured.empty() ? rule : choice.why_not_measured + "; by rule: " + rule;
+}
+
+// Why one that could compute the problem was not taken. `is_earlier`: it comes before the one that was.
+std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional<double> taken,
+                            std::optional<double> own) {
+  if (choice.by_name) {
+    return is_earlier ? "comes earlier in the catalog's order, but another was asked for by name"
+                      : "another was asked for by name";
+  }
+  if (!choice.measured) return "slower: comes later in the catalog's order";
+  if (!own) return "not measured";
+  return (*own >= *taken ? "measured slower: " : "the table names another, measured: ") +
+         milliseconds_text(*own);
+}
+
+}  // namespace
+
+Explanation explain(const ConvProblem& problem, const Device& device, std::string_view requested) {
+  const Choice choice = choose(problem, device, requested);
+  const std::optional<double> taken = time_of(choice.measured, choice.algorithm.name());
+  const char* const decided_by = choice.by_name ? "name" : choice.measured ? "tuned" : "rule";
+  Explanation explanation{choice.algorithm, decided_by, why_taken(choice, taken), taken, {}};
+  bool is_earlier = true;
+  for (const Algorithm* algorithm : catalog()) {
+    if (algorithm->device_kind() != device.kind) continue;
+    if (algorithm == &choice.algorithm) {
+      is_earlier = false;
+      continue;
+    }
+    const std::string reason = algorithm->why_not(problem, device);
+    const std::optional<double> own = time_of(choice.measured, algorithm->name());
+    explanation.others.push_back({std::string(algorithm->name()), reason.empty(),
+                                  reason.empty() ? why_passed_over(choice, is_earlier, taken, own) : reason,
+                                  own});
+  }
+  return explanation;
+}
+
+}  // namespace convswap

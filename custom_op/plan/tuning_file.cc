@@ -1,0 +1,157 @@
+#include "plan/tuning_file.h"
+
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+namespace convswap {
+namespace {
+
+// A line has a few hundred bytes; what is larger than tens of thousands of them is another file.
+constexpr off_t kMostBytes = 16 << 20;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Empty where there is none.
+std::string home_folder() {
+  if (std::string home = environment("HOME"); !home.empty()) return home;
+  passwd entry{};
+  passwd* found = nullptr;
+  std::string strings(16384, '\0');
+  getpwuid_r(getuid(), &entry, strings.data(), strings.size(), &found);
+  return found == nullptr ? "" : entry.pw_dir;
+}
+
+// What tells one state of a file from the next.
+struct FileState {
+  std::string path;
+  bool exists = false;
+  bool regular = false;
+  dev_t device{};
+  ino_t inode{};
+  off_t bytes{};
+  time_t seconds{};
+  long nanoseconds{};
+
+  bool operator==(const FileState&) const = default;
+};
+
+FileState state_of(const std::string& path) {
+  struct stat facts{};
+  if (stat(path.c_str(), &facts) != 0) return {path, false};
+  return {path,         true,          S_ISREG(facts.st_mode), facts.st_dev,
+          facts.st_ino, facts.st_size, facts.st_mtim.tv_sec,   facts.st_mtim.tv_nsec};
+}
+
+TuningTable damaged(const std::string& how) { return {{}, how}; }
+
+TuningTable read_table(const FileState& state) {
+  if (!state.exists) return {};
+  if (!state.regular) return damaged("it is not a regular file");
+  if (state.bytes > kMostBytes) return damaged("it is larger than a tuning table ever is");
+  std::ifstream file(state.path, std::ios::binary);
+  std::string text(static_cast<size_t>(state.bytes), '\0');
+  file.read(text.data(), state.bytes);
+  if (!file) return damaged("it cannot be read: " + std::string(std::strerror(errno)));
+  return parse_tuning_table(text);
+}
+
+std::string key_of(std::string_view device, std::string_view version, std::string_view problem) {
+  return std::string(device) + '\n' + std::string(version) + '\n' + std::string(problem);
+}
+
+// One reading of the file, never changed after it is made.
+struct Reading {
+  FileState state;
+  TuningTable table;
+  std::unordered_map<std::string, size_t> entry_of;
+
+  explicit Reading(FileState of) : state(std::move(of)), table(read_table(state)) {
+    for (size_t i = 0; i < table.entries.size(); ++i) {
+      const TuningEntry& entry = table.entries[i];
+      entry_of[key_of(entry.device, entry.version, entry.problem)] = i;
+    }
+  }
+};
+
+struct Warning {
+  std::mutex mutex;
+  std::string text;
+  // So that the runs of a session need no lock to learn that there is nothing to say.
+  std::atomic<bool> waits = false;
+
+  void set(std::string line) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    text = std::move(line);
+    waits = true;
+  }
+
+  std::string take() {
+    if (!waits) return {};
+    const std::lock_guard<std::mutex> lock(mutex);
+    waits = false;
+    return std::exchange(text, {});
+  }
+};
+
+Warning& warning() {
+  static Warning waiting;
+  return waiting;
+}
+
+std::shared_ptr<const Reading> current_reading() {
+  static std::mutex mutex;
+  static std::shared_ptr<const Reading> last;
+  FileState state = state_of(tuning_path());
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (last == nullptr || last->state != state) {
+    last = std::make_shared<const Reading>(std::move(state));
+    if (!last->table.damage.empty()) {
+      warning().set(
+          "the tuning table '" + last->state.path + "' is damaged: " + last->table.damage +
+          "; what is damaged is ignored, and planned by rule: measure again with `convswap tune`, or "
+          "delete the file");
+    }
+  }
+  return last;
+}
+
+}  // namespace
+
+std::string tuning_path() {
+  if (std::string given = environment("CONVSWAP_TUNING"); !given.empty()) return given;
+  std::string cache = environment("XDG_CACHE_HOME");
+  // By the XDG Base Directory Specification a relative path counts as none.
+  if (cache.empty() || cache.front() != '/') {
+    const std::string home = home_folder();
+    if (home.empty()) return {};
+    cache = home + "/.cache";
+  }
+  return cache + "/convswap/tuning.txt";
+}
+
+TuningTable read_tuning_table() { return current_reading()->table; }
+
+std::optional<TuningEntry> find_tuned(const ConvProblem& problem, const Device& device) {
+  const std::shared_ptr<const Reading> reading = current_reading();
+  const auto found = reading->entry_of.find(key_of(tuning_device(device), CONVSWAP_VERSION, problem.text()));
+  if (found == reading->entry_of.end()) return std::nullopt;
+  return reading->table.entries[found->second];
+}
+
+std::string take_tuning_warning() { return warning().take(); }
+
+}  // namespace convswap

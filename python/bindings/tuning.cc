@@ -1,0 +1,71 @@
+// What Python needs to write a tuning table that the planner can read: the planner's own reader and words.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <string>
+
+#include "bindings.h"
+#include "conv/error.h"
+#include "plan/tuning_file.h"
+
+namespace py = pybind11;
+
+namespace convswap::bindings {
+namespace {
+
+// A path may have any bytes, which Python's file functions know how to turn back.
+py::object path_object(const std::string& path) {
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+}
+
+py::object path_of_table() {
+  const std::string path = tuning_path();
+  if (path.empty()) {
+    throw InvalidArgument(
+        "there is no home folder to keep the tuning table in; set CONVSWAP_TUNING to the path of a file");
+  }
+  return path_object(path);
+}
+
+py::tuple table() {
+  const TuningTable read = read_tuning_table();
+  py::list entries;
+  for (const TuningEntry& entry : read.entries) {
+    py::dict milliseconds;
+    for (const auto& [name, value] : entry.milliseconds) milliseconds[py::str(name)] = value;
+    entries.append(py::make_tuple(entry.device, entry.version, entry.problem, entry.algorithm, milliseconds));
+  }
+  return py::make_tuple(entries, read.damage);
+}
+
+std::string device_name(const std::string& device, int index) {
+  return tuning_device(parse_device(device) == DeviceKind::cpu ? cpu_device() : cuda_device(index));
+}
+
+}  // namespace
+
+void register_tuning(py::module_& module) {
+  module.attr("tuning_header") = std::string(kTuningHeader);
+  module.def("tuning_path", &path_of_table,
+             R"(The path of the user's tuning table, which need not be there.
+
+$CONVSWAP_TUNING, else convswap/tuning.txt in the user's cache folder. Raises ConvswapError where there is no home
+folder.)");
+  module.def(
+      "tuning_device", &device_name, py::arg("device"), py::kw_only(), py::arg("index") = 0,
+      R"(The name of the device in a tuning table: a card's, or the processor's and its instruction set.
+
+Raises ConvswapError for an unknown device, RuntimeError where the card is not there.)");
+  module.def(
+      "read_tuning_table", &table,
+      R"(The sound lines of the user's tuning table, and what is wrong with the others in one line, "" for nothing.
+
+A line is (device, version, problem, algorithm, {algorithm: milliseconds}).)");
+  module.def(
+      "take_tuning_warning", [] { return path_object(take_tuning_warning()); },
+      R"(One line about damage that a reading of the tuning table met; "" where there is nothing new to say.)");
+}
+
+}  // namespace convswap::bindings

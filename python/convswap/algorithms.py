@@ -1,0 +1,18 @@
+"""The names that an algorithm can be asked for by."""
+
+from __future__ import annotations
+
+from convswap import _native
+from convswap.errors import unknown_name
+
+# What leaves the choice to the planner: to its rule, or to what `convswap tune` measured.
+AUTO = "auto"
+TUNED = "tuned"
+
+
+def check_algorithm(name: str, device: str | None = None) -> None:
+    """Raise ConvswapError, naming the nearest, where no algorithm for `device` (None: any) has `name`."""
+    named = [entry.name for entry in _native.catalog() if device in (None, entry.device)]
+    if name not in (AUTO, TUNED, *named):
+        kind = "algorithm" if device is None else f"algorithm for the device {device}"
+        raise unknown_name(kind, name, {AUTO, TUNED, *named})

@@ -1,0 +1,42 @@
+"""Tuning tables for tests: their text, line by line, without the code that writes the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from convswap import _native
+
+# For each kind of device an algorithm that computes everything, and that the rule takes last.
+OTHER = {"cpu": "reference", "cuda": "naive"}
+
+
+def line(
+    problem: str,
+    algorithm: str,
+    device: str,
+    *,
+    version: str = _native.__version__,
+    device_name: str | None = None,
+    milliseconds: Mapping[str, float] | None = None,
+) -> str:
+    """Return the line that says that `algorithm` is the fastest for `problem` on this machine's `device`."""
+    times = ", ".join(f"{name} {value}" for name, value in (milliseconds or {algorithm: 0.5}).items())
+    return " | ".join([device_name or _native.tuning_device(device), version, problem, algorithm, times])
+
+
+def write(path: Path, *lines: str) -> None:
+    """Write a table of `lines`."""
+    path.write_text("\n".join([_native.tuning_header, *lines]) + "\n")
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where the tuning table is to be; nothing is there."""
+    path = tmp_path / "tables" / "tuning.txt"
+    path.parent.mkdir()
+    monkeypatch.setenv("CONVSWAP_TUNING", str(path))
+    _native.read_tuning_table()
+    _native.take_tuning_warning()  # what an earlier test left
+    return path
