@@ -32,29 +32,24 @@ struct Arguments {
   int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
   int pad_height, pad_width;
 
-  // The tile of a block: `tile_images` whole images, or a band of rows and
-  // columns of one or two. Its second half lies `half_images` images or
-  // `half_rows` rows further on, `half_offset` elements of y.
+  // The tile of a block: `tile_images` whole images, or a band of rows and columns of one or two. Its second
+  // half lies `half_images` images or `half_rows` rows further on, `half_offset` elements of y.
   int tile_images, tile_rows;
   int half_images, half_rows, half_offset;
-  int places_images, places_rows,
-      places_quads;                      // of a half: images, rows, quads per row
-  int bands, column_tiles, image_tiles;  // how many tiles cover the output's
-                                         // rows, columns and the batch
+  int places_images, places_rows, places_quads;  // of a half: images, rows, quads per row
+  int bands, column_tiles, image_tiles;          // tiles that cover the output's rows, columns and the batch
   FastDivisor quads_per_row, quads_per_image;
 
-  // The copy of the tile's input as it comes: image, channel, and in tiles
-  // narrower than the image row. What lies side by side in x is copied at once,
-  // a run, into `run_elements` elements.
+  // The copy of the tile's input as it comes: image, channel, and in tiles narrower than the image row. What
+  // lies side by side in x is copied at once, a run, into `run_elements` elements.
   int raw_rows;     // of one channel, whether inside the image or not
   int raw_columns;  // input columns that the tile covers, padding included
   int runs, runs_per_plane, run_elements;
   FastDivisor runs_per_plane_divisor, channels_divisor;
 
-  // The staged input: image of a half, plane, line, column, and at each column
-  // a bundle of pixels of the first half beside one of the second. A plane is
-  // `bundle_channels` channels, a line one row and column remainder; the other
-  // pixels of a bundle come from rows `row_step` further down.
+  // The staged input: image of a half, plane, line, column, and at each column a bundle of pixels of the
+  // first half beside one of the second. A plane is `bundle_channels` channels, a line one row and column
+  // remainder; the other pixels of a bundle come from rows `row_step` further down.
   int bundle_channels, bundle_rows, row_step;
   int planes;  // per image
   int phases;
@@ -65,13 +60,11 @@ struct Arguments {
   int bundles;  // of filter rows
   int steps;    // of kBundlesPerStep bundles
   SharedOffsets shared;
-  int filter_blocks;  // of kFiltersPerTile * kTiles output channels, in one
-                      // block
+  int filter_blocks;  // of kFiltersPerTile * kTiles filters, in one block
   int filter_splits;  // blocks of the grid that share the filters of a group
   FastDivisor filter_block_divisor;
   bool copies_16_bytes;  // x is aligned to them
-  int store_width;       // neighbouring outputs that always lie in one row and are
-                         // aligned in y: 1, 2 or 4
+  int store_width;       // neighbouring outputs, always of one row and aligned in y: 1, 2 or 4
 };
 
 }  // namespace convswap::few_channels

@@ -2,10 +2,10 @@
 //
 // With few channels a convolution reads little, writes much and multiplies little, so it should take as long
 // as its output takes to write. What stands in the way is everything around the multiplication: im2col
-// fetches each input from shared memory once per filter tap, computes an address for each fetch and moves the
-// result to where the tensor core wants it. Here pixels are the rows of the product, filters its columns, and
-// the depth runs over *bundles of two or four filter rows* (c, r), four bundles at a time, while the taps s
-// of a row follow each other in time:
+// fetches each input from shared memory once per filter tap, computes an address for each fetch and moves
+// the result to where the tensor core wants it. Here pixels are the rows of the product, filters its
+// columns, and the depth runs over *bundles of two or four filter rows* (c, r), four bundles at a time,
+// while the taps s of a row follow each other in time:
 //
 //   once per tile:            staged[line, column] = the pixels of a bundle, of one half of the tile and of
 //   the
@@ -13,15 +13,16 @@
 //   for each four bundles:    each thread loads the taps + 3 columns that four neighbouring pixels need
 //     for each tap s:         sums[pixel, k] += columns[pixel + s] * w[bundle, s, k]      (tensor core)
 //
-// A bundle is up to four channels, or rows of one channel further and further down, whichever fills the depth
-// best. The inner loop is loads and tensor-core instructions and nothing else: the operands lie in the
-// registers where the 16-byte loads have put them. Four neighbouring outputs end up in one thread, and go out
-// 16 bytes at a time where rows are aligned, else through shared memory. Columns of a strided convolution are
-// staged by their remainder, which makes each remainder a filter row of its own with unit stride.
+// A bundle is up to four channels, or rows of one channel further and further down, whichever fills the
+// depth best. The inner loop is loads and tensor-core instructions and nothing else: the operands lie in the
+// registers where the 16-byte loads have put them. Four neighbouring outputs end up in one thread, and go
+// out 16 bytes at a time where rows are aligned, else through shared memory. Columns of a strided
+// convolution are staged by their remainder, which makes each remainder a filter row of its own with unit
+// stride.
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does; formats.cuh
-// tells how, and what happens to values that float16 cannot hold together. float16 and bfloat16 data go in as
-// they are. Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
+// tells how, and what happens to values that float16 cannot hold together. float16 and bfloat16 data go in
+// as they are. Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
 //
 // Data flow: persistent blocks; the weights are converted and laid out once per block; the raw input of the
 // next tile is copied asynchronously while the tensor cores work on this one. No scratch memory.
@@ -261,7 +262,7 @@ class FewChannels final : public Algorithm {
   std::string why_not(const ConvProblem& problem, const Device& device) const override {
     if (problem.type == ElementType::float64) return "it does not compute float64";
     if (device.compute_capability < 80) {
-      return "it needs compute capability 8.0 or newer for TF32, and " + device.name + " has " +
+      return "it needs compute capability 8.0 or newer, and " + device.name + " has " +
              std::to_string(device.compute_capability / 10) + "." +
              std::to_string(device.compute_capability % 10);
     }

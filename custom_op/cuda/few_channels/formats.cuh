@@ -1,14 +1,11 @@
 #pragma once
 
-// How the tensor core is given float32, float16 and bfloat16 data, for the
-// kernel of few_channels.
+// How the tensor core is given float32, float16 and bfloat16 data, for the kernel of few_channels.
 //
-// float16 keeps as many bits of a number as TF32 does, 11, but of 29 binades
-// only. So float32 data are scaled by a power of two, which is exact, one for
-// the pixels of a tile and one for the weights of a filter, such that the
-// largest value lands in float16's uppermost binade but one. Values that span
-// more binades are taken one window of 29 binades after the other, the rest
-// counting as zeros meanwhile.
+// float16 keeps as many bits of a number as TF32 does, 11, but of 29 binades only. So float32 data are
+// scaled by a power of two, which is exact, one for the pixels of a tile and one for the weights of a
+// filter, such that the largest value lands in float16's uppermost binade but one. Values that span more
+// binades are taken one window of 29 binades after the other, the rest counting as zeros meanwhile.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -17,15 +14,13 @@ namespace convswap::few_channels {
 
 constexpr int kBinades = 29;
 constexpr int kUppermost = 14;  // a largest value of 2^15 - 1 cannot round to infinity
-// The guess for weights and for a block's first tile: it serves values from
-// 2^-24 to 2^5.
+// The guess for weights and for a block's first tile: it serves values from 2^-24 to 2^5.
 constexpr int kFirstTop = 4;
 
 // 2^exponent, for exponents from -126 to 127.
 __device__ inline float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
-// The bits of 2^exponent as float32; beyond the largest those of infinity,
-// below the smallest 0.
+// The bits of 2^exponent as float32; beyond the largest those of infinity, below the smallest 0.
 __device__ inline unsigned bits_of_power(int exponent) {
   if (exponent > 127) return 0x7f800000u;
   if (exponent >= -126) return static_cast<unsigned>(exponent + 127) << 23;
@@ -37,9 +32,8 @@ __device__ inline int exponent_of(unsigned bits) {
   return bits >= 0x00800000u ? static_cast<int>(bits >> 23) - 127 : 31 - __clz(bits) - 149;
 }
 
-// The scale, as an exponent, of a window that begins at binade `top`. Below
-// 2^-112 it would leave float32; what is left down there has few bits, and
-// float16 holds them.
+// The scale, as an exponent, of a window that begins at binade `top`. Below 2^-112 it would leave float32;
+// what is left down there has few bits, and float16 holds them.
 __device__ inline int scale_exponent(int top) { return kUppermost - max(top, kUppermost - 126); }
 
 __device__ inline unsigned absolute_bits(float value) { return __float_as_uint(value) & 0x7fffffffu; }
@@ -73,8 +67,7 @@ class BinadeWindow {
   int top_;
 };
 
-// The largest and the smallest absolute value among some numbers, zeros left
-// out of the latter.
+// The largest and the smallest absolute value among some numbers, zeros left out of the latter.
 template <typename Element>
 struct ValueRange {
   unsigned most = 0;
@@ -96,8 +89,7 @@ struct ValueRange {
   }
   __device__ bool is_finite() const { return most < kInfinityBits<Element>; }
 
-  // Of finite float32 numbers: the binades of the largest and the smallest, and
-  // how many windows they need.
+  // Of finite float32 numbers: the binades of the largest and the smallest, and how many windows they need.
   __device__ int top() const { return most == 0 ? 0 : exponent_of(most); }
   __device__ int bottom() const { return most == 0 ? 0 : exponent_of(least_less_one + 1); }
   __device__ int windows() const { return (top() - bottom()) / kBinades + 1; }
@@ -167,8 +159,7 @@ struct Bfloat16Triples : Float32Elements {
   }
 };
 
-// float16 and bfloat16 are what the tensor core takes. Sums stay float32 until
-// they are stored, once.
+// float16 and bfloat16 are what the tensor core takes. Sums stay float32 until they are stored, once.
 struct Half {
   using Element = __half;
   using Number = __half;

@@ -1,7 +1,6 @@
 #pragma once
 
-// The way of the input into shared memory: copied as it is, then converted and
-// laid out for the tensor core.
+// The way of the input into shared memory: copied as it is, then converted and laid out for the tensor core.
 
 #include "cuda/few_channels/formats.cuh"
 #include "cuda/few_channels/tile.cuh"
@@ -10,9 +9,8 @@
 
 namespace convswap::few_channels {
 
-// Starts the copies of a tile's input, a run to a warp or to a few. Each keeps its
-// alignment to 16 bytes, so a copied run starts up to a chunk less one into its
-// place.
+// Starts the copies of a tile's input, a run to a warp or to a few. Each keeps its alignment to 16 bytes, so
+// a copied run starts up to a chunk less one into its place.
 template <typename Element>
 __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& tile, int first_channel,
                                  Element* raw) {
@@ -29,8 +27,7 @@ __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& 
     if (run.elements == 0) continue;
     const int misaligned = static_cast<int>(run.start & (kChunk - 1));
     const Element* source = problem.x + (run.start - misaligned);
-    // What lies beyond the run is copied too, and not used; but nothing lies
-    // beyond the tensor.
+    // What lies beyond the run is copied too, and not used; but nothing lies beyond the tensor.
     const long long left = problem.input_elements - (run.start - misaligned);
     const int end = run.elements + misaligned;
     const int whole = !problem.copies_16_bytes ? 0
@@ -47,11 +44,10 @@ __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& 
   }
 }
 
-// A staged line: where its first column goes, the remainder of its columns by
-// the stride, and for each pixel of a bundle, of the first half of the tile and
-// then of the second, where in the raw copy its first column is. That may lie
-// before the copy where the line begins in the padding. Behind the copy lies a
-// row of zeros for rows in the padding.
+// A staged line: where its first column goes, the remainder of its columns by the stride, and for each pixel
+// of a bundle, of the first half of the tile and then of the second, where in the raw copy its first column
+// is. That may lie before the copy where the line begins in the padding. Behind the copy lies a row of zeros
+// for rows in the padding.
 template <int kBundle>
 struct alignas(16) StagedLine {
   int from[2 * kBundle];
@@ -100,11 +96,10 @@ __device__ inline void find_lines(const Arguments<Element>& problem, const Tile&
   }
 }
 
-// Converts the input and lays it out in bundles: a thread takes one column of a
-// few lines. Columns of equal remainder by the stride lie together, so that
-// neighbouring outputs read neighbouring words. Padding becomes zeros, and so
-// does, where `kWindowed`, what lies outside the window of binades. Returns
-// what the thread has seen.
+// Converts the input and lays it out in bundles: a thread takes one column of a few lines. Columns of equal
+// remainder by the stride lie together, so that neighbouring outputs read neighbouring words. Padding
+// becomes zeros, and so does, where `kWindowed`, what lies outside the window of binades. Returns what the
+// thread has seen.
 template <typename Format, int kBundle, bool kWindowed, typename Arguments>
 __device__ inline ValueRange<typename Format::Element> stage_tile(const Arguments& problem, const Tile& tile,
                                                                   const StagedLine<kBundle>* lines,

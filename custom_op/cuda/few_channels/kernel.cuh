@@ -1,7 +1,6 @@
 #pragma once
 
-// The kernel of the algorithm `few_channels`; few_channels.cu tells the idea
-// and fills the arguments.
+// The kernel of the algorithm `few_channels`; few_channels.cu tells the idea and fills the arguments.
 
 #include "cuda/few_channels/input.cuh"
 #include "cuda/few_channels/tile.cuh"
@@ -10,8 +9,8 @@
 
 namespace convswap::few_channels {
 
-// Computes a tile as the definition says, for data with infinities or NaN: the
-// tensor core would multiply them with the zeros that fill its depth.
+// Computes a tile as the definition says, for data with infinities or NaN: the tensor core would multiply
+// them with the zeros that fill its depth.
 template <typename Element>
 __device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, Tile tile,
                                                 int first_filter, int filters) {
@@ -35,8 +34,8 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
   }
 }
 
-// Persistent blocks: grid.x shares the tiles, grid.y the groups and, where the
-// weights of a group do not fit, parts of its filters.
+// Persistent blocks: grid.x shares the tiles, grid.y the groups and, where the weights of a group do not
+// fit, parts of its filters.
 template <typename Format, int kBundle, int kTaps, int kTiles>
 __global__ void __launch_bounds__(kMostThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
@@ -83,8 +82,8 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   for (int i = threadIdx.x; i < padded_filters; i += blockDim.x) tops[i] = kFirstTop;
   __syncthreads();
 
-  // Weights and pixels are converted by a guess of how large they are, and
-  // again in the rare case that it does not hold.
+  // Weights and pixels are converted by a guess of how large they are, and again in the rare case that it
+  // does not hold.
   bool weights_are_finite = true;
   bool are_measured = false;
   int weight_windows = 1;
@@ -126,8 +125,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
         const ValueRange<Element> whole = reduce_block(range, &state);
         is_staged = false;
         windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
-        // Where one window is enough it gets some room for the tiles that
-        // follow.
+        // Where one window is enough it gets some room for the tiles that follow.
         if (windows > 0)
           top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
       }

@@ -1,7 +1,6 @@
 #pragma once
 
-// What the kernel of few_channels and its planner both know of the work and of
-// shared memory.
+// What the kernel of few_channels and its planner both know of the work and of shared memory.
 
 namespace convswap::few_channels {
 
@@ -18,20 +17,17 @@ constexpr int staged_line_words(int bundle) { return 2 * bundle + 4; }
 
 // A bundle of filter rows: where its pixels lie, and its weights.
 struct FilterBundle {
-  int offset;              // of the first tap, in words from a pixel's column in shared
-                           // memory
+  int offset;              // of the first tap, in words from a pixel's staged column
   int taps;                // 0 for a bundle that only fills the last step
   int row[kMostBundle];    // of the folded filter; -1 where there is none
   int start[kMostBundle];  // of its first tap within one filter
 };
 
-// Where a quad of output columns lies, the same in every tile and in both of
-// its halves.
+// Where a quad of output columns lies, the same in every tile and in both of its halves.
 struct alignas(8) QuadPlace {
   unsigned short word;    // of its first column in the staged input
   unsigned short column;  // quads from the left edge of the tile
-  int offset;             // of its first column in the output, from the half's first pixel
-                          // of filter 0
+  int offset;             // of its first output, from the first of the half and of filter 0
 };
 
 // What turns a filter's sums into results.
@@ -39,8 +35,7 @@ struct FilterScale {
   float factor, bias;
 };
 
-// Where things lie in a block's shared memory, in bytes; the weights come
-// first.
+// Where things lie in a block's shared memory, in bytes; the weights come first.
 struct SharedOffsets {
   int staged;   // the input, converted
   int raw;      // the input of the next tile as it is, and a row of zeros
@@ -57,8 +52,7 @@ struct SharedOffsets {
 // What a block's threads tell each other.
 struct BlockState {
   unsigned most, least_less_one;  // of absolute values, as bits
-  unsigned weight_windows;        // how many windows of binades the weights need; ~0
-                                  // if they are not finite
+  unsigned weight_windows;        // of binades that the weights need; ~0 if they are not finite
   unsigned is_far;                // whether a filter's factor alone is not enough
 };
 

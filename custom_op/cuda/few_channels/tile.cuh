@@ -39,8 +39,7 @@ struct Run {
   int elements;     // 0 where the run lies outside the image or the batch
   int first_row;    // of the tile's input
 
-  // `plane` counts the tile's images and their channels; `row` is the tile's
-  // input row that the run holds.
+  // `plane` counts the tile's images and their channels; `row` is the tile's input row that the run holds.
   template <typename Arguments>
   __device__ Run(const Arguments& problem, const Tile& tile, const InputWindow& window, int first_channel,
                  int plane, int row) {

@@ -1,13 +1,9 @@
-// Chooses what a block of few_channels does: the cheapest by estimate among
-// hundreds of candidates, without any measurement. It takes tens of
-// microseconds, for very large images up to a millisecond, once per shape.
+// Chooses what a block of few_channels does: the cheapest by estimate among hundreds of candidates, without
+// any measurement. It takes tens of microseconds, for very large images up to a millisecond, once per shape.
 
 #include "cuda/few_channels/tiling.h"
 
 #include <algorithm>
-#include <cstdio>   // DEV
-#include <cstdlib>  // DEV
-#include <cstring>  // DEV
 #include <iterator>
 #include <optional>
 
@@ -19,16 +15,14 @@ namespace {
 constexpr int kMostQuads = 1 << 14;
 constexpr int kMostFoldedFilters = 64;
 
-// Coordinates and tile numbers, and the sums of two of them, fit into the
-// kernel's 32 bits.
+// Coordinates and tile numbers, and the sums of two of them, fit into the kernel's 32 bits.
 constexpr int64_t kMostIndex = 1 << 30;
 constexpr int64_t kMostGridRows = 65535;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The kernels that are compiled, by the taps of a filter row; others take the
-// next larger one, with weights of zero. Every kernel costs compile time and
-// size.
+// The kernels that are compiled, by the taps of a filter row; others take the next larger one, with weights
+// of zero. Every kernel costs compile time and size.
 constexpr int kKernelTaps[] = {1, 2, 3, 4, 5, 7, kMostTaps};
 
 int kernel_taps(int64_t taps) {
@@ -39,8 +33,7 @@ int kernel_taps(int64_t taps) {
 // More would not fit into a thread's registers.
 int most_tiles(int taps) { return taps > 7 ? 2 : 3; }
 
-// Issue slots of the tensor core for a multiplication of 16 pixels and 8
-// filters (Nsight Compute, H200).
+// Issue slots of the tensor core for a multiplication of 16 pixels and 8 filters (Nsight Compute, H200).
 double multiplication_slots(int bundle) { return bundle == 4 ? 6 : 4; }
 
 class Tiler {
@@ -60,18 +53,6 @@ class Tiler {
     Tiling tiling;
     tiling.folds = folds_;
     tiling.taps = kernel_taps(bundles_.taps);
-    if (const char* dev = getenv("DEV_TILING"); dev != nullptr) {  // DEV
-      if (folds_ != atoi(strrchr(dev, ',') + 1)) return std::nullopt;
-      int halves = 0, splits = 1;
-      sscanf(dev, "%d,%d,%d,%d,%d,%d,%d", &tiling.warps, &halves, &tiling.images, &tiling.rows, &tiling.quads,
-             &tiling.tiles, &splits);
-      tiling.halves_images = halves;
-      const int64_t blocks = ceil_divide(problem_.filters_per_group(), kFiltersPerTile * tiling.tiles);
-      tiling.filter_blocks = static_cast<int>(ceil_divide(blocks, splits));
-      tiling.filter_splits = static_cast<int>(ceil_divide(blocks, tiling.filter_blocks));
-      if (!measure(tiling)) return std::nullopt;
-      return tiling;
-    }  // DEV
     for (tiling.tiles = 1; tiling.tiles <= most_tiles(tiling.taps); ++tiling.tiles) {
       const int64_t blocks = ceil_divide(problem_.filters_per_group(), kFiltersPerTile * tiling.tiles);
       for (const int warps : {4, 5, 8, 16}) {
@@ -142,8 +123,8 @@ class Tiler {
     const int64_t beyond = std::max<int64_t>(tiling.taps - 1, bundles_.reach);
     const int64_t columns = tiling.quads * kQuad + beyond;
     const int64_t raw_columns = columns * problem_.stride[2];
-    // Each of these alone takes at least so many words; beyond, the products
-    // below might not fit into 64 bits.
+    // Each of these alone takes at least so many words; beyond, the products below might not fit into 64
+    // bits.
     const int64_t most = device_.shared_memory_per_block;
     if (raw_rows > most || columns > most || lines > most || bundles_.count > most) return false;
     if (raw_columns > kMostIndex || tiles_of(tiling) > kMostIndex) return false;
@@ -152,8 +133,7 @@ class Tiler {
     tiling.raw_columns = static_cast<int>(raw_columns);
     tiling.lines = static_cast<int>(lines);
     tiling.columns = static_cast<int>(columns);
-    // An odd number of 16 bytes: then the lines that a quarter-warp reads lie
-    // in different banks.
+    // An odd number of 16 bytes: then the lines that a quarter-warp reads lie in different banks.
     tiling.line_words = static_cast<int>(ceil_divide(columns * bundles_.size, 4) | 1) * 4;
     // A run may start anywhere within its first 16 bytes.
     const int64_t chunk = 16 / size_of(problem_.type);
@@ -165,8 +145,7 @@ class Tiler {
     tiling.runs_per_plane = static_cast<int>(is_whole ? 1 : raw_rows);
     tiling.run_elements = static_cast<int>(ceil_divide(run + chunk - 1, chunk) * chunk);
     tiling.zero_words = static_cast<int>(ceil_divide(width, chunk) * 4);
-    // The first line of a plane continues the banks where the last bundle of
-    // the one before it ended.
+    // The first line of a plane continues the banks where the last bundle of the one before it ended.
     const int64_t wanted = bundles_.row_step * bundles_.phases * tiling.line_words % 32;
     tiling.plane_words = lines * tiling.line_words;
     tiling.plane_words += (wanted - tiling.plane_words % 32 + 32) % 32;
@@ -204,8 +183,7 @@ class Tiler {
     return true;
   }
 
-  // Cycles of a multiprocessor, roughly: enough to rank tilings, not to predict
-  // times.
+  // Cycles of a multiprocessor, roughly: enough to rank tilings, not to predict times.
   double cost(const Tiling& tiling) const {
     const int width = store_width(problem_);
     const double multiply = terms_of(problem_) * bundles_.steps() *
@@ -224,7 +202,7 @@ class Tiler {
     const int64_t slots = int64_t{device_.multiprocessors} * resident;
     const int64_t columns = grid_columns(tiles_of(tiling), rows, slots);
     const int64_t waves = ceil_divide(rows * columns, slots) * ceil_divide(tiles_of(tiling), columns);
-    const double idle = resident * tiling.warps < 12 ? 1.4 : 1.0;
+    const double idle = resident * tiling.warps < 12 ? 1.2 : 1.0;
     // One resident block leaves the multiprocessor idle at its barriers.
     return waves * (resident * tile * idle + (resident == 1 ? 3000 : 1500));
   }
@@ -248,8 +226,7 @@ FilterBundles::FilterBundles(const ConvProblem& problem) {
   taps = single_taps ? 1 : ceil_divide(width, stride);
   reach = last / stride;
 
-  // The bundles that cost the tensor core least; of equals the one that stages
-  // fewest copies of a row.
+  // The bundles that cost the tensor core least; of equals the one that stages fewest copies of a row.
   const int64_t per_line = single_taps ? width : phases;
   double least = std::numeric_limits<double>::infinity();
   for (const int bundle : {4, 2}) {
@@ -274,8 +251,7 @@ int64_t FilterBundles::steps() const { return ceil_divide(count, kBundlesPerStep
 int64_t quads_per_output_row(const ConvProblem& problem) { return ceil_divide(problem.output[2], kQuad); }
 
 int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots) {
-  // Rounded down, every block is resident; rounded up, fewer slots stay empty
-  // but some blocks wait.
+  // Rounded down, every block is resident; rounded up, fewer slots stay empty but some blocks wait.
   const int64_t down = std::max<int64_t>(1, slots / rows);
   const int64_t up = ceil_divide(slots, rows);
   const auto rounds = [&](int64_t columns) {
@@ -322,8 +298,7 @@ std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device) {
     if (count > 1 && channels == ceil_divide(all, count - 1)) continue;
     std::vector<Pass> passes;
     for (int64_t first = 0; first < all; first += channels) {
-      // Fewer channels in the last pass may be bundled another way, which may
-      // take more memory.
+      // Fewer channels in the last pass may be bundled another way, which may take more memory.
       const int64_t left = std::min(channels, all - first);
       const bool is_repeated = !passes.empty() && left == channels;
       const std::optional<Tiling> tiling =

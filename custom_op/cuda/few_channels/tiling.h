@@ -12,16 +12,13 @@ namespace convswap::few_channels {
 
 inline constexpr int kMostTaps = 11;
 
-// How the filter is cut into rows, and the rows bundled, for the depth of the
-// multiplication.
+// How the filter is cut into rows, and the rows bundled, for the depth of the multiplication.
 struct FilterBundles {
   int64_t phases;
   int64_t taps;
-  int64_t reach;     // columns of a phase that the last taps read beyond the
-                     // pixel's own
+  int64_t reach;     // columns of a phase that the last taps read beyond the pixel's own
   int size;          // filter rows in a bundle: 2 or 4
-  int64_t channels;  // of a bundle; its other rows are further rows of the same
-                     // channels
+  int64_t channels;  // of a bundle; its other rows are further rows of the same channels
   int64_t row_step;  // filter rows from one to the next of these
   int64_t planes;    // per image
   int64_t count;     // of bundles
@@ -62,10 +59,9 @@ struct Pass {
   Tiling tiling;
 };
 
-// The fewest launches that compute the problem, each with its cheapest tiling;
-// empty where not even one channel's smallest tile fits into the device's
-// shared memory. The problem must have an output, channels, one or two spatial
-// axes and filter rows of at most kMostTaps taps.
+// The fewest launches that compute the problem, each with its cheapest tiling; empty where not even one
+// channel's smallest tile fits into the device's shared memory. The problem must have an output, channels,
+// one or two spatial axes and filter rows of at most kMostTaps taps.
 std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device);
 
 // The problem with so many neighbouring output rows folded into one, each a filter of its own: the filter
@@ -79,16 +75,14 @@ ConvProblem problem_with_channels(ConvProblem problem, int64_t channels);
 // Quads of output columns in a row.
 int64_t quads_per_output_row(const ConvProblem& problem);
 
-// How many blocks share the tiles of one grid row, on a card that holds `slots`
-// blocks at once.
+// How many blocks share the tiles of one grid row, on a card that holds `slots` blocks at once.
 int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots);
 
 // Into how many parts each number is split for the tensor core, and how many products of them count.
 int parts_of(const ConvProblem& problem);
 int terms_of(const ConvProblem& problem);
 
-// Neighbouring outputs that always lie in one row and are aligned in y where y
-// itself is: 1, 2 or 4.
+// Neighbouring outputs that always lie in one row and are aligned in y where y itself is: 1, 2 or 4.
 int store_width(const ConvProblem& problem);
 
 }  // namespace convswap::few_channels

@@ -9,16 +9,15 @@
 
 namespace convswap::few_channels {
 
-// The columns of a bundle that a quad's pixels need between them, of both
-// halves of the tile: what the tensor core takes for the two lies side by side.
+// The columns of a bundle that a quad's pixels need between them, of both halves of the tile: what the
+// tensor core takes for the two lies side by side.
 template <int kBundle, int kTaps>
 struct Window {
   static constexpr int kColumns = kTaps + kQuad - 1;
   unsigned words[kColumns * kBundle];
 
   __device__ void load(const unsigned* source) {
-    // A single tap of a dilated filter may start at any column; other lines
-    // start at 16 bytes.
+    // A single tap of a dilated filter may start at any column; other lines start at 16 bytes.
     constexpr int kWords = kColumns * kBundle;
     constexpr int kAligned = kTaps == 1 && kBundle == 2 ? 0 : kWords / 4 * 4;
 #pragma unroll
@@ -47,8 +46,8 @@ struct TileWork {
   bool accumulates, is_far;
 };
 
-// Sums of 8 * kTiles filters at 64 pixels: eight quads of either half of the
-// tile. Pixels are the rows of the product, filters its columns.
+// Sums of 8 * kTiles filters at 64 pixels: eight quads of either half of the tile. Pixels are the rows of
+// the product, filters its columns.
 template <typename Format, int kBundle, int kTaps, int kTiles>
 struct Unit {
   using Element = typename Format::Element;
@@ -58,8 +57,8 @@ struct Unit {
 
   float sums[kQuad][kTiles][4];  // pixel of the quad, tile, the tensor core's four
 
-  // The quad of a lane. With bundles of two rows, a quarter-warp's quads must
-  // lie two apart for its loads to fall into different banks.
+  // The quad of a lane. With bundles of two rows, a quarter-warp's quads must lie two apart for its loads to
+  // fall into different banks.
   static __device__ int quad_of(int lane) {
     const int g = lane / 4;
     return kBundle == 4 ? g : (g & 4) | (g & 1) << 1 | (g & 2) >> 1;
@@ -144,8 +143,8 @@ struct Unit {
     }
   }
 
-  // Where the results of a unit go: `first` is its first quad, `filters` how
-  // many it has, `y` the plane of the first at the tile's first pixel.
+  // Where the results of a unit go: `first` is its first quad, `filters` how many it has, `y` the plane of
+  // the first at the tile's first pixel.
   struct Target {
     const TileWork<Element>& tile;
     Element* y;

@@ -7,8 +7,7 @@
 
 namespace convswap::few_channels {
 
-// What the multiplication's depth holds at `index`. Bundles beyond the filter's
-// own have no weights.
+// What the multiplication's depth holds at `index`. Bundles beyond the filter's own have no weights.
 template <int kBundle, typename Arguments>
 __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index) {
   if (index >= problem.bundles) return {0, 0, {-1, -1, -1, -1}, {}};
@@ -64,10 +63,9 @@ __device__ inline void measure_weights(const Arguments& problem, const typename 
   }
 }
 
-// Converts the weights and lays them out as the tensor core reads them: for
-// each (filter block, part, step, tap) the words of every lane side by side, first
-// those of one tile of filters, then of the next. Returns what the thread has
-// seen.
+// Converts the weights and lays them out as the tensor core reads them: for each (filter block, part, step,
+// tap) the words of every lane side by side, first those of one tile of filters, then of the next. Returns
+// what the thread has seen.
 template <typename Format, int kBundle, int kTaps, int kTiles, typename Arguments>
 __device__ inline ValueRange<typename Format::Element> stage_weights(const Arguments& problem,
                                                                      const typename Format::Element* w,
