@@ -19,8 +19,6 @@ constexpr int kMostFoldedFilters = 64;
 constexpr int64_t kMostIndex = 1 << 30;
 constexpr int64_t kMostGridRows = 65535;
 
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // The kernels that are compiled, by the taps of a filter row; others take the next larger one, with weights
 // of zero. Every kernel costs compile time and size.
 constexpr int kKernelTaps[] = {1, 2, 3, 4, 5, 7, kMostTaps};

@@ -12,6 +12,8 @@ namespace convswap::few_channels {
 
 inline constexpr int kMostTaps = 11;
 
+inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // How the filter is cut into rows, and the rows bundled, for the depth of the multiplication.
 struct FilterBundles {
   int64_t phases;

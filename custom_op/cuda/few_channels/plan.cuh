@@ -1,57 +1,19 @@
-// Implicit matrix multiplication on the tensor cores, for few input channels.
-//
-// With few channels a convolution reads little, writes much and multiplies little, so it should take as long
-// as its output takes to write. What stands in the way is everything around the multiplication: im2col
-// fetches each input from shared memory once per filter tap, computes an address for each fetch and moves
-// the result to where the tensor core wants it. Here pixels are the rows of the product, filters its
-// columns, and the depth runs over *bundles of two or four filter rows* (c, r), four bundles at a time,
-// while the taps s of a row follow each other in time:
-//
-//   once per tile:            staged[line, column] = the pixels of a bundle, of one half of the tile and of
-//   the
-//                             other, as float16 side by side: what the tensor core takes as one operand
-//   for each four bundles:    each thread loads the taps + 3 columns that four neighbouring pixels need
-//     for each tap s:         sums[pixel, k] += columns[pixel + s] * w[bundle, s, k]      (tensor core)
-//
-// A bundle is up to four channels, or rows of one channel further and further down, whichever fills the
-// depth best. The inner loop is loads and tensor-core instructions and nothing else: the operands lie in the
-// registers where the 16-byte loads have put them. Four neighbouring outputs end up in one thread, and go
-// out 16 bytes at a time where rows are aligned, else through shared memory. Columns of a strided
-// convolution are staged by their remainder, which makes each remainder a filter row of its own with unit
-// stride.
-//
-// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does; formats.cuh
-// tells how, and what happens to values that float16 cannot hold together. float16 and bfloat16 data go in
-// as they are. Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
-//
-// Data flow: persistent blocks; the weights are converted and laid out once per block; the raw input of the
-// next tile is copied asynchronously while the tensor cores work on this one. No scratch memory.
-//
-// Limits: 1-D and 2-D; float16, bfloat16, and float32 in precision tf32; compute capability 8.0 or newer;
-// filters whose rows have at most 11 taps for each remainder of the stride; a smallest tile that fits into
-// shared memory. It stages all channels at once, which is what makes it an algorithm for few of them: where
-// they do not fit it takes several passes, each of which reads and writes the output again, and which only
-// float32 data allow.
+#pragma once
 
-#include <algorithm>
+// A plan of few_channels for one format of the data.
+
 #include <bit>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "cuda/few_channels/kernel.cuh"
+#include "cuda/few_channels/plan.h"
 #include "cuda/few_channels/tiling.h"
 #include "cuda/primitives/launch.h"
-#include "plan/algorithm.h"
 
-namespace convswap {
-namespace few_channels {
-namespace {
-
-constexpr int64_t kMostGroups = 65535;  // rows of a grid
-constexpr int64_t kMostIndex = 1 << 30;
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+namespace convswap::few_channels {
 
 template <typename Format, int kBundle, int kTaps>
 const void* kernel_of(int tiles) {
@@ -254,68 +216,4 @@ class FewChannelsPlan final : public Plan {
   std::vector<Launch<Format>> launches_;
 };
 
-class FewChannels final : public Algorithm {
- public:
-  std::string_view name() const override { return "few_channels"; }
-  DeviceKind device_kind() const override { return DeviceKind::cuda; }
-
-  std::string why_not(const ConvProblem& problem, const Device& device) const override {
-    if (problem.type == ElementType::float64) return "it does not compute float64";
-    if (device.compute_capability < 80) {
-      return "it needs compute capability 8.0 or newer, and " + device.name + " has " +
-             std::to_string(device.compute_capability / 10) + "." +
-             std::to_string(device.compute_capability % 10);
-    }
-    if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
-    return why_too_large(problem, device);
-  }
-
-  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
-    if (problem.type == ElementType::float16)
-      return std::make_unique<FewChannelsPlan<Float16Pairs>>(problem, device);
-    if (problem.type == ElementType::bfloat16)
-      return std::make_unique<FewChannelsPlan<Bfloat16Pairs>>(problem, device);
-    if (problem.precision == Precision::ieee)
-      return std::make_unique<FewChannelsPlan<Bfloat16Triples>>(problem, device);
-    return std::make_unique<FewChannelsPlan<ScaledFloat16Pairs>>(problem, device);
-  }
-
- private:
-  static std::string why_too_large(const ConvProblem& problem, const Device& device) {
-    if (problem.output_elements() == 0) return "the output is empty";
-    if (problem.channels_per_group() == 0) return "the input has no channels";
-    if (problem.group > kMostGroups) {
-      return "it takes at most " + std::to_string(kMostGroups) + " groups";
-    }
-    // The kernel's indices inside an image have 32 bits.
-    for (const int64_t value :
-         {problem.batch, problem.in_channels, problem.out_channels, problem.output_size(),
-          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
-          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
-          problem.channels_per_group() * problem.filter_size() * 16}) {
-      if (value > kMostIndex) return "its indices have 32 bits and the problem needs more";
-    }
-    const FilterBundles bundles(problem);
-    if (bundles.taps > kMostTaps) {
-      return "filter rows of " + std::to_string(problem.filter[2]) + " taps at stride " +
-             std::to_string(problem.stride[2]) + " are wider than its " + std::to_string(kMostTaps);
-    }
-    const size_t passes = passes_of(problem, device).size();
-    if (passes == 0 || (passes > 1 && problem.type != ElementType::float32)) {
-      return "its smallest tile, one channel of a filter's reach, does not fit "
-             "into the " +
-             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
-    }
-    return {};
-  }
-};
-
-}  // namespace
-}  // namespace few_channels
-
-const Algorithm& cuda_few_channels() {
-  static const few_channels::FewChannels algorithm;
-  return algorithm;
-}
-
-}  // namespace convswap
+}  // namespace convswap::few_channels
