@@ -53,7 +53,7 @@ class Tiler {
     tiling.taps = kernel_taps(bundles_.taps);
     for (tiling.tiles = 1; tiling.tiles <= most_tiles(tiling.taps); ++tiling.tiles) {
       const int64_t blocks = ceil_divide(problem_.filters_per_group(), kFiltersPerTile * tiling.tiles);
-      for (const int warps : {4, 5, 8, 16}) {
+      for (const int warps : {4, 8, 16}) {
         tiling.warps = warps;
         for (int64_t splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, best);
         try_quads(tiling, blocks, blocks, best);
@@ -83,7 +83,7 @@ class Tiler {
     const int64_t most = std::min<int64_t>(all, kMostQuads / tiling.quads);
     // Beyond a few rows one more makes little difference.
     for (int64_t rows = 1; rows <= most;
-         rows = rows < most ? std::min(most, rows + 1 + rows / 32) : most + 1) {
+         rows = rows < most ? std::min(most, rows + 1 + rows / 8) : most + 1) {
       tiling.rows = static_cast<int>(rows);
       tiling.images = 1;
       if (!measure(tiling)) return;
