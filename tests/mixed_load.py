@@ -59,8 +59,9 @@ from test_op_session import PROVIDERS, conv_model, make_session
 
 MIB = 1 << 20
 MOST_GROWTH = 8 * MIB
-# float16 sums of a provider that does not say how it adds.
-CONTROL_TOLERANCE = 2e-2
+# Relative, in the L2 norm: the TF32 that the CUDA provider computes in comes to about 3e-4, and to several
+# times that in outputs of few terms.
+CONTROL_TOLERANCE = 2e-3
 MINUTES = 9
 # In samples, of which a run of 9 minutes takes one a second.
 SAMPLES_PER_RUN = 60 * MINUTES
@@ -95,8 +96,9 @@ class Reshaped(Draw):
 class Problem:
     """A checked problem, ready to run: its arrays, the bits that must come out, an input that is unfit."""
 
-    def __init__(self, draw: Draw, device: str) -> None:
+    def __init__(self, draw: Draw, device: str, control: bool = False) -> None:
         check(draw, device)
+        self._control = control
         arrays = draw.arrays()
         chosen = _native.choose(draw.problem, device)
         # Of the instruction sets of a CPU algorithm the first is the one that it takes by itself.
@@ -113,15 +115,25 @@ class Problem:
     def poisoned_output(self) -> np.ndarray:
         return np.full(self.expected.shape, np.nan, self.expected.dtype)
 
-    def require_close(self, y: np.ndarray) -> None:
-        """Raise AssertionError where `y` is far from what was checked: another Conv rounds its own way."""
+    def require(self, y: np.ndarray) -> None:
+        """Raise AssertionError where `y` is not what was checked against float64.
+
+        Of our own op bit for bit; of another, which rounds its own way, within a tolerance.
+        """
+        if self._control:
+            self._require_close(y)
+        else:
+            self._require_bits(y)
+
+    def _require_close(self, y: np.ndarray) -> None:
+        if y.shape != self.expected.shape:
+            raise AssertionError(f"{self.draw}: {y.shape}, expected {self.expected.shape}")
         expected = self.expected.astype(np.float64)
         error = np.linalg.norm(y.astype(np.float64) - expected)
-        if y.shape != expected.shape or not error <= CONTROL_TOLERANCE * np.linalg.norm(expected):
+        if not error <= CONTROL_TOLERANCE * np.linalg.norm(expected):  # NaN is wrong too
             raise AssertionError(f"{self.draw}: off by {error:.3g} in the L2 norm")
 
-    def require(self, y: np.ndarray) -> None:
-        """Raise AssertionError where `y` is not, bit for bit, what was checked against float64."""
+    def _require_bits(self, y: np.ndarray) -> None:
         if y.shape != self.expected.shape or y.dtype != self.expected.dtype:
             raise AssertionError(f"{self.draw}: {y.dtype} {y.shape}, expected {self.expected.shape}")
         bytes_given, bytes_expected = (
@@ -138,10 +150,7 @@ class Spec:
     """What a session is made for: a model for each kind of session, and problems for it to run."""
 
     def __init__(self, draw: Draw, device: str, control: bool = False) -> None:
-        self.problems = [Problem(each, device) for each in shapes_of(draw)]
-        if control:
-            for problem in self.problems:
-                problem.require = problem.require_close
+        self.problems = [Problem(each, device, control) for each in shapes_of(draw)]
         arrays = self.problems[0].arrays
         attributes = {
             **draw.case.attributes,

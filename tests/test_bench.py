@@ -76,7 +76,7 @@ def test_regular_expression_keeps_the_layers_it_matches():
     [
         ({"suite": "curse"}, "unknown suite 'curse'; did you mean 'course'"),
         ({"layers": "conv9"}, "no layer of suite course matches 'conv9'; it has 2017-conv1"),
-        ({"layers": "("}, r"'\(' is no regular expression"),
+        ({"layers": "("}, r"'\(' is not a regular expression"),
         ({"batches": [0]}, "batch must be at least 1, but 0 was given"),
         ({"precision": "ieeee"}, "did you mean 'ieee'"),
         ({"algorithm": "dirct"}, "did you mean 'direct'"),

@@ -303,7 +303,7 @@ def test_convs_swapped_before_run_as_they_were_swapped(monkeypatch):
     assert not any("swapped before" in note for note in compare(small_model(), device="cpu").notes)
 
 
-def test_float16_weights_that_the_model_computes_make_a_float16_layer():
+def test_float16_weights_that_the_model_computes_make_a_float16_layer(monkeypatch):
     nodes = [
         helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
         helper.make_node("Cast", ["w1"], ["w"], to=TensorProto.FLOAT16),
@@ -317,8 +317,12 @@ def test_float16_weights_that_the_model_computes_make_a_float16_layer():
     )
     (layer,) = conv_layers(swap(model).to_proto())
     assert layer.element_type == TensorProto.FLOAT16
+    rates = []
+    module = importlib.import_module("convswap.compare")
+    monkeypatch.setattr(module, "floor_ms", lambda problem, card, arithmetic: rates.append(arithmetic))
     found = compare(model, device="cpu")
     assert found.tolerance == TOLERANCES["float16"]
+    assert rates == ["float16"]
     assert len(found.layers) == 1 and found.within_tolerance
 
 

@@ -76,6 +76,15 @@ def test_one_wrong_bit_is_reported(monkeypatch, capsys, tmp_path) -> None:
     assert int(re.search(r"([\d,]+) errors", printed)[1].replace(",", "")) > 100
 
 
+def test_control_takes_another_rounding_and_no_other_answer() -> None:
+    (draw, *_) = (each for each in draw_specs(1, 20) if each.type == "float32")
+    problem = Problem(draw, "cpu", control=True)
+    problem.require(problem.expected * np.float32(1 + 1e-3))
+    for wrong in (problem.expected * np.float32(1.01), problem.poisoned_output(), problem.expected[:, :0]):
+        with pytest.raises(AssertionError):
+            problem.require(wrong)
+
+
 def test_memory_that_every_run_keeps_is_reported(monkeypatch, capsys, tmp_path) -> None:
     kept = []
     require = Problem.require

@@ -17,6 +17,7 @@ from conv_cases import CASES, ConvCase, assert_within_rounding, case_id
 from convswap import _native
 from convswap.library import register
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 # The relative error of one addition, and of rounding an operand first: float32 on the CPU, TF32 on a card,
@@ -211,6 +212,17 @@ def test_op_works_in_both_branches_of_an_if(device):
 
 
 # What a session says of its output before it has run.
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_same_padding_with_a_stride_beyond_the_filter_crops_nothing(mode, device):
+    # ONNX Runtime's own Conv does, by what the padding is short of; the operator's reference does not.
+    x = np.arange(1, 45, dtype=np.float32).reshape(1, 1, 1, 44)
+    attributes = {"w": np.ones((1, 1, 1, 1), np.float32), "strides": [1, 11], "auto_pad": mode}
+    y = run(make_session(conv_model(x=[*x.shape], **attributes), device), x)
+    model = onnx.load_from_string(conv_model(x=[*x.shape], domain="", **attributes))
+    assert np.array_equal(y, ReferenceEvaluator(model).run(None, {"x": x})[0])
+    assert y.ravel().tolist() == [1, 12, 23, 34]
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)

@@ -35,7 +35,7 @@ std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional
     return is_earlier ? "comes earlier in the catalog's order, but another was asked for by name"
                       : "another was asked for by name";
   }
-  if (!choice.measured) return "slower: comes later in the catalog's order";
+  if (!choice.measured) return "comes later in the catalog's order; not measured";
   if (!own) return "not measured";
   return (*own >= *taken ? "measured slower: " : "the table names another, measured: ") +
          milliseconds_text(*own);

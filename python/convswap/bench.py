@@ -6,7 +6,6 @@ float64, on at most 100 images.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from convswap.errors import ConvswapError, unknown_name
 from convswap.floor import floor_ms
 from convswap.layers import ConvLayer
 from convswap.measure import measure
+from convswap.name_pattern import name_pattern
 from convswap.report import error, milliseconds, plain_table, times_faster, versions_line
 from convswap.sessions import DEFAULT, BoundRun, make_session, on_device, other_sides, our_side, run
 from convswap.suites import SUITES, SuiteLayer
@@ -110,12 +110,7 @@ def print_suite(rows: Sequence[Mapping[str, Any]], console: Console, device: str
 def _layers(suite: str, pattern: str | None) -> list[SuiteLayer]:
     if suite not in SUITES:
         raise unknown_name("suite", suite, SUITES)
-    try:
-        expression = re.compile(pattern or "")
-    except re.error as problem:
-        raise ConvswapError(
-            f"layers {pattern!r} is no regular expression: {problem}; give one such as conv1"
-        ) from problem
+    expression = name_pattern(pattern, "layer names", "conv1")
     wanted = [layer for layer in SUITES[suite] if expression.search(layer.name)]
     if not wanted:
         names = ", ".join(layer.name for layer in SUITES[suite])

@@ -262,7 +262,7 @@ def _compare_layer(
         node=layer.name,
         algorithm=_native.choose(problem, device.name, layer.setting("algorithm", "auto")),
         milliseconds={side.name: times[side].median for side in sides},
-        floor_ms=floor_ms(problem, device.card, layer.setting("precision", DEFAULT_PRECISION)),
+        floor_ms=floor_ms(problem, device.card, layer.arithmetic),
         relative_l2_error={
             side.name: relative_l2_error(run(session, checked)[0], truth)
             for side, session in sessions.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,11 @@ from convswap.algorithms import AUTO, TUNED
 from convswap.device import Device, absent_card, choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.floor import bound_by, floor_ms
+from convswap.planned_model import PlannedModel
 from convswap.problems import PlannedConv, conv_problems, naming_conv
 from convswap.report import milliseconds, plain_table, three_digits, versions_line
-from convswap.swap import DEFAULT_PRECISION, Left
+from convswap.swap import DEFAULT_PRECISION
 from convswap.tuning import read_table
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -56,35 +55,15 @@ class ConvPlan:
         }
 
 
-@dataclass(frozen=True)
-class ModelPlan:
-    """The plans of a model's Convs in a run of `batch` samples; `notes` are sentences for a reader."""
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan(PlannedModel):
+    """The plans of a model's Convs."""
 
-    model: str
-    device: Device
-    environment: Mapping[str, str | None]
-    batch: int
-    precision: str
-    algorithm: str
     convs: tuple[ConvPlan, ...]
-    left: tuple[Left, ...]
-    notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap explain --json` writes."""
-        return {
-            "schema": SCHEMA,
-            "model": self.model,
-            "device": self.device.name,
-            "device_name": self.device.title,
-            "environment": dict(self.environment),
-            "batch": self.batch,
-            "precision": self.precision,
-            "algorithm": self.algorithm,
-            "layers": [conv.to_json() for conv in self.convs],
-            "left": [{"node": left.node, "reason": left.reason} for left in self.left],
-            "notes": list(self.notes),
-        }
+        return {**self.facts(), "layers": [conv.to_json() for conv in self.convs]}
 
 
 def explain(

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from convswap.errors import ConvswapError, unknown_name
 from convswap.inlining import Reasons, inline_functions_with
 from convswap.model_file import load_model, model_from_proto, root_cause, save_model
+from convswap.name_pattern import name_pattern
 from convswap.unique_names import UniqueNames
 from convswap.value_types import ValueTypes
 
@@ -120,7 +121,7 @@ def swap(
     _check_algorithm(algorithm)
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
-    wanted = _pattern(only)
+    wanted = name_pattern(only, "node names", "conv[12]$")
     copy, name, source = _own_copy(model)
     copy, why_not_inlined = inline_functions_with(copy, _is_conv)
 
@@ -153,16 +154,6 @@ def _check_algorithm(algorithm: str) -> None:
     from convswap.algorithms import check_algorithm
 
     check_algorithm(algorithm)
-
-
-def _pattern(only: str | None) -> re.Pattern[str]:
-    try:
-        return re.compile(only or "")
-    except re.error as error:
-        raise ConvswapError(
-            f"{only!r} is not a regular expression: {error}; "
-            "expected one that matches node names, such as 'conv[12]$'"
-        ) from error
 
 
 def _own_copy(

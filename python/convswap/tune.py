@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from convswap.algorithms import AUTO
 from convswap.conv_runs import samples_of
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError
+from convswap.name_pattern import name_pattern
+from convswap.planned_model import PlannedModel
 from convswap.problems import PlannedConv, conv_problems, naming_conv
 from convswap.report import milliseconds, plain_table, times_faster, versions_line
-from convswap.swap import DEFAULT_PRECISION, Left
+from convswap.swap import DEFAULT_PRECISION
 from convswap.trials import RUNS, SECONDS, Trial, race
 from convswap.tuning import TuningEntry, check_storable, store, table_path
 
-SCHEMA = 1
 # What all problems may take together; those that are left then are named, and keep what the table has.
 TOTAL_SECONDS = 900.0
 
@@ -67,36 +67,16 @@ class TunedProblem:
         }
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """What `tune` measured and stored in the table at `table`; `notes` are sentences for a reader."""
+@dataclass(frozen=True, kw_only=True)
+class Tuning(PlannedModel):
+    """What `tune` measured, and stored in the table at `table`."""
 
-    model: str
-    device: Device
-    environment: Mapping[str, str | None]
-    batch: int
-    precision: str
-    algorithm: str
     problems: tuple[TunedProblem, ...]
-    left: tuple[Left, ...]
     table: Path
-    notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap tune --json` writes."""
-        return {
-            "schema": SCHEMA,
-            "model": self.model,
-            "device": self.device.name,
-            "device_name": self.device.title,
-            "environment": dict(self.environment),
-            "batch": self.batch,
-            "precision": self.precision,
-            "algorithm": self.algorithm,
-            "problems": [problem.to_json() for problem in self.problems],
-            "left": [{"node": left.node, "reason": left.reason} for left in self.left],
-            "notes": list(self.notes),
-        }
+        return {**self.facts(), "problems": [problem.to_json() for problem in self.problems]}
 
 
 def tune(
@@ -131,7 +111,7 @@ def tune(
     """
     if runs < 1:
         raise ConvswapError(f"runs must be at least 1, but {runs} was given; leave it out for {RUNS}")
-    wanted = _pattern(only)
+    wanted = name_pattern(only, "node names", "conv[12]$")
     chosen = choose_device(device)
     problems = conv_problems(model, batch=batch, device=chosen, precision=precision, algorithm=algorithm)
     groups = _groups(conv for conv in problems.convs if wanted.search(conv.layer.name))
@@ -203,16 +183,6 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
 
 def _silent(_: str) -> None:
     """Show no progress."""
-
-
-def _pattern(only: str | None) -> re.Pattern[str]:
-    try:
-        return re.compile(only or "")
-    except re.error as error:
-        raise ConvswapError(
-            f"{only!r} is not a regular expression: {error}; expected one that matches node names, such as "
-            "'conv[12]$'"
-        ) from error
 
 
 def _nothing_to_measure(convs: Sequence[PlannedConv], only: str | None) -> str:
