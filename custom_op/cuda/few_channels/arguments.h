@@ -28,7 +28,7 @@ struct Arguments {
   int channels;              // of this pass
   bool accumulates;          // onto the sums of the passes before it
   long long input_elements;  // of x
-  int input_height, input_width, output_height, output_width;
+  int input_height, input_width, output_height, output_width, output_plane;
   int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
   int pad_height, pad_width;
 
@@ -37,7 +37,8 @@ struct Arguments {
   int tile_images, tile_rows;
   int half_images, half_rows, half_offset;
   int places_images, places_rows, places_quads;  // of a half: images, rows, quads per row
-  int bands, column_tiles, image_tiles;          // tiles that cover the output's rows, columns and the batch
+  int tiles;                                     // of all images
+  FastDivisor bands, column_tiles;               // tiles that cover the output's rows and columns
   FastDivisor quads_per_row, quads_per_image;
 
   // The copy of the tile's input as it comes: image, channel, and in tiles narrower than the image row. What
@@ -46,6 +47,7 @@ struct Arguments {
   int raw_columns;  // input columns that the tile covers, padding included
   int runs, runs_per_plane, run_elements;
   FastDivisor runs_per_plane_divisor, channels_divisor;
+  FastDivisor copy_sharers;  // warps that copy a run together
 
   // The staged input: image of a half, plane, line, column, and at each column a bundle of pixels of the
   // first half beside one of the second. A plane is `bundle_channels` channels, a line one row and column
@@ -65,6 +67,12 @@ struct Arguments {
   FastDivisor filter_block_divisor;
   bool copies_16_bytes;  // x is aligned to them
   int store_width;       // neighbouring outputs, always of one row and aligned in y: 1, 2 or 4
+  // Of eight filters as the tensor core takes them, in elements of y: from the first to each other one of
+  // even number, from one of even number to the next of odd, and to the next eight.
+  unsigned even_filters[kFiltersPerTile / 2];
+  unsigned odd_filter;
+  long long next_filters;
+  unsigned first_folds;  // which of the eight are the first of their output rows, a bit for each
 };
 
 }  // namespace convswap::few_channels

@@ -78,7 +78,7 @@ class FewChannels final : public Algorithm {
     }
     // The kernel's indices inside an image have 32 bits.
     for (const int64_t value :
-         {problem.batch, problem.in_channels, problem.out_channels, problem.output_size(),
+         {problem.batch, problem.in_channels, problem.out_channels, 2 * problem.output_size(),
           problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
           problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
           problem.channels_per_group() * problem.filter_size() * 16}) {

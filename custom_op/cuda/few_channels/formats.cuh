@@ -112,15 +112,14 @@ struct Float32Elements {
   static __device__ float zero() { return 0.0f; }
   static __device__ float to_float(float value) { return value; }
 
-  template <int kWidth>
-  static __device__ void store(float* target, const float (&values)[kWidth]) {
-    if constexpr (kWidth == 4) {
-      *reinterpret_cast<float4*>(target) = make_float4(values[0], values[1], values[2], values[3]);
-    } else if constexpr (kWidth == 2) {
-      *reinterpret_cast<float2*>(target) = make_float2(values[0], values[1]);
-    } else {
-      *target = values[0];
-    }
+  // Neighbouring results as they are stored.
+  static __device__ unsigned pack(const float (&values)[1]) { return __float_as_uint(values[0]); }
+  static __device__ uint2 pack(const float (&values)[2]) {
+    return make_uint2(__float_as_uint(values[0]), __float_as_uint(values[1]));
+  }
+  static __device__ uint4 pack(const float (&values)[4]) {
+    return make_uint4(__float_as_uint(values[0]), __float_as_uint(values[1]), __float_as_uint(values[2]),
+                      __float_as_uint(values[3]));
   }
 };
 
@@ -174,7 +173,7 @@ struct Half {
     const __half2 both = __floats2half2_rn(first, second);
     return *reinterpret_cast<const unsigned*>(&both);
   }
-  static __device__ __half round(float value) { return __float2half_rn(value); }
+  static __device__ unsigned short round(float value) { return __half_as_ushort(__float2half_rn(value)); }
 };
 
 struct Bfloat16 {
@@ -191,21 +190,17 @@ struct Bfloat16 {
     const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
     return *reinterpret_cast<const unsigned*>(&both);
   }
-  static __device__ __nv_bfloat16 round(float value) { return __float2bfloat16_rn(value); }
+  static __device__ unsigned short round(float value) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  }
 };
 
 template <typename Format>
 struct SmallFloats : Format, OnePart {
-  template <int kWidth>
-  static __device__ void store(typename Format::Element* target, const float (&values)[kWidth]) {
-    if constexpr (kWidth == 4) {
-      *reinterpret_cast<uint2*>(target) =
-          make_uint2(Format::round(values[0], values[1]), Format::round(values[2], values[3]));
-    } else if constexpr (kWidth == 2) {
-      *reinterpret_cast<unsigned*>(target) = Format::round(values[0], values[1]);
-    } else {
-      *target = Format::round(values[0]);
-    }
+  static __device__ unsigned short pack(const float (&values)[1]) { return Format::round(values[0]); }
+  static __device__ unsigned pack(const float (&values)[2]) { return Format::round(values[0], values[1]); }
+  static __device__ uint2 pack(const float (&values)[4]) {
+    return make_uint2(Format::round(values[0], values[1]), Format::round(values[2], values[3]));
   }
 };
 

@@ -5,6 +5,7 @@
 #include "cuda/few_channels/formats.cuh"
 #include "cuda/few_channels/tile.cuh"
 #include "cuda/primitives/async_copy.cuh"
+#include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/shared_store.cuh"
 
 namespace convswap::few_channels {
@@ -15,12 +16,13 @@ template <typename Element>
 __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& tile, int first_channel,
                                  Element* raw) {
   constexpr int kChunk = 16 / sizeof(Element);
+  const unsigned thread = computed_here(threadIdx.x);
   const InputWindow window(problem, tile);
   const int warps = blockDim.x / 32;
-  const int sharers = max(1, warps / problem.runs);  // warps that copy a run together
+  const int sharers = problem.copy_sharers.divisor;
 #pragma unroll 1
-  for (int job = threadIdx.x / 32; job < problem.runs * sharers; job += warps) {
-    const int i = job / sharers;
+  for (int job = thread / 32; job < problem.runs * sharers; job += warps) {
+    const int i = problem.copy_sharers.quotient(job);
     const int share = job - i * sharers;
     const int plane = problem.runs_per_plane_divisor.quotient(i);
     const Run run(problem, tile, window, first_channel, plane, i - plane * problem.runs_per_plane);
@@ -34,13 +36,22 @@ __device__ inline void copy_tile(const Arguments<Element>& problem, const Tile& 
                       : left >= end + kChunk   ? end
                                                : static_cast<int>(left) - kChunk + 1;
     Element* target = raw + i * problem.run_elements;
-    for (int j = (share * 32 + threadIdx.x % 32) * kChunk; j < end; j += sharers * 32 * kChunk) {
-      if (j < whole) {
-        copy_async_16_bytes(target + j, source + j);
-      } else {
-        for (int k = max(j, misaligned); k < min(j + kChunk, end); ++k) target[k] = source[k];
+    // A few copies at constant distances, which cost no addresses.
+    constexpr int kCopies = 4;
+    constexpr int kStep = 32 * kChunk;
+#pragma unroll 1
+    for (int j = share * kCopies * kStep + thread % 32 * kChunk; j < end; j += sharers * kCopies * kStep) {
+      Element* const to = target + j;
+      const Element* const from = source + j;
+#pragma unroll
+      for (int copy = 0; copy < kCopies; ++copy) {
+        if (j + copy * kStep < whole) copy_async_16_bytes(to + copy * kStep, from + copy * kStep);
       }
     }
+    // The last chunk of the tensor, or all of them where x is not aligned.
+    const int first = max(whole + kChunk - 1 & ~(kChunk - 1), misaligned);
+#pragma unroll 1
+    for (int j = first + share * 32 + thread % 32; j < end; j += sharers * 32) target[j] = source[j];
   }
 }
 
@@ -55,6 +66,19 @@ struct alignas(16) StagedLine {
   int phase;
   int unused[2];
 };
+
+// Whether the lines of one tile are those of another: most blocks meet the same again and again.
+template <typename Element>
+__device__ inline bool share_lines(const Arguments<Element>& problem, const Tile& tile, const Tile& other) {
+  const auto images = [&](int n) { return min(problem.batch - n, problem.tile_images); };
+  // Of an image in x, from a boundary of 16 bytes.
+  const auto misaligned = [&](int n) {
+    return static_cast<unsigned>(n) * problem.in_channels * problem.input_height * problem.input_width %
+           (16 / sizeof(Element));
+  };
+  return tile.first_row == other.first_row && tile.first_column == other.first_column &&
+         images(tile.n) == images(other.n) && misaligned(tile.n) == misaligned(other.n);
+}
 
 template <int kBundle, typename Element>
 __device__ inline void find_lines(const Arguments<Element>& problem, const Tile& tile, int first_channel,

@@ -61,16 +61,13 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   const int filters = min(padded_filters, problem.folded_filters - first_filter);
   const int k = (group * problem.folded_filters + first_filter) >> problem.log2_folds;
   const int first_channel = group * problem.channels_per_group + problem.first_channel;
-  const int tiles = problem.image_tiles * problem.bands * problem.column_tiles;
-  const int plane = problem.output_height * problem.output_width;
-  const int whole_rows = problem.output_height >> problem.log2_folds;
   const Element* w = problem.w + static_cast<long long>(k) * problem.channels_per_group *
                                      problem.filter_height * problem.filter_width;
 
   copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw);
   commit_copies();
   if (threadIdx.x == 0) {
-    state = {0u, ~0u, 1u, 0u};
+    state = {{}, 0u, ~0u, 1u, 0u};
   }
   for (int i = threadIdx.x; i < bundle_slots; i += blockDim.x) {
     bundles[i] = filter_bundle<kBundle>(problem, i);
@@ -111,11 +108,14 @@ __global__ void __launch_bounds__(kMostThreads, 1)
       scaled_for = top + 1;
     }
 
-    for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
+    for (int index = blockIdx.x; index < problem.tiles; index += gridDim.x) {
       const Tile tile(problem, index);
-      find_lines<kBundle>(problem, tile, first_channel, lines);
+      if (index == blockIdx.x || !share_lines(problem, tile, Tile(problem, index - gridDim.x))) {
+        find_lines<kBundle>(problem, tile, first_channel, lines);
+      }
       wait_for_copies<0>();
       __syncthreads();
+      if (threadIdx.x == 0) state.work = work_of(problem, tile, k);
       const ValueRange<Element> range =
           stage_tile<Format, kBundle, false>(problem, tile, lines, raw, BinadeWindow(top), staged);
       bool is_staged = true;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
           top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
       }
       const auto copy_next = [&] {
-        if (index + static_cast<int>(gridDim.x) < tiles) {
+        if (index + static_cast<int>(gridDim.x) < problem.tiles) {
           copy_tile(problem, Tile(problem, index + gridDim.x), first_channel, raw);
         }
         commit_copies();
@@ -144,10 +144,12 @@ __global__ void __launch_bounds__(kMostThreads, 1)
       for (int window = 0; window < windows; ++window) {
         const int window_top = top - window * kBinades;
         const bool is_first = weight_window + window == 0;
-        if (!is_staged) {
-          __syncthreads();
-          stage_tile<Format, kBundle, true>(problem, tile, lines, raw, BinadeWindow(window_top), staged);
-          scaled_for = window_top + 1;
+        if constexpr (Format::kIsScaled) {
+          if (!is_staged) {
+            __syncthreads();
+            stage_tile<Format, kBundle, true>(problem, tile, lines, raw, BinadeWindow(window_top), staged);
+            scaled_for = window_top + 1;
+          }
         }
         if (scaled_for != window_top) {
           if (threadIdx.x == 0) state.is_far = 0;
@@ -161,21 +163,8 @@ __global__ void __launch_bounds__(kMostThreads, 1)
         is_staged = false;
         if (window + 1 == windows) copy_next();
 
-        const TileWork<Element> work = {
-            problem.y + (static_cast<long long>(tile.n) * problem.out_channels + k) * plane +
-                (static_cast<long long>(tile.first_row) << problem.log2_folds) * problem.output_width +
-                tile.first_column,
-            filters,
-            plane,
-            {quads_inside(problem, tile, 0, problem.folded_rows),
-             quads_inside(problem, tile, 1, problem.folded_rows)},
-            {quads_inside(problem, tile, 0, whole_rows), quads_inside(problem, tile, 1, whole_rows)},
-            whole_rows == problem.folded_rows ? 1 << problem.log2_folds
-                                              : problem.output_height - (whole_rows << problem.log2_folds),
-            problem.output_width - tile.first_column,
-            problem.accumulates || !is_first,
-            state.is_far != 0};
-        compute_tile<Format, kBundle, kTaps, kTiles>(problem, work, shared);
+        compute_tile<Format, kBundle, kTaps, kTiles>(
+            problem, state.work, filters, problem.accumulates || !is_first, state.is_far != 0, shared);
       }
     }
     if (weight_window + 1 < weight_windows) __syncthreads();

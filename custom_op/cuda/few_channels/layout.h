@@ -49,8 +49,18 @@ struct SharedOffsets {
   int state;    // of the block
 };
 
+// What the warps of a block are to know of a staged tile.
+struct TileWork {
+  long long start;      // in y, of the tile's first pixel of the block's first filter
+  int quads[2];         // how many of each half are inside the output
+  int whole_quads[2];   // and of how many all folds are
+  unsigned last_folds;  // which of eight filters are inside of the others, a bit for each
+  int columns;          // what is left of an output row from the tile's left edge
+};
+
 // What a block's threads tell each other.
 struct BlockState {
+  TileWork work;
   unsigned most, least_less_one;  // of absolute values, as bits
   unsigned weight_windows;        // of binades that the weights need; ~0 if they are not finite
   unsigned is_far;                // whether a filter's factor alone is not enough

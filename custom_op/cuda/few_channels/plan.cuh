@@ -2,6 +2,7 @@
 
 // A plan of few_channels for one format of the data.
 
+#include <algorithm>
 #include <bit>
 #include <memory>
 #include <stdexcept>
@@ -72,6 +73,7 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Pass& pass) {
   to.input_width = narrow(problem.input[2]);
   to.output_height = narrow(problem.output[1]);
   to.output_width = narrow(problem.output[2]);
+  to.output_plane = narrow(problem.output_size());
   to.filter_height = narrow(problem.filter[1]);
   to.filter_width = narrow(problem.filter[2]);
   to.stride_height = narrow(folded.stride[1]);
@@ -91,9 +93,9 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Pass& pass) {
   to.places_images = tiling.images;
   to.places_rows = tiling.rows;
   to.places_quads = tiling.quads;
-  to.bands = narrow(ceil_divide(folded.output[1], to.tile_rows));
-  to.column_tiles = narrow(ceil_divide(quads_per_output_row(problem), tiling.quads));
-  to.image_tiles = narrow(ceil_divide(problem.batch, to.tile_images));
+  to.bands = FastDivisor(narrow(ceil_divide(folded.output[1], to.tile_rows)));
+  to.column_tiles = FastDivisor(narrow(ceil_divide(quads_per_output_row(problem), tiling.quads)));
+  to.tiles = narrow(ceil_divide(problem.batch, to.tile_images) * to.bands.divisor * to.column_tiles.divisor);
   to.quads_per_row = FastDivisor(tiling.quads);
   to.quads_per_image = FastDivisor(tiling.rows * tiling.quads);
 
@@ -108,6 +110,7 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Pass& pass) {
   to.run_elements = tiling.run_elements;
   to.runs_per_plane_divisor = FastDivisor(to.runs_per_plane);
   to.channels_divisor = FastDivisor(to.channels);
+  to.copy_sharers = FastDivisor(std::max(1, tiling.warps / to.runs));
 
   to.bundle_channels = narrow(bundles.channels);
   to.bundle_rows = narrow(bundles.size / bundles.channels);
@@ -129,6 +132,16 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Pass& pass) {
   to.filter_splits = tiling.filter_splits;
   to.filter_block_divisor = FastDivisor(tiling.filter_blocks);
   to.store_width = store_width(problem);
+  const int64_t plane = problem.output_size();
+  const auto offset_of = [&](int filter) {
+    return filter / tiling.folds * plane + filter % tiling.folds * problem.output[2];
+  };
+  for (int i = 0; i < kFiltersPerTile; ++i) {
+    if (i % 2 == 0) to.even_filters[i / 2] = static_cast<unsigned>(offset_of(i));
+    if (i % tiling.folds == 0) to.first_folds |= 1u << i;
+  }
+  to.odd_filter = static_cast<unsigned>(offset_of(1));
+  to.next_filters = offset_of(kFiltersPerTile);
   to.definition = naive_arguments<Element>(problem);
   return to;
 }
@@ -149,10 +162,10 @@ class Launch {
     allow_shared_memory(kernel_, device.shared_memory_per_block);
     const int resident = resident_blocks(kernel_, threads(), shared_bytes());
     if (resident == 0) throw std::runtime_error("few_channels: a block does not fit on " + device.name);
-    const int64_t tiles = int64_t{arguments_.image_tiles} * arguments_.bands * arguments_.column_tiles;
     const int64_t rows = problem.group * tiling_.filter_splits;
     const int64_t slots = int64_t{device.multiprocessors} * resident;
-    grid_ = dim3(static_cast<unsigned>(grid_columns(tiles, rows, slots)), static_cast<unsigned>(rows));
+    grid_ =
+        dim3(static_cast<unsigned>(grid_columns(arguments_.tiles, rows, slots)), static_cast<unsigned>(rows));
   }
 
   void enqueue(const ConvTensors& tensors, void* stream) const {

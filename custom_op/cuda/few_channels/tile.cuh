@@ -11,11 +11,12 @@ struct Tile {
 
   template <typename Arguments>
   __device__ Tile(const Arguments& problem, int index) {
-    const int column_tile = index % problem.column_tiles;
-    index /= problem.column_tiles;
-    first_column = column_tile * problem.places_quads * kQuad;
-    first_row = index % problem.bands * problem.tile_rows;
-    n = index / problem.bands * problem.tile_images;
+    const int band_index = problem.column_tiles.quotient_of_any(index);
+    const int image_tile = problem.bands.quotient_of_any(band_index);
+    first_column =
+        (index - band_index * static_cast<int>(problem.column_tiles.divisor)) * problem.places_quads * kQuad;
+    first_row = (band_index - image_tile * static_cast<int>(problem.bands.divisor)) * problem.tile_rows;
+    n = image_tile * problem.tile_images;
   }
 };
 
@@ -87,6 +88,21 @@ __device__ inline int quads_inside(const Arguments& problem, const Tile& tile, i
   const int rows = min(problem.places_rows, all_rows - tile.first_row - half * problem.half_rows);
   if (images <= 0 || rows <= 0) return 0;
   return ((images - 1) * problem.places_rows + rows) * problem.places_quads;
+}
+
+// `k` is the block's first filter, folds not counted.
+template <typename Arguments>
+__device__ inline TileWork work_of(const Arguments& problem, const Tile& tile, int k) {
+  const int whole_rows = problem.output_height >> problem.log2_folds;
+  const int last_folds = problem.output_height - (whole_rows << problem.log2_folds);
+  const long long plane = static_cast<long long>(tile.n) * problem.out_channels + k;
+  return {plane * problem.output_plane + (tile.first_row << problem.log2_folds) * problem.output_width +
+              tile.first_column,
+          {quads_inside(problem, tile, 0, problem.folded_rows),
+           quads_inside(problem, tile, 1, problem.folded_rows)},
+          {quads_inside(problem, tile, 0, whole_rows), quads_inside(problem, tile, 1, whole_rows)},
+          ((1u << last_folds) - 1) * problem.first_folds,
+          problem.output_width - tile.first_column};
 }
 
 }  // namespace convswap::few_channels

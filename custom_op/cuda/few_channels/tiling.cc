@@ -4,6 +4,7 @@
 #include "cuda/few_channels/tiling.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <optional>
 
@@ -13,7 +14,6 @@ namespace convswap::few_channels {
 namespace {
 
 constexpr int kMostQuads = 1 << 14;
-constexpr int kMostFoldedFilters = 64;
 
 // Coordinates and tile numbers, and the sums of two of them, fit into the kernel's 32 bits.
 constexpr int64_t kMostIndex = 1 << 30;
@@ -53,7 +53,7 @@ class Tiler {
     tiling.taps = kernel_taps(bundles_.taps);
     for (tiling.tiles = 1; tiling.tiles <= most_tiles(tiling.taps); ++tiling.tiles) {
       const int64_t blocks = ceil_divide(problem_.filters_per_group(), kFiltersPerTile * tiling.tiles);
-      for (const int warps : {4, 8, 16}) {
+      for (const int warps : {4, 8, 12, 16}) {
         tiling.warps = warps;
         for (int64_t splits = 1; splits < blocks; splits *= 2) try_quads(tiling, blocks, splits, best);
         try_quads(tiling, blocks, blocks, best);
@@ -181,28 +181,51 @@ class Tiler {
     return true;
   }
 
-  // Cycles of a multiprocessor, roughly: enough to rank tilings, not to predict times.
+  // Nanoseconds on an H200, but for what every tiling takes; meant to rank tilings, not to predict times.
+  // Each part was counted for some 7,000 tilings of the course layers at batches 1 to 10,000, and what one
+  // takes fitted to the times measured. A block's warps share the multiprocessor with those of the blocks
+  // beside it, and wait for memory and for each other on their own.
   double cost(const Tiling& tiling) const {
-    const int width = store_width(problem_);
-    const double multiply = terms_of(problem_) * bundles_.steps() *
-                            (tiling.taps * tiling.tiles * (kQuad * multiplication_slots(bundles_.size) + 2) +
-                             bundles_.size * (tiling.taps + 3.0));
-    const double store = tiling.tiles * (width == 4 ? 50 : width == 2 ? 70 : 90) + 40;
-    const int64_t units = ceil_divide(int64_t{tiling.images} * tiling.rows * tiling.quads, kQuadsPerUnit);
-    const int64_t rounds = ceil_divide(units * tiling.filter_blocks, tiling.warps);
-    const double staging = tiling.images * bundles_.planes * int64_t{tiling.lines} * tiling.columns / 32.0 *
-                           (18.0 * bundles_.size + 20);
-    const double tile = (rounds * tiling.warps * (multiply + store) + staging) / 4;
-    const int resident = std::clamp<int>(
-        static_cast<int>(device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)), 1,
-        kMostThreads / 32 / tiling.warps);
+    const int64_t tiles = tiles_of(tiling);
     const int64_t rows = problem_.group * tiling.filter_splits;
-    const int64_t slots = int64_t{device_.multiprocessors} * resident;
-    const int64_t columns = grid_columns(tiles_of(tiling), rows, slots);
-    const int64_t waves = ceil_divide(rows * columns, slots) * ceil_divide(tiles_of(tiling), columns);
-    const double idle = resident * tiling.warps < 12 ? 1.2 : 1.0;
-    // One resident block leaves the multiprocessor idle at its barriers.
-    return waves * (resident * tile * idle + (resident == 1 ? 3000 : 1500));
+    const int64_t resident =
+        std::clamp<int64_t>(device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024), 1,
+                            kMostThreads / 32 / tiling.warps);
+    const int64_t slots = device_.multiprocessors * resident;
+    const int64_t columns = grid_columns(tiles, rows, slots);
+    const double waves = ceil_divide(rows * columns, slots);
+    const double tiles_per_block = ceil_divide(tiles, columns);
+    const double beside = std::min(resident, ceil_divide(rows * columns, device_.multiprocessors));
+
+    const int64_t quads = int64_t{tiling.images} * tiling.rows * tiling.quads;
+    const double rounds = ceil_divide(ceil_divide(quads, kQuadsPerUnit) * tiling.filter_blocks, tiling.warps);
+    const double units = rounds * tiling.warps;
+    const double steps = bundles_.steps() * terms_of(problem_);
+    const double multiplications = steps * tiling.taps * tiling.tiles * kQuad;
+    const double loads = steps * (bundles_.size * (tiling.taps + 3) / 4.0 + tiling.taps * tiling.tiles);
+    const double lines = int64_t{tiling.images} * bundles_.planes * tiling.lines;
+    const double staged = std::ceil(lines * bundles_.size / 8) * tiling.columns;
+    const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
+    const double runs_per_warp = ceil_divide(std::max<int64_t>(runs, tiling.warps), tiling.warps);
+    const double weights = static_cast<double>(tiling.shared.staged) / 4;
+
+    const int width = store_width(problem_);
+    double store = width == 4 ? 34 : width == 2 ? 42 : 26;
+    if (width < 4) {
+      // The more of y the blocks of a multiprocessor write in turns, the slower they write it.
+      const int64_t filters = int64_t{tiling.filter_blocks} * tiling.tiles * kFiltersPerTile;
+      const double bytes = 2.0 * quads * kQuad * std::min(filters, problem_.filters_per_group()) *
+                           size_of(problem_.type) * beside;
+      store += 13 * std::clamp((bytes / 1024 - 150) / 200, 0.0, 1.0);
+    }
+    const double shared = units * (0.038 * multiplications * multiplication_slots(bundles_.size) +
+                                   0.33 * loads + store * tiling.tiles + 3.2) +
+                          0.13 * tiling.raw_words + 8.7 * runs_per_warp * tiling.warps;
+    const double alone = rounds * (0.47 * multiplications + 220 * steps + 11 * tiling.tiles + 8) +
+                         130 * std::ceil(staged / (32 * tiling.warps)) + 220 * runs_per_warp + 800;
+    const double first_shared = 0.22 * weights + 12.5 * lines;
+    const double first_alone = 480 * std::ceil(weights / (32 * tiling.warps));
+    return waves * (tiles_per_block * (beside * shared + alone) + beside * first_shared + first_alone);
   }
 
   const ConvProblem problem_;
@@ -277,7 +300,7 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
   for (const int folds : {1, 2, 4, 8}) {
     // A dilated filter's shifted rows would lie between its own.
     if (folds > 1 && (problem.dilation[1] != 1 || folds > problem.output[1] ||
-                      problem.filters_per_group() * folds > kMostFoldedFilters)) {
+                      problem.filters_per_group() * folds > kFiltersPerTile)) {
       break;
     }
     const std::optional<Tiling> tiling = Tiler(problem, folds, device).best();

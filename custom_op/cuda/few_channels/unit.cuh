@@ -4,6 +4,8 @@
 
 #include "cuda/few_channels/arguments.h"
 #include "cuda/few_channels/formats.cuh"
+#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/shared_store.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 
@@ -31,19 +33,6 @@ struct Window {
       words[i] = two.x, words[i + 1] = two.y;
     }
   }
-};
-
-// What the warps of a block do with a staged tile.
-template <typename Element>
-struct TileWork {
-  Element* y;          // the block's first filter's plane at the tile's first pixel
-  int filters;         // of the block
-  int plane;           // of the output, in elements
-  int quads[2];        // how many of each half are inside the output
-  int whole_quads[2];  // and of how many all folds are; of the others the first `last_folds`
-  int last_folds;
-  int columns;  // what is left of an output row from the tile's left edge
-  bool accumulates, is_far;
 };
 
 // Sums of 8 * kTiles filters at 64 pixels: eight quads of either half of the tile. Pixels are the rows of
@@ -146,19 +135,20 @@ struct Unit {
   // Where the results of a unit go: `first` is its first quad, `filters` how many it has, `y` the plane of
   // the first at the tile's first pixel.
   struct Target {
-    const TileWork<Element>& tile;
+    const TileWork& tile;
     Element* y;
     int first;
     int filters;
+    bool accumulates;
   };
 
   __device__ void store(const Arguments<Element>& problem, const QuadPlace* places, const Target& target,
                         float* staged) {
-    if (target.tile.accumulates) {
-      store<true>(problem, places, target, staged);
-    } else {
-      store<false>(problem, places, target, staged);
+    // Only float32 takes more than one pass.
+    if constexpr (sizeof(Element) == sizeof(float)) {
+      if (target.accumulates) return store<true>(problem, places, target, staged);
     }
+    store<false>(problem, places, target, staged);
   }
 
  private:
@@ -175,39 +165,56 @@ struct Unit {
   }
 
   template <bool kAccumulates, int kWidth>
-  static __device__ void put(Element* y, float (&values)[kWidth]) {
+  static __device__ void put(unsigned condition, unsigned long long address, float (&values)[kWidth]) {
     if constexpr (kAccumulates) {
+      if (condition != 0) {
+        const Element* y = reinterpret_cast<const Element*>(address);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) values[i] += Format::to_float(y[i]);
+        for (int i = 0; i < kWidth; ++i) values[i] += Format::to_float(y[i]);
+      }
     }
-    Format::template store<kWidth>(y, values);
+    store_global_if(condition, address, Format::pack(values));
+  }
+
+  // Which of eight filters have an output inside the image at a quad of a half, a bit for each.
+  static __device__ unsigned filters_inside(const TileWork& tile, int quad, int half) {
+    const int quads = half == 1 ? tile.quads[1] : tile.quads[0];
+    const int whole_quads = half == 1 ? tile.whole_quads[1] : tile.whole_quads[0];
+    return quad < whole_quads ? (1u << kFiltersPerTile) - 1 : quad < quads ? tile.last_folds : 0;
   }
 
   // Straight from the registers, where rows are whole aligned quads.
   template <bool kAccumulates>
   __device__ void store_quads(const Arguments<Element>& problem, const QuadPlace* places,
                               const Target& target) const {
-    const int lane = threadIdx.x % 32;
+    const unsigned lane = computed_here(threadIdx.x) % 32;
     const int quad = target.first + quad_of(lane);
+    const int first_filter = lane % 4 * 2;
     const QuadPlace place = places[min(quad, target.tile.quads[0] - 1)];
-    const bool is_column = place.column * kQuad < target.tile.columns;
-    const int folds = 1 << problem.log2_folds;
+    unsigned inside[2] = {};
+    if (place.column * kQuad < target.tile.columns) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+      for (int half = 0; half < 2; ++half) {
+        inside[half] = filters_inside(target.tile, quad, half) >> first_filter;
+      }
+    }
+    const int left = target.filters - first_filter;
+    unsigned long long y =
+        global_address(target.y + place.offset +
+                       static_cast<long long>(first_filter >> problem.log2_folds) * problem.output_plane +
+                       (first_filter & ((1 << problem.log2_folds) - 1)) * problem.output_width);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile, y += problem.next_filters * sizeof(Element)) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const int filter = tile * kFiltersPerTile + lane % 4 * 2 + j;
-        const int fold = filter & (folds - 1);
-        const bool is_last = fold >= target.tile.last_folds;
-        Element* y = target.y + (place.offset + fold * problem.output_width +
-                                 static_cast<long long>(filter >> problem.log2_folds) * target.tile.plane);
+        const bool is_filter = tile * kFiltersPerTile + j < left;
+        unsigned long long address = j == 0 ? y : address_beyond(y, problem.odd_filter, sizeof(Element));
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int k = half * 2 + j;
           float values[kQuad] = {sums[0][tile][k], sums[1][tile][k], sums[2][tile][k], sums[3][tile][k]};
-          if (filter < target.filters && is_column &&
-              quad < (is_last ? target.tile.whole_quads[half] : target.tile.quads[half]))
-            put<kAccumulates>(y + half * problem.half_offset, values);
+          if (half == 1) address = address_beyond(address, problem.half_offset, sizeof(Element));
+          put<kAccumulates>(is_filter ? inside[half] & 1u << j : 0u, address, values);
         }
       }
     }
@@ -225,36 +232,30 @@ struct Unit {
                                const Target& target, float* staged) const {
     constexpr int kPixels = kQuad * kQuadsPerUnit;
     constexpr int kRounds = 2 / kWidth;
-    const int lane = threadIdx.x % 32;
+    constexpr int kFilters = kFiltersPerTile / 2;  // at a time
+    const unsigned lane = computed_here(threadIdx.x) % 32;
     const int quad_in_unit = lane * kWidth % kPixels / kQuad;
     const int quad = target.first + quad_in_unit;
     const int pixel = lane * kWidth % kQuad;
     const QuadPlace place = places[min(quad, target.tile.quads[0] - 1)];
-    const bool is_column = place.column * kQuad + pixel < target.tile.columns;
-    // How many of a folded row's outputs are inside the image.
-    int inside[kRounds];
+    unsigned inside[kRounds] = {};
+    if (place.column * kQuad + pixel < target.tile.columns) {
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      const int half = kRounds == 2 ? round : lane / 16;
-      const int quads = half == 1 ? target.tile.quads[1] : target.tile.quads[0];
-      const int whole_quads = half == 1 ? target.tile.whole_quads[1] : target.tile.whole_quads[0];
-      inside[round] = !is_column || quad >= quads ? 0
-                      : quad < whole_quads        ? kFiltersPerTile
-                                                  : target.tile.last_folds;
+      for (int round = 0; round < kRounds; ++round) {
+        inside[round] = filters_inside(target.tile, quad, kRounds == 2 ? round : lane / 16);
+      }
     }
-    const int folds = 1 << problem.log2_folds;
-    // From one filter to the next but one: two rows further down, or in the next plane.
-    const int down = 2 * problem.output_width;
-    const long long across =
-        folds == 1 ? 2ll * target.tile.plane : target.tile.plane - (folds - 2) * problem.output_width;
     float* own = staged + lane % 4 * 2 * kPixels + (quad_of(lane) ^ exchange(lane % 4)) * kQuad;
     const float* row = staged + (kRounds == 2 ? 0 : lane / 16 * kPixels) + pixel;
+    unsigned long long y = global_address(
+        target.y + (place.offset + pixel + (kRounds == 1 ? lane / 16 * problem.half_offset : 0)));
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      Element* y = target.y + (place.offset + pixel + (kRounds == 1 ? lane / 16 * problem.half_offset : 0));
-      if (j == 1) y += folds == 1 ? target.tile.plane : problem.output_width;
+    for (int tile = 0; tile < kTiles; ++tile, y += problem.next_filters * sizeof(Element)) {
+      const int left = target.filters - tile * kFiltersPerTile;
+      if (left <= 0) break;
+      const unsigned filters = left < kFiltersPerTile ? (1u << left) - 1 : ~0u;
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int j = 0; j < 2; ++j) {
         __syncwarp();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -263,25 +264,30 @@ struct Unit {
                        sums[3][tile][k]);
         }
         __syncwarp();
+        // All are loaded before the first is stored, so that their latencies overlap.
+        float values[kFilters][kRounds][kWidth];
 #pragma unroll
-        for (int t = 0; t < 4; ++t) {
-          const bool is_filter = tile * kFiltersPerTile + 2 * t + j < target.filters;
-          const int fold = 2 * t + j & folds - 1;
+        for (int t = 0; t < kFilters; ++t) {
           const float* from = row + t * 2 * kPixels + (quad_in_unit ^ exchange(t)) * kQuad;
-#pragma unroll
-          for (int round = 0; round < kRounds; ++round) {
-            float values[kWidth];
-            if constexpr (kWidth == 2) {
-              const float2 two = *reinterpret_cast<const float2*>(from);
-              values[0] = two.x, values[1] = two.y;
-            } else {
-              values[0] = from[round * kPixels];
-            }
-            if (is_filter && fold < inside[round]) {
-              put<kAccumulates>(y + (round == 1 ? problem.half_offset : 0), values);
-            }
+          if constexpr (kWidth == 2) {
+            const float2 two = *reinterpret_cast<const float2*>(from);
+            values[t][0][0] = two.x, values[t][0][1] = two.y;
+          } else {
+            values[t][0][0] = from[0], values[t][1][0] = from[kPixels];
           }
-          y += (2 * t + 2 & folds - 1) < 2 ? across : down;
+        }
+#pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+          const unsigned stored = inside[round] & filters;
+          unsigned long long first = y;
+          if (j == 1) first = address_beyond(first, problem.odd_filter, sizeof(Element));
+          if (round == 1) first = address_beyond(first, problem.half_offset, sizeof(Element));
+#pragma unroll
+          for (int t = 0; t < kFilters; ++t) {
+            const unsigned long long address =
+                t == 0 ? first : address_beyond(first, problem.even_filters[t], sizeof(Element));
+            put<kAccumulates>(stored & 1u << (2 * t + j), address, values[t][round]);
+          }
         }
       }
     }
@@ -290,8 +296,8 @@ struct Unit {
 
 // Computes a staged tile.
 template <typename Format, int kBundle, int kTaps, int kTiles>
-__device__ inline void compute_tile(const Arguments<typename Format::Element>& problem,
-                                    const TileWork<typename Format::Element>& work, unsigned char* shared) {
+__device__ inline void compute_tile(const Arguments<typename Format::Element>& problem, const TileWork& work,
+                                    int filters, bool accumulates, bool is_far, unsigned char* shared) {
   using WarpUnit = Unit<Format, kBundle, kTaps, kTiles>;
   constexpr int kBlockFilters = kTiles * kFiltersPerTile;
   const unsigned* const weights = reinterpret_cast<const unsigned*>(shared);
@@ -302,9 +308,7 @@ __device__ inline void compute_tile(const Arguments<typename Format::Element>& p
   const float* const rests = reinterpret_cast<const float*>(shared + problem.shared.rests);
   float* const results =
       reinterpret_cast<float*>(shared + problem.shared.results) + threadIdx.x / 32 * kStagedWords;
-  const int own_quad = WarpUnit::quad_of(threadIdx.x % 32);
-  const int last_quad = work.quads[0] - 1;
-  const int items = (last_quad + kQuadsPerUnit) / kQuadsPerUnit * problem.filter_blocks;
+  const int items = (work.quads[0] + kQuadsPerUnit - 1) / kQuadsPerUnit * problem.filter_blocks;
   const int warps = blockDim.x / 32;
 #pragma unroll 1
   for (int item = threadIdx.x / 32; item < items; item += warps) {
@@ -312,14 +316,15 @@ __device__ inline void compute_tile(const Arguments<typename Format::Element>& p
     const int filter_block = item - unit_index * problem.filter_blocks;
     const int block_filter = filter_block * kBlockFilters;
     const int first = unit_index * kQuadsPerUnit;
+    const int own_quad = min(first + WarpUnit::quad_of(threadIdx.x % 32), work.quads[0] - 1);
     WarpUnit unit;
-    unit.multiply(problem, staged + places[min(first + own_quad, last_quad)].word, bundles,
+    unit.multiply(problem, staged + places[own_quad].word, bundles,
                   weights + filter_block * Format::kParts * problem.steps * WarpUnit::kStepWeights);
-    unit.finish(scales + block_filter, rests + block_filter, work.is_far);
-    unit.store(problem, places,
-               {work, work.y + static_cast<long long>(block_filter >> problem.log2_folds) * work.plane, first,
-                work.filters - block_filter},
-               results);
+    unit.finish(scales + block_filter, rests + block_filter, is_far);
+    typename Format::Element* const y =
+        problem.y +
+        (work.start + static_cast<long long>(block_filter >> problem.log2_folds) * problem.output_plane);
+    unit.store(problem, places, {work, y, first, filters - block_filter, accumulates}, results);
   }
 }
 

@@ -15,6 +15,12 @@ struct FastDivisor {
 
 #ifdef __CUDACC__
   __device__ unsigned quotient(unsigned n) const { return factor == 0 ? n : __umulhi(n, factor); }
+
+  // Exact for every n: where n * d is larger, the product is one too many at most.
+  __device__ unsigned quotient_of_any(unsigned n) const {
+    const unsigned q = quotient(n);
+    return q - (q * static_cast<unsigned long long>(divisor) > n ? 1u : 0u);
+  }
 #endif
 };
 
