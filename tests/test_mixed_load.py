@@ -102,6 +102,18 @@ def test_memory_that_every_run_keeps_is_reported(monkeypatch, capsys, tmp_path) 
     assert grown > 0.5 * len(kept) * 4096 * (MINUTES - 2) / MINUTES / MIB
 
 
+def test_lasting_sessions_stay_open_through_the_rests(tmp_path) -> None:
+    log = tmp_path / "load.csv"
+    assert (
+        mixed_load.main(["--device", "cpu", "--seconds", "10", "--log", str(log), *SMALL, "--lasting"]) == 0
+    )
+    rows = list(csv.DictReader(log.open()))
+    opened = {int(row["sessions_opened"]) for row in rows[len(rows) // 2 :]}
+    # Three that live long anyway, a third more than threads, and one that replays a graph.
+    assert opened == {3 + 8 + 1} == {int(row["open_sessions"]) for row in rows if row["rests"] == "1"}
+    assert int(rows[-1]["runs"]) > 200
+
+
 def test_session_that_stays_open_is_reported(monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setattr(Slot, "close", lambda self: None)
     assert run_load(tmp_path) == 1
