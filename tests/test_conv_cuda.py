@@ -210,7 +210,7 @@ def test_few_channels_is_the_definition_where_images_are_cut_into_tiles(case):
         ConvCase((2, 400, 20, 22), (40, 400, 3, 3), True, {"pads": [1, 1, 1, 1]}),
         ConvCase((2, 513, 9, 12), (70, 513, 3, 3), True),
         ConvCase((3, 600, 14, 15), (34, 300, 5, 5), True, {"group": 2, "strides": [2, 2]}),
-        ConvCase((1, 16, 80, 80), (64, 16, 11, 11), True, {"strides": [8, 8]}),
+        ConvCase((1, 64, 80, 80), (64, 64, 11, 11), True, {"strides": [8, 8]}),
     ],
     ids=case_id,
 )
