@@ -76,9 +76,10 @@ class FewChannels final : public Algorithm {
     if (problem.group > kMostGroups) {
       return "it takes at most " + std::to_string(kMostGroups) + " groups";
     }
-    // The kernel's indices inside an image have 32 bits.
+    // The kernel's indices inside an image have 32 bits; the six planes between the first and the last but
+    // one of eight filters have them without a sign.
     for (const int64_t value :
-         {problem.batch, problem.in_channels, problem.out_channels, 2 * problem.output_size(),
+         {problem.batch, problem.in_channels, problem.out_channels, problem.output_size() * 3 / 2,
           problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
           problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
           problem.channels_per_group() * problem.filter_size() * 16}) {
