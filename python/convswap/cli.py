@@ -89,8 +89,13 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("--mxnet-symbol", metavar="FILE.json", help="an MXNet symbol")
     parser.add_argument("--mxnet-params", metavar="FILE.params", help="the symbol's parameters")
     parser.add_argument("--image-size", type=int, metavar="N", help="height and width of the symbol's input")
+    parser.add_argument(
+        "--mini-dnn",
+        metavar="FILE.bin",
+        help="a weights file of the course since 2020; the biases of its convolutions are left out, as there",
+    )
     parser.add_argument("--data", metavar="NAME", help="what the network's last layer is fitted to")
-    parser.add_argument("-o", "--output", metavar="FILE", help="default: the network's or symbol's name")
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: named after what was given")
     parser.set_defaults(command=_export)
 
 
@@ -171,32 +176,46 @@ def _export(options: argparse.Namespace) -> int:
         for network in export.networks():
             print(f"{network.name:18} {network.image_size}x{network.image_size}  {network.origin}")
         return 0
-    checkpoint = options.mxnet_symbol or options.mxnet_params
-    if bool(options.network) == bool(checkpoint):
+    sources = {
+        "a network's name (see `convswap export --list`)": options.network,
+        "--mxnet-symbol with --mxnet-params": options.mxnet_symbol or options.mxnet_params,
+        "--mini-dnn": options.mini_dnn,
+    }
+    given = [name for name, value in sources.items() if value]
+    if len(given) != 1:
         raise ConvswapError(
-            "export needs either a network's name (see `convswap export --list`) "
-            "or --mxnet-symbol with --mxnet-params"
+            f"export needs one of {', '.join(sources)}; given: {' and '.join(given) or 'none of them'}"
         )
-    check_writable(options.output, options.mxnet_symbol, options.mxnet_params)
+    check_writable(options.output, options.mxnet_symbol, options.mxnet_params, options.mini_dnn)
     with _progress() as progress:
-        if checkpoint:
-            model, name = _read_checkpoint(options)
+        if options.network:
+            model, name = _export_network(options, progress), options.network
         else:
-            model = export.export_network(
-                options.network,
-                data=options.data or "fashion-mnist",
-                progress=lambda done, total: progress(f"fitting the last layer: {done} of {total} images"),
-            )
-            name = options.network
+            model, name = _read_checkpoint(options)
     output = options.output or f"{name}.onnx"
     export.save(model, output)
     print(output)
     return 0
 
 
-def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
+def _export_network(options: argparse.Namespace, progress: Callable[[str], None]) -> Any:
     from convswap import export
 
+    _refuse_options(options, "a network's name", "image_size")
+    return export.export_network(
+        options.network,
+        data=options.data or "fashion-mnist",
+        progress=lambda done, total: progress(f"fitting the last layer: {done} of {total} images"),
+    )
+
+
+def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
+    """Return the model of a checkpoint, and a name for its file."""
+    from convswap import export
+
+    if options.mini_dnn:
+        _refuse_options(options, "--mini-dnn, whose network and weights are fixed", "data", "image_size")
+        return export.read_mini_dnn(options.mini_dnn), Path(options.mini_dnn).name.removesuffix(".bin")
     wanted = {
         "--mxnet-symbol": options.mxnet_symbol,
         "--mxnet-params": options.mxnet_params,
@@ -207,12 +226,16 @@ def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
         raise ConvswapError(
             f"{' and '.join(missing)} missing: an MXNet checkpoint needs all of {', '.join(wanted)}"
         )
-    if options.data:
-        raise ConvswapError(
-            "--data was given with an MXNet checkpoint, whose weights are already fitted; leave it out"
-        )
+    _refuse_options(options, "an MXNet checkpoint, whose weights are already fitted", "data")
     model = export.read_mxnet(options.mxnet_symbol, options.mxnet_params, options.image_size)
     return model, Path(options.mxnet_symbol).name.removesuffix(".json").removesuffix("-symbol")
+
+
+def _refuse_options(options: argparse.Namespace, source: str, *names: str) -> None:
+    """Raise ConvswapError where an option was given that means nothing for `source`."""
+    for name in names:
+        if getattr(options, name) is not None:
+            raise ConvswapError(f"--{name.replace('_', '-')} was given with {source}; leave it out")
 
 
 def _swap(options: argparse.Namespace) -> int:
