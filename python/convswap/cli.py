@@ -120,6 +120,7 @@ def _add_compare(commands: Any) -> None:
     _add_kernel_options(parser)
     parser.add_argument("--tolerance", type=float, metavar="T", help="largest relative L2 error")
     parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
+    parser.add_argument("--course", action="store_true", help="also print the two lines of ECE 408, per side")
     parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON")
     parser.set_defaults(command=_compare)
 
@@ -254,7 +255,7 @@ def _swap(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from convswap.compare import compare
-    from convswap.report import print_comparison
+    from convswap.report import print_comparison, print_course_lines
 
     check_writable(options.json, options.model)
     with _progress() as progress:
@@ -268,12 +269,16 @@ def _compare(options: argparse.Namespace) -> int:
             algorithm=options.algorithm,
             tolerance=options.tolerance,
             against=options.against,
+            labelled=options.course,
             progress=progress,
         )
     _warn_of_damaged_table()
     if options.json:
         write_json(options.json, comparison.to_json())
-    print_comparison(comparison, _console())
+    console = _console()
+    print_comparison(comparison, console)
+    if options.course:
+        print_course_lines(comparison, console)
     return 0 if comparison.within_tolerance else 1
 
 

@@ -62,6 +62,7 @@ def compare(
     algorithm: str = "auto",
     tolerance: float | None = None,
     against: str = "default",
+    labelled: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
     """Run `model` with the default provider and with its Convs swapped; return how they compare.
@@ -79,6 +80,7 @@ def compare(
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned" (see `convswap tune`).
         tolerance: the largest relative L2 error against float64; by default that of `TOLERANCES`.
         against: "default", or "all" for the CUDA provider's other options for Conv too.
+        labelled: refuse data without labels, of which no accuracy is known.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -96,6 +98,11 @@ def compare(
     report("reading the model and the data")
     subject = open_subject(model, data)
     source = source_of(subject, images, batch, chosen)
+    if labelled and source.labels is None:
+        raise ConvswapError(
+            f"an accuracy was asked for, but data set {subject.dataset} has no labels; "
+            "use --data fashion-mnist or --data synthetic"
+        )
     swapping = swap(subject.model, algorithm=algorithm, precision=precision)
     swapped = ir.to_proto(swapping.model)
     ours = our_side(chosen, precision)
