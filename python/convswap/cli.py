@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
-from convswap.output_file import check_writable, write_json
+from convswap.output_file import check_writable, write_bytes, write_json
 
 WIDTH_WITHOUT_TERMINAL = 120
 
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_explain(commands)
     _add_tune(commands)
+    _add_data(commands)
     doctor = commands.add_parser("doctor", help="what is installed, what is missing, what to type")
     doctor.set_defaults(command=_doctor)
     return parser
@@ -154,6 +155,22 @@ def _add_tune(commands: Any) -> None:
     parser.add_argument("--only", metavar="REGEX", help="measure the nodes whose name matches")
     parser.add_argument("--json", metavar="FILE", help="write the times as JSON")
     parser.set_defaults(command=_tune)
+
+
+def _add_data(commands: Any) -> None:
+    parser = commands.add_parser("data", help="look at the data sets")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    show = actions.add_parser("show", help="draw test images with predicted and true class")
+    show.add_argument("--data", metavar="NAME", help="fashion-mnist or synthetic")
+    show.add_argument("--images", type=int, default=50, metavar="N", help="the first N; default: 50")
+    show.add_argument(
+        "--model",
+        default="ece408-2017-high",
+        metavar="MODEL",
+        help="what predicts, a network's name or an ONNX file; default: ece408-2017-high",
+    )
+    show.add_argument("-o", "--output", metavar="FILE.png", help="default: the data set's name")
+    show.set_defaults(command=_data_show)
 
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
@@ -353,6 +370,25 @@ def _tune(options: argparse.Namespace) -> int:
     if options.json:
         write_json(options.json, tuning.to_json())
     print_tuning(tuning, _console())
+    return 0
+
+
+def _data_show(options: argparse.Namespace) -> int:
+    from convswap.contact_sheet import check_count, draw, png
+    from convswap.predictions import predict
+
+    if options.output and Path(options.output).suffix.lower() != ".png":
+        raise ConvswapError(f"cannot write '{options.output}': a contact sheet is a PNG; name a .png file")
+    check_writable(options.output, options.model)
+    check_count(options.images)
+    with _progress() as progress:
+        progress("reading the model and the data")
+        predictions = predict(options.model, data=options.data, images=options.images)
+        progress("drawing")
+        sheet = png(draw(predictions))
+    output = options.output or f"{predictions.dataset}.png"
+    write_bytes(output, sheet)
+    print(f"{output}: {predictions.right} of {len(predictions.labels)} named right by {predictions.model}")
     return 0
 
 
