@@ -95,6 +95,14 @@ def _add_export(commands: Any) -> None:
         metavar="FILE.bin",
         help="a weights file of the course since 2020; the biases of its convolutions are left out, as there",
     )
+    parser.add_argument(
+        "--torch", metavar="MODULE:NAME", help="a PyTorch module, or what gives one; or a torchvision name"
+    )
+    parser.add_argument(
+        "--input-shape",
+        metavar="C,H,W",
+        help="the shape of one sample for --torch; default: the channels of its first Conv2d, 224, 224",
+    )
     parser.add_argument("--data", metavar="NAME", help="what the network's last layer is fitted to")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: named after what was given")
     parser.set_defaults(command=_export)
@@ -198,6 +206,7 @@ def _export(options: argparse.Namespace) -> int:
         "a network's name (see `convswap export --list`)": options.network,
         "--mxnet-symbol with --mxnet-params": options.mxnet_symbol or options.mxnet_params,
         "--mini-dnn": options.mini_dnn,
+        "--torch": options.torch,
     }
     given = [name for name, value in sources.items() if value]
     if len(given) != 1:
@@ -208,6 +217,8 @@ def _export(options: argparse.Namespace) -> int:
     with _progress() as progress:
         if options.network:
             model, name = _export_network(options, progress), options.network
+        elif options.torch:
+            model, name = _export_torch(options, progress), options.torch.rpartition(":")[2]
         else:
             model, name = _read_checkpoint(options)
     output = options.output or f"{name}.onnx"
@@ -219,7 +230,7 @@ def _export(options: argparse.Namespace) -> int:
 def _export_network(options: argparse.Namespace, progress: Callable[[str], None]) -> Any:
     from convswap import export
 
-    _refuse_options(options, "a network's name", "image_size")
+    _refuse_options(options, "a network's name", "image_size", "input_shape")
     return export.export_network(
         options.network,
         data=options.data or "fashion-mnist",
@@ -227,12 +238,24 @@ def _export_network(options: argparse.Namespace, progress: Callable[[str], None]
     )
 
 
+def _export_torch(options: argparse.Namespace, progress: Callable[[str], None]) -> Any:
+    from convswap import export
+
+    _refuse_options(options, "--torch", "data", "image_size")
+    shape = _whole_numbers("--input-shape", options.input_shape, "3,224,224")
+    if shape is not None and min(shape) < 1:
+        raise ConvswapError(f"--input-shape {options.input_shape!r}: expected numbers from 1 on")
+    progress(f"exporting {options.torch}")
+    return export.export_torch(options.torch, shape)
+
+
 def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
     """Return the model of a checkpoint, and a name for its file."""
     from convswap import export
 
     if options.mini_dnn:
-        _refuse_options(options, "--mini-dnn, whose network and weights are fixed", "data", "image_size")
+        source = "--mini-dnn, whose network and weights are fixed"
+        _refuse_options(options, source, "data", "image_size", "input_shape")
         return export.read_mini_dnn(options.mini_dnn), Path(options.mini_dnn).name.removesuffix(".bin")
     wanted = {
         "--mxnet-symbol": options.mxnet_symbol,
@@ -244,7 +267,7 @@ def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
         raise ConvswapError(
             f"{' and '.join(missing)} missing: an MXNet checkpoint needs all of {', '.join(wanted)}"
         )
-    _refuse_options(options, "an MXNet checkpoint, whose weights are already fitted", "data")
+    _refuse_options(options, "an MXNet checkpoint, whose weights are already fitted", "data", "input_shape")
     model = export.read_mxnet(options.mxnet_symbol, options.mxnet_params, options.image_size)
     return model, Path(options.mxnet_symbol).name.removesuffix(".json").removesuffix("-symbol")
 
@@ -309,7 +332,7 @@ def _bench(options: argparse.Namespace) -> int:
             layers=options.layers,
             precision=options.precision,
             algorithm=options.algorithm,
-            batches=_batches(options.batch),
+            batches=_whole_numbers("--batch", options.batch, "1,64,512"),
             device=options.device,
             against=options.against,
             progress=progress,
@@ -400,14 +423,15 @@ def _warn_of_damaged_table() -> None:
         print(f"convswap: {warning}", file=sys.stderr)
 
 
-def _batches(text: str | None) -> list[int] | None:
+def _whole_numbers(option: str, text: str | None, example: str) -> list[int] | None:
+    """Return [1, 64] for "1,64", None for None."""
     if text is None:
         return None
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConvswapError(
-            f"--batch {text!r}: expected whole numbers with commas between, as in 1,64,512"
+            f"{option} {text!r}: expected whole numbers with commas between, as in {example}"
         ) from None
 
 
