@@ -1,6 +1,6 @@
 # make            sets everything up: a virtual environment in .venv, the packages, the build
 # make compare    does so and compares a course network before and after the swap
-# make test       ... and runs every test, that with the oldest ONNX Runtime in .venv-oldest
+# make test       ... and runs every test, with PyTorch, and that with the oldest ONNX Runtime in .venv-oldest
 # make lint       ... and checks the style of every source file
 # make sanitize   builds with the compiler's sanitizers and runs the tests of the compiled code
 # make clean      removes all that these have made
@@ -38,7 +38,7 @@ all: $(stamps)/build
 compare: all
 	$(python) -m convswap.cli compare ece408-2019fa
 
-test: all $(stamps)/oldest
+test: all $(stamps)/oldest $(stamps)/torch
 	$(python) -m pytest
 
 lint: all $(stamps)/lint
@@ -67,6 +67,10 @@ $(stamps)/build: $(stamps)/packages $(sources)
 
 $(stamps)/oldest: $(stamps)/packages
 	@sh tools/set_up.sh oldest
+	@touch $@
+
+$(stamps)/torch: $(stamps)/packages
+	@sh tools/set_up.sh torch
 	@touch $@
 
 $(stamps)/sanitized: $(stamps)/packages tools/sanitize.sh $(sources)

@@ -1,4 +1,4 @@
-"""Turns networks and course checkpoints into ONNX models."""
+"""Turns networks, course checkpoints and PyTorch modules into ONNX models."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import onnx
 from convswap import datasets
 from convswap.export.builder import build
 from convswap.export.fitting import Progress, fit_to
+from convswap.export.mini_dnn import read_mini_dnn
 from convswap.export.mxnet import read_mxnet
+from convswap.export.torch_module import export_torch
 from convswap.model_file import model_from_proto, save_model
 from convswap.models import NETWORKS, Network, find, last_fully_connected, read_head, seeded_weights
 
-__all__ = ["Progress", "export_network", "networks", "read_mxnet", "save"]
+__all__ = ["Progress", "export_network", "export_torch", "networks", "read_mini_dnn", "read_mxnet", "save"]
 
 # What a last layer is fitted to when no fitted one comes with the package: enough for an accuracy to mean
 # something, few enough to wait for.

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 import os
-import struct
 from collections import Counter
 from typing import Any
 
 import numpy as np
 from convswap.errors import ConvswapError
+from convswap.export.binary_reader import BinaryReader
 from convswap.export.checkpoint_file import read_checkpoint_file
 from numpy.typing import NDArray
 
@@ -44,7 +44,7 @@ def read_params(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float32]]:
     Sizes are compared with what is left of the file before anything is allocated.
     Raises ConvswapError where the file cannot be read, is cut off (it names the byte), or is no such file.
     """
-    reader = _Reader(read_checkpoint_file(path, "an MXNet .params file", LARGEST_FILE), str(path))
+    reader = BinaryReader(read_checkpoint_file(path, "an MXNet .params file", LARGEST_FILE), str(path))
     magic = reader.unsigned_64("the file's magic number")
     if magic != FILE_MAGIC:
         raise ConvswapError(
@@ -65,40 +65,7 @@ def read_params(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float32]]:
     return dict(zip(names, arrays, strict=True))
 
 
-class _Reader:
-    """A place in the file's bytes that moves on with what is taken."""
-
-    def __init__(self, content: bytes, path: str) -> None:
-        self._content = memoryview(content)
-        self.path = path
-        self.offset = 0
-
-    @property
-    def left(self) -> int:
-        return len(self._content) - self.offset
-
-    def take(self, size: int, what: str) -> memoryview:
-        if size > self.left:
-            raise ConvswapError(
-                f"{self.path!r} is cut off or damaged: {what} at byte {self.offset} takes {size} bytes, "
-                f"and the file has {self.left} more; get it again"
-            )
-        self.offset += size
-        return self._content[self.offset - size : self.offset]
-
-    def numbers(self, layout: str, what: str) -> tuple[int, ...]:
-        return struct.unpack(f"<{layout}", self.take(struct.calcsize(f"<{layout}"), what))
-
-    def unsigned_64(self, what: str) -> int:
-        return self.numbers("Q", what)[0]
-
-    def damaged(self, offset: int, found: str, expected: str) -> ConvswapError:
-        return ConvswapError(
-            f"{self.path!r} is damaged at byte {offset}: found {found}, expected {expected}; get it again"
-        )
-
-
-def _read_array(reader: _Reader, number: int) -> NDArray[np.float32]:
+def _read_array(reader: BinaryReader, number: int) -> NDArray[np.float32]:
     shape = _read_shape(reader, number)
     if not shape:
         return np.zeros(0, np.float32)
@@ -120,7 +87,7 @@ def _read_array(reader: _Reader, number: int) -> NDArray[np.float32]:
         ) from error
 
 
-def _read_shape(reader: _Reader, number: int) -> tuple[int, ...]:
+def _read_shape(reader: BinaryReader, number: int) -> tuple[int, ...]:
     start = reader.offset
     (first,) = reader.numbers("I", f"the beginning of array {number}")
     dimension = "q"
@@ -151,7 +118,7 @@ def _read_shape(reader: _Reader, number: int) -> tuple[int, ...]:
     return shape
 
 
-def _read_names(reader: _Reader, arrays: int) -> list[str]:
+def _read_names(reader: BinaryReader, arrays: int) -> list[str]:
     count = reader.unsigned_64("the number of names")
     if count != arrays:
         raise reader.damaged(reader.offset - 8, f"{count} names", f"{arrays}, one for each array")

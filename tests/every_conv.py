@@ -55,7 +55,8 @@ class Conv:
         else:
             case = ConvCase(x.shape, self.constants[0].shape, True, self.attributes)
             # The casts of the model lose nothing, so neither does the way back.
-            assert_rounded_once(y.astype(TYPES[self.element_type][0]), case, arrays, self.element_type, device)
+            own = y.astype(TYPES[self.element_type][0])
+            assert_rounded_once(own, case, arrays, self.element_type, device)
 
 
 CONVS = (

@@ -38,10 +38,11 @@ import onnx
 import swap_models as models
 from convswap import datasets
 from convswap.errors import ConvswapError
-from convswap.export import read_mxnet
+from convswap.export import read_mini_dnn, read_mxnet
 from convswap.fetch import PinnedFile
 from convswap.swap import swap
-from mutations import damage_bytes, damage_gzip, damage_json, damage_protobuf
+from mini_dnn_files import random_layers, weights_bytes
+from mutations import damage_bytes, damage_counted_layers, damage_gzip, damage_json, damage_protobuf
 from mxnet_files import ELEMENT_TYPES, LAYOUTS, SymbolWriter, params_bytes
 from onnx import TensorProto
 
@@ -78,6 +79,7 @@ class Outcome:
 DAMAGE: dict[str, Callable[[bytes, Random], bytes]] = {
     ".gz": damage_gzip,
     ".json": damage_json,
+    ".mini-dnn": damage_counted_layers,
     ".onnx": lambda content, random: damage_protobuf(content, random, onnx.ModelProto),
 }
 
@@ -173,6 +175,18 @@ def _checkpoint_sample(symbol: bytes, params: bytes, image_size: int) -> Sample:
     return Sample({"net-symbol.json": symbol, "net-0001.params": params}, read)
 
 
+# mini-dnn weights
+
+
+def mini_dnn_samples() -> list[Sample]:
+    """One file: all have the same size and counts."""
+    return [Sample({"weights.mini-dnn": weights_bytes(random_layers())}, _read_mini_dnn)]
+
+
+def _read_mini_dnn(folder: Path) -> None:
+    onnx.checker.check_model(read_mini_dnn(folder / "weights.mini-dnn"), full_check=True)
+
+
 # ONNX models
 
 
@@ -264,6 +278,7 @@ READERS = {
     "idx": Reader(idx_samples, ".gz"),
     "params": Reader(mxnet_samples, ".params"),
     "symbol": Reader(mxnet_samples, ".json"),
+    "mini-dnn": Reader(mini_dnn_samples, ".mini-dnn"),
     "onnx": Reader(onnx_samples, (".onnx", ".bin")),
 }
 

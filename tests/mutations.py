@@ -1,4 +1,4 @@
-"""Damages files for the fuzz test: any bytes, and with knowledge of gzip, JSON and protobuf.
+"""Damages files for the fuzz test: any bytes, and with knowledge of mini-dnn, gzip, JSON and protobuf.
 
 Every function takes what is intact and a seeded random source, and returns something else, which is damaged
 as a rule and intact by chance. What a format protects (a checksum, lengths around lengths) is also damaged
@@ -11,11 +11,13 @@ import contextlib
 import gzip
 import json
 import re
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -119,6 +121,55 @@ def _place(content: bytearray, random: Random) -> int:
 def _block(content: bytearray, random: Random) -> tuple[int, int]:
     start = _place(content, random)
     return start, min(len(content), start + random.choice((1, 2, 4, 8, 16, 64, 1024)))
+
+
+# mini-dnn
+
+
+def damage_counted_layers(content: bytes, random: Random) -> bytes:
+    """Return a mini-dnn weights file with layers, counts or numbers changed; or any damaged bytes."""
+    if random.random() < 0.3:
+        return damage_bytes(content, random)
+    layers = _counted_layers(content)
+    head = struct.pack("<i", len(layers))
+    counts = [len(numbers) // 4 for numbers in layers]
+    number = random.randrange(len(layers))
+    match random.choice(("count", "layers", "swap", "drop", "repeat", "value", "value")):
+        case "count":
+            counts[number] = _signed(random)
+        case "layers":
+            head = struct.pack("<i", _signed(random))
+        case "swap":
+            other = random.randrange(len(layers))
+            for values in (layers, counts):
+                values[number], values[other] = values[other], values[number]
+        case "drop":
+            del layers[number], counts[number]
+        case "repeat":
+            layers.insert(number, layers[number])
+            counts.insert(number, counts[number])
+        case "value":
+            number = random.choice([place for place, count in enumerate(counts) if count])
+            start = 4 * random.randrange(counts[number])
+            with np.errstate(over="ignore"):
+                value = np.float64(random.choice(EXTREME_FLOATS)).astype("<f4").tobytes()
+            layers[number] = layers[number][:start] + value + layers[number][start + 4 :]
+    body = (struct.pack("<i", count) + numbers for count, numbers in zip(counts, layers, strict=True))
+    return head + b"".join(body)
+
+
+def _signed(random: Random) -> int:
+    return (random.choice(EXTREME_INTEGERS) + 2**31) % 2**32 - 2**31
+
+
+def _counted_layers(content: bytes) -> list[bytes]:
+    """Return the numbers of each layer of an intact file."""
+    layers, place = [], 4
+    for _ in range(struct.unpack_from("<i", content)[0]):
+        end = place + 4 + 4 * struct.unpack_from("<i", content, place)[0]
+        layers.append(content[place + 4 : end])
+        place = end
+    return layers
 
 
 # gzip

@@ -179,6 +179,16 @@ def test_no_network_gets_one_clear_line(tmp_path: Path) -> None:
     )
 
 
+def test_pytorch_that_cannot_be_had_gets_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    write_program(tmp_path / ".venv" / "bin" / "python", f'exec {sys.executable} "$@"')
+    nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+    # A Python that has PyTorch already would be content.
+    line = only_line(set_up(tmp_path, "torch", {**nowhere, "PIP_IGNORE_INSTALLED": "1"}))
+    assert line.startswith("convswap: pip could not install PyTorch; is the network there? pip says: ")
+    assert "torch==2.13.0" in line
+
+
 def test_the_systems_python_must_have_the_packages(tmp_path: Path) -> None:
     bare = write_program(
         tmp_path / "python3", f'case "$2" in "import onnx_ir") exit 1 ;; esac\nexec {sys.executable} "$@"'

@@ -127,6 +127,23 @@ def test_compare_prints_the_table_and_writes_the_json_of_the_design(here):
     assert "timing" in result.stderr  # long work shows progress
 
 
+def test_compare_prints_the_two_lines_of_the_course_for_each_side(network, capsys):
+    arguments = ["compare", "network.onnx", "--data", "synthetic", "--images", "50", "--batch", "20"]
+    assert main([*arguments, "--device", "cpu", "--json", "comparison.json"]) == 0
+    assert "Op Time" not in capsys.readouterr().out
+    assert main([*arguments, "--device", "cpu", "--course", "--json", "comparison.json"]) == 0
+    comparison = json.loads(Path("comparison.json").read_text())
+    lines = capsys.readouterr().out.splitlines()
+    assert any("sum of all Conv" in line for line in lines)  # besides the table
+    for name, first in (("default", -6), ("convswap", -3)):
+        seconds = comparison["layers_sum_ms"][name] / 1e3 * 50 / 20
+        assert lines[first:][:3] == [
+            f"{name}:",
+            f"Op Time: {seconds:.6f}",
+            f"Correctness: {round(comparison['accuracy'][name], 4)} Model: network.onnx",
+        ]
+
+
 def test_compare_exits_1_where_the_answers_differ_by_more_than_the_tolerance(network, capsys):
     arguments = ["--data", "synthetic", "--images", "20", "--device", "cpu"]
     assert main(["compare", "network.onnx", *arguments, "--tolerance", "0"]) == 1
@@ -157,6 +174,7 @@ def test_bench_writes_the_rows_of_the_design(here, capsys):
         (["compare", "missing.onnx"], "missing.onnx"),
         (["compare", "ece408-2019sp", "--json", "nowhere/file.json"], "'nowhere'"),
         (["compare", "ece408-2019sp", "--images", "many"], "many"),
+        (["compare", "ece408-2019sp", "--data", "random", "--course", "--device", "cpu"], "has no labels"),
         (["export", "ece408-2021"], "'ece408-20"),
         (["export"], "--list"),
         (["export", "--mxnet-symbol", "symbol.json"], "--mxnet-params and --image-size missing"),

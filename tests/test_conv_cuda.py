@@ -1,9 +1,9 @@
 """The CUDA algorithms against the float64 truth, and what they say of problems that they cannot compute.
 
-Tolerances. TF32 and the float16 that stands for it keep 11 bits, so an operand may be off by 2^-11; over many
-random terms the relative L2 error comes to about 3e-4, and 6e-4 leaves room for few terms. `naive` computes in
-float32, and `few_channels` in precision ieee as accurately: 1e-5 allows sums of thousands of terms. Beside that, every single output stays within the rounding error that its
-terms may add up to.
+Tolerances. TF32 and the float16 that stands for it keep 11 bits, so an operand may be off by 2^-11; over
+many random terms the relative L2 error comes to about 3e-4, and 6e-4 leaves room for few terms. `naive`
+computes in float32, and `few_channels` in precision ieee as accurately: 1e-5 allows sums of thousands of
+terms. Beside that, every single output stays within the rounding error that its terms may add up to.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from convswap.comparison import Comparison, LayerResult, SideResult
 from convswap.device import Device
 from convswap.measure import Times
-from convswap.report import milliseconds, print_comparison
+from convswap.report import milliseconds, print_comparison, print_course_lines
 from convswap.swap import Left
 from rich.console import Console
 
@@ -72,6 +72,12 @@ def example(**changes) -> Comparison:
 def lines_of(comparison: Comparison, width: int = 120) -> list[str]:
     stream = io.StringIO()
     print_comparison(comparison, Console(file=stream, width=width))
+    return stream.getvalue().splitlines()
+
+
+def course_lines_of(comparison: Comparison) -> list[str]:
+    stream = io.StringIO()
+    print_course_lines(comparison, Console(file=stream, width=120))
     return stream.getvalue().splitlines()
 
 
@@ -152,6 +158,48 @@ def test_other_options_of_the_provider_are_shown_by_what_they_are():
     assert written["others"]["heuristic"]["speedup"] == pytest.approx(10.9 / 4.47)
     assert written["layers"][0]["others_ms"] == {"heuristic": 4.97}
     assert set(written["time_ms"]) == {"default", "convswap"}
+
+
+def test_course_lines_are_those_of_the_course_for_each_side():
+    # 47.8 + 9.22 and 0.885 + 1.05 ms, in seconds.
+    assert course_lines_of(example(left=(), model="ece408-high")) == [
+        "default:",
+        "Op Time: 0.057020",
+        "Correctness: 0.7653 Model: ece408-high",
+        "convswap:",
+        "Op Time: 0.001935",
+        "Correctness: 0.7654 Model: ece408-high",
+    ]
+
+
+def test_op_time_is_that_of_all_images_not_of_one_batch():
+    lines = course_lines_of(example(images=10_000, batch=100))
+    assert [line for line in lines if line.startswith("Op Time")] == [
+        "Op Time: 5.702000",
+        "Op Time: 0.193500",
+    ]
+
+
+def test_correctness_has_the_digits_that_the_course_prints():
+    sides = dict(example().sides)
+    sides["default"] = replace(sides["default"], accuracy=84 / 100)
+    sides["convswap"] = replace(sides["convswap"], accuracy=2 / 3)
+    lines = course_lines_of(example(sides=sides))
+    assert "Correctness: 0.84 Model: net.onnx" in lines
+    assert "Correctness: 0.6667 Model: net.onnx" in lines
+    sides["default"] = replace(sides["default"], accuracy=None)
+    assert "Correctness: unknown Model: net.onnx" in course_lines_of(example(sides=sides))
+
+
+def test_course_lines_are_not_folded_whatever_the_name_of_the_model():
+    name = "/a folder/" + "long/" * 60 + "[bold]net[/bold].onnx"
+    assert f"Correctness: 0.7653 Model: {name}" in course_lines_of(example(model=name))
+
+
+def test_op_time_says_how_many_convolutions_it_leaves_out():
+    assert "leaves out" not in "\n".join(course_lines_of(example(left=())))
+    # One left as it was, and two swapped in subgraphs.
+    assert "Note: Op Time leaves out 3 convolutions" in course_lines_of(example(swapped=4))[-1]
 
 
 def test_square_brackets_in_names_are_text_and_not_markup():

@@ -5,6 +5,7 @@
 #   set_up.sh lint       installs the checkers into .venv
 #   set_up.sh build      compiles what changed and installs convswap
 #   set_up.sh oldest     makes .venv-oldest, for the test with the oldest ONNX Runtime
+#   set_up.sh torch      installs PyTorch into .venv, for the tests that export its modules
 #
 # The Makefile passes PYTHON, PYTHON_ENV and NVCC, and says what they mean.
 set -u
@@ -181,6 +182,12 @@ install_oldest() {
     .venv-oldest/too-old
 }
 
+# Where pip is told of PyTorch's index for the CPU, its build for that is taken, a tenth of the size.
+install_torch() {
+  echo "Installing PyTorch into .venv, for its tests"
+  echo 'torch==2.13.0' | install "PyTorch"
+}
+
 python=.venv/bin/python
 [ "$PYTHON_ENV" = system ] && python=$PYTHON
 case $1-$PYTHON_ENV in
@@ -189,6 +196,7 @@ case $1-$PYTHON_ENV in
   lint-system) fail "make lint installs the checkers into .venv; leave out PYTHON_ENV=system" ;;
   lint-*) requirements lint | install "the checkers" ;;
   build-*) build ;;
-  oldest-system) ;;
+  oldest-system | torch-system) ;;
   oldest-*) install_oldest ;;
+  torch-*) install_torch ;;
 esac

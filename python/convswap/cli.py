@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
-from convswap.output_file import check_writable, write_json
+from convswap.output_file import check_writable, write_bytes, write_json
 
 WIDTH_WITHOUT_TERMINAL = 120
 
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_explain(commands)
     _add_tune(commands)
+    _add_data(commands)
     doctor = commands.add_parser("doctor", help="what is installed, what is missing, what to type")
     doctor.set_defaults(command=_doctor)
     return parser
@@ -89,8 +90,21 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("--mxnet-symbol", metavar="FILE.json", help="an MXNet symbol")
     parser.add_argument("--mxnet-params", metavar="FILE.params", help="the symbol's parameters")
     parser.add_argument("--image-size", type=int, metavar="N", help="height and width of the symbol's input")
+    parser.add_argument(
+        "--mini-dnn",
+        metavar="FILE.bin",
+        help="a weights file of the course since 2020; the biases of its convolutions are left out, as there",
+    )
+    parser.add_argument(
+        "--torch", metavar="MODULE:NAME", help="a PyTorch module, or what gives one; or a torchvision name"
+    )
+    parser.add_argument(
+        "--input-shape",
+        metavar="C,H,W",
+        help="the shape of one sample for --torch; default: the channels of its first Conv2d, 224, 224",
+    )
     parser.add_argument("--data", metavar="NAME", help="what the network's last layer is fitted to")
-    parser.add_argument("-o", "--output", metavar="FILE", help="default: the network's or symbol's name")
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: named after what was given")
     parser.set_defaults(command=_export)
 
 
@@ -115,6 +129,7 @@ def _add_compare(commands: Any) -> None:
     _add_kernel_options(parser)
     parser.add_argument("--tolerance", type=float, metavar="T", help="largest relative L2 error")
     parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
+    parser.add_argument("--course", action="store_true", help="also print the two lines of ECE 408, per side")
     parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON")
     parser.set_defaults(command=_compare)
 
@@ -150,6 +165,22 @@ def _add_tune(commands: Any) -> None:
     parser.set_defaults(command=_tune)
 
 
+def _add_data(commands: Any) -> None:
+    parser = commands.add_parser("data", help="look at the data sets")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    show = actions.add_parser("show", help="draw test images with predicted and true class")
+    show.add_argument("--data", metavar="NAME", help="fashion-mnist or synthetic")
+    show.add_argument("--images", type=int, default=50, metavar="N", help="the first N; default: 50")
+    show.add_argument(
+        "--model",
+        default="ece408-2017-high",
+        metavar="MODEL",
+        help="what predicts, a network's name or an ONNX file; default: ece408-2017-high",
+    )
+    show.add_argument("-o", "--output", metavar="FILE.png", help="default: the data set's name")
+    show.set_defaults(command=_data_show)
+
+
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a network's name or an ONNX file")
     parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
@@ -171,32 +202,61 @@ def _export(options: argparse.Namespace) -> int:
         for network in export.networks():
             print(f"{network.name:18} {network.image_size}x{network.image_size}  {network.origin}")
         return 0
-    checkpoint = options.mxnet_symbol or options.mxnet_params
-    if bool(options.network) == bool(checkpoint):
+    sources = {
+        "a network's name (see `convswap export --list`)": options.network,
+        "--mxnet-symbol with --mxnet-params": options.mxnet_symbol or options.mxnet_params,
+        "--mini-dnn": options.mini_dnn,
+        "--torch": options.torch,
+    }
+    given = [name for name, value in sources.items() if value]
+    if len(given) != 1:
         raise ConvswapError(
-            "export needs either a network's name (see `convswap export --list`) "
-            "or --mxnet-symbol with --mxnet-params"
+            f"export needs one of {', '.join(sources)}; given: {' and '.join(given) or 'none of them'}"
         )
-    check_writable(options.output, options.mxnet_symbol, options.mxnet_params)
+    check_writable(options.output, options.mxnet_symbol, options.mxnet_params, options.mini_dnn)
     with _progress() as progress:
-        if checkpoint:
-            model, name = _read_checkpoint(options)
+        if options.network:
+            model, name = _export_network(options, progress), options.network
+        elif options.torch:
+            model, name = _export_torch(options, progress), options.torch.rpartition(":")[2]
         else:
-            model = export.export_network(
-                options.network,
-                data=options.data or "fashion-mnist",
-                progress=lambda done, total: progress(f"fitting the last layer: {done} of {total} images"),
-            )
-            name = options.network
+            model, name = _read_checkpoint(options)
     output = options.output or f"{name}.onnx"
     export.save(model, output)
     print(output)
     return 0
 
 
-def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
+def _export_network(options: argparse.Namespace, progress: Callable[[str], None]) -> Any:
     from convswap import export
 
+    _refuse_options(options, "a network's name", "image_size", "input_shape")
+    return export.export_network(
+        options.network,
+        data=options.data or "fashion-mnist",
+        progress=lambda done, total: progress(f"fitting the last layer: {done} of {total} images"),
+    )
+
+
+def _export_torch(options: argparse.Namespace, progress: Callable[[str], None]) -> Any:
+    from convswap import export
+
+    _refuse_options(options, "--torch", "data", "image_size")
+    shape = _whole_numbers("--input-shape", options.input_shape, "3,224,224")
+    if shape is not None and min(shape) < 1:
+        raise ConvswapError(f"--input-shape {options.input_shape!r}: expected numbers from 1 on")
+    progress(f"exporting {options.torch}")
+    return export.export_torch(options.torch, shape)
+
+
+def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
+    """Return the model of a checkpoint, and a name for its file."""
+    from convswap import export
+
+    if options.mini_dnn:
+        source = "--mini-dnn, whose network and weights are fixed"
+        _refuse_options(options, source, "data", "image_size", "input_shape")
+        return export.read_mini_dnn(options.mini_dnn), Path(options.mini_dnn).name.removesuffix(".bin")
     wanted = {
         "--mxnet-symbol": options.mxnet_symbol,
         "--mxnet-params": options.mxnet_params,
@@ -207,12 +267,16 @@ def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
         raise ConvswapError(
             f"{' and '.join(missing)} missing: an MXNet checkpoint needs all of {', '.join(wanted)}"
         )
-    if options.data:
-        raise ConvswapError(
-            "--data was given with an MXNet checkpoint, whose weights are already fitted; leave it out"
-        )
+    _refuse_options(options, "an MXNet checkpoint, whose weights are already fitted", "data", "input_shape")
     model = export.read_mxnet(options.mxnet_symbol, options.mxnet_params, options.image_size)
     return model, Path(options.mxnet_symbol).name.removesuffix(".json").removesuffix("-symbol")
+
+
+def _refuse_options(options: argparse.Namespace, source: str, *names: str) -> None:
+    """Raise ConvswapError where an option was given that means nothing for `source`."""
+    for name in names:
+        if getattr(options, name) is not None:
+            raise ConvswapError(f"--{name.replace('_', '-')} was given with {source}; leave it out")
 
 
 def _swap(options: argparse.Namespace) -> int:
@@ -231,7 +295,7 @@ def _swap(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from convswap.compare import compare
-    from convswap.report import print_comparison
+    from convswap.report import print_comparison, print_course_lines
 
     check_writable(options.json, options.model)
     with _progress() as progress:
@@ -245,12 +309,16 @@ def _compare(options: argparse.Namespace) -> int:
             algorithm=options.algorithm,
             tolerance=options.tolerance,
             against=options.against,
+            labelled=options.course,
             progress=progress,
         )
     _warn_of_damaged_table()
     if options.json:
         write_json(options.json, comparison.to_json())
-    print_comparison(comparison, _console())
+    console = _console()
+    print_comparison(comparison, console)
+    if options.course:
+        print_course_lines(comparison, console)
     return 0 if comparison.within_tolerance else 1
 
 
@@ -264,7 +332,7 @@ def _bench(options: argparse.Namespace) -> int:
             layers=options.layers,
             precision=options.precision,
             algorithm=options.algorithm,
-            batches=_batches(options.batch),
+            batches=_whole_numbers("--batch", options.batch, "1,64,512"),
             device=options.device,
             against=options.against,
             progress=progress,
@@ -328,6 +396,25 @@ def _tune(options: argparse.Namespace) -> int:
     return 0
 
 
+def _data_show(options: argparse.Namespace) -> int:
+    from convswap.contact_sheet import check_count, draw, png
+    from convswap.predictions import predict
+
+    if options.output and Path(options.output).suffix.lower() != ".png":
+        raise ConvswapError(f"cannot write '{options.output}': a contact sheet is a PNG; name a .png file")
+    check_writable(options.output, options.model)
+    check_count(options.images)
+    with _progress() as progress:
+        progress("reading the model and the data")
+        predictions = predict(options.model, data=options.data, images=options.images)
+        progress("drawing")
+        sheet = png(draw(predictions))
+    output = options.output or f"{predictions.dataset}.png"
+    write_bytes(output, sheet)
+    print(f"{output}: {predictions.right} of {len(predictions.labels)} named right by {predictions.model}")
+    return 0
+
+
 def _warn_of_damaged_table() -> None:
     """Say on standard error what this command found wrong with the tuning table, if it read one."""
     from convswap import _native
@@ -336,14 +423,15 @@ def _warn_of_damaged_table() -> None:
         print(f"convswap: {warning}", file=sys.stderr)
 
 
-def _batches(text: str | None) -> list[int] | None:
+def _whole_numbers(option: str, text: str | None, example: str) -> list[int] | None:
+    """Return [1, 64] for "1,64", None for None."""
     if text is None:
         return None
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConvswapError(
-            f"--batch {text!r}: expected whole numbers with commas between, as in 1,64,512"
+            f"{option} {text!r}: expected whole numbers with commas between, as in {example}"
         ) from None
 
 

@@ -12,7 +12,7 @@ import onnxruntime
 from onnx import TensorProto
 
 from convswap import _native
-from convswap.closeness import max_abs_error, relative_l2_error, top1_classes, worst_output
+from convswap.closeness import max_abs_error, relative_l2_error, worst_output
 from convswap.comparison import Comparison, LayerResult, SideResult
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError, unknown_name
@@ -20,6 +20,7 @@ from convswap.feeds import Feeds, Source
 from convswap.floor import floor_ms
 from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.measure import RUNS, Times, measure
+from convswap.predictions import predicted_classes
 from convswap.sessions import (
     DEFAULT,
     STOP_SPINNING,
@@ -32,7 +33,7 @@ from convswap.sessions import (
     our_side,
     run,
 )
-from convswap.subject import CLASSES, open_subject, source_of
+from convswap.subject import no_labels, open_subject, source_of
 from convswap.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.truth import evaluate
 from convswap.truth_ops import reference_conv
@@ -62,6 +63,7 @@ def compare(
     algorithm: str = "auto",
     tolerance: float | None = None,
     against: str = "default",
+    labelled: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
     """Run `model` with the default provider and with its Convs swapped; return how they compare.
@@ -79,6 +81,7 @@ def compare(
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned" (see `convswap tune`).
         tolerance: the largest relative L2 error against float64; by default that of `TOLERANCES`.
         against: "default", or "all" for the CUDA provider's other options for Conv too.
+        labelled: refuse data without labels, of which no accuracy is known.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -96,6 +99,8 @@ def compare(
     report("reading the model and the data")
     subject = open_subject(model, data)
     source = source_of(subject, images, batch, chosen)
+    if labelled and source.labels is None:
+        raise no_labels(subject.dataset)
     swapping = swap(subject.model, algorithm=algorithm, precision=precision)
     swapped = ir.to_proto(swapping.model)
     ours = our_side(chosen, precision)
@@ -107,7 +112,7 @@ def compare(
     first_batch = on_device(source.first(source.batch), chosen)
     times = _measure(sessions, first_batch, chosen)
     report(f"running {source.images} images on each side")
-    classes = {side: _classes(session, source) for side, session in sessions.items()}
+    classes = {side: predicted_classes(session, source) for side, session in sessions.items()}
 
     layers = conv_layers(swapped)
     capture = Capture(swapped, layers, chosen)
@@ -186,20 +191,6 @@ def _measure(
 ) -> dict[Side, Times]:
     runs = [BoundRun(session, feeds, device) for session in sessions.values()]
     return dict(zip(sessions, measure(runs, bursts=device.name == "cuda"), strict=True))
-
-
-def _classes(session: onnxruntime.InferenceSession, source: Source) -> np.ndarray:
-    """Return the top-1 class of the first output for every image of `source`."""
-    found = []
-    for feeds, counted in source.batches():
-        output = run(session, feeds)[0]
-        if source.labels is not None and (output.ndim != 2 or output.shape[1] != CLASSES):
-            raise ConvswapError(
-                f"the data have {CLASSES} classes, but the model's first output has shape "
-                f"{list(output.shape)}; use --data random"
-            )
-        found.append(top1_classes(output)[:counted])
-    return np.concatenate(found)
 
 
 def _accuracy(classes: np.ndarray, labels: np.ndarray | None) -> float | None:

@@ -92,6 +92,10 @@ class Comparison:
         """Return the sum of the layers' medians of `side` in milliseconds."""
         return sum(layer.milliseconds[side] for layer in self.layers)
 
+    def op_seconds(self, side: str) -> float:
+        """Return the seconds that the Convs of `side` take for all images: the sum of the layers' medians."""
+        return self.layers_sum(side) / 1e3 * self.images / self.batch
+
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap compare --json` writes; an infinite or NaN number becomes None.
 

@@ -32,7 +32,8 @@ FASHION_MNIST_CLASSES = (
     "Bag",
     "Ankle boot",
 )
-NAMES = ("fashion-mnist", "synthetic")
+CLASS_NAMES = {"fashion-mnist": FASHION_MNIST_CLASSES, "synthetic": synthetic.CLASS_NAMES}
+NAMES = tuple(CLASS_NAMES)
 SPLITS = ("test", "train")
 LARGEST_IMAGE_SIZE = 4096
 
@@ -119,10 +120,8 @@ def load(
         )
     if name == "fashion-mnist":
         originals, labels = _fashion_mnist_originals(FASHION_MNIST[split], home, progress)
-        class_names = FASHION_MNIST_CLASSES
     else:
         originals, labels = synthetic.originals(split, count)
-        class_names = synthetic.CLASS_NAMES
     try:
         resized = resize_as_the_course(originals[:count], image_size)
     except MemoryError:
@@ -131,7 +130,7 @@ def load(
             f"{count} images of {image_size}x{image_size} do not fit in memory ({gigabytes:.1f} GB); "
             "ask for fewer or smaller ones"
         ) from None
-    return Dataset(name, resized[:, np.newaxis], labels[:count].astype(np.int64), class_names)
+    return Dataset(name, resized[:, np.newaxis], labels[:count].astype(np.int64), CLASS_NAMES[name])
 
 
 def available(name: str, split: str = "test") -> bool:

@@ -45,7 +45,15 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path`, all of it or nothing.
+    """Write `text` to `path` in UTF-8, all of it or nothing.
+
+    Raises ConvswapError where the file cannot be written.
+    """
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write `content` to `path`, all of it or nothing.
 
     Raises ConvswapError where the file cannot be written.
     """
@@ -55,7 +63,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         # In the target's own folder, because a file can be renamed only within one file system.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convswap-") as folder:
             part = Path(folder) / target.name
-            part.write_text(text)
+            part.write_bytes(content)
             part.replace(target)
     except OSError as error:
         raise ConvswapError(f"cannot write '{target}': {error.strerror}") from error

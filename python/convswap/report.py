@@ -31,6 +31,26 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(_verdict(comparison))
 
 
+def print_course_lines(comparison: Comparison, console: Console) -> None:
+    """Print, for each side, the two lines that the programs of ECE 408 print for one network.
+
+    `Op Time` is in seconds, of the Convs alone and for all images, as the course's is for its 10,000.
+    Accuracies are written as Python writes them, again as there. The lines are never folded. A note says
+    where the model has convolutions that were not timed alone.
+    """
+    for name, side in comparison.sides.items():
+        correctness = "unknown" if side.accuracy is None else str(round(side.accuracy, 4))
+        for line in (
+            f"{_side_title(name, side)}:",
+            f"Op Time: {comparison.op_seconds(name):.6f}",
+            f"Correctness: {correctness} Model: {comparison.model}",
+        ):
+            console.print(Text(line), soft_wrap=True)
+    untimed = comparison.swapped - len(comparison.layers) + len(comparison.left)
+    if untimed:
+        console.print(Text(f"Note: Op Time leaves out {untimed} convolutions that were not timed alone."))
+
+
 def milliseconds(value: float | None) -> str:
     """Return a time with three significant digits, "-" where there is none."""
     return three_digits(value)

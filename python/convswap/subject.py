@@ -123,6 +123,14 @@ def source_of(subject: Subject, images: int | None, batch: int | None, device: D
     )
 
 
+def no_labels(dataset: str) -> ConvswapError:
+    """Return the error for a data set without labels where they are needed."""
+    return ConvswapError(
+        f"labelled images are needed, but data set {dataset} has no labels; use --data "
+        + " or --data ".join(datasets.NAMES)
+    )
+
+
 def _require_at_least_1(name: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise ConvswapError(f"{name} must be at least 1, but {value} was given; leave it out or give more")

@@ -1,0 +1,91 @@
+"""Turns a weights file of the course's framework since 2020, mini-dnn, into an ONNX model.
+
+The format, little-endian: i32 number of layers; then for each layer i32 count and so many float32, the
+weights and then the bias. Convolutions are [out][in][row][column], fully connected layers out-major. All ten
+layers of the network are there, those without parameters with a count of 0.
+
+The file holds biases for the convolutions too. The layer that students wrote ignores them, and the accuracies
+that the course published are of that network; so they are left out here, and the model is the network
+`ece408-2020`, whose convolutions have none.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import onnx
+from convswap.errors import ConvswapError
+from convswap.export.binary_reader import BinaryReader
+from convswap.export.builder import build
+from convswap.export.checkpoint_file import read_checkpoint_file
+from convswap.models import Convolution, Flatten, PlacedLayer, find, place
+from numpy.typing import NDArray
+
+NETWORK = "ece408-2020"
+
+
+def read_mini_dnn(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """Return the weights file at `path` (`weights-86.bin`) as an ONNX model: opset 20, IR 9.
+
+    The model is that of `export_network("ece408-2020")` with these weights: the input `image` is float32
+    [batch, 1, 86, 86] with pixel values 0..255, the output `probabilities` float32 [batch, 10]. The biases of
+    the convolutions are left out, as the course leaves them out.
+
+    Raises ConvswapError, naming the place, where the file cannot be read, is cut off, belongs to another
+    network, or holds a number that is not finite.
+    """
+    network = find(NETWORK)
+    # mini-dnn's fully connected layer flattens by itself.
+    layers = [placed for placed in place(network) if not isinstance(placed.layer, Flatten)]
+    counts = [_numbers_in_file(placed) for placed in layers]
+    size = 4 * (1 + len(counts) + sum(counts))
+    expected = f"a mini-dnn weights file of {network.name}"
+    reader = BinaryReader(read_checkpoint_file(path, expected, largest=size), str(path))
+    (found,) = reader.numbers("i", "the number of layers")
+    if found != len(layers):
+        raise ConvswapError(
+            f"{str(path)!r} is not {expected}: it begins with {found} layers, expected {len(layers)}; "
+            "check which file you named"
+        )
+    weights: dict[str, NDArray[np.float32]] = {}
+    for number, (placed, count) in enumerate(zip(layers, counts, strict=True), start=1):
+        weights |= _read_layer(reader, placed, number, count)
+    metadata = {
+        "network": network.name,
+        "dataset": "fashion-mnist",
+        "weights": "a mini-dnn weights file, without the biases of its convolutions",
+    }
+    return build(network, weights, metadata)
+
+
+def _numbers_in_file(placed: PlacedLayer) -> int:
+    """Return how many numbers the file holds for a layer, the ignored bias of a convolution included."""
+    ignored = placed.layer.out_channels if isinstance(placed.layer, Convolution) else 0
+    return sum(math.prod(shape) for shape in placed.parameters.values()) + ignored
+
+
+def _read_layer(
+    reader: BinaryReader, placed: PlacedLayer, number: int, expected: int
+) -> dict[str, NDArray[np.float32]]:
+    """Return the arrays of one layer by name, of the shapes that `placed` gives."""
+    title = f"layer {number} ({placed.name})"
+    start = reader.offset
+    (count,) = reader.numbers("i", f"the count of {title}")
+    if count != expected:
+        raise ConvswapError(
+            f"{reader.path!r} has {count} numbers in {title}, by byte {start}; expected {expected}: "
+            "it is damaged or belongs to another network"
+        )
+    start = reader.offset
+    values = np.frombuffer(reader.take(4 * count, f"the numbers of {title}"), "<f4").astype(np.float32)
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if wrong.size:
+        first = int(wrong[0])
+        raise reader.damaged(start + 4 * first, f"{values[first]} in {title}", "finite numbers")
+    arrays = {}
+    for name, shape in placed.parameters.items():
+        size = math.prod(shape)
+        arrays[name], values = values[:size].reshape(shape), values[size:]
+    return arrays
