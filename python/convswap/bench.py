@@ -9,30 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import onnx
-from onnx import helper, numpy_helper
 from rich.console import Console
 from rich.text import Text
 
 from convswap import _native
 from convswap.algorithms import check_algorithm
-from convswap.closeness import relative_l2_error
-from convswap.compare import AGAINST, TRUTH_IMAGES
+from convswap.bench_algorithms import algorithms_row, print_algorithms
+from convswap.compare import AGAINST
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError, unknown_name
 from convswap.floor import floor_ms
-from convswap.layers import ConvLayer
+from convswap.lone_conv import lone_conv, lone_data, lone_error
 from convswap.measure import measure
-from convswap.name_pattern import name_pattern
 from convswap.report import error, milliseconds, plain_table, times_faster, versions_line
-from convswap.sessions import DEFAULT, BoundRun, make_session, on_device, other_sides, our_side, run
-from convswap.suites import SUITES, SuiteLayer
-from convswap.swap import DEFAULT_PRECISION, DOMAIN, DOMAIN_VERSION, PRECISIONS
-from convswap.truth_ops import reference_conv
+from convswap.sessions import DEFAULT, BoundRun, make_session, on_device, other_sides, our_side
+from convswap.suites import SuiteLayer, suite_layers
+from convswap.swap import DEFAULT_PRECISION, PRECISIONS
 
+ALGORITHMS = "algorithms"
 _DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
-_OPSET, _IR_VERSION = 20, 9
 
 
 def run_suite(
@@ -51,19 +46,20 @@ def run_suite(
     `layers` is a regular expression that keeps the layers in whose name it matches somewhere; `batches`
     defaults to 10,000 on the GPU, 100 on the CPU. Times are medians in milliseconds. With `against="all"`,
     the best of the CUDA provider's other options is in "best_other_ms" and "best_other"; else, and on CPU,
-    these are None. `progress` is called with a few words before every row.
+    these are None. With `against="algorithms"`, every algorithm of the catalog is measured instead of the
+    default provider: see `convswap.bench_algorithms`. `progress` is called with a few words before every row.
 
     Raises:
         ConvswapError: a name is not known, no layer matches, a batch is below 1, the device cannot be used,
             or the algorithm does not support a layer.
     """
-    if against not in AGAINST:
-        raise unknown_name("choice of sides", against, AGAINST)
+    if against not in (*AGAINST, ALGORITHMS):
+        raise unknown_name("choice of sides", against, (*AGAINST, ALGORITHMS))
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     check_algorithm(algorithm)
     chosen = choose_device(device)
-    wanted = _layers(suite, layers)
+    wanted = suite_layers(suite, layers)
     sizes = [_DEFAULT_BATCH[chosen.name]] if batches is None else list(batches)
     for batch in sizes:
         if batch < 1:
@@ -73,7 +69,10 @@ def run_suite(
         for layer in wanted:
             if progress is not None:
                 progress(f"{layer.name}, batch {batch:,}")
-            rows.append(_row(layer, batch, precision, algorithm, chosen, against))
+            if against == ALGORITHMS:
+                rows.append(algorithms_row(layer, batch, precision, algorithm, chosen))
+            else:
+                rows.append(_row(layer, batch, precision, algorithm, chosen, against))
     return rows
 
 
@@ -83,6 +82,9 @@ def print_suite(rows: Sequence[Mapping[str, Any]], console: Console, device: str
     console.print(Text(versions_line(environment(chosen), chosen.title)))
     if chosen.name == "cpu" and chosen.reason != "asked for":
         console.print(Text(f"on the CPU, against the default CPU provider: {chosen.reason}"))
+    if any("algorithms" in row for row in rows):
+        print_algorithms(rows, console)
+        return
     table = plain_table("Convolutions alone (median ms)")
     table.add_column("layer", overflow="fold")
     table.add_column("precision")
@@ -107,23 +109,11 @@ def print_suite(rows: Sequence[Mapping[str, Any]], console: Console, device: str
     console.print(table)
 
 
-def _layers(suite: str, pattern: str | None) -> list[SuiteLayer]:
-    if suite not in SUITES:
-        raise unknown_name("suite", suite, SUITES)
-    expression = name_pattern(pattern, "layer names", "conv1")
-    wanted = [layer for layer in SUITES[suite] if expression.search(layer.name)]
-    if not wanted:
-        names = ", ".join(layer.name for layer in SUITES[suite])
-        raise ConvswapError(f"no layer of suite {suite} matches {pattern!r}; it has {names}")
-    return wanted
-
-
 def _row(
     layer: SuiteLayer, batch: int, precision: str, algorithm: str, device: Device, against: str
 ) -> dict[str, Any]:
-    generator = np.random.default_rng(seed=batch)
-    x = generator.standard_normal(layer.input_shape(batch), dtype=np.float32)
-    alone = _one_conv(layer, generator, precision, algorithm)
+    x = lone_data(layer, batch)
+    alone = lone_conv(layer, precision, algorithm)
     problem = alone.problem({"x": x.shape})
     ours = our_side(device, precision)
     sides = (DEFAULT, ours, *other_sides(device, against))
@@ -137,10 +127,6 @@ def _row(
     medians = {side.name: times.median for side, times in zip(sides, timed, strict=True)}
     others = {name: median for name, median in medians.items() if name not in ("default", "convswap")}
     best_other = min(others, key=lambda name: others[name], default=None)
-
-    few = np.ascontiguousarray(x[:TRUTH_IMAGES])
-    data, weights, bias = alone.arrays({"x": few})
-    truth = reference_conv(data, weights, bias, alone.attributes)
     return {
         "layer": layer.name,
         "precision": precision,
@@ -151,29 +137,5 @@ def _row(
         "default_ms": medians["default"],
         "best_other_ms": None if best_other is None else others[best_other],
         "best_other": best_other,
-        "relative_l2_error": relative_l2_error(run(sessions[ours], {"x": few})[0], truth),
+        "relative_l2_error": lone_error(sessions[ours], alone, x),
     }
-
-
-def _one_conv(layer: SuiteLayer, generator: np.random.Generator, precision: str, algorithm: str) -> ConvLayer:
-    weights = generator.standard_normal(layer.weight_shape, dtype=np.float32)
-    node = helper.make_node(
-        "Conv",
-        ["x", "w"],
-        ["y"],
-        name=layer.name,
-        domain=DOMAIN,
-        kernel_shape=[layer.kernel] * 2,
-        strides=[layer.stride] * 2,
-        pads=[layer.padding] * 4,
-        group=layer.group,
-        algorithm=algorithm,
-        precision=precision,
-    )
-    return ConvLayer(
-        node=node,
-        constants={"w": numpy_helper.from_array(weights, "w")},
-        opsets=(helper.make_opsetid("", _OPSET), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)),
-        ir_version=_IR_VERSION,
-        element_type=onnx.TensorProto.FLOAT,
-    )

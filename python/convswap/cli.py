@@ -126,7 +126,12 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
     _add_kernel_options(parser)
-    parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
+    parser.add_argument(
+        "--against",
+        default="default",
+        metavar="SIDES",
+        help="default, all for its other options too, or algorithms for how far the choice is from the best",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.set_defaults(command=_bench)
 
