@@ -11,6 +11,7 @@ import pytest
 from convswap.bench import print_suite, run_suite
 from convswap.errors import ConvswapError
 from convswap.floor import floor_ms
+from convswap.lone_conv import lone_conv
 from convswap.models import NETWORKS, Convolution
 from convswap.suites import SUITES
 from rich.console import Console
@@ -79,6 +80,7 @@ def test_regular_expression_keeps_the_layers_it_matches():
         ({"layers": "("}, r"'\(' is not a regular expression"),
         ({"batches": [0]}, "batch must be at least 1, but 0 was given"),
         ({"precision": "ieeee"}, "did you mean 'ieee'"),
+        ({"precision": "float"}, "did you mean 'float16'"),
         ({"algorithm": "dirct"}, "did you mean 'direct'"),
         ({"against": "al"}, "did you mean 'all'"),
         ({"device": "cpus"}, "did you mean 'cpu'"),
@@ -98,6 +100,47 @@ def test_table_names_every_layer_and_the_versions_in_120_columns(rows):
     assert max(map(len, text.splitlines())) <= 120
     assert f"ONNX Runtime {onnxruntime.__version__}" in text
     assert all(layer.name in text for layer in SUITES["course"])
+
+
+# Sums are in float32, so that the error is that of rounding the result to p bits: relative to it, evenly spread
+# up to between 2^-p and half of that, which is about 0.42 * 2^-p in the root mean square.
+@pytest.mark.parametrize(("precision", "bits"), [("float16", 11), ("bfloat16", 8)])
+def test_precision_of_16_bits_is_the_type_of_all_tensors(precision, bits, device):
+    (row,) = run_suite(layers="2020-conv2", precision=precision, device=device, batches=[2])
+    assert row["precision"] == precision
+    assert 0.3 * 2.0**-bits < row["relative_l2_error"] < 0.5 * 2.0**-bits
+    assert row["convswap_ms"] > 0
+    if precision == "float16":
+        assert row["default_ms"] > 0
+
+
+def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():
+    """ONNX Runtime has no bfloat16 Conv for the CPU."""
+    rows = run_suite(layers="2017", precision="bfloat16", device="cpu", batches=[1])
+    assert rows[0]["default_ms"] is None
+    stream = io.StringIO()
+    print_suite(rows, Console(file=stream, width=120), device="cpu")
+    assert "the default provider has no Conv in bfloat16 here" in stream.getvalue()
+
+
+def test_failure_of_the_default_in_float32_is_not_passed_over(monkeypatch):
+    def fail(model, side, device, **options):
+        raise ConvswapError(f"{side.name} fails")
+
+    monkeypatch.setattr("convswap.bench.make_session", fail)
+    with pytest.raises(ConvswapError, match="default fails"):
+        run_suite(layers="2017", device="cpu", batches=[1])
+
+
+def test_floor_of_16_bits_is_that_of_half_the_bytes_at_their_own_rate():
+    layer = next(layer for layer in SUITES["course"] if layer.name == "2019fa-conv1")
+    floors = {}
+    for precision in ("tf32", "float16", "bfloat16"):
+        conv = lone_conv(layer, precision, "auto")
+        problem = conv.problem({"x": layer.input_shape(10_000)})
+        floors[precision] = floor_ms(problem, {"name": "NVIDIA H200"}, conv.arithmetic)
+    assert floors["tf32"] == pytest.approx(0.532, abs=1e-3)
+    assert floors["float16"] == floors["bfloat16"] == pytest.approx(0.266, abs=1e-3)
 
 
 def test_floor_is_the_larger_of_memory_and_arithmetic():

@@ -53,6 +53,13 @@ def test_every_algorithm_that_takes_the_problem_is_measured(device):
     json.dumps(rows, allow_nan=False)
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_algorithms_are_measured_in_16_bits(precision, device):
+    (row,) = rows_of(precision=precision, device=device)
+    assert row["precision"] == precision
+    assert 1e-4 < row["relative_l2_error"] < 2e-3  # rounded once to 11 or 8 bits
+
+
 def test_distance_is_that_of_the_choice_from_the_fastest(measured):
     measured({"direct": 3.0, "reference": 2.0})
     (row,) = rows_of()

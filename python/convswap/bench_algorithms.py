@@ -62,7 +62,7 @@ def algorithms_row(
         "default_ms": None,
         "best_other_ms": None if other is None else trials[other].median,
         "best_other": other,
-        "relative_l2_error": lone_error(session, conv, lone_data(layer, min(batch, TRUTH_IMAGES))),
+        "relative_l2_error": lone_error(session, conv, lone_data(layer, min(batch, TRUTH_IMAGES), precision)),
         "distance_percent": 100 * (trials[chosen].median / trials[fastest_first[0]].median - 1),
         "algorithms": {name: trial.to_json() for name, trial in trials.items()},
     }

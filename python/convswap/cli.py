@@ -125,7 +125,7 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument("--layers", metavar="REGEX", help="the layers whose name matches")
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
-    _add_kernel_options(parser)
+    _add_kernel_options(parser, precisions="tf32 or ieee for float32 tensors, float16 or bfloat16")
     parser.add_argument(
         "--against",
         default="default",
@@ -162,11 +162,11 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     _add_kernel_options(parser)
 
 
-def _add_kernel_options(parser: argparse.ArgumentParser) -> None:
+def _add_kernel_options(parser: argparse.ArgumentParser, precisions: str = "tf32 or ieee") -> None:
     parser.add_argument(
         "--algorithm", default="auto", metavar="A", help="an algorithm's name, auto or tuned; default: auto"
     )
-    parser.add_argument("--precision", default="tf32", metavar="P", help="tf32 or ieee; default: tf32")
+    parser.add_argument("--precision", default="tf32", metavar="P", help=f"{precisions}; default: tf32")
 
 
 def _export(options: argparse.Namespace) -> int:

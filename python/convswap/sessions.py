@@ -157,11 +157,24 @@ class BoundRun:
 
 
 def on_device(feeds: Mapping[str, np.ndarray], device: Device) -> dict[str, onnxruntime.OrtValue]:
-    """Return `feeds` as values in the memory of `device`."""
-    return {
-        name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(values), device.name, 0)
-        for name, values in feeds.items()
-    }
+    """Return `feeds` as values to bind, in the memory of `device`.
+
+    Those in bfloat16 are on the host, and get to the device when they are bound, once.
+    """
+    return {name: _value(np.ascontiguousarray(values), device.name) for name, values in feeds.items()}
+
+
+def value_on(array: np.ndarray) -> onnxruntime.OrtValue:
+    """Return a value on the memory of `array` itself, which is contiguous and must outlive it."""
+    return _value(array, "cpu")
+
+
+def _value(array: np.ndarray, device: str) -> onnxruntime.OrtValue:
+    if array.dtype.name == "bfloat16":
+        # NumPy has no such type of its own, so that ONNX Runtime takes the bits, and on the host alone.
+        bits = array.view(np.uint16)
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array, device, 0)
 
 
 def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
