@@ -6,7 +6,8 @@ import io
 import json
 
 import pytest
-from convswap.bench import print_suite, run_suite
+from convswap.bench import run_suite
+from convswap.bench_tables import print_suite
 from convswap.cli import main
 from convswap.trials import Trial
 from rich.console import Console

@@ -1,35 +1,38 @@
 """Time the layers of a suite on their own: our side, the default provider and its other options.
 
-Each layer gets seeded random normal data and weights. The method is `measure`'s; the errors are against
-float64, on at most 100 images.
+Each layer gets seeded random normal data and weights. On a GPU, batches up to 4,096 are timed back to back by
+the card's own clock, for the host's time to start a run is not the layer's; all others by the method of
+`measure`. The errors are against float64, on at most 100 images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx
 from onnxruntime import InferenceSession
-from rich.console import Console
-from rich.text import Text
 
 from convswap import _native
 from convswap.algorithms import check_algorithm
-from convswap.bench_algorithms import algorithms_row, print_algorithms
+from convswap.back_to_back import ROUNDS, RUNS, back_to_back, session_sample
+from convswap.bench_algorithms import algorithms_row
 from convswap.compare import AGAINST
-from convswap.device import Device, choose_device, environment
+from convswap.device import Device, choose_device
 from convswap.errors import ConvswapError, unknown_name
 from convswap.floor import floor_ms
+from convswap.gpu_timer import GpuTimer
 from convswap.layers import ConvLayer
 from convswap.lone_conv import LONE_PRECISIONS, lone_conv, lone_data, lone_error
 from convswap.measure import measure
-from convswap.report import error, milliseconds, plain_table, times_faster, versions_line
 from convswap.sessions import DEFAULT, BoundRun, Side, make_session, on_device, other_sides, our_side
 from convswap.suites import SuiteLayer, suite_layers
 from convswap.swap import DEFAULT_PRECISION
 
 ALGORITHMS = "algorithms"
+# Up to this batch a layer takes hardly longer than its launch.
+LARGEST_BACK_TO_BACK = 4096
 _DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
 
 
@@ -69,6 +72,7 @@ def run_suite(
     for batch in sizes:
         if batch < 1:
             raise ConvswapError(f"batch must be at least 1, but {batch} was given")
+    timer = _timer(chosen) if against != ALGORITHMS and min(sizes) <= LARGEST_BACK_TO_BACK else None
     rows = []
     for batch in sizes:
         for layer in wanted:
@@ -77,47 +81,23 @@ def run_suite(
             if against == ALGORITHMS:
                 rows.append(algorithms_row(layer, batch, precision, algorithm, chosen))
             else:
-                rows.append(_row(layer, batch, precision, algorithm, chosen, against))
+                own_timer = timer if batch <= LARGEST_BACK_TO_BACK else None
+                rows.append(_row(layer, batch, precision, algorithm, chosen, against, own_timer))
     return rows
 
 
-def print_suite(rows: Sequence[Mapping[str, Any]], console: Console, device: str | None = None) -> None:
-    """Print the rows of `run_suite` as a table, with the device and versions they were measured on."""
-    chosen = choose_device(device)
-    console.print(Text(versions_line(environment(chosen), chosen.title)))
-    if chosen.name == "cpu" and chosen.reason != "asked for":
-        console.print(Text(f"on the CPU, against the default CPU provider: {chosen.reason}"))
-    if any("algorithms" in row for row in rows):
-        print_algorithms(rows, console)
-        return
-    table = plain_table("Convolutions alone (median ms)")
-    table.add_column("layer", overflow="fold")
-    table.add_column("precision")
-    headings = ["batch", "default", "best other", "convswap", "speedup", "floor", "rel. L2"]
-    for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
-    table.add_column("algorithm", overflow="fold")
-    for row in rows:
-        default, other = row["default_ms"], row["best_other_ms"]
-        table.add_row(
-            row["layer"],
-            row["precision"],
-            f"{row['batch']:,}",
-            milliseconds(default),
-            "-" if other is None else f"{milliseconds(other)} {row['best_other']}",
-            milliseconds(row["convswap_ms"]),
-            "-" if default is None else times_faster(default / row["convswap_ms"]),
-            milliseconds(row["floor_ms"]),
-            error(row["relative_l2_error"]),
-            row["algorithm"],
-        )
-    console.print(table)
-    for precision in sorted({row["precision"] for row in rows if row["default_ms"] is None}):
-        console.print(Text(f"Note: the default provider has no Conv in {precision} here."))
+def _timer(device: Device) -> GpuTimer | None:
+    return GpuTimer() if device.name == "cuda" else None
 
 
 def _row(
-    layer: SuiteLayer, batch: int, precision: str, algorithm: str, device: Device, against: str
+    layer: SuiteLayer,
+    batch: int,
+    precision: str,
+    algorithm: str,
+    device: Device,
+    against: str,
+    timer: GpuTimer | None,
 ) -> dict[str, Any]:
     x = lone_data(layer, batch, precision)
     alone = lone_conv(layer, precision, algorithm)
@@ -125,10 +105,10 @@ def _row(
     ours = our_side(device, precision)
     sides = (DEFAULT, ours, *other_sides(device, against))
     feeds = on_device({"x": x}, device)
-    sessions = _sessions(alone, sides, device)
+    sessions = _sessions(alone, sides, device, timer)
     runs = [BoundRun(session, feeds, device) for session in sessions.values()]
-    timed = measure(runs, bursts=device.name == "cuda")
-    medians = {side.name: times.median for side, times in zip(sessions, timed, strict=True)}
+    timed, method = _time(runs, device, timer)
+    medians = {side.name: median for side, median in zip(sessions, timed, strict=True)}
     others = {name: median for name, median in medians.items() if name not in ("default", "convswap")}
     best_other = min(others, key=lambda name: others[name], default=None)
     return {
@@ -142,16 +122,36 @@ def _row(
         "best_other_ms": None if best_other is None else others[best_other],
         "best_other": best_other,
         "relative_l2_error": lone_error(sessions[ours], alone, x),
+        "others_ms": others,
+        "method": method,
     }
 
 
-def _sessions(conv: ConvLayer, sides: Sequence[Side], device: Device) -> dict[Side, InferenceSession]:
-    """Return a session of each side, but of those whose provider has no Conv of the layer's type."""
+def _time(runs: Sequence[BoundRun], device: Device, timer: GpuTimer | None) -> tuple[list[float], str]:
+    """Return the median milliseconds of each of `runs`, and in words how they were measured."""
+    if timer is not None:
+        times = back_to_back([session_sample(run, timer) for run in runs])
+        return times, f"GPU time of up to {RUNS} runs back to back, alternated {ROUNDS} times"
+    measured = measure(runs, bursts=device.name == "cuda")
+    few, burst = measured[0].runs, measured[0].burst
+    what = "synchronised runs" if burst == 1 else f"bursts of {burst} runs"
+    return [times.median for times in measured], f"{few} {what}, alternated"
+
+
+def _sessions(
+    conv: ConvLayer, sides: Sequence[Side], device: Device, timer: GpuTimer | None
+) -> dict[Side, InferenceSession]:
+    """Return a session of each side, but of those whose provider has no Conv of the layer's type.
+
+    All are on the stream of `timer`, if one is given.
+    """
+    on_timer = {} if timer is None else timer.provider_options
     sessions = {}
     for side in sides:
         model = conv.model({"x": 4}, ours=side.ours)
         try:
-            sessions[side] = make_session(model, side, device, only_device=True)
+            timed = replace(side, provider_options={**side.provider_options, **on_timer})
+            sessions[side] = make_session(model, timed, device, only_device=True)
         except ConvswapError:
             # float32 they all have.
             if side.ours or conv.element_type == onnx.TensorProto.FLOAT:

@@ -260,7 +260,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from convswap.bench import print_suite, run_suite
+    from convswap.bench import run_suite
+    from convswap.bench_tables import print_suite
 
     check_writable(options.json)
     with _progress() as progress:
