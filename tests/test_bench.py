@@ -130,7 +130,7 @@ def test_failure_of_the_default_in_float32_is_not_passed_over(monkeypatch):
     def fail(model, side, device, **options):
         raise ConvswapError(f"{side.name} fails")
 
-    monkeypatch.setattr("convswap.bench.make_session", fail)
+    monkeypatch.setattr("convswap.lone_conv.make_session", fail)
     with pytest.raises(ConvswapError, match="default fails"):
         run_suite(layers="2017", device="cpu", batches=[1])
 

@@ -1,7 +1,7 @@
 """How short runs are timed: 200 of a side back to back, then those of the next side, five times in turn.
 
-On a card the time is its own, by events; on the CPU, where a run ends before the next begins, that of the
-clock. A side whose runs are long makes fewer.
+The time is the card's own, by events, or that of the clock: on the CPU, and where the host's time belongs to
+it. A side whose runs are long makes fewer.
 """
 
 from __future__ import annotations
@@ -29,15 +29,19 @@ class Startable(Protocol):
     def start(self, runs: int) -> None:
         """Start `runs` runs back to back."""
 
+    def wait(self) -> None:
+        """Wait for all runs that were started."""
+
 
 def session_sample(run: Startable, timer: GpuTimer | None) -> Sample:
-    """Return what times so many runs of `run`, by `timer` where its session is on the timer's stream."""
+    """Return what times so many runs of `run`: by `timer`, whose stream it is on, or by the clock."""
 
     def sample(runs: int) -> float:
         if timer is not None:
             return timer.milliseconds(lambda: run.start(runs)) / runs
         begin = time.perf_counter()
         run.start(runs)
+        run.wait()
         return (time.perf_counter() - begin) * 1e3 / runs
 
     return sample

@@ -8,32 +8,26 @@ the card's own clock, for the host's time to start a run is not the layer's; all
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-import onnx
-from onnxruntime import InferenceSession
-
 from convswap import _native
-from convswap.algorithms import check_algorithm
 from convswap.back_to_back import ROUNDS, RUNS, back_to_back, session_sample
 from convswap.bench_algorithms import algorithms_row
+from convswap.bench_request import BenchRequest, bench_request
 from convswap.compare import AGAINST
-from convswap.device import Device, choose_device
-from convswap.errors import ConvswapError, unknown_name
+from convswap.device import Device
+from convswap.errors import unknown_name
 from convswap.floor import floor_ms
 from convswap.gpu_timer import GpuTimer
-from convswap.layers import ConvLayer
-from convswap.lone_conv import LONE_PRECISIONS, lone_conv, lone_data, lone_error
+from convswap.lone_conv import lone_conv, lone_data, lone_error, lone_sessions
 from convswap.measure import measure
-from convswap.sessions import DEFAULT, BoundRun, Side, make_session, on_device, other_sides, our_side
-from convswap.suites import SuiteLayer, suite_layers
+from convswap.sessions import DEFAULT, BoundRun, on_device, other_sides, our_side
+from convswap.suites import SuiteLayer
 from convswap.swap import DEFAULT_PRECISION
 
 ALGORITHMS = "algorithms"
 # Up to this batch a layer takes hardly longer than its launch.
 LARGEST_BACK_TO_BACK = 4096
-_DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
 
 
 def run_suite(
@@ -63,26 +57,19 @@ def run_suite(
     """
     if against not in (*AGAINST, ALGORITHMS):
         raise unknown_name("choice of sides", against, (*AGAINST, ALGORITHMS))
-    if precision not in LONE_PRECISIONS:
-        raise unknown_name("precision", precision, LONE_PRECISIONS)
-    check_algorithm(algorithm)
-    chosen = choose_device(device)
-    wanted = suite_layers(suite, layers)
-    sizes = [_DEFAULT_BATCH[chosen.name]] if batches is None else list(batches)
-    for batch in sizes:
-        if batch < 1:
-            raise ConvswapError(f"batch must be at least 1, but {batch} was given")
-    timer = _timer(chosen) if against != ALGORITHMS and min(sizes) <= LARGEST_BACK_TO_BACK else None
+    request = bench_request(suite, layers, batches, precision, algorithm, device)
+    short = against != ALGORITHMS and any(batch <= LARGEST_BACK_TO_BACK for batch in request.batches)
+    timer = _timer(request.device) if short else None
     rows = []
-    for batch in sizes:
-        for layer in wanted:
+    for batch in request.batches:
+        for layer in request.layers:
             if progress is not None:
                 progress(f"{layer.name}, batch {batch:,}")
             if against == ALGORITHMS:
-                rows.append(algorithms_row(layer, batch, precision, algorithm, chosen))
+                rows.append(algorithms_row(layer, batch, request))
             else:
                 own_timer = timer if batch <= LARGEST_BACK_TO_BACK else None
-                rows.append(_row(layer, batch, precision, algorithm, chosen, against, own_timer))
+                rows.append(_row(layer, batch, request, against, own_timer))
     return rows
 
 
@@ -91,21 +78,17 @@ def _timer(device: Device) -> GpuTimer | None:
 
 
 def _row(
-    layer: SuiteLayer,
-    batch: int,
-    precision: str,
-    algorithm: str,
-    device: Device,
-    against: str,
-    timer: GpuTimer | None,
+    layer: SuiteLayer, batch: int, request: BenchRequest, against: str, timer: GpuTimer | None
 ) -> dict[str, Any]:
+    device, precision, algorithm = request.device, request.precision, request.algorithm
     x = lone_data(layer, batch, precision)
     alone = lone_conv(layer, precision, algorithm)
     problem = alone.problem({"x": x.shape})
     ours = our_side(device, precision)
     sides = (DEFAULT, ours, *other_sides(device, against))
     feeds = on_device({"x": x}, device)
-    sessions = _sessions(alone, sides, device, timer)
+    options = {} if timer is None else timer.provider_options
+    sessions = lone_sessions(alone, sides, device, options)
     runs = [BoundRun(session, feeds, device) for session in sessions.values()]
     timed, method = _time(runs, device, timer)
     medians = {side.name: median for side, median in zip(sessions, timed, strict=True)}
@@ -136,24 +119,3 @@ def _time(runs: Sequence[BoundRun], device: Device, timer: GpuTimer | None) -> t
     few, burst = measured[0].runs, measured[0].burst
     what = "synchronised runs" if burst == 1 else f"bursts of {burst} runs"
     return [times.median for times in measured], f"{few} {what}, alternated"
-
-
-def _sessions(
-    conv: ConvLayer, sides: Sequence[Side], device: Device, timer: GpuTimer | None
-) -> dict[Side, InferenceSession]:
-    """Return a session of each side, but of those whose provider has no Conv of the layer's type.
-
-    All are on the stream of `timer`, if one is given.
-    """
-    on_timer = {} if timer is None else timer.provider_options
-    sessions = {}
-    for side in sides:
-        model = conv.model({"x": 4}, ours=side.ours)
-        try:
-            timed = replace(side, provider_options={**side.provider_options, **on_timer})
-            sessions[side] = make_session(model, timed, device, only_device=True)
-        except ConvswapError:
-            # float32 they all have.
-            if side.ours or conv.element_type == onnx.TensorProto.FLOAT:
-                raise
-    return sessions

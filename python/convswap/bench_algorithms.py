@@ -13,30 +13,29 @@ from rich.text import Text
 
 from convswap import _native
 from convswap.algorithms import able_algorithms
+from convswap.bench_request import BenchRequest
 from convswap.compare import TRUTH_IMAGES
 from convswap.conv_runs import samples_of
-from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.floor import floor_ms
-from convswap.lone_conv import lone_conv, lone_data, lone_error
+from convswap.lone_conv import lone_conv, lone_data, lone_error, lone_sessions
 from convswap.report import error, explain_stars, milliseconds, plain_table, trial_lines
-from convswap.sessions import make_session, our_side
+from convswap.sessions import our_side
 from convswap.suites import SuiteLayer
 from convswap.trials import Trial, race
 
 
-def algorithms_row(
-    layer: SuiteLayer, batch: int, precision: str, algorithm: str, device: Device
-) -> dict[str, Any]:
+def algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dict[str, Any]:
     """Return the row of a layer with the times of every algorithm that takes the problem.
 
-    "algorithm" is what the planner chose where `algorithm` was asked for, "convswap_ms" its time, and
+    "algorithm" is what the planner chose where the request's was asked for, "convswap_ms" its time, and
     "distance_percent" how much more than the best's that is. "best_other" is the fastest of the others; the
     default provider is not measured.
 
     Raises:
         ConvswapError: the device cannot run the layer, or its memory does not suffice.
     """
+    device, precision, algorithm = request.device, request.precision, request.algorithm
     conv = lone_conv(layer, precision, algorithm)
     shapes = {"x": layer.input_shape(batch)}
     problem = conv.problem(shapes)
@@ -50,8 +49,7 @@ def algorithms_row(
         ) from failure
     fastest_first = sorted(trials, key=lambda name: trials[name].median)
     other = next((name for name in fastest_first if name != chosen), None)
-    model = conv.model({"x": 4}, ours=True)
-    session = make_session(model, our_side(device, precision), device, only_device=True)
+    (session,) = lone_sessions(conv, [our_side(device, precision)], device).values()
     return {
         "layer": layer.name,
         "precision": precision,

@@ -132,6 +132,11 @@ def _add_bench(commands: Any) -> None:
         metavar="SIDES",
         help="default, all for its other options too, or algorithms for how far the choice is from the best",
     )
+    parser.add_argument(
+        "--alternate",
+        action="store_true",
+        help="runs whose batch changes, through all of --batch in turn, against runs that keep theirs",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.set_defaults(command=_bench)
 
@@ -260,6 +265,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    if options.alternate:
+        return _bench_alternating(options)
     from convswap.bench import run_suite
     from convswap.bench_tables import print_suite
 
@@ -279,6 +286,31 @@ def _bench(options: argparse.Namespace) -> int:
     if options.json:
         write_json(options.json, rows)
     print_suite(rows, _console(), options.device)
+    return 0
+
+
+def _bench_alternating(options: argparse.Namespace) -> int:
+    from convswap.bench_alternating import print_alternating, run_alternating
+
+    if options.against != "default":
+        raise ConvswapError(
+            f"--alternate is against the default, but --against {options.against} was given; leave it out"
+        )
+    check_writable(options.json)
+    with _progress() as progress:
+        rows = run_alternating(
+            options.suite,
+            layers=options.layers,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            batches=_batches(options.batch),
+            device=options.device,
+            progress=progress,
+        )
+    _warn_of_damaged_table()
+    if options.json:
+        write_json(options.json, rows)
+    print_alternating(rows, _console(), options.device)
     return 0
 
 

@@ -5,6 +5,9 @@ Its precision is "tf32" or "ieee" for float32 tensors, else the type of all tens
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -12,8 +15,10 @@ from onnx import helper, numpy_helper
 
 from convswap.closeness import relative_l2_error
 from convswap.compare import TRUTH_IMAGES
+from convswap.device import Device
+from convswap.errors import ConvswapError
 from convswap.layers import ConvLayer
-from convswap.sessions import plain_errors, value_on
+from convswap.sessions import Side, make_session, plain_errors, value_on
 from convswap.suites import SuiteLayer
 from convswap.swap import DOMAIN, DOMAIN_VERSION, PRECISIONS
 from convswap.truth_ops import reference_conv
@@ -49,6 +54,29 @@ def lone_conv(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
         ir_version=_IR_VERSION,
         element_type=_element_type(precision),
     )
+
+
+def lone_sessions(
+    conv: ConvLayer, sides: Sequence[Side], device: Device, provider_options: Mapping[str, str] | None = None
+) -> dict[Side, onnxruntime.InferenceSession]:
+    """Return a session of each side, but of those whose provider has no Conv of the layer's type.
+
+    `provider_options` are added to each side's own.
+
+    Raises:
+        ConvswapError: ours, or another side in float32, cannot be loaded.
+    """
+    sessions = {}
+    for side in sides:
+        optioned = replace(side, provider_options={**side.provider_options, **(provider_options or {})})
+        try:
+            model = conv.model({"x": 4}, ours=side.ours)
+            sessions[side] = make_session(model, optioned, device, only_device=True)
+        except ConvswapError:
+            # float32 they all have.
+            if side.ours or conv.element_type == onnx.TensorProto.FLOAT:
+                raise
+    return sessions
 
 
 def lone_data(layer: SuiteLayer, batch: int, precision: str) -> np.ndarray:

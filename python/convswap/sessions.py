@@ -148,13 +148,17 @@ class BoundRun:
     def burst(self, runs: int) -> None:
         """Start `runs` runs back to back and wait for all of them."""
         self.start(runs)
-        self._binding.synchronize_outputs()
+        self.wait()
 
     def start(self, runs: int) -> None:
         """Start `runs` runs back to back."""
         with plain_errors("ONNX Runtime cannot run the model"):
             for _ in range(runs):
                 self._session.run_with_iobinding(self._binding, self._unsynchronised)
+
+    def wait(self) -> None:
+        """Wait for all runs that were started."""
+        self._binding.synchronize_outputs()
 
     def values(self) -> list[onnxruntime.OrtValue]:
         """Return the outputs of the last run, where they are, in the order of `outputs`."""
