@@ -59,18 +59,16 @@ def test_only_the_session_in_turn_sees_more_than_one_shape(monkeypatch):
         bind(self, session, feeds, device, outputs)
 
     monkeypatch.setattr(BoundRun, "__init__", keep)
+    monkeypatch.setattr("convswap.bench_alternating.back_to_back", lambda samples: [1.0] * len(samples))
     run_alternating(layers="2017", batches=[1, 2, 3], device="cpu")
     assert sorted(map(len, shapes.values())) == [1] * 6 + [3] * 2
 
 
 def test_both_sides_are_timed(device):
-    rows = run_alternating(layers="2017|2020", batches=[2, 3, 4], device=device)
-    assert len(rows) == 3
-    for row in rows:
-        for side in ("default", "convswap"):
-            assert row[f"{side}_ms"] > 0 and row[f"{side}_fixed_ms"] > 0
-            # A run in turn does no less work; the rest is room for a busy machine.
-            assert row[f"{side}_ms"] > 0.3 * row[f"{side}_fixed_ms"]
+    (row,) = run_alternating(layers="2017", batches=[2, 3, 4], device=device)
+    for side in ("default", "convswap"):
+        # A run in turn does no less work; the rest is room for a busy machine.
+        assert row[f"{side}_ms"] > 0.3 * row[f"{side}_fixed_ms"] > 0
 
 
 def test_type_that_the_provider_has_no_conv_for_leaves_the_default_open(capsys):
@@ -96,12 +94,10 @@ def test_command_prints_the_worst_ratio_last_and_writes_the_rows(tmp_path, capsy
 
 @pytest.mark.parametrize("batches", [None, [64], [64, 64, 63]], ids=str)
 def test_fewer_than_two_different_batches_are_refused(batches):
-    with pytest.raises(
-        ConvswapError, match=r"two different batch sizes or more, such as --batch 62,63,64, but"
-    ):
+    with pytest.raises(ConvswapError, match="two different batch sizes or more, such as --batch 62"):
         run_alternating(batches=batches, device="cpu")
 
 
 def test_other_sides_are_refused(capsys):
     assert main(["bench", "--alternate", "--batch", "1,2", "--against", "all", "--device", "cpu"]) == 2
-    assert "--against all was given; leave it out" in capsys.readouterr().err
+    assert "--against has no meaning beside --alternate" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -136,6 +136,11 @@ def _add_bench(commands: Any) -> None:
         "--alternate",
         action="store_true",
         help="runs whose batch changes, through all of --batch in turn, against runs that keep theirs",
+    )
+    parser.add_argument(
+        "--first-run",
+        metavar="MODEL",
+        help="instead of a suite: from nothing to a model's first answer, in fresh processes",
     )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.set_defaults(command=_bench)
@@ -265,6 +270,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    if options.first_run is not None:
+        return _bench_first_run(options)
     if options.alternate:
         return _bench_alternating(options)
     from convswap.bench import run_suite
@@ -292,10 +299,7 @@ def _bench(options: argparse.Namespace) -> int:
 def _bench_alternating(options: argparse.Namespace) -> int:
     from convswap.bench_alternating import print_alternating, run_alternating
 
-    if options.against != "default":
-        raise ConvswapError(
-            f"--alternate is against the default, but --against {options.against} was given; leave it out"
-        )
+    _refuse_beside("--alternate", {"--against": options.against}, {"--against": "default"})
     check_writable(options.json)
     with _progress() as progress:
         rows = run_alternating(
@@ -312,6 +316,37 @@ def _bench_alternating(options: argparse.Namespace) -> int:
         write_json(options.json, rows)
     print_alternating(rows, _console(), options.device)
     return 0
+
+
+def _bench_first_run(options: argparse.Namespace) -> int:
+    from convswap.first_run import first_run, print_first_run
+
+    given = {"--against": options.against, "--layers": options.layers, "--alternate": options.alternate}
+    _refuse_beside("--first-run", given, {"--against": "default", "--layers": None, "--alternate": False})
+    batches = _batches(options.batch)
+    if batches is not None and len(batches) != 1:
+        raise ConvswapError(f"--first-run takes one batch size, but --batch {options.batch} was given")
+    check_writable(options.json, options.first_run)
+    with _progress() as progress:
+        found = first_run(
+            options.first_run,
+            batch=None if batches is None else batches[0],
+            device=options.device,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            progress=progress,
+        )
+    if options.json:
+        write_json(options.json, found)
+    print_first_run(found, _console())
+    return 0
+
+
+def _refuse_beside(option: str, given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Refuse what `option` would ignore."""
+    for name, value in given.items():
+        if value != usual[name]:
+            raise ConvswapError(f"{name} has no meaning beside {option}; leave one of them out")
 
 
 def _explain(options: argparse.Namespace) -> int:

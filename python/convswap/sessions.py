@@ -77,7 +77,7 @@ def make_session(
     Raises:
         ConvswapError: ONNX Runtime cannot load the model, or the provider of `device` is not in use.
     """
-    _load_cuda_libraries(device.name)
+    load_cuda_libraries(device.name)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
@@ -244,7 +244,7 @@ def _check_assignment(session: onnxruntime.InferenceSession, side: Side, device:
 
 
 @cache
-def _load_cuda_libraries(device: str) -> None:
+def load_cuda_libraries(device: str) -> None:
     """Load the CUDA libraries that pip installed beside ONNX Runtime, from 1.21 on; once.
 
     It prints which ones pip did not install. The system may have those; if not, the session says so.
