@@ -192,7 +192,7 @@ def test_speedups_of_all_layers_are_against_each_side_and_the_fastest_of_each_ro
     def row(layer, default, heuristic):
         return {
             "layer": layer, "precision": "tf32", "batch": 64, "convswap_ms": 1.0, "algorithm": "direct",
-            "floor_ms": None, "default_ms": default, "best_other_ms": heuristic, "best_other": "heuristic",
+            "floor_ms": 0.8, "default_ms": default, "best_other_ms": heuristic, "best_other": "heuristic",
             "relative_l2_error": 0.0, "others_ms": {"heuristic": heuristic}, "method": "so",
         }  # fmt: skip
 
@@ -203,6 +203,9 @@ def test_speedups_of_all_layers_are_against_each_side_and_the_fastest_of_each_ro
     assert ["64", "heuristic", "4.00x", "1.00x", "a"] in lines
     assert ["64", "the", "fastest", "of", "these", "2.00x", "1.00x", "a"] in lines
     assert "Batch 64: so." in stream.getvalue()
+    assert [line for line in lines if line[:2] == ["b", "64"]] == [
+        ["b", "64", "4.00", "16.0", "heuristic", "1.00", "4.00x", "0.800", "80", "%", "0.00e+00", "direct"]
+    ]
 
 
 def test_floor_is_the_larger_of_memory_and_arithmetic():

@@ -41,11 +41,11 @@ def printed(rows) -> str:
 
 def test_every_algorithm_that_takes_the_problem_is_measured(device):
     rows = rows_of(batches=[1, 3], device=device)
-    able = {"cpu": {"direct", "reference"}, "cuda": {"few_channels", "naive"}}[device]
+    able = {"cpu": {"direct", "reference"}, "cuda": {"naive"}}[device]
     assert [row["batch"] for row in rows] == [1, 3]
     for row in rows:
         assert row.keys() > KEYS
-        assert row["algorithms"].keys() >= able
+        assert row["algorithms"].keys() >= able and len(row["algorithms"]) >= 2
         times = {name: found["median_ms"] for name, found in row["algorithms"].items()}
         assert row["convswap_ms"] == times[row["algorithm"]] > 0
         assert row["distance_percent"] == pytest.approx(100 * (row["convswap_ms"] / min(times.values()) - 1))

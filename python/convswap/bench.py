@@ -26,7 +26,7 @@ from convswap.suites import SuiteLayer
 from convswap.swap import DEFAULT_PRECISION
 
 ALGORITHMS = "algorithms"
-# Up to this batch a layer takes hardly longer than its launch.
+# Up to this batch a layer is so short that the host's time to start it and to wait for it shows.
 LARGEST_BACK_TO_BACK = 4096
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,25 +36,25 @@ def print_suite(rows: Sequence[Row], console: Console, device: str | None = None
         console.print(_speedups_table(rows))
 
 
-def _layers_table(rows: Iterable[Row]) -> Table:
-    table = plain_table("Convolutions alone (median ms)")
+def _layers_table(rows: Sequence[Row]) -> Table:
+    precisions = ", ".join(dict.fromkeys(row["precision"] for row in rows))
+    table = plain_table(f"Convolutions alone, precision {precisions} (median ms)")
     table.add_column("layer", overflow="fold")
-    table.add_column("precision")
-    headings = ["batch", "default", "best other", "convswap", "speedup", "floor", "rel. L2"]
+    headings = ["batch", "default", "best other", "convswap", "speedup", "floor", "% of floor", "rel. L2"]
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
     table.add_column("algorithm", overflow="fold")
     for row in rows:
-        default, other = row["default_ms"], row["best_other_ms"]
+        default, other, floor = row["default_ms"], row["best_other_ms"], row["floor_ms"]
         table.add_row(
             row["layer"],
-            row["precision"],
             f"{row['batch']:,}",
             milliseconds(default),
             "-" if other is None else f"{milliseconds(other)} {row['best_other']}",
             milliseconds(row["convswap_ms"]),
             "-" if default is None else times_faster(default / row["convswap_ms"]),
-            milliseconds(row["floor_ms"]),
+            milliseconds(floor),
+            "-" if floor is None else f"{100 * floor / row['convswap_ms']:.0f} %",
             error(row["relative_l2_error"]),
             row["algorithm"],
         )
