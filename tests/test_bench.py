@@ -8,10 +8,14 @@ from itertools import pairwise
 
 import onnxruntime
 import pytest
-from convswap.bench import print_suite, run_suite
+from convswap import back_to_back
+from convswap.bench import run_suite
+from convswap.bench_tables import print_suite
 from convswap.errors import ConvswapError
 from convswap.floor import floor_ms
+from convswap.lone_conv import lone_conv
 from convswap.models import NETWORKS, Convolution
+from convswap.sessions import Side
 from convswap.suites import SUITES
 from rich.console import Console
 
@@ -37,7 +41,7 @@ def test_every_layer_has_a_row_for_every_batch(rows):
     assert [(row["layer"], row["batch"]) for row in rows] == [
         (layer.name, batch) for batch in (1, 2) for layer in SUITES["course"]
     ]
-    assert all(set(row) == KEYS for row in rows)
+    assert all(row.keys() == KEYS | {"others_ms", "method"} for row in rows)
     json.dumps(rows, allow_nan=False)
 
 
@@ -79,6 +83,7 @@ def test_regular_expression_keeps_the_layers_it_matches():
         ({"layers": "("}, r"'\(' is not a regular expression"),
         ({"batches": [0]}, "batch must be at least 1, but 0 was given"),
         ({"precision": "ieeee"}, "did you mean 'ieee'"),
+        ({"precision": "float"}, "did you mean 'float16'"),
         ({"algorithm": "dirct"}, "did you mean 'direct'"),
         ({"against": "al"}, "did you mean 'all'"),
         ({"device": "cpus"}, "did you mean 'cpu'"),
@@ -98,6 +103,109 @@ def test_table_names_every_layer_and_the_versions_in_120_columns(rows):
     assert max(map(len, text.splitlines())) <= 120
     assert f"ONNX Runtime {onnxruntime.__version__}" in text
     assert all(layer.name in text for layer in SUITES["course"])
+
+
+# Sums are in float32, so that the error is that of rounding the result to so many bits: evenly spread up to
+# between 2^-bits of the result and half of that, which is about 0.42 * 2^-bits in the root mean square.
+@pytest.mark.parametrize(("precision", "bits"), [("float16", 11), ("bfloat16", 8)])
+def test_precision_of_16_bits_is_the_type_of_all_tensors(precision, bits, device):
+    (row,) = run_suite(layers="2020-conv2", precision=precision, device=device, batches=[2])
+    assert row["precision"] == precision
+    assert 0.3 * 2.0**-bits < row["relative_l2_error"] < 0.5 * 2.0**-bits
+    assert row["convswap_ms"] > 0
+    if precision == "float16":
+        assert row["default_ms"] > 0
+
+
+def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():
+    """ONNX Runtime has no bfloat16 Conv for the CPU."""
+    rows = run_suite(layers="2017", precision="bfloat16", device="cpu", batches=[1])
+    assert rows[0]["default_ms"] is None
+    stream = io.StringIO()
+    print_suite(rows, Console(file=stream, width=120), device="cpu")
+    assert "the default provider has no Conv in bfloat16 here" in stream.getvalue()
+
+
+def test_failure_of_the_default_in_float32_is_not_passed_over(monkeypatch):
+    def fail(model, side, device, **options):
+        raise ConvswapError(f"{side.name} fails")
+
+    monkeypatch.setattr("convswap.lone_conv.make_session", fail)
+    with pytest.raises(ConvswapError, match="default fails"):
+        run_suite(layers="2017", device="cpu", batches=[1])
+
+
+def test_floor_of_16_bits_is_that_of_half_the_bytes_at_their_own_rate():
+    layer = next(layer for layer in SUITES["course"] if layer.name == "2019fa-conv1")
+    floors = {}
+    for precision in ("tf32", "float16", "bfloat16"):
+        conv = lone_conv(layer, precision, "auto")
+        problem = conv.problem({"x": layer.input_shape(10_000)})
+        floors[precision] = floor_ms(problem, {"name": "NVIDIA H200"}, conv.arithmetic)
+    assert floors["tf32"] == pytest.approx(0.532, abs=1e-3)
+    assert floors["float16"] == floors["bfloat16"] == pytest.approx(0.266, abs=1e-3)
+
+
+class Timer:
+    """A card's clock on which every start takes 2 ms of its own time."""
+
+    def __init__(self) -> None:
+        self.provider_options: dict[str, str] = {}
+        self.started = 0
+
+    def milliseconds(self, start) -> float:
+        start()
+        self.started += 1
+        return 2.0
+
+
+@pytest.fixture
+def timer(monkeypatch):
+    """Give batch 1 on the CPU the clock and the other option that a card has."""
+    timer = Timer()
+    monkeypatch.setattr("convswap.bench._timer", lambda device: timer)
+    monkeypatch.setattr("convswap.bench.LARGEST_BACK_TO_BACK", 1)
+    monkeypatch.setattr("convswap.bench.other_sides", lambda *_: (Side("heuristic"),))
+    return timer
+
+
+def test_short_runs_are_timed_back_to_back_on_every_side_alike(timer):
+    short, long = run_suite(layers="2017", device="cpu", batches=[1, 2], against="all")
+    # Runs of 2 ms by the timer, of which 100 fit into a round: all in the same 2 ms of each side.
+    assert short["convswap_ms"] == short["default_ms"] == short["best_other_ms"] == pytest.approx(0.02)
+    assert timer.started == 3 * (back_to_back.WARM_UPS + back_to_back.ROUNDS)
+    assert short["method"] == "GPU time of up to 200 runs back to back, alternated 5 times"
+    assert long["method"] == "20 synchronised runs, alternated"
+    assert short["others_ms"].keys() == long["others_ms"].keys() == {"heuristic"}
+    assert long["default_ms"] != 0.02
+
+
+@pytest.mark.gpu
+def test_batches_up_to_4096_are_timed_by_the_card(cuda):
+    short, long = run_suite(layers="2017", batches=[64, 10_000], device="cuda", against="all")
+    assert short["method"].startswith("GPU time") and long["method"].startswith("20 synchronised")
+    assert short["others_ms"].keys() == {"heuristic", "no_tf32", "nhwc"}
+    assert 0 < short["floor_ms"] < short["convswap_ms"] < long["convswap_ms"]
+
+
+def test_speedups_of_all_layers_are_against_each_side_and_the_fastest_of_each_row():
+    def row(layer, default, heuristic):
+        return {
+            "layer": layer, "precision": "tf32", "batch": 64, "convswap_ms": 1.0, "algorithm": "direct",
+            "floor_ms": 0.8, "default_ms": default, "best_other_ms": heuristic, "best_other": "heuristic",
+            "relative_l2_error": 0.0, "others_ms": {"heuristic": heuristic}, "method": "so",
+        }  # fmt: skip
+
+    stream = io.StringIO()
+    print_suite([row("a", 9.0, 1.0), row("b", 4.0, 16.0)], Console(file=stream, width=120), device="cpu")
+    lines = [line.split() for line in stream.getvalue().splitlines()]
+    assert ["64", "default", "6.00x", "4.00x", "b"] in lines
+    assert ["64", "heuristic", "4.00x", "1.00x", "a"] in lines
+    assert ["64", "the", "fastest", "of", "these", "2.00x", "1.00x", "a"] in lines
+    assert "Batch 64: so." in stream.getvalue()
+    assert [line for line in lines if line[:2] == ["b", "64"]] == [
+        ["b", "64", "4.00", "16.0", "heuristic", "1.00", "4.00x", "0.800", "80", "%", "0.00e+00", "direct"]
+    ]
 
 
 def test_floor_is_the_larger_of_memory_and_arithmetic():

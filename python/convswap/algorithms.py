@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from convswap import _native
 from convswap.errors import unknown_name
 
@@ -16,3 +18,12 @@ def check_algorithm(name: str, device: str | None = None) -> None:
     if name not in (AUTO, TUNED, *named):
         kind = "algorithm" if device is None else f"algorithm for the device {device}"
         raise unknown_name(kind, name, {AUTO, TUNED, *named})
+
+
+def able_algorithms(problem: Any, device: str) -> list[str]:
+    """Return the algorithms for `device` that can compute a `convswap._native.Problem`, in catalog order."""
+    return [
+        entry.name
+        for entry in _native.catalog()
+        if entry.device == device and not _native.why_not(problem, entry.name, device)
+    ]

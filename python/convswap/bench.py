@@ -1,38 +1,33 @@
 """Time the layers of a suite on their own: our side, the default provider and its other options.
 
-Each layer gets seeded random normal data and weights. The method is `measure`'s; the errors are against
-float64, on at most 100 images.
+Each layer gets seeded random normal data and weights. On a GPU, batches up to 4,096 are timed back to back by
+the card's own clock, for the host's time to start a run is not the layer's; all others by the method of
+`measure`. The errors are against float64, on at most 100 images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import onnx
-from onnx import helper, numpy_helper
-from rich.console import Console
-from rich.text import Text
-
 from convswap import _native
-from convswap.algorithms import check_algorithm
-from convswap.closeness import relative_l2_error
-from convswap.compare import AGAINST, TRUTH_IMAGES
-from convswap.device import Device, choose_device, environment
-from convswap.errors import ConvswapError, unknown_name
+from convswap.back_to_back import ROUNDS, RUNS, back_to_back, session_sample
+from convswap.bench_algorithms import algorithms_row
+from convswap.bench_request import BenchRequest, bench_request
+from convswap.compare import AGAINST
+from convswap.device import Device
+from convswap.errors import unknown_name
 from convswap.floor import floor_ms
-from convswap.layers import ConvLayer
+from convswap.gpu_timer import GpuTimer
+from convswap.lone_conv import lone_conv, lone_data, lone_error, lone_sessions
 from convswap.measure import measure
-from convswap.name_pattern import name_pattern
-from convswap.report import error, milliseconds, plain_table, times_faster, versions_line
-from convswap.sessions import DEFAULT, BoundRun, make_session, on_device, other_sides, our_side, run
-from convswap.suites import SUITES, SuiteLayer
-from convswap.swap import DEFAULT_PRECISION, DOMAIN, DOMAIN_VERSION, PRECISIONS
-from convswap.truth_ops import reference_conv
+from convswap.sessions import DEFAULT, BoundRun, on_device, other_sides, our_side
+from convswap.suites import SuiteLayer
+from convswap.swap import DEFAULT_PRECISION
 
-_DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
-_OPSET, _IR_VERSION = 20, 9
+ALGORITHMS = "algorithms"
+# Up to this batch a layer is so short that the host's time to start it and to wait for it shows.
+LARGEST_BACK_TO_BACK = 4096
 
 
 def run_suite(
@@ -48,132 +43,79 @@ def run_suite(
 ) -> list[dict[str, Any]]:
     """Return a row for every layer of `suite` and every batch, with the keys of `convswap bench --json`.
 
-    `layers` is a regular expression that keeps the layers in whose name it matches somewhere; `batches`
+    `layers` is a regular expression that keeps the layers in whose name it matches somewhere; `precision` is
+    "tf32" or "ieee" for float32 tensors, or the type of all tensors, "float16" or "bfloat16"; `batches`
     defaults to 10,000 on the GPU, 100 on the CPU. Times are medians in milliseconds. With `against="all"`,
     the best of the CUDA provider's other options is in "best_other_ms" and "best_other"; else, and on CPU,
-    these are None. `progress` is called with a few words before every row.
+    these are None; so is "default_ms" where the provider has no Conv of the type. With
+    `against="algorithms"`, every algorithm of the catalog is measured instead of the default provider: see
+    `convswap.bench_algorithms`. `progress` is called with a few words before every row.
 
     Raises:
         ConvswapError: a name is not known, no layer matches, a batch is below 1, the device cannot be used,
             or the algorithm does not support a layer.
     """
-    if against not in AGAINST:
-        raise unknown_name("choice of sides", against, AGAINST)
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", precision, PRECISIONS)
-    check_algorithm(algorithm)
-    chosen = choose_device(device)
-    wanted = _layers(suite, layers)
-    sizes = [_DEFAULT_BATCH[chosen.name]] if batches is None else list(batches)
-    for batch in sizes:
-        if batch < 1:
-            raise ConvswapError(f"batch must be at least 1, but {batch} was given")
+    if against not in (*AGAINST, ALGORITHMS):
+        raise unknown_name("choice of sides", against, (*AGAINST, ALGORITHMS))
+    request = bench_request(suite, layers, batches, precision, algorithm, device)
+    short = against != ALGORITHMS and any(batch <= LARGEST_BACK_TO_BACK for batch in request.batches)
+    timer = _timer(request.device) if short else None
     rows = []
-    for batch in sizes:
-        for layer in wanted:
+    for batch in request.batches:
+        for layer in request.layers:
             if progress is not None:
                 progress(f"{layer.name}, batch {batch:,}")
-            rows.append(_row(layer, batch, precision, algorithm, chosen, against))
+            if against == ALGORITHMS:
+                rows.append(algorithms_row(layer, batch, request))
+            else:
+                own_timer = timer if batch <= LARGEST_BACK_TO_BACK else None
+                rows.append(_row(layer, batch, request, against, own_timer))
     return rows
 
 
-def print_suite(rows: Sequence[Mapping[str, Any]], console: Console, device: str | None = None) -> None:
-    """Print the rows of `run_suite` as a table, with the device and versions they were measured on."""
-    chosen = choose_device(device)
-    console.print(Text(versions_line(environment(chosen), chosen.title)))
-    if chosen.name == "cpu" and chosen.reason != "asked for":
-        console.print(Text(f"on the CPU, against the default CPU provider: {chosen.reason}"))
-    table = plain_table("Convolutions alone (median ms)")
-    table.add_column("layer", overflow="fold")
-    table.add_column("precision")
-    headings = ["batch", "default", "best other", "convswap", "speedup", "floor", "rel. L2"]
-    for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
-    table.add_column("algorithm", overflow="fold")
-    for row in rows:
-        other = row["best_other_ms"]
-        table.add_row(
-            row["layer"],
-            row["precision"],
-            f"{row['batch']:,}",
-            milliseconds(row["default_ms"]),
-            "-" if other is None else f"{milliseconds(other)} {row['best_other']}",
-            milliseconds(row["convswap_ms"]),
-            times_faster(row["default_ms"] / row["convswap_ms"]),
-            milliseconds(row["floor_ms"]),
-            error(row["relative_l2_error"]),
-            row["algorithm"],
-        )
-    console.print(table)
-
-
-def _layers(suite: str, pattern: str | None) -> list[SuiteLayer]:
-    if suite not in SUITES:
-        raise unknown_name("suite", suite, SUITES)
-    expression = name_pattern(pattern, "layer names", "conv1")
-    wanted = [layer for layer in SUITES[suite] if expression.search(layer.name)]
-    if not wanted:
-        names = ", ".join(layer.name for layer in SUITES[suite])
-        raise ConvswapError(f"no layer of suite {suite} matches {pattern!r}; it has {names}")
-    return wanted
+def _timer(device: Device) -> GpuTimer | None:
+    return GpuTimer() if device.name == "cuda" else None
 
 
 def _row(
-    layer: SuiteLayer, batch: int, precision: str, algorithm: str, device: Device, against: str
+    layer: SuiteLayer, batch: int, request: BenchRequest, against: str, timer: GpuTimer | None
 ) -> dict[str, Any]:
-    generator = np.random.default_rng(seed=batch)
-    x = generator.standard_normal(layer.input_shape(batch), dtype=np.float32)
-    alone = _one_conv(layer, generator, precision, algorithm)
+    device, precision, algorithm = request.device, request.precision, request.algorithm
+    x = lone_data(layer, batch, precision)
+    alone = lone_conv(layer, precision, algorithm)
     problem = alone.problem({"x": x.shape})
     ours = our_side(device, precision)
     sides = (DEFAULT, ours, *other_sides(device, against))
-    sessions = {
-        side: make_session(alone.model({"x": x.ndim}, ours=side.ours), side, device, only_device=True)
-        for side in sides
-    }
     feeds = on_device({"x": x}, device)
+    options = {} if timer is None else timer.provider_options
+    sessions = lone_sessions(alone, sides, device, options)
     runs = [BoundRun(session, feeds, device) for session in sessions.values()]
-    timed = measure(runs, bursts=device.name == "cuda")
-    medians = {side.name: times.median for side, times in zip(sides, timed, strict=True)}
+    timed, method = _time(runs, device, timer)
+    medians = {side.name: median for side, median in zip(sessions, timed, strict=True)}
     others = {name: median for name, median in medians.items() if name not in ("default", "convswap")}
     best_other = min(others, key=lambda name: others[name], default=None)
-
-    few = np.ascontiguousarray(x[:TRUTH_IMAGES])
-    data, weights, bias = alone.arrays({"x": few})
-    truth = reference_conv(data, weights, bias, alone.attributes)
     return {
         "layer": layer.name,
         "precision": precision,
         "batch": batch,
         "convswap_ms": medians["convswap"],
         "algorithm": _native.choose(problem, device.name, algorithm),
-        "floor_ms": floor_ms(problem, device.card, precision),
-        "default_ms": medians["default"],
+        "floor_ms": floor_ms(problem, device.card, alone.arithmetic),
+        "default_ms": medians.get("default"),
         "best_other_ms": None if best_other is None else others[best_other],
         "best_other": best_other,
-        "relative_l2_error": relative_l2_error(run(sessions[ours], {"x": few})[0], truth),
+        "relative_l2_error": lone_error(sessions[ours], alone, x),
+        "others_ms": others,
+        "method": method,
     }
 
 
-def _one_conv(layer: SuiteLayer, generator: np.random.Generator, precision: str, algorithm: str) -> ConvLayer:
-    weights = generator.standard_normal(layer.weight_shape, dtype=np.float32)
-    node = helper.make_node(
-        "Conv",
-        ["x", "w"],
-        ["y"],
-        name=layer.name,
-        domain=DOMAIN,
-        kernel_shape=[layer.kernel] * 2,
-        strides=[layer.stride] * 2,
-        pads=[layer.padding] * 4,
-        group=layer.group,
-        algorithm=algorithm,
-        precision=precision,
-    )
-    return ConvLayer(
-        node=node,
-        constants={"w": numpy_helper.from_array(weights, "w")},
-        opsets=(helper.make_opsetid("", _OPSET), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)),
-        ir_version=_IR_VERSION,
-        element_type=onnx.TensorProto.FLOAT,
-    )
+def _time(runs: Sequence[BoundRun], device: Device, timer: GpuTimer | None) -> tuple[list[float], str]:
+    """Return the median milliseconds of each of `runs`, and in words how they were measured."""
+    if timer is not None:
+        times = back_to_back([session_sample(run, timer) for run in runs])
+        return times, f"GPU time of up to {RUNS} runs back to back, alternated {ROUNDS} times"
+    measured = measure(runs, bursts=device.name == "cuda")
+    few, burst = measured[0].runs, measured[0].burst
+    what = "synchronised runs" if burst == 1 else f"bursts of {burst} runs"
+    return [times.median for times in measured], f"{few} {what}, alternated"

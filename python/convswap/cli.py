@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -140,8 +140,23 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument("--layers", metavar="REGEX", help="the layers whose name matches")
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
-    _add_kernel_options(parser)
-    parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
+    _add_kernel_options(parser, precisions="tf32 or ieee for float32 tensors, float16 or bfloat16")
+    parser.add_argument(
+        "--against",
+        default="default",
+        metavar="SIDES",
+        help="default, all for its other options too, or algorithms for how far the choice is from the best",
+    )
+    parser.add_argument(
+        "--alternate",
+        action="store_true",
+        help="runs whose batch changes, through all of --batch in turn, against runs that keep theirs",
+    )
+    parser.add_argument(
+        "--first-run",
+        metavar="MODEL",
+        help="instead of a suite: from nothing to a model's first answer, in fresh processes",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.set_defaults(command=_bench)
 
@@ -188,11 +203,11 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     _add_kernel_options(parser)
 
 
-def _add_kernel_options(parser: argparse.ArgumentParser) -> None:
+def _add_kernel_options(parser: argparse.ArgumentParser, precisions: str = "tf32 or ieee") -> None:
     parser.add_argument(
         "--algorithm", default="auto", metavar="A", help="an algorithm's name, auto or tuned; default: auto"
     )
-    parser.add_argument("--precision", default="tf32", metavar="P", help="tf32 or ieee; default: tf32")
+    parser.add_argument("--precision", default="tf32", metavar="P", help=f"{precisions}; default: tf32")
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -323,7 +338,12 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from convswap.bench import print_suite, run_suite
+    if options.first_run is not None:
+        return _bench_first_run(options)
+    if options.alternate:
+        return _bench_alternating(options)
+    from convswap.bench import run_suite
+    from convswap.bench_tables import print_suite
 
     check_writable(options.json)
     with _progress() as progress:
@@ -342,6 +362,59 @@ def _bench(options: argparse.Namespace) -> int:
         write_json(options.json, rows)
     print_suite(rows, _console(), options.device)
     return 0
+
+
+def _bench_alternating(options: argparse.Namespace) -> int:
+    from convswap.bench_alternating import print_alternating, run_alternating
+
+    _refuse_beside("--alternate", {"--against": options.against}, {"--against": "default"})
+    check_writable(options.json)
+    with _progress() as progress:
+        rows = run_alternating(
+            options.suite,
+            layers=options.layers,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            batches=_batches(options.batch),
+            device=options.device,
+            progress=progress,
+        )
+    _warn_of_damaged_table()
+    if options.json:
+        write_json(options.json, rows)
+    print_alternating(rows, _console(), options.device)
+    return 0
+
+
+def _bench_first_run(options: argparse.Namespace) -> int:
+    from convswap.first_run import first_run, print_first_run
+
+    given = {"--against": options.against, "--layers": options.layers, "--alternate": options.alternate}
+    _refuse_beside("--first-run", given, {"--against": "default", "--layers": None, "--alternate": False})
+    batches = _batches(options.batch)
+    if batches is not None and len(batches) != 1:
+        raise ConvswapError(f"--first-run takes one batch size, but --batch {options.batch} was given")
+    check_writable(options.json, options.first_run)
+    with _progress() as progress:
+        found = first_run(
+            options.first_run,
+            batch=None if batches is None else batches[0],
+            device=options.device,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            progress=progress,
+        )
+    if options.json:
+        write_json(options.json, found)
+    print_first_run(found, _console())
+    return 0
+
+
+def _refuse_beside(option: str, given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Refuse what `option` would ignore."""
+    for name, value in given.items():
+        if value != usual[name]:
+            raise ConvswapError(f"{name} has no meaning beside {option}; leave one of them out")
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -106,6 +106,11 @@ def compare(
     ours = our_side(chosen, precision)
     sides = (DEFAULT, ours, *other_sides(chosen, against))
 
+    # The first run of a process loads libraries; that must count as the first run of neither side.
+    layers = conv_layers(swapped)
+    capture = Capture(swapped, layers, chosen)
+    one = source.first(1)
+    shapes = capture.shapes(on_device(one, chosen))
     report("loading both sides")
     sessions = {side: make_session(swapped if side.ours else subject.plain, side, chosen) for side in sides}
     report(f"timing batches of {source.batch}")
@@ -114,9 +119,7 @@ def compare(
     report(f"running {source.images} images on each side")
     classes = {side: predicted_classes(session, source) for side, session in sessions.items()}
 
-    layers = conv_layers(swapped)
-    capture = Capture(swapped, layers, chosen)
-    truth_images = _truth_images(layers, capture, source, chosen)
+    truth_images = _truth_images(layers, shapes, source, _samples(one))
     truth_feeds = source.first(truth_images)
     report(f"evaluating {truth_images} images in float64")
     truth = evaluate(subject.plain, truth_feeds)
@@ -197,11 +200,13 @@ def _accuracy(classes: np.ndarray, labels: np.ndarray | None) -> float | None:
     return None if labels is None else float(np.mean(classes == labels))
 
 
-def _truth_images(layers: Sequence[ConvLayer], capture: Capture, source: Source, device: Device) -> int:
-    """Return how many images to evaluate in float64: at most 100, fewer where each is a lot of work."""
-    one = source.first(1)
-    samples = _samples(one)
-    shapes = capture.shapes(on_device(one, device))
+def _truth_images(
+    layers: Sequence[ConvLayer], shapes: Mapping[str, Sequence[int]], source: Source, samples: int
+) -> int:
+    """Return how many images to evaluate in float64: at most 100, fewer where each is a lot of work.
+
+    `shapes` are those of the layers' inputs in a run of `samples`.
+    """
     operations = sum(layer.problem({name: shapes[name] for name in layer.fed}).operations for layer in layers)
     affordable = int(_TRUTH_OPERATIONS // max(operations / samples, 1))
     return max(samples, min(TRUTH_IMAGES, source.images, affordable))

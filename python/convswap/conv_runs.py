@@ -7,14 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnx
-import onnxruntime
 from onnx import helper
 
 from convswap import _native
 from convswap.device import Device
 from convswap.layers import ConvLayer
-from convswap.sessions import CONVSWAP, BoundRun, make_session
+from convswap.sessions import CONVSWAP, BoundRun, make_session, on_device
 from convswap.swap import DEFAULT_PRECISION
 from convswap.trials import Sample
 
@@ -78,7 +76,7 @@ def _to_card(array: np.ndarray) -> _native.DeviceArray:
 def _in_session(layer: ConvLayer, fed: Mapping[str, np.ndarray], device: Device) -> Sample:
     ranks = {name: array.ndim for name, array in fed.items()}
     session = make_session(layer.model(ranks, ours=True), CONVSWAP, device, only_device=True)
-    run = BoundRun(session, {name: _value(array, layer) for name, array in fed.items()}, device)
+    run = BoundRun(session, on_device(fed, device), device)
 
     def sample(runs: int) -> float:
         start = time.perf_counter()
@@ -87,12 +85,3 @@ def _in_session(layer: ConvLayer, fed: Mapping[str, np.ndarray], device: Device)
         return (time.perf_counter() - start) * 1e3 / runs
 
     return sample
-
-
-def _value(array: np.ndarray, layer: ConvLayer) -> onnxruntime.OrtValue:
-    if layer.element_type == onnx.TensorProto.BFLOAT16:
-        # NumPy has no such type of its own, so that ONNX Runtime takes the bits.
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
-            array.view(np.uint16), layer.element_type
-        )
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)

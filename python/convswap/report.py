@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 
 from rich import box
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap.comparison import Comparison, LayerResult, SideResult
+from convswap.trials import Trial
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -79,6 +81,22 @@ def times_faster(value: float) -> str:
 def plain_table(title: str) -> Table:
     """Return an empty table in the style of all of convswap's tables."""
     return Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def trial_lines(trials: Mapping[str, Trial]) -> list[str]:
+    """Return the name and the time of each, fastest first; a star says that it was stopped early."""
+    fastest_first = sorted(trials.items(), key=lambda item: item[1].median)
+    return [
+        f"{name} {milliseconds(trial.median)}{'*' if trial.stopped_early else ''}"
+        for name, trial in fastest_first
+    ]
+
+
+def explain_stars(table: Table, trials: Iterable[Mapping[str, Trial]]) -> None:
+    """Say under a table with `trial_lines` what its stars mean, where there are any."""
+    if any(trial.stopped_early for of_one in trials for trial in of_one.values()):
+        table.caption = Text("* clearly slower after a few runs, and not measured further")
+        table.caption_justify = "left"
 
 
 def versions_line(environment: dict[str, str | None], device_title: str) -> str:

@@ -77,7 +77,7 @@ def make_session(
     Raises:
         ConvswapError: ONNX Runtime cannot load the model, or the provider of `device` is not in use.
     """
-    _load_cuda_libraries(device.name)
+    load_cuda_libraries(device.name)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
@@ -147,8 +147,17 @@ class BoundRun:
 
     def burst(self, runs: int) -> None:
         """Start `runs` runs back to back and wait for all of them."""
-        for _ in range(runs):
-            self._session.run_with_iobinding(self._binding, self._unsynchronised)
+        self.start(runs)
+        self.wait()
+
+    def start(self, runs: int) -> None:
+        """Start `runs` runs back to back."""
+        with plain_errors("ONNX Runtime cannot run the model"):
+            for _ in range(runs):
+                self._session.run_with_iobinding(self._binding, self._unsynchronised)
+
+    def wait(self) -> None:
+        """Wait for all runs that were started."""
         self._binding.synchronize_outputs()
 
     def values(self) -> list[onnxruntime.OrtValue]:
@@ -157,11 +166,24 @@ class BoundRun:
 
 
 def on_device(feeds: Mapping[str, np.ndarray], device: Device) -> dict[str, onnxruntime.OrtValue]:
-    """Return `feeds` as values in the memory of `device`."""
-    return {
-        name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(values), device.name, 0)
-        for name, values in feeds.items()
-    }
+    """Return `feeds` as values to bind, in the memory of `device`.
+
+    Those in bfloat16 are on the host, and get to the device when they are bound, once.
+    """
+    return {name: _value(np.ascontiguousarray(values), device.name) for name, values in feeds.items()}
+
+
+def value_on(array: np.ndarray) -> onnxruntime.OrtValue:
+    """Return a value on the memory of `array` itself, which is contiguous and must outlive it."""
+    return _value(array, "cpu")
+
+
+def _value(array: np.ndarray, device: str) -> onnxruntime.OrtValue:
+    if array.dtype.name == "bfloat16":
+        # NumPy has no such type of its own, so that ONNX Runtime takes the bits, and on the host alone.
+        bits = array.view(np.uint16)
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array, device, 0)
 
 
 def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -222,7 +244,7 @@ def _check_assignment(session: onnxruntime.InferenceSession, side: Side, device:
 
 
 @cache
-def _load_cuda_libraries(device: str) -> None:
+def load_cuda_libraries(device: str) -> None:
     """Load the CUDA libraries that pip installed beside ONNX Runtime, from 1.21 on; once.
 
     It prints which ones pip did not install. The system may have those; if not, the session says so.

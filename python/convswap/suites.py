@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from convswap.errors import ConvswapError, unknown_name
+from convswap.name_pattern import name_pattern
+
 
 @dataclass(frozen=True)
 class SuiteLayer:
@@ -42,3 +45,19 @@ _COURSE = (
 )
 
 SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType({"course": _COURSE})
+
+
+def suite_layers(suite: str, pattern: str | None) -> list[SuiteLayer]:
+    """Return the layers of `suite` in whose name the regular expression matches; None keeps all.
+
+    Raises:
+        ConvswapError: there is no such suite, `pattern` is no regular expression, or no layer matches.
+    """
+    if suite not in SUITES:
+        raise unknown_name("suite", suite, SUITES)
+    expression = name_pattern(pattern, "layer names", "conv1")
+    wanted = [layer for layer in SUITES[suite] if expression.search(layer.name)]
+    if not wanted:
+        names = ", ".join(layer.name for layer in SUITES[suite])
+        raise ConvswapError(f"no layer of suite {suite} matches {pattern!r}; it has {names}")
+    return wanted

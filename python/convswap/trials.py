@@ -38,6 +38,10 @@ class Trial:
     runs: int
     stopped_early: bool = False
 
+    def to_json(self) -> dict[str, float | int | bool]:
+        """Return what the JSON of `tune` and `bench` says of an algorithm's time."""
+        return {"median_ms": self.median, "runs": self.runs, "stopped_early": self.stopped_early}
+
 
 def race(
     samples: Mapping[str, Sample],

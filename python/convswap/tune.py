@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.text import Text
 
 from convswap import _native
-from convswap.algorithms import AUTO
+from convswap.algorithms import AUTO, able_algorithms
 from convswap.conv_runs import samples_of
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.name_pattern import name_pattern
 from convswap.planned_model import PlannedModel
 from convswap.problems import PlannedConv, conv_problems, naming_conv
-from convswap.report import milliseconds, plain_table, times_faster, versions_line
+from convswap.report import explain_stars, plain_table, times_faster, trial_lines, versions_line
 from convswap.swap import DEFAULT_PRECISION
 from convswap.trials import RUNS, SECONDS, Trial, race
 from convswap.tuning import TuningEntry, check_storable, store, table_path
@@ -60,10 +60,7 @@ class TunedProblem:
             "best": self.best,
             "compared": self.compared,
             "gain": self.gain,
-            "algorithms": {
-                name: {"median_ms": trial.median, "runs": trial.runs, "stopped_early": trial.stopped_early}
-                for name, trial in self.trials.items()
-            },
+            "algorithms": {name: trial.to_json() for name, trial in self.trials.items()},
         }
 
 
@@ -163,13 +160,11 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         table.add_row(
             Text("\n".join(tuned.nodes)),
             Text(tuned.problem),
-            Text("\n".join(_times(tuned))),
+            Text("\n".join(trial_lines(tuned.trials))),
             tuned.best,
             f"{times_faster(tuned.gain)} {tuned.compared}",
         )
-    if any(trial.stopped_early for tuned in tuning.problems for trial in tuned.trials.values()):
-        table.caption = Text("* clearly slower after a few runs, and not measured further")
-        table.caption_justify = "left"
+    explain_stars(table, (tuned.trials for tuned in tuning.problems))
     console.print(table)
     for note in tuning.notes:
         console.print(Text(f"Note: {note}."))
@@ -214,11 +209,7 @@ def _measure(
     layer, problem = group[0].layer, group[0].problem
     with naming_conv(layer.name):
         compared = _native.choose(problem, device.name, algorithm)
-        able = [
-            entry.name
-            for entry in _native.catalog()
-            if entry.device == device.name and not _native.why_not(problem, entry.name, device.name)
-        ]
+        able = able_algorithms(problem, device.name)
         try:
             trials = race(samples_of(layer, group[0].shapes, able, device), runs=runs, seconds=seconds)
         except RuntimeError as error:
@@ -236,11 +227,6 @@ def _entry(tuned: TunedProblem, device: Device) -> TuningEntry:
         algorithm=tuned.best,
         milliseconds={name: trial.median for name, trial in tuned.trials.items()},
     )
-
-
-def _times(tuned: TunedProblem) -> Iterable[str]:
-    for name, trial in sorted(tuned.trials.items(), key=lambda item: item[1].median):
-        yield f"{name} {milliseconds(trial.median)}{'*' if trial.stopped_early else ''}"
 
 
 def _notes(device: Device, not_measured: Sequence[Sequence[PlannedConv]]) -> Iterable[str]:

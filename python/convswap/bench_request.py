@@ -1,0 +1,50 @@
+"""What `convswap bench` is asked to time, checked before anything is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convswap.algorithms import check_algorithm
+from convswap.device import Device, choose_device
+from convswap.errors import ConvswapError, unknown_name
+from convswap.lone_conv import LONE_PRECISIONS
+from convswap.suites import SuiteLayer, suite_layers
+
+_DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """Layers and batches to time on a device; `precision` is one of `LONE_PRECISIONS`."""
+
+    layers: tuple[SuiteLayer, ...]
+    batches: tuple[int, ...]
+    precision: str
+    algorithm: str
+    device: Device
+
+
+def bench_request(
+    suite: str,
+    layers: str | None,
+    batches: Sequence[int] | None,
+    precision: str,
+    algorithm: str,
+    device: str | None,
+) -> BenchRequest:
+    """Return the request, with the arguments of `run_suite`.
+
+    Raises:
+        ConvswapError: a name is not known, no layer matches, a batch is below 1, or the device cannot be
+            used.
+    """
+    if precision not in LONE_PRECISIONS:
+        raise unknown_name("precision", precision, LONE_PRECISIONS)
+    check_algorithm(algorithm)
+    chosen = choose_device(device)
+    sizes = (_DEFAULT_BATCH[chosen.name],) if batches is None else tuple(batches)
+    for batch in sizes:
+        if batch < 1:
+            raise ConvswapError(f"batch must be at least 1, but {batch} was given")
+    return BenchRequest(tuple(suite_layers(suite, layers)), sizes, precision, algorithm, chosen)

@@ -1,0 +1,147 @@
+"""Short runs are timed 200 back to back in turns, and on a card by its own clock, whatever the host takes."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import numpy as np
+import pytest
+from convswap import gpu_timer
+from convswap.back_to_back import back_to_back, session_sample
+from convswap.device import choose_device
+from convswap.errors import ConvswapError
+from convswap.gpu_timer import GpuTimer
+from convswap.lone_conv import lone_conv, lone_data
+from convswap.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device
+from convswap.suites import SUITES
+
+
+class Samples:
+    """Sides whose runs take the given milliseconds each, and what they did in order."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, int]] = []
+
+    def side(self, name: str, *milliseconds: float):
+        left = list(milliseconds)
+
+        def sample(runs: int) -> float:
+            self.taken.append((name, runs))
+            return left.pop(0) if len(left) > 1 else left[0]
+
+        return sample
+
+
+def test_sides_take_turns_five_times_with_200_runs_each():
+    samples = Samples()
+    assert back_to_back([samples.side("a", 0.01), samples.side("b", 0.02)]) == [0.01, 0.02]
+    assert samples.taken == [("a", 1)] * 3 + [("b", 1)] * 3 + [("a", 200), ("b", 200)] * 5
+
+
+def test_side_of_long_runs_makes_fewer_and_no_other_does():
+    samples = Samples()
+    back_to_back([samples.side("a", 0.01), samples.side("b", 20.0), samples.side("c", 900.0)])
+    assert samples.taken[-3:] == [("a", 200), ("b", 10), ("c", 1)]
+
+
+def test_planning_counts_in_neither_the_length_nor_the_median():
+    samples = Samples()
+    assert back_to_back([samples.side("a", 5000.0, 0.1, 0.1, 0.3, 0.9, 0.2, 0.4, 0.1)]) == [0.3]
+    assert samples.taken[-1] == ("a", 200)
+
+
+class Started:
+    """A side on which each run takes a millisecond, half of it to start."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def start(self, runs: int) -> None:
+        self.runs += runs
+        time.sleep(runs * 0.5e-3)
+
+    def wait(self) -> None:
+        time.sleep(self.runs * 0.5e-3)
+
+
+def test_time_without_a_card_is_the_clock_s():
+    side = Started()
+    assert 1.0 <= session_sample(side, None)(20) < 5.0  # of a sleep; the machine may be busy
+    assert side.runs == 20
+
+
+class Driver:
+    """Stands for the CUDA driver: keeps what is called, in order, and runs host functions at once."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing, self.called = failing, []
+
+    def __getattr__(self, name: str):
+        def call(*arguments) -> int:
+            self.called.append(name)
+            if name == "cuStreamCreate":
+                arguments[0]._obj.value = 4711
+            if name == "cuEventElapsedTime":
+                arguments[0]._obj.value = 7.5
+            if name == "cuLaunchHostFunc":
+                arguments[1](arguments[2])
+            return 999 if name == self.failing else 0
+
+        return call
+
+
+def timer_of(driver: Driver, monkeypatch) -> GpuTimer:
+    real = ctypes.CDLL
+    monkeypatch.setattr(
+        gpu_timer.ctypes, "CDLL", lambda name: driver if name == "libcuda.so.1" else real(name)
+    )
+    return GpuTimer()
+
+
+def test_stream_is_held_while_all_work_is_queued_between_two_events(monkeypatch):
+    driver = Driver()
+    timer = timer_of(driver, monkeypatch)
+    assert timer.provider_options == {"user_compute_stream": "4711"}
+    driver.called.clear()
+    begin = time.perf_counter()
+    assert timer.milliseconds(lambda: driver.called.append("work")) == 7.5
+    assert time.perf_counter() - begin >= gpu_timer.HOLD_MICROSECONDS * 1e-6
+    assert driver.called == [
+        "cuLaunchHostFunc",
+        *("cuEventRecord", "work", "cuEventRecord"),
+        *("cuEventSynchronize", "cuEventElapsedTime"),
+    ]
+
+
+def test_time_of_a_card_is_shared_by_its_runs(monkeypatch):
+    side = Started()
+    assert session_sample(side, timer_of(Driver(), monkeypatch))(3) == 2.5
+    assert side.runs == 3
+
+
+def test_failure_of_the_driver_is_one_line_that_names_the_call(monkeypatch):
+    with pytest.raises(ConvswapError, match="cuStreamCreate of the driver gives error 999; see `conv"):
+        timer_of(Driver("cuStreamCreate"), monkeypatch)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("side", [DEFAULT, CONVSWAP], ids=["default", "convswap"])
+def test_card_s_time_is_that_of_its_work_alone(side, cuda):
+    """Runs of a few microseconds, which the host takes longer to start."""
+    device = choose_device("cuda")
+    timer = GpuTimer()
+    layer = SUITES["course"][0]
+    conv = lone_conv(layer, "tf32", "auto")
+    on_timer = Side(side.name, side.ours, timer.provider_options)
+    session = make_session(conv.model({"x": 4}, ours=side.ours), on_timer, device, only_device=True)
+    run = BoundRun(session, on_device({"x": lone_data(layer, 1, "tf32")}, device), device)
+    run.once()
+    begin = time.perf_counter()
+    run.burst(200)
+    host = (time.perf_counter() - begin) * 1e3 / 200
+    times = [session_sample(run, timer)(200) for _ in range(5)]
+    # Launching a kernel takes the card a microsecond at least; the rest is room for other work of the host.
+    assert 1e-3 < np.median(times) <= 1.1 * host
+    # A quarter of the runs take a quarter of the time, for nothing else is between the events.
+    assert session_sample(run, timer)(50) == pytest.approx(np.median(times), rel=0.2)

@@ -1,0 +1,103 @@
+"""`convswap bench --alternate`: runs whose batch changes each time, beside runs that keep theirs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from convswap.bench_alternating import AlternatingRuns, run_alternating
+from convswap.cli import main
+from convswap.errors import ConvswapError
+from convswap.sessions import BoundRun
+
+
+class Runs:
+    """Stands for the bound runs of a session: says when each started and was waited for."""
+
+    def __init__(self, name: str, happened: list[str]) -> None:
+        self.name, self.happened = name, happened
+
+    def start(self, runs: int) -> None:
+        self.happened += [self.name] * runs
+
+    def wait(self) -> None:
+        self.happened.append(f"wait {self.name}")
+
+
+def test_the_shape_changes_with_every_run():
+    happened: list[str] = []
+    runs = AlternatingRuns([Runs(name, happened) for name in "abc"])
+    runs.start(2)
+    runs.wait()
+    assert happened == ["a", "b", "c", "a", "b", "c", "wait a", "wait b", "wait c"]
+
+
+def test_rows_hold_the_mean_time_of_a_run_in_turn_and_fixed(monkeypatch):
+    """The samples are those of the fixed batches and then of all in turn, of the default and then ours."""
+    monkeypatch.setattr(
+        "convswap.bench_alternating.back_to_back", lambda samples: [1.0, 2.0, 6.0, 90.0, 1.0, 1.0, 4.0, 6.6]
+    )
+    (row,) = run_alternating(layers="2017", batches=[1, 2, 3], device="cpu")
+    assert row == {
+        "layer": "2017-conv1",
+        "precision": "tf32",
+        "batches": [1, 2, 3],
+        "algorithm": "direct",
+        "default_fixed_ms": 3.0,
+        "default_ms": 30.0,
+        "convswap_fixed_ms": 2.0,
+        "convswap_ms": pytest.approx(2.2),
+    }
+
+
+def test_only_the_session_in_turn_sees_more_than_one_shape(monkeypatch):
+    shapes: dict[int, set[int]] = {}
+    bind = BoundRun.__init__
+
+    def keep(self, session, feeds, device, outputs=None):
+        shapes.setdefault(id(session), set()).add(feeds["x"].shape()[0])
+        bind(self, session, feeds, device, outputs)
+
+    monkeypatch.setattr(BoundRun, "__init__", keep)
+    monkeypatch.setattr("convswap.bench_alternating.back_to_back", lambda samples: [1.0] * len(samples))
+    run_alternating(layers="2017", batches=[1, 2, 3], device="cpu")
+    assert sorted(map(len, shapes.values())) == [1] * 6 + [3] * 2
+
+
+def test_both_sides_are_timed(device):
+    (row,) = run_alternating(layers="2017", batches=[2, 3, 4], device=device)
+    for side in ("default", "convswap"):
+        # A run in turn does no less work; the rest is room for a busy machine.
+        assert row[f"{side}_ms"] > 0.3 * row[f"{side}_fixed_ms"] > 0
+
+
+def test_type_that_the_provider_has_no_conv_for_leaves_the_default_open(capsys):
+    arguments = ["--layers", "2017", "--batch", "1,2", "--device", "cpu", "--precision", "bfloat16"]
+    assert main(["bench", "--alternate", *arguments]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" 2017")]
+    assert line.split()[1:5] == ["bfloat16", "-", "-", "-"]
+
+
+def test_command_prints_the_worst_ratio_last_and_writes_the_rows(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "convswap.bench_alternating.back_to_back", lambda samples: [1.0, 3.0, 40.0, 1.0, 3.0, 4.2]
+    )
+    file = tmp_path / "rows.json"
+    arguments = ["--layers", "2017", "--batch", "1,2", "--device", "cpu", "--json", str(file)]
+    assert main(["bench", "--alternate", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert lines[-1] == "Worst on convswap: batches in turn take 1.05 times what fixed ones do (2017-conv1)."
+    (row,) = json.loads(file.read_text())
+    assert row["default_ms"] == 20.0
+
+
+@pytest.mark.parametrize("batches", [None, [64], [64, 64, 63]], ids=str)
+def test_fewer_than_two_different_batches_are_refused(batches):
+    with pytest.raises(ConvswapError, match="two different batch sizes or more, such as --batch 62"):
+        run_alternating(batches=batches, device="cpu")
+
+
+def test_other_sides_are_refused(capsys):
+    assert main(["bench", "--alternate", "--batch", "1,2", "--against", "all", "--device", "cpu"]) == 2
+    assert "--against has no meaning beside --alternate" in capsys.readouterr().err

@@ -1,0 +1,128 @@
+"""`convswap bench --first-run`: session creation and first run of both sides, in fresh processes in turn."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+
+import onnx
+import pytest
+from convswap import first_run as module
+from convswap.cli import main
+from convswap.compare import compare
+from convswap.errors import ConvswapError
+from convswap.first_run import first_run
+from convswap.layers import Capture
+from test_compare import saved, small_model
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Stand for the processes: the sides in the order in which they ran, and times that grow."""
+    ran: list[str] = []
+
+    def run(side, job):
+        ran.append(side)
+        return {"session_ms": 10.0 * len(ran), "run_ms": 1.0}
+
+    monkeypatch.setattr(module, "_run_alone", run)
+    return ran
+
+
+def test_both_sides_answer_in_processes_of_their_own(tmp_path, device):
+    found = first_run(saved(small_model(), tmp_path), batch=2, device=device, processes=1)
+    assert (found["device"], found["batch"], found["precision"]) == (device, 2, "tf32")
+    for side in ("default", "convswap"):
+        assert found[f"{side}_session_ms"] > 0 and found[f"{side}_run_ms"] > 0
+        assert found[f"{side}_ms"] == pytest.approx(
+            found[f"{side}_session_ms"] + found[f"{side}_run_ms"], rel=1e-9
+        )
+    json.dumps(found, allow_nan=False)
+
+
+def test_only_our_side_runs_the_swapped_model(tmp_path, monkeypatch):
+    domains = {}
+
+    def run(side, job):
+        domains[side, job["ours"]] = {node.domain for node in onnx.load(job["model"]).graph.node}
+        return {"session_ms": 1.0, "run_ms": 1.0}
+
+    monkeypatch.setattr(module, "_run_alone", run)
+    first_run(saved(small_model(), tmp_path), device="cpu", processes=1)
+    assert domains == {("default", False): {""}, ("convswap", True): {"", "convswap"}}
+
+
+def test_the_order_of_the_sides_turns_round_and_the_first_of_each_does_not_count(processes):
+    found = first_run(small_model(), device="cpu", processes=2)
+    assert processes == ["default", "convswap", "convswap", "default", "default", "convswap"]
+    # The third and sixth process were ours, the fourth and fifth the default's.
+    assert found["convswap_session_ms"] == found["default_session_ms"] == 45.0
+    assert found["convswap_ms"] == found["default_ms"] == 46.0
+
+
+def test_command_prints_the_ratio_last_and_writes_the_figures(tmp_path, capsys, processes):
+    path, file = saved(small_model(), tmp_path), tmp_path / "first.json"
+    arguments = ["--first-run", path, "--batch", "3", "--device", "cpu", "--json", str(file)]
+    assert main(["bench", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = json.loads(file.read_text())
+    ratio = found["convswap_ms"] / found["default_ms"]
+    assert lines[-1] == f"convswap takes {ratio:.2f} times what the default does until its first answer."
+    assert (found["batch"], found["processes"]) == (3, 5)
+
+
+def test_fewer_processes_than_one_are_refused():
+    with pytest.raises(ConvswapError, match="processes must be at least 1, but 0 was given"):
+        first_run(small_model(), device="cpu", processes=0)
+
+
+def test_failure_in_a_process_is_one_line_that_names_the_side(monkeypatch):
+    done = subprocess.CompletedProcess([], 2, stdout="", stderr="warning\nno such card\n")
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(ConvswapError, match=r"^the first run of the default side failed: no such card$"):
+        first_run(small_model(), device="cpu")
+
+
+def test_process_says_what_ails_a_model_that_does_not_run(capfd):
+    from convswap.first_run_process import main as process
+
+    job = {"model": "nowhere.onnx", "ours": False, "device": "gpu", "precision": "tf32", "batch": 1}
+    assert process(json.dumps(job)) == 2
+    assert capfd.readouterr().err.startswith("unknown device 'gpu'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--against", "all"], "--against has no meaning beside --first-run"),
+        (["--layers", "conv1"], "--layers has no meaning beside --first-run"),
+        (["--alternate"], "--alternate has no meaning beside --first-run"),
+        (["--batch", "1,2"], "--first-run takes one batch size, but --batch 1,2 was given"),
+        (["--precision", "float16"], "float16"),
+    ],
+    ids=str,
+)
+def test_what_a_first_run_would_ignore_is_refused(arguments, expected, capsys):
+    assert main(["bench", "--first-run", "ece408-2019fa", "--device", "cpu", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
+
+
+def test_first_run_of_neither_side_of_a_comparison_is_that_of_the_process(monkeypatch):
+    orchestration = importlib.import_module("convswap.compare")
+    happened: list[str] = []
+    shapes, measure = Capture.shapes, orchestration.measure
+
+    def run_before(self, feeds):
+        happened.append("run")
+        return shapes(self, feeds)
+
+    def timed(*arguments, **options):
+        happened.append("timed")
+        return measure(*arguments, **options)
+
+    monkeypatch.setattr(Capture, "shapes", run_before)
+    monkeypatch.setattr(orchestration, "measure", timed)
+    compare(small_model(), device="cpu")
+    assert happened[:2] == ["run", "timed"]
