@@ -375,7 +375,7 @@ def _bench_alternating(options: argparse.Namespace) -> int:
             layers=options.layers,
             precision=options.precision,
             algorithm=options.algorithm,
-            batches=_batches(options.batch),
+            batches=_whole_numbers("--batch", options.batch, "1,64,512"),
             device=options.device,
             progress=progress,
         )
@@ -391,7 +391,7 @@ def _bench_first_run(options: argparse.Namespace) -> int:
 
     given = {"--against": options.against, "--layers": options.layers, "--alternate": options.alternate}
     _refuse_beside("--first-run", given, {"--against": "default", "--layers": None, "--alternate": False})
-    batches = _batches(options.batch)
+    batches = _whole_numbers("--batch", options.batch, "1,64,512")
     if batches is not None and len(batches) != 1:
         raise ConvswapError(f"--first-run takes one batch size, but --batch {options.batch} was given")
     check_writable(options.json, options.first_run)
