@@ -28,7 +28,7 @@ endif
 options := $(PYTHON) $(NVCC) $(CONVSWAP_CUDA_ARCHITECTURES)
 # Folders too: their times change when a file goes.
 sources := $(shell find custom_op cmake python models export -not -path '*__pycache__*') CMakeLists.txt pyproject.toml
-c_sources := $(shell find custom_op python/bindings examples -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+c_sources := $(shell find custom_op python/bindings examples tests/emulation -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: all compare test lint sanitize clean changed_options
 .DELETE_ON_ERROR:

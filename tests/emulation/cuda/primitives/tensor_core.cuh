@@ -1,0 +1,54 @@
+#pragma once
+
+#include "cuda_emulation.h"
+
+namespace convswap {
+
+// The number in half a word.
+template <typename Number>
+double number_at(unsigned word, int half) {
+  const unsigned short bits = static_cast<unsigned short>(word >> 16 * half);
+  Number number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return static_cast<float>(number);
+}
+
+// sums (16x8) += a (16 x 8 kWords) * b (8 kWords x 8), which lie in the lanes as custom_op's own header says.
+template <typename Number, int kWords>
+void multiply_add(float (&sums)[4], const unsigned* a, const unsigned* b) {
+  emulation::Warp& warp = emulation::warp();
+  const int lane = emulation::lane();
+  std::copy_n(a, 2 * kWords, warp.a[lane]);
+  std::copy_n(b, kWords, warp.b[lane]);
+  emulation::meet_warp();
+  for (int j = 0; j < 4; ++j) {
+    const int row = lane / 4 + j / 2 * 8;
+    const int column = lane % 4 * 2 + j % 2;
+    double sum = sums[j];
+    for (int word = 0; word < kWords; ++word) {
+      for (int t = 0; t < 4; ++t) {
+        const unsigned x = warp.a[row % 8 * 4 + t][word * 2 + row / 8];
+        const unsigned y = warp.b[column * 4 + t][word];
+        for (int half = 0; half < 2; ++half) sum += number_at<Number>(x, half) * number_at<Number>(y, half);
+      }
+    }
+    sums[j] = static_cast<float>(sum);
+  }
+  emulation::meet_warp();
+}
+
+template <typename Number>
+void multiply_add_16_deep(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                          unsigned b1) {
+  const unsigned a[] = {a0, a1, a2, a3};
+  const unsigned b[] = {b0, b1};
+  multiply_add<Number, 2>(sums, a, b);
+}
+
+template <typename Number>
+void multiply_add_8_deep(float (&sums)[4], unsigned a0, unsigned a1, unsigned b0) {
+  const unsigned a[] = {a0, a1};
+  multiply_add<Number, 1>(sums, a, &b0);
+}
+
+}  // namespace convswap

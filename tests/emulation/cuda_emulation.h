@@ -1,0 +1,203 @@
+#pragma once
+
+// Runs CUDA kernels on the CPU, thread by thread, so that their logic can be tested where there is no card:
+// each thread of a block is a fiber that runs until a barrier, and blocks follow each other. Included before
+// a kernel's own headers, with this folder before custom_op on the include path: the headers of
+// cuda/primitives/ that are instructions of the card have counterparts here.
+//
+// Found so: wrong results, reads of what was never written (shared memory begins as NaN), writes beyond a
+// block's shared memory, barriers that not all threads reach. Not found: races, since a thread runs alone
+// until its next barrier, and copies that are used before they were waited for. Those take
+// compute-sanitizer and a card.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+namespace emulation {
+
+constexpr size_t kStackBytes = 1 << 17;
+constexpr size_t kSharedBytes = 1 << 18;
+constexpr unsigned kNotANumber = 0x7fc12345u;  // as float32 and as two float16
+constexpr unsigned kBeyond = 0xdeadbeefu;      // what lies behind a block's shared memory
+constexpr int kMostIdleRounds = 100'000;
+
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack;
+  uint3 thread;
+  bool done;
+};
+
+// A place where so many threads meet; the last one lets the others go on.
+struct Barrier {
+  int arrived = 0;
+  int generation = 0;
+};
+
+struct Warp {
+  Barrier barrier;
+  unsigned values[32];  // what the lanes show each other, an operand at a time
+  unsigned a[32][4], b[32][2];
+};
+
+inline std::vector<Fiber> fibers;
+inline int current;  // the fiber that runs
+inline ucontext_t scheduler;
+inline std::vector<Warp> warps;
+inline Barrier block_barrier;
+inline bool all_agree, all_agreed;
+inline dim3 block_size, grid_size;
+inline uint3 block_index;
+inline std::function<void()> thread_body;
+
+inline void yield() { swapcontext(&fibers[current].context, &scheduler); }
+inline int lane() { return current % 32; }
+inline Warp& warp() { return warps[current / 32]; }
+
+inline void meet(Barrier& barrier, int threads) {
+  const int generation = barrier.generation;
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+    return;
+  }
+  while (barrier.generation == generation) yield();
+}
+
+inline void meet_warp() { meet(warp().barrier, 32); }
+
+inline bool meet_block(bool agrees) {
+  all_agree = all_agree && agrees;
+  if (block_barrier.arrived + 1 == static_cast<int>(block_size.x)) {
+    all_agreed = all_agree;
+    all_agree = true;
+  }
+  meet(block_barrier, static_cast<int>(block_size.x));
+  return all_agreed;
+}
+
+// Combines a value of every lane of the warp.
+template <typename Combine>
+unsigned reduce_warp(unsigned value, Combine combine) {
+  Warp& own = warp();
+  own.values[lane()] = value;
+  meet_warp();
+  unsigned result = own.values[0];
+  for (const unsigned other : own.values) result = combine(result, other);
+  meet_warp();
+  return result;
+}
+
+[[noreturn]] inline void fail(const char* what) {
+  std::printf("%s in block (%u, %u)\n", what, block_index.x, block_index.y);
+  std::exit(1);
+}
+
+inline void enter_thread() {
+  thread_body();
+  fibers[current].done = true;
+  yield();
+}
+
+// Runs `body` as every thread of a one-dimensional block.
+inline void run_block(int threads, unsigned char* shared, size_t shared_bytes) {
+  for (size_t i = 0; i < kSharedBytes; i += 4) {
+    std::memcpy(shared + i, i < shared_bytes ? &kNotANumber : &kBeyond, 4);
+  }
+  warps.assign(threads / 32, {});
+  block_barrier = {};
+  all_agree = true;
+  if (fibers.size() < static_cast<size_t>(threads)) fibers.resize(threads);
+  for (int i = 0; i < threads; ++i) {
+    Fiber& fiber = fibers[i];
+    fiber.stack.resize(kStackBytes);
+    fiber.thread = {static_cast<unsigned>(i), 0, 0};
+    fiber.done = false;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data();
+    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, enter_thread, 0);
+  }
+  int left = threads;
+  for (int idle = 0; left > 0; ++idle) {
+    if (idle > kMostIdleRounds) fail("threads wait for each other for ever");
+    for (current = 0; current < threads; ++current) {
+      if (fibers[current].done) continue;
+      swapcontext(&scheduler, &fibers[current].context);
+      left -= fibers[current].done;
+    }
+  }
+  for (size_t i = shared_bytes; i < kSharedBytes; i += 4) {
+    if (std::memcmp(shared + i, &kBeyond, 4) != 0) fail("a write beyond shared memory");
+  }
+}
+
+// Runs `body` as every thread of every block.
+inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared_bytes,
+                     std::function<void()> body) {
+  grid_size = grid;
+  block_size = block;
+  thread_body = std::move(body);
+  for (block_index.y = 0; block_index.y < grid.y; ++block_index.y) {
+    for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) {
+      run_block(static_cast<int>(block.x), shared, shared_bytes);
+    }
+  }
+}
+
+}  // namespace emulation
+
+// What the language and the hardware give a kernel.
+
+#define __CUDACC__
+#define __CUDA_ARCH__ 900
+#undef __device__
+#undef __global__
+#undef __shared__
+#undef __noinline__
+#undef __align__
+#undef __launch_bounds__
+#undef __grid_constant__
+#define __device__
+#define __global__
+#define __shared__
+#define __noinline__
+#define __align__(bytes)
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define threadIdx (emulation::fibers[emulation::current].thread)
+#define blockIdx emulation::block_index
+#define blockDim emulation::block_size
+#define gridDim emulation::grid_size
+
+using std::max;
+using std::min;
+inline unsigned min(unsigned a, int b) { return std::min(a, static_cast<unsigned>(b)); }
+
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned long long>(a) * b >> 32; }
+inline int __clz(unsigned a) { return std::countl_zero(a); }
+inline float __int_as_float(int a) { return std::bit_cast<float>(a); }
+inline float __uint_as_float(unsigned a) { return std::bit_cast<float>(a); }
+inline unsigned __float_as_uint(float a) { return std::bit_cast<unsigned>(a); }
+inline void __syncwarp() { emulation::meet_warp(); }
+inline void __syncthreads() { emulation::meet_block(true); }
+inline int __syncthreads_and(int agrees) { return emulation::meet_block(agrees != 0); }
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return std::max(a, b); });
+}
+inline unsigned __reduce_min_sync(unsigned, unsigned value) {
+  return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return std::min(a, b); });
+}
+inline void atomicMax(unsigned* target, unsigned value) { *target = std::max(*target, value); }
+inline void atomicMin(unsigned* target, unsigned value) { *target = std::min(*target, value); }

@@ -1,0 +1,63 @@
+// Kernels with a fault each, and one without: `faults NAME` runs one, for what the emulation says of it.
+
+#include "cuda/primitives/async_copy.cuh"
+#include "cuda/primitives/global_store.cuh"
+#include "cuda_emulation.h"
+
+namespace {
+
+constexpr int kThreads = 64;
+constexpr int kWords = 64;
+alignas(16) unsigned char shared[emulation::kSharedBytes];
+alignas(16) unsigned input[kWords + 4];
+alignas(16) unsigned output[kThreads];
+
+// Every thread gives what its neighbour read.
+void pass_on() {
+  unsigned* const words = reinterpret_cast<unsigned*>(shared);
+  words[threadIdx.x] = input[threadIdx.x];
+  __syncthreads();
+  output[threadIdx.x] = words[(threadIdx.x + 1) % kThreads];
+}
+
+void pass_on_without_barrier() {
+  unsigned* const words = reinterpret_cast<unsigned*>(shared);
+  words[threadIdx.x] = input[threadIdx.x];
+  output[threadIdx.x] = words[(threadIdx.x + 1) % kThreads];
+}
+
+void write_beyond() { reinterpret_cast<unsigned*>(shared)[threadIdx.x + 1] = 0; }
+
+void meet_in_part() {
+  if (threadIdx.x % 2 == 0) __syncthreads();
+  if (threadIdx.x == 1) __syncwarp();
+}
+
+void copy_misaligned() {
+  if (threadIdx.x == 0) convswap::copy_async_16_bytes(shared, input + 1);
+}
+
+void store_misaligned() {
+  convswap::store_global_if(threadIdx.x == 0, convswap::global_address(output + 1), uint2{1, 2});
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::pair<const char*, void (*)()> kernels[] = {
+      {"none", pass_on},
+      {"missing barrier", pass_on_without_barrier},
+      {"beyond shared memory", write_beyond},
+      {"barrier of a part", meet_in_part},
+      {"misaligned copy", copy_misaligned},
+      {"misaligned store", store_misaligned},
+  };
+  for (unsigned i = 0; i < kWords; ++i) input[i] = 100 + i;
+  for (const auto& [name, kernel] : kernels) {
+    if (count != 2 || std::strcmp(arguments[1], name) != 0) continue;
+    emulation::run_grid(dim3(2), dim3(kThreads), shared, kWords * sizeof(unsigned), kernel);
+    for (int i = 0; i < kThreads; ++i) std::printf("%u ", output[i]);
+    return 0;
+  }
+  return 2;
+}

@@ -1,0 +1,96 @@
+"""The kernels of few_channels, thread by thread on the CPU: their logic, on machines without a card.
+
+What such a run finds, and what it cannot, is said in emulation/cuda_emulation.h.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from build_tools import REPOSITORY
+
+EMULATION = REPOSITORY / "tests" / "emulation"
+SOURCES = REPOSITORY / "custom_op"
+# Problems; random, but the same every time. A thousand more take two minutes:
+# build as below, then `few_channels 100 1100`.
+SEEDS = 100
+# What 100 seeds must at least compute; the algorithm refuses the others.
+LEAST_COMPUTED = 80
+
+
+def cuda_includes(nvcc: str) -> list[str]:
+    """Return the compiler's options for CUDA's headers, as nvcc tells them; a link may stand for it."""
+    steps = subprocess.run(
+        [nvcc, "--dryrun", "-E", "-x", "cu", os.devnull], capture_output=True, text=True, check=False
+    )
+    found = re.search(r'INCLUDES="(.*?)"', steps.stderr.replace('\\"', ""))
+    if found is None:
+        pytest.skip(f"nvcc does not say where its headers are: {steps.stderr[:200]}")
+    return found[1].split()
+
+
+def build(name: str, folder: Path, *others: Path) -> Path:
+    """Compile one of the programs; skips where a compiler or CUDA's headers are missing."""
+    compiler, nvcc = shutil.which("g++"), shutil.which("nvcc")
+    if compiler is None or nvcc is None:
+        pytest.skip("it takes g++ and the headers that come with nvcc")
+    program = folder / name
+    command = [compiler, "-std=c++20", "-O1", "-Wno-attributes"]
+    # The emulation comes first: its headers stand for those of the same name.
+    command += [f"-I{EMULATION}", f"-I{SOURCES}", *cuda_includes(nvcc)]
+    command += [str(path) for path in (EMULATION / f"{name}.cc", *others)]
+    done = subprocess.run([*command, "-o", str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return program
+
+
+def test_few_channels_is_the_definition_for_random_problems(tmp_path: Path) -> None:
+    few_channels = SOURCES / "cuda" / "few_channels"
+    program = build(
+        "few_channels",
+        tmp_path,
+        few_channels / "few_channels.cc",
+        few_channels / "tiling.cc",
+        *sorted((SOURCES / "conv").glob("*.cc")),
+    )
+    done = subprocess.run([program, "0", str(SEEDS)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    computed, _, rest = done.stdout.splitlines()[-1].partition(" ")
+    assert rest == "problems computed, 0 wrong"
+    assert int(computed) >= LEAST_COMPUTED
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("faults", tmp_path_factory.mktemp("faults"))
+
+
+def test_kernel_without_a_fault_runs_as_on_a_card(faults: Path) -> None:
+    done = subprocess.run([faults, "none"], capture_output=True, text=True, check=True)
+    assert [int(word) for word in done.stdout.split()] == [*range(101, 164), 100]
+
+
+def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> None:
+    done = subprocess.run([faults, "missing barrier"], capture_output=True, text=True, check=True)
+    # A thread runs to its end before the next begins, so all but the last read what was never written.
+    assert [int(word) for word in done.stdout.split()] == [0x7FC12345] * 63 + [100]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("beyond shared memory", "a write beyond shared memory"),
+        ("barrier of a part", "threads wait for each other for ever"),
+        ("misaligned copy", "a copy that is not aligned"),
+        ("misaligned store", "a store that is not aligned"),
+    ],
+)
+def test_fault_is_named_with_its_block(faults: Path, fault: str, words: str) -> None:
+    done = subprocess.run([faults, fault], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == f"{words} in block (0, 0)\n"
