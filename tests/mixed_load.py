@@ -40,6 +40,7 @@ import io
 import itertools
 import math
 import mmap
+import os
 import statistics
 import sys
 import threading
@@ -544,8 +545,25 @@ def host_memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
+class _Process(ctypes.Structure):
+    """What NVML says of a process that uses a card."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
 class CardMemory:
-    """The memory in use on the first card, by NVML, else where it is missing by CUDA's driver."""
+    """The memory in use on the first card: by this process where NVML tells, since others may share the card.
+
+    Else by all, by NVML or where that is missing by CUDA's driver.
+    """
+
+    MOST_PROCESSES = 256
+    NOT_TOLD = 2**64 - 1
 
     def __init__(self) -> None:
         try:
@@ -560,6 +578,9 @@ class CardMemory:
 
     def used(self) -> int:
         if self._nvml is not None:
+            own = self._used_by_this_process()
+            if own is not None:
+                return own
             total_free_used = (ctypes.c_ulonglong * 3)()
             status = self._nvml.nvmlDeviceGetMemoryInfo(self._card, total_free_used)
             _require_success("nvmlDeviceGetMemoryInfo", status)
@@ -569,6 +590,17 @@ class CardMemory:
             status = ctypes.CDLL("libcuda.so.1").cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
         _require_success("cuMemGetInfo", status)
         return total.value - free.value
+
+    def _used_by_this_process(self) -> int | None:
+        processes = (_Process * self.MOST_PROCESSES)()
+        count = ctypes.c_uint(self.MOST_PROCESSES)
+        status = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(
+            self._card, ctypes.byref(count), processes
+        )
+        if status:
+            return None
+        own = [each.used for each in processes[: count.value] if each.pid == os.getpid()]
+        return own[0] if own and own[0] != self.NOT_TOLD else None
 
 
 def _require_success(what: str, status: int) -> None:

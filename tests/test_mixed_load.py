@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import conv_property
 import mixed_load
 import numpy as np
 import pytest
-from mixed_load import MIB, MINUTES, Gate, Problem, Sample, Slot, draw_specs, growth, judge
+from mixed_load import MIB, MINUTES, CardMemory, Gate, Problem, Sample, Slot, draw_specs, growth, judge
 
 TESTS = Path(__file__).parent
 # The shortest runs whose third and last "minute" have a rest in each.
@@ -217,3 +218,39 @@ def test_what_grows_before_minute_2_and_a_single_odd_sample_are_no_growth() -> N
 def test_log_without_rests_is_not_taken_for_a_good_one() -> None:
     words, bad = judge(samples_of(lambda second: MIB, rests=lambda second: False), 540)
     assert bad and "no rest" in words
+
+
+# The memory of the card, by a stand-in for NVML.
+
+
+class Nvml:
+    """A card with 900 bytes in use, and of its processes what is given."""
+
+    def __init__(self, processes: list[tuple[int, int]], status: int = 0) -> None:
+        self.processes, self.status = processes, status
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, card, count, processes) -> int:
+        for place, (pid, used) in zip(processes, self.processes, strict=False):
+            place.pid, place.used = pid, used
+        count._obj.value = len(self.processes)
+        return self.status
+
+    def nvmlDeviceGetMemoryInfo(self, card, total_free_used) -> int:
+        total_free_used[2] = 900
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("nvml", "used"),
+    [
+        (Nvml([(1, 50), (os.getpid(), 70)]), 70),
+        (Nvml([(1, 50)]), 900),
+        (Nvml([(os.getpid(), CardMemory.NOT_TOLD)]), 900),
+        (Nvml([(os.getpid(), 70)], status=3), 900),
+    ],
+    ids=["this process", "not listed", "not told", "not supported"],
+)
+def test_memory_is_that_of_this_process_where_it_is_told(nvml: Nvml, used: int) -> None:
+    card = CardMemory.__new__(CardMemory)
+    card._nvml, card._card = nvml, None
+    assert card.used() == used
