@@ -1,7 +1,7 @@
 """Time the layers of a suite on their own: our side, the default provider and its other options.
 
 Each layer gets seeded random normal data and weights. The method is `measure`'s; the errors are against
-float64, on at most 100 images.
+float64, on at most 100 images, fewer where each is a lot of work.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from convswap.measure import measure
 from convswap.name_pattern import name_pattern
 from convswap.report import error, milliseconds, plain_table, times_faster, versions_line
 from convswap.sessions import DEFAULT, BoundRun, make_session, on_device, other_sides, our_side, run
-from convswap.suites import SUITES, SuiteLayer
+from convswap.suites import SUITES, SuiteLayer, usual_batch
 from convswap.swap import DEFAULT_PRECISION, DOMAIN, DOMAIN_VERSION, PRECISIONS
 from convswap.truth_ops import reference_conv
 
-_DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
+# What the plain loops of `reference` do in seconds.
+_TRUTH_OPERATIONS = 5e9
 _OPSET, _IR_VERSION = 20, 9
 
 
@@ -49,9 +50,10 @@ def run_suite(
     """Return a row for every layer of `suite` and every batch, with the keys of `convswap bench --json`.
 
     `layers` is a regular expression that keeps the layers in whose name it matches somewhere; `batches`
-    defaults to 10,000 on the GPU, 100 on the CPU. Times are medians in milliseconds. With `against="all"`,
-    the best of the CUDA provider's other options is in "best_other_ms" and "best_other"; else, and on CPU,
-    these are None. `progress` is called with a few words before every row.
+    defaults to 10,000 on the GPU and 100 on the CPU, to 256 and 8 for a large network's suite. Times are
+    medians in milliseconds. With `against="all"`, the best of the CUDA provider's other options is in
+    "best_other_ms" and "best_other"; else, and on CPU, these are None. `progress` is called with a few words
+    before every row.
 
     Raises:
         ConvswapError: a name is not known, no layer matches, a batch is below 1, the device cannot be used,
@@ -64,7 +66,7 @@ def run_suite(
     check_algorithm(algorithm)
     chosen = choose_device(device)
     wanted = _layers(suite, layers)
-    sizes = [_DEFAULT_BATCH[chosen.name]] if batches is None else list(batches)
+    sizes = [usual_batch(suite, chosen.name)] if batches is None else list(batches)
     for batch in sizes:
         if batch < 1:
             raise ConvswapError(f"batch must be at least 1, but {batch} was given")
@@ -138,7 +140,8 @@ def _row(
     others = {name: median for name, median in medians.items() if name not in ("default", "convswap")}
     best_other = min(others, key=lambda name: others[name], default=None)
 
-    few = np.ascontiguousarray(x[:TRUTH_IMAGES])
+    affordable = max(1, int(_TRUTH_OPERATIONS // (problem.operations / batch)))
+    few = np.ascontiguousarray(x[: min(TRUTH_IMAGES, affordable)])
     data, weights, bias = alone.arrays({"x": few})
     truth = reference_conv(data, weights, bias, alone.attributes)
     return {

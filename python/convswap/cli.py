@@ -121,7 +121,9 @@ def _add_compare(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     parser = commands.add_parser("bench", help="time the layers of a suite, alone")
-    parser.add_argument("suite", nargs="?", default="course", metavar="SUITE", help="default: course")
+    parser.add_argument(
+        "suite", nargs="?", default="course", metavar="SUITE", help="course (default) or a large network"
+    )
     parser.add_argument("--layers", metavar="REGEX", help="the layers whose name matches")
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
@@ -169,7 +171,8 @@ def _export(options: argparse.Namespace) -> int:
 
     if options.list:
         for network in export.networks():
-            print(f"{network.name:18} {network.image_size}x{network.image_size}  {network.origin}")
+            size = f"{network.image_size}x{network.image_size}"
+            print(f"{network.name:18} {size:9}{network.origin}")
         return 0
     checkpoint = options.mxnet_symbol or options.mxnet_params
     if bool(options.network) == bool(checkpoint):
@@ -182,9 +185,10 @@ def _export(options: argparse.Namespace) -> int:
         if checkpoint:
             model, name = _read_checkpoint(options)
         else:
+            progress(f"making {options.network}")
             model = export.export_network(
                 options.network,
-                data=options.data or "fashion-mnist",
+                data=options.data,
                 progress=lambda done, total: progress(f"fitting the last layer: {done} of {total} images"),
             )
             name = options.network
