@@ -7,6 +7,7 @@ import os
 import onnx
 from convswap import datasets
 from convswap.errors import ConvswapError
+from convswap.export.alexnet import read_alexnet
 from convswap.export.builder import build
 from convswap.export.calibration import batch_statistics
 from convswap.export.fitting import Progress, fit_to
@@ -22,7 +23,7 @@ from convswap.models import (
     seeded_weights,
 )
 
-__all__ = ["Progress", "export_network", "networks", "read_mxnet", "save"]
+__all__ = ["Progress", "export_network", "networks", "read_alexnet", "read_mxnet", "save"]
 
 # What a last layer is fitted to when no fitted one comes with the package: enough for an accuracy to mean
 # something, few enough to wait for.

@@ -231,6 +231,7 @@ def test_a_closed_pipe_loses_no_result(network, here):
         ["swap", "network.onnx", "-o", "swapped.onnx", "--report", "network.onnx"],
         ["swap", "network.onnx", "-o", "swapped.onnx", "--report", "swapped.onnx"],
         ["export", "--mxnet-symbol", "network.onnx", "--mxnet-params", "p", "-o", "network.onnx"],
+        ["export", "--alexnet", "network.onnx", "-o", "network.onnx"],
     ],
 )
 def test_no_result_replaces_a_file_that_the_command_uses(network, here, capsys, arguments):

@@ -89,6 +89,7 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("--mxnet-symbol", metavar="FILE.json", help="an MXNet symbol")
     parser.add_argument("--mxnet-params", metavar="FILE.params", help="the symbol's parameters")
     parser.add_argument("--image-size", type=int, metavar="N", help="height and width of the symbol's input")
+    parser.add_argument("--alexnet", metavar="FILE.npy", help="AlexNet's weights, bvlc_alexnet.npy")
     parser.add_argument("--data", metavar="NAME", help="what the network's last layer is fitted to")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: the network's or symbol's name")
     parser.set_defaults(command=_export)
@@ -175,15 +176,17 @@ def _export(options: argparse.Namespace) -> int:
             print(f"{network.name:18} {size:9}{network.origin}")
         return 0
     checkpoint = options.mxnet_symbol or options.mxnet_params
-    if bool(options.network) == bool(checkpoint):
+    if [bool(options.network), bool(checkpoint), bool(options.alexnet)].count(True) != 1:
         raise ConvswapError(
-            "export needs either a network's name (see `convswap export --list`) "
-            "or --mxnet-symbol with --mxnet-params"
+            "export needs one of a network's name (see `convswap export --list`), "
+            "--mxnet-symbol with --mxnet-params, and --alexnet"
         )
-    check_writable(options.output, options.mxnet_symbol, options.mxnet_params)
+    check_writable(options.output, options.mxnet_symbol, options.mxnet_params, options.alexnet)
     with _progress() as progress:
         if checkpoint:
             model, name = _read_checkpoint(options)
+        elif options.alexnet:
+            model, name = _read_alexnet(options, progress)
         else:
             progress(f"making {options.network}")
             model = export.export_network(
@@ -217,6 +220,15 @@ def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
         )
     model = export.read_mxnet(options.mxnet_symbol, options.mxnet_params, options.image_size)
     return model, Path(options.mxnet_symbol).name.removesuffix(".json").removesuffix("-symbol")
+
+
+def _read_alexnet(options: argparse.Namespace, progress: Callable[[str], None]) -> tuple[Any, str]:
+    from convswap import export
+
+    if options.data or options.image_size:
+        raise ConvswapError("--alexnet takes neither --data nor --image-size: leave them out")
+    progress(f"reading {options.alexnet}")
+    return export.read_alexnet(options.alexnet), Path(options.alexnet).stem
 
 
 def _swap(options: argparse.Namespace) -> int:
