@@ -6,15 +6,35 @@ import os
 
 import onnx
 from convswap import datasets
+from convswap.errors import ConvswapError
+from convswap.export.alexnet import read_alexnet
 from convswap.export.builder import build
+from convswap.export.calibration import batch_statistics
 from convswap.export.fitting import Progress, fit_to
 from convswap.export.mini_dnn import read_mini_dnn
 from convswap.export.mxnet import read_mxnet
 from convswap.export.torch_module import export_torch
 from convswap.model_file import model_from_proto, save_model
-from convswap.models import NETWORKS, Network, find, last_fully_connected, read_head, seeded_weights
+from convswap.models import (
+    ALL_NETWORKS,
+    RANDOM,
+    Network,
+    find,
+    last_fully_connected,
+    read_head,
+    seeded_weights,
+)
 
-__all__ = ["Progress", "export_network", "export_torch", "networks", "read_mini_dnn", "read_mxnet", "save"]
+__all__ = [
+    "Progress",
+    "export_network",
+    "export_torch",
+    "networks",
+    "read_alexnet",
+    "read_mini_dnn",
+    "read_mxnet",
+    "save",
+]
 
 # What a last layer is fitted to when no fitted one comes with the package: enough for an accuracy to mean
 # something, few enough to wait for.
@@ -22,24 +42,35 @@ FITTING_IMAGES = 2_000
 
 
 def networks() -> tuple[Network, ...]:
-    """Return every network that `export_network` knows, in the course's order."""
-    return tuple(NETWORKS.values())
+    """Return every network that `export_network` knows: the course's in its order, then the large ones."""
+    return tuple(ALL_NETWORKS.values())
 
 
 def export_network(
-    name: str, *, data: str = "fashion-mnist", progress: Progress | None = None
+    name: str, *, data: str | None = None, progress: Progress | None = None
 ) -> onnx.ModelProto:
     """Return the network called `name` as an ONNX model: opset 20, IR 9, a symbolic batch.
 
-    The input `image` is float32 [batch, channels, size, size] with pixel values 0..255, the output
-    `probabilities` float32 [batch, classes]. The weights come from a fixed seed, except the last fully
-    connected layer, which is fitted to the training images of `data`: for Fashion-MNIST it comes with the
-    package; for any other data set that `convswap.datasets.load` knows it is fitted here, in seconds, and
-    `progress(done, total)` counts the images. The model's properties name the network and the data.
+    The input `image` is float32 [batch, channels, size, size], the weights come from a fixed seed. The
+    course's networks take pixel values 0..255 and give `probabilities`, float32 [batch, classes]. Their last
+    fully connected layer is fitted to the training images of `data`: for Fashion-MNIST, the default, it comes
+    with the package; for any other data set that `convswap.datasets.load` knows it is fitted here, in
+    seconds, and `progress(done, total)` counts the images. The large networks take values of mean 0 and
+    variance 1, for which `data` is "random", and give `logits`; the statistics of their batch normalisation
+    are measured here. The model's properties name the network and the data.
 
-    Raises ConvswapError for an unknown network or data set.
+    Raises ConvswapError for an unknown network or data set, data that do not suit the network, and where
+    ONNX Runtime is needed and not installed.
     """
     network = find(name)
+    if data is None:
+        data = network.data
+    if network.data == RANDOM:
+        if data != RANDOM:
+            raise ConvswapError(
+                f"{name} is not fitted to data, but {data!r} was given; leave it out, or use {RANDOM}"
+            )
+        return _export_unfitted(network)
     weights = seeded_weights(network)
     if data == "fashion-mnist":
         head = read_head(network)
@@ -56,6 +87,14 @@ def export_network(
         "weights": f"He-initialised from a seed; {layer} fitted to {data} by ridge regression",
     }
     return build(network, weights, metadata)
+
+
+def _export_unfitted(network: Network) -> onnx.ModelProto:
+    weights = seeded_weights(network)
+    statistics = batch_statistics(network, weights)
+    origin = "seeded" + (", statistics of one seeded batch" if statistics else "")
+    metadata = {"network": network.name, "dataset": network.data, "weights": origin}
+    return build(network, {**weights, **statistics}, metadata, output="logits")
 
 
 def save(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:

@@ -13,13 +13,22 @@ from typing import Any
 import numpy as np
 import onnx
 from convswap.models import (
+    IMAGE,
     Activation,
+    BatchNormalization,
+    ChannelsFirst,
+    ChannelsLast,
     Convolution,
     Flatten,
     FullyConnected,
+    GlobalAveragePool,
+    LayerNormalization,
+    LayerScale,
+    LocalResponseNormalization,
     MaxPool,
     Network,
     PlacedLayer,
+    Residual,
     Softmax,
     place,
 )
@@ -30,7 +39,7 @@ OPSET = 20
 IR_VERSION = 9
 INPUT = "image"
 
-_ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu"}
+_ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu", "gelu": "Gelu"}
 
 
 class ModelWriter:
@@ -103,36 +112,94 @@ def build(
 ) -> onnx.ModelProto:
     """Return `network` as a model with the result `output`, float32 [batch, features of the last layer].
 
-    `weights` holds an array for every parameter that `convswap.models.place` names.
+    `weights` holds an array for every parameter and statistic that `convswap.models.place` names.
     """
     writer = ModelWriter()
     layers = place(network)
-    value = INPUT
+    values = {IMAGE: INPUT}
     for placed in layers:
-        arrays = [writer.constant(name, weights[name]) for name in placed.parameters]
-        value = _write_layer(writer, placed, value, arrays, output if placed is layers[-1] else None)
+        inputs = [values[source] for source in placed.sources]
+        inputs += _constants(writer, placed, weights)
+        values[placed.name] = _write_layer(writer, placed, inputs, output if placed is layers[-1] else None)
     image_shape = (network.channels, network.image_size, network.image_size)
-    return writer.finish(network.name, image_shape, value, layers[-1].output_shape, metadata)
+    last = layers[-1]
+    return writer.finish(network.name, image_shape, values[last.name], last.output_shape, metadata)
 
 
-def _write_layer(
-    writer: ModelWriter, placed: PlacedLayer, value: str, arrays: Sequence[str], output: str | None
-) -> str:
+def _constants(
+    writer: ModelWriter, placed: PlacedLayer, weights: Mapping[str, NDArray[np.float32]]
+) -> list[str]:
+    arrays = {name: weights[name] for name in (*placed.parameters, *placed.statistics)}
+    if isinstance(placed.layer, FullyConnected) and placed.layer.per_pixel:
+        # MatMul, unlike Gemm, cannot transpose.
+        arrays[f"{placed.name}.weight"] = np.ascontiguousarray(arrays[f"{placed.name}.weight"].T)
+    constants = [writer.constant(name, array) for name, array in arrays.items()]
+    if placed.layer == Activation("relu6"):
+        limits = {"least": np.float32(0.0), "most": np.float32(6.0)}
+        constants += [
+            writer.constant(f"{placed.name}.{name}", np.array(limit)) for name, limit in limits.items()
+        ]
+    return constants
+
+
+def _write_layer(writer: ModelWriter, placed: PlacedLayer, inputs: Sequence[str], output: str | None) -> str:
     name = placed.name
     match placed.layer:
-        case Convolution(kernel=kernel):
-            return writer.node("Conv", [value, *arrays], name, output, kernel_shape=[kernel, kernel])
-        case Activation(function=function):
-            return writer.node(_ACTIVATIONS[function], [value], name, output)
-        case MaxPool(kernel=kernel, ceil=ceil):
-            window = [kernel, kernel]
+        case Convolution(kernel=kernel, stride=stride, padding=padding, groups=groups):
             return writer.node(
-                "MaxPool", [value], name, output, kernel_shape=window, strides=window, ceil_mode=int(ceil)
+                "Conv",
+                inputs,
+                name,
+                output,
+                kernel_shape=[kernel, kernel],
+                **_unless_usual("strides", [stride] * 2, [1, 1]),
+                **_unless_usual("pads", [padding] * 4, [0] * 4),
+                **_unless_usual("group", groups, 1),
             )
+        case Activation(function="relu6"):
+            return writer.node("Clip", inputs, name, output)
+        case Activation(function=function):
+            return writer.node(_ACTIVATIONS[function], inputs, name, output)
+        case MaxPool(kernel=kernel, ceil=ceil, step=step, padding=padding):
+            return writer.node(
+                "MaxPool",
+                inputs,
+                name,
+                output,
+                kernel_shape=[kernel, kernel],
+                strides=[step, step],
+                ceil_mode=int(ceil),
+                **_unless_usual("pads", [padding] * 4, [0] * 4),
+            )
+        case GlobalAveragePool():
+            return writer.node("GlobalAveragePool", inputs, name, output)
+        case BatchNormalization(epsilon=epsilon):
+            return writer.node("BatchNormalization", inputs, name, output, epsilon=epsilon)
+        case LocalResponseNormalization(size=size, alpha=alpha, beta=beta):
+            return writer.node("LRN", inputs, name, output, size=size, alpha=alpha, beta=beta, bias=1.0)
+        case LayerNormalization(epsilon=epsilon):
+            return writer.node("LayerNormalization", inputs, name, output, axis=-1, epsilon=epsilon)
+        case LayerScale():
+            return writer.node("Mul", inputs, name, output)
+        case ChannelsLast():
+            return writer.node("Transpose", inputs, name, output, perm=[0, 2, 3, 1])
+        case ChannelsFirst():
+            return writer.node("Transpose", inputs, name, output, perm=[0, 3, 1, 2])
+        case Residual():
+            return writer.node("Add", inputs, name, output)
         case Flatten():
-            return writer.node("Flatten", [value], name, output, axis=1)
+            return writer.node("Flatten", inputs, name, output, axis=1)
+        case FullyConnected(per_pixel=True):
+            value, weight, bias = inputs
+            product = writer.node("MatMul", [value, weight], f"{name}_product")
+            return writer.node("Add", [product, bias], name, output)
         case FullyConnected():
-            return writer.node("Gemm", [value, *arrays], name, output, transB=1)
+            return writer.node("Gemm", inputs, name, output, transB=1)
         case Softmax():
-            return writer.node("Softmax", [value], name, output, axis=1)
+            return writer.node("Softmax", inputs, name, output, axis=1)
     raise ValueError(f"no ONNX operator for {placed.layer}")
+
+
+def _unless_usual(name: str, value: Any, usual: Any) -> dict[str, Any]:
+    """Return the attribute `name`, or nothing where it has ONNX's default."""
+    return {} if value == usual else {name: value}

@@ -1,26 +1,55 @@
 """The networks convswap ships: what each consists of, where it came from, and the weights we made for it."""
 
 from convswap.models.heads import Head, read_head
-from convswap.models.initialisation import seeded_weights
-from convswap.models.layers import Activation, Convolution, Flatten, FullyConnected, Layer, MaxPool, Softmax
-from convswap.models.networks import NETWORKS, Network, find
-from convswap.models.shapes import PlacedLayer, last_fully_connected, place
+from convswap.models.initialisation import seeded_images, seeded_weights
+from convswap.models.layers import (
+    Activation,
+    BatchNormalization,
+    ChannelsFirst,
+    ChannelsLast,
+    Convolution,
+    Flatten,
+    FullyConnected,
+    GlobalAveragePool,
+    Layer,
+    LayerNormalization,
+    LayerScale,
+    LocalResponseNormalization,
+    MaxPool,
+    Residual,
+    Softmax,
+)
+from convswap.models.networks import ALL_NETWORKS, LARGE_NETWORKS, NETWORKS, RANDOM, Network, find
+from convswap.models.shapes import IMAGE, PlacedLayer, last_fully_connected, place
 
 __all__ = [
+    "ALL_NETWORKS",
+    "IMAGE",
+    "LARGE_NETWORKS",
     "NETWORKS",
+    "RANDOM",
     "Activation",
+    "BatchNormalization",
+    "ChannelsFirst",
+    "ChannelsLast",
     "Convolution",
     "Flatten",
     "FullyConnected",
+    "GlobalAveragePool",
     "Head",
     "Layer",
+    "LayerNormalization",
+    "LayerScale",
+    "LocalResponseNormalization",
     "MaxPool",
     "Network",
     "PlacedLayer",
+    "Residual",
     "Softmax",
     "find",
     "last_fully_connected",
     "place",
     "read_head",
+    "seeded_images",
     "seeded_weights",
 ]

@@ -12,33 +12,44 @@ import hashlib
 import math
 
 import numpy as np
+from convswap.models.layers import BatchNormalization
 from convswap.models.networks import Network
 from convswap.models.shapes import Shape, place
 from numpy.typing import NDArray
 
-# Fashion-MNIST's pixels, 0..255, have a root mean square of 116 at 28x28. Brought to about 1 before the first
-# layer, they put its outputs where tanh still bends: at 0..255 nearly every output would be -1 or 1, and
-# all that is left of an image would be its signs. A power of two keeps the division exact.
-PIXEL_SCALE = 128.0
+# Elements drawn at a time: the largest layer of VGG-16 has 103 million, which take 8 bytes each on the way.
+BLOCK = 1 << 20
 
 
 def seeded_weights(network: Network) -> dict[str, NDArray[np.float32]]:
-    """Return an array for every parameter of `network`, by name (`conv1.weight`); biases are zero.
+    """Return an array for every parameter of `network`, by name (`conv1.weight`).
 
     The seed of an array is made of the network's name, its `seed` and the array's name. The first layer's
-    weights are divided by PIXEL_SCALE.
+    weights are multiplied by `first_layer_gain`; biases are within `largest_bias` of zero, scales within a
+    quarter of 1, and those of a batch normalisation around what its layer says.
     """
     weights: dict[str, NDArray[np.float32]] = {}
     for placed in place(network):
         for name, shape in placed.parameters.items():
-            if name.endswith(".bias"):
-                weights[name] = np.zeros(shape, np.float32)
+            seed = f"{network.name}/{network.seed}/{name}"
+            if name.endswith(".weight"):
+                gain = 1.0 if weights else network.first_layer_gain
+                weights[name] = _uniform(seed, shape, math.sqrt(6.0 / math.prod(shape[1:])), gain)
                 continue
-            scale = 1.0 if weights else 1.0 / PIXEL_SCALE
-            weights[name] = (_he_uniform(f"{network.name}/{network.seed}/{name}", shape) * scale).astype(
-                np.float32
-            )
+            scale, bias = 1.0, 0.0
+            if isinstance(placed.layer, BatchNormalization):
+                scale, bias = placed.layer.scale, placed.layer.bias
+            if name.endswith(".scale"):
+                weights[name] = np.float32(scale) * (np.float32(1.0) + _uniform(seed, shape, 0.25))
+            else:
+                weights[name] = np.float32(bias) + _uniform(seed, shape, network.largest_bias)
     return weights
+
+
+def seeded_images(network: Network, images: int) -> NDArray[np.float32]:
+    """Return (images, channels, size, size) of independent elements of mean 0 and variance 1."""
+    shape = (images, network.channels, network.image_size, network.image_size)
+    return _uniform(f"{network.name}/{network.seed}/images", shape, math.sqrt(3.0))
 
 
 def digest(weights: dict[str, NDArray[np.float32]]) -> str:
@@ -50,10 +61,16 @@ def digest(weights: dict[str, NDArray[np.float32]]) -> str:
     return total.hexdigest()
 
 
-def _he_uniform(seed_text: str, shape: Shape) -> NDArray[np.float64]:
+def _uniform(seed_text: str, shape: Shape, bound: float, gain: float = 1.0) -> NDArray[np.float32]:
+    """Return elements between -bound and bound, times `gain`."""
     seed = int.from_bytes(hashlib.sha256(seed_text.encode()).digest(), "big")
-    raw = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(math.prod(shape))
-    # The upper 53 bits fill a float64's mantissa; half a step keeps the numbers symmetric about zero.
-    uniform = ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    fan_in = math.prod(shape[1:])
-    return ((2.0 * uniform - 1.0) * math.sqrt(6.0 / fan_in)).reshape(shape)
+    generator = np.random.PCG64(np.random.SeedSequence(seed))
+    values = np.zeros(math.prod(shape), np.float32)
+    if bound:
+        for start in range(0, values.size, BLOCK):
+            block = values[start : start + BLOCK]
+            raw = generator.random_raw(block.size)
+            # The upper 53 bits fill a float64's mantissa; half a step keeps the numbers symmetric about zero.
+            uniform = ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+            block[:] = (2.0 * uniform - 1.0) * bound * gain
+    return values.reshape(shape)

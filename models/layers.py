@@ -15,18 +15,22 @@ class Layer:
 
 @dataclass(frozen=True)
 class Convolution(Layer):
-    """A 2-D convolution with square filters, stride 1, dilation 1, no padding and no bias."""
+    """A 2-D convolution with square filters, dilation 1, and one stride and padding for both axes."""
 
     kind: ClassVar[str] = "conv"
     out_channels: int
     kernel: int
+    stride: int = 1
+    padding: int = 0
+    groups: int = 1
+    bias: bool = False
 
 
 @dataclass(frozen=True)
 class Activation(Layer):
     """A function applied to every element."""
 
-    function: Literal["tanh", "relu"]
+    function: Literal["tanh", "relu", "relu6", "gelu"]
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -36,7 +40,7 @@ class Activation(Layer):
 
 @dataclass(frozen=True)
 class MaxPool(Layer):
-    """The largest element of each square window; the stride is the window's size.
+    """The largest element of each square window; without `stride`, that is the window's size.
 
     With `ceil`, the last window may reach past the edge (40 columns in windows of 4 are 10; 34 are 9);
     without it, what does not fill a window is dropped.
@@ -45,6 +49,91 @@ class MaxPool(Layer):
     kind: ClassVar[str] = "pool"
     kernel: int
     ceil: bool = False
+    stride: int | None = None
+    padding: int = 0
+
+    @property
+    def step(self) -> int:
+        """How far apart the windows begin."""
+        return self.stride or self.kernel
+
+
+@dataclass(frozen=True)
+class GlobalAveragePool(Layer):
+    """The mean of each channel: (channels, height, width) gives (channels, 1, 1)."""
+
+    kind: ClassVar[str] = "average"
+
+
+@dataclass(frozen=True)
+class BatchNormalization(Layer):
+    """Each channel less its mean, over its deviation, times a scale, plus a bias; mean and variance are kept.
+
+    Ioffe and Szegedy, "Batch Normalization" (2015), as at inference. Seeded scales and biases lie around
+    `scale` and `bias`.
+    """
+
+    kind: ClassVar[str] = "bn"
+    epsilon: ClassVar[float] = 1e-5
+    scale: float = 1.0
+    bias: float = 0.0
+
+
+@dataclass(frozen=True)
+class LocalResponseNormalization(Layer):
+    """`y = x / (1 + alpha / size * s) ^ beta`, s the sum of x² over `size` neighbouring channels.
+
+    Krizhevsky et al., "ImageNet Classification with Deep Convolutional Neural Networks" (2012), section 3.3.
+    """
+
+    kind: ClassVar[str] = "lrn"
+    size: int
+    alpha: float
+    beta: float
+
+
+@dataclass(frozen=True)
+class LayerNormalization(Layer):
+    """The last axis less its mean, over its deviation, times a scale, plus a bias; Ba et al. (2016)."""
+
+    kind: ClassVar[str] = "ln"
+    epsilon: ClassVar[float] = 1e-6
+
+
+@dataclass(frozen=True)
+class LayerScale(Layer):
+    """Each channel times a factor of its own.
+
+    Touvron et al., "Going Deeper with Image Transformers" (2021), section 2.
+    """
+
+    kind: ClassVar[str] = "scale"
+
+
+@dataclass(frozen=True)
+class ChannelsLast(Layer):
+    """(channels, height, width) gives (height, width, channels)."""
+
+    kind: ClassVar[str] = "channels_last"
+
+
+@dataclass(frozen=True)
+class ChannelsFirst(Layer):
+    """(height, width, channels) gives (channels, height, width)."""
+
+    kind: ClassVar[str] = "channels_first"
+
+
+@dataclass(frozen=True)
+class Residual(Layer):
+    """What `body` gives plus what `shortcut` gives of the same input; no shortcut is the input itself.
+
+    He et al., "Deep Residual Learning for Image Recognition" (2015).
+    """
+
+    kind: ClassVar[str] = "add"
+    body: tuple[Layer, ...]
+    shortcut: tuple[Layer, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,10 +145,14 @@ class Flatten(Layer):
 
 @dataclass(frozen=True)
 class FullyConnected(Layer):
-    """`y = x Wᵀ + b` with `W` of shape (out_features, in_features)."""
+    """`y = x Wᵀ + b` with `W` of shape (out_features, in_features).
+
+    It takes (features,), or with `per_pixel` the channels of every pixel of (height, width, channels).
+    """
 
     kind: ClassVar[str] = "fc"
     out_features: int
+    per_pixel: bool = False
 
 
 @dataclass(frozen=True)

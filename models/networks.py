@@ -1,7 +1,8 @@
-"""The networks of the University of Illinois course ECE 408, by semester.
+"""The networks: those of the University of Illinois course ECE 408, by semester, and five large ones.
 
-Students wrote the forward convolution of these networks for Fashion-MNIST. Each has one input channel with
-pixel values 0..255, not normalised; the images are the 28x28 originals, resized.
+Students wrote the forward convolution of the course's networks for Fashion-MNIST. Each has one input channel
+with pixel values 0..255, not normalised; the images are the 28x28 originals, resized. The large ones, for the
+1,000 classes of ImageNet, take three channels of mean 0 and variance 1, and give logits.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from convswap.errors import unknown_name
+from convswap.models import imagenet
 from convswap.models.layers import Activation, Convolution, Flatten, FullyConnected, Layer, MaxPool, Softmax
+
+# Fashion-MNIST's pixels, 0..255, have a root mean square of 116 at 28x28. Brought to about 1 before the first
+# layer, they put its outputs where tanh still bends: at 0..255 nearly every output would be -1 or 1, and
+# all that is left of an image would be its signs. A power of two keeps the division exact.
+PIXEL_SCALE = 128.0
+# The data of a network that knows none: seeded random values.
+RANDOM = "random"
 
 
 @dataclass(frozen=True)
@@ -20,7 +29,9 @@ class Network:
     `course_accuracy` maps a number of leading Fashion-MNIST test images to the top-1 accuracy that the
     course's own checkpoint reaches on them; weights made by this project have another.
     `seed` numbers the set of initial weights; `fitting_images` limits how many training images our last layer
-    is fitted to, None takes all.
+    is fitted to, None takes all. `data` is what the network is run on by default.
+    `first_layer_gain` multiplies the initial weights of the first layer; initial biases are within
+    `largest_bias` of zero.
     """
 
     name: str
@@ -31,6 +42,9 @@ class Network:
     channels: int = 1
     seed: int = 0
     fitting_images: int | None = None
+    data: str = "fashion-mnist"
+    first_layer_gain: float = 1.0 / PIXEL_SCALE
+    largest_bias: float = 0.0
 
 
 def _two_tanh_convolutions(first: int, second: int, kernel: int, hidden: int) -> tuple[Layer, ...]:
@@ -137,14 +151,51 @@ _DECLARED = (
     ),
 )
 
+
+def _large(
+    name: str, origin: str, layers: tuple[Layer, ...], image_size: int = 224, first_layer_gain: float = 1.0
+) -> Network:
+    return Network(
+        name,
+        origin,
+        image_size,
+        layers,
+        {},
+        channels=3,
+        data=RANDOM,
+        first_layer_gain=first_layer_gain,
+        # So that a forgotten bias shows.
+        largest_bias=0.1,
+    )
+
+
+_LARGE = (
+    # The original takes pixels less their mean, about -128..127. The gain brings the values to that size
+    # behind the first layer, where the normalisation across channels still divides by 1 + 0.4.
+    _large(
+        "alexnet",
+        "Krizhevsky et al. 2012, as Caffe's bvlc_alexnet",
+        imagenet.alexnet(),
+        image_size=227,
+        first_layer_gain=64.0,
+    ),
+    _large("resnet50", "He et al. 2015, stride in the 3x3 convolutions", imagenet.resnet50()),
+    _large("vgg16", "Simonyan and Zisserman 2014, configuration D", imagenet.vgg16()),
+    _large("mobilenet-v2", "Sandler et al. 2018", imagenet.mobilenet_v2()),
+    _large("convnext-tiny", "Liu et al. 2022", imagenet.convnext_tiny()),
+)
+
+# The course's networks, with a last layer that knows Fashion-MNIST.
 NETWORKS: dict[str, Network] = {network.name: network for network in _DECLARED}
+LARGE_NETWORKS: dict[str, Network] = {network.name: network for network in _LARGE}
+ALL_NETWORKS: dict[str, Network] = NETWORKS | LARGE_NETWORKS
 
 
 def find(name: str) -> Network:
-    """Return the network called `name`.
+    """Return the network called `name`, the course's or a large one.
 
     Raises ConvswapError, naming the nearest one, where there is none.
     """
-    if name not in NETWORKS:
-        raise unknown_name("network", name, NETWORKS)
-    return NETWORKS[name]
+    if name not in ALL_NETWORKS:
+        raise unknown_name("network", name, ALL_NETWORKS)
+    return ALL_NETWORKS[name]

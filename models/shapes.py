@@ -6,45 +6,107 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from convswap.models.layers import Activation, Convolution, Flatten, FullyConnected, Layer, MaxPool, Softmax
+from convswap.models.layers import (
+    Activation,
+    BatchNormalization,
+    ChannelsFirst,
+    ChannelsLast,
+    Convolution,
+    Flatten,
+    FullyConnected,
+    GlobalAveragePool,
+    Layer,
+    LayerNormalization,
+    LayerScale,
+    LocalResponseNormalization,
+    MaxPool,
+    Residual,
+    Softmax,
+)
 from convswap.models.networks import Network
+
+# Stands for the input of a network among the sources of its layers.
+IMAGE = "image"
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class PlacedLayer:
-    """A layer in its network, at `index` of its layers.
+    """A layer in its network, at `index` of its layers or within the Residual there.
 
-    The shapes are those of one image: (channels, height, width) or (features,). `parameters` maps the name of
-    each array (`conv1.weight`, `fc1.bias`) to its shape.
+    It takes what the layers called `sources` give; IMAGE is the network's input. The shapes are those of one
+    image: (channels, height, width) or (features,). `parameters` maps the name of each array that training
+    finds (`conv1.weight`, `fc1.bias`) to its shape, `statistics` those that are measured (`bn1.mean`).
     """
 
     index: int
     name: str
     layer: Layer
+    sources: tuple[str, ...]
     input_shape: Shape
     output_shape: Shape
     parameters: dict[str, Shape]
+    statistics: dict[str, Shape]
 
 
 def place(network: Network) -> tuple[PlacedLayer, ...]:
-    """Return the layers of `network` in order, named by kind and number: conv1, tanh1, pool1, conv2, fc1.
+    """Return the layers of `network`, each after its sources, named by kind and number: conv1, tanh1, pool1.
 
+    A Residual gives the layers of its body, those of its shortcut, and itself, the sum of both.
     Raises ValueError where a layer does not fit what comes before it: a mistake in a declaration.
     """
+    placing = _Placing(network.name)
+    source = IMAGE
     shape: Shape = (network.channels, network.image_size, network.image_size)
-    seen: Counter[str] = Counter()
-    placed = []
     for index, layer in enumerate(network.layers):
-        seen[layer.kind] += 1
-        name = f"{layer.kind}{seen[layer.kind]}"
+        source, shape = placing.add(layer, index, source, shape)
+    return tuple(placing.placed)
+
+
+class _Placing:
+    def __init__(self, network: str) -> None:
+        self.placed: list[PlacedLayer] = []
+        self._network = network
+        self._seen: Counter[str] = Counter()
+
+    def add(self, layer: Layer, index: int, source: str, shape: Shape) -> tuple[str, Shape]:
+        """Place `layer` after the layer `source`, which gives `shape`; return its name and what it gives."""
+        if isinstance(layer, Residual):
+            return self._add_residual(layer, index, source, shape)
+        return self._add_one(layer, index, (source,), shape)
+
+    def _add_residual(self, layer: Residual, index: int, source: str, shape: Shape) -> tuple[str, Shape]:
+        ends = []
+        for path in (layer.body, layer.shortcut):
+            end = source, shape
+            for inner in path:
+                end = self.add(inner, index, *end)
+            ends.append(end)
+        (body, body_shape), (shortcut, shortcut_shape) = ends
+        if body_shape != shortcut_shape:
+            raise ValueError(f"{self._network}: {body} gives {body_shape}, {shortcut} {shortcut_shape}")
+        return self._add_one(layer, index, (body, shortcut), body_shape)
+
+    def _add_one(self, layer: Layer, index: int, sources: tuple[str, ...], shape: Shape) -> tuple[str, Shape]:
+        self._seen[layer.kind] += 1
+        name = f"{layer.kind}{self._seen[layer.kind]}"
         output_shape = _output_shape(layer, shape)
         if min(output_shape) < 1:
-            raise ValueError(f"{network.name}: {name} has nothing to compute on an input of shape {shape}")
-        placed.append(PlacedLayer(index, name, layer, shape, output_shape, _parameters(name, layer, shape)))
-        shape = output_shape
-    return tuple(placed)
+            raise ValueError(f"{self._network}: {name} has nothing to compute on an input of shape {shape}")
+        self.placed.append(
+            PlacedLayer(
+                index,
+                name,
+                layer,
+                sources,
+                shape,
+                output_shape,
+                _parameters(name, layer, shape),
+                _statistics(name, layer, shape),
+            )
+        )
+        return name, output_shape
 
 
 def last_fully_connected(network: Network) -> PlacedLayer:
@@ -54,16 +116,33 @@ def last_fully_connected(network: Network) -> PlacedLayer:
 
 def _output_shape(layer: Layer, shape: Shape) -> Shape:
     match layer, shape:
-        case Convolution(), (_, height, width):
-            return (layer.out_channels, height - layer.kernel + 1, width - layer.kernel + 1)
+        case Convolution(), (channels, height, width) if channels % layer.groups == 0:
+            rows, columns = (
+                (size + 2 * layer.padding - layer.kernel) // layer.stride + 1 for size in (height, width)
+            )
+            return (layer.out_channels, rows, columns)
         case MaxPool(), (channels, height, width):
-            extra = layer.kernel - 1 if layer.ceil else 0
-            return (channels, (height + extra) // layer.kernel, (width + extra) // layer.kernel)
+            extra = layer.step - 1 if layer.ceil else 0
+            rows, columns = (
+                (size + 2 * layer.padding - layer.kernel + extra) // layer.step + 1
+                for size in (height, width)
+            )
+            return (channels, rows, columns)
+        case GlobalAveragePool(), (channels, _, _):
+            return (channels, 1, 1)
         case Flatten(), _:
             return (math.prod(shape),)
-        case FullyConnected(), (_,):
+        case FullyConnected(per_pixel=False), (_,):
             return (layer.out_features,)
-        case ((Activation() | Softmax()), _):
+        case FullyConnected(per_pixel=True), (height, width, _):
+            return (height, width, layer.out_features)
+        case ChannelsLast(), (channels, height, width):
+            return (height, width, channels)
+        case ChannelsFirst(), (height, width, channels):
+            return (channels, height, width)
+        case ((BatchNormalization() | LocalResponseNormalization() | LayerScale()), (_, _, _)):
+            return shape
+        case ((Activation() | Softmax() | LayerNormalization() | Residual()), _):
             return shape
     raise ValueError(f"{layer} does not take an input of shape {shape}")
 
@@ -71,8 +150,22 @@ def _output_shape(layer: Layer, shape: Shape) -> Shape:
 def _parameters(name: str, layer: Layer, shape: Shape) -> dict[str, Shape]:
     match layer:
         case Convolution():
-            return {f"{name}.weight": (layer.out_channels, shape[0], layer.kernel, layer.kernel)}
+            per_group = shape[0] // layer.groups
+            weight = {f"{name}.weight": (layer.out_channels, per_group, layer.kernel, layer.kernel)}
+            return weight | ({f"{name}.bias": (layer.out_channels,)} if layer.bias else {})
         case FullyConnected():
-            return {f"{name}.weight": (layer.out_features, shape[0]), f"{name}.bias": (layer.out_features,)}
+            return {f"{name}.weight": (layer.out_features, shape[-1]), f"{name}.bias": (layer.out_features,)}
+        case BatchNormalization():
+            return {f"{name}.scale": shape[:1], f"{name}.bias": shape[:1]}
+        case LayerNormalization():
+            return {f"{name}.scale": shape[-1:], f"{name}.bias": shape[-1:]}
+        case LayerScale():
+            return {f"{name}.scale": (shape[0], 1, 1)}
         case _:
             return {}
+
+
+def _statistics(name: str, layer: Layer, shape: Shape) -> dict[str, Shape]:
+    if isinstance(layer, BatchNormalization):
+        return {f"{name}.mean": shape[:1], f"{name}.variance": shape[:1]}
+    return {}

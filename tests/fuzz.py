@@ -36,13 +36,22 @@ from random import Random
 import numpy as np
 import onnx
 import swap_models as models
+from alexnet_files import npy_of_python_2, npy_of_this_numpy
 from convswap import datasets
 from convswap.errors import ConvswapError
-from convswap.export import read_mini_dnn, read_mxnet
+from convswap.export import read_alexnet, read_mini_dnn, read_mxnet
+from convswap.export.pickled_arrays import read_pickled_arrays
 from convswap.fetch import PinnedFile
 from convswap.swap import swap
 from mini_dnn_files import random_layers, weights_bytes
-from mutations import damage_bytes, damage_counted_layers, damage_gzip, damage_json, damage_protobuf
+from mutations import (
+    damage_bytes,
+    damage_counted_layers,
+    damage_gzip,
+    damage_json,
+    damage_npy,
+    damage_protobuf,
+)
 from mxnet_files import ELEMENT_TYPES, LAYOUTS, SymbolWriter, params_bytes
 from onnx import TensorProto
 
@@ -80,6 +89,7 @@ DAMAGE: dict[str, Callable[[bytes, Random], bytes]] = {
     ".gz": damage_gzip,
     ".json": damage_json,
     ".mini-dnn": damage_counted_layers,
+    ".npy": damage_npy,
     ".onnx": lambda content, random: damage_protobuf(content, random, onnx.ModelProto),
 }
 
@@ -187,6 +197,35 @@ def _read_mini_dnn(folder: Path) -> None:
     onnx.checker.check_model(read_mini_dnn(folder / "weights.mini-dnn"), full_check=True)
 
 
+# AlexNet's weights
+
+
+def alexnet_samples() -> list[Sample]:
+    """Small arrays in every element type and order, as every Python has pickled them."""
+    samples = []
+    for dtype in ("<f2", "<f4", "<f8", ">f4"):
+        for order in ("C", "F"):
+            weight = np.ones((3, 3, 2, 4), dtype, order=order)
+            layers = {"conv1": [weight, np.zeros(4, dtype)], "fc6": [np.ones((5, 2), dtype)]}
+            samples += [
+                Sample({"weights.npy": write(layers)}, read_weights)
+                for write in (npy_of_this_numpy, npy_of_python_2)
+            ]
+    return samples
+
+
+def read_weights(folder: Path) -> None:
+    """Read arrays of any shape; as AlexNet's they must be refused, being too few."""
+    file = folder / "weights.npy"
+    layers = read_pickled_arrays(file, "weights")
+    assert all(array.dtype == np.float32 for arrays in layers.values() for array in arrays)
+    try:
+        read_alexnet(file)
+    except ConvswapError:
+        return
+    raise AssertionError("these are not AlexNet's")
+
+
 # ONNX models
 
 
@@ -279,6 +318,7 @@ READERS = {
     "params": Reader(mxnet_samples, ".params"),
     "symbol": Reader(mxnet_samples, ".json"),
     "mini-dnn": Reader(mini_dnn_samples, ".mini-dnn"),
+    "alexnet": Reader(alexnet_samples, ".npy"),
     "onnx": Reader(onnx_samples, (".onnx", ".bin")),
 }
 

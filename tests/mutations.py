@@ -1,4 +1,4 @@
-"""Damages files for the fuzz test: any bytes, and with knowledge of mini-dnn, gzip, JSON and protobuf.
+"""Damages files for the fuzz test: any bytes, and with knowledge of their formats.
 
 Every function takes what is intact and a seeded random source, and returns something else, which is damaged
 as a rule and intact by chance. What a format protects (a checksum, lengths around lengths) is also damaged
@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import pickletools
 import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -189,6 +191,59 @@ def damage_gzip(content: bytes, random: Random) -> bytes:
         return damage_bytes(content, random)
     sealed = gzip.compress(damage_bytes(inside, random), compresslevel=1, mtime=0)
     return sealed if kind < 0.95 else sealed + ZERO_MEMBER * 100
+
+
+# pickle, in NumPy's .npy files
+
+# Operations that reach for programs, memory or what is not there.
+PICKLE_OPERATIONS = (
+    b"cos\nsystem\n",
+    b"cbuiltins\neval\n",
+    b"cnumpy\nndarray\n",
+    b"X\xff\xff\xff\x7f",
+    b"T\xff\xff\xff\x7f",
+    b"r\xff\xff\xff\x7f",
+    b"j\xff\xff\xff\x7f",
+    b"J\xff\xff\xff\xff",
+    b"J\xff\xff\xff\x7f",
+    b"\x8a\xff" + b"\x7f" * 255,
+    b"F1e400\n",
+    b"I1\n",
+    b"(t",
+    b"(" * 3_000 + b"t" * 3_000,
+    b"h\x00\x86q\x00" * 1_000,
+    *(bytes([code]) for code in b"(.0])}2NRabesu\x81\x85\x86\x87\x88\x93\x94"),
+)
+
+
+def damage_npy(content: bytes, random: Random) -> bytes:
+    """Return a .npy file of a pickled array with any bytes damaged, or operations of its pickle."""
+    if random.random() < 0.3:
+        return damage_bytes(content, random)
+    # Magic and version take 8 bytes, the length of the header 2.
+    start = 10 + int.from_bytes(content[8:10], "little")
+    places = [place for _, _, place in pickletools.genops(content[start:])] + [len(content) - start]
+    pickle = content[start:]
+    operations = [pickle[place:end] for place, end in pairwise(places)]
+    for _ in range(random.choice((1, 1, 1, 2, 4))):
+        place = random.randrange(len(operations))
+        match random.choice(("delete", "repeat", "replace", "insert", "copy", "swap", "bytes", "bytes")):
+            case "delete" if len(operations) > 1:
+                del operations[place]
+            case "repeat":
+                operations[place:place] = [operations[place]] * random.choice((1, 2, 1_000))
+            case "replace":
+                operations[place] = random.choice(PICKLE_OPERATIONS)
+            case "insert":
+                operations.insert(place, random.choice(PICKLE_OPERATIONS))
+            case "copy":
+                operations[place] = random.choice(operations)
+            case "swap":
+                other = random.randrange(len(operations))
+                operations[place], operations[other] = operations[other], operations[place]
+            case _:
+                operations[place] = damage_bytes(operations[place], random)
+    return content[:start] + b"".join(operations)
 
 
 # JSON

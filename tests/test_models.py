@@ -19,7 +19,8 @@ from convswap.models import (
     read_head,
     seeded_weights,
 )
-from convswap.models.initialisation import PIXEL_SCALE, digest
+from convswap.models.initialisation import digest
+from convswap.models.networks import PIXEL_SCALE
 
 # The arrays of the course's checkpoints and, for 2020, of its weights file, without what the course ignores.
 COURSE_SHAPES = {

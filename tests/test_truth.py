@@ -191,6 +191,17 @@ def test_erf_is_not_rounded_to_float32():
     np.testing.assert_allclose(got, [math.erf(value) for value in x], **CLOSE)
 
 
+def test_gelu_is_not_rounded_to_float32():
+    x = np.linspace(-3, 3, 13)
+    (exact,) = result_of(helper.make_node("Gelu", ["x"], ["y"]), x=x)
+    np.testing.assert_allclose(exact, [value * 0.5 * math.erfc(-value / 2**0.5) for value in x], **CLOSE)
+    (close,) = result_of(helper.make_node("Gelu", ["x"], ["y"], approximate="tanh"), x=x)
+    inner = [math.tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3)) for value in x]
+    np.testing.assert_allclose(close, [0.5 * v * (1 + t) for v, t in zip(x, inner, strict=True)], **CLOSE)
+    # The approximation is within 5e-4 of the function, and is not it.
+    assert 1e-5 < np.abs(close - exact).max() < 5e-4
+
+
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_cast_to_a_narrow_type_stays_in_float64(kind):
     nodes = [

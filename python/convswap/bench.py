@@ -2,7 +2,7 @@
 
 Each layer gets seeded random normal data and weights. On a GPU, batches up to 4,096 are timed back to back by
 the card's own clock, for the host's time to start a run is not the layer's; all others by the method of
-`measure`. The errors are against float64, on at most 100 images.
+`measure`. The errors are against float64, on at most 100 images, fewer where each is a lot of work.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ def run_suite(
 
     `layers` is a regular expression that keeps the layers in whose name it matches somewhere; `precision` is
     "tf32" or "ieee" for float32 tensors, or the type of all tensors, "float16" or "bfloat16"; `batches`
-    defaults to 10,000 on the GPU, 100 on the CPU. Times are medians in milliseconds. With `against="all"`,
-    the best of the CUDA provider's other options is in "best_other_ms" and "best_other"; else, and on CPU,
-    these are None; so is "default_ms" where the provider has no Conv of the type. With
-    `against="algorithms"`, every algorithm of the catalog is measured instead of the default provider: see
-    `convswap.bench_algorithms`. `progress` is called with a few words before every row.
+    defaults to 10,000 on the GPU and 100 on the CPU, to 256 and 8 for a large network's suite. Times are
+    medians in milliseconds. With `against="all"`, the best of the CUDA provider's other options is in
+    "best_other_ms" and "best_other"; else, and on CPU, these are None; so is "default_ms" where the provider
+    has no Conv of the type. With `against="algorithms"`, every algorithm of the catalog is measured instead
+    of the default provider: see `convswap.bench_algorithms`. `progress` is called with a few words before
+    every row.
 
     Raises:
         ConvswapError: a name is not known, no layer matches, a batch is below 1, the device cannot be used,

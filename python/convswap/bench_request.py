@@ -9,9 +9,7 @@ from convswap.algorithms import check_algorithm
 from convswap.device import Device, choose_device
 from convswap.errors import ConvswapError, unknown_name
 from convswap.lone_conv import LONE_PRECISIONS
-from convswap.suites import SuiteLayer, suite_layers
-
-_DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
+from convswap.suites import SuiteLayer, suite_layers, usual_batch
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def bench_request(
         raise unknown_name("precision", precision, LONE_PRECISIONS)
     check_algorithm(algorithm)
     chosen = choose_device(device)
-    sizes = (_DEFAULT_BATCH[chosen.name],) if batches is None else tuple(batches)
+    sizes = (usual_batch(suite, chosen.name),) if batches is None else tuple(batches)
     for batch in sizes:
         if batch < 1:
             raise ConvswapError(f"batch must be at least 1, but {batch} was given")

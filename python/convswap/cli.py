@@ -103,6 +103,7 @@ def _add_export(commands: Any) -> None:
         metavar="C,H,W",
         help="the shape of one sample for --torch; default: the channels of its first Conv2d, 224, 224",
     )
+    parser.add_argument("--alexnet", metavar="FILE.npy", help="AlexNet's weights, bvlc_alexnet.npy")
     parser.add_argument("--data", metavar="NAME", help="what the network's last layer is fitted to")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: named after what was given")
     parser.set_defaults(command=_export)
@@ -136,7 +137,9 @@ def _add_compare(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     parser = commands.add_parser("bench", help="time the layers of a suite, alone")
-    parser.add_argument("suite", nargs="?", default="course", metavar="SUITE", help="default: course")
+    parser.add_argument(
+        "suite", nargs="?", default="course", metavar="SUITE", help="course (default) or a large network"
+    )
     parser.add_argument("--layers", metavar="REGEX", help="the layers whose name matches")
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
@@ -215,12 +218,14 @@ def _export(options: argparse.Namespace) -> int:
 
     if options.list:
         for network in export.networks():
-            print(f"{network.name:18} {network.image_size}x{network.image_size}  {network.origin}")
+            size = f"{network.image_size}x{network.image_size}"
+            print(f"{network.name:18} {size:9}{network.origin}")
         return 0
     sources = {
         "a network's name (see `convswap export --list`)": options.network,
         "--mxnet-symbol with --mxnet-params": options.mxnet_symbol or options.mxnet_params,
         "--mini-dnn": options.mini_dnn,
+        "--alexnet": options.alexnet,
         "--torch": options.torch,
     }
     given = [name for name, value in sources.items() if value]
@@ -228,14 +233,16 @@ def _export(options: argparse.Namespace) -> int:
         raise ConvswapError(
             f"export needs one of {', '.join(sources)}; given: {' and '.join(given) or 'none of them'}"
         )
-    check_writable(options.output, options.mxnet_symbol, options.mxnet_params, options.mini_dnn)
+    check_writable(
+        options.output, options.mxnet_symbol, options.mxnet_params, options.mini_dnn, options.alexnet
+    )
     with _progress() as progress:
         if options.network:
             model, name = _export_network(options, progress), options.network
         elif options.torch:
             model, name = _export_torch(options, progress), options.torch.rpartition(":")[2]
         else:
-            model, name = _read_checkpoint(options)
+            model, name = _read_checkpoint(options, progress)
     output = options.output or f"{name}.onnx"
     export.save(model, output)
     print(output)
@@ -246,9 +253,10 @@ def _export_network(options: argparse.Namespace, progress: Callable[[str], None]
     from convswap import export
 
     _refuse_options(options, "a network's name", "image_size", "input_shape")
+    progress(f"making {options.network}")
     return export.export_network(
         options.network,
-        data=options.data or "fashion-mnist",
+        data=options.data,
         progress=lambda done, total: progress(f"fitting the last layer: {done} of {total} images"),
     )
 
@@ -264,10 +272,14 @@ def _export_torch(options: argparse.Namespace, progress: Callable[[str], None]) 
     return export.export_torch(options.torch, shape)
 
 
-def _read_checkpoint(options: argparse.Namespace) -> tuple[Any, str]:
+def _read_checkpoint(options: argparse.Namespace, progress: Callable[[str], None]) -> tuple[Any, str]:
     """Return the model of a checkpoint, and a name for its file."""
     from convswap import export
 
+    if options.alexnet:
+        _refuse_options(options, "--alexnet", "data", "image_size", "input_shape")
+        progress(f"reading {options.alexnet}")
+        return export.read_alexnet(options.alexnet), Path(options.alexnet).stem
     if options.mini_dnn:
         source = "--mini-dnn, whose network and weights are fixed"
         _refuse_options(options, source, "data", "image_size", "input_shape")

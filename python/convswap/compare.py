@@ -44,6 +44,9 @@ AGAINST = ("default", "all")
 # The largest relative L2 error of the outputs against float64 that counts as the same answer.
 TOLERANCES = {"tf32": 2e-3, "ieee": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 TRUTH_IMAGES = 100
+# Eight images of 3x227x227: the float64 values of all layers of a deep network lie in memory together, and
+# grow with its input.
+_TRUTH_ELEMENTS = 1_250_000
 # The plain loops of `reference` do about 1e9 operations per second and core, once for the whole model and
 # once for its layers; deep models get fewer images, so that nobody waits for minutes.
 _TRUTH_OPERATIONS = 20e9
@@ -75,7 +78,7 @@ def compare(
         images: how many samples to run; by default 10,000 of Fashion-MNIST, 2,000 synthetic ones, one random
             batch.
         batch: how many samples a run takes; by default up to 10,000 on the GPU, 100 on the CPU, 1 of random
-            values, or what the model is fixed to.
+            values (256 on the GPU, 8 on the CPU for the large networks), or what the model is fixed to.
         device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee", for our side.
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned" (see `convswap tune`).
@@ -119,7 +122,7 @@ def compare(
     report(f"running {source.images} images on each side")
     classes = {side: predicted_classes(session, source) for side, session in sessions.items()}
 
-    truth_images = _truth_images(layers, shapes, source, _samples(one))
+    truth_images = _truth_images(layers, shapes, source, one)
     truth_feeds = source.first(truth_images)
     report(f"evaluating {truth_images} images in float64")
     truth = evaluate(subject.plain, truth_feeds)
@@ -201,15 +204,18 @@ def _accuracy(classes: np.ndarray, labels: np.ndarray | None) -> float | None:
 
 
 def _truth_images(
-    layers: Sequence[ConvLayer], shapes: Mapping[str, Sequence[int]], source: Source, samples: int
+    layers: Sequence[ConvLayer], shapes: Mapping[str, Sequence[int]], source: Source, one: Feeds
 ) -> int:
-    """Return how many images to evaluate in float64: at most 100, fewer where each is a lot of work.
+    """Return how many images to evaluate in float64: at most 100, fewer where each is large or much work.
 
-    `shapes` are those of the layers' inputs in a run of `samples`.
+    `shapes` are those of the layers' inputs in a run of `one`.
     """
+    samples = _samples(one)
     operations = sum(layer.problem({name: shapes[name] for name in layer.fed}).operations for layer in layers)
     affordable = int(_TRUTH_OPERATIONS // max(operations / samples, 1))
-    return max(samples, min(TRUTH_IMAGES, source.images, affordable))
+    elements = sum(values.size for values in one.values())
+    held = int(_TRUTH_ELEMENTS // max(elements / samples, 1))
+    return max(samples, min(TRUTH_IMAGES, source.images, affordable, held))
 
 
 def _samples(feeds: Feeds) -> int:

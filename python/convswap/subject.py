@@ -16,14 +16,15 @@ from convswap.export import export_network
 from convswap.feeds import ImageSource, Input, RandomSource, Source, declared_inputs, fixed_batch
 from convswap.layers import count_swapped, plain_model
 from convswap.model_file import load_model
-from convswap.models.networks import NETWORKS
+from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
 
-RANDOM = "random"
 DATA = ("fashion-mnist", "synthetic", RANDOM)
 CLASSES = 10
 _DEFAULT_IMAGES = {"fashion-mnist": 10_000, "synthetic": 2_000}
 # A batch that keeps the largest tensor of the course's networks near 20 MB on the CPU.
 _DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
+# For models made for random images, which are large; for all others that get random values it is 1.
+_DEFAULT_RANDOM_IMAGES = {"cuda": 256, "cpu": 8}
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | No
         labelled = data if data in _DEFAULT_IMAGES else _best_available()
         network = export_network(model, data=labelled)
         return Subject(model, network, network, data or labelled)
+    if isinstance(model, str) and model in ALL_NETWORKS:
+        network = export_network(model)
+        return Subject(model, network, network, data or RANDOM)
     return _file_subject(*open_model(model), data)
 
 
@@ -72,11 +76,11 @@ def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, on
     """
     if isinstance(model, onnx.ModelProto):
         return model.graph.name or "the model", model
-    if isinstance(model, str) and model in NETWORKS:
+    if isinstance(model, str) and model in ALL_NETWORKS:
         return model, export_network(model)
     path = Path(model)
     if not path.exists() and path.suffix == "" and path.name == str(model):
-        raise unknown_name("network", str(model), NETWORKS)
+        raise unknown_name("network", str(model), ALL_NETWORKS)
     return str(model), ir.to_proto(ir.external_data.load_to_model(load_model(path)))
 
 
@@ -89,7 +93,8 @@ def batch_of(model: onnx.ModelProto, batch: int | None, device: Device) -> int:
     inputs = declared_inputs(model)
     fixed = _checked_batch(inputs, batch)
     named, missing = _suiting_data(model)
-    usual = 1 if named == RANDOM and missing is None else _DEFAULT_BATCH[device.name]
+    random = named == RANDOM and missing is None
+    usual = _usual_random_images(model, device) if random else _DEFAULT_BATCH[device.name]
     return fixed or batch or usual
 
 
@@ -103,7 +108,7 @@ def source_of(subject: Subject, images: int | None, batch: int | None, device: D
     inputs = declared_inputs(subject.model)
     fixed = _checked_batch(inputs, batch)
     if subject.dataset == RANDOM:
-        samples = fixed or batch or 1
+        samples = fixed or batch or _usual_random_images(subject.model, device)
         count = images or samples
         return RandomSource(inputs, count, fixed or min(samples, count))
     if not _takes_images(inputs):
@@ -159,9 +164,18 @@ def _file_subject(title: str, model: onnx.ModelProto, data: str | None) -> Subje
     return Subject(title, model, plain_model(model) if before else model, dataset, missing, before)
 
 
+def _usual_random_images(model: onnx.ModelProto, device: Device) -> int:
+    return _DEFAULT_RANDOM_IMAGES[device.name] if _made_for(model) == RANDOM else 1
+
+
+def _made_for(model: onnx.ModelProto) -> str | None:
+    """Return the data that the model's properties name."""
+    return {entry.key: entry.value for entry in model.metadata_props}.get("convswap.dataset")
+
+
 def _suiting_data(model: onnx.ModelProto) -> tuple[str, str | None]:
     """Return the data set for `model`, and the one it was made for where that would have to be downloaded."""
-    named = {entry.key: entry.value for entry in model.metadata_props}.get("convswap.dataset")
+    named = _made_for(model)
     if named not in _DEFAULT_IMAGES or not _takes_images(declared_inputs(model)):
         return RANDOM, None
     if not datasets.available(named):

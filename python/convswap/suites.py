@@ -1,12 +1,16 @@
-"""The layer suites of `convswap bench`: convolutions worth timing on their own."""
+"""The layer suites of `convswap bench`: convolutions worth timing on their own.
+
+They are `course`, and for each large network those of its convolutions that differ.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import MappingProxyType
 
 from convswap.errors import ConvswapError, unknown_name
+from convswap.models import LARGE_NETWORKS, Convolution, Network, place
 from convswap.name_pattern import name_pattern
 
 
@@ -44,7 +48,38 @@ _COURSE = (
     SuiteLayer("2020-conv2", channels=4, filters=16, kernel=7, size=40),
 )
 
-SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType({"course": _COURSE})
+
+def _convolutions_of(network: Network) -> tuple[SuiteLayer, ...]:
+    """Return the convolutions of `network`, each shape once, with the name of the first that has it."""
+    named: dict[tuple[object, ...], SuiteLayer] = {}
+    for placed in place(network):
+        if not isinstance(placed.layer, Convolution):
+            continue
+        channels, size, _ = placed.input_shape
+        layer = SuiteLayer(
+            f"{network.name}-{placed.name}",
+            channels,
+            filters=placed.layer.out_channels,
+            kernel=placed.layer.kernel,
+            size=size,
+            stride=placed.layer.stride,
+            padding=placed.layer.padding,
+            group=placed.layer.groups,
+        )
+        named.setdefault(astuple(layer)[1:], layer)
+    return tuple(named.values())
+
+
+SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType(
+    {"course": _COURSE} | {name: _convolutions_of(network) for name, network in LARGE_NETWORKS.items()}
+)
+
+
+def usual_batch(suite: str, device: str) -> int:
+    """Return how many images `bench` takes on `device`, "cuda" or "cpu", unless told otherwise."""
+    if suite in LARGE_NETWORKS:
+        return {"cuda": 256, "cpu": 8}[device]
+    return {"cuda": 10_000, "cpu": 100}[device]
 
 
 def suite_layers(suite: str, pattern: str | None) -> list[SuiteLayer]:

@@ -85,7 +85,19 @@ class Erf(OpRun):
     op_domain = ""
 
     def _run(self, x: np.ndarray) -> tuple:
-        return (np.vectorize(math.erf, otypes=[np.float64])(x),)
+        return (_erf(x),)
+
+
+class Gelu(OpRun):
+    """x times the normal distribution function of x, or with `approximate` "tanh" what is usual for it."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, approximate: str = "none") -> tuple:
+        if approximate == "tanh":
+            inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)
+            return (0.5 * x * (1.0 + np.tanh(inner)),)
+        return (0.5 * x * (1.0 + _erf(x / math.sqrt(2.0))),)
 
 
 class Softmax(OpRun):
@@ -170,6 +182,7 @@ OPERATORS: tuple[type[OpRun], ...] = (
     BatchNormalization,
     LRN,
     Erf,
+    Gelu,
     Softmax,
     LogSoftmax,
     GlobalMaxPool,
@@ -177,6 +190,11 @@ OPERATORS: tuple[type[OpRun], ...] = (
     AveragePool,
     Loop,
 )
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    # NumPy has none.
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
 def _over_classes(

@@ -1,0 +1,439 @@
+"""The large networks have the published shapes, sane activations, and are what compare and bench take."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from convswap import cli, export, measure
+from convswap.bench import run_suite
+from convswap.compare import TOLERANCES, compare
+from convswap.device import Device
+from convswap.errors import ConvswapError
+from convswap.export import calibration
+from convswap.export.builder import build
+from convswap.feeds import RandomSource
+from convswap.models import (
+    LARGE_NETWORKS,
+    NETWORKS,
+    Activation,
+    BatchNormalization,
+    ChannelsFirst,
+    ChannelsLast,
+    Convolution,
+    Flatten,
+    FullyConnected,
+    GlobalAveragePool,
+    LayerNormalization,
+    LayerScale,
+    LocalResponseNormalization,
+    MaxPool,
+    Network,
+    Residual,
+    place,
+    seeded_images,
+    seeded_weights,
+)
+from convswap.subject import Subject, batch_of, open_subject, source_of
+from convswap.suites import SUITES
+from convswap.truth import evaluate
+from numpy_forward import convolve, dense
+from onnx import helper, numpy_helper
+
+# As published; torchvision counts the same for its own four.
+PARAMETERS = {
+    "alexnet": 60_965_224,
+    "resnet50": 25_557_032,
+    "vgg16": 138_357_544,
+    "mobilenet-v2": 3_504_872,
+    "convnext-tiny": 28_589_128,
+}
+# Multiplications for an image, in billions: those of the papers' tables, ResNet-50's for a stride in the 3x3
+# convolutions.
+BILLIONS = {"alexnet": 0.72, "resnet50": 4.1, "vgg16": 15.5, "mobilenet-v2": 0.30, "convnext-tiny": 4.5}
+LIGHT = ("mobilenet-v2", "convnext-tiny", "resnet50")
+
+
+@pytest.fixture(scope="module")
+def exported():
+    """Return the models that are made so far; VGG-16's half a gigabyte is made once only."""
+    made = {}
+
+    def model(name):
+        if name not in made:
+            made[name] = export.export_network(name)
+        return made[name]
+
+    return model
+
+
+def run(model, images, output="logits"):
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run([output], {"image": images})[0]
+
+
+def test_there_are_five_beside_those_of_the_course():
+    assert set(LARGE_NETWORKS) == set(PARAMETERS)
+    assert not set(LARGE_NETWORKS) & set(NETWORKS)
+    assert [network.name for network in export.networks()] == [*NETWORKS, *LARGE_NETWORKS]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_network_has_as_many_parameters_as_published(name):
+    placed = place(LARGE_NETWORKS[name])
+    shapes = [shape for layer in placed for shape in layer.parameters.values()]
+    assert sum(map(math.prod, shapes)) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", BILLIONS)
+def test_a_network_multiplies_as_often_as_published(name):
+    multiplications = 0
+    for placed in place(LARGE_NETWORKS[name]):
+        if isinstance(placed.layer, Convolution):
+            pixels = math.prod(placed.output_shape[1:])
+        elif isinstance(placed.layer, FullyConnected):
+            pixels = math.prod(placed.output_shape[:-1])
+        else:
+            continue
+        multiplications += pixels * math.prod(placed.parameters[f"{placed.name}.weight"])
+    # The papers give two digits.
+    assert multiplications / 1e9 == pytest.approx(BILLIONS[name], rel=0.02)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("resnet50", "resnet50"),
+        ("vgg16", "vgg16"),
+        ("mobilenet-v2", "mobilenet_v2"),
+        ("convnext-tiny", "convnext_tiny"),
+    ],
+)
+def test_arrays_have_the_shapes_of_torchvision(name, theirs):
+    try:
+        import torchvision
+    except (ImportError, RuntimeError) as error:
+        # It raises RuntimeError beside a PyTorch that it was not built for.
+        pytest.skip(f"torchvision cannot be imported: {error}")
+    module = getattr(torchvision.models, theirs)(weights=None)
+    expected = Counter(tuple(parameter.shape) for parameter in module.parameters())
+    placed = place(LARGE_NETWORKS[name])
+    assert expected == Counter(shape for layer in placed for shape in layer.parameters.values())
+    # Its buffers are the statistics, and a count of batches for each pair of them.
+    buffers = Counter(tuple(buffer.shape) for buffer in module.buffers() if buffer.ndim)
+    assert buffers == Counter(shape for layer in placed for shape in layer.statistics.values())
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_an_exported_network_is_a_sound_model_with_a_symbolic_batch(name, exported):
+    model, network = exported(name), LARGE_NETWORKS[name]
+    onnx.checker.check_model(model, full_check=True)
+    inferred = {
+        value.name: [dimension.dim_param or dimension.dim_value for dimension in _dimensions(value)]
+        for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    }
+    size = network.image_size
+    assert inferred["image"] == ["batch", 3, size, size]
+    assert inferred["logits"] == ["batch", 1000]
+    outputs = {node.name: node.output[0] for node in model.graph.node}
+    for placed in place(network):
+        assert inferred[outputs[placed.name]] == ["batch", *placed.output_shape]
+    assert (model.ir_version, model.opset_import[0].version) == (9, 20)
+    properties = {entry.key: entry.value for entry in model.metadata_props}
+    assert (properties["convswap.network"], properties["convswap.dataset"]) == (name, "random")
+
+
+def _dimensions(value):
+    return value.type.tensor_type.shape.dim
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_an_exported_network_runs_with_any_batch_and_tells_images_apart(name, exported):
+    images = np.random.default_rng(4).standard_normal((2, 3, *[LARGE_NETWORKS[name].image_size] * 2))
+    images = images.astype(np.float32)
+    both = run(exported(name), images)
+    assert both.shape == (2, 1000)
+    deviation = both.std()
+    assert deviation < 500
+    # A thousand times the rounding of float32 through the deepest.
+    assert np.abs(both[0] - both[1]).max() > 0.01 * deviation
+    np.testing.assert_allclose(run(exported(name), images[1:]), both[1:], atol=1e-4 * deviation)
+
+
+@pytest.mark.parametrize("name", ["alexnet", *LIGHT])
+def test_activations_keep_sane_magnitudes(name, exported):
+    model = onnx.ModelProto()
+    model.CopyFrom(exported(name))
+    inner = [node.output[0] for node in model.graph.node if node.op_type in ("Conv", "Gemm", "MatMul", "Add")]
+    model.graph.output.extend(onnx.ValueInfoProto(name=value) for value in inner if value != "logits")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    values = session.run(None, {"image": seeded_images(LARGE_NETWORKS[name], 1)})
+    # AlexNet's are those of pixels; the others' stay about 1 through up to 53 convolutions.
+    low, high = (5, 500) if name == "alexnet" else (0.1, 20)
+    assert all(low < np.sqrt(np.mean(value**2)) < high for value in values)
+
+
+def test_normalisation_across_channels_matters_in_alexnet(exported):
+    model = exported("alexnet")
+    images = seeded_images(LARGE_NETWORKS["alexnet"], 1)
+    without = onnx.ModelProto()
+    without.CopyFrom(model)
+    for node in without.graph.node:
+        if node.op_type == "LRN":
+            next(attribute for attribute in node.attribute if attribute.name == "alpha").f = 1e-12
+    given, changed = run(model, images), run(without, images)
+    assert np.linalg.norm(given - changed) > 0.1 * np.linalg.norm(given)
+
+
+def test_seeded_images_are_of_mean_0_and_variance_1_and_begin_alike():
+    network = LARGE_NETWORKS["resnet50"]
+    images = seeded_images(network, 2)
+    assert images.shape == (2, 3, 224, 224)
+    # 300,000 independent numbers: four deviations of their mean and variance.
+    assert abs(images.mean()) < 4 / math.sqrt(images.size)
+    assert abs(images.var() - 1) < 4 * math.sqrt(0.8 / images.size)
+    np.testing.assert_array_equal(seeded_images(network, 1), images[:1])
+
+
+def rounded_to_tf32(model):
+    """Return `model` with what Conv, Gemm and MatMul take rounded to the 11 significant bits of TF32."""
+    # Veltkamp's splitting: with c = (2^13 + 1) x, c - (c - x) is x without its last 13 bits, rounded.
+    splitter = np.float32(2**13 + 1)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    tensors = {tensor.name: tensor for tensor in copy.graph.initializer}
+    copy.graph.initializer.append(numpy_helper.from_array(np.array(splitter), "splitter"))
+    nodes, rounded = [], {}
+    for node in copy.graph.node:
+        if node.op_type in ("Conv", "Gemm", "MatMul"):
+            value, weight = node.input[0], tensors[node.input[1]]
+            if value not in rounded:
+                rounded[value] = f"{value}_rounded"
+                nodes += [
+                    helper.make_node("Mul", [value, "splitter"], [f"{value}_c"]),
+                    helper.make_node("Sub", [f"{value}_c", value], [f"{value}_rest"]),
+                    helper.make_node("Sub", [f"{value}_c", f"{value}_rest"], [rounded[value]]),
+                ]
+            node.input[0] = rounded[value]
+            array = numpy_helper.to_array(weight)
+            c = splitter * array
+            weight.CopyFrom(numpy_helper.from_array(c - (c - array), weight.name))
+        nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
+    del copy.graph.node[:], copy.graph.value_info[:]
+    copy.graph.node.extend(nodes)
+    return copy
+
+
+@pytest.mark.parametrize("name", ["alexnet", *LIGHT])
+def test_rounding_to_tf32_moves_the_logits_by_less_than_the_tolerance(name, exported):
+    model = exported(name)
+    images = np.random.default_rng(0).standard_normal((2, 3, *[LARGE_NETWORKS[name].image_size] * 2))
+    images = images.astype(np.float32)
+    given, rounded = run(model, images), run(rounded_to_tf32(model), images)
+    error = np.linalg.norm(rounded - given) / np.linalg.norm(given)
+    # Below, nothing would have been rounded; a card may round a little worse than to nearest.
+    assert 1e-4 < error < 0.75 * TOLERANCES["tf32"]
+
+
+# A network with every kind of layer, small enough to evaluate twice.
+EVERY_LAYER = Network(
+    "every-layer",
+    "a test",
+    19,
+    (
+        Convolution(6, 3, stride=2, padding=1, bias=True),
+        Activation("relu"),
+        LocalResponseNormalization(3, alpha=0.3, beta=0.75),
+        BatchNormalization(scale=0.7, bias=0.4),
+        Residual((Convolution(6, 3, padding=1, groups=3), BatchNormalization(), Activation("relu6"))),
+        MaxPool(3, stride=2, padding=1),
+        Residual((Convolution(8, 1), Activation("gelu")), (Convolution(8, 1), BatchNormalization())),
+        ChannelsLast(),
+        LayerNormalization(),
+        FullyConnected(10, per_pixel=True),
+        ChannelsFirst(),
+        LayerScale(),
+        GlobalAveragePool(),
+        Flatten(),
+        LayerNormalization(),
+        FullyConnected(4),
+    ),
+    {},
+    channels=3,
+    largest_bias=0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def every_layer():
+    weights = seeded_weights(EVERY_LAYER)
+    weights |= calibration.batch_statistics(EVERY_LAYER, weights)
+    return weights, build(EVERY_LAYER, weights, {"dataset": "random"}, output="logits")
+
+
+def forward(weights, images):
+    """Compute EVERY_LAYER in float64, layer by layer, from its definition."""
+    values = {"image": images.astype(np.float64)}
+    measured = {}
+    for placed in place(EVERY_LAYER):
+        x = values[placed.sources[0]]
+        own = {name.split(".")[1]: weights[name].astype(np.float64) for name in placed.parameters}
+        layer = placed.layer
+        match layer:
+            case Convolution():
+                pair = {
+                    name: (value,) * 2 for name, value in (("stride", layer.stride), ("pad", layer.padding))
+                }
+                y = convolve(x, own["weight"], own.get("bias"), groups=layer.groups, **pair)
+            case Activation(function="relu"):
+                y = np.maximum(x, 0)
+            case Activation(function="relu6"):
+                y = np.clip(x, 0, 6)
+            case Activation(function="gelu"):
+                y = x * np.vectorize(lambda value: 0.5 * math.erfc(-value / math.sqrt(2)))(x)
+            case LocalResponseNormalization():
+                squares = np.pad(x * x, ((0, 0), (1, 1), (0, 0), (0, 0)))
+                total = squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]
+                y = x / (1 + 0.1 * total) ** 0.75
+            case BatchNormalization():
+                measured[f"{placed.name}.mean"] = x.mean(axis=(0, 2, 3))
+                measured[f"{placed.name}.variance"] = x.var(axis=(0, 2, 3))
+                mean, variance, scale, bias = (
+                    array.astype(np.float64).reshape(-1, 1, 1)
+                    for array in (
+                        weights[f"{placed.name}.mean"],
+                        weights[f"{placed.name}.variance"],
+                        own["scale"],
+                        own["bias"],
+                    )
+                )
+                y = (x - mean) / np.sqrt(variance + 1e-5) * scale + bias
+            case Residual():
+                y = x + values[placed.sources[1]]
+            case MaxPool():
+                padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+                windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+                y = windows[:, :, ::2, ::2].max(axis=(4, 5))
+            case ChannelsLast():
+                y = np.moveaxis(x, 1, 3)
+            case ChannelsFirst():
+                y = np.moveaxis(x, 3, 1)
+            case LayerNormalization():
+                centred = x - x.mean(axis=-1, keepdims=True)
+                y = centred / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-6) * own["scale"] + own["bias"]
+            case LayerScale():
+                y = x * own["scale"]
+            case GlobalAveragePool():
+                y = x.mean(axis=(2, 3), keepdims=True)
+            case Flatten():
+                y = x.reshape(len(x), -1)
+            case FullyConnected():
+                rows = dense(x.reshape(-1, x.shape[-1]), own["weight"], own["bias"])
+                y = rows.reshape(*x.shape[:-1], -1)
+        values[placed.name] = y
+    return y, measured
+
+
+def test_every_kind_of_layer_computes_its_definition(every_layer):
+    weights, model = every_layer
+    images = np.random.default_rng(6).standard_normal((3, 3, 19, 19)).astype(np.float32)
+    expected, _ = forward(weights, images)
+    # float32 sums of up to 27 products, through a dozen layers that keep values near 1.
+    np.testing.assert_allclose(run(model, images), expected, atol=2e-5)
+    np.testing.assert_allclose(evaluate(model, {"image": images}).outputs[0], expected, atol=1e-12)
+    assert evaluate(model, {"image": images}).in_float32 == ()
+
+
+def test_statistics_are_those_of_the_seeded_batch(every_layer):
+    weights, _ = every_layer
+    _, measured = forward(weights, seeded_images(EVERY_LAYER, calibration.IMAGES))
+    statistics = {name for placed in place(EVERY_LAYER) for name in placed.statistics}
+    assert set(measured) == statistics and len(statistics) == 6
+    for name, expected in measured.items():
+        np.testing.assert_allclose(weights[name], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (Residual((Convolution(4, 3),)),),
+        (Convolution(4, 3, groups=2),),
+        (FullyConnected(10),),
+        (Flatten(), BatchNormalization()),
+    ],
+)
+def test_a_layer_that_does_not_fit_is_refused(layers):
+    with pytest.raises(ValueError):
+        place(Network("wrong", "a test", 19, layers, {}, channels=3))
+
+
+@pytest.mark.parametrize(("device", "images"), [("cpu", 8), ("cuda", 256)])
+def test_random_images_are_as_many_as_the_device_is_for(device, images, every_layer):
+    model = every_layer[1]
+    chosen = Device(device, "asked for")
+    subject = Subject("every-layer", model, model, "random")
+    source = source_of(subject, None, None, chosen)
+    assert isinstance(source, RandomSource)
+    assert (source.images, source.batch, source.labels) == (images, images, None)
+    assert batch_of(model, None, chosen) == images
+    fewer = source_of(subject, 3, None, chosen)
+    assert (fewer.images, fewer.batch) == (3, 3)
+    in_batches = source_of(subject, 5, 2, chosen)
+    assert (in_batches.images, in_batches.batch) == (5, 2)
+
+
+def test_a_network_is_compared_by_name_without_labels(monkeypatch):
+    # How often each of the 52 layers is timed is not the matter here.
+    monkeypatch.setattr(measure, "RUNS", 1)
+    monkeypatch.setattr(measure, "WARM_UPS", 1)
+    found = compare("mobilenet-v2", images=2, device="cpu", precision="ieee")
+    assert (found.dataset, found.images, found.swapped, len(found.layers)) == ("random", 2, 52, 52)
+    assert found.default.accuracy is None and found.convswap.accuracy is None
+    assert found.top1_agreement == 1.0
+    assert found.truth_images == 2
+    assert found.within_tolerance and 0 < found.convswap.relative_l2_error < 1e-5
+    assert not [note for note in found.notes if "float32" in note]
+
+
+def test_data_with_labels_do_not_suit_a_large_network():
+    with pytest.raises(ConvswapError, match="data set synthetic needs a model with one floating-point input"):
+        subject = open_subject("mobilenet-v2", "synthetic")
+        source_of(subject, None, None, Device("cpu", "asked for"))
+    with pytest.raises(ConvswapError, match="mobilenet-v2 is not fitted to data, but 'synthetic' was given"):
+        export.export_network("mobilenet-v2", data="synthetic")
+
+
+def test_the_list_names_every_network(capsys):
+    assert cli.main(["export", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[len(NETWORKS) :]] == [
+        ["alexnet", "227x227"],
+        *([name, "224x224"] for name in list(PARAMETERS)[1:]),
+    ]
+
+
+def test_the_suite_of_a_network_has_each_of_its_convolutions_once():
+    suite = SUITES["resnet50"]
+    # The stem; in the first stage 1x1 in, 3x3, 1x1 out (also the shortcut) and 1x1 back; in each later one
+    # the first block's 1x1, strided 3x3 and shortcut, and 1x1 back, 3x3 and 1x1 out.
+    assert len(suite) == 1 + 4 + 3 * 6
+    assert (
+        len({(layer.channels, layer.filters, layer.kernel, layer.size, layer.stride) for layer in suite})
+        == 23
+    )
+    depthwise = [layer for layer in SUITES["mobilenet-v2"] if layer.group > 1]
+    assert depthwise and all(layer.group == layer.channels == layer.filters for layer in depthwise)
+    for name, layers in SUITES.items():
+        assert all(layer.name.startswith(f"{name}-conv") for layer in layers) or name == "course"
+
+
+def test_bench_times_a_layer_of_a_network_at_its_usual_batch():
+    (row,) = run_suite("convnext-tiny", layers="conv2$", device="cpu")
+    assert (row["layer"], row["batch"]) == ("convnext-tiny-conv2", 8)
+    # Depthwise 7x7: float32 sums of 49 products.
+    assert 0 < row["relative_l2_error"] < 1e-6
