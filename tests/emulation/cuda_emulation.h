@@ -29,7 +29,6 @@ constexpr size_t kStackBytes = 1 << 17;
 constexpr size_t kSharedBytes = 1 << 18;
 constexpr unsigned kNotANumber = 0x7fc12345u;  // as float32 and as two float16
 constexpr unsigned kBeyond = 0xdeadbeefu;      // what lies behind a block's shared memory
-constexpr int kMostIdleRounds = 100'000;
 
 struct Fiber {
   ucontext_t context;
@@ -56,6 +55,7 @@ inline ucontext_t scheduler;
 inline std::vector<Warp> warps;
 inline Barrier block_barrier;
 inline bool all_agree, all_agreed;
+inline bool has_moved;  // whether a thread left a barrier or ended in this round
 inline dim3 block_size, grid_size;
 inline uint3 block_index;
 inline std::function<void()> thread_body;
@@ -72,6 +72,7 @@ inline void meet(Barrier& barrier, int threads) {
     return;
   }
   while (barrier.generation == generation) yield();
+  has_moved = true;
 }
 
 inline void meet_warp() { meet(warp().barrier, 32); }
@@ -106,6 +107,7 @@ unsigned reduce_warp(unsigned value, Combine combine) {
 inline void enter_thread() {
   thread_body();
   fibers[current].done = true;
+  has_moved = true;
   yield();
 }
 
@@ -130,13 +132,14 @@ inline void run_block(int threads, unsigned char* shared, size_t shared_bytes) {
     makecontext(&fiber.context, enter_thread, 0);
   }
   int left = threads;
-  for (int idle = 0; left > 0; ++idle) {
-    if (idle > kMostIdleRounds) fail("threads wait for each other for ever");
+  while (left > 0) {
+    has_moved = false;
     for (current = 0; current < threads; ++current) {
       if (fibers[current].done) continue;
       swapcontext(&scheduler, &fibers[current].context);
       left -= fibers[current].done;
     }
+    if (!has_moved && left > 0) fail("threads wait for each other for ever");
   }
   for (size_t i = shared_bytes; i < kSharedBytes; i += 4) {
     if (std::memcmp(shared + i, &kBeyond, 4) != 0) fail("a write beyond shared memory");
