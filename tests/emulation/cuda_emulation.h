@@ -55,7 +55,7 @@ inline ucontext_t scheduler;
 inline std::vector<Warp> warps;
 inline Barrier block_barrier;
 inline bool all_agree, all_agreed;
-inline bool has_moved;  // whether a thread left a barrier or ended in this round
+inline bool has_moved;  // whether a thread passed a barrier or ended in this round
 inline dim3 block_size, grid_size;
 inline uint3 block_index;
 inline std::function<void()> thread_body;
@@ -69,9 +69,9 @@ inline void meet(Barrier& barrier, int threads) {
   if (++barrier.arrived == threads) {
     barrier.arrived = 0;
     ++barrier.generation;
-    return;
+  } else {
+    while (barrier.generation == generation) yield();
   }
-  while (barrier.generation == generation) yield();
   has_moved = true;
 }
 
