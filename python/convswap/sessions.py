@@ -168,8 +168,10 @@ class BoundRun:
 def on_device(feeds: Mapping[str, np.ndarray], device: Device) -> dict[str, onnxruntime.OrtValue]:
     """Return `feeds` as values to bind, in the memory of `device`.
 
+    For a card, ONNX Runtime loads its CUDA provider here where no session has yet, and needs its libraries.
     Those in bfloat16 are on the host, and get to the device when they are bound, once.
     """
+    load_cuda_libraries(device.name)
     return {name: _value(np.ascontiguousarray(values), device.name) for name, values in feeds.items()}
 
 
