@@ -12,6 +12,7 @@ import pytest
 from convswap import back_to_back, sessions
 from convswap.bench import run_suite
 from convswap.bench_tables import print_suite
+from convswap.cli import main
 from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.floor import floor_ms
@@ -62,6 +63,23 @@ def test_cuda_libraries_are_loaded_before_the_inputs_go_to_the_card(monkeypatch)
     monkeypatch.setattr(sessions, "_value", lambda array, device: happened.append(f"put on {device}"))
     sessions.on_device({"x": np.zeros(3, np.float32)}, Device("cuda", "asked for"))
     assert happened == ["load for cuda", "put on cuda"]
+
+
+def test_inputs_too_large_for_the_card_are_refused_in_one_line(monkeypatch):
+    def fail(array, device):
+        raise RuntimeError("Failed to allocate memory\nfor requested buffer")
+
+    monkeypatch.setattr(sessions, "load_cuda_libraries", lambda device: None)
+    monkeypatch.setattr(sessions, "_value", fail)
+    with pytest.raises(ConvswapError, match=r"memory of the device cuda: Failed to allocate memory for req"):
+        sessions.on_device({"x": np.zeros(3, np.float32)}, Device("cuda", "asked for"))
+
+
+def test_batch_that_the_memory_does_not_hold_is_refused_in_one_line(capsys):
+    # 2^40 images of 3 KB are more than a process can address.
+    assert main(["bench", "--layers", "2017", "--batch", str(2**40), "--device", "cpu"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("convswap: the memory does not suffice: ") and line.endswith("or fewer images")
 
 
 def test_course_suite_has_the_convolutions_of_the_course_networks():

@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.name != "onnxruntime":
             raise
         return _refuse(NO_ONNXRUNTIME)
+    except MemoryError as error:
+        reason = f": {error}" if str(error) else ""
+        return _refuse(f"the memory does not suffice{reason}; give a smaller batch or fewer images")
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
