@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 
 import numpy as np
@@ -72,10 +73,12 @@ def test_time_without_a_card_is_the_clock_s():
 
 
 class Driver:
-    """Stands for the CUDA driver: keeps what is called, in order, and runs host functions at once."""
+    """Stands for the CUDA driver: keeps what is called, in order, and how long the stream was held."""
 
     def __init__(self, failing: str = "") -> None:
         self.failing, self.called = failing, []
+        self.holds: list[int] = []
+        self.host_functions: list[threading.Thread] = []
 
     def __getattr__(self, name: str):
         def call(*arguments) -> int:
@@ -85,7 +88,11 @@ class Driver:
             if name == "cuEventElapsedTime":
                 arguments[0]._obj.value = 7.5
             if name == "cuLaunchHostFunc":
-                arguments[1](arguments[2])
+                self.holds.append(arguments[2].value)
+                self.host_functions.append(threading.Thread(target=arguments[1], args=[arguments[2]]))
+                self.host_functions[-1].start()
+            if name == "cuEventSynchronize":
+                self.host_functions[-1].join()
             return 999 if name == self.failing else 0
 
         return call
@@ -112,6 +119,25 @@ def test_stream_is_held_while_all_work_is_queued_between_two_events(monkeypatch)
         *("cuEventRecord", "work", "cuEventRecord"),
         *("cuEventSynchronize", "cuEventElapsedTime"),
     ]
+
+
+def test_work_is_started_again_after_a_longer_hold_where_the_host_took_longer_to_start_it(monkeypatch):
+    driver = Driver()
+    timer = timer_of(driver, monkeypatch)
+    hold = gpu_timer.HOLD_MICROSECONDS
+    # As a first run, which plans.
+    slow = [1.5 * hold * 1e-6]
+    timer.milliseconds(lambda: time.sleep(slow.pop() if slow else 0))
+    assert driver.holds == [hold, 4 * hold]
+
+
+def test_longer_holds_end_where_the_host_is_never_done_in_time(monkeypatch):
+    driver = Driver()
+    timer = timer_of(driver, monkeypatch)
+    monkeypatch.setattr(gpu_timer, "HOLD_MICROSECONDS", 1_000)
+    monkeypatch.setattr(gpu_timer, "LONGEST_HOLD_MICROSECONDS", 16_000)
+    assert timer.milliseconds(lambda: time.sleep(20e-3)) == 7.5
+    assert driver.holds == [1_000, 4_000, 16_000]
 
 
 def test_time_of_a_card_is_shared_by_its_runs(monkeypatch):

@@ -6,11 +6,14 @@ import io
 import json
 from itertools import pairwise
 
+import numpy as np
 import onnxruntime
 import pytest
-from convswap import back_to_back
+from convswap import back_to_back, sessions
 from convswap.bench import run_suite
 from convswap.bench_tables import print_suite
+from convswap.cli import main
+from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.floor import floor_ms
 from convswap.lone_conv import lone_conv
@@ -51,6 +54,32 @@ def test_rows_of_the_cpu_have_no_floor_and_no_other_side(rows):
         assert row["default_ms"] > 0 and row["convswap_ms"] > 0
         # Float32 sums of at most 588 products.
         assert 0 < row["relative_l2_error"] < 2e-6
+
+
+def test_cuda_libraries_are_loaded_before_the_inputs_go_to_the_card(monkeypatch):
+    """To put them there loads ONNX Runtime's CUDA provider, before there is a session."""
+    happened = []
+    monkeypatch.setattr(sessions, "load_cuda_libraries", lambda device: happened.append(f"load for {device}"))
+    monkeypatch.setattr(sessions, "_value", lambda array, device: happened.append(f"put on {device}"))
+    sessions.on_device({"x": np.zeros(3, np.float32)}, Device("cuda", "asked for"))
+    assert happened == ["load for cuda", "put on cuda"]
+
+
+def test_inputs_too_large_for_the_card_are_refused_in_one_line(monkeypatch):
+    def fail(array, device):
+        raise RuntimeError("Failed to allocate memory\nfor requested buffer")
+
+    monkeypatch.setattr(sessions, "load_cuda_libraries", lambda device: None)
+    monkeypatch.setattr(sessions, "_value", fail)
+    with pytest.raises(ConvswapError, match=r"memory of the device cuda: Failed to allocate memory for req"):
+        sessions.on_device({"x": np.zeros(3, np.float32)}, Device("cuda", "asked for"))
+
+
+def test_batch_that_the_memory_does_not_hold_is_refused_in_one_line(capsys):
+    # 2^40 images of 3 KB are more than a process can address.
+    assert main(["bench", "--layers", "2017", "--batch", str(2**40), "--device", "cpu"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("convswap: the memory does not suffice: ") and line.endswith("or fewer images")
 
 
 def test_course_suite_has_the_convolutions_of_the_course_networks():
@@ -206,6 +235,21 @@ def test_speedups_of_all_layers_are_against_each_side_and_the_fastest_of_each_ro
     assert [line for line in lines if line[:2] == ["b", "64"]] == [
         ["b", "64", "4.00", "16.0", "heuristic", "1.00", "4.00x", "0.800", "80", "%", "0.00e+00", "direct"]
     ]
+
+
+def test_layer_that_no_other_side_takes_is_left_out_of_the_speedups():
+    def row(layer, heuristic):
+        return {
+            "layer": layer, "precision": "bfloat16", "batch": 64, "convswap_ms": 1.0, "algorithm": "direct",
+            "floor_ms": 0.8, "default_ms": None, "best_other_ms": heuristic, "best_other": None,
+            "relative_l2_error": 0.0, "method": "so",
+            "others_ms": {} if heuristic is None else {"heuristic": heuristic},
+        }  # fmt: skip
+
+    stream = io.StringIO()
+    print_suite([row("a", None), row("b", 4.0)], Console(file=stream, width=120), device="cpu")
+    lines = [line.split() for line in stream.getvalue().splitlines()]
+    assert ["64", "the", "fastest", "of", "these", "4.00x", "4.00x", "b"] in lines
 
 
 def test_floor_is_the_larger_of_memory_and_arithmetic():

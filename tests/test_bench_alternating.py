@@ -92,6 +92,17 @@ def test_command_prints_the_worst_ratio_last_and_writes_the_rows(tmp_path, capsy
     assert row["default_ms"] == 20.0
 
 
+def test_why_the_cpu_was_taken_is_said_where_nobody_asked_for_it(capsys, monkeypatch):
+    monkeypatch.setattr("convswap.device._missing_for_cuda", lambda: "no NVIDIA card or driver was found")
+    monkeypatch.setattr("convswap.bench_alternating.back_to_back", lambda samples: [1.0] * len(samples))
+    arguments = ["bench", "--alternate", "--layers", "2017", "--batch", "1,2"]
+    said = "on the CPU, against the default CPU provider: no NVIDIA card or driver was found"
+    assert main(arguments) == 0
+    assert said in capsys.readouterr().out
+    assert main([*arguments, "--device", "cpu"]) == 0
+    assert said not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("batches", [None, [64], [64, 64, 63]], ids=str)
 def test_fewer_than_two_different_batches_are_refused(batches):
     with pytest.raises(ConvswapError, match="two different batch sizes or more, such as --batch 62"):

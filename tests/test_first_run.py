@@ -72,6 +72,12 @@ def test_command_prints_the_ratio_last_and_writes_the_figures(tmp_path, capsys, 
     assert (found["batch"], found["processes"]) == (3, 5)
 
 
+def test_why_the_cpu_was_taken_is_said_where_nobody_asked_for_it(capsys, monkeypatch, processes):
+    monkeypatch.setattr("convswap.device._missing_for_cuda", lambda: "no NVIDIA card or driver was found")
+    assert main(["bench", "--first-run", "ece408-2017-low"]) == 0
+    assert "default CPU provider: no NVIDIA card or driver was found" in capsys.readouterr().out
+
+
 def test_fewer_processes_than_one_are_refused():
     with pytest.raises(ConvswapError, match="processes must be at least 1, but 0 was given"):
         first_run(small_model(), device="cpu", processes=0)
@@ -97,6 +103,7 @@ def test_process_says_what_ails_a_model_that_does_not_run(capfd):
     [
         (["--against", "all"], "--against has no meaning beside --first-run"),
         (["--layers", "conv1"], "--layers has no meaning beside --first-run"),
+        (["alexnet"], "SUITE has no meaning beside --first-run"),
         (["--alternate"], "--alternate has no meaning beside --first-run"),
         (["--batch", "1,2"], "--first-run takes one batch size, but --batch 1,2 was given"),
         (["--precision", "float16"], "float16"),

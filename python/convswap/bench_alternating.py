@@ -14,10 +14,10 @@ from rich.text import Text
 from convswap import _native
 from convswap.back_to_back import ROUNDS, back_to_back, session_sample
 from convswap.bench_request import BenchRequest, bench_request
-from convswap.device import choose_device, environment
+from convswap.device import choose_device
 from convswap.errors import ConvswapError
 from convswap.lone_conv import lone_conv, lone_data, lone_sessions
-from convswap.report import milliseconds, plain_table, versions_line
+from convswap.report import device_lines, milliseconds, plain_table
 from convswap.sessions import DEFAULT, BoundRun, on_device, our_side
 from convswap.suites import SuiteLayer
 from convswap.swap import DEFAULT_PRECISION
@@ -110,7 +110,7 @@ def _row(layer: SuiteLayer, request: BenchRequest) -> dict[str, Any]:
 def print_alternating(rows: Sequence[Mapping[str, Any]], console: Console, device: str | None = None) -> None:
     """Print the rows of `run_alternating` as a table, and the worst of our side below it."""
     chosen = choose_device(device)
-    console.print(Text(versions_line(environment(chosen), chosen.title)))
+    console.print(Text(device_lines(chosen)))
     batches = ", ".join(f"{batch:,}" for batch in rows[0]["batches"])
     table = plain_table(f"Batches {batches} in turn, and fixed (mean ms of a run)")
     for heading in ("layer", "precision"):

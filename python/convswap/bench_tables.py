@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap.bench_algorithms import print_algorithms
-from convswap.device import choose_device, environment
-from convswap.report import error, milliseconds, plain_table, times_faster, versions_line
+from convswap.device import choose_device
+from convswap.report import device_lines, error, milliseconds, plain_table, times_faster
 
 Row = Mapping[str, Any]
 
@@ -20,9 +20,7 @@ Row = Mapping[str, Any]
 def print_suite(rows: Sequence[Row], console: Console, device: str | None = None) -> None:
     """Print the rows of `run_suite` as a table, with the device and versions they were measured on."""
     chosen = choose_device(device)
-    console.print(Text(versions_line(environment(chosen), chosen.title)))
-    if chosen.name == "cpu" and chosen.reason != "asked for":
-        console.print(Text(f"on the CPU, against the default CPU provider: {chosen.reason}"))
+    console.print(Text(device_lines(chosen)))
     if any("algorithms" in row for row in rows):
         print_algorithms(rows, console)
         return
@@ -77,7 +75,7 @@ def _speedups_table(rows: Sequence[Row]) -> Table:
             speedups = {
                 row["layer"]: _time(row, side) / row["convswap_ms"]
                 for row in of_batch
-                if side in (*_times(row), _FASTEST)
+                if side in _times(row) or (side == _FASTEST and _times(row))
             }
             worst = min(speedups, key=lambda name: speedups[name])
             mean = float(np.exp(np.mean(np.log(list(speedups.values())))))

@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.name != "onnxruntime":
             raise
         return _refuse(NO_ONNXRUNTIME)
+    except MemoryError as error:
+        reason = f": {error}" if str(error) else ""
+        return _refuse(f"the memory does not suffice{reason}; give a smaller batch or fewer images")
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
@@ -137,9 +140,7 @@ def _add_compare(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     parser = commands.add_parser("bench", help="time the layers of a suite, alone")
-    parser.add_argument(
-        "suite", nargs="?", default="course", metavar="SUITE", help="course (default) or a large network"
-    )
+    parser.add_argument("suite", nargs="?", metavar="SUITE", help="course (default) or a large network")
     parser.add_argument("--layers", metavar="REGEX", help="the layers whose name matches")
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
@@ -360,7 +361,7 @@ def _bench(options: argparse.Namespace) -> int:
     check_writable(options.json)
     with _progress() as progress:
         rows = run_suite(
-            options.suite,
+            options.suite or "course",
             layers=options.layers,
             precision=options.precision,
             algorithm=options.algorithm,
@@ -383,7 +384,7 @@ def _bench_alternating(options: argparse.Namespace) -> int:
     check_writable(options.json)
     with _progress() as progress:
         rows = run_alternating(
-            options.suite,
+            options.suite or "course",
             layers=options.layers,
             precision=options.precision,
             algorithm=options.algorithm,
@@ -402,7 +403,8 @@ def _bench_first_run(options: argparse.Namespace) -> int:
     from convswap.first_run import first_run, print_first_run
 
     given = {"--against": options.against, "--layers": options.layers, "--alternate": options.alternate}
-    _refuse_beside("--first-run", given, {"--against": "default", "--layers": None, "--alternate": False})
+    usual = {"--against": "default", "--layers": None, "--alternate": False, "SUITE": None}
+    _refuse_beside("--first-run", {**given, "SUITE": options.suite}, usual)
     batches = _whole_numbers("--batch", options.batch, "1,64,512")
     if batches is not None and len(batches) != 1:
         raise ConvswapError(f"--first-run takes one batch size, but --batch {options.batch} was given")
@@ -418,7 +420,7 @@ def _bench_first_run(options: argparse.Namespace) -> int:
         )
     if options.json:
         write_json(options.json, found)
-    print_first_run(found, _console())
+    print_first_run(found, _console(), options.device)
     return 0
 
 

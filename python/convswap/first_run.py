@@ -25,7 +25,7 @@ from rich.text import Text
 from convswap.device import choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.layers import plain_model
-from convswap.report import milliseconds, plain_table, versions_line
+from convswap.report import device_lines, milliseconds, plain_table
 from convswap.subject import batch_of, open_model
 from convswap.swap import DEFAULT_PRECISION, swap
 
@@ -90,13 +90,12 @@ def first_run(
     }
 
 
-def print_first_run(found: Mapping[str, Any], console: Console) -> None:
-    """Print what `first_run` returned, with the ratio of the sides below it."""
-    title = choose_device(found["device"]).title
+def print_first_run(found: Mapping[str, Any], console: Console, device: str | None = None) -> None:
+    """Print what `first_run` returned on `device`, with the ratio of the sides below it."""
     console.print(
         Text(
             f"{found['model']}, batch {found['batch']:,}, precision {found['precision']}\n"
-            f"{versions_line(found['environment'], title)}\n"
+            f"{device_lines(choose_device(device))}\n"
             f"medians of {found['processes']} fresh processes of each side, in turn\n"
         )
     )

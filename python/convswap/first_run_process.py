@@ -14,7 +14,7 @@ import onnx
 from convswap.device import choose_device
 from convswap.errors import ConvswapError
 from convswap.feeds import declared_inputs, random_feeds
-from convswap.sessions import DEFAULT, BoundRun, load_cuda_libraries, make_session, on_device, our_side
+from convswap.sessions import DEFAULT, BoundRun, make_session, on_device, our_side
 
 
 def main(job: str) -> int:
@@ -24,8 +24,7 @@ def main(job: str) -> int:
         device = choose_device(asked["device"])
         side = our_side(device, asked["precision"]) if asked["ours"] else DEFAULT
         model = onnx.load(asked["model"])
-        load_cuda_libraries(device.name)
-        # Puts the inputs there, and starts the driver and ONNX Runtime's part for the card.
+        # Puts the inputs there: loads the libraries, starts the driver and ONNX Runtime's part for the card.
         feeds = on_device(random_feeds(declared_inputs(model), asked["batch"], seed=0), device)
         begin = time.perf_counter()
         run = BoundRun(make_session(model, side, device), feeds, device)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap.comparison import Comparison, LayerResult, SideResult
+from convswap.device import Device, environment
 from convswap.trials import Trial
 
 
@@ -111,6 +112,14 @@ def versions_line(environment: dict[str, str | None], device_title: str) -> str:
         if environment.get(key):
             parts.append(f"{name} {environment[key]}")
     return ", ".join(parts)
+
+
+def device_lines(device: Device) -> str:
+    """Return the line of versions, and below it why it is the CPU where nobody asked for that."""
+    lines = versions_line(environment(device), device.title)
+    if device.name == "cpu" and device.reason != "asked for":
+        lines += f"\non the CPU, against the default CPU provider: {device.reason}"
+    return lines
 
 
 def _heading(comparison: Comparison) -> Text:

@@ -168,9 +168,15 @@ class BoundRun:
 def on_device(feeds: Mapping[str, np.ndarray], device: Device) -> dict[str, onnxruntime.OrtValue]:
     """Return `feeds` as values to bind, in the memory of `device`.
 
+    For a card, ONNX Runtime loads its CUDA provider here where no session has yet, and needs its libraries.
     Those in bfloat16 are on the host, and get to the device when they are bound, once.
+
+    Raises:
+        ConvswapError: the memory does not suffice, or ONNX Runtime cannot use the card.
     """
-    return {name: _value(np.ascontiguousarray(values), device.name) for name, values in feeds.items()}
+    load_cuda_libraries(device.name)
+    with plain_errors(f"the inputs cannot be put into the memory of the device {device.name}"):
+        return {name: _value(np.ascontiguousarray(values), device.name) for name, values in feeds.items()}
 
 
 def value_on(array: np.ndarray) -> onnxruntime.OrtValue:

@@ -27,7 +27,7 @@ namespace emulation {
 
 constexpr size_t kStackBytes = 1 << 17;
 constexpr size_t kSharedBytes = 1 << 18;
-constexpr unsigned kNotANumber = 0x7fc12345u;  // as float32 and as two float16
+constexpr unsigned kNotANumber = 0x7fc17fc1u;  // as float32, as two float16 and two bfloat16
 constexpr unsigned kBeyond = 0xdeadbeefu;      // what lies behind a block's shared memory
 
 struct Fiber {
