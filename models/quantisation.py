@@ -45,7 +45,7 @@ def quantise(array: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.
     divisors = np.where(scales == 0, np.float32(np.inf), scales.astype(np.float32))
     codes = np.clip(np.rint(groups / divisors), LOWEST, HIGHEST).astype(np.int8)
     pairs = (codes - LOWEST).astype(np.uint8).reshape(-1, 2)
-    return pairs[:, 0] | pairs[:, 1] << 4, scales[:, 0]
+    return pairs[:, 0] | pairs[:, 1] << np.uint8(4), scales[:, 0]
 
 
 def dequantise(
