@@ -164,7 +164,7 @@ def test_the_weak_network_learns_from_few_images():
 
 def test_every_tensor_of_a_training_is_on_the_device(torch):
     """Run a whole training on PyTorch's device without memory, which mixes with no other."""
-    from convswap.export.training import train
+    from convswap.export.training import accuracy, train
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -196,6 +196,7 @@ def test_every_tensor_of_a_training_is_on_the_device(torch):
     data = datasets.load("synthetic", split="train", images=20, image_size=200)
     with OneDevice():
         train(network, data, Recipe(epochs=2, batch=8), seed=0, device="meta", progress=lambda text: None)
+        accuracy(network, seeded_weights(network), data, "meta")
     assert (aten.convolution_backward.default, "meta") in seen
 
 
