@@ -62,7 +62,7 @@ def train_network(
     `images` takes the first so many images (all if None), of which the last tenth chooses among the epochs;
     the test images choose nothing. `epochs` is by default what suits the network. `seed` decides the initial
     weights and the order of the images; the same on the same machine gives the same bytes. `device` is "cuda"
-    or "cpu", by default the card where PyTorch sees one. `progress` gets a line for each step and epoch.
+    or "cpu", by default the card where PyTorch sees one. `progress` gets a line for each epoch.
 
     Raises ConvswapError where PyTorch is missing, a name is unknown, a number is out of range, the device is
     not there or its memory is too small, or the training diverges.
@@ -78,7 +78,9 @@ def train_network(
     recipe = dataclasses.replace(recipe, epochs=epochs or recipe.epochs)
     tell = progress or (lambda text: None)
     tell(f"reading {data} at {network.image_size}x{network.image_size}")
+    # Both now: what is missing must not be found out after the training.
     labelled = datasets.load(data, split="train", images=images, image_size=network.image_size)
+    test = datasets.load(data, image_size=network.image_size)
     weights, held_out = train(network, labelled, recipe, seed=seed, device=chosen, progress=tell)
 
     tell("testing what is stored")
@@ -90,7 +92,6 @@ def train_network(
         "held_out_accuracy": round(held_out, 4),
     }
     stored = unpack_weights(network, pack_weights(network, weights, made), name).arrays
-    test = datasets.load(data, image_size=network.image_size)
     made["test_accuracy"] = round(accuracy(network, stored, test, chosen), 4)
     return TrainedNetwork(pack_weights(network, weights, made), held_out, made["test_accuracy"])
 

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from convswap import datasets
 from convswap.cli import main
+from convswap.errors import ConvswapError
 from convswap.export import export_network, train_network
 from convswap.export.builder import build
 from convswap.export.recipes import Recipe, recipe_for
@@ -292,6 +293,22 @@ def test_what_cannot_be_done_is_refused_in_one_line(torch, tmp_path, monkeypatch
 def test_a_card_that_is_not_there_is_refused(torch, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "--device cuda cannot be used: this PyTorch" in refusal(capsys, NETWORK, "--device", "cuda")
+
+
+def test_missing_test_images_are_found_out_before_the_training(torch, monkeypatch):
+    from convswap.export import training
+
+    load = datasets.load
+
+    def only_training_images(name, split="test", **rest):
+        if split == "test":
+            raise ConvswapError("no test images")
+        return load(name, split=split, **rest)
+
+    monkeypatch.setattr(datasets, "load", only_training_images)
+    monkeypatch.setattr(training, "train", lambda *_, **__: pytest.fail("trained"))
+    with pytest.raises(ConvswapError, match="no test images"):
+        train_network(NETWORK, data="synthetic", images=20, device="cpu")
 
 
 def test_a_full_device_is_told_in_one_line(torch, monkeypatch, capsys):
