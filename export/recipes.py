@@ -26,8 +26,8 @@ class Recipe:
 
 
 _RECIPES = {
-    # So few images that it stays about as weak as the course's.
-    "ece408-2017-low": Recipe(epochs=10, batch=4, training_images=40),
+    # So few images that it stays about as weak as the course's: 0.63 of the images held out.
+    "ece408-2017-low": Recipe(epochs=30, batch=8, training_images=35),
 }
 
 
