@@ -10,23 +10,29 @@ from convswap.errors import ConvswapError
 from convswap.export.alexnet import read_alexnet
 from convswap.export.builder import build
 from convswap.export.calibration import batch_statistics
+from convswap.export.checkpoint_file import read_checkpoint_file
 from convswap.export.fitting import Progress, fit_to
 from convswap.export.mini_dnn import read_mini_dnn
 from convswap.export.mxnet import read_mxnet
 from convswap.export.torch_module import export_torch
+from convswap.export.training import TrainedNetwork, train_network
 from convswap.model_file import model_from_proto, save_model
 from convswap.models import (
     ALL_NETWORKS,
     RANDOM,
     Network,
+    StoredWeights,
     find,
     last_fully_connected,
+    packaged_weights,
     read_head,
     seeded_weights,
+    unpack_weights,
 )
 
 __all__ = [
     "Progress",
+    "TrainedNetwork",
     "export_network",
     "export_torch",
     "networks",
@@ -34,11 +40,14 @@ __all__ = [
     "read_mini_dnn",
     "read_mxnet",
     "save",
+    "train_network",
 ]
 
 # What a last layer is fitted to when no fitted one comes with the package: enough for an accuracy to mean
 # something, few enough to wait for.
 FITTING_IMAGES = 2_000
+# The largest that `convswap train` writes takes 2 MB.
+LARGEST_WEIGHTS_FILE = 64 << 20
 
 
 def networks() -> tuple[Network, ...]:
@@ -47,46 +56,74 @@ def networks() -> tuple[Network, ...]:
 
 
 def export_network(
-    name: str, *, data: str | None = None, progress: Progress | None = None
+    name: str,
+    *,
+    data: str | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> onnx.ModelProto:
     """Return the network called `name` as an ONNX model: opset 20, IR 9, a symbolic batch.
 
-    The input `image` is float32 [batch, channels, size, size], the weights come from a fixed seed. The
-    course's networks take pixel values 0..255 and give `probabilities`, float32 [batch, classes]. Their last
-    fully connected layer is fitted to the training images of `data`: for Fashion-MNIST, the default, it comes
-    with the package; for any other data set that `convswap.datasets.load` knows it is fitted here, in
-    seconds, and `progress(done, total)` counts the images. The large networks take values of mean 0 and
-    variance 1, for which `data` is "random", and give `logits`; the statistics of their batch normalisation
-    are measured here. The model's properties name the network and the data.
+    The input `image` is float32 [batch, channels, size, size]. The course's networks take pixel values 0..255
+    and give `probabilities`, float32 [batch, classes]. Their weights are those in the file `weights`, which
+    `convswap train` wrote. Without one, they are for Fashion-MNIST, the default `data`, the trained ones of
+    the package, or, where it has none, weights from a fixed seed with a last layer that was fitted to the
+    training images. For any other data set that `convswap.datasets.load` knows the last layer is fitted here,
+    in seconds, and `progress(done, total)` counts the images. The large networks take values of mean 0 and
+    variance 1, for which `data` is "random", and give `logits`; their weights come from a fixed seed, and the
+    statistics of their batch normalisation are measured here. The model's properties name the network, the
+    data and the origin of the weights.
 
-    Raises ConvswapError for an unknown network or data set, data that do not suit the network, and where
-    ONNX Runtime is needed and not installed.
+    Raises ConvswapError for an unknown network or data set, data that do not suit the network, a file that
+    cannot be read, is damaged or belongs to another network, and where ONNX Runtime is needed and not
+    installed.
     """
     network = find(name)
     if data is None:
         data = network.data
     if network.data == RANDOM:
+        if weights is not None:
+            raise ConvswapError(
+                f"{name} has no trained weights, but {os.fspath(weights)!r} was given; leave it out"
+            )
         if data != RANDOM:
             raise ConvswapError(
                 f"{name} is not fitted to data, but {data!r} was given; leave it out, or use {RANDOM}"
             )
         return _export_unfitted(network)
-    weights = seeded_weights(network)
+    stored = None
+    if weights is not None:
+        content = read_checkpoint_file(weights, "a file of `convswap train`", LARGEST_WEIGHTS_FILE)
+        stored = unpack_weights(network, content, str(weights))
+    elif data == "fashion-mnist":
+        stored = packaged_weights(network)
+    if stored is not None:
+        return _trained(network, stored)
+    arrays = seeded_weights(network)
     if data == "fashion-mnist":
         head = read_head(network)
         weight, bias = head.weight, head.bias
     else:
         labelled = datasets.load(data, split="train", images=FITTING_IMAGES, image_size=network.image_size)
-        fit = fit_to(network, weights, labelled, progress)
+        fit = fit_to(network, arrays, labelled, progress)
         weight, bias = fit.weight, fit.bias
     layer = last_fully_connected(network).name
-    weights |= {f"{layer}.weight": weight, f"{layer}.bias": bias}
+    arrays |= {f"{layer}.weight": weight, f"{layer}.bias": bias}
     metadata = {
         "network": network.name,
         "dataset": data,
         "weights": f"He-initialised from a seed; {layer} fitted to {data} by ridge regression",
     }
-    return build(network, weights, metadata)
+    return build(network, arrays, metadata)
+
+
+def _trained(network: Network, stored: StoredWeights) -> onnx.ModelProto:
+    metadata = {
+        "network": network.name,
+        "dataset": stored.made["data"],
+        "weights": f"trained on {stored.made['data']} by `{stored.made['command']}`",
+    }
+    return build(network, stored.arrays, metadata)
 
 
 def _export_unfitted(network: Network) -> onnx.ModelProto:

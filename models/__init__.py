@@ -21,6 +21,7 @@ from convswap.models.layers import (
 )
 from convswap.models.networks import ALL_NETWORKS, LARGE_NETWORKS, NETWORKS, RANDOM, Network, find
 from convswap.models.shapes import IMAGE, PlacedLayer, last_fully_connected, place
+from convswap.models.stored_weights import StoredWeights, pack_weights, packaged_weights, unpack_weights
 
 __all__ = [
     "ALL_NETWORKS",
@@ -46,10 +47,14 @@ __all__ = [
     "PlacedLayer",
     "Residual",
     "Softmax",
+    "StoredWeights",
     "find",
     "last_fully_connected",
+    "pack_weights",
+    "packaged_weights",
     "place",
     "read_head",
     "seeded_images",
     "seeded_weights",
+    "unpack_weights",
 ]

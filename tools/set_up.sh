@@ -5,7 +5,7 @@
 #   set_up.sh lint       installs the checkers into .venv
 #   set_up.sh build      compiles what changed and installs convswap
 #   set_up.sh oldest     makes .venv-oldest, for the test with the oldest ONNX Runtime
-#   set_up.sh torch      installs PyTorch into .venv, for the tests that export its modules
+#   set_up.sh torch      installs PyTorch into .venv, for the tests that export its modules and train with it
 #
 # The Makefile passes PYTHON, PYTHON_ENV and NVCC, and says what they mean.
 set -u

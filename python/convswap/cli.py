@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_explain(commands)
     _add_tune(commands)
+    _add_train(commands)
     _add_data(commands)
     doctor = commands.add_parser("doctor", help="what is installed, what is missing, what to type")
     doctor.set_defaults(command=_doctor)
@@ -108,6 +109,7 @@ def _add_export(commands: Any) -> None:
     )
     parser.add_argument("--alexnet", metavar="FILE.npy", help="AlexNet's weights, bvlc_alexnet.npy")
     parser.add_argument("--data", metavar="NAME", help="what the network's last layer is fitted to")
+    parser.add_argument("--weights", metavar="FILE.npz", help="the network's weights, as `train` wrote them")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: named after what was given")
     parser.set_defaults(command=_export)
 
@@ -184,6 +186,20 @@ def _add_tune(commands: Any) -> None:
     parser.set_defaults(command=_tune)
 
 
+def _add_train(commands: Any) -> None:
+    parser = commands.add_parser("train", help="train a course network with PyTorch and store its weights")
+    parser.add_argument("network", metavar="NETWORK", help="one of `convswap export --list`")
+    parser.add_argument("-o", "--output", metavar="FILE.npz", help="default: NETWORK.trained.npz")
+    parser.add_argument(
+        "--data", default="fashion-mnist", metavar="NAME", help="fashion-mnist (default) or synthetic"
+    )
+    parser.add_argument("--images", type=int, metavar="N", help="the first N training images; default: all")
+    parser.add_argument("--epochs", type=int, metavar="N", help="default: what suits the network")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu; default: cuda where PyTorch sees a card")
+    parser.set_defaults(command=_train)
+
+
 def _add_data(commands: Any) -> None:
     parser = commands.add_parser("data", help="look at the data sets")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
@@ -235,7 +251,12 @@ def _export(options: argparse.Namespace) -> int:
             f"export needs one of {', '.join(sources)}; given: {' and '.join(given) or 'none of them'}"
         )
     check_writable(
-        options.output, options.mxnet_symbol, options.mxnet_params, options.mini_dnn, options.alexnet
+        options.output,
+        options.mxnet_symbol,
+        options.mxnet_params,
+        options.mini_dnn,
+        options.alexnet,
+        options.weights,
     )
     with _progress() as progress:
         if options.network:
@@ -254,10 +275,13 @@ def _export_network(options: argparse.Namespace, progress: Callable[[str], None]
     from convswap import export
 
     _refuse_options(options, "a network's name", "image_size", "input_shape")
+    if options.weights is not None:
+        _refuse_options(options, "--weights, which have been trained", "data")
     progress(f"making {options.network}")
     return export.export_network(
         options.network,
         data=options.data,
+        weights=options.weights,
         progress=lambda done, total: progress(f"fitting the last layer: {done} of {total} images"),
     )
 
@@ -265,7 +289,7 @@ def _export_network(options: argparse.Namespace, progress: Callable[[str], None]
 def _export_torch(options: argparse.Namespace, progress: Callable[[str], None]) -> Any:
     from convswap import export
 
-    _refuse_options(options, "--torch", "data", "image_size")
+    _refuse_options(options, "--torch", "data", "weights", "image_size")
     shape = _whole_numbers("--input-shape", options.input_shape, "3,224,224")
     if shape is not None and min(shape) < 1:
         raise ConvswapError(f"--input-shape {options.input_shape!r}: expected numbers from 1 on")
@@ -278,12 +302,12 @@ def _read_checkpoint(options: argparse.Namespace, progress: Callable[[str], None
     from convswap import export
 
     if options.alexnet:
-        _refuse_options(options, "--alexnet", "data", "image_size", "input_shape")
+        _refuse_options(options, "--alexnet", "data", "weights", "image_size", "input_shape")
         progress(f"reading {options.alexnet}")
         return export.read_alexnet(options.alexnet), Path(options.alexnet).stem
     if options.mini_dnn:
         source = "--mini-dnn, whose network and weights are fixed"
-        _refuse_options(options, source, "data", "image_size", "input_shape")
+        _refuse_options(options, source, "data", "weights", "image_size", "input_shape")
         return export.read_mini_dnn(options.mini_dnn), Path(options.mini_dnn).name.removesuffix(".bin")
     wanted = {
         "--mxnet-symbol": options.mxnet_symbol,
@@ -295,7 +319,8 @@ def _read_checkpoint(options: argparse.Namespace, progress: Callable[[str], None
         raise ConvswapError(
             f"{' and '.join(missing)} missing: an MXNet checkpoint needs all of {', '.join(wanted)}"
         )
-    _refuse_options(options, "an MXNet checkpoint, whose weights are already fitted", "data", "input_shape")
+    source = "an MXNet checkpoint, whose weights are already fitted"
+    _refuse_options(options, source, "data", "weights", "input_shape")
     model = export.read_mxnet(options.mxnet_symbol, options.mxnet_params, options.image_size)
     return model, Path(options.mxnet_symbol).name.removesuffix(".json").removesuffix("-symbol")
 
@@ -480,6 +505,29 @@ def _tune(options: argparse.Namespace) -> int:
     if options.json:
         write_json(options.json, tuning.to_json())
     print_tuning(tuning, _console())
+    return 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    from convswap.export import train_network
+
+    output = options.output or f"{options.network}.trained.npz"
+    check_writable(output)
+    with _progress() as progress:
+        trained = train_network(
+            options.network,
+            data=options.data,
+            images=options.images,
+            epochs=options.epochs,
+            seed=options.seed,
+            device=options.device,
+            progress=progress,
+        )
+    write_bytes(output, trained.content)
+    print(
+        f"{output}: {len(trained.content)} bytes, accuracy {trained.test_accuracy:.4f} of the test images "
+        f"after loading, {trained.held_out_accuracy:.4f} of the training images held out"
+    )
     return 0
 
 

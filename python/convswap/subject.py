@@ -69,7 +69,7 @@ def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | No
 def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, onnx.ModelProto]:
     """Return a title for the model called or stored as `model`, and the model with its weights in memory.
 
-    For commands that need none of its data: a network comes with the last layer that the package has.
+    For commands that need none of its data: a network comes with the weights that the package has.
 
     Raises:
         ConvswapError: there is no such network or file.

@@ -1,0 +1,197 @@
+"""The file of a network's trained weights: an uncompressed .npz archive without pickled objects.
+
+Weights of a large fully connected layer take two entries, `fc1.weight.codes` and `fc1.weight.scales`, in the
+4 bits of `quantisation.py`; every other parameter is one entry of its name, in float16. The entry `made` is
+JSON: the network, the data, the command and the accuracy of what is stored. The archive's own checksums
+reveal damage.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from convswap.errors import ConvswapError
+from convswap.models.layers import FullyConnected
+from convswap.models.networks import Network
+from convswap.models.quantisation import GROUP, dequantise, groups_of, quantise
+from convswap.models.shapes import Shape, place
+from numpy.typing import NDArray
+
+# Below this many weights, float16 costs little and loses nothing.
+LARGE = 100_000
+FORMAT = 1
+LARGEST_MADE = 1 << 16
+# NumPy's own limit for what precedes the elements.
+LARGEST_HEADER = 10_000
+# What reading a damaged archive raises: by what it lacks, by its checksums, or for encryption it claims.
+_UNSOUND = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """Trained weights: an array for every parameter of a network by name, float32, and how they were made."""
+
+    arrays: dict[str, NDArray[np.float32]]
+    made: dict[str, Any]
+
+
+def in_four_bits(network: Network) -> list[str]:
+    """Return the names of the parameters of `network` that are stored in 4 bits."""
+    return [
+        name
+        for placed in place(network)
+        for name, shape in placed.parameters.items()
+        if isinstance(placed.layer, FullyConnected) and len(shape) == 2 and math.prod(shape) >= LARGE
+    ]
+
+
+def pack_weights(
+    network: Network, arrays: Mapping[str, NDArray[np.float32]], made: Mapping[str, Any]
+) -> bytes:
+    """Return the content of the file with `arrays`, one for every parameter of `network`.
+
+    `made` is what else to tell, `data` and `command` at least; the network's name is added to it.
+    Raises ValueError where a number is not finite or too large for its type.
+    """
+    entries: dict[str, NDArray[Any]] = {}
+    coarse = in_four_bits(network)
+    for name in _parameters(network):
+        if name in coarse:
+            entries[f"{name}.codes"], entries[f"{name}.scales"] = quantise(arrays[name])
+            continue
+        with np.errstate(over="ignore"):
+            entries[name] = arrays[name].astype(np.float16)
+        if not np.isfinite(entries[name]).all():
+            raise ValueError(f"{name} holds numbers that float16 cannot: beyond 65504, or none at all")
+    entries["made"] = np.array(json.dumps({"format": FORMAT, "network": network.name, **made}))
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **entries)
+    return content.getvalue()
+
+
+def unpack_weights(network: Network, content: bytes, title: str) -> StoredWeights:
+    """Return the weights in `content`, which `pack_weights` made for `network`; `title` names the file.
+
+    Raises ConvswapError where it is damaged, no such file, or one of another network.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as opened:
+            archive = _Archive(opened, network, title)
+            made = archive.made()
+            entries = {
+                name: archive.entry(name, kind, shape)
+                for name, (kind, shape) in _expected_entries(network).items()
+            }
+    except _UNSOUND as error:
+        raise wrong_file(title, network, f"no sound archive ({error})", "an .npz archive") from error
+    arrays = {}
+    coarse = in_four_bits(network)
+    for name, shape in _parameters(network).items():
+        if name in coarse:
+            arrays[name] = dequantise(entries[f"{name}.codes"], entries[f"{name}.scales"], shape)
+        else:
+            arrays[name] = entries[name].astype(np.float32)
+    return StoredWeights(arrays, made)
+
+
+def packaged_weights(network: Network) -> StoredWeights | None:
+    """Return the trained weights of `network` that come with the package; None where there are none.
+
+    Raises ConvswapError where their file is damaged.
+    """
+    entry = resources.files("convswap.models") / "weights" / packaged_name(network)
+    return unpack_weights(network, entry.read_bytes(), str(entry)) if entry.is_file() else None
+
+
+def packaged_name(network: Network) -> str:
+    """Return the name of the file in models/weights."""
+    return f"{network.name}.trained.npz"
+
+
+def _parameters(network: Network) -> dict[str, Shape]:
+    return {name: shape for placed in place(network) for name, shape in placed.parameters.items()}
+
+
+def _expected_entries(network: Network) -> dict[str, tuple[type[np.generic], Shape]]:
+    """Return the element type and the shape of every array in the file."""
+    entries: dict[str, tuple[type[np.generic], Shape]] = {}
+    coarse = in_four_bits(network)
+    for name, shape in _parameters(network).items():
+        groups = groups_of(math.prod(shape))
+        if name in coarse:
+            entries[f"{name}.codes"] = (np.uint8, (groups * GROUP // 2,))
+            entries[f"{name}.scales"] = (np.float16, (groups,))
+        else:
+            entries[name] = (np.float16, shape)
+    return entries
+
+
+class _Archive:
+    """The entries of an open archive, and the errors for what is wrong with them."""
+
+    def __init__(self, archive: zipfile.ZipFile, network: Network, title: str) -> None:
+        self._archive = archive
+        self._network = network
+        self._title = title
+
+    def made(self) -> dict[str, Any]:
+        """Return the entry `made`, which says that the others suit the network."""
+        array = self._load("made", LARGEST_MADE)
+        try:
+            made = json.loads(str(array))
+        except ValueError as error:
+            raise self._wrong("an entry made that is not JSON", f"format {FORMAT} in it") from error
+        found = made.get("format") if isinstance(made, dict) else None
+        if found != FORMAT:
+            raise self._wrong(f"format {found!r:.60} in its entry made", f"format {FORMAT}")
+        if made.get("network") != self._network.name:
+            raise self._wrong(f"weights of {made.get('network')!r:.60}", f"those of {self._network.name!r}")
+        for key in ("data", "command"):
+            if not isinstance(made.get(key), str):
+                raise self._wrong(f"no {key} in its entry made", "the name of a data set and a command")
+        return made
+
+    def entry(self, name: str, kind: type[np.generic], shape: Shape) -> NDArray[Any]:
+        """Return the array called `name`, of that element type and shape."""
+        expected = f"{np.dtype(kind).name} {list(shape)}"
+        array = self._load(name, math.prod(shape) * np.dtype(kind).itemsize)
+        if array.dtype != kind or array.shape != shape:
+            raise self._wrong(f"{name} as {array.dtype} {list(array.shape)}", expected)
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise self._wrong(f"{name} with numbers that are not finite", "finite ones")
+        return array
+
+    def _load(self, name: str, size: int) -> NDArray[Any]:
+        """Return the entry called `name`, whose elements take `size` bytes at most."""
+        member = f"{name}.npy"
+        if member not in self._archive.namelist():
+            raise self._wrong(f"no entry {name}", "one for each parameter, and made")
+        found = self._archive.getinfo(member).file_size
+        if found > size + LARGEST_HEADER:
+            raise self._wrong(f"{found} bytes in its entry {name}", f"at most {size + LARGEST_HEADER}")
+        with self._archive.open(member) as stream:
+            content = stream.read()
+        try:
+            return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+        except (ValueError, EOFError, MemoryError) as error:
+            raise self._wrong(f"{name}, which is no array ({error})", "an array in NumPy's format") from error
+
+    def _wrong(self, found: str, expected: str) -> ConvswapError:
+        return wrong_file(self._title, self._network, found, expected)
+
+
+def wrong_file(title: str, network: Network, found: str, expected: str) -> ConvswapError:
+    """Return the error for a file of weights that cannot be used for `network`."""
+    return ConvswapError(
+        f"{title!r} does not hold the weights of {network.name}: found {found}, expected {expected}; get the "
+        f"file again, or make it with `convswap train {network.name} -o FILE`"
+    )
