@@ -20,6 +20,8 @@ SOURCES = REPOSITORY / "custom_op"
 # Problems; random, but the same every time. A thousand more take two minutes:
 # build as below, then `few_channels 100 1100`.
 SEEDS = 100
+# A kernel that never ends must not keep the tests from ending; 100 seeds take 15 seconds.
+MOST_SECONDS = 600
 # What 100 seeds must at least compute; the algorithm refuses the others.
 LEAST_COMPUTED = 80
 
@@ -59,7 +61,9 @@ def test_few_channels_is_the_definition_for_random_problems(tmp_path: Path) -> N
         few_channels / "tiling.cc",
         *sorted((SOURCES / "conv").glob("*.cc")),
     )
-    done = subprocess.run([program, "0", str(SEEDS)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, "0", str(SEEDS)], capture_output=True, text=True, timeout=MOST_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     computed, _, rest = done.stdout.splitlines()[-1].partition(" ")
     assert rest == "problems computed, 0 wrong"
@@ -72,12 +76,14 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_kernel_without_a_fault_runs_as_on_a_card(faults: Path) -> None:
-    done = subprocess.run([faults, "none"], capture_output=True, text=True, check=True)
+    done = subprocess.run([faults, "none"], capture_output=True, text=True, timeout=MOST_SECONDS, check=True)
     assert [int(word) for word in done.stdout.split()] == [*range(101, 164), 100]
 
 
 def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> None:
-    done = subprocess.run([faults, "missing barrier"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [faults, "missing barrier"], capture_output=True, text=True, timeout=MOST_SECONDS, check=True
+    )
     # A thread runs to its end before the next begins, so all but the last read what was never written.
     *unwritten, last = (int(word) for word in done.stdout.split())
     assert last == 100 and len(unwritten) == 63 and len(set(unwritten)) == 1
@@ -95,6 +101,6 @@ def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> N
     ],
 )
 def test_fault_is_named_with_its_block(faults: Path, fault: str, words: str) -> None:
-    done = subprocess.run([faults, fault], capture_output=True, text=True, check=False)
+    done = subprocess.run([faults, fault], capture_output=True, text=True, timeout=MOST_SECONDS, check=False)
     assert done.returncode == 1
     assert done.stdout == f"{words} in block (0, 0)\n"

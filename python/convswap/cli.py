@@ -365,9 +365,7 @@ def _compare(options: argparse.Namespace) -> int:
             labelled=options.course,
             progress=progress,
         )
-    _warn_of_damaged_table()
-    if options.json:
-        write_json(options.json, comparison.to_json())
+    _write_found(options, comparison.to_json())
     console = _console()
     print_comparison(comparison, console)
     if options.course:
@@ -395,9 +393,7 @@ def _bench(options: argparse.Namespace) -> int:
             against=options.against,
             progress=progress,
         )
-    _warn_of_damaged_table()
-    if options.json:
-        write_json(options.json, rows)
+    _write_found(options, rows)
     print_suite(rows, _console(), options.device)
     return 0
 
@@ -417,9 +413,7 @@ def _bench_alternating(options: argparse.Namespace) -> int:
             device=options.device,
             progress=progress,
         )
-    _warn_of_damaged_table()
-    if options.json:
-        write_json(options.json, rows)
+    _write_found(options, rows)
     print_alternating(rows, _console(), options.device)
     return 0
 
@@ -443,8 +437,7 @@ def _bench_first_run(options: argparse.Namespace) -> int:
             algorithm=options.algorithm,
             progress=progress,
         )
-    if options.json:
-        write_json(options.json, found)
+    _write_found(options, found)
     print_first_run(found, _console(), options.device)
     return 0
 
@@ -468,9 +461,7 @@ def _explain(options: argparse.Namespace) -> int:
         algorithm=options.algorithm,
         compute_capability=_capability(options.compute_capability),
     )
-    _warn_of_damaged_table()
-    if options.json:
-        write_json(options.json, plan.to_json())
+    _write_found(options, plan.to_json())
     print_plan(plan, _console())
     return 0
 
@@ -501,9 +492,7 @@ def _tune(options: argparse.Namespace) -> int:
             only=options.only,
             progress=progress,
         )
-    _warn_of_damaged_table()
-    if options.json:
-        write_json(options.json, tuning.to_json())
+    _write_found(options, tuning.to_json())
     print_tuning(tuning, _console())
     return 0
 
@@ -550,12 +539,14 @@ def _data_show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _warn_of_damaged_table() -> None:
-    """Say on standard error what this command found wrong with the tuning table, if it read one."""
+def _write_found(options: argparse.Namespace, found: Any) -> None:
+    """Write what a command found where --json says, and warn of a damaged tuning table if it read one."""
     from convswap import _native
 
     if warning := _native.take_tuning_warning():
         print(f"convswap: {warning}", file=sys.stderr)
+    if options.json:
+        write_json(options.json, found)
 
 
 def _whole_numbers(option: str, text: str | None, example: str) -> list[int] | None:

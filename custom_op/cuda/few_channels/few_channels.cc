@@ -7,9 +7,9 @@
 // columns, and the depth runs over *bundles of two or four filter rows* (c, r), four bundles at a time,
 // while the taps s of a row follow each other in time:
 //
-//   once per tile:            staged[line, column] = the pixels of a bundle, of one half of the tile and of
-//   the
-//                             other, as float16 side by side: what the tensor core takes as one operand
+//   once per tile:            staged[line, column] = the pixels of a bundle, of one half of the tile
+//                             and of the other, as float16 side by side: what the tensor core takes
+//                             as one operand
 //   for each four bundles:    each thread loads the taps + 3 columns that four neighbouring pixels need
 //     for each tap s:         sums[pixel, k] += columns[pixel + s] * w[bundle, s, k]      (tensor core)
 //
@@ -22,12 +22,13 @@
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does; formats.cuh
 // tells how, and what happens to values that float16 cannot hold together. float16 and bfloat16 data go in
-// as they are. Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
+// as they are; in precision ieee float32 data are cut into three bfloat16 parts. Sums are float32. Tiles with
+// an infinity or a NaN are computed as the definition says.
 //
 // Data flow: persistent blocks; the weights are converted and laid out once per block; the raw input of the
 // next tile is copied asynchronously while the tensor cores work on this one. No scratch memory.
 //
-// Limits: 1-D and 2-D; float16, bfloat16, and float32 in precision tf32; compute capability 8.0 or newer;
+// Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 8.0 or newer;
 // filters whose rows have at most 11 taps for each remainder of the stride; a smallest tile that fits into
 // shared memory. It stages all channels at once, which is what makes it an algorithm for few of them: where
 // they do not fit it takes several passes, each of which reads and writes the output again, and which only
