@@ -20,11 +20,9 @@ is printed as well, and not judged.
 
 Prints one line and exits 1 where anything went wrong or memory grew by 8 MiB or more.
 
-Two options tell the runtime's own memory from ours, since ONNX Runtime's CUDA provider keeps some of every
-session for good, with our library or without (test_session_memory.py):
-
-`--control` runs the same load without our op, on the provider's own Conv: what grows there is not ours.
-`--lasting` closes no session before the end, so that the runtime has nothing to keep: what grows is ours.
+ONNX Runtime's CUDA provider keeps some memory of every session for good, with our library or without
+(test_session_memory.py). `--lasting` closes no session before the end, so that the runtime has nothing to
+keep.
 """
 
 from __future__ import annotations
@@ -64,9 +62,6 @@ from test_op_session import PROVIDERS, conv_model, make_session
 
 MIB = 1 << 20
 MOST_GROWTH = 8 * MIB
-# Relative, in the L2 norm: the TF32 that the CUDA provider computes in comes to about 3e-4, and to several
-# times that in outputs of few terms.
-CONTROL_TOLERANCE = 2e-3
 MINUTES = 9
 # In samples, of which a run of 9 minutes takes one a second.
 SAMPLES_PER_RUN = 60 * MINUTES
@@ -101,9 +96,8 @@ class Reshaped(Draw):
 class Problem:
     """A checked problem, ready to run: its arrays, the bits that must come out, an input that is unfit."""
 
-    def __init__(self, draw: Draw, device: str, control: bool = False) -> None:
+    def __init__(self, draw: Draw, device: str) -> None:
         check(draw, device)
-        self._control = control
         arrays = draw.arrays()
         chosen = _native.choose(draw.problem, device)
         # Of the instruction sets of a CPU algorithm the first is the one that it takes by itself.
@@ -121,24 +115,7 @@ class Problem:
         return np.full(self.expected.shape, np.nan, self.expected.dtype)
 
     def require(self, y: np.ndarray) -> None:
-        """Raise AssertionError where `y` is not what was checked against float64.
-
-        Of our own op bit for bit; of another, which rounds its own way, within a tolerance.
-        """
-        if self._control:
-            self._require_close(y)
-        else:
-            self._require_bits(y)
-
-    def _require_close(self, y: np.ndarray) -> None:
-        if y.shape != self.expected.shape:
-            raise AssertionError(f"{self.draw}: {y.shape}, expected {self.expected.shape}")
-        expected = self.expected.astype(np.float64)
-        error = np.linalg.norm(y.astype(np.float64) - expected)
-        if not error <= CONTROL_TOLERANCE * np.linalg.norm(expected):  # NaN is wrong too
-            raise AssertionError(f"{self.draw}: off by {error:.3g} in the L2 norm")
-
-    def _require_bits(self, y: np.ndarray) -> None:
+        """Raise AssertionError where `y` is not, bit for bit, what was checked against float64."""
         if y.shape != self.expected.shape or y.dtype != self.expected.dtype:
             raise AssertionError(f"{self.draw}: {y.dtype} {y.shape}, expected {self.expected.shape}")
         bytes_given, bytes_expected = (
@@ -154,12 +131,12 @@ class Problem:
 class Spec:
     """What a session is made for: a model for each kind of session, and problems for it to run."""
 
-    def __init__(self, draw: Draw, device: str, control: bool = False) -> None:
-        self.problems = [Problem(each, device, control) for each in shapes_of(draw)]
+    def __init__(self, draw: Draw, device: str) -> None:
+        self.problems = [Problem(each, device) for each in shapes_of(draw)]
         arrays = self.problems[0].arrays
         attributes = {
             **draw.case.attributes,
-            **({"domain": ""} if control else {"precision": draw.precision}),
+            "precision": draw.precision,
             "x": [None] * arrays["x"].ndim,
             "element_type": self.problems[0].type,
         }
@@ -358,10 +335,9 @@ class Load:
         threads: int,
         specs: Sequence[Spec],
         number: int,
-        control: bool = False,
         lasting: bool = False,
     ) -> None:
-        self.device, self.specs, self.control = device, specs, control
+        self.device, self.specs = device, specs
         self.gate = Gate()
         self.errors: list[str] = []
         self._stopping = False
@@ -374,10 +350,8 @@ class Load:
         kinds = [("inputs", "constant", "override")[i % 3] for i in range(threads * 4 // 3)]
         self._long_lived = [Slot(kind, True, self, Random(random.random())) for kind in sorted(set(kinds))]
         self._shared = [Slot(kind, lasting, self, Random(random.random())) for kind in kinds]
-        # ONNX Runtime keeps a graph for each thread that runs the session, so each has one owner. While it
-        # captures one, its own Conv in another thread fails.
-        replayed = 0 if control else max(1, threads // 5)
-        graphs = [Slot("graph", lasting, self, Random(random.random())) for _ in range(replayed)]
+        # ONNX Runtime keeps a graph for each thread that runs the session, so each has one owner.
+        graphs = [Slot("graph", lasting, self, Random(random.random())) for _ in range(max(1, threads // 5))]
         self._slots = [*self._long_lived, *self._shared, *graphs]
         self._threads = [
             threading.Thread(
@@ -431,7 +405,7 @@ class Load:
             provider_options["arena_extend_strategy"] = "kSameAsRequested"
             if kind == "graph":
                 provider_options["enable_cuda_graph"] = "1"
-        if kind == "override" and not self.control:
+        if kind == "override":
             options = onnxruntime.SessionOptions()
             if self.device == "cuda":
                 options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
@@ -440,9 +414,7 @@ class Load:
             providers = [(PROVIDERS[self.device], provider_options)]
             session = override_session(model, options, providers=providers)
         else:
-            session = make_session(
-                model, self.device, ours=not self.control, provider_options=provider_options, **entries
-            )
+            session = make_session(model, self.device, provider_options=provider_options, **entries)
         with self._lock:
             self._opened += 1
         weakref.finalize(session, self._note_closed)
@@ -486,7 +458,7 @@ class Load:
         for _ in range(random.randint(1, MOST_RUNS_PER_USE)):
             problem = random.choice(opened.spec.problems)
             names = opened.inputs
-            if random.random() < MISFIT_SHARE and not self.control:
+            if random.random() < MISFIT_SHARE:
                 require_refusal(opened.session, problem, names)
             elif problem.draw.type != "bfloat16" and random.random() < 0.5:
                 feeds = {name: problem.arrays[name] for name in names}
@@ -696,25 +668,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--log", type=Path, required=True, metavar="FILE.csv")
     parser.add_argument("--threads", type=int, help="default 16 on a GPU, else 4")
     parser.add_argument("--problems", type=int, default=150, help="how many are drawn; default 150")
-    parser.add_argument("--control", action="store_true", help="ONNX Runtime's own Conv, to compare with")
     parser.add_argument("--lasting", action="store_true", help="close no session before the end")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and hasattr(onnxruntime, "preload_dlls"):
         with contextlib.redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
     drawn = draw_specs(options.seed, math.ceil(options.problems / SHAPES_PER_SPEC))
-    if options.control:
-        # What every provider's own Conv computes. With SAME padding and strides beyond the filter ONNX
-        # Runtime cuts the image off at both ends, where the operator's reference does not.
-        drawn = [
-            draw
-            for draw in drawn
-            if draw.type == "float32" and draw.case.attributes["auto_pad"] in ("NOTSET", "VALID")
-        ]
-    specs = [Spec(draw, options.device, options.control) for draw in drawn]
+    specs = [Spec(draw, options.device) for draw in drawn]
     prepared = time.time() - started
     threads = options.threads or (16 if options.device == "cuda" else 4)
-    load = Load(options.device, threads, specs, options.seed, options.control, options.lasting)
+    load = Load(options.device, threads, specs, options.seed, options.lasting)
     # A thread that hangs must not keep the process from ending.
     faulthandler.dump_traceback_later(options.seconds + HANG_SECONDS, exit=True, file=sys.__stderr__)
     load.start()
