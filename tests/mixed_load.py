@@ -20,9 +20,11 @@ is printed as well, and not judged.
 
 Prints one line and exits 1 where anything went wrong or memory grew by 8 MiB or more.
 
-ONNX Runtime's CUDA provider keeps some memory of every session for good, with our library or without
-(test_session_memory.py). `--lasting` closes no session before the end, so that the runtime has nothing to
-keep.
+Three things of ONNX Runtime's own grow too, and are kept apart. Its CUDA provider keeps some memory of every
+session for good, with our library or without (test_session_memory.py): `--lasting` closes none before its
+end. A session sets up a stream and its libraries' workspaces, some 70 MiB of the card, whenever more runs are
+in flight than ever before: with `--lasting`, all threads first run each session at once. And its telemetry
+keeps each failed run until it is sent, for good where there is no network: it is turned off.
 """
 
 from __future__ import annotations
@@ -51,6 +53,10 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+
+# Before the runtime is loaded: it reads this once.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
 import onnxruntime
 from conv_property import MOST_OPERATIONS, Draw, check, draws, results
 from convswap import _native, override_session
@@ -74,6 +80,8 @@ SHAPES_PER_SPEC = 3
 USES, USES_OF_GRAPH = range(20, 60), range(200, 600)
 MOST_RUNS_PER_USE = 6
 MISFIT_SHARE = 0.05
+# Enough for the threads to be in flight together, whichever is let go first.
+RUNS_AT_ONCE = 50
 # ONNX Runtime captures the third run at the latest.
 RUNS_TO_CAPTURE = 4
 HANG_SECONDS = 30
@@ -345,6 +353,9 @@ class Load:
         self._lock = threading.RLock()
         self._runs = [0] * threads
         self._opened = self._closed = 0
+        self._all_threads = threading.Barrier(threads)
+        self._all_ready = threading.Barrier(threads + 1)
+        self._lasting = lasting
         random = Random(number)
         # A third more sessions than threads, so that some are shared and some idle.
         kinds = [("inputs", "constant", "override")[i % 3] for i in range(threads * 4 // 3)]
@@ -375,8 +386,10 @@ class Load:
         return self._opened - self._closed
 
     def start(self) -> None:
+        """Start the threads, and return once all have done what comes before the load."""
         for thread in self._threads:
             thread.start()
+        self._all_ready.wait()
 
     def stop(self) -> None:
         self._stopping = True
@@ -431,6 +444,9 @@ class Load:
 
     def _work(self, number: int, random: Random, graph: Slot | None) -> None:
         slots = [*self._long_lived, *self._shared]
+        if self._lasting:
+            self._run_each_at_once(slots, number)
+        self._all_ready.wait()
         while not self._stopping:
             try:
                 if graph is not None and random.random() < 0.5:
@@ -440,6 +456,24 @@ class Load:
                         self._use(random.choice(slots).take(), number, random)
             except Exception:
                 self.fail(traceback.format_exc())
+
+    def _run_each_at_once(self, slots: Sequence[Slot], number: int) -> None:
+        """Run every session in all threads at the same time, with nothing in between that holds the GIL."""
+        for slot in slots:
+            try:
+                opened = slot.take()
+                problem = opened.spec.problems[0]
+                binding, y = bind(opened.session, problem, opened.inputs)
+                self._all_threads.wait()
+                for _ in range(RUNS_AT_ONCE):
+                    opened.session.run_with_iobinding(binding)
+                problem.require(y)
+            except Exception:
+                # The others would wait for this thread for ever.
+                self._all_threads.abort()
+                self.fail(traceback.format_exc())
+                return
+            self._runs[number] += RUNS_AT_ONCE
 
     def _use_graph(self, slot: Slot, number: int, random: Random) -> None:
         if slot.is_spent():
@@ -475,13 +509,24 @@ def run_bound(
     **others: onnxruntime.OrtValue,
 ) -> np.ndarray:
     """Run with values bound, `others` in place of the problem's own, into memory that held NaN."""
+    binding, y = bind(session, problem, names, **others)
+    session.run_with_iobinding(binding)
+    return y
+
+
+def bind(
+    session: onnxruntime.InferenceSession,
+    problem: Problem,
+    names: Sequence[str],
+    **others: onnxruntime.OrtValue,
+) -> tuple[onnxruntime.IOBinding, np.ndarray]:
+    """Return a binding as `run_bound` needs it, and the output that it writes."""
     y = problem.poisoned_output()
     binding = session.io_binding()
     for name in names:
         binding.bind_ortvalue_input(name, others.get(name, problem.values[name]))
     binding.bind_ortvalue_output("y", ort_value(y, problem.type))
-    session.run_with_iobinding(binding)
-    return y
+    return binding, y
 
 
 def require_refusal(session: onnxruntime.InferenceSession, problem: Problem, names: Sequence[str]) -> None:
@@ -675,12 +720,13 @@ def main(arguments: list[str] | None = None) -> int:
             onnxruntime.preload_dlls()
     drawn = draw_specs(options.seed, math.ceil(options.problems / SHAPES_PER_SPEC))
     specs = [Spec(draw, options.device) for draw in drawn]
-    prepared = time.time() - started
     threads = options.threads or (16 if options.device == "cuda" else 4)
     load = Load(options.device, threads, specs, options.seed, options.lasting)
     # A thread that hangs must not keep the process from ending.
-    faulthandler.dump_traceback_later(options.seconds + HANG_SECONDS, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(2 * HANG_SECONDS, exit=True, file=sys.__stderr__)
     load.start()
+    prepared = time.time() - started
+    faulthandler.dump_traceback_later(options.seconds + HANG_SECONDS, exit=True, file=sys.__stderr__)
     samples = watch(load, options.seconds, options.log)
     load.stop()
     faulthandler.cancel_dump_traceback_later()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import csv
 import os
 import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import conv_property
 import mixed_load
 import numpy as np
+import onnxruntime
 import pytest
 from mixed_load import MIB, MINUTES, CardMemory, Gate, Problem, Sample, Slot, draw_specs, growth, judge
 
@@ -100,6 +103,45 @@ def test_lasting_sessions_stay_open_through_the_rests(tmp_path) -> None:
     # Three that live long anyway, a third more than threads, and one that replays a graph.
     assert opened == {3 + 8 + 1} == {int(row["open_sessions"]) for row in rows if row["rests"] == "1"}
     assert int(rows[-1]["runs"]) > 200
+
+
+def test_lasting_sessions_first_run_in_all_threads_at_once(monkeypatch) -> None:
+    threads, in_flight, most = 6, collections.Counter(), collections.Counter()
+    lock = threading.Lock()
+
+    class Slow(onnxruntime.InferenceSession):
+        def run_with_iobinding(self, *arguments):
+            with lock:
+                in_flight[self] += 1
+                most[self] = max(most[self], in_flight[self])
+            time.sleep(0.005)
+            super().run_with_iobinding(*arguments)
+            with lock:
+                in_flight[self] -= 1
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Slow)
+    monkeypatch.setattr(mixed_load, "RUNS_AT_ONCE", 3)
+    specs = [mixed_load.Spec(draw, "cpu") for draw in draw_specs(2, 4)]
+    load = mixed_load.Load("cpu", threads, specs, 2, lasting=True)
+    used = threading.Event()
+    monkeypatch.setattr(load, "_use", lambda *_: used.set())
+    monkeypatch.setattr(load, "_use_graph", lambda *_: used.set())
+    load.start()
+    assert used.wait(60)
+    load.stop()
+    assert not load.errors
+    # Three that live long and a third more than threads; those that replay graphs have one thread each.
+    assert list(most.values()) == [threads] * (3 + 8)
+    assert load.runs == 3 * threads * (3 + 8)
+
+
+def test_thread_that_fails_before_the_load_does_not_hold_up_the_others(monkeypatch) -> None:
+    specs = [mixed_load.Spec(draw, "cpu") for draw in draw_specs(2, 4)]
+    load = mixed_load.Load("cpu", 4, specs, 2, lasting=True)
+    monkeypatch.setattr(Problem, "require", lambda self, y: 1 / 0)
+    load.start()
+    load.stop()
+    assert any("ZeroDivisionError" in error for error in load.errors)
 
 
 def test_session_that_stays_open_is_reported(monkeypatch, capsys, tmp_path) -> None:
