@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads(Path(__file__).with_name("compare_schema.json").read_text())
-COMMAND = [sys.executable, "-m", "convswap.cli"]
+COMMAND = [sys.executable, "-m", "convswap"]
 
 
 def refusal(capsys, *arguments):

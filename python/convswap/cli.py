@@ -29,7 +29,12 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `convswap` with `arguments` (by default those of the process) and return the exit status."""
+    """Run `convswap` with `arguments` (by default those of the process) and return the exit status.
+
+    It changes the process for the command: its standard streams, and ONNX Runtime's telemetry is off.
+    """
+    # ONNX Runtime reads it when it is imported. A measurement must not share its time with uploads.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What the terminal's encoding lacks must not stop a command.
