@@ -239,6 +239,8 @@ def _export(options: argparse.Namespace) -> int:
     from convswap import export
 
     if options.list:
+        others = {name: value for name, value in vars(options).items() if name not in ("list", "command")}
+        _refuse_beside("--list", {_shown(name): value for name, value in others.items()})
         for network in export.networks():
             size = f"{network.image_size}x{network.image_size}"
             print(f"{network.name:18} {size:9}{network.origin}")
@@ -334,7 +336,12 @@ def _refuse_options(options: argparse.Namespace, source: str, *names: str) -> No
     """Raise ConvswapError where an option was given that means nothing for `source`."""
     for name in names:
         if getattr(options, name) is not None:
-            raise ConvswapError(f"--{name.replace('_', '-')} was given with {source}; leave it out")
+            raise ConvswapError(f"{_shown(name)} was given with {source}; leave it out")
+
+
+def _shown(name: str) -> str:
+    """Return what the user types for what the parser calls `name`."""
+    return "NETWORK" if name == "network" else f"--{name.replace('_', '-')}"
 
 
 def _swap(options: argparse.Namespace) -> int:
@@ -389,7 +396,7 @@ def _bench(options: argparse.Namespace) -> int:
     check_writable(options.json)
     with _progress() as progress:
         rows = run_suite(
-            options.suite or "course",
+            _suite(options),
             layers=options.layers,
             precision=options.precision,
             algorithm=options.algorithm,
@@ -403,6 +410,10 @@ def _bench(options: argparse.Namespace) -> int:
     return 0
 
 
+def _suite(options: argparse.Namespace) -> str:
+    return "course" if options.suite is None else str(options.suite)
+
+
 def _bench_alternating(options: argparse.Namespace) -> int:
     from convswap.bench_alternating import print_alternating, run_alternating
 
@@ -410,7 +421,7 @@ def _bench_alternating(options: argparse.Namespace) -> int:
     check_writable(options.json)
     with _progress() as progress:
         rows = run_alternating(
-            options.suite or "course",
+            _suite(options),
             layers=options.layers,
             precision=options.precision,
             algorithm=options.algorithm,
@@ -427,7 +438,7 @@ def _bench_first_run(options: argparse.Namespace) -> int:
     from convswap.first_run import first_run, print_first_run
 
     given = {"--against": options.against, "--layers": options.layers, "--alternate": options.alternate}
-    usual = {"--against": "default", "--layers": None, "--alternate": False, "SUITE": None}
+    usual = {"--against": "default", "--alternate": False}
     _refuse_beside("--first-run", {**given, "SUITE": options.suite}, usual)
     batches = _whole_numbers("--batch", options.batch, "1,64,512")
     if batches is not None and len(batches) != 1:
@@ -447,10 +458,10 @@ def _bench_first_run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_beside(option: str, given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Refuse what `option` would ignore."""
+def _refuse_beside(option: str, given: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> None:
+    """Refuse what `option` would ignore: what is `given` and not as `usual`, which is None by default."""
     for name, value in given.items():
-        if value != usual[name]:
+        if value != (usual or {}).get(name):
             raise ConvswapError(f"{name} has no meaning beside {option}; leave one of them out")
 
 
