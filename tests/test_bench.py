@@ -7,6 +7,7 @@ import json
 from itertools import pairwise
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from convswap import back_to_back, sessions
@@ -153,6 +154,57 @@ def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():
     stream = io.StringIO()
     print_suite(rows, Console(file=stream, width=120), device="cpu")
     assert "the default provider has no Conv in bfloat16 here" in stream.getvalue()
+
+
+@pytest.fixture
+def default_fails(monkeypatch):
+    """Make ONNX Runtime refuse the plain model with a message; it loads ours."""
+
+    def give(message: str) -> None:
+        def session(source, *arguments, **options):
+            (node,) = onnx.load_from_string(source).graph.node
+            if not node.domain:
+                raise RuntimeError(message)
+            return load(source, *arguments, **options)
+
+        load = onnxruntime.InferenceSession
+        monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+
+    return give
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Conv(11) node",
+        "Failed to find kernel for com.ms.internal.nhwc.Conv(11) (node:'conv' ep:'CUDAExecutionProvider')",
+        "This session contains graph nodes that are assigned to the default CPU EP, but fallback to CPU EP "
+        "has been explicitly disabled by the user.",
+    ],
+    ids=["no implementation", "no kernel", "not on this device"],
+)
+def test_type_without_a_kernel_leaves_the_time_open_but_not_in_float32(message, default_fails):
+    default_fails(message)
+    (row,) = run_suite(layers="2017", precision="float16", device="cpu", batches=[1])
+    assert row["default_ms"] is None and row["convswap_ms"] > 0
+    with pytest.raises(ConvswapError, match="on the default side: "):
+        run_suite(layers="2017", device="cpu", batches=[1])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : cuDNN is unavailable",
+        "Failed to allocate memory for requested buffer of size 123",
+    ],
+)
+def test_any_other_failure_is_not_read_as_a_missing_kernel(message, default_fails, capsys):
+    default_fails(message)
+    arguments = ["--layers", "2017", "--precision", "float16", "--batch", "1", "--device", "cpu"]
+    for alternate in ([], ["--alternate", "--batch", "1,2"]):
+        assert main(["bench", *arguments, *alternate]) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.endswith(f"cannot load the model on the default side: {message}")
 
 
 def test_failure_of_the_default_in_float32_is_not_passed_over(monkeypatch):

@@ -16,9 +16,8 @@ from onnx import helper, numpy_helper
 from convswap.closeness import relative_l2_error
 from convswap.compare import TRUTH_IMAGES
 from convswap.device import Device
-from convswap.errors import ConvswapError
 from convswap.layers import ConvLayer
-from convswap.sessions import Side, make_session, plain_errors, value_on
+from convswap.sessions import NoKernelError, Side, make_session, plain_errors, value_on
 from convswap.suites import SuiteLayer
 from convswap.swap import DOMAIN, DOMAIN_VERSION, PRECISIONS
 from convswap.truth_ops import reference_conv
@@ -66,7 +65,7 @@ def lone_sessions(
     `provider_options` are added to each side's own.
 
     Raises:
-        ConvswapError: ours, or another side in float32, cannot be loaded.
+        ConvswapError: a session cannot be made for any other reason.
     """
     sessions = {}
     for side in sides:
@@ -74,7 +73,7 @@ def lone_sessions(
         try:
             model = conv.model({"x": 4}, ours=side.ours)
             sessions[side] = make_session(model, optioned, device, only_device=True)
-        except ConvswapError:
+        except NoKernelError:
             # float32 they all have.
             if side.ours or conv.element_type == onnx.TensorProto.FLOAT:
                 raise

@@ -26,8 +26,19 @@ _FORBID_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
 # the time of a session on its own by no more than its noise.
 STOP_SPINNING = "session.force_spinning_stop"
 _NO_SYNCHRONISATION = "disable_synchronize_execution_providers"
+# What ONNX Runtime says where no provider has a kernel for a node's op and types; with the fallback to the CPU
+# forbidden it is the last. It is not the status NOT_IMPLEMENTED alone, which stands for a missing cuDNN too.
+_NO_KERNEL = (
+    "Could not find an implementation for",
+    "Failed to find kernel for",
+    "fallback to CPU EP has been explicitly disabled",
+)
 # protobuf cannot serialise more.
 _LARGEST_MESSAGE = 2_000_000_000
+
+
+class NoKernelError(ConvswapError):
+    """A provider that may be used has no kernel for a node of the model: for its op, or for its types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +86,7 @@ def make_session(
     `only_device` makes it an error when any node would run elsewhere; for models of one node.
 
     Raises:
+        NoKernelError: there is no kernel for a node, with `only_device` on `device`.
         ConvswapError: ONNX Runtime cannot load the model, or the provider of `device` is not in use.
     """
     load_cuda_libraries(device.name)
@@ -104,14 +116,19 @@ def make_session(
 
 @contextmanager
 def plain_errors(what: str) -> Iterator[None]:
-    """Turn what ONNX Runtime raises into a ConvswapError of one line that starts with `what`."""
+    """Turn what ONNX Runtime raises into a ConvswapError of one line that starts with `what`.
+
+    Where it has no kernel for a node, it is a NoKernelError.
+    """
     try:
         yield
     except ConvswapError:
         raise
     except Exception as error:  # ONNX Runtime's exceptions have no common class but this one.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise ConvswapError(f"{what}: {' '.join(lines) or type(error).__name__}") from error
+        said = " ".join(lines) or type(error).__name__
+        kind = NoKernelError if any(reason in said for reason in _NO_KERNEL) else ConvswapError
+        raise kind(f"{what}: {said}") from error
 
 
 class BoundRun:
