@@ -166,7 +166,7 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument(
         "--first-run",
         metavar="MODEL",
-        help="instead of a suite: from nothing to a model's first answer, in fresh processes",
+        help="instead of a suite: a model's session creation and first run, in fresh processes",
     )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.set_defaults(command=_bench)
