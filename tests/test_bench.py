@@ -114,7 +114,12 @@ def test_regular_expression_keeps_the_layers_it_matches():
         ({"batches": [0]}, "batch must be at least 1, but 0 was given"),
         ({"precision": "ieeee"}, "did you mean 'ieee'"),
         ({"precision": "float"}, "did you mean 'float16'"),
+        ({"batches": [1, 64, 1]}, "batch 1 was given more than once"),
         ({"algorithm": "dirct"}, "did you mean 'direct'"),
+        (
+            {"algorithm": "naive"},
+            "^algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
+        ),
         ({"against": "al"}, "did you mean 'all'"),
         ({"device": "cpus"}, "did you mean 'cpu'"),
     ],
@@ -145,6 +150,25 @@ def test_precision_of_16_bits_is_the_type_of_all_tensors(precision, bits, device
     assert row["convswap_ms"] > 0
     if precision == "float16":
         assert row["default_ms"] > 0
+
+
+def test_other_sides_that_were_asked_for_and_are_not_there_are_explained(capsys):
+    arguments = ["bench", "--layers", "2017", "--batch", "1", "--device", "cpu"]
+    explanation = "Note: the CPU provider has no options for Conv, so the default is its only side."
+    assert main(arguments) == 0
+    assert explanation not in capsys.readouterr().out
+    assert main([*arguments, "--against", "all"]) == 0
+    assert explanation in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_sides_that_round_to_tf32_beside_ours_in_ieee_are_named(precision, rows, monkeypatch):
+    card = Device("cuda", "asked for", {"name": "NVIDIA H200"})
+    monkeypatch.setattr("convswap.bench_tables.choose_device", lambda device: card)
+    stream = io.StringIO()
+    print_suite([{**rows[0], "precision": precision}], Console(file=stream, width=120), device="cuda")
+    note = "Note: convswap and no_tf32 (--against all) compute in ieee, all others in tf32."
+    assert (note in stream.getvalue()) == (precision == "ieee")
 
 
 def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():

@@ -1,14 +1,17 @@
 """The command line as a user types it."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import onnx
 import pytest
+from convswap import cli
 from convswap.cli import main
 from onnx import TensorProto, helper
 
@@ -219,7 +222,27 @@ def test_without_onnxruntime_one_line_says_what_to_install(monkeypatch, capsys):
     for name in [name for name in sys.modules if name.startswith("convswap.") and name != "convswap.cli"]:
         monkeypatch.delitem(sys.modules, name)
     assert main(["compare", "ece408-2019sp"]) == 2
-    assert "pip install onnxruntime" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    # Its CUDA provider needs cuBLAS, which its extras leave out.
+    assert 'pip install "onnxruntime-gpu[cuda,cudnn]" nvidia-cublas on a machine with an NVIDIA card' in line
+    assert "pip install onnxruntime on any other" in line
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_on_a_terminal_runs_no_thread_beside_what_is_measured(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    before = threading.active_count()
+    with cli._progress() as progress:
+        progress("timing the first")
+        assert threading.active_count() == before
+        assert "timing the first" in terminal.getvalue()
+        progress("timing the second")
+        assert "timing the second" in terminal.getvalue()
 
 
 def test_an_interrupt_exits_130_without_a_traceback(here):

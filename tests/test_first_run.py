@@ -179,6 +179,10 @@ def test_process_says_what_ails_a_model_that_does_not_run(capfd):
         (["--alternate"], "--alternate has no meaning beside --first-run"),
         (["--batch", "1,2"], "--first-run takes one batch size, but --batch 1,2 was given"),
         (["--precision", "float16"], "float16"),
+        (
+            ["--algorithm", "naive"],
+            "algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
+        ),
     ],
     ids=str,
 )

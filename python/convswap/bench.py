@@ -53,8 +53,8 @@ def run_suite(
     every row.
 
     Raises:
-        ConvswapError: a name is not known, no layer matches, a batch is below 1, the device cannot be used,
-            or the algorithm does not support a layer.
+        ConvswapError: a name is not known, no layer matches, a batch is below 1 or given twice, the device
+            cannot be used, or the algorithm does not support a layer.
     """
     if against not in (*AGAINST, ALGORITHMS):
         raise unknown_name("choice of sides", against, (*AGAINST, ALGORITHMS))

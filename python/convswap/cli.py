@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
@@ -406,7 +407,7 @@ def _bench(options: argparse.Namespace) -> int:
             progress=progress,
         )
     _write_found(options, rows)
-    print_suite(rows, _console(), options.device)
+    print_suite(rows, _console(), options.device, options.against)
     return 0
 
 
@@ -601,13 +602,15 @@ def _console() -> Console:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Say on standard error what is going on: one changing line on a terminal, else a line for each step."""
+    """Say on standard error what is going on: one changing line on a terminal, else a line for each step.
+
+    The line is drawn when it changes, not by a thread that would take its time from what is measured.
+    """
     if not sys.stderr.isatty():
         yield lambda text: print(f"convswap: {text}", file=sys.stderr, flush=True)
         return
-    console = Console(stderr=True)
-    with console.status("starting") as status:
-        yield lambda text: status.update(Text(text))
+    with Live(Text("starting"), console=Console(stderr=True), auto_refresh=False, transient=True) as line:
+        yield lambda text: line.update(Text(text), refresh=True)
 
 
 if __name__ == "__main__":

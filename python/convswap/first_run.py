@@ -23,6 +23,7 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.text import Text
 
+from convswap.algorithms import check_algorithm
 from convswap.device import choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.layers import plain_model
@@ -64,6 +65,7 @@ def first_run(
     title, proto = open_model(model)
     samples = batch_of(proto, batch, chosen)
     swapped = ir.to_proto(swap(proto, algorithm=algorithm, precision=precision).model)
+    check_algorithm(algorithm, chosen.name)
     with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
         jobs = {}
         for side, own in zip(SIDES, (plain_model(proto), swapped), strict=True):

@@ -65,10 +65,13 @@ OTHERS = (
 )
 
 
+NO_OTHER_SIDE_ON_CPU = "the CPU provider has no options for Conv, so the default is its only side"
+
+
 def other_sides(device: Device, against: str) -> tuple[Side, ...]:
     """Return the sides besides the default that `against` ("default" or "all") asks for on `device`.
 
-    The CPU provider has no options for Conv, so there are none on the CPU.
+    On the CPU there are none: see `NO_OTHER_SIDE_ON_CPU`.
     """
     return OTHERS if against == "all" and device.name == "cuda" else ()
 
