@@ -22,6 +22,9 @@ from convswap.models import NETWORKS, Convolution
 from convswap.sessions import Side
 from convswap.suites import SUITES
 from rich.console import Console
+from tuning_files import line, table, write
+
+__all__ = ["table"]
 
 KEYS = {
     "layer", "precision", "batch", "convswap_ms", "algorithm", "floor_ms", "default_ms", "best_other_ms",
@@ -169,6 +172,22 @@ def test_sides_that_round_to_tf32_beside_ours_in_ieee_are_named(precision, rows,
     print_suite([{**rows[0], "precision": precision}], Console(file=stream, width=120), device="cuda")
     note = "Note: convswap and no_tf32 (--against all) compute in ieee, all others in tf32."
     assert (note in stream.getvalue()) == (precision == "ieee")
+
+
+@pytest.mark.parametrize("against", ["default", "algorithms"])
+def test_error_is_that_of_the_algorithm_that_was_timed(against, table, monkeypatch):
+    """The table has the batch that is timed, not the one image that is checked."""
+    monkeypatch.setattr("convswap.lone_conv.TRUTH_IMAGES", 1)
+    layer = SUITES["course"][0]
+    problem = lone_conv(layer, "tf32", "auto").problem({"x": layer.input_shape(2)})
+    write(table, line(problem.text, "reference", "cpu"))
+
+    def row(algorithm):
+        (found,) = run_suite(layers="2017", device="cpu", batches=[2], algorithm=algorithm, against=against)
+        return found["algorithm"], found["relative_l2_error"]
+
+    assert row("tuned") == row("reference") != row("auto")
+    assert row("reference")[1] < row("auto")[1]  # which sums in float32
 
 
 def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():

@@ -85,12 +85,14 @@ def lone_data(layer: SuiteLayer, batch: int, precision: str) -> np.ndarray:
     return _normal(layer.input_shape(batch), precision, seed=batch)
 
 
-def lone_error(session: onnxruntime.InferenceSession, conv: ConvLayer, x: np.ndarray) -> float:
-    """Return the relative L2 error of a session of `conv`, on at most 100 images of `x`.
+def lone_error(conv: ConvLayer, side: Side, device: Device, x: np.ndarray) -> float:
+    """Return the relative L2 error of `conv` on our `side`, on at most 100 images of `x`.
 
-    They are fewer where each is a lot of work. It is against the float64 convolution of what the session is
-    given, the rounded values of a small type.
+    They are fewer where each is a lot of work, so that a node that leaves the choice to the planner may get
+    another algorithm than for all of `x`: name it. The error is against the float64 convolution of what the
+    session is given, the rounded values of a small type.
     """
+    session = make_session(conv.model({"x": 4}, ours=True), side, device, only_device=True)
     affordable = int(_TRUTH_OPERATIONS // (conv.problem({"x": x.shape}).operations / len(x)))
     few = np.ascontiguousarray(x[: max(1, min(TRUTH_IMAGES, affordable))])
     data, weights, bias = conv.arrays({"x": few})
