@@ -36,7 +36,8 @@ def batch_statistics(
         import onnxruntime
     except ImportError as error:
         raise ConvswapError(
-            f"making {network.name} needs ONNX Runtime, which is not installed: pip install 'convswap[cpu]'"
+            f"making {network.name} needs ONNX Runtime, which is not installed: in convswap's folder, "
+            "pip install '.[cpu]'"
         ) from error
     model = build(network, {**weights, **unmeasured}, {})
     measured = _normalise_by_the_batch(model)

@@ -61,7 +61,8 @@ def _import_torch() -> Any:
         return importlib.import_module("torch")
     except ImportError as error:
         raise ConvswapError(
-            "exporting a PyTorch module needs PyTorch, which is not installed: pip install 'convswap[torch]'"
+            "exporting a PyTorch module needs PyTorch, which is not installed: in convswap's folder, "
+            "pip install '.[torch]'"
         ) from error
 
 

@@ -255,7 +255,7 @@ def _require_torch() -> None:
         import torch  # noqa: F401
     except ImportError as error:
         raise ConvswapError(
-            "training needs PyTorch, which is not installed: pip install 'convswap[train]'"
+            "training needs PyTorch, which is not installed: in convswap's folder, pip install '.[train]'"
         ) from error
 
 

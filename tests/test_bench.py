@@ -7,6 +7,7 @@ import json
 from itertools import pairwise
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from convswap import back_to_back, sessions
@@ -21,6 +22,9 @@ from convswap.models import NETWORKS, Convolution
 from convswap.sessions import Side
 from convswap.suites import SUITES
 from rich.console import Console
+from tuning_files import line, table, write
+
+__all__ = ["table"]
 
 KEYS = {
     "layer", "precision", "batch", "convswap_ms", "algorithm", "floor_ms", "default_ms", "best_other_ms",
@@ -113,7 +117,12 @@ def test_regular_expression_keeps_the_layers_it_matches():
         ({"batches": [0]}, "batch must be at least 1, but 0 was given"),
         ({"precision": "ieeee"}, "did you mean 'ieee'"),
         ({"precision": "float"}, "did you mean 'float16'"),
+        ({"batches": [1, 64, 1]}, "batch 1 was given more than once"),
         ({"algorithm": "dirct"}, "did you mean 'direct'"),
+        (
+            {"algorithm": "naive"},
+            "^algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
+        ),
         ({"against": "al"}, "did you mean 'all'"),
         ({"device": "cpus"}, "did you mean 'cpu'"),
     ],
@@ -146,6 +155,41 @@ def test_precision_of_16_bits_is_the_type_of_all_tensors(precision, bits, device
         assert row["default_ms"] > 0
 
 
+def test_other_sides_that_were_asked_for_and_are_not_there_are_explained(capsys):
+    arguments = ["bench", "--layers", "2017", "--batch", "1", "--device", "cpu"]
+    explanation = "Note: the CPU provider has no options for Conv, so the default is its only side."
+    assert main(arguments) == 0
+    assert explanation not in capsys.readouterr().out
+    assert main([*arguments, "--against", "all"]) == 0
+    assert explanation in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_sides_that_round_to_tf32_beside_ours_in_ieee_are_named(precision, rows, monkeypatch):
+    card = Device("cuda", "asked for", {"name": "NVIDIA H200"})
+    monkeypatch.setattr("convswap.bench_tables.choose_device", lambda device: card)
+    stream = io.StringIO()
+    print_suite([{**rows[0], "precision": precision}], Console(file=stream, width=120), device="cuda")
+    note = "Note: convswap and no_tf32 (--against all) compute in ieee, all others in tf32."
+    assert (note in stream.getvalue()) == (precision == "ieee")
+
+
+@pytest.mark.parametrize("against", ["default", "algorithms"])
+def test_error_is_that_of_the_algorithm_that_was_timed(against, table, monkeypatch):
+    """The table has the batch that is timed, not the one image that is checked."""
+    monkeypatch.setattr("convswap.lone_conv.TRUTH_IMAGES", 1)
+    layer = SUITES["course"][0]
+    problem = lone_conv(layer, "tf32", "auto").problem({"x": layer.input_shape(2)})
+    write(table, line(problem.text, "reference", "cpu"))
+
+    def row(algorithm):
+        (found,) = run_suite(layers="2017", device="cpu", batches=[2], algorithm=algorithm, against=against)
+        return found["algorithm"], found["relative_l2_error"]
+
+    assert row("tuned") == row("reference") != row("auto")
+    assert row("reference")[1] < row("auto")[1]  # which sums in float32
+
+
 def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():
     """ONNX Runtime has no bfloat16 Conv for the CPU."""
     rows = run_suite(layers="2017", precision="bfloat16", device="cpu", batches=[1])
@@ -153,6 +197,57 @@ def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():
     stream = io.StringIO()
     print_suite(rows, Console(file=stream, width=120), device="cpu")
     assert "the default provider has no Conv in bfloat16 here" in stream.getvalue()
+
+
+@pytest.fixture
+def default_fails(monkeypatch):
+    """Make ONNX Runtime refuse the plain model with a message; it loads ours."""
+
+    def give(message: str) -> None:
+        def session(source, *arguments, **options):
+            (node,) = onnx.load_from_string(source).graph.node
+            if not node.domain:
+                raise RuntimeError(message)
+            return load(source, *arguments, **options)
+
+        load = onnxruntime.InferenceSession
+        monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+
+    return give
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for Conv(11) node",
+        "Failed to find kernel for com.ms.internal.nhwc.Conv(11) (node:'conv' ep:'CUDAExecutionProvider')",
+        "This session contains graph nodes that are assigned to the default CPU EP, but fallback to CPU EP "
+        "has been explicitly disabled by the user.",
+    ],
+    ids=["no implementation", "no kernel", "not on this device"],
+)
+def test_type_without_a_kernel_leaves_the_time_open_but_not_in_float32(message, default_fails):
+    default_fails(message)
+    (row,) = run_suite(layers="2017", precision="float16", device="cpu", batches=[1])
+    assert row["default_ms"] is None and row["convswap_ms"] > 0
+    with pytest.raises(ConvswapError, match="on the default side: "):
+        run_suite(layers="2017", device="cpu", batches=[1])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : cuDNN is unavailable",
+        "Failed to allocate memory for requested buffer of size 123",
+    ],
+)
+def test_any_other_failure_is_not_read_as_a_missing_kernel(message, default_fails, capsys):
+    default_fails(message)
+    arguments = ["--layers", "2017", "--precision", "float16", "--batch", "1", "--device", "cpu"]
+    for alternate in ([], ["--alternate", "--batch", "1,2"]):
+        assert main(["bench", *arguments, *alternate]) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.endswith(f"cannot load the model on the default side: {message}")
 
 
 def test_failure_of_the_default_in_float32_is_not_passed_over(monkeypatch):

@@ -74,7 +74,9 @@ def test_both_sides_are_timed(device):
 def test_type_that_the_provider_has_no_conv_for_leaves_the_default_open(capsys):
     arguments = ["--layers", "2017", "--batch", "1,2", "--device", "cpu", "--precision", "bfloat16"]
     assert main(["bench", "--alternate", *arguments]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" 2017")]
+    text = capsys.readouterr().out
+    assert "the default provider has no Conv in bfloat16 here" in text
+    (line,) = [line for line in text.splitlines() if line.startswith(" 2017")]
     assert line.split()[1:5] == ["bfloat16", "-", "-", "-"]
 
 

@@ -1,20 +1,23 @@
 """The command line as a user types it."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import onnx
 import pytest
+from convswap import cli
 from convswap.cli import main
 from onnx import TensorProto, helper
 
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads(Path(__file__).with_name("compare_schema.json").read_text())
-COMMAND = [sys.executable, "-m", "convswap.cli"]
+COMMAND = [sys.executable, "-m", "convswap"]
 
 
 def refusal(capsys, *arguments):
@@ -177,6 +180,16 @@ def test_bench_writes_the_rows_of_the_design(here, capsys):
         (["compare", "ece408-2019sp", "--data", "random", "--course", "--device", "cpu"], "has no labels"),
         (["export", "ece408-2021"], "'ece408-20"),
         (["export"], "--list"),
+        (["export", "--list", "ece408-2020"], "NETWORK has no meaning beside --list; leave one of them out"),
+        (["export", "--list", "-o", "model.onnx"], "--output has no meaning beside --list"),
+        (["export", "--list", "--image-size", "0"], "--image-size has no meaning beside --list"),
+        (["export", "--list", "--mxnet-symbol", "s.json"], "--mxnet-symbol has no meaning beside --list"),
+        (["compare", ""], "the name of the model is empty; expected the path of an ONNX model"),
+        (["swap", "", "-o", "out.onnx"], "the name of the model is empty"),
+        (["explain", ""], "the name of the model is empty"),
+        (["bench", "--first-run", ""], "the name of the model is empty"),
+        (["bench", "", "--batch", "1"], "unknown suite ''; known: "),
+        (["bench", "", "--alternate", "--batch", "1,2"], "unknown suite ''; known: "),
         (["export", "--mxnet-symbol", "symbol.json"], "--mxnet-params and --image-size missing"),
         (["export", "ece408-2020", "-o", "nowhere/model.onnx"], "nowhere"),
         (["swap", "missing.onnx", "-o", "out.onnx"], "missing.onnx"),
@@ -209,7 +222,27 @@ def test_without_onnxruntime_one_line_says_what_to_install(monkeypatch, capsys):
     for name in [name for name in sys.modules if name.startswith("convswap.") and name != "convswap.cli"]:
         monkeypatch.delitem(sys.modules, name)
     assert main(["compare", "ece408-2019sp"]) == 2
-    assert "pip install onnxruntime" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    # Its CUDA provider needs cuBLAS, which its extras leave out.
+    assert 'pip install "onnxruntime-gpu[cuda,cudnn]" nvidia-cublas on a machine with an NVIDIA card' in line
+    assert "pip install onnxruntime on any other" in line
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_on_a_terminal_runs_no_thread_beside_what_is_measured(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    before = threading.active_count()
+    with cli._progress() as progress:
+        progress("timing the first")
+        assert threading.active_count() == before
+        assert "timing the first" in terminal.getvalue()
+        progress("timing the second")
+        assert "timing the second" in terminal.getvalue()
 
 
 def test_an_interrupt_exits_130_without_a_traceback(here):

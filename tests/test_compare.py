@@ -390,6 +390,10 @@ def test_plain_model_is_the_model_before_the_swap():
         ({"data": "synthetic"}, r"needs a model with one floating-point input .* 'x' \[n, 3, 12, 12\]"),
         ({"precision": "tf23"}, "unknown precision 'tf23'; did you mean 'tf32'"),
         ({"algorithm": "dirct"}, "unknown algorithm 'dirct'; did you mean 'direct'"),
+        (
+            {"algorithm": "naive"},
+            "^algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
+        ),
         ({"against": "everything"}, "unknown choice of sides 'everything'"),
         ({"tolerance": float("nan")}, "tolerance must be a number from 0 on"),
         ({"tolerance": -1.0}, "tolerance must be a number from 0 on"),

@@ -5,15 +5,23 @@ from __future__ import annotations
 import importlib
 import json
 import subprocess
+from types import SimpleNamespace
 
 import onnx
+import onnxruntime
 import pytest
 from convswap import first_run as module
+from convswap import first_run_process as process
+from convswap import sessions
 from convswap.cli import main
 from convswap.compare import compare
 from convswap.errors import ConvswapError
 from convswap.first_run import first_run
 from convswap.layers import Capture
+from convswap.sessions import BoundRun
+from convswap.swap import swap
+from onnx import helper
+from swap_models import make_model, weights
 from test_compare import saved, small_model
 
 
@@ -64,8 +72,9 @@ def test_the_order_of_the_sides_turns_round_and_the_first_of_each_does_not_count
 def test_command_prints_the_ratio_last_and_writes_the_figures(tmp_path, capsys, processes):
     path, file = saved(small_model(), tmp_path), tmp_path / "first.json"
     arguments = ["--first-run", path, "--batch", "3", "--device", "cpu", "--json", str(file)]
-    assert main(["bench", *arguments]) == 0
+    assert main(["bench", *arguments, "--algorithm", "reference"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{path}, batch 3, precision tf32, algorithm reference"
     found = json.loads(file.read_text())
     ratio = found["convswap_ms"] / found["default_ms"]
     assert lines[-1] == f"convswap takes {ratio:.2f} times what the default does until its first answer."
@@ -90,11 +99,74 @@ def test_failure_in_a_process_is_one_line_that_names_the_side(monkeypatch):
         first_run(small_model(), device="cpu")
 
 
-def test_process_says_what_ails_a_model_that_does_not_run(capfd):
-    from convswap.first_run_process import main as process
+def test_process_that_a_signal_ended_is_not_explained_by_a_warning_before(monkeypatch):
+    done = subprocess.CompletedProcess([], -9, stdout="", stderr="a warning\n")
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(ConvswapError, match=r"default side failed: its process ended with status -9$"):
+        first_run(small_model(), device="cpu")
 
+
+@pytest.fixture
+def happened(monkeypatch):
+    """Say in order what a process does: with the model, the session and the inputs, and with the clock."""
+    events: list[str] = []
+
+    def watch(owner, name, event):
+        call = getattr(owner, name)
+
+        def watched(*arguments, **options):
+            events.append(event)
+            return call(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    def clock() -> float:
+        events.append("clock")
+        return float(len(events))
+
+    monkeypatch.setattr(process, "time", SimpleNamespace(perf_counter=clock))
+    watch(process, "on_device", "inputs")
+    watch(onnx.ModelProto, "SerializeToString", "serialise")
+    watch(sessions, "register", "register")
+    watch(process, "check_session", "check")
+    watch(onnxruntime, "InferenceSession", "session")
+    watch(BoundRun, "__init__", "bind")
+    watch(BoundRun, "once", "run")
+    return events
+
+
+@pytest.mark.parametrize("ours", [False, True], ids=["default", "convswap"])
+def test_clock_runs_for_session_creation_and_first_run_alone(ours, happened, tmp_path, capsys):
+    model = swap(small_model()).to_proto() if ours else small_model()
+    job = {"model": saved(model, tmp_path), "ours": ours, "device": "cpu", "precision": "tf32", "batch": 2}
+    happened.clear()
+    assert process.main(json.dumps(job)) == 0
+    making = ["clock", "register", "session", "clock"] if ours else ["clock", "session", "clock"]
+    running = ["clock", "run", "clock"]
+    assert happened == ["inputs", "inputs", "serialise", *making, "check", "bind", *running]
+    times = json.loads(capsys.readouterr().out)
+    assert times == {"session_ms": 1e3 * (len(making) - 1), "run_ms": 2e3}
+
+
+def test_driver_is_warm_for_a_model_without_inputs_too(monkeypatch, tmp_path):
+    put: list[int] = []
+    on_device = process.on_device
+
+    def put_there(feeds, device):
+        put.append(len(feeds))
+        return on_device(feeds, device)
+
+    monkeypatch.setattr(process, "on_device", put_there)
+    conv = helper.make_node("Conv", ["x", "w"], ["y"])
+    model = make_model([conv], [weights("x", 1, 3, 8, 8), weights("w", 4, 3, 3, 3)], inputs=[])
+    job = {"model": saved(model, tmp_path), "ours": False, "device": "cpu", "precision": "tf32", "batch": 1}
+    assert process.main(json.dumps(job)) == 0
+    assert put == [1, 0]
+
+
+def test_process_says_what_ails_a_model_that_does_not_run(capfd):
     job = {"model": "nowhere.onnx", "ours": False, "device": "gpu", "precision": "tf32", "batch": 1}
-    assert process(json.dumps(job)) == 2
+    assert process.main(json.dumps(job)) == 2
     assert capfd.readouterr().err.startswith("unknown device 'gpu'")
 
 
@@ -107,6 +179,10 @@ def test_process_says_what_ails_a_model_that_does_not_run(capfd):
         (["--alternate"], "--alternate has no meaning beside --first-run"),
         (["--batch", "1,2"], "--first-run takes one batch size, but --batch 1,2 was given"),
         (["--precision", "float16"], "float16"),
+        (
+            ["--algorithm", "naive"],
+            "algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
+        ),
     ],
     ids=str,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 
 import numpy as np
@@ -406,6 +407,14 @@ def test_data_with_labels_do_not_suit_a_large_network():
         source_of(subject, None, None, Device("cpu", "asked for"))
     with pytest.raises(ConvswapError, match="mobilenet-v2 is not fitted to data, but 'synthetic' was given"):
         export.export_network("mobilenet-v2", data="synthetic")
+
+
+def test_without_onnxruntime_a_network_with_statistics_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(
+        ConvswapError, match=r"making mobilenet-v2 .* convswap's folder, pip install '\.\[cpu\]'"
+    ):
+        export.export_network("mobilenet-v2")
 
 
 def test_the_list_names_every_network(capsys):

@@ -102,7 +102,7 @@ class Holder:
 
 @pytest.fixture
 def torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'convswap[torch]'")
+    return pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_options_that_do_not_go_with_a_module_are_refused(folder, capsys, argume
 
 def test_without_pytorch_one_line_says_what_to_install(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert "pip install 'convswap[torch]'" in message_of("my_nets:Small")
+    assert "in convswap's folder, pip install '.[torch]'" in message_of("my_nets:Small")
 
 
 def test_without_torchvision_a_bare_name_is_refused(torch, folder, monkeypatch):

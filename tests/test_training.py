@@ -25,7 +25,7 @@ NETWORK = "ece408-2017-high"
 
 @pytest.fixture
 def torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'convswap[train]'")
+    return pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[train]'")
 
 
 def refusal(capsys, *arguments):
@@ -269,7 +269,7 @@ def test_without_pytorch_one_line_says_what_to_install(monkeypatch, capsys):
 
     monkeypatch.setattr(builtins, "__import__", without_torch)
     line = refusal(capsys, NETWORK)
-    assert "PyTorch, which is not installed: pip install 'convswap[train]'" in line
+    assert "PyTorch, which is not installed: in convswap's folder, pip install '.[train]'" in line
 
 
 @pytest.mark.parametrize(

@@ -5,27 +5,20 @@
 `override_session` runs an unmodified model on it.
 """
 
-from typing import Any
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
 from convswap.library import library_path, register
 from convswap.override import override_session
 from convswap.swap import Left, SwapResult, swap
 
-try:
+if TYPE_CHECKING:
     from convswap.compare import compare
     from convswap.explain import explain
     from convswap.tune import tune
-except ModuleNotFoundError as error:
-    # Which onnxruntime to install is the user's choice, and swapping a model needs none.
-    if error.name != "onnxruntime":
-        raise
-
-    def _without_onnxruntime(*_arguments: Any, **_options: Any) -> Any:
-        raise ConvswapError(NO_ONNXRUNTIME)
-
-    compare = explain = tune = _without_onnxruntime
-
 
 __all__ = [
     "ConvswapError",
@@ -39,3 +32,36 @@ __all__ = [
     "swap",
     "tune",
 ]
+
+# They import onnxruntime, which swapping a model does not need, and which the command line prepares first.
+_LOADED_WHEN_ASKED_FOR = ("compare", "explain", "tune")
+
+
+class _Package(ModuleType):
+    """Loads a function when it is first asked for; its name stays that of the function, not of its module."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _LOADED_WHEN_ASKED_FOR:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        try:
+            return getattr(importlib.import_module(f"{self.__name__}.{name}"), name)
+        except ModuleNotFoundError as error:
+            # Which onnxruntime to install is the user's choice.
+            if error.name != "onnxruntime":
+                raise
+            return _without_onnxruntime
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Importing a module sets it in its package.
+        if name not in _LOADED_WHEN_ASKED_FOR or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+def _without_onnxruntime(*_arguments: Any, **_options: Any) -> Any:
+    raise ConvswapError(NO_ONNXRUNTIME)
+
+
+sys.modules[__name__].__class__ = _Package

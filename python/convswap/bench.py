@@ -53,8 +53,8 @@ def run_suite(
     every row.
 
     Raises:
-        ConvswapError: a name is not known, no layer matches, a batch is below 1, the device cannot be used,
-            or the algorithm does not support a layer.
+        ConvswapError: a name is not known, no layer matches, a batch is below 1 or given twice, the device
+            cannot be used, or the algorithm does not support a layer.
     """
     if against not in (*AGAINST, ALGORITHMS):
         raise unknown_name("choice of sides", against, (*AGAINST, ALGORITHMS))
@@ -95,17 +95,18 @@ def _row(
     medians = {side.name: median for side, median in zip(sessions, timed, strict=True)}
     others = {name: median for name, median in medians.items() if name not in ("default", "convswap")}
     best_other = min(others, key=lambda name: others[name], default=None)
+    chosen = _native.choose(problem, device.name, algorithm)
     return {
         "layer": layer.name,
         "precision": precision,
         "batch": batch,
         "convswap_ms": medians["convswap"],
-        "algorithm": _native.choose(problem, device.name, algorithm),
+        "algorithm": chosen,
         "floor_ms": floor_ms(problem, device.card, alone.arithmetic),
         "default_ms": medians.get("default"),
         "best_other_ms": None if best_other is None else others[best_other],
         "best_other": best_other,
-        "relative_l2_error": lone_error(sessions[ours], alone, x),
+        "relative_l2_error": lone_error(alone.with_algorithm(chosen), ours, device, x),
         "others_ms": others,
         "method": method,
     }

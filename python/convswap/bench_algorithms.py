@@ -18,7 +18,7 @@ from convswap.compare import TRUTH_IMAGES
 from convswap.conv_runs import samples_of
 from convswap.errors import ConvswapError
 from convswap.floor import floor_ms
-from convswap.lone_conv import lone_conv, lone_data, lone_error, lone_sessions
+from convswap.lone_conv import lone_conv, lone_data, lone_error
 from convswap.report import error, explain_stars, milliseconds, plain_table, trial_lines
 from convswap.sessions import our_side
 from convswap.suites import SuiteLayer
@@ -49,7 +49,7 @@ def algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dict
         ) from failure
     fastest_first = sorted(trials, key=lambda name: trials[name].median)
     other = next((name for name in fastest_first if name != chosen), None)
-    (session,) = lone_sessions(conv, [our_side(device, precision)], device).values()
+    few = lone_data(layer, min(batch, TRUTH_IMAGES), precision)
     return {
         "layer": layer.name,
         "precision": precision,
@@ -60,7 +60,9 @@ def algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dict
         "default_ms": None,
         "best_other_ms": None if other is None else trials[other].median,
         "best_other": other,
-        "relative_l2_error": lone_error(session, conv, lone_data(layer, min(batch, TRUTH_IMAGES), precision)),
+        "relative_l2_error": lone_error(
+            conv.with_algorithm(chosen), our_side(device, precision), device, few
+        ),
         "distance_percent": 100 * (trials[chosen].median / trials[fastest_first[0]].median - 1),
         "algorithms": {name: trial.to_json() for name, trial in trials.items()},
     }

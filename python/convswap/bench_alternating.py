@@ -17,7 +17,7 @@ from convswap.bench_request import BenchRequest, bench_request
 from convswap.device import choose_device
 from convswap.errors import ConvswapError
 from convswap.lone_conv import lone_conv, lone_data, lone_sessions
-from convswap.report import device_lines, milliseconds, plain_table
+from convswap.report import device_lines, milliseconds, plain_table, print_missing_default
 from convswap.sessions import DEFAULT, BoundRun, on_device, our_side
 from convswap.suites import SuiteLayer
 from convswap.swap import DEFAULT_PRECISION
@@ -125,6 +125,7 @@ def print_alternating(rows: Sequence[Mapping[str, Any]], console: Console, devic
     table.caption = Text(f"back-to-back runs by the host's clock, alternated {ROUNDS} times")
     table.caption_justify = "left"
     console.print(table)
+    print_missing_default(rows, console)
     worst = max(rows, key=lambda row: _ratio(row, "convswap"))
     console.print(
         Text(

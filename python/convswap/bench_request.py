@@ -34,15 +34,18 @@ def bench_request(
     """Return the request, with the arguments of `run_suite`.
 
     Raises:
-        ConvswapError: a name is not known, no layer matches, a batch is below 1, or the device cannot be
-            used.
+        ConvswapError: a name is not known, no layer matches, a batch is below 1 or given twice, or the
+            device cannot be used or has no such algorithm.
     """
     if precision not in LONE_PRECISIONS:
         raise unknown_name("precision", precision, LONE_PRECISIONS)
     check_algorithm(algorithm)
     chosen = choose_device(device)
     sizes = (usual_batch(suite, chosen.name),) if batches is None else tuple(batches)
+    check_algorithm(algorithm, chosen.name)
     for batch in sizes:
         if batch < 1:
             raise ConvswapError(f"batch must be at least 1, but {batch} was given")
+        if sizes.count(batch) > 1:
+            raise ConvswapError(f"batch {batch} was given more than once; give each size once")
     return BenchRequest(tuple(suite_layers(suite, layers)), sizes, precision, algorithm, chosen)

@@ -12,13 +12,26 @@ from rich.text import Text
 
 from convswap.bench_algorithms import print_algorithms
 from convswap.device import choose_device
-from convswap.report import device_lines, error, milliseconds, plain_table, times_faster
+from convswap.report import (
+    device_lines,
+    error,
+    milliseconds,
+    plain_table,
+    print_missing_default,
+    times_faster,
+)
+from convswap.sessions import NO_OTHER_SIDE_ON_CPU
 
 Row = Mapping[str, Any]
 
 
-def print_suite(rows: Sequence[Row], console: Console, device: str | None = None) -> None:
-    """Print the rows of `run_suite` as a table, with the device and versions they were measured on."""
+def print_suite(
+    rows: Sequence[Row], console: Console, device: str | None = None, against: str = "default"
+) -> None:
+    """Print the rows of `run_suite` as a table, with the device and versions they were measured on.
+
+    `device` and `against` are those that it was given.
+    """
     chosen = choose_device(device)
     console.print(Text(device_lines(chosen)))
     if any("algorithms" in row for row in rows):
@@ -28,8 +41,11 @@ def print_suite(rows: Sequence[Row], console: Console, device: str | None = None
     for method in dict.fromkeys(row["method"] for row in rows):
         batches = dict.fromkeys(row["batch"] for row in rows if row["method"] == method)
         console.print(Text(f"Batch {', '.join(f'{batch:,}' for batch in batches)}: {method}."))
-    for precision in sorted({row["precision"] for row in rows if row["default_ms"] is None}):
-        console.print(Text(f"Note: the default provider has no Conv in {precision} here."))
+    print_missing_default(rows, console)
+    if against == "all" and chosen.name == "cpu":
+        console.print(Text(f"Note: {NO_OTHER_SIDE_ON_CPU}."))
+    if chosen.name == "cuda" and any(row["precision"] == "ieee" for row in rows):
+        console.print(Text("Note: convswap and no_tf32 (--against all) compute in ieee, all others in tf32."))
     if any(row["others_ms"] for row in rows):
         console.print(_speedups_table(rows))
 

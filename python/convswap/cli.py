@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
@@ -29,7 +30,12 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `convswap` with `arguments` (by default those of the process) and return the exit status."""
+    """Run `convswap` with `arguments` (by default those of the process) and return the exit status.
+
+    It changes the process for the command: its standard streams, and ONNX Runtime's telemetry is off.
+    """
+    # ONNX Runtime reads it when it is imported. A measurement must not share its time with uploads.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What the terminal's encoding lacks must not stop a command.
@@ -161,7 +167,7 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument(
         "--first-run",
         metavar="MODEL",
-        help="instead of a suite: from nothing to a model's first answer, in fresh processes",
+        help="instead of a suite: a model's session creation and first run, in fresh processes",
     )
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.set_defaults(command=_bench)
@@ -234,6 +240,8 @@ def _export(options: argparse.Namespace) -> int:
     from convswap import export
 
     if options.list:
+        others = {name: value for name, value in vars(options).items() if name not in ("list", "command")}
+        _refuse_beside("--list", {_shown(name): value for name, value in others.items()})
         for network in export.networks():
             size = f"{network.image_size}x{network.image_size}"
             print(f"{network.name:18} {size:9}{network.origin}")
@@ -329,7 +337,12 @@ def _refuse_options(options: argparse.Namespace, source: str, *names: str) -> No
     """Raise ConvswapError where an option was given that means nothing for `source`."""
     for name in names:
         if getattr(options, name) is not None:
-            raise ConvswapError(f"--{name.replace('_', '-')} was given with {source}; leave it out")
+            raise ConvswapError(f"{_shown(name)} was given with {source}; leave it out")
+
+
+def _shown(name: str) -> str:
+    """Return what the user types for what the parser calls `name`."""
+    return "NETWORK" if name == "network" else f"--{name.replace('_', '-')}"
 
 
 def _swap(options: argparse.Namespace) -> int:
@@ -384,7 +397,7 @@ def _bench(options: argparse.Namespace) -> int:
     check_writable(options.json)
     with _progress() as progress:
         rows = run_suite(
-            options.suite or "course",
+            _suite(options),
             layers=options.layers,
             precision=options.precision,
             algorithm=options.algorithm,
@@ -394,8 +407,12 @@ def _bench(options: argparse.Namespace) -> int:
             progress=progress,
         )
     _write_found(options, rows)
-    print_suite(rows, _console(), options.device)
+    print_suite(rows, _console(), options.device, options.against)
     return 0
+
+
+def _suite(options: argparse.Namespace) -> str:
+    return "course" if options.suite is None else str(options.suite)
 
 
 def _bench_alternating(options: argparse.Namespace) -> int:
@@ -405,7 +422,7 @@ def _bench_alternating(options: argparse.Namespace) -> int:
     check_writable(options.json)
     with _progress() as progress:
         rows = run_alternating(
-            options.suite or "course",
+            _suite(options),
             layers=options.layers,
             precision=options.precision,
             algorithm=options.algorithm,
@@ -422,7 +439,7 @@ def _bench_first_run(options: argparse.Namespace) -> int:
     from convswap.first_run import first_run, print_first_run
 
     given = {"--against": options.against, "--layers": options.layers, "--alternate": options.alternate}
-    usual = {"--against": "default", "--layers": None, "--alternate": False, "SUITE": None}
+    usual = {"--against": "default", "--alternate": False}
     _refuse_beside("--first-run", {**given, "SUITE": options.suite}, usual)
     batches = _whole_numbers("--batch", options.batch, "1,64,512")
     if batches is not None and len(batches) != 1:
@@ -442,10 +459,10 @@ def _bench_first_run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_beside(option: str, given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Refuse what `option` would ignore."""
+def _refuse_beside(option: str, given: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> None:
+    """Refuse what `option` would ignore: what is `given` and not as `usual`, which is None by default."""
     for name, value in given.items():
-        if value != usual[name]:
+        if value != (usual or {}).get(name):
             raise ConvswapError(f"{name} has no meaning beside {option}; leave one of them out")
 
 
@@ -585,13 +602,15 @@ def _console() -> Console:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Say on standard error what is going on: one changing line on a terminal, else a line for each step."""
+    """Say on standard error what is going on: one changing line on a terminal, else a line for each step.
+
+    The line is drawn when it changes, not by a thread that would take its time from what is measured.
+    """
     if not sys.stderr.isatty():
         yield lambda text: print(f"convswap: {text}", file=sys.stderr, flush=True)
         return
-    console = Console(stderr=True)
-    with console.status("starting") as status:
-        yield lambda text: status.update(Text(text))
+    with Live(Text("starting"), console=Console(stderr=True), auto_refresh=False, transient=True) as line:
+        yield lambda text: line.update(Text(text), refresh=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import onnxruntime
 from onnx import TensorProto
 
 from convswap import _native
+from convswap.algorithms import check_algorithm
 from convswap.closeness import max_abs_error, relative_l2_error, worst_output
 from convswap.comparison import Comparison, LayerResult, SideResult
 from convswap.device import Device, choose_device, environment
@@ -23,6 +24,7 @@ from convswap.measure import RUNS, Times, measure
 from convswap.predictions import predicted_classes
 from convswap.sessions import (
     DEFAULT,
+    NO_OTHER_SIDE_ON_CPU,
     STOP_SPINNING,
     BoundRun,
     Side,
@@ -105,6 +107,7 @@ def compare(
     if labelled and source.labels is None:
         raise no_labels(subject.dataset)
     swapping = swap(subject.model, algorithm=algorithm, precision=precision)
+    check_algorithm(algorithm, chosen.name)
     swapped = ir.to_proto(swapping.model)
     ours = our_side(chosen, precision)
     sides = (DEFAULT, ours, *other_sides(chosen, against))
@@ -314,7 +317,7 @@ def _notes(
             f"both sides run with {STOP_SPINNING}=1, so that idle threads do not slow the other side"
         )
     if against == "all" and device.name == "cpu":
-        notes.append("the CPU provider has no options for Conv, so the default is its only side")
+        notes.append(NO_OTHER_SIDE_ON_CPU)
     timed = times[DEFAULT]
     if timed.burst > 1:
         notes.append(f"runs below 0.1 ms: each timed run is a burst of {timed.burst} back-to-back runs")

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap import datasets
-from convswap.errors import ConvswapError
+from convswap.errors import INSTALL_CPU, INSTALL_CUDA, ConvswapError
 from convswap.library import library_path, register
 
 OLDEST_PYTHON = (3, 11)
@@ -37,9 +37,6 @@ ONNXRUNTIME_PACKAGES = (
 )
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
-INSTALL_CPU = "pip install onnxruntime"
-# Without the last, the CUDA provider of onnxruntime-gpu does not start: its extras leave cuBLAS out.
-INSTALL_CUDA = 'pip install "onnxruntime-gpu[cuda,cudnn]" nvidia-cublas'
 OPTIONAL_PACKAGES = ("torch", "cupti-python")
 
 

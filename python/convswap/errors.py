@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+INSTALL_CPU = "pip install onnxruntime"
+# Without the last, the CUDA provider of onnxruntime-gpu does not start: its extras leave cuBLAS out.
+INSTALL_CUDA = 'pip install "onnxruntime-gpu[cuda,cudnn]" nvidia-cublas'
 NO_ONNXRUNTIME = (
-    "onnxruntime is not installed; pip install onnxruntime-gpu[cuda,cudnn] on a machine with an NVIDIA card, "
-    "onnxruntime on any other"
+    f"onnxruntime is not installed; {INSTALL_CUDA} on a machine with an NVIDIA card, "
+    f"{INSTALL_CPU} on any other"
 )
 
 

@@ -1,8 +1,9 @@
-"""How long a model takes from nothing to its first answer: session creation and first run, on both sides.
+"""How long a model takes to its first answer: session creation and first run, on both sides.
 
 Each is measured in a process of its own, since what one session loads the next one finds. The libraries, the
-driver and the inputs are in place when the clock starts. Sides take turns, in an order that turns round too;
-the first of each, which fills the system's file cache, does not count.
+driver, the model and the inputs are in place when the clock starts; only our own library is not, since to
+register it belongs to making a session. Sides take turns, in an order that turns round too; the first of
+each, which fills the system's file cache, does not count.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.text import Text
 
+from convswap.algorithms import check_algorithm
 from convswap.device import choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.layers import plain_model
@@ -63,6 +65,7 @@ def first_run(
     title, proto = open_model(model)
     samples = batch_of(proto, batch, chosen)
     swapped = ir.to_proto(swap(proto, algorithm=algorithm, precision=precision).model)
+    check_algorithm(algorithm, chosen.name)
     with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
         jobs = {}
         for side, own in zip(SIDES, (plain_model(proto), swapped), strict=True):
@@ -94,7 +97,8 @@ def print_first_run(found: Mapping[str, Any], console: Console, device: str | No
     """Print what `first_run` returned on `device`, with the ratio of the sides below it."""
     console.print(
         Text(
-            f"{found['model']}, batch {found['batch']:,}, precision {found['precision']}\n"
+            f"{found['model']}, batch {found['batch']:,}, precision {found['precision']}, "
+            f"algorithm {found['algorithm']}\n"
             f"{device_lines(choose_device(device))}\n"
             f"medians of {found['processes']} fresh processes of each side, in turn\n"
         )
@@ -143,7 +147,9 @@ def _run_alone(side: str, job: Job) -> dict[str, float]:
         ) from None
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        reason = lines[-1] if lines else f"its process ended with status {done.returncode}"
+        # What a signal ended had no last word, and may have written something else before.
+        ended = f"its process ended with status {done.returncode}"
+        reason = lines[-1] if lines and done.returncode > 0 else ended
         raise ConvswapError(f"the first run of the {side} side failed: {reason}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

@@ -16,9 +16,8 @@ from onnx import helper, numpy_helper
 from convswap.closeness import relative_l2_error
 from convswap.compare import TRUTH_IMAGES
 from convswap.device import Device
-from convswap.errors import ConvswapError
 from convswap.layers import ConvLayer
-from convswap.sessions import Side, make_session, plain_errors, value_on
+from convswap.sessions import NoKernelError, Side, make_session, plain_errors, value_on
 from convswap.suites import SuiteLayer
 from convswap.swap import DOMAIN, DOMAIN_VERSION, PRECISIONS
 from convswap.truth_ops import reference_conv
@@ -66,7 +65,7 @@ def lone_sessions(
     `provider_options` are added to each side's own.
 
     Raises:
-        ConvswapError: ours, or another side in float32, cannot be loaded.
+        ConvswapError: a session cannot be made for any other reason.
     """
     sessions = {}
     for side in sides:
@@ -74,7 +73,7 @@ def lone_sessions(
         try:
             model = conv.model({"x": 4}, ours=side.ours)
             sessions[side] = make_session(model, optioned, device, only_device=True)
-        except ConvswapError:
+        except NoKernelError:
             # float32 they all have.
             if side.ours or conv.element_type == onnx.TensorProto.FLOAT:
                 raise
@@ -86,12 +85,14 @@ def lone_data(layer: SuiteLayer, batch: int, precision: str) -> np.ndarray:
     return _normal(layer.input_shape(batch), precision, seed=batch)
 
 
-def lone_error(session: onnxruntime.InferenceSession, conv: ConvLayer, x: np.ndarray) -> float:
-    """Return the relative L2 error of a session of `conv`, on at most 100 images of `x`.
+def lone_error(conv: ConvLayer, side: Side, device: Device, x: np.ndarray) -> float:
+    """Return the relative L2 error of `conv` on our `side`, on at most 100 images of `x`.
 
-    They are fewer where each is a lot of work. It is against the float64 convolution of what the session is
-    given, the rounded values of a small type.
+    They are fewer where each is a lot of work, so that a node that leaves the choice to the planner may get
+    another algorithm than for all of `x`: name it. The error is against the float64 convolution of what the
+    session is given, the rounded values of a small type.
     """
+    session = make_session(conv.model({"x": 4}, ours=True), side, device, only_device=True)
     affordable = int(_TRUTH_OPERATIONS // (conv.problem({"x": x.shape}).operations / len(x)))
     few = np.ascontiguousarray(x[: max(1, min(TRUTH_IMAGES, affordable))])
     data, weights, bias = conv.arrays({"x": few})

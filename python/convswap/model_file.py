@@ -46,9 +46,11 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     External tensors in node attributes and functions, where ONNX files seldom have them, are read at once.
 
     Raises:
-        ConvswapError: there is no such file, it is not a regular file, it is not an ONNX model, or its
-            external data are missing, too short, or outside the model's folder.
+        ConvswapError: the path is empty, there is no such file, it is not a regular file, it is not an ONNX
+            model, or its external data are missing, too short, or outside the model's folder.
     """
+    if not os.fspath(path):
+        raise ConvswapError("the name of the model is empty; expected the path of an ONNX model")
     file = Path(path)
     if not file.exists():
         raise ConvswapError(f"no such file: '{file}'; expected the path of an ONNX model")

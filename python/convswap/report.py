@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -98,6 +99,12 @@ def explain_stars(table: Table, trials: Iterable[Mapping[str, Trial]]) -> None:
     if any(trial.stopped_early for of_one in trials for trial in of_one.values()):
         table.caption = Text("* clearly slower after a few runs, and not measured further")
         table.caption_justify = "left"
+
+
+def print_missing_default(rows: Iterable[Mapping[str, Any]], console: Console) -> None:
+    """Say under rows of `bench` why those without a "default_ms" have none."""
+    for precision in sorted({row["precision"] for row in rows if row["default_ms"] is None}):
+        console.print(Text(f"Note: the default provider has no Conv in {precision} here."))
 
 
 def versions_line(environment: dict[str, str | None], device_title: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,8 +26,22 @@ _FORBID_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
 # the time of a session on its own by no more than its noise.
 STOP_SPINNING = "session.force_spinning_stop"
 _NO_SYNCHRONISATION = "disable_synchronize_execution_providers"
+# ONNX Runtime 1.31's Python looks this up in the options of every run, and takes 40 us to find that it is not
+# there: many times what starting a short run costs. 0 is what it then assumes.
+_GRAPH_OF_RUN = ("gpu_graph_id", "0")
+# What ONNX Runtime says where no provider has a kernel for a node's op and types; the last where the fallback
+# to the CPU is forbidden. The status NOT_IMPLEMENTED does not tell: it stands for a missing cuDNN too.
+_NO_KERNEL = (
+    "Could not find an implementation for",
+    "Failed to find kernel for",
+    "fallback to CPU EP has been explicitly disabled",
+)
 # protobuf cannot serialise more.
 _LARGEST_MESSAGE = 2_000_000_000
+
+
+class NoKernelError(ConvswapError):
+    """A provider that may be used has no kernel for a node of the model: for its op, or for its types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +68,13 @@ OTHERS = (
 )
 
 
+NO_OTHER_SIDE_ON_CPU = "the CPU provider has no options for Conv, so the default is its only side"
+
+
 def other_sides(device: Device, against: str) -> tuple[Side, ...]:
     """Return the sides besides the default that `against` ("default" or "all") asks for on `device`.
 
-    The CPU provider has no options for Conv, so there are none on the CPU.
+    On the CPU there are none: see `NO_OTHER_SIDE_ON_CPU`.
     """
     return OTHERS if against == "all" and device.name == "cuda" else ()
 
@@ -75,9 +92,24 @@ def make_session(
     `only_device` makes it an error when any node would run elsewhere; for models of one node.
 
     Raises:
+        NoKernelError: there is no kernel for a node, with `only_device` on `device`.
         ConvswapError: ONNX Runtime cannot load the model, or the provider of `device` is not in use.
     """
     load_cuda_libraries(device.name)
+    with session_source(model) as source:
+        session = load_session(source, side, device, only_device=only_device)
+    check_session(session, side, device)
+    return session
+
+
+def load_session(
+    source: bytes | str, side: Side, device: Device, *, only_device: bool = False
+) -> onnxruntime.InferenceSession:
+    """Return a session of what `session_source` gives, for `check_session` to look at.
+
+    This is what a user's own program does for one, our library registered for our side. The errors and the
+    other arguments are those of `make_session`, whose second part this is.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
@@ -88,30 +120,77 @@ def make_session(
     if side.ours:
         register(options)
     provider = (device.provider, dict(side.provider_options))
-    with (
-        plain_errors(f"ONNX Runtime cannot load the model on the {side.name} side"),
-        _source(model) as source,
-    ):
-        session = onnxruntime.InferenceSession(source, options, providers=[provider], enable_fallback=0)
+    with plain_errors(f"ONNX Runtime cannot load the model on the {side.name} side"):
+        return onnxruntime.InferenceSession(source, options, providers=[provider], enable_fallback=0)
+
+
+def check_session(session: onnxruntime.InferenceSession, side: Side, device: Device) -> None:
+    """Refuse a session that does not run on `device`, or in which a Conv of this side does not.
+
+    ONNX Runtime below 1.24 does not tell of the Convs; there the one-node sessions of the layers, which
+    forbid any other provider, are the check.
+
+    Raises:
+        ConvswapError: it does not; the message names the first such Conv.
+    """
     if device.provider not in session.get_providers():
         raise ConvswapError(
             f"ONNX Runtime could not start its {device.provider} (a library that it needs is missing); "
             "see `convswap doctor`, or use --device cpu"
         )
-    _check_assignment(session, side, device)
-    return session
+    report = getattr(session, "get_provider_graph_assignment_info", None)
+    if report is None:
+        return
+    domains = ("convswap",) if side.ours else ("", "ai.onnx")
+    for part in report():
+        for node in part.get_nodes():
+            if node.op_type == "Conv" and node.domain in domains and part.ep_name != device.provider:
+                raise ConvswapError(
+                    f"Conv {node.name!r} of the {side.name} side would run on {part.ep_name}, not on "
+                    f"{device.provider}; its element type may not be supported there: see `convswap doctor`"
+                )
+
+
+@contextmanager
+def session_source(model: onnx.ModelProto) -> Iterator[bytes | str]:
+    """Give what ONNX Runtime loads `model` from: its bytes, or a file where they are more than it can read.
+
+    The file is there until the context ends.
+
+    Raises:
+        ConvswapError: the model cannot be written.
+    """
+    with ExitStack() as stack:
+        with plain_errors("the model cannot be prepared for ONNX Runtime"):
+            source = _written(model, stack)
+        yield source
+
+
+def _written(model: onnx.ModelProto, stack: ExitStack) -> bytes | str:
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < _LARGEST_MESSAGE:
+        return model.SerializeToString()
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="convswap-"))) / "model.onnx"
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    onnx.save_model(copy, path, save_as_external_data=True, location="model.data")
+    return str(path)
 
 
 @contextmanager
 def plain_errors(what: str) -> Iterator[None]:
-    """Turn what ONNX Runtime raises into a ConvswapError of one line that starts with `what`."""
+    """Turn what ONNX Runtime raises into a ConvswapError of one line that starts with `what`.
+
+    Where it has no kernel for a node, it is a NoKernelError.
+    """
     try:
         yield
     except ConvswapError:
         raise
     except Exception as error:  # ONNX Runtime's exceptions have no common class but this one.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise ConvswapError(f"{what}: {' '.join(lines) or type(error).__name__}") from error
+        said = " ".join(lines) or type(error).__name__
+        kind = NoKernelError if any(reason in said for reason in _NO_KERNEL) else ConvswapError
+        raise kind(f"{what}: {said}") from error
 
 
 class BoundRun:
@@ -131,6 +210,7 @@ class BoundRun:
         self._binding = session.io_binding()
         self._unsynchronised = onnxruntime.RunOptions()
         self._unsynchronised.add_run_config_entry(_NO_SYNCHRONISATION, "1")
+        self._unsynchronised.add_run_config_entry(*_GRAPH_OF_RUN)
         for name, value in feeds.items():
             self._binding.bind_ortvalue_input(name, value)
         self.outputs: list[str] = []
@@ -214,39 +294,6 @@ def numeric_arrays(outputs: Sequence[object]) -> list[np.ndarray]:
     if not arrays:
         raise ConvswapError("the model has no output with numbers; compare needs at least one")
     return arrays
-
-
-@contextmanager
-def _source(model: onnx.ModelProto) -> Iterator[bytes | str]:
-    """Give the model as bytes, or, where it is too large for that, as a file with external data."""
-    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < _LARGEST_MESSAGE:
-        yield model.SerializeToString()
-        return
-    with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
-        path = Path(folder) / "model.onnx"
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        onnx.save_model(copy, path, save_as_external_data=True, location="model.data")
-        yield str(path)
-
-
-def _check_assignment(session: onnxruntime.InferenceSession, side: Side, device: Device) -> None:
-    """Refuse a session in which a Conv of this side runs on another provider than the device's.
-
-    ONNX Runtime below 1.24 keeps no such record; there the one-node sessions of the layers, which forbid any
-    other provider, are the check.
-    """
-    report = getattr(session, "get_provider_graph_assignment_info", None)
-    if report is None:
-        return
-    domains = ("convswap",) if side.ours else ("", "ai.onnx")
-    for part in report():
-        for node in part.get_nodes():
-            if node.op_type == "Conv" and node.domain in domains and part.ep_name != device.provider:
-                raise ConvswapError(
-                    f"Conv {node.name!r} of the {side.name} side would run on {part.ep_name}, not on "
-                    f"{device.provider}; its element type may not be supported there: see `convswap doctor`"
-                )
 
 
 @cache

@@ -81,7 +81,7 @@ def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, on
     path = Path(model)
     if not path.exists() and path.suffix == "" and path.name == str(model):
         raise unknown_name("network", str(model), ALL_NETWORKS)
-    return str(model), ir.to_proto(ir.external_data.load_to_model(load_model(path)))
+    return str(model), ir.to_proto(ir.external_data.load_to_model(load_model(model)))
 
 
 def batch_of(model: onnx.ModelProto, batch: int | None, device: Device) -> int:
