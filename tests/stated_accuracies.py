@@ -12,7 +12,7 @@ _ROW = re.compile(r"\| `(.+?)` \| ([\d.]+) \| ([\d.]+) \| ([\d,]+) \| (\w+) \| `
 
 @dataclass(frozen=True)
 class Stated:
-    """A row: top-1 of all 10,000 test images, ours and the course's, the file's size, and what made it where."""
+    """A row: top-1 of all 10,000 test images, ours and the course's, the file's size, what made it where."""
 
     accuracy: float
     course: float

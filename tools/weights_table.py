@@ -24,8 +24,8 @@ def row_of(network: Network, content: bytes, title: str) -> str:
     made = unpack_weights(network, content, title).made
     course = network.course_accuracy[10_000]
     return (
-        f"| `{network.name}` | {made['test_accuracy']:.4f} | {course} | {len(content):,} | {made['device']} | "
-        f"`{made['command']}` |\n"
+        f"| `{network.name}` | {made['test_accuracy']:.4f} | {course} | {len(content):,} "
+        f"| {made['device']} | `{made['command']}` |\n"
     )
 
 
