@@ -6,8 +6,8 @@
 The folder gets a file for each network, as `convswap compare NETWORK --json` writes it. The course's
 networks run on Fashion-MNIST, and on a GPU against all options of the CUDA provider; the large ones on random
 images. Each runs in a process of its own, so that none finds the memory and the libraries of the one before.
-A network whose comparison fails has no file afterwards, not even an older one; the others are compared all
-the same.
+A network that cannot be compared keeps the file that it had; the others are compared all the same, and the
+exit status tells.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ def compare_all(options: argparse.Namespace) -> int:
     for number, network in enumerate(options.networks, start=1):
         print(f"{network}, {number} of {len(options.networks)}", file=sys.stderr, flush=True)
         file = options.folder / f"{network}.json"
-        file.unlink(missing_ok=True)
         arguments = command(network, file, options)
         statuses[network] = subprocess.run(
             [sys.executable, "-m", "convswap.cli", *arguments], check=False
         ).returncode
     for network, status in statuses.items():
         if status:
-            what = "the answers differ" if status == ANSWERS_DIFFER else f"failed with status {status}"
-            print(f"{network}: {what}", file=sys.stderr)
+            failed = f"not compared, status {status}; its results are as they were"
+            print(
+                f"{network}: {'the answers differ' if status == ANSWERS_DIFFER else failed}", file=sys.stderr
+            )
     return max(statuses.values(), key=abs)
 
 

@@ -33,7 +33,10 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def comparisons(results: Path, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return what `compare` found for each of the networks, all of them on one machine and precision."""
+    """Return what `compare` found for each of the networks, all on one machine and in one precision.
+
+    Ends the program where results are missing or do not go together, or where answers were wrong.
+    """
     names = list(names)
     files = {name: results / "compare" / f"{name}.json" for name in names}
     if missing := [name for name, file in files.items() if not file.exists()]:
@@ -44,6 +47,8 @@ def comparisons(results: Path, names: Iterable[str]) -> list[dict[str, Any]]:
     if len(kinds) > 1:
         listed = "; ".join(sorted(", ".join(map(str, kind)) for kind in kinds))
         raise SystemExit(f"the results in {results / 'compare'} are of different kinds: {listed}")
+    if wrong := [each["model"] for each in found if not each["within_tolerance"]]:
+        raise SystemExit(f"the answers of {', '.join(wrong)} differ; a time for a wrong answer says nothing")
     return found
 
 

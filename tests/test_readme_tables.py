@@ -127,6 +127,14 @@ def test_results_of_another_machine_or_precision_do_not_mix(found, results, read
     assert readme.read_text() == PLACE
 
 
+def test_wrong_answers_get_no_row(results, readme):
+    change(results, "convnext-tiny", within_tolerance=False)
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("the answers of convnext-tiny differ;")
+    assert readme.read_text() == PLACE
+
+
 def test_half_a_place_is_refused(results, readme):
     readme.write_text("<!-- all-networks -->\n")
     answer = run_script("readme_tables", "--results", results, "--readme", readme)
@@ -173,9 +181,13 @@ def test_all_networks_are_compared_even_after_one_that_failed(tmp_path, monkeypa
     course = [*cuda, "--data", "fashion-mnist", "--against", "all"]
     assert seen == [(name, course) for name in NETWORKS] + [(name, cuda) for name in LARGE_NETWORKS]
     told = capsys.readouterr().err.splitlines()
-    assert told[-2:] == ["ece408-2018fa: failed with status 2", "resnet50: the answers differ"]
-    assert {file.stem for file in tmp_path.iterdir()} == set(ALL_NETWORKS) - {"ece408-2018fa"}
-    assert {file.read_text() for file in tmp_path.iterdir()} == {"new"}
+    assert told[-2:] == [
+        "ece408-2018fa: not compared, status 2; its results are as they were",
+        "resnet50: the answers differ",
+    ]
+    assert {file.stem: file.read_text() for file in tmp_path.iterdir()} == {
+        name: "old" if name == "ece408-2018fa" else "new" for name in ALL_NETWORKS
+    }
 
 
 def test_an_unknown_network_is_refused_before_any_is_compared(tmp_path):
