@@ -1,6 +1,7 @@
 # make            sets everything up: a virtual environment in .venv, the packages, the build
 # make compare    does so and compares a course network before and after the swap
 # make test       ... and runs every test, with PyTorch, and that with the oldest ONNX Runtime in .venv-oldest
+# make tables     ... and compares every network on an H200, and writes what it finds into benchmarks and README.md
 # make lint       ... and checks the style of every source file
 # make sanitize   builds with the compiler's sanitizers and runs the tests of the compiled code
 # make clean      removes all that these have made
@@ -30,7 +31,7 @@ options := $(PYTHON) $(NVCC) $(CONVSWAP_CUDA_ARCHITECTURES)
 sources := $(shell find custom_op cmake python models export -not -path '*__pycache__*') CMakeLists.txt pyproject.toml
 c_sources := $(shell find custom_op python/bindings examples tests/emulation -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: all compare test lint sanitize clean changed_options
+.PHONY: all compare test tables lint sanitize clean changed_options
 .DELETE_ON_ERROR:
 
 all: $(stamps)/build
@@ -40,6 +41,10 @@ compare: all
 
 test: all $(stamps)/oldest $(stamps)/torch
 	$(python) -m pytest
+
+tables: all
+	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda
+	$(python) benchmarks/readme_tables.py
 
 lint: all $(stamps)/lint
 	@.venv/bin/clang-format --dry-run -Werror $(c_sources)

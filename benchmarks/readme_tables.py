@@ -1,21 +1,29 @@
 """Write the measured tables of README.md from the results beside this file.
 
-The results are what these commands wrote with --json on the card that the folder is named after:
+The results are what these commands wrote on the card that the folder is named after:
 
-    convswap compare NETWORK --against all --json benchmarks/h200/compare/NETWORK.json
+    python benchmarks/compare_networks.py benchmarks/h200/compare
     convswap bench course --against all --json benchmarks/h200/bench-course.json
 
-`python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`.
+`python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
+each table that README.md has a place for: networks, all-networks, layers.
 """
 
+from __future__ import annotations
+
+import argparse
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+from convswap.models import ALL_NETWORKS, NETWORKS
 
 HERE = Path(__file__).parent
-README = HERE.parent / "README.md"
-RESULTS = HERE / "h200"
+# What the figures of one table must have in common.
+SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -24,11 +32,37 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def networks() -> str:
-    """The whole networks, slowest default first."""
-    comparisons = [json.loads(path.read_text()) for path in (RESULTS / "compare").glob("*.json")]
+def comparisons(results: Path, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return what `compare` found for each of the networks, all on one machine and in one precision.
+
+    Ends the program where results are missing or do not go together, or where answers were wrong.
+    """
+    names = list(names)
+    files = {name: results / "compare" / f"{name}.json" for name in names}
+    if missing := [name for name, file in files.items() if not file.exists()]:
+        again = f"python benchmarks/compare_networks.py {results / 'compare'} {' '.join(missing)}"
+        raise SystemExit(f"no results of {', '.join(missing)}; make them with: {again}")
+    found = [json.loads(file.read_text()) for file in files.values()]
+    kinds = {(each["precision"], *(each["environment"][name] for name in SAME)) for each in found}
+    if len(kinds) > 1:
+        listed = "; ".join(sorted(", ".join(map(str, kind)) for kind in kinds))
+        raise SystemExit(f"the results in {results / 'compare'} are of different kinds: {listed}")
+    if wrong := [each["model"] for each in found if not each["within_tolerance"]]:
+        raise SystemExit(f"the answers of {', '.join(wrong)} differ; a time for a wrong answer says nothing")
+    return found
+
+
+def three_digits(number: float) -> str:
+    """Return `number`, above zero, with three digits that count, or all those before the point."""
+    return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f}"
+
+
+def networks(results: Path) -> str:
+    """The course's networks against two settings, slowest default first."""
     rows = []
-    for found in sorted(comparisons, key=lambda found: -found["time_ms"]["default"]["median"]):
+    for found in sorted(
+        comparisons(results, NETWORKS), key=lambda found: -found["time_ms"]["default"]["median"]
+    ):
         times = {side: found["time_ms"][side]["median"] for side in ("default", "convswap")}
         heuristic = found["others"]["heuristic"]["time_ms"]["median"]
         convs = {side: sum(layer[f"{side}_ms"] for layer in found["layers"]) for side in times}
@@ -49,7 +83,31 @@ def networks() -> str:
     return table([*headings, "accuracy default", "accuracy convswap", "same class"], rows)
 
 
-def layers() -> str:
+def all_networks(results: Path) -> str:
+    """Every network, the course's and the large ones, which know no class: their accuracy is a dash."""
+    rows = []
+    for found in comparisons(results, ALL_NETWORKS):
+        images = f"{found['images']:,}"
+        if found["batch"] != found["images"]:
+            images += f" by {found['batch']:,}"
+        accuracy = [found["accuracy"][side] for side in ("default", "convswap")]
+        times = [found["time_ms"][side]["median"] for side in ("default", "convswap")]
+        rows.append(
+            [
+                found["model"],
+                images,
+                *("—" if share is None else f"{share:.4f}" for share in accuracy),
+                f"{found['top1_agreement']:.4f}",
+                f"{found['relative_l2_error']['convswap']:.1e}",
+                *map(three_digits, times),
+                f"{three_digits(times[0] / times[1])}x",
+            ]
+        )
+    headings = ["network", "images", "accuracy default", "accuracy convswap", "same class"]
+    return table([*headings, "relative L2 error", "default", "convswap", "speedup"], rows)
+
+
+def layers(results: Path) -> str:
     """The convolutions of the course suite."""
     rows = [
         [
@@ -62,22 +120,38 @@ def layers() -> str:
             f"{100 * row['floor_ms'] / row['convswap_ms']:.0f} %",
             f"{row['relative_l2_error']:.1e}",
         ]
-        for row in json.loads((RESULTS / "bench-course.json").read_text())
+        for row in json.loads((results / "bench-course.json").read_text())
     ]
     headings = ["layer", "default", "best other setting", "convswap", "speedup", "floor", "of the floor"]
     return table([*headings, "relative L2 error"], rows)
 
 
+TABLES = {"networks": networks, "all-networks": all_networks, "layers": layers}
+
+
 def main() -> None:
-    """Replace both tables in README.md."""
-    text = README.read_text()
-    for name, content in (("networks", networks()), ("layers", layers())):
+    """Replace the tables in the readme."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=HERE / "h200", help="default: benchmarks/h200")
+    parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md", help="default: README.md")
+    options = parser.parse_args()
+    text = options.readme.read_text(encoding="utf-8")
+    written = []
+    for name, make in TABLES.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        places = text.count(begin), text.count(end)
+        if places == (0, 0):
+            continue
+        if places != (1, 1):
+            raise SystemExit(
+                f"{options.readme} has {places[0]} places {begin} and {places[1]} {end}; expected 1"
+            )
+        content = make(options.results)
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-        text, count = pattern.subn(f"{begin}\n{content}\n{end}", text)
-        if count != 1:
-            raise SystemExit(f"README.md has {count} places {begin} ... {end}; expected 1")
-    README.write_text(text)
+        text = pattern.sub(lambda _, lines=f"{begin}\n{content}\n{end}": lines, text)
+        written.append(name)
+    options.readme.write_text(text, encoding="utf-8")
+    print(f"{options.readme}: {', '.join(written) or 'no place for a table'}")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from convswap.models import (
     find,
     last_fully_connected,
     packaged_weights,
-    read_head,
     seeded_weights,
     unpack_weights,
 )
@@ -43,7 +42,7 @@ __all__ = [
     "train_network",
 ]
 
-# What a last layer is fitted to when no fitted one comes with the package: enough for an accuracy to mean
+# What a last layer is fitted to for data other than the trained weights': enough for an accuracy to mean
 # something, few enough to wait for.
 FITTING_IMAGES = 2_000
 # The largest that `convswap train` writes takes 2 MB.
@@ -67,12 +66,11 @@ def export_network(
     The input `image` is float32 [batch, channels, size, size]. The course's networks take pixel values 0..255
     and give `probabilities`, float32 [batch, classes]. Their weights are those in the file `weights`, which
     `convswap train` wrote. Without one, they are for Fashion-MNIST, the default `data`, the trained ones of
-    the package, or, where it has none, weights from a fixed seed with a last layer that was fitted to the
-    training images. For any other data set that `convswap.datasets.load` knows the last layer is fitted here,
-    in seconds, and `progress(done, total)` counts the images. The large networks take values of mean 0 and
-    variance 1, for which `data` is "random", and give `logits`; their weights come from a fixed seed, and the
-    statistics of their batch normalisation are measured here. The model's properties name the network, the
-    data and the origin of the weights.
+    the package. For any other data set that `convswap.datasets.load` knows they come from a fixed seed, with
+    a last layer that is fitted here, in seconds; `progress(done, total)` counts the images. The large
+    networks take values of mean 0 and variance 1, for which `data` is "random", and give `logits`; their
+    weights come from a fixed seed, and the statistics of their batch normalisation are measured here. The
+    model's properties name the network, the data and the origin of the weights.
 
     Raises ConvswapError for an unknown network or data set, data that do not suit the network, a file that
     cannot be read, is damaged or belongs to another network, and where ONNX Runtime is needed and not
@@ -91,24 +89,20 @@ def export_network(
                 f"{name} is not fitted to data, but {data!r} was given; leave it out, or use {RANDOM}"
             )
         return _export_unfitted(network)
-    stored = None
     if weights is not None:
         content = read_checkpoint_file(weights, "a file of `convswap train`", LARGEST_WEIGHTS_FILE)
-        stored = unpack_weights(network, content, str(weights))
-    elif data == "fashion-mnist":
-        stored = packaged_weights(network)
-    if stored is not None:
-        return _trained(network, stored)
+        return _export_trained(network, unpack_weights(network, content, str(weights)))
+    if data == network.data:
+        return _export_trained(network, packaged_weights(network))
+    return _export_fitted(network, data, progress)
+
+
+def _export_fitted(network: Network, data: str, progress: Progress | None) -> onnx.ModelProto:
+    labelled = datasets.load(data, split="train", images=FITTING_IMAGES, image_size=network.image_size)
     arrays = seeded_weights(network)
-    if data == "fashion-mnist":
-        head = read_head(network)
-        weight, bias = head.weight, head.bias
-    else:
-        labelled = datasets.load(data, split="train", images=FITTING_IMAGES, image_size=network.image_size)
-        fit = fit_to(network, arrays, labelled, progress)
-        weight, bias = fit.weight, fit.bias
+    fit = fit_to(network, arrays, labelled, progress)
     layer = last_fully_connected(network).name
-    arrays |= {f"{layer}.weight": weight, f"{layer}.bias": bias}
+    arrays |= {f"{layer}.weight": fit.weight, f"{layer}.bias": fit.bias}
     metadata = {
         "network": network.name,
         "dataset": data,
@@ -117,7 +111,7 @@ def export_network(
     return build(network, arrays, metadata)
 
 
-def _trained(network: Network, stored: StoredWeights) -> onnx.ModelProto:
+def _export_trained(network: Network, stored: StoredWeights) -> onnx.ModelProto:
     metadata = {
         "network": network.name,
         "dataset": stored.made["data"],

@@ -19,11 +19,10 @@ def features_in_chunks(
     network: Network,
     weights: Mapping[str, NDArray[np.float32]],
     images: NDArray[np.float32],
-    threads: int = 0,
 ) -> Iterator[NDArray[np.float32]]:
     """Yield the inputs of the last fully connected layer, (up to CHUNK, features), for `images` in order.
 
-    `images` is float32 (n, channels, size, size); `threads` 0 lets ONNX Runtime choose.
+    `images` is float32 (n, channels, size, size).
     Raises ConvswapError where ONNX Runtime is not installed.
     """
     try:
@@ -33,9 +32,7 @@ def features_in_chunks(
             "fitting a last layer needs ONNX Runtime, which is not installed: pip install 'convswap[cpu]'"
         ) from error
     cut = dataclasses.replace(network, layers=network.layers[: last_fully_connected(network).index])
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
     model = build(cut, weights, {}, output="features").SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     for start in range(0, len(images), CHUNK):
         yield session.run(["features"], {INPUT: images[start : start + CHUNK]})[0]

@@ -21,12 +21,11 @@ def fit_to(
     weights: Mapping[str, NDArray[np.float32]],
     data: Dataset,
     progress: Progress | None = None,
-    threads: int = 0,
 ) -> RidgeFit:
     """Return the last layer of `network` fitted to `data`, whose images have the network's size.
 
-    The last tenth of the images is held out to choose λ; of the others, `network.fitting_images` are used.
-    `progress(done, total)` is called as images are done. `threads` is as in `features_in_chunks`.
+    The last tenth of the images is held out to choose λ. `progress(done, total)` is called as images are
+    done.
     Raises ConvswapError where `data` has no labels, or fewer than two images.
     """
     images, labels = data.images, data.labels
@@ -35,25 +34,21 @@ def fit_to(
             f"a last layer cannot be fitted to {data.name}: expected two labelled images or more"
         )
     held_out = max(1, len(images) // 10)
-    fitting = len(images) - held_out
-    if network.fitting_images is not None:
-        fitting = min(fitting, network.fitting_images)
-    total = fitting + held_out
     done = 0
 
     def chunks(images: NDArray[np.float32], labels: NDArray[np.int64]) -> Iterator[Part]:
         nonlocal done
-        parts = features_in_chunks(network, weights, images, threads)
+        parts = features_in_chunks(network, weights, images)
         for start, features in zip(range(0, len(images), CHUNK), parts, strict=True):
             yield features, labels[start : start + CHUNK]
             done += len(features)
             if progress is not None:
-                progress(done, total)
+                progress(done, len(data.images))
 
     seen = list(chunks(images[-held_out:], labels[-held_out:]))
     held_out_features = np.concatenate([features for features, _ in seen])
     return fit_last_layer(
-        chunks(images[:fitting], labels[:fitting]),
+        chunks(images[:-held_out], labels[:-held_out]),
         (held_out_features, labels[-held_out:]),
         classes=last_fully_connected(network).output_shape[0],
     )

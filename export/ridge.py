@@ -36,7 +36,6 @@ class RidgeFit:
     bias: NDArray[np.float32]
     regularisation: float
     logit_scale: float
-    fitted_images: int
     held_out_accuracy: float
 
 
@@ -69,7 +68,6 @@ def fit_last_layer(
         (scale * bias).astype(np.float32),
         regularisation,
         scale,
-        sums.images,
         accuracy,
     )
 

@@ -1,6 +1,5 @@
 """The networks convswap ships: what each consists of, where it came from, and the weights we made for it."""
 
-from convswap.models.heads import Head, read_head
 from convswap.models.initialisation import seeded_images, seeded_weights
 from convswap.models.layers import (
     Activation,
@@ -37,7 +36,6 @@ __all__ = [
     "Flatten",
     "FullyConnected",
     "GlobalAveragePool",
-    "Head",
     "Layer",
     "LayerNormalization",
     "LayerScale",
@@ -53,7 +51,6 @@ __all__ = [
     "pack_weights",
     "packaged_weights",
     "place",
-    "read_head",
     "seeded_images",
     "seeded_weights",
     "unpack_weights",

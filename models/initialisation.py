@@ -52,15 +52,6 @@ def seeded_images(network: Network, images: int) -> NDArray[np.float32]:
     return _uniform(f"{network.name}/{network.seed}/images", shape, math.sqrt(3.0))
 
 
-def digest(weights: dict[str, NDArray[np.float32]]) -> str:
-    """Return the SHA-256, in hexadecimal, of the names, shapes and values of `weights`."""
-    total = hashlib.sha256()
-    for name, array in sorted(weights.items()):
-        total.update(f"{name} {array.shape}\n".encode())
-        total.update(np.ascontiguousarray(array, dtype="<f4").tobytes())
-    return total.hexdigest()
-
-
 def _uniform(seed_text: str, shape: Shape, bound: float, gain: float = 1.0) -> NDArray[np.float32]:
     """Return elements between -bound and bound, times `gain`."""
     seed = int.from_bytes(hashlib.sha256(seed_text.encode()).digest(), "big")

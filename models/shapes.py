@@ -110,7 +110,7 @@ class _Placing:
 
 
 def last_fully_connected(network: Network) -> PlacedLayer:
-    """Return the last fully connected layer of `network`, the one that is fitted to data."""
+    """Return the last fully connected layer of `network`, the one that can be fitted to data."""
     return [placed for placed in place(network) if isinstance(placed.layer, FullyConnected)][-1]
 
 

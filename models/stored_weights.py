@@ -103,13 +103,17 @@ def unpack_weights(network: Network, content: bytes, title: str) -> StoredWeight
     return StoredWeights(arrays, made)
 
 
-def packaged_weights(network: Network) -> StoredWeights | None:
-    """Return the trained weights of `network` that come with the package; None where there are none.
+def packaged_weights(network: Network) -> StoredWeights:
+    """Return the trained weights of `network`, one of the course's, that come with the package.
 
-    Raises ConvswapError where their file is damaged.
+    Raises ConvswapError where their file is missing or damaged.
     """
     entry = resources.files("convswap.models") / "weights" / packaged_name(network)
-    return unpack_weights(network, entry.read_bytes(), str(entry)) if entry.is_file() else None
+    try:
+        content = entry.read_bytes()
+    except OSError as error:
+        raise wrong_file(str(entry), network, f"no file to read ({error.strerror})", "one") from error
+    return unpack_weights(network, content, str(entry))
 
 
 def packaged_name(network: Network) -> str:

@@ -152,10 +152,16 @@ def test_what_the_package_carries_is_below_the_bound():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_packaged_weights_of_a_network_are_sound(name):
     stored = packaged_weights(find(name))
-    if stored is None:
-        pytest.skip(f"{name} has no trained weights yet")
     assert stored.made["data"] == "fashion-mnist"
     assert stored.made["command"].startswith(f"convswap train {name}")
+
+
+def test_a_package_without_a_networks_weights_says_so_and_how_to_make_them():
+    with pytest.raises(ConvswapError) as caught:
+        packaged_weights(ODD)
+    message = str(caught.value)
+    assert "odd.trained.npz' does not hold the weights of odd: found no file to read" in message
+    assert "convswap train odd -o FILE" in message
 
 
 def test_a_cut_off_file_is_refused_wherever_it_was_cut(content):

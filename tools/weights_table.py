@@ -1,4 +1,4 @@
-"""Writes the rows of trained networks into the table of models/README.md, from the files in models/weights.
+"""Writes the table of trained weights in models/README.md, from the files in models/weights.
 
 From the repository, with convswap installed, after `convswap train NETWORK -o models/weights/...`:
 
@@ -7,12 +7,16 @@ python tools/weights_table.py
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from convswap.models import NETWORKS, Network, unpack_weights
 
 MODELS = Path(__file__).parents[1] / "models"
+BEGIN, END = "<!-- weights -->\n", "<!-- /weights -->"
+HEADING = """\
+| network | accuracy | the course's | bytes | device | made by |
+|---|---:|---:|---:|---|---|
+"""
 
 
 def row_of(network: Network, content: bytes, title: str) -> str:
@@ -20,21 +24,22 @@ def row_of(network: Network, content: bytes, title: str) -> str:
     made = unpack_weights(network, content, title).made
     course = network.course_accuracy[10_000]
     return (
-        f"| `{network.name}` | trained | {made['test_accuracy']:.4f} | {course} | {len(content):,} | "
-        f"`{made['command']}` |"
+        f"| `{network.name}` | {made['test_accuracy']:.4f} | {course} | {len(content):,} "
+        f"| {made['device']} | `{made['command']}` |\n"
     )
 
 
 def main() -> None:
-    """Replace the rows, and leave those of networks without trained weights."""
-    readme = MODELS / "README.md"
-    text = readme.read_text(encoding="utf-8")
+    """Replace the table; every network of the course must have its file."""
+    rows = []
     for network in NETWORKS.values():
         file = MODELS / "weights" / f"{network.name}.trained.npz"
-        if file.exists():
-            row = row_of(network, file.read_bytes(), str(file))
-            text = re.sub(rf"(?m)^\| `{network.name}` \| (fitted|trained) .*$", lambda _, row=row: row, text)
-    readme.write_text(text, encoding="utf-8")
+        rows.append(row_of(network, file.read_bytes(), str(file)))
+    readme = MODELS / "README.md"
+    before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
+    readme.write_text(
+        before + BEGIN + HEADING + "".join(rows) + END + rest.split(END, 1)[1], encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

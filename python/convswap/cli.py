@@ -114,7 +114,9 @@ def _add_export(commands: Any) -> None:
         help="the shape of one sample for --torch; default: the channels of its first Conv2d, 224, 224",
     )
     parser.add_argument("--alexnet", metavar="FILE.npy", help="AlexNet's weights, bvlc_alexnet.npy")
-    parser.add_argument("--data", metavar="NAME", help="what the network's last layer is fitted to")
+    parser.add_argument(
+        "--data", metavar="NAME", help="what the network is to know: fashion-mnist (default) or synthetic"
+    )
     parser.add_argument("--weights", metavar="FILE.npz", help="the network's weights, as `train` wrote them")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: named after what was given")
     parser.set_defaults(command=_export)
@@ -327,7 +329,7 @@ def _read_checkpoint(options: argparse.Namespace, progress: Callable[[str], None
         raise ConvswapError(
             f"{' and '.join(missing)} missing: an MXNet checkpoint needs all of {', '.join(wanted)}"
         )
-    source = "an MXNet checkpoint, whose weights are already fitted"
+    source = "an MXNet checkpoint, whose weights are already trained"
     _refuse_options(options, source, "data", "weights", "input_shape")
     model = export.read_mxnet(options.mxnet_symbol, options.mxnet_params, options.image_size)
     return model, Path(options.mxnet_symbol).name.removesuffix(".json").removesuffix("-symbol")

@@ -1,0 +1,205 @@
+"""The tables of README.md: one command compares all networks, another one writes what it found."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from build_tools import REPOSITORY
+from convswap.models import ALL_NETWORKS, LARGE_NETWORKS, NETWORKS
+
+BENCHMARKS = REPOSITORY / "benchmarks"
+NETWORK = "ece408-2019sp"
+PLACE = "Before.\n<!-- all-networks -->\nold\n<!-- /all-networks -->\nAfter.\n"
+
+
+def script(name):
+    """Return benchmarks/<name>.py as a module."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_script(name, *arguments):
+    return subprocess.run(
+        [sys.executable, BENCHMARKS / f"{name}.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What the script finds for one network, small, on the CPU."""
+    folder = tmp_path_factory.mktemp("found") / "new" / "compare"
+    answer = run_script(
+        "compare_networks", folder, NETWORK, "--device", "cpu", "--images", 30, "--data", "synthetic"
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert [file.name for file in folder.iterdir()] == [f"{NETWORK}.json"]
+    return json.loads((folder / f"{NETWORK}.json").read_text())
+
+
+@pytest.fixture
+def results(found, tmp_path):
+    """A folder of results: of each network the same, and of the large ones no accuracy, as on random data."""
+    folder = tmp_path / "results"
+    (folder / "compare").mkdir(parents=True)
+    for name in ALL_NETWORKS:
+        large = {"accuracy": {"default": None, "convswap": None}, "images": 256, "batch": 8}
+        one = {**found, "model": name} | (large if name in LARGE_NETWORKS else {})
+        (folder / "compare" / f"{name}.json").write_text(json.dumps(one))
+    return folder
+
+
+@pytest.fixture
+def readme(tmp_path):
+    file = tmp_path / "page.md"
+    file.write_text(PLACE)
+    return file
+
+
+def change(results, network, **changes):
+    file = results / "compare" / f"{network}.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_the_table_has_a_row_for_every_network_and_accuracies_where_they_are_known(found, results, readme):
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert (answer.returncode, answer.stdout) == (0, f"{readme}: all-networks\n"), answer.stderr
+    before, begin, heading, rule, *rows, end, after = readme.read_text().splitlines()
+    assert (before, begin, end, after) == (
+        "Before.",
+        "<!-- all-networks -->",
+        "<!-- /all-networks -->",
+        "After.",
+    )
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (heading, *rows)]
+    assert {len(row) for row in cells} == {rule.count("---")} == {9}
+    assert [row[0] for row in cells[1:]] == [*NETWORKS, *LARGE_NETWORKS]
+    times = [found["time_ms"][side]["median"] for side in ("default", "convswap")]
+    for row in cells[1:]:
+        named = dict(zip(cells[0], row, strict=True))
+        if row[0] in NETWORKS:
+            assert named["images"] == "30"
+            assert float(named["accuracy default"]) == pytest.approx(found["accuracy"]["default"], abs=5e-5)
+            assert float(named["accuracy convswap"]) == pytest.approx(found["accuracy"]["convswap"], abs=5e-5)
+        else:
+            assert named["images"] == "256 by 8"
+            assert (named["accuracy default"], named["accuracy convswap"]) == ("—", "—")
+        assert float(named["same class"]) == pytest.approx(found["top1_agreement"], abs=5e-5)
+        # Two digits count.
+        assert float(named["relative L2 error"]) == pytest.approx(
+            found["relative_l2_error"]["convswap"], rel=0.05
+        )
+        # Three do.
+        assert [float(named["default"]), float(named["convswap"])] == pytest.approx(times, rel=5e-3)
+        assert float(named["speedup"].removesuffix("x")) == pytest.approx(times[0] / times[1], rel=5e-3)
+
+
+def test_a_network_without_results_is_named_with_the_command_that_makes_them(results, readme):
+    (results / "compare" / "vgg16.json").unlink()
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert answer.returncode == 1
+    assert answer.stderr.splitlines() == [
+        "no results of vgg16; make them with: python benchmarks/compare_networks.py "
+        f"{results / 'compare'} vgg16"
+    ]
+    assert readme.read_text() == PLACE
+
+
+def test_results_of_another_machine_or_precision_do_not_mix(found, results, readme):
+    environment = found["environment"] | {"onnxruntime": "1.99"}
+    for changes, told in [({"precision": "ieee"}, "ieee"), ({"environment": environment}, "1.99")]:
+        change(results, NETWORK, **changes)
+        answer = run_script("readme_tables", "--results", results, "--readme", readme)
+        assert answer.returncode == 1
+        (line,) = answer.stderr.splitlines()
+        assert "are of different kinds" in line and told in line
+        change(results, NETWORK, **{name: found[name] for name in changes})
+    assert readme.read_text() == PLACE
+
+
+def test_wrong_answers_get_no_row(results, readme):
+    change(results, "convnext-tiny", within_tolerance=False)
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("the answers of convnext-tiny differ;")
+    assert readme.read_text() == PLACE
+
+
+def test_half_a_place_is_refused(results, readme):
+    readme.write_text("<!-- all-networks -->\n")
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert answer.returncode == 1
+    assert "has 1 places <!-- all-networks --> and 0 <!-- /all-networks -->" in answer.stderr
+    assert readme.read_text() == "<!-- all-networks -->\n"
+
+
+def test_the_tables_of_the_readme_are_what_the_results_give(tmp_path):
+    page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    copy = tmp_path / "README.md"
+    copy.write_text(page, encoding="utf-8")
+    answer = run_script("readme_tables", "--readme", copy)
+    assert answer.returncode == 0, answer.stderr
+    assert "networks, " in answer.stdout and answer.stdout.endswith("layers\n")
+    assert copy.read_text(encoding="utf-8") == page
+
+
+def test_all_networks_are_compared_even_after_one_that_failed(tmp_path, monkeypatch, capsys):
+    compare_networks = script("compare_networks")
+    statuses = {"ece408-2018fa": 2, "resnet50": 1}
+    seen = []
+
+    def run(arguments, check):
+        compare, network, *flags, json_flag, file = arguments[3:]
+        assert (arguments[:3], compare, json_flag) == (
+            [sys.executable, "-m", "convswap.cli"],
+            "compare",
+            "--json",
+        )
+        seen.append((network, flags))
+        status = statuses.get(network, 0)
+        if status != 2:
+            (tmp_path / f"{network}.json").write_text("new")
+            assert file == str(tmp_path / f"{network}.json")
+        return SimpleNamespace(returncode=status)
+
+    for network in ("ece408-2018fa", "alexnet"):
+        (tmp_path / f"{network}.json").write_text("old")
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(sys, "argv", ["compare_networks", str(tmp_path), "--device", "cuda"])
+    assert compare_networks.main() == 2
+    cuda = ["--device", "cuda"]
+    course = [*cuda, "--data", "fashion-mnist", "--against", "all"]
+    assert seen == [(name, course) for name in NETWORKS] + [(name, cuda) for name in LARGE_NETWORKS]
+    told = capsys.readouterr().err.splitlines()
+    assert told[-2:] == [
+        "ece408-2018fa: not compared, status 2; its results are as they were",
+        "resnet50: the answers differ",
+    ]
+    assert {file.stem: file.read_text() for file in tmp_path.iterdir()} == {
+        name: "old" if name == "ece408-2018fa" else "new" for name in ALL_NETWORKS
+    }
+
+
+def test_an_unknown_network_is_refused_before_any_is_compared(tmp_path):
+    answer = run_script("compare_networks", tmp_path / "folder", NETWORK, "resnet51")
+    assert answer.returncode == 2
+    (line,) = answer.stderr.splitlines()
+    assert "unknown network 'resnet51'; did you mean 'resnet50'" in line
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.01234, "0.0123"), (2.284, "2.28"), (96.12, "96.1"), (1234.6, "1235")]
+)
+def test_times_have_three_digits_that_count(number, text):
+    assert script("readme_tables").three_digits(number) == text
