@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from convswap.errors import ConvswapError
+from convswap.errors import NO_ONNXRUNTIME, ConvswapError
 from convswap.export.builder import INPUT, build
 from convswap.models import Network, last_fully_connected
 from numpy.typing import NDArray
@@ -28,9 +28,7 @@ def features_in_chunks(
     try:
         import onnxruntime
     except ImportError as error:
-        raise ConvswapError(
-            "fitting a last layer needs ONNX Runtime, which is not installed: pip install 'convswap[cpu]'"
-        ) from error
+        raise ConvswapError(NO_ONNXRUNTIME) from error
     cut = dataclasses.replace(network, layers=network.layers[: last_fully_connected(network).index])
     model = build(cut, weights, {}, output="features").SerializeToString()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
