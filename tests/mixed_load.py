@@ -24,7 +24,7 @@ Three things of ONNX Runtime's own grow too, and are kept apart. Its CUDA provid
 session for good, with our library or without (test_session_memory.py): `--lasting` closes none before its
 end. A session sets up a stream and its libraries' workspaces, some 70 MiB of the card, whenever more runs are
 in flight than ever before: with `--lasting`, all threads first run each session at once. And its telemetry
-keeps each failed run until it is sent, for good where there is no network: it is turned off.
+notes every failed run, and holds such notes until they are sent: it is turned off.
 """
 
 from __future__ import annotations

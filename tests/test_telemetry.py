@@ -47,6 +47,13 @@ def test_telemetry_is_off_before_a_command_imports_onnxruntime(entry, runtime):
     assert printed(*entry, "compare", "ece408-2017-low", folder=runtime) == ["imported with 1"]
 
 
+def test_telemetry_is_off_before_the_mixed_load_imports_onnxruntime(runtime):
+    tool = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); __import__('mixed_load')"
+    script = f"try:\n    {tool}\nexcept ModuleNotFoundError as error:\n    assert error.name == 'onnxruntime'"
+    # Also where somebody has asked for it: what it holds would be taken for a leak.
+    assert printed("-c", script, folder=runtime, switch="0") == ["imported with 1"]
+
+
 def test_user_who_sets_the_switch_is_obeyed(runtime):
     arguments = ["-m", "convswap", "explain", "ece408-2017-low"]
     assert printed(*arguments, folder=runtime, switch="0") == ["imported with 0"]
