@@ -7,8 +7,8 @@
 //
 // Found so: wrong results, reads of what was never written (shared memory begins as NaN), writes beyond a
 // block's shared memory, barriers that not all threads reach. Not found: races, since a thread runs alone
-// until its next barrier, and copies that are used before they were waited for. Those take
-// compute-sanitizer and a card.
+// until its next barrier, copies that are used before they were waited for, and fences that are missing.
+// Those take compute-sanitizer and a card.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -53,12 +53,21 @@ inline std::vector<Fiber> fibers;
 inline int current;  // the fiber that runs
 inline ucontext_t scheduler;
 inline std::vector<Warp> warps;
+
+// Four warps that multiply at once, and the matrix that all of them name.
+struct Warpgroup {
+  Barrier barrier;
+  const void* matrix;
+  bool agree = true, agreed = true;
+};
+inline std::vector<Warpgroup> warpgroups;
 inline Barrier block_barrier;
 inline bool all_agree, all_agreed;
 inline bool has_moved;  // whether a thread passed a barrier or ended in this round
 inline dim3 block_size, grid_size;
 inline uint3 block_index;
 inline std::function<void()> thread_body;
+inline std::vector<std::function<void()>> block_ends;  // what is checked at the end of a block
 
 inline void yield() { swapcontext(&fibers[current].context, &scheduler); }
 inline int lane() { return current % 32; }
@@ -76,6 +85,19 @@ inline void meet(Barrier& barrier, int threads) {
 }
 
 inline void meet_warp() { meet(warp().barrier, 32); }
+
+inline void meet_warpgroup() { meet(warpgroups[current / 128].barrier, 128); }
+
+inline bool meet_warpgroup_and(bool agrees) {
+  Warpgroup& own = warpgroups[current / 128];
+  own.agree = own.agree && agrees;
+  if (own.barrier.arrived + 1 == 128) {
+    own.agreed = own.agree;
+    own.agree = true;
+  }
+  meet_warpgroup();
+  return own.agreed;
+}
 
 inline bool meet_block(bool agrees) {
   all_agree = all_agree && agrees;
@@ -104,6 +126,14 @@ unsigned reduce_warp(unsigned value, Combine combine) {
   std::exit(1);
 }
 
+inline void meet_warpgroup_with(const void* matrix) {
+  const void*& named = warpgroups[current / 128].matrix;
+  if (current % 128 == 0) named = matrix;
+  meet_warpgroup();
+  if (named != matrix) fail("a warpgroup that multiplies by different matrices");
+  meet_warpgroup();
+}
+
 inline void enter_thread() {
   thread_body();
   fibers[current].done = true;
@@ -117,6 +147,7 @@ inline void run_block(int threads, unsigned char* shared, size_t shared_bytes) {
     std::memcpy(shared + i, i < shared_bytes ? &kNotANumber : &kBeyond, 4);
   }
   warps.assign(threads / 32, {});
+  warpgroups.assign((threads + 127) / 128, {});
   block_barrier = {};
   all_agree = true;
   if (fibers.size() < static_cast<size_t>(threads)) fibers.resize(threads);
@@ -141,6 +172,7 @@ inline void run_block(int threads, unsigned char* shared, size_t shared_bytes) {
     }
     if (!has_moved && left > 0) fail("threads wait for each other for ever");
   }
+  for (const auto& check : block_ends) check();
   for (size_t i = shared_bytes; i < kSharedBytes; i += 4) {
     if (std::memcmp(shared + i, &kBeyond, 4) != 0) fail("a write beyond shared memory");
   }

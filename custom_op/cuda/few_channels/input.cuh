@@ -2,7 +2,7 @@
 
 // The way of the input into shared memory: copied as it is, then converted and laid out for the tensor core.
 
-#include "cuda/few_channels/formats.cuh"
+#include "cuda/tensor_core_formats.cuh"
 #include "cuda/few_channels/tile.cuh"
 #include "cuda/primitives/async_copy.cuh"
 #include "cuda/primitives/registers.cuh"

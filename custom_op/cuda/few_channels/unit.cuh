@@ -3,7 +3,7 @@
 // What a warp does at a time: multiply, and store the results.
 
 #include "cuda/few_channels/arguments.h"
-#include "cuda/few_channels/formats.cuh"
+#include "cuda/tensor_core_formats.cuh"
 #include "cuda/primitives/global_store.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/shared_store.cuh"

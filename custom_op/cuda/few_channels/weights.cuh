@@ -3,7 +3,7 @@
 // The way of the weights into shared memory.
 
 #include "cuda/few_channels/arguments.h"
-#include "cuda/few_channels/formats.cuh"
+#include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::few_channels {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// How the tensor core is given float32, float16 and bfloat16 data, for the kernel of few_channels.
+// How the tensor core is given float32, float16 and bfloat16 data.
 //
 // float16 keeps as many bits of a number as TF32 does, 11, but of 29 binades only. So float32 data are
 // scaled by a power of two, which is exact, one for the pixels of a tile and one for the weights of a
@@ -10,7 +10,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-namespace convswap::few_channels {
+namespace convswap {
 
 constexpr int kBinades = 29;
 constexpr int kUppermost = 14;  // a largest value of 2^15 - 1 cannot round to infinity
@@ -207,4 +207,4 @@ struct SmallFloats : Format, OnePart {
 using Float16Pairs = SmallFloats<Half>;
 using Bfloat16Pairs = SmallFloats<Bfloat16>;
 
-}  // namespace convswap::few_channels
+}  // namespace convswap

@@ -1,0 +1,39 @@
+#pragma once
+
+namespace convswap {
+
+// Bulk copies from shared to global memory. What other threads have written is copied after they showed it
+// and met at a barrier. Code for cards below compute capability 9.0 has none: there these do nothing.
+
+// Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16.
+__device__ inline void bulk_store(void* global, const void* shared, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(bytes)
+               : "memory");
+#endif
+}
+
+// Closes the group of copies that this thread has started since the last call.
+__device__ inline void commit_bulk_stores() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits until all that this thread's copies take has been read, so that it may be overwritten.
+__device__ inline void wait_until_bulk_stores_have_read() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+
+// Lets copies started after the next barrier, and products of warpgroups, see what this thread has written to
+// shared memory.
+__device__ inline void show_to_copies_and_products() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+}  // namespace convswap

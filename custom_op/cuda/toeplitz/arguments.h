@@ -1,0 +1,54 @@
+#pragma once
+
+// What the kernel of `toeplitz` is told; toeplitz.cc explains the words. tiling.cc decides, plan.cuh fills in.
+
+#include "cuda/naive.cuh"
+#include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/toeplitz/layout.h"
+
+namespace convswap::toeplitz {
+
+template <typename Element>
+struct Arguments {
+  const Element* x;
+  const Element* w;
+  const Element* b;
+  Element* y;
+  int y_misalignment;  // elements from a boundary of 16 bytes to y
+  NaiveArguments<Element> definition;
+
+  int batch, in_channels, out_channels;
+  int channels, filters;  // of a group
+  int input_height, input_width, output_height, output_width;
+  int input_plane, output_plane;
+  int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
+  int pad_height, pad_width;
+
+  // A core's row: `pixels` neighbours of `bundle` channels, whose product is `outputs` neighbours in y.
+  int log2_bundle, log2_outputs;
+  int folds, log2_folds;
+  int bundles;                  // of channels
+  int window_rows, window_cores;  // that the outputs of a core's row read, for each bundle
+  int depth_cores, steps;       // of the product
+  FastDivisor row_phases, column_phases;
+  FastDivisor window_rows_divisor, window_cores_divisor;
+
+  // Staged cores of an image: for each bundle, row phase and column phase a plane of core_rows * pitch.
+  FastDivisor pitch;
+  int core_rows, plane_cores, image_cores, part_cores;
+  FastDivisor cores_per_row, input_rows;  // of a tile, all phases together
+  int image_items;                        // cores to stage of an image
+
+  // A tile: so many images, rows of folds, and core rows along the width.
+  int images, rows, cores;
+  FastDivisor bands, column_tiles;
+  int tiles;
+  FastDivisor chunks;  // of kRows rows of the product, for each image
+
+  int filters_per_block, filter_blocks;
+  ResultPlaces results;
+  SharedOffsets shared;
+  int shared_zero_bytes;  // of a team's cores
+};
+
+}  // namespace convswap::toeplitz

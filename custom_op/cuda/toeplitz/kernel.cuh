@@ -1,0 +1,196 @@
+#pragma once
+
+// The kernel of the algorithm `toeplitz`; toeplitz.cc tells the idea, plan.cuh fills the arguments.
+
+#include "cuda/primitives/warpgroup_multiply.cuh"
+#include "cuda/toeplitz/input.cuh"
+#include "cuda/toeplitz/results.cuh"
+#include "cuda/toeplitz/weights.cuh"
+
+namespace convswap::toeplitz {
+
+constexpr int kMostTeams = 4;
+
+// A tile of data with infinities or NaN: the tensor core would multiply them with the matrix's zeros.
+template <typename Element>
+__device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, Tile tile,
+                                                int first_filter) {
+  const int count = tile.images * problem.filters * tile.rows * tile.columns;
+  for (int i = thread_of_team(); i < count; i += kTeamThreads) {
+    const int q = tile.first_column + i % tile.columns;
+    const int p = tile.first_row + i / tile.columns % tile.rows;
+    const int k = first_filter + i / (tile.columns * tile.rows) % problem.filters;
+    const long long n = tile.n + i / (tile.columns * tile.rows) / problem.filters;
+    float sum = naive_sum<Element, float>(problem.definition, n, k, 0, p, q, 0, problem.channels);
+    if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
+    problem.y[((n * problem.out_channels + k) * problem.output_height + p) * problem.output_width + q] =
+        static_cast<Element>(sum);
+  }
+}
+
+// sums = rows `cores`... of the input times the matrix of one filter block.
+template <typename Format, int kTiles>
+__device__ inline void multiply(float (&sums)[kTiles][4], int steps, int part_cores, const unsigned* places,
+                                SharedMatrix cores, SharedMatrix matrix) {
+  constexpr unsigned kStepUnits = kTiles * 16;  // of 16 bytes
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sums[t][j] = 0.0f;
+  }
+  begin_warpgroup_products();
+#pragma unroll
+  for (int term = 0; term < Format::kTerms; ++term) {
+    const SharedMatrix a = cores.advanced(Format::pixel_part(term) * part_cores);
+    const SharedMatrix b = matrix.advanced(Format::weight_part(term) * steps * kStepUnits);
+#pragma unroll 4
+    for (int step = 0; step < steps; ++step) {
+      // The place holds the distance of the step's two cores too.
+      add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(places[step]),
+                                                             b.advanced(step * kStepUnits));
+    }
+  }
+  finish_warpgroup_products();
+}
+
+// Persistent blocks of up to four teams, which take tiles on their own; grid.y is the groups.
+template <typename Format, int kTiles>
+__global__ void __launch_bounds__(kMostTeams* kTeamThreads, 1)
+    kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
+#if __CUDA_ARCH__ >= 900
+  using Element = typename Format::Element;
+  extern __shared__ __align__(128) unsigned char shared[];
+  unsigned* const matrix = reinterpret_cast<unsigned*>(shared);
+  unsigned* const places = reinterpret_cast<unsigned*>(shared + problem.shared.steps);
+  int* const tops = reinterpret_cast<int*>(shared + problem.shared.tops);
+  WeightState& weight_state = *reinterpret_cast<WeightState*>(shared + problem.shared.weight_state);
+  unsigned char* const own = shared + problem.shared.teams + team_of_block() * problem.shared.team_bytes;
+  unsigned* const cores = reinterpret_cast<unsigned*>(own);
+  unsigned char* const results_bytes = own + problem.shared.results;
+  FilterScale* const scales = reinterpret_cast<FilterScale*>(own + problem.shared.scales);
+  TeamState& state = *reinterpret_cast<TeamState*>(own + problem.shared.state);
+
+  const int group = blockIdx.y;
+  const int first_channel = group * problem.channels;
+  const int first_filter = group * problem.filters;
+  const int teams = blockDim.x / kTeamThreads;
+  const int filter_folds = kTiles * kTileColumns >> problem.log2_outputs;
+  const Element* const w = problem.w + static_cast<long long>(first_filter) * problem.channels *
+                                           problem.filter_height * problem.filter_width;
+  const Element* const bias = problem.b == nullptr ? nullptr : problem.b + first_filter;
+
+  for (int i = threadIdx.x; i < problem.steps; i += blockDim.x) {
+    const StepCores step = cores_of(problem, i);
+    places[i] = step.place | static_cast<unsigned>(step.distance) << 16;
+  }
+  for (int i = threadIdx.x; i < problem.filters; i += blockDim.x) tops[i] = kFirstTop;
+  for (int i = thread_of_team(); i < problem.shared_zero_bytes / 4; i += kTeamThreads) cores[i] = 0u;
+  if (thread_of_team() == 0) state = {0u, ~0u};
+  if (threadIdx.x == 0) weight_state.windows = 1;
+  __syncthreads();
+
+  // Weights and pixels are converted by a guess of how large they are, and again in the rare case that it
+  // does not hold.
+  bool weights_are_finite = true;
+  bool are_measured = false;
+  int weight_windows = 1;
+  int top = kFirstTop;
+  for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
+    const ValueRange<Element> weight_range =
+        stage_weights<Format, kTiles>(problem, w, tops, weight_window, matrix);
+    const bool weights_fit = Format::kIsScaled ? weight_range.fits(kFirstTop) : weight_range.is_finite();
+    show_to_copies_and_products();
+    if (!__syncthreads_and(are_measured || weights_fit)) {
+      measure_weights<Format>(problem, w, tops, &weight_state);
+      __syncthreads();
+      are_measured = true;
+      weights_are_finite = weight_state.windows != ~0u;
+      if (weights_are_finite) {
+        weight_windows = static_cast<int>(weight_state.windows);
+        --weight_window;
+        continue;
+      }
+    }
+    are_measured = true;
+
+    int scaled_for = top + 1;  // what the scales were last found for
+    for (int index = blockIdx.x + gridDim.x * team_of_block(); index < problem.tiles;
+         index += gridDim.x * teams) {
+      const Tile tile(problem, index);
+      const ValueRange<Element> range =
+          stage_tile<Format, false>(problem, tile, first_channel, BinadeWindow(top), cores);
+      show_to_copies_and_products();
+      wait_until_bulk_stores_have_read();
+      bool is_staged = true;
+      int windows = 1;
+      const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
+      if (!meet_team_and(fits && weights_are_finite)) {
+        const ValueRange<Element> whole = reduce_team(range, &state);
+        is_staged = false;
+        windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
+        if (windows == 0) {
+          if (weight_window == 0) compute_as_defined(problem, tile, first_filter);
+          continue;
+        }
+        // Where one window is enough it gets some room for the tiles that follow.
+        top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
+      }
+
+      for (int window = 0; window < windows; ++window) {
+        const int window_top = top - window * kBinades;
+        const bool is_first = weight_window + window == 0;
+        if constexpr (Format::kIsScaled) {
+          if (!is_staged) {
+            meet_team();
+            stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), cores);
+            show_to_copies_and_products();
+            scaled_for = window_top + 1;
+            meet_team();
+          }
+        }
+        is_staged = false;
+        if (scaled_for != window_top) {
+          find_scales<Format, kTiles>(problem, tops, weight_window, window_top, is_first ? bias : nullptr,
+                                      scales);
+          scaled_for = window_top;
+          meet_team();
+        }
+        for (int block = 0; block < problem.filter_blocks; ++block) {
+          if (block > 0) {
+            wait_until_bulk_stores_have_read();
+            meet_team();
+          }
+          const int first = block * problem.filters_per_block;
+          const Results<Element> results(problem, tile, first_filter + first,
+                                         min(problem.filters_per_block, problem.filters - first),
+                                         results_bytes);
+          const int per_image = problem.chunks.divisor;
+          for (int chunk = 0; chunk < tile.images * per_image; ++chunk) {
+            const int image = problem.chunks.quotient(chunk);
+            const int first_row = (chunk - image * per_image) * kRows;
+            float sums[kTiles][4];
+            multiply<Format, kTiles>(
+                sums, problem.steps, problem.part_cores, places,
+                SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row),
+                SharedMatrix::at(matrix, kTiles * 8)
+                    .advanced(block * Format::kParts * problem.steps * kTiles * 16));
+            write_results<Format, kTiles>(problem, results, image, first_row, scales + block * filter_folds,
+                                          sums);
+          }
+          show_to_copies_and_products();
+          meet_team();
+          if (windows == 1 && weight_windows == 1) {
+            store_in_bulk(problem, results);
+          } else {
+            store_by_threads(problem, results, !is_first);
+          }
+        }
+      }
+    }
+    if (weight_window + 1 < weight_windows) __syncthreads();
+  }
+  wait_until_bulk_stores_have_read();
+#endif
+}
+
+}  // namespace convswap::toeplitz

@@ -1,0 +1,44 @@
+#pragma once
+
+// What the tiling of `toeplitz` and its kernel agree on; toeplitz.cc explains the words.
+
+namespace convswap::toeplitz {
+
+constexpr int kCoreElements = 8;  // numbers of a core's row, 16 bytes
+constexpr int kDepth = 16;        // of one multiplication: two cores
+constexpr int kRows = 64;         // of one multiplication
+constexpr int kTileColumns = 8;   // of a tile of sums in a thread's registers
+
+// What turns sums into results and where they wait, for a filter and one of its folds.
+struct FilterScale {
+  float factor;  // two of them, since one float32 may not hold it
+  float rest;
+  float bias;
+  int offset;
+};
+
+// What a team keeps for itself.
+struct TeamState {
+  unsigned most, least_less_one;  // of a tile that did not fit the scale
+};
+
+// What the block keeps while it finds the scales of the weights.
+struct WeightState {
+  unsigned windows;
+};
+
+// Where results wait, in elements: distances of neighbouring images, filters and output rows.
+struct ResultPlaces {
+  int image, plane, row;
+  bool rows_join;    // the rows of a filter follow each other as in y
+  bool planes_join;  // and the filters do too
+};
+
+// Bytes into shared memory; of a team's own part, from where that begins.
+struct SharedOffsets {
+  int steps, tops, columns, weight_state, teams;
+  int team_bytes;
+  int results, scales, state;  // a team's part begins with its cores
+};
+
+}  // namespace convswap::toeplitz

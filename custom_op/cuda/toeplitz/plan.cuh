@@ -1,0 +1,162 @@
+#pragma once
+
+// A plan of toeplitz for one format of the data.
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "cuda/primitives/launch.h"
+#include "cuda/toeplitz/kernel.cuh"
+#include "cuda/toeplitz/plan.h"
+#include "cuda/toeplitz/tiling.h"
+
+namespace convswap::toeplitz {
+
+template <typename Format>
+const void* kernel_of(int tiles) {
+  switch (tiles) {
+    case 2:
+      return reinterpret_cast<const void*>(kernel<Format, 2>);
+    case 4:
+      return reinterpret_cast<const void*>(kernel<Format, 4>);
+    case 6:
+      return reinterpret_cast<const void*>(kernel<Format, 6>);
+    case 8:
+      return reinterpret_cast<const void*>(kernel<Format, 8>);
+    case 12:
+      return reinterpret_cast<const void*>(kernel<Format, 12>);
+    case 16:
+      return reinterpret_cast<const void*>(kernel<Format, 16>);
+  }
+  throw std::logic_error("toeplitz: no kernel for " + std::to_string(tiles) + " tiles of columns");
+}
+
+template <typename Element>
+Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  const auto log2 = [](int value) { return std::countr_zero(static_cast<unsigned>(value)); };
+  const Cut& cut = tiling.cut;
+  Arguments<Element> to{};
+  to.definition = naive_arguments<Element>(problem);
+  to.batch = narrow(problem.batch);
+  to.in_channels = narrow(problem.in_channels);
+  to.out_channels = narrow(problem.out_channels);
+  to.channels = narrow(problem.channels_per_group());
+  to.filters = narrow(problem.filters_per_group());
+  to.input_height = narrow(problem.input[1]);
+  to.input_width = narrow(problem.input[2]);
+  to.output_height = narrow(problem.output[1]);
+  to.output_width = narrow(problem.output[2]);
+  to.input_plane = narrow(problem.input_size());
+  to.output_plane = narrow(problem.output_size());
+  to.filter_height = narrow(problem.filter[1]);
+  to.filter_width = narrow(problem.filter[2]);
+  to.stride_height = narrow(problem.stride[1]);
+  to.stride_width = narrow(problem.stride[2]);
+  to.dilation_height = narrow(problem.dilation[1]);
+  to.dilation_width = narrow(problem.dilation[2]);
+  to.pad_height = narrow(problem.pad_begin[1]);
+  to.pad_width = narrow(problem.pad_begin[2]);
+
+  to.log2_bundle = log2(cut.bundle);
+  to.log2_outputs = log2(cut.outputs);
+  to.folds = cut.folds;
+  to.log2_folds = log2(cut.folds);
+  to.bundles = narrow(cut.bundles);
+  to.window_rows = narrow(cut.window_rows);
+  to.window_cores = narrow(cut.window_cores);
+  to.depth_cores = narrow(cut.depth_cores());
+  to.steps = narrow(cut.steps());
+  to.row_phases = FastDivisor(cut.row_phases);
+  to.column_phases = FastDivisor(cut.column_phases);
+  to.window_rows_divisor = FastDivisor(to.window_rows);
+  to.window_cores_divisor = FastDivisor(to.window_cores);
+
+  to.pitch = FastDivisor(narrow(tiling.pitch));
+  to.core_rows = narrow(tiling.core_rows);
+  to.plane_cores = narrow(tiling.plane_cores);
+  to.image_cores = narrow(tiling.image_cores);
+  to.part_cores = narrow(tiling.part_cores);
+  to.cores_per_row = FastDivisor(narrow(tiling.cores_per_row));
+  to.input_rows = FastDivisor(narrow(tiling.input_rows));
+  to.image_items = narrow(tiling.image_items);
+
+  to.images = tiling.images;
+  to.rows = tiling.rows;
+  to.cores = tiling.cores;
+  const int64_t folded_rows = (problem.output[1] + cut.folds - 1) / cut.folds;
+  const int64_t core_columns = (problem.output[2] + cut.outputs - 1) / cut.outputs;
+  to.bands = FastDivisor(narrow((folded_rows + tiling.rows - 1) / tiling.rows));
+  to.column_tiles = FastDivisor(narrow((core_columns + tiling.cores - 1) / tiling.cores));
+  to.tiles = narrow(tiling.tile_count);
+  to.chunks = FastDivisor(narrow(tiling.chunks));
+
+  to.filters_per_block = tiling.filters_per_block;
+  to.filter_blocks = tiling.filter_blocks;
+  to.results = tiling.results;
+  to.shared = tiling.shared;
+  to.shared_zero_bytes = narrow(tiling.cores_bytes);
+  return to;
+}
+
+template <typename Format>
+class ToeplitzPlan final : public Plan {
+ public:
+  using Element = typename Format::Element;
+
+  ToeplitzPlan(const ConvProblem& problem, const Device& device)
+      : device_(device.index),
+        tiling_(best_tiling(problem, device).value()),
+        kernel_(kernel_of<Format>(tiling_.tiles)),
+        arguments_(arguments_of<Element>(problem, tiling_)) {
+    const DeviceGuard guard(device_);
+    allow_shared_memory(kernel_, device.shared_memory_per_block);
+    // Tiles go to other blocks before they go to other teams of a block.
+    const int64_t share = std::max<int64_t>(1, device.multiprocessors / problem.group);
+    grid_ = dim3(static_cast<unsigned>(std::min(tiling_.tile_count, share)),
+                 static_cast<unsigned>(problem.group));
+  }
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    Arguments<Element> arguments = arguments_;
+    arguments.x = static_cast<const Element*>(tensors.x);
+    arguments.w = static_cast<const Element*>(tensors.w);
+    arguments.b = static_cast<const Element*>(tensors.b);
+    arguments.y = static_cast<Element*>(tensors.y);
+    arguments.definition.x = arguments.x;
+    arguments.definition.w = arguments.w;
+    arguments.y_misalignment =
+        static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % 16 / sizeof(Element));
+    void* parameters[] = {&arguments};
+    const DeviceGuard guard(device_);
+    launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream, parameters);
+  }
+
+  std::string describe() const override {
+    const Cut& cut = tiling_.cut;
+    return "tiles of " + std::to_string(tiling_.images) + " images x " +
+           std::to_string(tiling_.rows * cut.folds) + " rows x " +
+           std::to_string(tiling_.cores * cut.outputs) + " columns, " +
+           std::to_string(tiling_.filters_per_block) + " filters at a time; products of " +
+           std::to_string(tiling_.chunks * kRows) + " x " + std::to_string(cut.steps() * kDepth) + " x " +
+           std::to_string(tiling_.tiles * kTileColumns) + " for " + std::to_string(cut.outputs) + " x " +
+           std::to_string(cut.folds) + " outputs, " + std::to_string(cut.bundle) + " channels side by side; " +
+           std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
+           std::to_string(threads()) + " threads, " + std::to_string(tiling_.shared_bytes) +
+           " bytes of shared memory";
+  }
+
+ private:
+  int threads() const { return kTeamThreads * tiling_.teams; }
+
+  int device_;
+  Tiling tiling_;
+  const void* kernel_;
+  Arguments<Element> arguments_;
+  dim3 grid_;
+};
+
+}  // namespace convswap::toeplitz

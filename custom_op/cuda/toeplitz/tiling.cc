@@ -1,0 +1,231 @@
+// Chooses what a block of toeplitz does: the cheapest by estimate among some thousand candidates, without
+// any measurement. It takes about a millisecond, once per shape.
+
+#include "cuda/toeplitz/tiling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace convswap::toeplitz {
+namespace {
+
+// The kernels that are compiled, by tiles of eight columns.
+constexpr int kKernelTiles[] = {2, 4, 6, 8, 12, 16};
+constexpr int kMostTeams = 4;
+// Beyond, sums of coordinates and counts might leave the kernel's 32 bits, and addresses their field.
+constexpr int64_t kMostIndex = 1 << 30;
+constexpr int64_t kMostSteps = 1 << 12;
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+class Tiler {
+ public:
+  Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
+
+  std::optional<Tiling> best() const {
+    std::optional<Tiling> best;
+    const int64_t channels = problem_.channels_per_group();
+    for (int bundle = 1; bundle <= kCoreElements && bundle < 2 * channels; bundle *= 2) {
+      for (int folds = 1; folds <= 4 && folds <= problem_.output[1]; folds *= 2) {
+        const Cut cut(problem_, bundle, folds);
+        if (cut.steps() > kMostSteps) continue;
+        for (const int tiles : kKernelTiles) try_filters(cut, tiles, best);
+      }
+    }
+    return best;
+  }
+
+ private:
+  void try_filters(const Cut& cut, int tiles, std::optional<Tiling>& best) const {
+    const int per_block = tiles * kTileColumns / (cut.outputs * cut.folds);
+    if (per_block == 0) return;
+    const int64_t filters = problem_.filters_per_group();
+    Tiling tiling{.cut = cut, .tiles = tiles};
+    tiling.filter_blocks = static_cast<int>(ceil_divide(filters, per_block));
+    tiling.filters_per_block = static_cast<int>(ceil_divide(filters, tiling.filter_blocks));
+    // Columns that stay empty only cost; another kernel has fewer.
+    if (tiles > 2 && 2 * tiling.filters_per_block * cut.outputs * cut.folds <= tiles * kTileColumns) return;
+    const int64_t all_cores = ceil_divide(problem_.output[2], cut.outputs);
+    for (int64_t columns = 1; columns <= all_cores; columns *= 2) {
+      tiling.cores = static_cast<int>(ceil_divide(all_cores, columns));
+      if (!try_rows(tiling, columns == 1, best)) continue;
+      return;  // narrower tiles are for what does not fit
+    }
+  }
+
+  // Whether the lowest tile fits.
+  bool try_rows(Tiling tiling, bool is_whole_width, std::optional<Tiling>& best) const {
+    const int64_t all = ceil_divide(problem_.output[1], tiling.cut.folds);
+    bool fits_any = false;
+    for (int64_t bands = 1; bands <= all; bands = bands < 16 ? bands + 1 : bands + bands / 4) {
+      tiling.rows = static_cast<int>(ceil_divide(all, bands));
+      tiling.images = 1;
+      const bool fits = try_teams(tiling, best);
+      fits_any = fits_any || fits;
+      if (!fits || bands > 1 || !is_whole_width) continue;
+      for (tiling.images = 2; tiling.images <= 8 && tiling.images <= problem_.batch; ++tiling.images) {
+        if (!try_teams(tiling, best)) break;
+      }
+    }
+    return fits_any;
+  }
+
+  // Whether one team fits.
+  bool try_teams(Tiling tiling, std::optional<Tiling>& best) const {
+    for (tiling.teams = 1; tiling.teams <= kMostTeams; ++tiling.teams) {
+      if (!measure(tiling)) return tiling.teams > 1;
+      tiling.cost = cost(tiling);
+      if (!best || tiling.cost < best->cost) best = tiling;
+    }
+    return true;
+  }
+
+  // Fills in the sizes; false where the tile does not fit.
+  bool measure(Tiling& tiling) const {
+    const Cut& cut = tiling.cut;
+    const int64_t most = device_.shared_memory_per_block;
+    const int64_t rows_beyond = (cut.window_rows - 1) / cut.row_phases;
+    const int64_t cores_beyond = (cut.window_cores - 1) / cut.column_phases;
+    tiling.pitch = tiling.cores + cores_beyond;
+    tiling.core_rows = tiling.rows + rows_beyond;
+    tiling.plane_cores = tiling.core_rows * tiling.pitch;
+    if (tiling.pitch * 16 > most || tiling.plane_cores * 16 > most) return false;
+    const int64_t planes = cut.bundles * cut.row_phases * cut.column_phases;
+    if (planes * tiling.plane_cores * 16 > most) return false;
+    tiling.image_cores = planes * tiling.plane_cores;
+    tiling.part_cores = tiling.images * tiling.image_cores;
+    tiling.cores_per_row = tiling.pitch * cut.column_phases;
+    tiling.input_rows = tiling.core_rows * cut.row_phases;
+    tiling.image_items = cut.bundles * tiling.input_rows * tiling.cores_per_row;
+    tiling.chunks = ceil_divide((tiling.rows - 1) * tiling.pitch + tiling.cores, kRows);
+    tiling.tile_count = ceil_divide(problem_.batch, tiling.images) *
+                        ceil_divide(ceil_divide(problem_.output[1], cut.folds), tiling.rows) *
+                        ceil_divide(ceil_divide(problem_.output[2], cut.outputs), tiling.cores);
+    if (tiling.tile_count > kMostIndex) return false;
+    // The last multiplication reads rows beyond the image's, whose results nobody stores.
+    const int64_t last_read =
+        tiling.chunks * kRows + tiling.image_cores - tiling.plane_cores + rows_beyond * tiling.pitch +
+        cores_beyond + 2;
+    const int64_t parts = parts_of(problem_);
+    tiling.cores_bytes =
+        16 * (parts * tiling.part_cores - tiling.image_cores + std::max(tiling.image_cores, last_read));
+
+    int64_t end = tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 256;
+    const auto place = [&](int& offset, int64_t bytes) {
+      offset = static_cast<int>(std::min(end, most));
+      end += ceil_divide(bytes, 16) * 16;
+    };
+    place(tiling.shared.steps, 4 * cut.steps());
+    place(tiling.shared.tops, 4 * problem_.filters_per_group());
+    place(tiling.shared.weight_state, sizeof(WeightState));
+    tiling.shared.teams = static_cast<int>(std::min(end, most));
+    const int64_t block_bytes = end;
+    const int64_t result_elements = place_results(tiling, most);
+    if (block_bytes > most || tiling.cores_bytes > most || result_elements > most) return false;
+    end = tiling.cores_bytes;
+    place(tiling.shared.results, result_elements * size_of(problem_.type));
+    const int64_t filter_folds = tiling.tiles * kTileColumns / cut.outputs;
+    place(tiling.shared.scales,
+          tiling.filter_blocks * filter_folds * static_cast<int64_t>(sizeof(FilterScale)));
+    place(tiling.shared.state, sizeof(TeamState));
+    tiling.shared.team_bytes = static_cast<int>(end);
+    tiling.shared_bytes = block_bytes + tiling.teams * end;
+    return tiling.shared_bytes <= most;
+  }
+
+  // Sets the places of a filter block's results and returns how many elements they span; more than `most`
+  // where they do not fit.
+  int64_t place_results(Tiling& tiling, int64_t most) const {
+    const int64_t chunk = 16 / size_of(problem_.type);
+    // The next number from `least` on that lies as far beyond a chunk as `like`.
+    const auto aligned_like = [&](int64_t like, int64_t least) {
+      return least + ((like - least) % chunk + chunk) % chunk;
+    };
+    const int64_t width = problem_.output[2], plane = problem_.output_size();
+    const int64_t columns = std::min<int64_t>(int64_t{tiling.cores} * tiling.cut.outputs, width);
+    const int64_t rows = std::min<int64_t>(int64_t{tiling.rows} * tiling.cut.folds, problem_.output[1]);
+    ResultPlaces& places = tiling.results;
+    places.rows_join = columns == width;
+    places.planes_join = places.rows_join && rows == problem_.output[1];
+    const int64_t row = places.rows_join ? width : aligned_like(width, columns);
+    if (row > most || rows * row > most) return most + 1;
+    const int64_t result_plane = aligned_like(plane, rows * row);
+    if (tiling.filters_per_block * result_plane > most) return most + 1;
+    const int64_t image = aligned_like(problem_.out_channels * plane, tiling.filters_per_block * result_plane);
+    places.row = static_cast<int>(row);
+    places.plane = static_cast<int>(result_plane);
+    places.image = static_cast<int>(image);
+    return tiling.images * image + chunk - 1;
+  }
+
+  // Clock cycles by what the parts of a tile take of a multiprocessor: its shared memory, which passes 128
+  // bytes a cycle to loads, stores, copies and products; its issue slots; and a team's own latency.
+  double cost(const Tiling& tiling) const {
+    const Cut& cut = tiling.cut;
+    const double terms = terms_of(problem_), parts = parts_of(problem_);
+    const double size = static_cast<double>(size_of(problem_.type));
+    const double units = static_cast<double>(tiling.images * tiling.chunks * tiling.filter_blocks);
+    const double products = units * cut.steps() * terms;
+    // 64 rows of 16 numbers pass in 16 cycles, eight columns of them in 2, and are multiplied in 4.
+    const double product_cycles = products * std::max(4.0 * tiling.tiles, 16.0 + 2.0 * tiling.tiles);
+    const double items = static_cast<double>(tiling.images * tiling.image_items) / 32;  // of a warp
+    const double rows = std::min<double>(tiling.rows * cut.folds, static_cast<double>(problem_.output[1]));
+    const double columns =
+        std::min<double>(tiling.cores * cut.outputs, static_cast<double>(problem_.output[2]));
+    const double filters = static_cast<double>(problem_.filters_per_group());
+    const double result_bytes = tiling.images * filters * rows * columns * size;
+    const double segments = tiling.images * (tiling.results.planes_join ? tiling.filter_blocks
+                                             : tiling.results.rows_join ? filters
+                                                                        : filters * rows);
+    const double shared = product_cycles + units * tiling.tiles * 20 + items * (16 + 4 * parts) +
+                          result_bytes / 128;
+    const double issue = (items * (90 + 30 * parts) + units * 4 * (tiling.tiles * 30 + 80) + products * 32 +
+                          segments * 60) /
+                         4;
+    const double latency = 1500 + std::ceil(items / 8) * 500 + product_cycles * 1.3 +
+                           units * (100 + tiling.tiles * 50) + segments * 15 + tiling.filter_blocks * 500;
+    const double multiprocessors = std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
+    const double tiles = static_cast<double>(tiling.tile_count);
+    const double turns = std::ceil(tiles / (multiprocessors * tiling.teams));
+    const double busy_teams = std::min<double>(tiling.teams, std::ceil(tiles / multiprocessors));
+    const double groups = std::ceil(problem_.group / static_cast<double>(device_.multiprocessors));
+    const double computing = groups * turns * std::max(busy_teams * std::max(shared, issue), latency);
+    constexpr double kBytesPerCycle = 18.5 * 132;
+    const double edges = tiles * segments * 64;
+    const double memory = (static_cast<double>(problem_.bytes()) + edges) / kBytesPerCycle;
+    const double matrix_words = static_cast<double>(tiling.filter_blocks * cut.steps() * tiling.tiles) * 64 * parts;
+    const double preparing = 3000 + matrix_words / (kTeamThreads_ * tiling.teams) * 120;
+    return std::max(memory, computing) + preparing;
+  }
+
+  static constexpr double kTeamThreads_ = 128;
+  const ConvProblem& problem_;
+  const Device& device_;
+};
+
+}  // namespace
+
+Cut::Cut(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_), folds(folds_) {
+  const auto stride = [&](int axis) { return static_cast<int>(problem.stride[axis]); };
+  pixels = kCoreElements / bundle;
+  const int common = std::gcd(pixels, stride(2));
+  outputs = pixels / common;
+  column_phases = stride(2) / common;
+  row_phases = folds * stride(1);
+  window_rows = int64_t{folds - 1} * stride(1) + (problem.filter[1] - 1) * problem.dilation[1] + 1;
+  const int64_t columns = int64_t{outputs - 1} * stride(2) + (problem.filter[2] - 1) * problem.dilation[2] + 1;
+  window_cores = ceil_divide(columns, pixels);
+  bundles = ceil_divide(problem.channels_per_group(), bundle);
+}
+
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
+  return Tiler(problem, device).best();
+}
+
+int parts_of(const ConvProblem& problem) {
+  return problem.type == ElementType::float32 && problem.precision == Precision::ieee ? 3 : 1;
+}
+int terms_of(const ConvProblem& problem) { return parts_of(problem) == 3 ? 6 : 1; }
+
+}  // namespace convswap::toeplitz

@@ -1,0 +1,106 @@
+// Convolution as a product with a Toeplitz matrix, on Hopper's tensor cores, both operands read straight from
+// shared memory.
+//
+// im2col gives each output pixel a row of its own and fetches every input once per filter tap. Here a row of
+// the product is a *group* of neighbouring outputs, and the matrix holds each filter once per output of the
+// group, shifted by a pixel from one to the next (a Toeplitz matrix): a row of 8 numbers of the input serves
+// all of them at once.
+//
+//   sums[group, (k, j)] = sum over cores (c, r, v) of
+//                         input[row + r, core column + v, 8 numbers] * matrix[(c, r, v), 8 numbers, (k, j)]
+//   matrix[(c, r, v), i, (k, j)] = w[k, c, r, 8 v + i - j], zero where the filter has no such tap
+//
+// What the tensor core takes from shared memory are *cores*: 8 rows of 8 numbers, 16 bytes each. The 8
+// numbers of a row are 8 neighbouring pixels of one channel, 4 of two, 2 of four or one of eight (`bundle`
+// channels). Neighbouring rows of a core are neighbouring groups, so that an image that is stored once, 16
+// bytes for each group, is a core wherever one begins to read: no im2col, no address, no operand in
+// registers. Nothing is left for the threads but to convert the input and to scale the sums.
+//
+// A stride or *folded* output rows (several rows computed for one row of the product) split the image by the
+// remainder of its rows and core columns (`phases`), after which every window advances by one.
+//
+// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does;
+// tensor_core_formats.cuh tells how, and what happens to values that float16 cannot hold together. float16
+// and bfloat16 data go in as they are; in precision ieee float32 data are cut into three bfloat16 parts. Sums
+// are float32. Tiles with an infinity or a NaN are computed as the definition says.
+//
+// Data flow: one block on each multiprocessor, persistent, holds the matrix. Up to four teams of four warps
+// take tiles, each on its own: one loads and converts while another multiplies and a third writes its
+// results, which wait in shared memory in y's order and go out in bulk copies. No scratch memory.
+//
+// Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0; the matrix and a tile must fit
+// into shared memory, which makes it an algorithm for few channels and filters of moderate size.
+
+#include <memory>
+#include <string>
+
+#include "cuda/toeplitz/plan.h"
+#include "cuda/toeplitz/tiling.h"
+
+namespace convswap {
+namespace toeplitz {
+namespace {
+
+constexpr int64_t kMostGroups = 65535;  // rows of a grid
+constexpr int64_t kMostIndex = 1 << 30;
+
+class Toeplitz final : public Algorithm {
+ public:
+  std::string_view name() const override { return "toeplitz"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+
+  std::string why_not(const ConvProblem& problem, const Device& device) const override {
+    if (problem.type == ElementType::float64) return "it does not compute float64";
+    if (device.compute_capability != 90) {
+      return "it needs compute capability 9.0, and " + device.name + " has " +
+             std::to_string(device.compute_capability / 10) + "." +
+             std::to_string(device.compute_capability % 10);
+    }
+    if (!CONVSWAP_HAS_HOPPER_CODE) {
+      return "this build has no code for compute capability 9.0; build it with CONVSWAP_CUDA_ARCHITECTURES=90";
+    }
+    if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
+    return why_too_large(problem, device);
+  }
+
+  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
+    if (problem.type == ElementType::float16) return plan_float16(problem, device);
+    if (problem.type == ElementType::bfloat16) return plan_bfloat16(problem, device);
+    return problem.precision == Precision::ieee ? plan_float32_as_three_bfloat16(problem, device)
+                                                : plan_float32_as_scaled_float16(problem, device);
+  }
+
+ private:
+  static std::string why_too_large(const ConvProblem& problem, const Device& device) {
+    if (problem.output_elements() == 0) return "the output is empty";
+    if (problem.channels_per_group() == 0) return "the input has no channels";
+    if (problem.group > kMostGroups) {
+      return "it takes at most " + std::to_string(kMostGroups) + " groups";
+    }
+    // The kernel's indices inside an image have 32 bits.
+    for (const int64_t value :
+         {problem.batch, problem.in_channels * problem.input_size(),
+          problem.out_channels * problem.output_size(),
+          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
+          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
+          problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
+          problem.channels_per_group() * problem.filter_size() * 16}) {
+      if (value > kMostIndex) return "its indices have 32 bits and the problem needs more";
+    }
+    if (!best_tiling(problem, device)) {
+      return "its matrix and its smallest tile do not fit into the " +
+             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
+    }
+    return {};
+  }
+};
+
+}  // namespace
+}  // namespace toeplitz
+
+const Algorithm& cuda_toeplitz() {
+  static const toeplitz::Toeplitz algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

@@ -1,0 +1,134 @@
+#pragma once
+
+// The way of the weights into shared memory: as the Toeplitz matrix.
+
+#include "cuda/tensor_core_formats.cuh"
+#include "cuda/toeplitz/input.cuh"
+
+namespace convswap::toeplitz {
+
+// The cores of a step, in the order in which their places ascend, since their distance has no sign. The last
+// step may have one only, which the one behind it then follows; its weights are zeros.
+struct StepCores {
+  int first, second;    // numbers, -1 for none
+  int place, distance;  // in units of 16 bytes
+};
+
+template <typename Element>
+__device__ inline int place_of(const Arguments<Element>& problem, int core) {
+  const int line = problem.window_cores_divisor.quotient(core);
+  const int bundle = problem.window_rows_divisor.quotient(line);
+  return core_place(problem, bundle, line - bundle * problem.window_rows,
+                    core - line * problem.window_cores);
+}
+
+template <typename Element>
+__device__ inline StepCores cores_of(const Arguments<Element>& problem, int step) {
+  const int a = 2 * step, b = a + 1;
+  const int place = place_of(problem, a);
+  if (b >= problem.depth_cores) return {a, -1, place, 1};
+  const int other = place_of(problem, b);
+  return place < other ? StepCores{a, b, place, other - place} : StepCores{b, a, other, place - other};
+}
+
+// Finds how large each filter's weights are, one filter to a warp.
+template <typename Format, typename Element = typename Format::Element>
+__device__ inline void measure_weights(const Arguments<Element>& problem, const Element* w, int* tops,
+                                       WeightState* state) {
+  const int size = problem.channels * problem.filter_height * problem.filter_width;
+  for (int filter = threadIdx.x / 32; filter < problem.filters; filter += blockDim.x / 32) {
+    const Element* const values = w + static_cast<long long>(filter) * size;
+    ValueRange<Element> range;
+    for (int i = threadIdx.x % 32; i < size; i += 32) range.include(values[i]);
+    range.reduce_warp();
+    if (threadIdx.x % 32 != 0) continue;
+    const bool is_finite = range.is_finite();
+    tops[filter] = Format::kIsScaled && is_finite ? range.top() : 0;
+    atomicMax(&state->windows, !is_finite ? ~0u : Format::kIsScaled ? range.windows() : 1u);
+  }
+}
+
+// Writes the Toeplitz matrix of every filter block and part, step after step. Returns what the thread has
+// seen of the weights.
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& problem, const Element* w,
+                                                    const int* tops, int window, unsigned* matrix) {
+  const int size = problem.filter_height * problem.filter_width;
+  const int bundle_mask = (1 << problem.log2_bundle) - 1;
+  const int outputs_mask = (1 << problem.log2_outputs) - 1;
+  const int count = problem.filter_blocks * Format::kParts * problem.steps * kTiles * 64;
+  ValueRange<Element> range;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int pair = i % 4;
+    const int column = i / 4 % (kTiles * kTileColumns);
+    int rest = i / (kTiles * 32);
+    const int half = rest % 2;
+    rest /= 2;
+    const int step = rest % problem.steps;
+    rest /= problem.steps;
+    const int part = rest % Format::kParts;
+    const int filter_fold = column >> problem.log2_outputs;
+    const int in_block = filter_fold >> problem.log2_folds;
+    const int filter = rest / Format::kParts * problem.filters_per_block + in_block;
+    unsigned both = 0;
+    if (in_block < problem.filters_per_block && filter < problem.filters) {
+      const StepCores cores = cores_of(problem, step);
+      const int core = half == 0 ? cores.first : cores.second;
+      const int line = problem.window_cores_divisor.quotient(core);
+      const int bundle = problem.window_rows_divisor.quotient(line);
+      // The filter's row and column that meet the core's row for this output, times the dilation.
+      const int row = line - bundle * problem.window_rows -
+                      (filter_fold & (problem.folds - 1)) * problem.stride_height;
+      const int first_column = ((core - line * problem.window_cores) << (3 - problem.log2_bundle)) -
+                               (column & outputs_mask) * problem.stride_width;
+      const int r = row / problem.dilation_height;
+      const BinadeWindow binades(tops[filter] - window * kBinades);
+      const auto weight_at = [&](int j) -> Element {
+        const int channel = (bundle << problem.log2_bundle) + (j & bundle_mask);
+        const int across = first_column + (j >> problem.log2_bundle);
+        const int s = across / problem.dilation_width;
+        if (core < 0 || channel >= problem.channels || row < 0 || across < 0 || r >= problem.filter_height ||
+            s >= problem.filter_width || r * problem.dilation_height != row ||
+            s * problem.dilation_width != across) {
+          return Format::zero();
+        }
+        const Element value = w[(static_cast<long long>(filter) * problem.channels + channel) * size +
+                                r * problem.filter_width + s];
+        range.include(value);
+        if constexpr (Format::kIsScaled) return binades.holds(value) ? value : 0.0f;
+        return value;
+      };
+      both = Format::pair(weight_at(2 * pair), weight_at(2 * pair + 1), binades.scale(), part);
+    }
+    matrix[i] = both;
+  }
+  return range;
+}
+
+// Finds what turns a team's sums into results, for every filter and fold of every filter block.
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ inline void find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
+                                   int top, const Element* bias, FilterScale* scales) {
+  const int per_block = kTiles * kTileColumns >> problem.log2_outputs;
+  for (int i = thread_of_team(); i < problem.filter_blocks * per_block; i += kTeamThreads) {
+    const int block = i / per_block;
+    const int within = i % per_block;
+    const int in_block = within >> problem.log2_folds;
+    const int filter = block * problem.filters_per_block + in_block;
+    if (in_block >= problem.filters_per_block || filter >= problem.filters) continue;
+    FilterScale scale = {1.0f, 1.0f, 0.0f, 0};
+    scale.offset =
+        in_block * problem.results.plane + (within & (problem.folds - 1)) * problem.results.row;
+    if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
+    if constexpr (Format::kIsScaled) {
+      const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);
+      const int within_float = max(-126, min(127, exponent));
+      scale.factor = power_of_two(within_float);
+      scale.rest = power_of_two(max(-126, min(127, exponent - within_float)));
+    }
+    scales[i] = scale;
+  }
+}
+
+}  // namespace convswap::toeplitz

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda_emulation.h"
+
+namespace convswap {
+
+// What a thread's copies have read, which nobody may change before the thread has waited for them.
+struct BulkStore {
+  const char* from;
+  std::vector<char> bytes;
+};
+inline std::vector<BulkStore> bulk_stores[1024];
+// A block may not end before what its copies read has been read.
+inline const bool is_checked_at_the_end = [] {
+  emulation::block_ends.push_back([] {
+    for (const auto& stores : bulk_stores) {
+      if (!stores.empty()) emulation::fail("a bulk store that nobody waited for");
+    }
+  });
+  return true;
+}();
+
+inline void bulk_store(void* global, const void* shared, unsigned bytes) {
+  const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  if (!is_aligned(global) || !is_aligned(shared) || bytes % 16 != 0) {
+    emulation::fail("a bulk store that is not aligned");
+  }
+  const char* const from = static_cast<const char*>(shared);
+  bulk_stores[threadIdx.x].push_back({from, {from, from + bytes}});
+  std::memcpy(global, shared, bytes);
+}
+inline void commit_bulk_stores() {}
+inline void wait_until_bulk_stores_have_read() {
+  for (const BulkStore& store : bulk_stores[threadIdx.x]) {
+    if (std::memcmp(store.from, store.bytes.data(), store.bytes.size()) != 0) {
+      emulation::fail("a bulk store whose source changes");
+    }
+  }
+  bulk_stores[threadIdx.x].clear();
+}
+inline void show_to_copies_and_products() {}
+
+}  // namespace convswap

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "cuda/primitives/tensor_core.cuh"
+#include "cuda_emulation.h"
+
+namespace convswap {
+
+// The address and the distance of the halves, in units of 16 bytes.
+struct SharedMatrix {
+  const unsigned char* start;
+  unsigned leading;
+
+  static SharedMatrix at(const void* shared, unsigned leading) {
+    if (reinterpret_cast<uintptr_t>(shared) % 16 != 0) emulation::fail("a matrix that is not aligned");
+    return {static_cast<const unsigned char*>(shared), leading};
+  }
+  SharedMatrix advanced(unsigned units) const {
+    return {start + (units & 0xffffu) * 16, leading + (units >> 16)};
+  }
+
+  // Two neighbours along the depth, of one row.
+  unsigned pair(int row, int depth) const {
+    unsigned both;
+    std::memcpy(&both, start + depth / 8 * leading * 16 + row * 16 + depth % 8 * 2, 4);
+    return both;
+  }
+};
+
+inline void begin_warpgroup_products() { emulation::meet_warpgroup(); }
+inline void finish_warpgroup_products() { emulation::meet_warpgroup(); }
+
+template <typename Number, int kTiles>
+void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b) {
+  // The four warps are given the same matrices.
+  emulation::meet_warpgroup_with(a.start);
+  emulation::meet_warpgroup_with(b.start);
+  const int lane = emulation::lane();
+  for (int j = 0; j < 4; ++j) {
+    const int row = emulation::current % 128 / 32 * 16 + lane / 4 + j / 2 * 8;
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int column = tile * 8 + lane % 4 * 2 + j % 2;
+      double sum = sums[tile][j];
+      for (int depth = 0; depth < 16; depth += 2) {
+        const unsigned x = a.pair(row, depth), y = b.pair(column, depth);
+        for (int half = 0; half < 2; ++half) sum += number_at<Number>(x, half) * number_at<Number>(y, half);
+      }
+      sums[tile][j] = static_cast<float>(sum);
+    }
+  }
+}
+
+}  // namespace convswap

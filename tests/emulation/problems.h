@@ -1,0 +1,216 @@
+#pragma once
+
+// Draws problems for an algorithm's kernels on the CPU, and compares what they compute with float64 sums.
+// Included after a kernel's plans.
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <random>
+#include <type_traits>
+#include <vector>
+
+#include "conv/problem.h"
+#include "cuda/primitives/launch.h"
+#include "plan/algorithm.h"
+
+namespace convswap {
+
+inline DeviceGuard::DeviceGuard(int) {}
+inline DeviceGuard::~DeviceGuard() {}
+inline void allow_shared_memory(const void*, int) {}
+inline int resident_blocks(const void*, int, size_t) { return 1; }
+
+using Random = std::mt19937;
+
+inline int64_t between(Random& random, int64_t least, int64_t most) {
+  return std::uniform_int_distribution<int64_t>(least, most)(random);
+}
+inline bool one_in(Random& random, int count) { return between(random, 1, count) == 1; }
+
+inline ConvProblem draw_problem(Random& random) {
+  ConvProblem p;
+  p.batch = between(random, 1, 5);
+  p.group = one_in(random, 4) ? between(random, 2, 3) : 1;
+  p.in_channels = p.group * (one_in(random, 3)   ? 1
+                             : one_in(random, 8) ? between(random, 17, 40)
+                                                 : between(random, 1, 9));
+  p.out_channels = p.group * between(random, 1, one_in(random, 4) ? 60 : 14);
+  p.has_bias = one_in(random, 2);
+  p.filter = {1, between(random, 1, 8), between(random, 1, one_in(random, 5) ? 11 : 7)};
+  for (int axis = 1; axis < 3; ++axis) {
+    if (one_in(random, 3)) p.stride[axis] = between(random, 1, 4);
+    if (one_in(random, 6)) p.dilation[axis] = between(random, 1, 3);
+    if (one_in(random, 2)) p.pad_begin[axis] = between(random, 0, 4), p.pad_end[axis] = between(random, 0, 4);
+    const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
+    const int64_t pads = p.pad_begin[axis] + p.pad_end[axis];
+    p.input[axis] = std::max<int64_t>(1, reach - pads) + between(random, 0, 24);
+    p.output[axis] = (p.input[axis] + pads - reach) / p.stride[axis] + 1;
+  }
+  p.type = one_in(random, 5)   ? ElementType::float16
+           : one_in(random, 5) ? ElementType::bfloat16
+                               : ElementType::float32;
+  p.precision = one_in(random, 4) ? Precision::ieee : Precision::tf32;
+  return p;
+}
+
+// Small cards, so that problems are cut into tiles and passes.
+inline Device draw_device(Random& random) {
+  constexpr int kSharedMemory[] = {49'152, 101'376, 232'448};
+  Device device;
+  device.kind = DeviceKind::cuda;
+  device.name = "the emulation";
+  device.compute_capability = 90;
+  device.multiprocessors = static_cast<int>(between(random, 3, 6));
+  device.shared_memory_per_block = kSharedMemory[between(random, 0, 2)];
+  device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
+  return device;
+}
+
+template <typename Element>
+Element element(float value) {
+  if constexpr (std::is_same_v<Element, __half>) return __float2half(value);
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) return __float2bfloat16(value);
+  if constexpr (std::is_same_v<Element, float>) return value;
+}
+
+// Normal numbers, now and then over so many binades in both directions.
+template <typename Element>
+std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
+  std::normal_distribution<float> normal;
+  std::vector<Element> values(count);
+  for (Element& value : values) {
+    value =
+        element<Element>(std::ldexp(normal(random), static_cast<int>(between(random, -binades, binades))));
+  }
+  return values;
+}
+
+struct Truth {
+  double sum = 0, magnitude = 0;
+  int terms = 0;
+};
+
+template <typename Element>
+Truth truth_of(const ConvProblem& p, const Element* x, const Element* w, const Element* b, int64_t n,
+               int64_t k, int64_t row, int64_t column) {
+  Truth truth;
+  if (b != nullptr) truth.sum = static_cast<float>(b[k]), truth.magnitude = std::abs(truth.sum);
+  const int64_t first_channel = k / p.filters_per_group() * p.channels_per_group();
+  for (int64_t c = 0; c < p.channels_per_group(); ++c) {
+    for (int64_t r = 0; r < p.filter[1]; ++r) {
+      for (int64_t s = 0; s < p.filter[2]; ++s) {
+        const int64_t h = row * p.stride[1] + r * p.dilation[1] - p.pad_begin[1];
+        const int64_t v = column * p.stride[2] + s * p.dilation[2] - p.pad_begin[2];
+        if (h < 0 || h >= p.input[1] || v < 0 || v >= p.input[2]) continue;
+        const double product =
+            static_cast<double>(static_cast<float>(
+                x[((n * p.in_channels + first_channel + c) * p.input[1] + h) * p.input[2] + v])) *
+            static_cast<float>(w[((k * p.channels_per_group() + c) * p.filter[1] + r) * p.filter[2] + s]);
+        truth.sum += product;
+        truth.magnitude += std::abs(product);
+        ++truth.terms;
+      }
+    }
+  }
+  return truth;
+}
+
+// Within what rounding the operands, truncating the sums and rounding the result may come to.
+template <typename Element>
+bool is_right(double y, const Truth& truth, Precision precision) {
+  if (std::isnan(truth.sum)) return std::isnan(y);
+  const double largest = std::is_same_v<Element, __half> ? 65'504.0 : std::numeric_limits<float>::max();
+  if (std::isinf(truth.sum)) return y == truth.sum;
+  if (truth.magnitude > 0.9 * largest) return std::isinf(y) || !std::isnan(y);
+  constexpr bool kIsFloat32 = std::is_same_v<Element, float>;
+  const double operand = kIsFloat32 && precision == Precision::tf32 ? 0x1p-11 : 0.0;
+  const double result = kIsFloat32 ? 0x1p-24 : std::is_same_v<Element, __half> ? 0x1p-11 : 0x1p-8;
+  const double smallest = kIsFloat32 ? 0x1p-149 * truth.terms : 0x1p-24;
+  const double bound =
+      1.01 * ((2 * operand + (truth.terms + 3) * 0x1p-22) * truth.magnitude + result * std::abs(truth.sum)) +
+      smallest;
+  return std::abs(y - truth.sum) <= bound;
+}
+
+template <typename Element>
+bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& device, Random& random) {
+  const bool is_float32 = std::is_same_v<Element, float>;
+  const int64_t x_count = p.batch * p.in_channels * p.input_size();
+  const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
+  const int64_t y_count = p.output_elements();
+  // One element beyond a boundary of 16 bytes now and then.
+  const int64_t shift = one_in(random, 3) ? 1 : 0;
+  std::vector<Element> x =
+      draw_values<Element>(random, x_count + shift, is_float32 && one_in(random, 4) ? 60 : 0);
+  const std::vector<Element> w =
+      draw_values<Element>(random, w_count, is_float32 && one_in(random, 4) ? 40 : 0);
+  const std::vector<Element> b = draw_values<Element>(random, p.out_channels, 0);
+  if (one_in(random, 8)) {
+    for (const float odd : {INFINITY, -INFINITY, NAN}) {
+      x[between(random, shift, x_count + shift - 1)] = element<Element>(odd);
+    }
+  }
+  constexpr int64_t kGuard = 16;
+  std::vector<Element> y(kGuard + shift + y_count + kGuard, element<Element>(NAN));
+  const Element* const bias = p.has_bias ? b.data() : nullptr;
+  Element* const y_begin = y.data() + kGuard + shift;
+
+  const std::unique_ptr<Plan> plan = algorithm.make_plan(p, device);
+  plan->run({x.data() + shift, w.data(), bias, y_begin}, {});
+
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < y_count; ++i) {
+    const int64_t column = i % p.output[2];
+    const int64_t row = i / p.output[2] % p.output[1];
+    const int64_t k = i / p.output_size() % p.out_channels;
+    const int64_t n = i / p.output_size() / p.out_channels;
+    const Truth truth = truth_of(p, x.data() + shift, w.data(), bias, n, k, row, column);
+    const double got = static_cast<float>(y_begin[i]);
+    if (is_right<Element>(got, truth, p.precision)) continue;
+    if (wrong++ < 3) {
+      std::printf("image %ld filter %ld row %ld column %ld: %g, expected %g\n", n, k, row, column, got,
+                  truth.sum);
+    }
+  }
+  for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {
+    const bool is_guard = i < kGuard + shift || i >= kGuard + shift + y_count;
+    if (is_guard && !std::isnan(static_cast<float>(y[i]))) ++wrong, std::printf("a write beside y\n");
+  }
+  if (wrong > 0) std::printf("%ld of %ld outputs are wrong; %s\n", wrong, y_count, plan->describe().c_str());
+  return wrong == 0;
+}
+
+// Whether the problem of a seed comes out right; `computed` counts those that the algorithm takes.
+inline bool check_seed(const Algorithm& algorithm, int seed, int& computed) {
+  Random random(seed);
+  const ConvProblem problem = draw_problem(random);
+  const Device device = draw_device(random);
+  if (!algorithm.why_not(problem, device).empty()) return true;
+  ++computed;
+  if (problem.type == ElementType::float16) return check<__half>(algorithm, problem, device, random);
+  if (problem.type == ElementType::bfloat16) return check<__nv_bfloat16>(algorithm, problem, device, random);
+  return check<float>(algorithm, problem, device, random);
+}
+
+// Draws a problem for each seed that the arguments name, FIRST and END; prints what is wrong, and last how
+// many problems were right. Returns what main returns.
+inline int check_seeds(const Algorithm& algorithm, int count, char** arguments) {
+  if (count != 3) {
+    std::printf("usage: %s FIRST END\n", arguments[0]);
+    return 2;
+  }
+  const int end = std::atoi(arguments[2]);
+  int computed = 0, wrong = 0;
+  for (int seed = std::atoi(arguments[1]); seed < end; ++seed) {
+    if (check_seed(algorithm, seed, computed)) continue;
+    std::printf("seed %d\n", seed);
+    ++wrong;
+  }
+  std::printf("%d problems computed, %d wrong\n", computed, wrong);
+  return wrong == 0 ? 0 : 1;
+}
+
+}  // namespace convswap
