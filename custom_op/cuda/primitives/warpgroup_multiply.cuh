@@ -23,23 +23,33 @@ struct SharedMatrix {
 
   __device__ unsigned long long descriptor() const {
     constexpr unsigned kNextRows = 128 / 16;
-    unsigned long long both;
-    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(lower), "r"(kNextRows));
-    return both;
+    return lower | static_cast<unsigned long long>(kNextRows) << 32;
   }
 };
 
-// Before the first product of several, and after the last: what they add to must not be touched in between.
-__device__ inline void begin_warpgroup_products() {
+// Before the first product of several, and after the last. Naming the sums keeps the compiler from touching
+// them in between, for which it would wait after each product.
+template <int kTiles>
+__device__ inline void hold(float (&sums)[kTiles][4]) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    asm volatile("" : "+f"(sums[t][0]), "+f"(sums[t][1]), "+f"(sums[t][2]), "+f"(sums[t][3])::"memory");
+  }
+}
+template <int kTiles>
+__device__ inline void begin_warpgroup_products(float (&sums)[kTiles][4]) {
+  hold(sums);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
-__device__ inline void finish_warpgroup_products() {
+template <int kTiles>
+__device__ inline void finish_warpgroup_products(float (&sums)[kTiles][4]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #endif
+  hold(sums);
 }
 
 // sums (64 x 8 kTiles) += a (64 x 16) * b (8 kTiles x 16) transposed. Warp i of the four holds rows 16 i to
@@ -57,10 +67,8 @@ __device__ inline void add_warpgroup_product(float (&sums)[kTiles][4], SharedMat
 #define CONVSWAP_NAMES_4 CONVSWAP_NAMES_2 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define CONVSWAP_NAMES_6 CONVSWAP_NAMES_4 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define CONVSWAP_NAMES_8 CONVSWAP_NAMES_6 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define CONVSWAP_NAMES_12                                                                                  \
-  CONVSWAP_NAMES_8 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define CONVSWAP_NAMES_16                                                                                  \
-  CONVSWAP_NAMES_12 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define CONVSWAP_NAMES_10 CONVSWAP_NAMES_8 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define CONVSWAP_NAMES_12 CONVSWAP_NAMES_10 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define CONVSWAP_PRODUCT(Number, type, tiles, columns, names, a_name, b_name, ...)                         \
   template <>                                                                                              \
   __device__ inline void add_warpgroup_product<Number, tiles>(float (&sums)[tiles][4], SharedMatrix a,     \
@@ -76,16 +84,16 @@ __device__ inline void add_warpgroup_product(float (&sums)[kTiles][4], SharedMat
   CONVSWAP_PRODUCT(Number, type, 6, "48", CONVSWAP_NAMES_6, "%24", "%25", CONVSWAP_SUMS_4(0),              \
                    CONVSWAP_SUMS_2(4))                                                                     \
   CONVSWAP_PRODUCT(Number, type, 8, "64", CONVSWAP_NAMES_8, "%32", "%33", CONVSWAP_SUMS_8(0))              \
+  CONVSWAP_PRODUCT(Number, type, 10, "80", CONVSWAP_NAMES_10, "%40", "%41", CONVSWAP_SUMS_8(0),            \
+                   CONVSWAP_SUMS_2(8))                                                                     \
   CONVSWAP_PRODUCT(Number, type, 12, "96", CONVSWAP_NAMES_12, "%48", "%49", CONVSWAP_SUMS_8(0),            \
-                   CONVSWAP_SUMS_4(8))                                                                     \
-  CONVSWAP_PRODUCT(Number, type, 16, "128", CONVSWAP_NAMES_16, "%64", "%65", CONVSWAP_SUMS_8(0),           \
-                   CONVSWAP_SUMS_8(8))
+                   CONVSWAP_SUMS_4(8))
 CONVSWAP_PRODUCTS(__half, "f16")
 CONVSWAP_PRODUCTS(__nv_bfloat16, "bf16")
 #undef CONVSWAP_PRODUCTS
 #undef CONVSWAP_PRODUCT
-#undef CONVSWAP_NAMES_16
 #undef CONVSWAP_NAMES_12
+#undef CONVSWAP_NAMES_10
 #undef CONVSWAP_NAMES_8
 #undef CONVSWAP_NAMES_6
 #undef CONVSWAP_NAMES_4

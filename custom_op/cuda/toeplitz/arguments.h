@@ -29,7 +29,7 @@ struct Arguments {
   int folds, log2_folds;
   int bundles;                  // of channels
   int window_rows, window_cores;  // that the outputs of a core's row read, for each bundle
-  int depth_cores, steps;       // of the product
+  int steps;                    // of the product
   FastDivisor row_phases, column_phases;
   FastDivisor window_rows_divisor, window_cores_divisor;
 
@@ -38,6 +38,7 @@ struct Arguments {
   int core_rows, plane_cores, image_cores, part_cores;
   FastDivisor cores_per_row, input_rows;  // of a tile, all phases together
   int image_items;                        // cores to stage of an image
+  FastDivisor lines_per_channel;          // of the second-level cache, that a tile's rows span at most
 
   // A tile: so many images, rows of folds, and core rows along the width.
   int images, rows, cores;
@@ -47,8 +48,11 @@ struct Arguments {
 
   int filters_per_block, filter_blocks;
   ResultPlaces results;
+  bool writes_pairs;  // of neighbouring results, where the first of a tile is aligned to two
   SharedOffsets shared;
   int shared_zero_bytes;  // of a team's cores
+  StepCores step_cores[kMostSteps];
+  unsigned step_places[kMostSteps];  // of the first core, and in the upper half the distance of the second
 };
 
 }  // namespace convswap::toeplitz

@@ -2,6 +2,7 @@
 
 // The way of a tile's input into the cores of a team.
 
+#include "cuda/primitives/prefetch.cuh"
 #include "cuda/primitives/shared_store.cuh"
 #include "cuda/primitives/team_barrier.cuh"
 #include "cuda/tensor_core_formats.cuh"
@@ -27,45 +28,50 @@ struct CoreRow {
   int place;
 };
 
+// Loads the row of that number among those of a tile's image; `image` is where the group's first channel of
+// the image begins.
+template <typename Format, int kBundle, typename Element = typename Format::Element>
+__device__ inline void load_row(const Arguments<Element>& problem, const Element* image, int first_row,
+                                int first_column, int item, CoreRow<Element>& core) {
+  constexpr int kPixels = kCoreElements / kBundle;
+  const int line = problem.cores_per_row.quotient_of_any(item);
+  const int core_column = item - line * static_cast<int>(problem.cores_per_row.divisor);
+  const int bundle = problem.input_rows.quotient(line);
+  const int row = line - bundle * static_cast<int>(problem.input_rows.divisor);
+  const int channel = bundle * kBundle;
+  const int h = first_row + row;
+  const int column = first_column + core_column * kPixels;
+  core.place = core_place(problem, bundle, row, core_column);
+  const bool is_inside = static_cast<unsigned>(h) < static_cast<unsigned>(problem.input_height);
+  const int channels_left = is_inside ? problem.channels - channel : 0;
+  // Outside of the image these point anywhere, and nothing is loaded.
+  const Element* source = image + (channel * problem.input_plane + h * problem.input_width + column);
+#pragma unroll
+  for (int c = 0; c < kBundle; ++c) {
+#pragma unroll
+    for (int pixel = 0; pixel < kPixels; ++pixel) {
+      Element& value = core.values[pixel * kBundle + c];
+      value = Format::zero();
+      if (c < channels_left &&
+          static_cast<unsigned>(column + pixel) < static_cast<unsigned>(problem.input_width)) {
+        value = source[pixel];
+      }
+    }
+    source += problem.input_plane;
+  }
+}
+
 // Loads a tile's input, converts it with the window's scale and stores it as cores; returns what the thread
 // has seen. `kWindowed` leaves out what lies outside the window.
-template <typename Format, bool kWindowed, typename Element = typename Format::Element>
-__device__ inline ValueRange<Element> stage_tile(const Arguments<Element>& problem, const Tile& tile,
-                                                 int first_channel, BinadeWindow window, unsigned* cores) {
+template <typename Format, bool kWindowed, int kBundle, typename Element = typename Format::Element>
+__device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& problem, const Tile& tile,
+                                                    int first_channel, BinadeWindow window, unsigned* cores) {
   constexpr int kAtOnce = 2;  // loads in flight before the first store
-  const int bundle_mask = (1 << problem.log2_bundle) - 1;
-  const int log2_pixels = 3 - problem.log2_bundle;
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
   const int first_column = tile.first_column * problem.stride_width - problem.pad_width;
-  int beyond[kCoreElements];  // from the first number of a core's row to the others
-#pragma unroll
-  for (int j = 0; j < kCoreElements; ++j) {
-    beyond[j] = (j & bundle_mask) * problem.input_plane + (j >> problem.log2_bundle);
-  }
   const float scale = window.scale();
   ValueRange<Element> range;
 
-  const auto load = [&](const Element* image, int item, CoreRow<Element>& core) {
-    const int line = problem.cores_per_row.quotient_of_any(item);
-    const int core_column = item - line * static_cast<int>(problem.cores_per_row.divisor);
-    const int bundle = problem.input_rows.quotient_of_any(line);
-    const int row = line - bundle * static_cast<int>(problem.input_rows.divisor);
-    const int channel = bundle << problem.log2_bundle;
-    const int h = first_row + row;
-    const int column = first_column + (core_column << log2_pixels);
-    const bool is_inside = static_cast<unsigned>(h) < static_cast<unsigned>(problem.input_height);
-    const int channels_left = is_inside ? problem.channels - channel : 0;
-    const Element* const source = image + channel * problem.input_plane + h * problem.input_width + column;
-    core.place = core_place(problem, bundle, row, core_column);
-#pragma unroll
-    for (int j = 0; j < kCoreElements; ++j) {
-      const unsigned pixel = column + (j >> problem.log2_bundle);
-      core.values[j] = Format::zero();
-      if ((j & bundle_mask) < channels_left && pixel < static_cast<unsigned>(problem.input_width)) {
-        core.values[j] = source[beyond[j]];
-      }
-    }
-  };
   const auto store = [&](unsigned* target, CoreRow<Element>& core) {
 #pragma unroll
     for (int j = 0; j < kCoreElements; j += 2) {
@@ -87,23 +93,60 @@ __device__ inline ValueRange<Element> stage_tile(const Arguments<Element>& probl
     }
   };
 
+#pragma unroll 1
   for (int image = 0; image < tile.images; ++image) {
     const Element* const source =
         problem.x + ((tile.n + image) * problem.in_channels + first_channel) * problem.input_plane;
     unsigned* const target = cores + image * problem.image_cores * 4;
+#pragma unroll 1
     for (int item = thread_of_team(); item < problem.image_items; item += kAtOnce * kTeamThreads) {
       CoreRow<Element> rows[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (item + i * kTeamThreads < problem.image_items) load(source, item + i * kTeamThreads, rows[i]);
+        // Those beyond the last are loaded again; to load them once costs more.
+        load_row<Format, kBundle>(problem, source, first_row, first_column,
+                                  min(item + i * kTeamThreads, problem.image_items - 1), rows[i]);
       }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (item + i * kTeamThreads < problem.image_items) store(target, rows[i]);
-      }
+      for (int i = 0; i < kAtOnce; ++i) store(target, rows[i]);
     }
   }
   return range;
+}
+
+template <typename Format, bool kWindowed, typename Element = typename Format::Element>
+__device__ inline ValueRange<Element> stage_tile(const Arguments<Element>& problem, const Tile& tile,
+                                                 int first_channel, BinadeWindow window, unsigned* cores) {
+  switch (problem.log2_bundle) {
+    case 0:
+      return stage_bundles<Format, kWindowed, 1>(problem, tile, first_channel, window, cores);
+    case 1:
+      return stage_bundles<Format, kWindowed, 2>(problem, tile, first_channel, window, cores);
+    case 2:
+      return stage_bundles<Format, kWindowed, 4>(problem, tile, first_channel, window, cores);
+    default:
+      return stage_bundles<Format, kWindowed, 8>(problem, tile, first_channel, window, cores);
+  }
+}
+
+// Asks for the rows of a tile's input, so that they are in the second-level cache when it is staged.
+template <typename Element>
+__device__ inline void prefetch_tile(const Arguments<Element>& problem, const Tile& tile, int first_channel) {
+  constexpr int kLineElements = kCacheLine / sizeof(Element);
+  const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
+  const int first = max(0, first_row) * problem.input_width;
+  const int end = min(first_row + static_cast<int>(problem.input_rows.divisor), problem.input_height) *
+                  problem.input_width;
+  const int lines = problem.lines_per_channel.divisor;
+  for (int image = 0; image < tile.images; ++image) {
+    const Element* const source =
+        problem.x + ((tile.n + image) * problem.in_channels + first_channel) * problem.input_plane;
+    for (int i = thread_of_team(); i < problem.channels * lines; i += kTeamThreads) {
+      const int channel = problem.lines_per_channel.quotient_of_any(i);
+      const int element = first + (i - channel * lines) * kLineElements;
+      if (element < end) prefetch(source + channel * problem.input_plane + element);
+    }
+  }
 }
 
 // What all threads of the team have seen.

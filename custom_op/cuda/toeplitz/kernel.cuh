@@ -9,8 +9,6 @@
 
 namespace convswap::toeplitz {
 
-constexpr int kMostTeams = 4;
-
 // A tile of data with infinities or NaN: the tensor core would multiply them with the matrix's zeros.
 template <typename Element>
 __device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, Tile tile,
@@ -28,40 +26,38 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
   }
 }
 
-// sums = rows `cores`... of the input times the matrix of one filter block.
-template <typename Format, int kTiles>
-__device__ inline void multiply(float (&sums)[kTiles][4], int steps, int part_cores, const unsigned* places,
-                                SharedMatrix cores, SharedMatrix matrix) {
+// sums = kRows rows of the input, from `cores` on, times the matrix of one filter block.
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ inline void multiply(const Arguments<Element>& problem, SharedMatrix cores, SharedMatrix matrix,
+                                float (&sums)[kTiles][4]) {
   constexpr unsigned kStepUnits = kTiles * 16;  // of 16 bytes
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) sums[t][j] = 0.0f;
   }
-  begin_warpgroup_products();
+  begin_warpgroup_products(sums);
 #pragma unroll
   for (int term = 0; term < Format::kTerms; ++term) {
-    const SharedMatrix a = cores.advanced(Format::pixel_part(term) * part_cores);
-    const SharedMatrix b = matrix.advanced(Format::weight_part(term) * steps * kStepUnits);
+    const SharedMatrix a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
+    const SharedMatrix b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
 #pragma unroll 4
-    for (int step = 0; step < steps; ++step) {
-      // The place holds the distance of the step's two cores too.
-      add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(places[step]),
+    for (int step = 0; step < problem.steps; ++step) {
+      add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(problem.step_places[step]),
                                                              b.advanced(step * kStepUnits));
     }
   }
-  finish_warpgroup_products();
+  finish_warpgroup_products(sums);
 }
 
-// Persistent blocks of up to four teams, which take tiles on their own; grid.y is the groups.
+// Persistent blocks of some teams, which take tiles on their own; grid.y is the groups.
 template <typename Format, int kTiles>
-__global__ void __launch_bounds__(kMostTeams* kTeamThreads, 1)
+__global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if __CUDA_ARCH__ >= 900
   using Element = typename Format::Element;
   extern __shared__ __align__(128) unsigned char shared[];
   unsigned* const matrix = reinterpret_cast<unsigned*>(shared);
-  unsigned* const places = reinterpret_cast<unsigned*>(shared + problem.shared.steps);
   int* const tops = reinterpret_cast<int*>(shared + problem.shared.tops);
   WeightState& weight_state = *reinterpret_cast<WeightState*>(shared + problem.shared.weight_state);
   unsigned char* const own = shared + problem.shared.teams + team_of_block() * problem.shared.team_bytes;
@@ -79,10 +75,6 @@ __global__ void __launch_bounds__(kMostTeams* kTeamThreads, 1)
                                            problem.filter_height * problem.filter_width;
   const Element* const bias = problem.b == nullptr ? nullptr : problem.b + first_filter;
 
-  for (int i = threadIdx.x; i < problem.steps; i += blockDim.x) {
-    const StepCores step = cores_of(problem, i);
-    places[i] = step.place | static_cast<unsigned>(step.distance) << 16;
-  }
   for (int i = threadIdx.x; i < problem.filters; i += blockDim.x) tops[i] = kFirstTop;
   for (int i = thread_of_team(); i < problem.shared_zero_bytes / 4; i += kTeamThreads) cores[i] = 0u;
   if (thread_of_team() == 0) state = {0u, ~0u};
@@ -136,6 +128,9 @@ __global__ void __launch_bounds__(kMostTeams* kTeamThreads, 1)
         top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
       }
 
+      if (const int next = index + gridDim.x * teams; next < problem.tiles) {
+        prefetch_tile(problem, Tile(problem, next), first_channel);
+      }
       for (int window = 0; window < windows; ++window) {
         const int window_top = top - window * kBinades;
         const bool is_first = weight_window + window == 0;
@@ -170,10 +165,10 @@ __global__ void __launch_bounds__(kMostTeams* kTeamThreads, 1)
             const int first_row = (chunk - image * per_image) * kRows;
             float sums[kTiles][4];
             multiply<Format, kTiles>(
-                sums, problem.steps, problem.part_cores, places,
-                SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row),
+                problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row),
                 SharedMatrix::at(matrix, kTiles * 8)
-                    .advanced(block * Format::kParts * problem.steps * kTiles * 16));
+                    .advanced(block * Format::kParts * problem.steps * kTiles * 16),
+                sums);
             write_results<Format, kTiles>(problem, results, image, first_row, scales + block * filter_folds,
                                           sums);
           }

@@ -8,13 +8,24 @@ constexpr int kCoreElements = 8;  // numbers of a core's row, 16 bytes
 constexpr int kDepth = 16;        // of one multiplication: two cores
 constexpr int kRows = 64;         // of one multiplication
 constexpr int kTileColumns = 8;   // of a tile of sums in a thread's registers
+constexpr int kMostSteps = 256;   // multiplications along the depth; the kernel is told where each reads
+constexpr int kCacheLine = 128;   // bytes
+
+// The cores of a step: their numbers, -1 for none, and where they lie in the staged input. The order is that
+// in which the places ascend, since the distance has no sign.
+struct StepCores {
+  short first, second;
+};
+
+// Teams of a block, as many as their sums leave registers for.
+constexpr int most_teams(int tiles) { return tiles > 8 ? 3 : 4; }
 
 // What turns sums into results and where they wait, for a filter and one of its folds.
-struct FilterScale {
+struct alignas(16) FilterScale {
   float factor;  // two of them, since one float32 may not hold it
   float rest;
   float bias;
-  int offset;
+  int offset;  // in bytes
 };
 
 // What a team keeps for itself.
@@ -36,7 +47,7 @@ struct ResultPlaces {
 
 // Bytes into shared memory; of a team's own part, from where that begins.
 struct SharedOffsets {
-  int steps, tops, columns, weight_state, teams;
+  int tops, weight_state, teams;
   int team_bytes;
   int results, scales, state;  // a team's part begins with its cores
 };

@@ -26,10 +26,10 @@ const void* kernel_of(int tiles) {
       return reinterpret_cast<const void*>(kernel<Format, 6>);
     case 8:
       return reinterpret_cast<const void*>(kernel<Format, 8>);
+    case 10:
+      return reinterpret_cast<const void*>(kernel<Format, 10>);
     case 12:
       return reinterpret_cast<const void*>(kernel<Format, 12>);
-    case 16:
-      return reinterpret_cast<const void*>(kernel<Format, 16>);
   }
   throw std::logic_error("toeplitz: no kernel for " + std::to_string(tiles) + " tiles of columns");
 }
@@ -68,7 +68,6 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.bundles = narrow(cut.bundles);
   to.window_rows = narrow(cut.window_rows);
   to.window_cores = narrow(cut.window_cores);
-  to.depth_cores = narrow(cut.depth_cores());
   to.steps = narrow(cut.steps());
   to.row_phases = FastDivisor(cut.row_phases);
   to.column_phases = FastDivisor(cut.column_phases);
@@ -83,6 +82,8 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.cores_per_row = FastDivisor(narrow(tiling.cores_per_row));
   to.input_rows = FastDivisor(narrow(tiling.input_rows));
   to.image_items = narrow(tiling.image_items);
+  to.lines_per_channel =
+      FastDivisor(narrow(tiling.input_rows * problem.input[2] * size_of(problem.type) / kCacheLine + 2));
 
   to.images = tiling.images;
   to.rows = tiling.rows;
@@ -97,8 +98,11 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.filters_per_block = tiling.filters_per_block;
   to.filter_blocks = tiling.filter_blocks;
   to.results = tiling.results;
+  to.writes_pairs = cut.outputs > 1 && problem.output[2] % 2 == 0 && tiling.results.row % 2 == 0 &&
+                    tiling.results.plane % 2 == 0 && tiling.results.image % 2 == 0;
   to.shared = tiling.shared;
   to.shared_zero_bytes = narrow(tiling.cores_bytes);
+  place_steps(tiling, to.step_cores, to.step_places);
   return to;
 }
 

@@ -29,15 +29,17 @@ struct Results {
 };
 
 // Writes the sums of kRows rows of the product, from row `first` of an image on, to where results wait.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
-                                     int image, int first, const FilterScale* scales,
-                                     const float (&sums)[kTiles][4]) {
+// kPairs: neighbouring results are always both of the tile, and aligned as one.
+template <typename Format, int kTiles, bool kPairs, typename Element = typename Format::Element>
+__device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
+                                  int image, int first, const FilterScale* scales,
+                                  const float (&sums)[kTiles][4]) {
+  constexpr int kSize = sizeof(Element);
   const int lane = threadIdx.x % 32;
   const int pair = 2 * (lane % 4);
   const int outputs_mask = (1 << problem.log2_outputs) - 1;
   const int filter_folds = results.filters << problem.log2_folds;
-  Element* waiting[2];
+  SharedAddress waiting[2];
   int rows_left[2];
   bool has_second[2];
 #pragma unroll
@@ -47,41 +49,59 @@ __device__ inline void write_results(const Arguments<Element>& problem, const Re
     const int core = m - core_row * static_cast<int>(problem.pitch.divisor);
     const int row = core_row << problem.log2_folds;
     const int column = (core << problem.log2_outputs) + (pair & outputs_mask);
-    const bool is_inside = core < problem.cores && column < results.tile.columns;
-    rows_left[i] = is_inside ? results.tile.rows - row : 0;
+    rows_left[i] = core < problem.cores && column < results.tile.columns ? results.tile.rows - row : 0;
     has_second[i] = column + 1 < results.tile.columns;
-    waiting[i] = results.waiting + image * problem.results.image + row * problem.results.row + column;
+    waiting[i] = shared_address(results.waiting + image * problem.results.image +
+                                row * problem.results.row + column);
   }
+  const auto result = [&](const FilterScale& scale, float sum) {
+    if constexpr (Format::kIsScaled) return sum * scale.factor * scale.rest + scale.bias;
+    return sum + scale.bias;
+  };
+  const auto store = [&](bool condition, SharedAddress target, float value) {
+    const float one[] = {value};
+    store_shared_if(condition, target, Format::pack(one));
+  };
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
     const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
+    const int fold = filter_fold & (problem.folds - 1);
     const FilterScale scale = scales[filter_fold];
     const bool is_filter = filter_fold < filter_folds;
-    const int fold = filter_fold & (problem.folds - 1);
-    const auto result = [&](const FilterScale& of, float sum) {
-      if constexpr (Format::kIsScaled) sum = sum * of.factor * of.rest;
-      return static_cast<Element>(sum + of.bias);
-    };
-    if (problem.log2_outputs > 0) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (is_filter && fold < rows_left[i]) {
-          waiting[i][scale.offset] = result(scale, sums[t][2 * i]);
-          if (has_second[i]) waiting[i][scale.offset + 1] = result(scale, sums[t][2 * i + 1]);
-        }
-      }
+    // Where a core's row has one output, the second sum belongs to the next filter or fold.
+    FilterScale next = scale;
+    bool is_next = is_filter;
+    int next_fold = fold;
+    if (!kPairs && problem.log2_outputs == 0) {
+      next = scales[filter_fold + 1];
+      is_next = filter_fold + 1 < filter_folds;
+      next_fold = (filter_fold + 1) & (problem.folds - 1);
     } else {
-      const FilterScale next = scales[filter_fold + 1];
-      const bool is_next_filter = filter_fold + 1 < filter_folds;
-      const int next_fold = (filter_fold + 1) & (problem.folds - 1);
+      next.offset += kSize;
+    }
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (is_filter && fold < rows_left[i]) waiting[i][scale.offset] = result(scale, sums[t][2 * i]);
-        if (is_next_filter && next_fold < rows_left[i]) {
-          waiting[i][next.offset] = result(next, sums[t][2 * i + 1]);
-        }
+    for (int i = 0; i < 2; ++i) {
+      const float values[] = {result(scale, sums[t][2 * i]), result(next, sums[t][2 * i + 1])};
+      const bool is_result = is_filter && fold < rows_left[i];
+      if constexpr (kPairs) {
+        store_shared_if(is_result, waiting[i] + scale.offset, Format::pack(values));
+      } else {
+        const bool is_inside = has_second[i] || problem.log2_outputs == 0;
+        store(is_result, waiting[i] + scale.offset, values[0]);
+        store(is_next && is_inside && next_fold < rows_left[i], waiting[i] + next.offset, values[1]);
       }
     }
+  }
+}
+
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
+                                     int image, int first, const FilterScale* scales,
+                                     const float (&sums)[kTiles][4]) {
+  if (problem.writes_pairs && results.start % 2 == 0) {
+    write_sums<Format, kTiles, true>(problem, results, image, first, scales, sums);
+  } else {
+    write_sums<Format, kTiles, false>(problem, results, image, first, scales, sums);
   }
 }
 

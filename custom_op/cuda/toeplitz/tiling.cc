@@ -6,16 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace convswap::toeplitz {
 namespace {
 
 // The kernels that are compiled, by tiles of eight columns.
-constexpr int kKernelTiles[] = {2, 4, 6, 8, 12, 16};
-constexpr int kMostTeams = 4;
-// Beyond, sums of coordinates and counts might leave the kernel's 32 bits, and addresses their field.
+constexpr int kKernelTiles[] = {2, 4, 6, 8, 10, 12};
+// Beyond, sums of coordinates and counts might leave the kernel's 32 bits.
 constexpr int64_t kMostIndex = 1 << 30;
-constexpr int64_t kMostSteps = 1 << 12;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -73,7 +72,7 @@ class Tiler {
 
   // Whether one team fits.
   bool try_teams(Tiling tiling, std::optional<Tiling>& best) const {
-    for (tiling.teams = 1; tiling.teams <= kMostTeams; ++tiling.teams) {
+    for (tiling.teams = 1; tiling.teams <= most_teams(tiling.tiles); ++tiling.teams) {
       if (!measure(tiling)) return tiling.teams > 1;
       tiling.cost = cost(tiling);
       if (!best || tiling.cost < best->cost) best = tiling;
@@ -116,7 +115,6 @@ class Tiler {
       offset = static_cast<int>(std::min(end, most));
       end += ceil_divide(bytes, 16) * 16;
     };
-    place(tiling.shared.steps, 4 * cut.steps());
     place(tiling.shared.tops, 4 * problem_.filters_per_group());
     place(tiling.shared.weight_state, sizeof(WeightState));
     tiling.shared.teams = static_cast<int>(std::min(end, most));
@@ -221,6 +219,30 @@ Cut::Cut(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_),
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
   return Tiler(problem, device).best();
+}
+
+void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
+  const Cut& cut = tiling.cut;
+  const auto place_of = [&](int64_t core) {
+    const int64_t column = core % cut.window_cores;
+    const int64_t row = core / cut.window_cores % cut.window_rows;
+    const int64_t bundle = core / (cut.window_cores * cut.window_rows);
+    const int64_t plane = (bundle * cut.row_phases + row % cut.row_phases) * cut.column_phases +
+                          column % cut.column_phases;
+    return plane * tiling.plane_cores + row / cut.row_phases * tiling.pitch + column / cut.column_phases;
+  };
+  for (int64_t step = 0; step < cut.steps(); ++step) {
+    int64_t first = 2 * step, second = first + 1;
+    if (second == cut.depth_cores()) {
+      cores[step] = {static_cast<short>(first), -1};
+      places[step] = static_cast<unsigned>(place_of(first)) | 1u << 16;
+      continue;
+    }
+    if (place_of(second) < place_of(first)) std::swap(first, second);
+    cores[step] = {static_cast<short>(first), static_cast<short>(second)};
+    places[step] = static_cast<unsigned>(place_of(first)) |
+                   static_cast<unsigned>(place_of(second) - place_of(first)) << 16;
+  }
 }
 
 int parts_of(const ConvProblem& problem) {

@@ -48,6 +48,10 @@ struct Tiling {
 // have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
+// Fills in what each step multiplies. The last may have one core only, which the one behind it then follows;
+// its weights are zeros.
+void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places);
+
 // Into how many parts each number is split for the tensor core, and how many products of them count.
 int parts_of(const ConvProblem& problem);
 int terms_of(const ConvProblem& problem);

@@ -7,30 +7,6 @@
 
 namespace convswap::toeplitz {
 
-// The cores of a step, in the order in which their places ascend, since their distance has no sign. The last
-// step may have one only, which the one behind it then follows; its weights are zeros.
-struct StepCores {
-  int first, second;    // numbers, -1 for none
-  int place, distance;  // in units of 16 bytes
-};
-
-template <typename Element>
-__device__ inline int place_of(const Arguments<Element>& problem, int core) {
-  const int line = problem.window_cores_divisor.quotient(core);
-  const int bundle = problem.window_rows_divisor.quotient(line);
-  return core_place(problem, bundle, line - bundle * problem.window_rows,
-                    core - line * problem.window_cores);
-}
-
-template <typename Element>
-__device__ inline StepCores cores_of(const Arguments<Element>& problem, int step) {
-  const int a = 2 * step, b = a + 1;
-  const int place = place_of(problem, a);
-  if (b >= problem.depth_cores) return {a, -1, place, 1};
-  const int other = place_of(problem, b);
-  return place < other ? StepCores{a, b, place, other - place} : StepCores{b, a, other, place - other};
-}
-
 // Finds how large each filter's weights are, one filter to a warp.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void measure_weights(const Arguments<Element>& problem, const Element* w, int* tops,
@@ -73,7 +49,7 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
     const int filter = rest / Format::kParts * problem.filters_per_block + in_block;
     unsigned both = 0;
     if (in_block < problem.filters_per_block && filter < problem.filters) {
-      const StepCores cores = cores_of(problem, step);
+      const StepCores cores = problem.step_cores[step];
       const int core = half == 0 ? cores.first : cores.second;
       const int line = problem.window_cores_divisor.quotient(core);
       const int bundle = problem.window_rows_divisor.quotient(line);
@@ -118,8 +94,8 @@ __device__ inline void find_scales(const Arguments<Element>& problem, const int*
     const int filter = block * problem.filters_per_block + in_block;
     if (in_block >= problem.filters_per_block || filter >= problem.filters) continue;
     FilterScale scale = {1.0f, 1.0f, 0.0f, 0};
-    scale.offset =
-        in_block * problem.results.plane + (within & (problem.folds - 1)) * problem.results.row;
+    scale.offset = (in_block * problem.results.plane + (within & (problem.folds - 1)) * problem.results.row) *
+                   static_cast<int>(sizeof(Element));
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
     if constexpr (Format::kIsScaled) {
       const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);

@@ -1,11 +1,31 @@
 #pragma once
 
+#include <cstdint>
+
+#include "cuda_emulation.h"
+
 namespace convswap {
 
-inline void store_shared(unsigned* target, unsigned a, unsigned b) { target[0] = a, target[1] = b; }
-template <typename Word>
-void store_shared(Word* target, Word a, Word b, Word c, Word d) {
-  target[0] = a, target[1] = b, target[2] = c, target[3] = d;
+template <typename Words>
+void store_shared(void* target, Words words) {
+  if (reinterpret_cast<uintptr_t>(target) % sizeof(Words) != 0) {
+    emulation::fail("a store that is not aligned");
+  }
+  std::memcpy(target, &words, sizeof(Words));
+}
+inline void store_shared(unsigned* target, unsigned a, unsigned b) { store_shared(target, uint2{a, b}); }
+inline void store_shared(unsigned* target, unsigned a, unsigned b, unsigned c, unsigned d) {
+  store_shared(target, uint4{a, b, c, d});
+}
+inline void store_shared(float* target, float a, float b, float c, float d) {
+  store_shared(target, float4{a, b, c, d});
+}
+
+using SharedAddress = uintptr_t;
+inline SharedAddress shared_address(const void* shared) { return reinterpret_cast<uintptr_t>(shared); }
+template <typename Words>
+void store_shared_if(bool condition, SharedAddress target, Words words) {
+  if (condition) store_shared(reinterpret_cast<void*>(target), words);
 }
 
 }  // namespace convswap

@@ -26,8 +26,14 @@ struct SharedMatrix {
   }
 };
 
-inline void begin_warpgroup_products() { emulation::meet_warpgroup(); }
-inline void finish_warpgroup_products() { emulation::meet_warpgroup(); }
+template <int kTiles>
+void begin_warpgroup_products(float (&)[kTiles][4]) {
+  emulation::meet_warpgroup();
+}
+template <int kTiles>
+void finish_warpgroup_products(float (&)[kTiles][4]) {
+  emulation::meet_warpgroup();
+}
 
 template <typename Number, int kTiles>
 void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b) {

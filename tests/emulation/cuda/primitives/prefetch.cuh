@@ -1,0 +1,7 @@
+#pragma once
+
+namespace convswap {
+
+inline void prefetch(const void*) {}
+
+}  // namespace convswap
