@@ -21,29 +21,19 @@ __device__ inline void store_shared(float* target, float a, float b, float c, fl
                __float_as_uint(c), __float_as_uint(d));
 }
 
-// The same where a condition holds, as one predicated instruction: with branches around them, the stores of
-// many results cost more than their computation.
+// To an address that was computed once, with offsets of its own.
 using SharedAddress = unsigned;
 __device__ inline SharedAddress shared_address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
-__device__ inline void store_shared_if(bool condition, SharedAddress target, unsigned short word) {
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.u16 [%1], %2; }" ::"r"(
-                   static_cast<unsigned>(condition)),
-               "r"(target), "h"(word)
-               : "memory");
+__device__ inline void store_at(SharedAddress target, unsigned short word) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(target), "h"(word) : "memory");
 }
-__device__ inline void store_shared_if(bool condition, SharedAddress target, unsigned word) {
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.u32 [%1], %2; }" ::"r"(
-                   static_cast<unsigned>(condition)),
-               "r"(target), "r"(word)
-               : "memory");
+__device__ inline void store_at(SharedAddress target, unsigned word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(target), "r"(word) : "memory");
 }
-__device__ inline void store_shared_if(bool condition, SharedAddress target, uint2 words) {
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.v2.u32 [%1], {%2, %3}; }" ::"r"(
-                   static_cast<unsigned>(condition)),
-               "r"(target), "r"(words.x), "r"(words.y)
-               : "memory");
+__device__ inline void store_at(SharedAddress target, uint2 words) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(target), "r"(words.x), "r"(words.y) : "memory");
 }
 
 }  // namespace convswap

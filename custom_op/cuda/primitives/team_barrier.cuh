@@ -5,20 +5,23 @@ namespace convswap {
 // A barrier for a warpgroup of a block: threads 128 i to 128 i + 127. Barrier 0 is that of __syncthreads.
 constexpr int kTeamThreads = 128;
 
-__device__ inline int team_of_block() { return static_cast<int>(threadIdx.x) / kTeamThreads; }
+// The shuffle tells the compiler that it is the same in all lanes.
+__device__ inline int team_of_block() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kTeamThreads, 0);
+}
 __device__ inline int thread_of_team() { return static_cast<int>(threadIdx.x) % kTeamThreads; }
 
-__device__ inline void meet_team() {
-  asm volatile("bar.sync %0, %1;" ::"r"(team_of_block() + 1), "n"(kTeamThreads) : "memory");
+__device__ inline void meet_team(int team) {
+  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kTeamThreads) : "memory");
 }
 
 // Whether all threads of the team agree.
-__device__ inline bool meet_team_and(bool agrees) {
+__device__ inline bool meet_team_and(int team, bool agrees) {
   unsigned all;
   asm volatile(
       "{ .reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.and.pred q, %2, %3, p; selp.u32 %0, 1, 0, q; }"
       : "=r"(all)
-      : "r"(static_cast<unsigned>(agrees)), "r"(team_of_block() + 1), "n"(kTeamThreads)
+      : "r"(static_cast<unsigned>(agrees)), "r"(team + 1), "n"(kTeamThreads)
       : "memory");
   return all != 0;
 }

@@ -17,6 +17,8 @@ struct Arguments {
   int y_misalignment;  // elements from a boundary of 16 bytes to y
   NaiveArguments<Element> definition;
 
+  long long input_elements;
+  bool is_unpadded;  // no output reads beyond the image's columns, or above its rows
   int batch, in_channels, out_channels;
   int channels, filters;  // of a group
   int input_height, input_width, output_height, output_width;

@@ -28,6 +28,30 @@ struct CoreRow {
   int place;
 };
 
+template <typename Element>
+__device__ inline void find_items(const Arguments<Element>& problem, StagedItem* items) {
+  for (int i = threadIdx.x; i < problem.image_items; i += blockDim.x) {
+    const int line = problem.cores_per_row.quotient_of_any(i);
+    const int column = i - line * static_cast<int>(problem.cores_per_row.divisor);
+    const int bundle = problem.input_rows.quotient(line);
+    const int row = line - bundle * static_cast<int>(problem.input_rows.divisor);
+    items[i] = {(bundle << problem.log2_bundle) * problem.input_plane + row * problem.input_width +
+                    (column << (3 - problem.log2_bundle)),
+                core_place(problem, bundle, row, column)};
+  }
+}
+
+// Whether all that a tile stages may be loaded without a question: rows and channels are all inside, and what
+// a core's row takes from beside the image meets weights of zero only.
+template <typename Element>
+__device__ inline bool is_inside(const Arguments<Element>& problem, const Tile& tile, int first_row,
+                                 int first_column) {
+  const long long last = (tile.n + tile.images) * problem.in_channels * problem.input_plane;
+  const int beyond = problem.cores_per_row.divisor * kCoreElements;
+  return problem.is_unpadded && first_row + static_cast<int>(problem.input_rows.divisor) <= problem.input_height &&
+         last + first_column + beyond <= problem.input_elements;
+}
+
 // Loads the row of that number among those of a tile's image; `image` is where the group's first channel of
 // the image begins.
 template <typename Format, int kBundle, typename Element = typename Format::Element>
@@ -61,14 +85,31 @@ __device__ inline void load_row(const Arguments<Element>& problem, const Element
   }
 }
 
+// The same without a question.
+template <typename Format, int kBundle, typename Element = typename Format::Element>
+__device__ inline void load_inside(const Arguments<Element>& problem, const Element* first, StagedItem item,
+                                   CoreRow<Element>& core) {
+  constexpr int kPixels = kCoreElements / kBundle;
+  core.place = item.place;
+  const Element* source = first + item.from;
+#pragma unroll
+  for (int c = 0; c < kBundle; ++c) {
+#pragma unroll
+    for (int pixel = 0; pixel < kPixels; ++pixel) core.values[pixel * kBundle + c] = source[pixel];
+    source += problem.input_plane;
+  }
+}
+
 // Loads a tile's input, converts it with the window's scale and stores it as cores; returns what the thread
 // has seen. `kWindowed` leaves out what lies outside the window.
 template <typename Format, bool kWindowed, int kBundle, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& problem, const Tile& tile,
-                                                    int first_channel, BinadeWindow window, unsigned* cores) {
+                                                    int first_channel, BinadeWindow window, const StagedItem* items,
+                                                    unsigned* cores) {
   constexpr int kAtOnce = 2;  // loads in flight before the first store
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
   const int first_column = tile.first_column * problem.stride_width - problem.pad_width;
+  const bool asks = !is_inside(problem, tile, first_row, first_column);
   const float scale = window.scale();
   ValueRange<Element> range;
 
@@ -103,9 +144,14 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
       CoreRow<Element> rows[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        // Those beyond the last are loaded again; to load them once costs more.
-        load_row<Format, kBundle>(problem, source, first_row, first_column,
-                                  min(item + i * kTeamThreads, problem.image_items - 1), rows[i]);
+        // The last is loaded again where there are no more, which costs less than to ask again.
+        const int one = min(item + i * kTeamThreads, problem.image_items - 1);
+        if (asks) {
+          load_row<Format, kBundle>(problem, source, first_row, first_column, one, rows[i]);
+        } else {
+          load_inside<Format, kBundle>(problem, source + first_row * problem.input_width + first_column,
+                                       items[one], rows[i]);
+        }
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) store(target, rows[i]);
@@ -116,16 +162,17 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
 
 template <typename Format, bool kWindowed, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_tile(const Arguments<Element>& problem, const Tile& tile,
-                                                 int first_channel, BinadeWindow window, unsigned* cores) {
+                                                 int first_channel, BinadeWindow window, const StagedItem* items,
+                                                 unsigned* cores) {
   switch (problem.log2_bundle) {
     case 0:
-      return stage_bundles<Format, kWindowed, 1>(problem, tile, first_channel, window, cores);
+      return stage_bundles<Format, kWindowed, 1>(problem, tile, first_channel, window, items, cores);
     case 1:
-      return stage_bundles<Format, kWindowed, 2>(problem, tile, first_channel, window, cores);
+      return stage_bundles<Format, kWindowed, 2>(problem, tile, first_channel, window, items, cores);
     case 2:
-      return stage_bundles<Format, kWindowed, 4>(problem, tile, first_channel, window, cores);
+      return stage_bundles<Format, kWindowed, 4>(problem, tile, first_channel, window, items, cores);
     default:
-      return stage_bundles<Format, kWindowed, 8>(problem, tile, first_channel, window, cores);
+      return stage_bundles<Format, kWindowed, 8>(problem, tile, first_channel, window, items, cores);
   }
 }
 
@@ -151,15 +198,15 @@ __device__ inline void prefetch_tile(const Arguments<Element>& problem, const Ti
 
 // What all threads of the team have seen.
 template <typename Element>
-__device__ inline ValueRange<Element> reduce_team(ValueRange<Element> range, TeamState* state) {
+__device__ inline ValueRange<Element> reduce_team(ValueRange<Element> range, int team, TeamState* state) {
   range.reduce_warp();
   if (threadIdx.x % 32 == 0) {
     atomicMax(&state->most, range.most);
     atomicMin(&state->least_less_one, range.least_less_one);
   }
-  meet_team();
+  meet_team(team);
   const ValueRange<Element> whole{state->most, state->least_less_one};
-  meet_team();
+  meet_team(team);
   if (thread_of_team() == 0) state->most = 0u, state->least_less_one = ~0u;
   return whole;
 }

@@ -56,17 +56,19 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if __CUDA_ARCH__ >= 900
   using Element = typename Format::Element;
+  const int team = team_of_block();
+  const int group = blockIdx.y;
   extern __shared__ __align__(128) unsigned char shared[];
   unsigned* const matrix = reinterpret_cast<unsigned*>(shared);
   int* const tops = reinterpret_cast<int*>(shared + problem.shared.tops);
+  StagedItem* const items = reinterpret_cast<StagedItem*>(shared + problem.shared.items);
   WeightState& weight_state = *reinterpret_cast<WeightState*>(shared + problem.shared.weight_state);
-  unsigned char* const own = shared + problem.shared.teams + team_of_block() * problem.shared.team_bytes;
+  unsigned char* const own = shared + problem.shared.teams + team * problem.shared.team_bytes;
   unsigned* const cores = reinterpret_cast<unsigned*>(own);
   unsigned char* const results_bytes = own + problem.shared.results;
   FilterScale* const scales = reinterpret_cast<FilterScale*>(own + problem.shared.scales);
   TeamState& state = *reinterpret_cast<TeamState*>(own + problem.shared.state);
 
-  const int group = blockIdx.y;
   const int first_channel = group * problem.channels;
   const int first_filter = group * problem.filters;
   const int teams = blockDim.x / kTeamThreads;
@@ -75,6 +77,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
                                            problem.filter_height * problem.filter_width;
   const Element* const bias = problem.b == nullptr ? nullptr : problem.b + first_filter;
 
+  find_items(problem, items);
   for (int i = threadIdx.x; i < problem.filters; i += blockDim.x) tops[i] = kFirstTop;
   for (int i = thread_of_team(); i < problem.shared_zero_bytes / 4; i += kTeamThreads) cores[i] = 0u;
   if (thread_of_team() == 0) state = {0u, ~0u};
@@ -106,18 +109,19 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     are_measured = true;
 
     int scaled_for = top + 1;  // what the scales were last found for
-    for (int index = blockIdx.x + gridDim.x * team_of_block(); index < problem.tiles;
+    bool is_far = false;
+    for (int index = blockIdx.x + gridDim.x * team; index < problem.tiles;
          index += gridDim.x * teams) {
       const Tile tile(problem, index);
       const ValueRange<Element> range =
-          stage_tile<Format, false>(problem, tile, first_channel, BinadeWindow(top), cores);
+          stage_tile<Format, false>(problem, tile, first_channel, BinadeWindow(top), items, cores);
       show_to_copies_and_products();
       wait_until_bulk_stores_have_read();
       bool is_staged = true;
       int windows = 1;
       const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      if (!meet_team_and(fits && weights_are_finite)) {
-        const ValueRange<Element> whole = reduce_team(range, &state);
+      if (!meet_team_and(team, fits && weights_are_finite)) {
+        const ValueRange<Element> whole = reduce_team(range, team, &state);
         is_staged = false;
         windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
         if (windows == 0) {
@@ -136,24 +140,24 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
         const bool is_first = weight_window + window == 0;
         if constexpr (Format::kIsScaled) {
           if (!is_staged) {
-            meet_team();
-            stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), cores);
+            meet_team(team);
+            stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, cores);
             show_to_copies_and_products();
             scaled_for = window_top + 1;
-            meet_team();
+            meet_team(team);
           }
         }
         is_staged = false;
         if (scaled_for != window_top) {
-          find_scales<Format, kTiles>(problem, tops, weight_window, window_top, is_first ? bias : nullptr,
-                                      scales);
+          const bool is_near = find_scales<Format, kTiles>(problem, tops, weight_window, window_top,
+                                                           is_first ? bias : nullptr, scales);
           scaled_for = window_top;
-          meet_team();
+          is_far = !meet_team_and(team, is_near);
         }
         for (int block = 0; block < problem.filter_blocks; ++block) {
           if (block > 0) {
             wait_until_bulk_stores_have_read();
-            meet_team();
+            meet_team(team);
           }
           const int first = block * problem.filters_per_block;
           const Results<Element> results(problem, tile, first_filter + first,
@@ -170,10 +174,10 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
                     .advanced(block * Format::kParts * problem.steps * kTiles * 16),
                 sums);
             write_results<Format, kTiles>(problem, results, image, first_row, scales + block * filter_folds,
-                                          sums);
+                                          is_far, sums);
           }
           show_to_copies_and_products();
-          meet_team();
+          meet_team(team);
           if (windows == 1 && weight_windows == 1) {
             store_in_bulk(problem, results);
           } else {

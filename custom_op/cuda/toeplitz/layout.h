@@ -28,6 +28,11 @@ struct alignas(16) FilterScale {
   int offset;  // in bytes
 };
 
+// The place of a core's row in the input, from the first of the tile's first channel, and among the cores.
+struct StagedItem {
+  int from, place;
+};
+
 // What a team keeps for itself.
 struct TeamState {
   unsigned most, least_less_one;  // of a tile that did not fit the scale
@@ -47,7 +52,7 @@ struct ResultPlaces {
 
 // Bytes into shared memory; of a team's own part, from where that begins.
 struct SharedOffsets {
-  int tops, weight_state, teams;
+  int items, tops, weight_state, teams;
   int team_bytes;
   int results, scales, state;  // a team's part begins with its cores
 };

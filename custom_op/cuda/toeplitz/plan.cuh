@@ -41,6 +41,11 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   const Cut& cut = tiling.cut;
   Arguments<Element> to{};
   to.definition = naive_arguments<Element>(problem);
+  to.input_elements = problem.batch * problem.in_channels * problem.input_size();
+  const int64_t last_column = (problem.output[2] - 1) * problem.stride[2] +
+                              (problem.filter[2] - 1) * problem.dilation[2] - problem.pad_begin[2];
+  to.is_unpadded = problem.pad_begin[1] == 0 && problem.pad_begin[2] == 0 && last_column < problem.input[2] &&
+                   problem.channels_per_group() % cut.bundle == 0;
   to.batch = narrow(problem.batch);
   to.in_channels = narrow(problem.in_channels);
   to.out_channels = narrow(problem.out_channels);

@@ -28,17 +28,44 @@ struct Results {
         waiting(reinterpret_cast<Element*>(shared) + (static_cast<int>(start) & (kChunk - 1))) {}
 };
 
+// The scales of a thread's two columns of a tile: of one filter and fold, or, where a core's row has one
+// output, of two.
+struct ColumnScales {
+  FilterScale first, second;
+  bool is_first, is_second;  // whether there are such filters
+  int first_fold, second_fold;
+
+  template <typename Element>
+  __device__ ColumnScales(const Arguments<Element>& problem, const Results<Element>& results,
+                          const FilterScale* scales, int column) {
+    const int filter_folds = results.filters << problem.log2_folds;
+    const int index = column >> problem.log2_outputs;
+    const int step = problem.log2_outputs == 0 ? 1 : 0;
+    first = scales[index];
+    second = step == 0 ? first : scales[index + 1];
+    if (step == 0) second.offset += sizeof(Element);
+    is_first = index < filter_folds;
+    is_second = index + step < filter_folds;
+    first_fold = index & (problem.folds - 1);
+    second_fold = (index + step) & (problem.folds - 1);
+  }
+};
+
+// How the sums of a tile's rows and columns are written.
+enum class Writing {
+  any,      // with every question asked of every result
+  columns,  // all columns are filters, not folded, and each core's row has several outputs
+  pairs,    // and neighbouring results are always both of the tile, and aligned as one
+};
+
 // Writes the sums of kRows rows of the product, from row `first` of an image on, to where results wait.
-// kPairs: neighbouring results are always both of the tile, and aligned as one.
-template <typename Format, int kTiles, bool kPairs, typename Element = typename Format::Element>
+template <typename Format, int kTiles, Writing kWriting, typename Element = typename Format::Element>
 __device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
                                   int image, int first, const FilterScale* scales,
                                   const float (&sums)[kTiles][4]) {
   constexpr int kSize = sizeof(Element);
   const int lane = threadIdx.x % 32;
   const int pair = 2 * (lane % 4);
-  const int outputs_mask = (1 << problem.log2_outputs) - 1;
-  const int filter_folds = results.filters << problem.log2_folds;
   SharedAddress waiting[2];
   int rows_left[2];
   bool has_second[2];
@@ -48,60 +75,69 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
     const int core_row = problem.pitch.quotient(m);
     const int core = m - core_row * static_cast<int>(problem.pitch.divisor);
     const int row = core_row << problem.log2_folds;
-    const int column = (core << problem.log2_outputs) + (pair & outputs_mask);
+    const int column = (core << problem.log2_outputs) + (pair & ((1 << problem.log2_outputs) - 1));
     rows_left[i] = core < problem.cores && column < results.tile.columns ? results.tile.rows - row : 0;
-    has_second[i] = column + 1 < results.tile.columns;
+    has_second[i] = column + 1 < results.tile.columns && rows_left[i] > 0;
     waiting[i] = shared_address(results.waiting + image * problem.results.image +
                                 row * problem.results.row + column);
   }
-  const auto result = [&](const FilterScale& scale, float sum) {
-    if constexpr (Format::kIsScaled) return sum * scale.factor * scale.rest + scale.bias;
-    return sum + scale.bias;
-  };
-  const auto store = [&](bool condition, SharedAddress target, float value) {
-    const float one[] = {value};
-    store_shared_if(condition, target, Format::pack(one));
+  const auto store = [&](SharedAddress target, const FilterScale& scale, float sum) {
+    const float result[] = {sum * scale.factor + scale.bias};
+    store_at(target, Format::pack(result));
   };
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
-    const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
-    const int fold = filter_fold & (problem.folds - 1);
-    const FilterScale scale = scales[filter_fold];
-    const bool is_filter = filter_fold < filter_folds;
-    // Where a core's row has one output, the second sum belongs to the next filter or fold.
-    FilterScale next = scale;
-    bool is_next = is_filter;
-    int next_fold = fold;
-    if (!kPairs && problem.log2_outputs == 0) {
-      next = scales[filter_fold + 1];
-      is_next = filter_fold + 1 < filter_folds;
-      next_fold = (filter_fold + 1) & (problem.folds - 1);
-    } else {
-      next.offset += kSize;
-    }
+    if constexpr (kWriting == Writing::any) {
+      const ColumnScales scale(problem, results, scales, t * kTileColumns + pair);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float values[] = {result(scale, sums[t][2 * i]), result(next, sums[t][2 * i + 1])};
-      const bool is_result = is_filter && fold < rows_left[i];
-      if constexpr (kPairs) {
-        store_shared_if(is_result, waiting[i] + scale.offset, Format::pack(values));
-      } else {
-        const bool is_inside = has_second[i] || problem.log2_outputs == 0;
-        store(is_result, waiting[i] + scale.offset, values[0]);
-        store(is_next && is_inside && next_fold < rows_left[i], waiting[i] + next.offset, values[1]);
+      for (int i = 0; i < 2; ++i) {
+        if (scale.is_first && scale.first_fold < rows_left[i]) {
+          store(waiting[i] + scale.first.offset, scale.first, sums[t][2 * i]);
+        }
+        if (scale.is_second && scale.second_fold < rows_left[i] &&
+            (has_second[i] || problem.log2_outputs == 0)) {
+          store(waiting[i] + scale.second.offset, scale.second, sums[t][2 * i + 1]);
+        }
+      }
+    } else {
+      const FilterScale scale = scales[(t * kTileColumns + pair) >> problem.log2_outputs];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const SharedAddress target = waiting[i] + scale.offset;
+        if constexpr (kWriting == Writing::pairs) {
+          const float both[] = {sums[t][2 * i] * scale.factor + scale.bias,
+                                sums[t][2 * i + 1] * scale.factor + scale.bias};
+          if (rows_left[i] > 0) store_at(target, Format::pack(both));
+        } else {
+          if (rows_left[i] > 0) store(target, scale, sums[t][2 * i]);
+          if (has_second[i]) store(target + kSize, scale, sums[t][2 * i + 1]);
+        }
       }
     }
   }
 }
 
+// `is_far`: one factor does not hold what undoes the scales.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
-                                     int image, int first, const FilterScale* scales,
-                                     const float (&sums)[kTiles][4]) {
-  if (problem.writes_pairs && results.start % 2 == 0) {
-    write_sums<Format, kTiles, true>(problem, results, image, first, scales, sums);
+                                     int image, int first, const FilterScale* scales, bool is_far,
+                                     float (&sums)[kTiles][4]) {
+  if (Format::kIsScaled && is_far) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const ColumnScales scale(problem, results, scales, t * kTileColumns + 2 * (threadIdx.x % 4));
+      sums[t][0] *= scale.first.rest, sums[t][1] *= scale.second.rest;
+      sums[t][2] *= scale.first.rest, sums[t][3] *= scale.second.rest;
+    }
+  }
+  const bool is_full = results.filters << problem.log2_outputs == kTiles * kTileColumns &&
+                       problem.folds == 1 && problem.log2_outputs > 0;
+  if (!is_full) {
+    write_sums<Format, kTiles, Writing::any>(problem, results, image, first, scales, sums);
+  } else if (problem.writes_pairs && results.start % 2 == 0) {
+    write_sums<Format, kTiles, Writing::pairs>(problem, results, image, first, scales, sums);
   } else {
-    write_sums<Format, kTiles, false>(problem, results, image, first, scales, sums);
+    write_sums<Format, kTiles, Writing::columns>(problem, results, image, first, scales, sums);
   }
 }
 
@@ -148,30 +184,25 @@ struct Segment {
   }
 };
 
-// Calls store(segment, lane) for the segments, each of them a warp's.
+// Calls store(segment) for every segment, in one thread each.
 template <typename Element, typename Store>
 __device__ inline void for_each_segment(const Arguments<Element>& problem, const Results<Element>& results,
                                         Store store) {
   const int count = Segment<Element>::count(problem, results);
-  int i = thread_of_team() / 32;
-#pragma unroll 1
-  for (int image = 0; image < results.tile.images; ++image) {
-#pragma unroll 1
-    for (; i < count; i += kTeamThreads / 32) {
-      store(Segment<Element>(problem, results, image, i), static_cast<int>(threadIdx.x % 32));
-    }
-    i -= count;
+  for (int i = thread_of_team(); i < results.tile.images * count; i += kTeamThreads) {
+    const int image = i / count;
+    store(Segment<Element>(problem, results, image, i - image * count));
   }
 }
 
-// Starts the copies of the segments' bodies; what lies beside them is stored by the lanes.
+// Starts the copies of the segments' bodies, and stores what lies beside them.
 template <typename Element>
 __device__ inline void store_in_bulk(const Arguments<Element>& problem, const Results<Element>& results) {
-  for_each_segment(problem, results, [](const Segment<Element>& segment, int lane) {
-    if (lane == 0 && segment.body > 0) {
+  for_each_segment(problem, results, [](const Segment<Element>& segment) {
+    if (segment.body > 0) {
       bulk_store(segment.to + segment.head, segment.from + segment.head, segment.body * sizeof(Element));
     }
-    if (lane < segment.elements - segment.body) segment.store_edge(lane);
+    for (int i = 0; i < segment.elements - segment.body; ++i) segment.store_edge(i);
   });
   commit_bulk_stores();
 }
@@ -181,13 +212,17 @@ __device__ inline void store_in_bulk(const Arguments<Element>& problem, const Re
 template <typename Element>
 __device__ __noinline__ void store_by_threads(const Arguments<Element>& problem,
                                               Results<Element> results, bool adds) {
-  for_each_segment(problem, results, [&](const Segment<Element>& segment, int lane) {
-    for (int j = lane; j < segment.elements; j += 32) {
+  const int count = results.tile.images * Segment<Element>::count(problem, results);
+  for (int i = thread_of_team() / 32; i < count; i += kTeamThreads / 32) {
+    const int image = i / Segment<Element>::count(problem, results);
+    const Segment<Element> segment(problem, results, image,
+                                   i - image * Segment<Element>::count(problem, results));
+    for (int j = threadIdx.x % 32; j < segment.elements; j += 32) {
       Element value = segment.from[j];
       if (adds) value = static_cast<Element>(static_cast<float>(value) + static_cast<float>(segment.to[j]));
       segment.to[j] = value;
     }
-  });
+  }
 }
 
 }  // namespace convswap::toeplitz

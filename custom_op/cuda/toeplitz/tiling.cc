@@ -115,6 +115,7 @@ class Tiler {
       offset = static_cast<int>(std::min(end, most));
       end += ceil_divide(bytes, 16) * 16;
     };
+    place(tiling.shared.items, tiling.image_items * static_cast<int64_t>(sizeof(StagedItem)));
     place(tiling.shared.tops, 4 * problem_.filters_per_group());
     place(tiling.shared.weight_state, sizeof(WeightState));
     tiling.shared.teams = static_cast<int>(std::min(end, most));

@@ -82,11 +82,13 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
   return range;
 }
 
-// Finds what turns a team's sums into results, for every filter and fold of every filter block.
+// Finds what turns a team's sums into results, for every filter and fold of every filter block. Returns
+// whether one factor is enough for those of this thread.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline void find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
+__device__ inline bool find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
                                    int top, const Element* bias, FilterScale* scales) {
   const int per_block = kTiles * kTileColumns >> problem.log2_outputs;
+  bool is_near = true;
   for (int i = thread_of_team(); i < problem.filter_blocks * per_block; i += kTeamThreads) {
     const int block = i / per_block;
     const int within = i % per_block;
@@ -102,9 +104,11 @@ __device__ inline void find_scales(const Arguments<Element>& problem, const int*
       const int within_float = max(-126, min(127, exponent));
       scale.factor = power_of_two(within_float);
       scale.rest = power_of_two(max(-126, min(127, exponent - within_float)));
+      is_near = is_near && exponent == within_float;
     }
     scales[i] = scale;
   }
+  return is_near;
 }
 
 }  // namespace convswap::toeplitz

@@ -8,7 +8,7 @@ constexpr int kTeamThreads = 128;
 
 inline int team_of_block() { return static_cast<int>(threadIdx.x) / kTeamThreads; }
 inline int thread_of_team() { return static_cast<int>(threadIdx.x) % kTeamThreads; }
-inline void meet_team() { emulation::meet_warpgroup(); }
-inline bool meet_team_and(bool agrees) { return emulation::meet_warpgroup_and(agrees); }
+inline void meet_team(int) { emulation::meet_warpgroup(); }
+inline bool meet_team_and(int, bool agrees) { return emulation::meet_warpgroup_and(agrees); }
 
 }  // namespace convswap
