@@ -18,7 +18,7 @@ __device__ inline int core_place(const Arguments<Element>& problem, int bundle, 
   const int lower_column = problem.column_phases.quotient(column);
   const int plane = (bundle * row_phases + row - lower_row * row_phases) * column_phases + column -
                     lower_column * column_phases;
-  return plane * problem.plane_cores + lower_row * static_cast<int>(problem.pitch.divisor) + lower_column;
+  return plane * problem.plane_cores + lower_row * problem.pitch + lower_column;
 }
 
 // One row of a core, on its way.
