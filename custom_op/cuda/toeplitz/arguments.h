@@ -29,33 +29,34 @@ struct Arguments {
   // A core's row: `pixels` neighbours of `bundle` channels, whose product is `outputs` neighbours in y.
   int log2_bundle, log2_outputs;
   int folds, log2_folds;
-  int window_rows;                 // that the outputs of a core's row read
-  FastDivisor window_cores;        // that they read of each row and bundle of channels
-  int row_cores;                   // of all bundles
-  int row_steps;                   // multiplications along the depth for them
-  int steps;                       // and for all rows
+  FastDivisor bundles;          // of channels
+  int window_rows, window_cores;  // that the outputs of a core's row read, for each bundle
+  int steps;                    // of the product
   FastDivisor row_phases, column_phases;
-  unsigned short row_places[kMostRowSteps][2];  // of the two cores of a step of the window's first row
+  FastDivisor window_rows_divisor, window_cores_divisor;
 
-  // Staged cores of an image: for each bundle, row phase and column phase a plane of rows of `pitch`.
-  int pitch;
-  int plane_cores, image_cores, part_cores;
-  FastDivisor cores_per_row, input_rows;  // of a tile, all phases together
+  // Staged cores of an image: for each bundle, row phase and column phase a plane of core_rows * pitch.
+  FastDivisor pitch;
+  int core_rows, plane_cores, image_cores, part_cores;
+  FastDivisor cores_per_row;              // of a tile, all phases together
+  int input_rows;
+  int items_per_row;                      // cores to stage of all bundles
   int image_items;                        // cores to stage of an image
   FastDivisor lines_per_channel;          // of the second-level cache, that a tile's rows span at most
 
   // A tile: so many images, rows of folds, and core rows along the width.
-  int images, rows;
-  FastDivisor cores;
+  int images, rows, cores;
   FastDivisor bands, column_tiles;
   int tiles;
-  int product_rows;    // of an image: core rows of all its strips
-  FastDivisor chunks;  // of kRows of them
+  int product_rows;  // of each image
 
   int filters_per_block, filter_blocks;
   ResultPlaces results;
   bool writes_pairs;  // of neighbouring results, where the first of a tile is aligned to two
   SharedOffsets shared;
+  int cores_bytes;  // of a team's cores
+  StepCores step_cores[kMostSteps];
+  unsigned step_places[kMostSteps];  // of the first core, and in the upper half the distance of the second
 };
 
 }  // namespace convswap::toeplitz

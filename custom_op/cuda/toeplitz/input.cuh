@@ -18,7 +18,7 @@ __device__ inline int core_place(const Arguments<Element>& problem, int bundle, 
   const int lower_column = problem.column_phases.quotient(column);
   const int plane = (bundle * row_phases + row - lower_row * row_phases) * column_phases + column -
                     lower_column * column_phases;
-  return plane * problem.plane_cores + lower_row * problem.pitch + lower_column;
+  return plane * problem.plane_cores + lower_row * static_cast<int>(problem.pitch.divisor) + lower_column;
 }
 
 // One row of a core, on its way.
@@ -33,23 +33,22 @@ __device__ inline void find_items(const Arguments<Element>& problem, StagedItem*
   for (int i = threadIdx.x; i < problem.image_items; i += blockDim.x) {
     const int line = problem.cores_per_row.quotient_of_any(i);
     const int column = i - line * static_cast<int>(problem.cores_per_row.divisor);
-    const int bundle = problem.input_rows.quotient(line);
-    const int row = line - bundle * static_cast<int>(problem.input_rows.divisor);
+    const int row = problem.bundles.quotient(line);
+    const int bundle = line - row * static_cast<int>(problem.bundles.divisor);
     items[i] = {(bundle << problem.log2_bundle) * problem.input_plane + row * problem.input_width +
                     (column << (3 - problem.log2_bundle)),
                 core_place(problem, bundle, row, column)};
   }
 }
 
-// Whether all that a tile stages may be loaded without a question: rows and channels are all inside, and what
-// a core's row takes from beside the image meets weights of zero only.
+// Whether all that a tile stages may be loaded without a question: all of it lies inside, but for rows below
+// the last, which are left as they are since no result takes them, and what a core's row takes from beside
+// the image, which meets weights of zero only.
 template <typename Element>
-__device__ inline bool is_inside(const Arguments<Element>& problem, const Tile& tile, int first_row,
-                                 int first_column) {
-  const long long last = (tile.n + tile.images) * problem.in_channels * problem.input_plane;
-  const int beyond = problem.cores_per_row.divisor * kCoreElements;
-  return problem.is_unpadded && first_row + static_cast<int>(problem.input_rows.divisor) <= problem.input_height &&
-         last + first_column + beyond <= problem.input_elements;
+__device__ inline bool is_inside(const Arguments<Element>& problem, const Tile& tile, int first_column) {
+  const long long end = (tile.n + tile.images) * problem.in_channels * problem.input_plane;
+  const int beyond = first_column + static_cast<int>(problem.cores_per_row.divisor) * kCoreElements;
+  return problem.is_unpadded && end + beyond <= problem.input_elements;
 }
 
 // Loads the row of that number among those of a tile's image; `image` is where the group's first channel of
@@ -60,8 +59,8 @@ __device__ inline void load_row(const Arguments<Element>& problem, const Element
   constexpr int kPixels = kCoreElements / kBundle;
   const int line = problem.cores_per_row.quotient_of_any(item);
   const int core_column = item - line * static_cast<int>(problem.cores_per_row.divisor);
-  const int bundle = problem.input_rows.quotient(line);
-  const int row = line - bundle * static_cast<int>(problem.input_rows.divisor);
+  const int row = problem.bundles.quotient(line);
+  const int bundle = line - row * static_cast<int>(problem.bundles.divisor);
   const int channel = bundle * kBundle;
   const int h = first_row + row;
   const int column = first_column + core_column * kPixels;
@@ -104,12 +103,14 @@ __device__ inline void load_inside(const Arguments<Element>& problem, const Elem
 // has seen. `kWindowed` leaves out what lies outside the window.
 template <typename Format, bool kWindowed, int kBundle, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& problem, const Tile& tile,
-                                                    int first_channel, BinadeWindow window, const StagedItem* items,
+                                                    int first_channel, BinadeWindow window, const StagedItem* places,
                                                     unsigned* cores) {
   constexpr int kAtOnce = 2;  // loads in flight before the first store
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
   const int first_column = tile.first_column * problem.stride_width - problem.pad_width;
-  const bool asks = !is_inside(problem, tile, first_row, first_column);
+  const bool asks = !is_inside(problem, tile, first_column);
+  const int rows = min(problem.input_rows, problem.input_height - first_row);
+  const int items = asks ? problem.image_items : rows * problem.items_per_row;
   const float scale = window.scale();
   ValueRange<Element> range;
 
@@ -140,21 +141,21 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
         problem.x + ((tile.n + image) * problem.in_channels + first_channel) * problem.input_plane;
     unsigned* const target = cores + image * problem.image_cores * 4;
 #pragma unroll 1
-    for (int item = thread_of_team(); item < problem.image_items; item += kAtOnce * kTeamThreads) {
-      CoreRow<Element> rows[kAtOnce];
+    for (int item = thread_of_team(); item < items; item += kAtOnce * kTeamThreads) {
+      CoreRow<Element> core_rows[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         // The last is loaded again where there are no more, which costs less than to ask again.
-        const int one = min(item + i * kTeamThreads, problem.image_items - 1);
+        const int one = min(item + i * kTeamThreads, items - 1);
         if (asks) {
-          load_row<Format, kBundle>(problem, source, first_row, first_column, one, rows[i]);
+          load_row<Format, kBundle>(problem, source, first_row, first_column, one, core_rows[i]);
         } else {
           load_inside<Format, kBundle>(problem, source + first_row * problem.input_width + first_column,
-                                       items[one], rows[i]);
+                                       places[one], core_rows[i]);
         }
       }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) store(target, rows[i]);
+      for (int i = 0; i < kAtOnce; ++i) store(target, core_rows[i]);
     }
   }
   return range;
@@ -182,7 +183,7 @@ __device__ inline void prefetch_tile(const Arguments<Element>& problem, const Ti
   constexpr int kLineElements = kCacheLine / sizeof(Element);
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
   const int first = max(0, first_row) * problem.input_width;
-  const int end = min(first_row + static_cast<int>(problem.input_rows.divisor), problem.input_height) *
+  const int end = min(first_row + problem.input_rows, problem.input_height) *
                   problem.input_width;
   const int lines = problem.lines_per_channel.divisor;
   for (int image = 0; image < tile.images; ++image) {

@@ -26,115 +26,33 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
   }
 }
 
-// Where a lane's rows of the input lie, and what they are multiplied with: an image's product, for one term.
-struct Factors {
-  SharedAddress rows;    // of the window's first row and first core
-  int next_row;          // bytes
-  int half_shift;        // selects the core of a step whose half of the depth the lane loads
-  SharedMatrix matrix;   // of the window's first row in this phase
-  int next_matrix_row;   // units of 16 bytes, from a row of the window to the next of its phase
-};
-
-// Multiplies row j of the strip's input with the rows j - kFirst to j - kLast of the window, for those rows of
-// sums; kSteps steps of the depth from `step` on.
-template <typename Format, int kTiles, int kStrip, int kFirst, int kLast, int kSteps,
-          typename Element = typename Format::Element>
-__device__ inline void multiply_steps(const Arguments<Element>& problem, const Factors& factors, int j, int step,
-                                      float (&sums)[kStrip][kTiles][4]) {
-  constexpr int kStepUnits = kTiles * 16;  // of 16 bytes
-  WarpRows rows[kSteps];
+// sums = kRows rows of the input, from `cores` on, times the matrix of one filter block.
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ inline void multiply(const Arguments<Element>& problem, SharedMatrix cores, SharedMatrix matrix,
+                                float (&sums)[kTiles][4]) {
+  constexpr unsigned kStepUnits = kTiles * 16;  // of 16 bytes
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    const unsigned both = *reinterpret_cast<const unsigned*>(problem.row_places[step + i]);
-    rows[i].load(factors.rows + j * factors.next_row + (both >> factors.half_shift & 0xffffu) * 16);
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sums[t][j] = 0.0f;
   }
   begin_warpgroup_products(sums);
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-#pragma unroll
-    for (int t = kFirst; t <= kLast; ++t) {
-      add_warpgroup_product<typename Format::Number, kTiles>(
-          sums[t], rows[i],
-          factors.matrix.advanced((j - t) * factors.next_matrix_row + (step + i) * kStepUnits));
+  for (int term = 0; term < Format::kTerms; ++term) {
+    const SharedMatrix a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
+    const SharedMatrix b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
+#pragma unroll 4
+    for (int step = 0; step < problem.steps; ++step) {
+      add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(problem.step_places[step]),
+                                                             b.advanced(step * kStepUnits));
     }
   }
   finish_warpgroup_products(sums);
 }
 
-template <typename Format, int kTiles, int kStrip, int kFirst, int kLast,
-          typename Element = typename Format::Element>
-__device__ inline void multiply_row(const Arguments<Element>& problem, const Factors& factors, int j,
-                                    float (&sums)[kStrip][kTiles][4]) {
-  constexpr int kAtOnce = 2;
-  int step = 0;
-#pragma unroll 1
-  for (; step + kAtOnce <= problem.row_steps; step += kAtOnce) {
-    multiply_steps<Format, kTiles, kStrip, kFirst, kLast, kAtOnce>(problem, factors, j, step, sums);
-  }
-  if (step < problem.row_steps) {
-    multiply_steps<Format, kTiles, kStrip, kFirst, kLast, 1>(problem, factors, j, step, sums);
-  }
-}
-
-// The first and the last rows of a strip's input, which not all of its rows of sums take.
-template <typename Format, int kTiles, int kStrip, int kRow = 0, typename Element = typename Format::Element>
-__device__ inline void multiply_first_rows(const Arguments<Element>& problem, const Factors& factors,
-                                           float (&sums)[kStrip][kTiles][4]) {
-  if constexpr (kRow < kStrip - 1) {
-    multiply_row<Format, kTiles, kStrip, 0, kRow>(problem, factors, kRow, sums);
-    multiply_first_rows<Format, kTiles, kStrip, kRow + 1>(problem, factors, sums);
-  }
-}
-template <typename Format, int kTiles, int kStrip, int kRow = 0, typename Element = typename Format::Element>
-__device__ inline void multiply_last_rows(const Arguments<Element>& problem, const Factors& factors, int window_rows,
-                                          float (&sums)[kStrip][kTiles][4]) {
-  if constexpr (kRow < kStrip - 1) {
-    multiply_row<Format, kTiles, kStrip, kRow + 1, kStrip - 1>(problem, factors, window_rows + kRow, sums);
-    multiply_last_rows<Format, kTiles, kStrip, kRow + 1>(problem, factors, window_rows, sums);
-  }
-}
-
-// sums = kRows rows of an image's product, from row `first` on, with the matrix of one filter block. A thread
-// holds the sums of kStrip output rows below each other: each row of the input is loaded once for all of them.
-template <typename Format, int kTiles, int kStrip, typename Element = typename Format::Element>
-__device__ inline void multiply(const Arguments<Element>& problem, const unsigned* cores, SharedMatrix matrix,
-                                int first, float (&sums)[kStrip][kTiles][4]) {
-#pragma unroll
-  for (int i = 0; i < kStrip * kTiles * 4; ++i) sums[i / (kTiles * 4)][i / 4 % kTiles][i % 4] = 0.0f;
-  const int lane = threadIdx.x % 32;
-  // Rows beyond the last give what nobody stores; they are loaded from the first.
-  const int own = first + thread_of_team() / 32 * 16 + lane % 16;
-  const int m = own < problem.product_rows ? own : 0;
-  const int strip = problem.cores.quotient(m);
-  const int pitch = problem.pitch;
-  const int place = strip * kStrip * pitch + m - strip * static_cast<int>(problem.cores.divisor);
-  const SharedAddress address = shared_address(cores + place * 4);
-  const int phases = problem.row_phases.divisor;
-  const int row_units = problem.row_steps * kTiles * 16;
-  const int phase_bytes = static_cast<int>(problem.column_phases.divisor) * problem.plane_cores * 16;
-#pragma unroll 1
-  for (int term = 0; term < Format::kTerms; ++term) {
-#pragma unroll 1
-    for (int phase = 0; phase < phases; ++phase) {
-      const int window_rows = (problem.window_rows - phase + phases - 1) / phases;
-      const Factors factors = {
-          address + Format::pixel_part(term) * problem.part_cores * 16 + phase * phase_bytes, pitch * 16,
-          lane < 16 ? 0 : 16,
-          matrix.advanced(Format::weight_part(term) * problem.steps * kTiles * 16 + phase * row_units),
-          phases * row_units};
-      multiply_first_rows<Format, kTiles, kStrip>(problem, factors, sums);
-#pragma unroll 1
-      for (int j = kStrip - 1; j < window_rows; ++j) {
-        multiply_row<Format, kTiles, kStrip, 0, kStrip - 1>(problem, factors, j, sums);
-      }
-      multiply_last_rows<Format, kTiles, kStrip>(problem, factors, window_rows, sums);
-    }
-  }
-}
-
 // Persistent blocks of some teams, which take tiles on their own; grid.y is the groups.
-template <typename Format, int kTiles, int kStrip>
-__global__ void __launch_bounds__(most_teams(kTiles, kStrip) * kTeamThreads, 1)
+template <typename Format, int kTiles>
+__global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if __CUDA_ARCH__ >= 900
   using Element = typename Format::Element;
@@ -161,6 +79,10 @@ __global__ void __launch_bounds__(most_teams(kTiles, kStrip) * kTeamThreads, 1)
 
   find_items(problem, items);
   for (int i = threadIdx.x; i < problem.filters; i += blockDim.x) tops[i] = kFirstTop;
+  const auto clear_cores = [&] {
+    for (int i = thread_of_team(); i < problem.cores_bytes / 4; i += kTeamThreads) cores[i] = 0u;
+  };
+  clear_cores();
   if (thread_of_team() == 0) state = {0u, ~0u};
   if (threadIdx.x == 0) weight_state.windows = 1;
   __syncthreads();
@@ -207,6 +129,9 @@ __global__ void __launch_bounds__(most_teams(kTiles, kStrip) * kTeamThreads, 1)
         windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
         if (windows == 0) {
           if (weight_window == 0) compute_as_defined(problem, tile, first_filter);
+          // Rows that the next tile leaves as they are must not be infinite.
+          clear_cores();
+          meet_team(team);
           continue;
         }
         // Where one window is enough it gets some room for the tiles that follow.
@@ -244,17 +169,19 @@ __global__ void __launch_bounds__(most_teams(kTiles, kStrip) * kTeamThreads, 1)
           const Results<Element> results(problem, tile, first_filter + first,
                                          min(problem.filters_per_block, problem.filters - first),
                                          results_bytes);
-          const int per_image = problem.chunks.divisor;
-          for (int chunk = 0; chunk < tile.images * per_image; ++chunk) {
-            const int image = problem.chunks.quotient(chunk);
-            const int first_row = (chunk - image * per_image) * kRows;
-            float sums[kStrip][kTiles][4];
-            multiply<Format, kTiles, kStrip>(
-                problem, cores + image * problem.image_cores * 4,
-                SharedMatrix::at<kTiles>(matrix).advanced(block * Format::kParts * problem.steps * kTiles * 16),
-                first_row, sums);
-            write_results<Format, kTiles, kStrip>(problem, results, image, first_row,
-                                                  scales + block * filter_folds, is_far, sums);
+          const SharedMatrix weights =
+              SharedMatrix::at(matrix, kTiles * 8).advanced(block * Format::kParts * problem.steps * kTiles * 16);
+#pragma unroll 1
+          for (int image = 0; image < tile.images; ++image) {
+#pragma unroll 1
+            for (int first_row = 0; first_row < problem.product_rows; first_row += kRows) {
+              float sums[kTiles][4];
+              multiply<Format, kTiles>(
+                  problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row), weights,
+                  sums);
+              write_results<Format, kTiles>(problem, results, image, first_row, scales + block * filter_folds,
+                                            is_far, sums);
+            }
           }
           show_to_copies_and_products();
           meet_team(team);

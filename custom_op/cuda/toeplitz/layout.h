@@ -8,14 +8,17 @@ constexpr int kCoreElements = 8;  // numbers of a core's row, 16 bytes
 constexpr int kDepth = 16;        // of one multiplication: two cores
 constexpr int kRows = 64;         // of one multiplication
 constexpr int kTileColumns = 8;   // of a tile of sums in a thread's registers
-constexpr int kMostRowSteps = 64;  // multiplications along the depth for each row of the window
-constexpr int kCacheLine = 128;    // bytes
+constexpr int kMostSteps = 256;   // multiplications along the depth; the kernel is told where each reads
+constexpr int kCacheLine = 128;   // bytes
 
-// Rows of sums, each of so many tiles, that a thread's registers hold at most.
-constexpr int longest_strip(int tiles) { return tiles <= 4 ? 4 : 19 / tiles; }
+// The cores of a step: their numbers, -1 for none, and where they lie in the staged input. The order is that
+// in which the places ascend, since the distance has no sign.
+struct StepCores {
+  short first, second;
+};
 
-// Teams of a block, as many as the sums leave registers for.
-constexpr int most_teams(int tiles, int strip) { return tiles * strip < 10 ? 4 : 3; }
+// Teams of a block, as many as their sums leave registers for.
+constexpr int most_teams(int tiles) { return tiles > 8 ? 3 : 4; }
 
 // What turns sums into results and where they wait, for a filter and one of its folds.
 struct alignas(16) FilterScale {

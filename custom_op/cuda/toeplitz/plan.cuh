@@ -15,29 +15,23 @@
 
 namespace convswap::toeplitz {
 
-template <typename Format, int kTiles>
-const void* kernel_of(const Tiling& tiling) {
-  if (tiling.strip == 1) return reinterpret_cast<const void*>(kernel<Format, kTiles, 1>);
-  return reinterpret_cast<const void*>(kernel<Format, kTiles, longest_strip(kTiles)>);
-}
-
 template <typename Format>
-const void* kernel_of(const Tiling& tiling) {
-  switch (tiling.tiles) {
+const void* kernel_of(int tiles) {
+  switch (tiles) {
     case 2:
-      return kernel_of<Format, 2>(tiling);
+      return reinterpret_cast<const void*>(kernel<Format, 2>);
     case 4:
-      return kernel_of<Format, 4>(tiling);
+      return reinterpret_cast<const void*>(kernel<Format, 4>);
     case 6:
-      return kernel_of<Format, 6>(tiling);
+      return reinterpret_cast<const void*>(kernel<Format, 6>);
     case 8:
-      return kernel_of<Format, 8>(tiling);
+      return reinterpret_cast<const void*>(kernel<Format, 8>);
     case 10:
-      return kernel_of<Format, 10>(tiling);
+      return reinterpret_cast<const void*>(kernel<Format, 10>);
     case 12:
-      return kernel_of<Format, 12>(tiling);
+      return reinterpret_cast<const void*>(kernel<Format, 12>);
   }
-  throw std::logic_error("toeplitz: no kernel for " + std::to_string(tiling.tiles) + " tiles of columns");
+  throw std::logic_error("toeplitz: no kernel for " + std::to_string(tiles) + " tiles of columns");
 }
 
 template <typename Element>
@@ -76,35 +70,36 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.log2_outputs = log2(cut.outputs);
   to.folds = cut.folds;
   to.log2_folds = log2(cut.folds);
+  to.bundles = FastDivisor(narrow(cut.bundles));
   to.window_rows = narrow(cut.window_rows);
-  to.window_cores = FastDivisor(narrow(cut.window_cores));
-  to.row_cores = narrow(cut.row_cores());
-  to.row_steps = narrow(cut.row_steps());
+  to.window_cores = narrow(cut.window_cores);
   to.steps = narrow(cut.steps());
   to.row_phases = FastDivisor(cut.row_phases);
   to.column_phases = FastDivisor(cut.column_phases);
-  place_row(tiling, to.row_places);
+  to.window_rows_divisor = FastDivisor(to.window_rows);
+  to.window_cores_divisor = FastDivisor(to.window_cores);
 
-  to.pitch = narrow(tiling.pitch);
+  to.pitch = FastDivisor(narrow(tiling.pitch));
+  to.core_rows = narrow(tiling.core_rows);
   to.plane_cores = narrow(tiling.plane_cores);
   to.image_cores = narrow(tiling.image_cores);
   to.part_cores = narrow(tiling.part_cores);
   to.cores_per_row = FastDivisor(narrow(tiling.cores_per_row));
-  to.input_rows = FastDivisor(narrow(tiling.input_rows));
+  to.input_rows = narrow(tiling.input_rows);
+  to.items_per_row = narrow(cut.bundles * tiling.cores_per_row);
   to.image_items = narrow(tiling.image_items);
   to.lines_per_channel =
       FastDivisor(narrow(tiling.input_rows * problem.input[2] * size_of(problem.type) / kCacheLine + 2));
 
   to.images = tiling.images;
   to.rows = tiling.rows;
-  to.cores = FastDivisor(tiling.cores);
+  to.cores = tiling.cores;
   const int64_t folded_rows = (problem.output[1] + cut.folds - 1) / cut.folds;
   const int64_t core_columns = (problem.output[2] + cut.outputs - 1) / cut.outputs;
   to.bands = FastDivisor(narrow((folded_rows + tiling.rows - 1) / tiling.rows));
   to.column_tiles = FastDivisor(narrow((core_columns + tiling.cores - 1) / tiling.cores));
   to.tiles = narrow(tiling.tile_count);
   to.product_rows = narrow(tiling.product_rows);
-  to.chunks = FastDivisor(narrow(tiling.chunks));
 
   to.filters_per_block = tiling.filters_per_block;
   to.filter_blocks = tiling.filter_blocks;
@@ -112,6 +107,8 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.writes_pairs = cut.outputs > 1 && problem.output[2] % 2 == 0 && tiling.results.row % 2 == 0 &&
                     tiling.results.plane % 2 == 0 && tiling.results.image % 2 == 0;
   to.shared = tiling.shared;
+  to.cores_bytes = narrow(tiling.cores_bytes);
+  place_steps(tiling, to.step_cores, to.step_places);
   return to;
 }
 
@@ -123,7 +120,7 @@ class ToeplitzPlan final : public Plan {
   ToeplitzPlan(const ConvProblem& problem, const Device& device)
       : device_(device.index),
         tiling_(best_tiling(problem, device).value()),
-        kernel_(kernel_of<Format>(tiling_)),
+        kernel_(kernel_of<Format>(tiling_.tiles)),
         arguments_(arguments_of<Element>(problem, tiling_)) {
     const DeviceGuard guard(device_);
     allow_shared_memory(kernel_, device.shared_memory_per_block);
@@ -155,7 +152,7 @@ class ToeplitzPlan final : public Plan {
            std::to_string(tiling_.cores * cut.outputs) + " columns, " +
            std::to_string(tiling_.filters_per_block) + " filters at a time; products of " +
            std::to_string(tiling_.chunks * kRows) + " x " + std::to_string(cut.steps() * kDepth) + " x " +
-           std::to_string(tiling_.tiles * kTileColumns) + ", " + std::to_string(tiling_.strip) + " rows of them at once, for " + std::to_string(cut.outputs) + " x " +
+           std::to_string(tiling_.tiles * kTileColumns) + " for " + std::to_string(cut.outputs) + " x " +
            std::to_string(cut.folds) + " outputs, " + std::to_string(cut.bundle) + " channels side by side; " +
            std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
            std::to_string(threads()) + " threads, " + std::to_string(tiling_.shared_bytes) +

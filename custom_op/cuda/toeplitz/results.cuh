@@ -54,30 +54,29 @@ struct ColumnScales {
 // How the sums of a tile's rows and columns are written.
 enum class Writing {
   any,      // with every question asked of every result
-  columns,  // all columns are filters, not folded, and each core's row has several outputs
+  columns,  // all columns are filters, and each core's row has several outputs
   pairs,    // and neighbouring results are always both of the tile, and aligned as one
 };
 
 // Writes the sums of kRows rows of the product, from row `first` of an image on, to where results wait.
-template <typename Format, int kTiles, int kStrip, Writing kWriting,
-          typename Element = typename Format::Element>
+template <typename Format, int kTiles, Writing kWriting, typename Element = typename Format::Element>
 __device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
                                   int image, int first, const FilterScale* scales,
-                                  const float (&sums)[kStrip][kTiles][4]) {
+                                  const float (&sums)[kTiles][4]) {
   constexpr int kSize = sizeof(Element);
   const int lane = threadIdx.x % 32;
   const int pair = 2 * (lane % 4);
-  const int strip_row = problem.results.row << problem.log2_folds;
   SharedAddress waiting[2];
-  int rows_left[2], second_rows_left[2];
+  int rows_left[2];
+  int second_rows_left[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int m = first + thread_of_team() / 32 * 16 + lane / 4 + 8 * i;
-    const int strip = problem.cores.quotient(m);
-    const int core = m - strip * static_cast<int>(problem.cores.divisor);
-    const int row = strip * kStrip << problem.log2_folds;
+    const int core_row = problem.pitch.quotient(m);
+    const int core = m - core_row * static_cast<int>(problem.pitch.divisor);
+    const int row = core_row << problem.log2_folds;
     const int column = (core << problem.log2_outputs) + (pair & ((1 << problem.log2_outputs) - 1));
-    rows_left[i] = column < results.tile.columns ? results.tile.rows - row : 0;
+    rows_left[i] = core < problem.cores && column < results.tile.columns ? results.tile.rows - row : 0;
     second_rows_left[i] = column + 1 < results.tile.columns ? rows_left[i] : 0;
     waiting[i] = shared_address(results.waiting + image * problem.results.image +
                                 row * problem.results.row + column);
@@ -92,34 +91,28 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
       const ColumnScales scale(problem, results, scales, t * kTileColumns + pair);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int second_rows = problem.log2_outputs == 0 ? rows_left[i] : second_rows_left[i];
-#pragma unroll
-        for (int row = 0; row < kStrip; ++row) {
-          const SharedAddress target = waiting[i] + row * strip_row * kSize;
-          const int fold = row << problem.log2_folds;
-          if (scale.is_first && scale.first_fold + fold < rows_left[i]) {
-            store(target + scale.first.offset, scale.first, sums[row][t][2 * i]);
-          }
-          if (scale.is_second && scale.second_fold + fold < second_rows) {
-            store(target + scale.second.offset, scale.second, sums[row][t][2 * i + 1]);
-          }
+        if (scale.is_first && scale.first_fold < rows_left[i]) {
+          store(waiting[i] + scale.first.offset, scale.first, sums[t][2 * i]);
+        }
+        if (scale.is_second && scale.second_fold < rows_left[i] &&
+            (second_rows_left[i] > 0 || problem.log2_outputs == 0)) {
+          store(waiting[i] + scale.second.offset, scale.second, sums[t][2 * i + 1]);
         }
       }
     } else {
-      const FilterScale scale = scales[(t * kTileColumns + pair) >> problem.log2_outputs];
+      const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
+      const int fold = filter_fold & (problem.folds - 1);
+      const FilterScale scale = scales[filter_fold];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int row = 0; row < kStrip; ++row) {
-          const SharedAddress target = waiting[i] + scale.offset + row * strip_row * kSize;
-          const float* const both = sums[row][t] + 2 * i;
-          if constexpr (kWriting == Writing::pairs) {
-            const float values[] = {both[0] * scale.factor + scale.bias, both[1] * scale.factor + scale.bias};
-            if (row < rows_left[i]) store_at(target, Format::pack(values));
-          } else {
-            if (row < rows_left[i]) store(target, scale, both[0]);
-            if (row < second_rows_left[i]) store(target + kSize, scale, both[1]);
-          }
+        const SharedAddress target = waiting[i] + scale.offset;
+        if constexpr (kWriting == Writing::pairs) {
+          const float both[] = {sums[t][2 * i] * scale.factor + scale.bias,
+                                sums[t][2 * i + 1] * scale.factor + scale.bias};
+          if (fold < rows_left[i]) store_at(target, Format::pack(both));
+        } else {
+          if (fold < rows_left[i]) store(target, scale, sums[t][2 * i]);
+          if (fold < second_rows_left[i]) store(target + kSize, scale, sums[t][2 * i + 1]);
         }
       }
     }
@@ -127,29 +120,26 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
 }
 
 // `is_far`: one factor does not hold what undoes the scales.
-template <typename Format, int kTiles, int kStrip, typename Element = typename Format::Element>
+template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
                                      int image, int first, const FilterScale* scales, bool is_far,
-                                     float (&sums)[kStrip][kTiles][4]) {
+                                     float (&sums)[kTiles][4]) {
   if (Format::kIsScaled && is_far) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       const ColumnScales scale(problem, results, scales, t * kTileColumns + 2 * (threadIdx.x % 4));
-#pragma unroll
-      for (int row = 0; row < kStrip; ++row) {
-        sums[row][t][0] *= scale.first.rest, sums[row][t][1] *= scale.second.rest;
-        sums[row][t][2] *= scale.first.rest, sums[row][t][3] *= scale.second.rest;
-      }
+      sums[t][0] *= scale.first.rest, sums[t][1] *= scale.second.rest;
+      sums[t][2] *= scale.first.rest, sums[t][3] *= scale.second.rest;
     }
   }
-  const bool is_full = results.filters << problem.log2_outputs == kTiles * kTileColumns &&
-                       problem.folds == 1 && problem.log2_outputs > 0;
+  const bool is_full = results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
+                       problem.log2_outputs > 0;
   if (!is_full) {
-    write_sums<Format, kTiles, kStrip, Writing::any>(problem, results, image, first, scales, sums);
+    write_sums<Format, kTiles, Writing::any>(problem, results, image, first, scales, sums);
   } else if (problem.writes_pairs && results.start % 2 == 0) {
-    write_sums<Format, kTiles, kStrip, Writing::pairs>(problem, results, image, first, scales, sums);
+    write_sums<Format, kTiles, Writing::pairs>(problem, results, image, first, scales, sums);
   } else {
-    write_sums<Format, kTiles, kStrip, Writing::columns>(problem, results, image, first, scales, sums);
+    write_sums<Format, kTiles, Writing::columns>(problem, results, image, first, scales, sums);
   }
 }
 

@@ -21,7 +21,7 @@ struct Tile {
     images = min(problem.images, problem.batch - static_cast<int>(n));
     first_row = (band - group * static_cast<int>(problem.bands.divisor)) * problem.rows * problem.folds;
     rows = min(problem.rows * problem.folds, problem.output_height - first_row);
-    const int outputs = static_cast<int>(problem.cores.divisor) << problem.log2_outputs;
+    const int outputs = problem.cores << problem.log2_outputs;
     first_column = column * outputs;
     columns = min(outputs, problem.output_width - first_column);
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace convswap::toeplitz {
 namespace {
@@ -14,7 +15,6 @@ namespace {
 constexpr int kKernelTiles[] = {2, 4, 6, 8, 10, 12};
 // Beyond, sums of coordinates and counts might leave the kernel's 32 bits.
 constexpr int64_t kMostIndex = 1 << 30;
-constexpr int64_t kMostSteps = 1 << 12;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -28,7 +28,7 @@ class Tiler {
     for (int bundle = 1; bundle <= kCoreElements && bundle < 2 * channels; bundle *= 2) {
       for (int folds = 1; folds <= 4 && folds <= problem_.output[1]; folds *= 2) {
         const Cut cut(problem_, bundle, folds);
-        if (cut.row_steps() > kMostRowSteps || cut.steps() > kMostSteps) continue;
+        if (cut.steps() > kMostSteps) continue;
         for (const int tiles : kKernelTiles) try_filters(cut, tiles, best);
       }
     }
@@ -45,14 +45,7 @@ class Tiler {
     tiling.filters_per_block = static_cast<int>(ceil_divide(filters, tiling.filter_blocks));
     // Columns that stay empty only cost; another kernel has fewer.
     if (tiles > 2 && 2 * tiling.filters_per_block * cut.outputs * cut.folds <= tiles * kTileColumns) return;
-    try_columns(tiling, best);
-    // Every row of a strip takes part in the middle of the window.
-    tiling.strip = longest_strip(tiles);
-    if (tiling.strip > 1 && tiling.strip <= cut.window_rows / cut.row_phases) try_columns(tiling, best);
-  }
-
-  void try_columns(Tiling tiling, std::optional<Tiling>& best) const {
-    const int64_t all_cores = ceil_divide(problem_.output[2], tiling.cut.outputs);
+    const int64_t all_cores = ceil_divide(problem_.output[2], cut.outputs);
     for (int64_t columns = 1; columns <= all_cores; columns *= 2) {
       tiling.cores = static_cast<int>(ceil_divide(all_cores, columns));
       if (!try_rows(tiling, columns == 1, best)) continue;
@@ -79,7 +72,7 @@ class Tiler {
 
   // Whether one team fits.
   bool try_teams(Tiling tiling, std::optional<Tiling>& best) const {
-    for (tiling.teams = 1; tiling.teams <= most_teams(tiling.tiles, tiling.strip); ++tiling.teams) {
+    for (tiling.teams = 1; tiling.teams <= most_teams(tiling.tiles); ++tiling.teams) {
       if (!measure(tiling)) return tiling.teams > 1;
       tiling.cost = cost(tiling);
       if (!best || tiling.cost < best->cost) best = tiling;
@@ -94,26 +87,29 @@ class Tiler {
     const int64_t rows_beyond = (cut.window_rows - 1) / cut.row_phases;
     const int64_t cores_beyond = (cut.window_cores - 1) / cut.column_phases;
     tiling.pitch = tiling.cores + cores_beyond;
-    const int64_t strips = ceil_divide(tiling.rows, tiling.strip);
-    // The last strip may read rows that are not staged, for sums that nobody stores.
-    tiling.plane_cores = (strips * tiling.strip + rows_beyond) * tiling.pitch;
+    tiling.core_rows = tiling.rows + rows_beyond;
+    tiling.plane_cores = tiling.core_rows * tiling.pitch;
     if (tiling.pitch * 16 > most || tiling.plane_cores * 16 > most) return false;
     const int64_t planes = cut.bundles * cut.row_phases * cut.column_phases;
     if (planes * tiling.plane_cores * 16 > most) return false;
     tiling.image_cores = planes * tiling.plane_cores;
     tiling.part_cores = tiling.images * tiling.image_cores;
     tiling.cores_per_row = tiling.pitch * cut.column_phases;
-    tiling.input_rows = (tiling.rows + rows_beyond) * cut.row_phases;
+    tiling.input_rows = tiling.core_rows * cut.row_phases;
     tiling.image_items = cut.bundles * tiling.input_rows * tiling.cores_per_row;
-    tiling.product_rows = strips * tiling.cores;
+    tiling.product_rows = (tiling.rows - 1) * tiling.pitch + tiling.cores;
     tiling.chunks = ceil_divide(tiling.product_rows, kRows);
     tiling.tile_count = ceil_divide(problem_.batch, tiling.images) *
                         ceil_divide(ceil_divide(problem_.output[1], cut.folds), tiling.rows) *
                         ceil_divide(ceil_divide(problem_.output[2], cut.outputs), tiling.cores);
     if (tiling.tile_count > kMostIndex) return false;
-    if (tiling.image_cores > 65535) return false;  // places have 16 bits
+    // The last multiplication reads rows beyond the image's, whose results nobody stores.
+    const int64_t last_read =
+        tiling.chunks * kRows + tiling.image_cores - tiling.plane_cores + rows_beyond * tiling.pitch +
+        cores_beyond + 2;
     const int64_t parts = parts_of(problem_);
-    tiling.cores_bytes = 16 * parts * tiling.part_cores;
+    tiling.cores_bytes =
+        16 * (parts * tiling.part_cores - tiling.image_cores + std::max(tiling.image_cores, last_read));
 
     int64_t end = tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 256;
     const auto place = [&](int& offset, int64_t bytes) {
@@ -170,12 +166,9 @@ class Tiler {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double size = static_cast<double>(size_of(problem_.type));
     const double units = static_cast<double>(tiling.images * tiling.chunks * tiling.filter_blocks);
-    const double products = units * cut.steps() * terms * tiling.strip;
-    // 64 rows of 16 numbers pass in 16 cycles, for a strip of sums, eight columns of them in 2, and are
-    // multiplied in 4.
-    const double loads = units * terms * cut.row_steps() * (cut.window_rows + cut.row_phases * (tiling.strip - 1));
-    const double passing = loads * 16 + products * 2 * tiling.tiles;
-    const double multiplying = products * 4 * tiling.tiles;
+    const double products = units * cut.steps() * terms;
+    // 64 rows of 16 numbers pass in 16 cycles, eight columns of them in 2, and are multiplied in 4.
+    const double product_cycles = products * std::max(4.0 * tiling.tiles, 16.0 + 2.0 * tiling.tiles);
     const double items = static_cast<double>(tiling.images * tiling.image_items) / 32;  // of a warp
     const double rows = std::min<double>(tiling.rows * cut.folds, static_cast<double>(problem_.output[1]));
     const double columns =
@@ -185,19 +178,19 @@ class Tiler {
     const double segments = tiling.images * (tiling.results.planes_join ? tiling.filter_blocks
                                              : tiling.results.rows_join ? filters
                                                                         : filters * rows);
-    const double sum_tiles = units * tiling.tiles * tiling.strip;
-    const double shared = passing + sum_tiles * 32 + items * (16 + 4 * parts) + result_bytes / 128;
-    const double issue =
-        (items * (60 + 30 * parts) + sum_tiles * 4 * 22 + units * 400 + loads * 40 + products * 20 + 2000) / 4;
-    const double latency = 2500 + std::ceil(items / 8) * 400 + multiplying * 1.3 + loads * 60 + sum_tiles * 50 +
-                           tiling.filter_blocks * 600;
+    const double shared = product_cycles + units * tiling.tiles * 20 + items * (16 + 4 * parts) +
+                          result_bytes / 128;
+    const double issue = (items * (90 + 30 * parts) + units * 4 * (tiling.tiles * 30 + 80) + products * 32 +
+                          segments * 60) /
+                         4;
+    const double latency = 1500 + std::ceil(items / 8) * 500 + product_cycles * 1.3 +
+                           units * (100 + tiling.tiles * 50) + segments * 15 + tiling.filter_blocks * 500;
     const double multiprocessors = std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
     const double tiles = static_cast<double>(tiling.tile_count);
     const double turns = std::ceil(tiles / (multiprocessors * tiling.teams));
     const double busy_teams = std::min<double>(tiling.teams, std::ceil(tiles / multiprocessors));
     const double groups = std::ceil(problem_.group / static_cast<double>(device_.multiprocessors));
-    const double computing =
-        groups * turns * std::max(busy_teams * std::max({shared, issue, multiplying}), latency);
+    const double computing = groups * turns * std::max(busy_teams * std::max(shared, issue), latency);
     constexpr double kBytesPerCycle = 18.5 * 132;
     const double edges = tiles * segments * 64;
     const double memory = (static_cast<double>(problem_.bytes()) + edges) / kBytesPerCycle;
@@ -230,13 +223,27 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
   return Tiler(problem, device).best();
 }
 
-void place_row(const Tiling& tiling, unsigned short (*places)[2]) {
+void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
   const Cut& cut = tiling.cut;
-  for (int64_t i = 0; i < 2 * cut.row_steps(); ++i) {
-    const int64_t core = std::min(i, cut.row_cores() - 1);
+  const auto place_of = [&](int64_t core) {
     const int64_t column = core % cut.window_cores;
-    const int64_t plane = core / cut.window_cores * cut.row_phases * cut.column_phases + column % cut.column_phases;
-    places[i / 2][i % 2] = static_cast<unsigned short>(plane * tiling.plane_cores + column / cut.column_phases);
+    const int64_t row = core / cut.window_cores % cut.window_rows;
+    const int64_t bundle = core / (cut.window_cores * cut.window_rows);
+    const int64_t plane = (bundle * cut.row_phases + row % cut.row_phases) * cut.column_phases +
+                          column % cut.column_phases;
+    return plane * tiling.plane_cores + row / cut.row_phases * tiling.pitch + column / cut.column_phases;
+  };
+  for (int64_t step = 0; step < cut.steps(); ++step) {
+    int64_t first = 2 * step, second = first + 1;
+    if (second == cut.depth_cores()) {
+      cores[step] = {static_cast<short>(first), -1};
+      places[step] = static_cast<unsigned>(place_of(first)) | 1u << 16;
+      continue;
+    }
+    if (place_of(second) < place_of(first)) std::swap(first, second);
+    cores[step] = {static_cast<short>(first), static_cast<short>(second)};
+    places[step] = static_cast<unsigned>(place_of(first)) |
+                   static_cast<unsigned>(place_of(second) - place_of(first)) << 16;
   }
 }
 

@@ -22,9 +22,8 @@ struct Cut {
   int64_t bundles;
 
   Cut(const ConvProblem& problem, int bundle, int folds);
-  int64_t row_cores() const { return bundles * window_cores; }
-  int64_t row_steps() const { return (row_cores() + 1) / 2; }
-  int64_t steps() const { return window_rows * row_steps(); }
+  int64_t depth_cores() const { return bundles * window_rows * window_cores; }
+  int64_t steps() const { return (depth_cores() + 1) / 2; }
 };
 
 // What a block of the kernel does.
@@ -32,11 +31,10 @@ struct Tiling {
   Cut cut;
   int tiles;  // of eight columns of the product in a thread's registers
   int filters_per_block, filter_blocks;
-  int strip = 1;                        // folded rows of sums that a thread holds
   int images = 1, rows = 1, cores = 1;  // of a tile: folded rows, and core rows along the width
   int teams = 1;
   int64_t tile_count = 0;
-  int64_t pitch = 0, plane_cores = 0, image_cores = 0, part_cores = 0;
+  int64_t pitch = 0, core_rows = 0, plane_cores = 0, image_cores = 0, part_cores = 0;
   int64_t cores_per_row = 0, input_rows = 0, image_items = 0;
   int64_t product_rows = 0, chunks = 0;  // of an image
   ResultPlaces results{};
@@ -50,9 +48,9 @@ struct Tiling {
 // have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
-// Fills in where the two cores of each step of the window's first row lie in the staged input. The last step
-// may have one core only; the second, whose weights are zeros, is then the first again.
-void place_row(const Tiling& tiling, unsigned short (*places)[2]);
+// Fills in what each step multiplies. The last may have one core only, which the one behind it then follows;
+// its weights are zeros.
+void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places);
 
 // Into how many parts each number is split for the tensor core, and how many products of them count.
 int parts_of(const ConvProblem& problem);

@@ -49,21 +49,22 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
     const int filter = rest / Format::kParts * problem.filters_per_block + in_block;
     unsigned both = 0;
     if (in_block < problem.filters_per_block && filter < problem.filters) {
-      const int window_row = step / problem.row_steps;
-      const int core = 2 * (step - window_row * problem.row_steps) + half;
-      const int bundle = problem.window_cores.quotient(core);
+      const StepCores cores = problem.step_cores[step];
+      const int core = half == 0 ? cores.first : cores.second;
+      const int line = problem.window_cores_divisor.quotient(core);
+      const int bundle = problem.window_rows_divisor.quotient(line);
       // The filter's row and column that meet the core's row for this output, times the dilation.
-      const int row = window_row - (filter_fold & (problem.folds - 1)) * problem.stride_height;
-      const int first_column =
-          ((core - bundle * static_cast<int>(problem.window_cores.divisor)) << (3 - problem.log2_bundle)) -
-          (column & outputs_mask) * problem.stride_width;
+      const int row = line - bundle * problem.window_rows -
+                      (filter_fold & (problem.folds - 1)) * problem.stride_height;
+      const int first_column = ((core - line * problem.window_cores) << (3 - problem.log2_bundle)) -
+                               (column & outputs_mask) * problem.stride_width;
       const int r = row / problem.dilation_height;
       const BinadeWindow binades(tops[filter] - window * kBinades);
       const auto weight_at = [&](int j) -> Element {
         const int channel = (bundle << problem.log2_bundle) + (j & bundle_mask);
         const int across = first_column + (j >> problem.log2_bundle);
         const int s = across / problem.dilation_width;
-        if (core >= problem.row_cores || channel >= problem.channels || row < 0 || across < 0 || r >= problem.filter_height ||
+        if (core < 0 || channel >= problem.channels || row < 0 || across < 0 || r >= problem.filter_height ||
             s >= problem.filter_width || r * problem.dilation_height != row ||
             s * problem.dilation_width != across) {
           return Format::zero();

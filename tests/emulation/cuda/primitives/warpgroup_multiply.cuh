@@ -5,59 +5,54 @@
 
 namespace convswap {
 
+// The address and the distance of the halves, in units of 16 bytes.
 struct SharedMatrix {
   const unsigned char* start;
+  unsigned leading;
 
-  template <int kTiles>
-  static SharedMatrix at(const void* shared) {
+  static SharedMatrix at(const void* shared, unsigned leading) {
     if (reinterpret_cast<uintptr_t>(shared) % 16 != 0) emulation::fail("a matrix that is not aligned");
-    return {static_cast<const unsigned char*>(shared)};
+    return {static_cast<const unsigned char*>(shared), leading};
   }
-  SharedMatrix advanced(unsigned units) const { return {start + units * 16}; }
+  SharedMatrix advanced(unsigned units) const {
+    return {start + (units & 0xffffu) * 16, leading + (units >> 16)};
+  }
+
+  // Two neighbours along the depth, of one row.
+  unsigned pair(int row, int depth) const {
+    unsigned both;
+    std::memcpy(&both, start + depth / 8 * leading * 16 + row * 16 + depth % 8 * 2, 4);
+    return both;
+  }
 };
 
-// The 16 bytes that the lane names: one row, one half of the depth.
-struct WarpRows {
-  unsigned words[4];
-
-  void load(uintptr_t shared_address) {
-    if (shared_address % 16 != 0) emulation::fail("rows that are not aligned");
-    std::memcpy(words, reinterpret_cast<const void*>(shared_address), sizeof(words));
-  }
-};
-
-template <int kCount, int kTiles>
-void begin_warpgroup_products(float (&)[kCount][kTiles][4]) {
+template <int kTiles>
+void begin_warpgroup_products(float (&)[kTiles][4]) {
   emulation::meet_warpgroup();
 }
-template <int kCount, int kTiles>
-void finish_warpgroup_products(float (&)[kCount][kTiles][4]) {
+template <int kTiles>
+void finish_warpgroup_products(float (&)[kTiles][4]) {
   emulation::meet_warpgroup();
 }
 
 template <typename Number, int kTiles>
-void add_warpgroup_product(float (&sums)[kTiles][4], const WarpRows& a, SharedMatrix b) {
-  // The four warps are given the same matrix.
+void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b) {
+  // The four warps are given the same matrices.
+  emulation::meet_warpgroup_with(a.start);
   emulation::meet_warpgroup_with(b.start);
-  emulation::Warp& warp = emulation::warp();
   const int lane = emulation::lane();
-  std::copy_n(a.words, 4, warp.a[lane]);
-  emulation::meet_warp();
   for (int j = 0; j < 4; ++j) {
-    const int row = lane / 4 + j / 2 * 8;
+    const int row = emulation::current % 128 / 32 * 16 + lane / 4 + j / 2 * 8;
     for (int tile = 0; tile < kTiles; ++tile) {
-      const int column = lane % 4 * 2 + j % 2;
+      const int column = tile * 8 + lane % 4 * 2 + j % 2;
       double sum = sums[tile][j];
       for (int depth = 0; depth < 16; depth += 2) {
-        const unsigned x = warp.a[row + depth / 8 * 16][depth % 8 / 2];
-        unsigned y;
-        std::memcpy(&y, b.start + (depth / 8 * kTiles + tile) * 128 + column * 16 + depth % 8 * 2, 4);
+        const unsigned x = a.pair(row, depth), y = b.pair(column, depth);
         for (int half = 0; half < 2; ++half) sum += number_at<Number>(x, half) * number_at<Number>(y, half);
       }
       sums[tile][j] = static_cast<float>(sum);
     }
   }
-  emulation::meet_warp();
 }
 
 }  // namespace convswap
