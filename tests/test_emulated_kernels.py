@@ -1,4 +1,4 @@
-"""The kernels of few_channels, thread by thread on the CPU: their logic, on machines without a card.
+"""The kernels of the tensor cores, thread by thread on the CPU: their logic, on machines without a card.
 
 What such a run finds, and what it cannot, is said in emulation/cuda_emulation.h.
 """
@@ -18,7 +18,7 @@ from build_tools import REPOSITORY
 EMULATION = REPOSITORY / "tests" / "emulation"
 SOURCES = REPOSITORY / "custom_op"
 # Problems; random, but the same every time. A thousand more take two minutes:
-# build as below, then `few_channels 100 1100`.
+# build as below, then `few_channels 100 1100` or `toeplitz 100 1100`.
 SEEDS = 100
 # A kernel that never ends must not keep the tests from ending; 100 seeds take 15 seconds.
 MOST_SECONDS = 600
@@ -37,8 +37,11 @@ def cuda_includes(nvcc: str) -> list[str]:
     return found[1].split()
 
 
-def build(name: str, folder: Path, *others: Path) -> Path:
-    """Compile one of the programs; skips where a compiler or CUDA's headers are missing."""
+def build(name: str, folder: Path, *others: Path | str) -> Path:
+    """Compile one of the programs; skips where a compiler or CUDA's headers are missing.
+
+    `others` are further sources, or options of the compiler.
+    """
     compiler, nvcc = shutil.which("g++"), shutil.which("nvcc")
     if compiler is None or nvcc is None:
         pytest.skip("it takes g++ and the headers that come with nvcc")
@@ -52,14 +55,16 @@ def build(name: str, folder: Path, *others: Path) -> Path:
     return program
 
 
-def test_few_channels_is_the_definition_for_random_problems(tmp_path: Path) -> None:
-    few_channels = SOURCES / "cuda" / "few_channels"
+@pytest.mark.parametrize("algorithm", ["few_channels", "toeplitz"])
+def test_algorithm_is_the_definition_for_random_problems(tmp_path: Path, algorithm: str) -> None:
+    folder = SOURCES / "cuda" / algorithm
     program = build(
-        "few_channels",
+        algorithm,
         tmp_path,
-        few_channels / "few_channels.cc",
-        few_channels / "tiling.cc",
+        folder / f"{algorithm}.cc",
+        folder / "tiling.cc",
         *sorted((SOURCES / "conv").glob("*.cc")),
+        "-DCONVSWAP_HAS_HOPPER_CODE=1",
     )
     done = subprocess.run(
         [program, "0", str(SEEDS)], capture_output=True, text=True, timeout=MOST_SECONDS, check=False
@@ -98,6 +103,9 @@ def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> N
         ("barrier of a part", "threads wait for each other for ever"),
         ("misaligned copy", "a copy that is not aligned"),
         ("misaligned store", "a store that is not aligned"),
+        ("misaligned bulk store", "a bulk store that is not aligned"),
+        ("changing source", "a bulk store whose source changes"),
+        ("missing wait", "a bulk store that nobody waited for"),
     ],
 )
 def test_fault_is_named_with_its_block(faults: Path, fault: str, words: str) -> None:

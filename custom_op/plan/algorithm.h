@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -56,6 +57,10 @@ class Algorithm {
   // Empty where the algorithm can compute the problem on the device; otherwise why it cannot, in words a
   // user can act on.
   virtual std::string why_not(const ConvProblem& problem, const Device& device) const = 0;
+
+  // About how long the problem takes, in milliseconds, by an estimate that measures nothing; nothing where the
+  // algorithm has none. Requires an empty why_not.
+  virtual std::optional<double> estimate(const ConvProblem&, const Device&) const { return std::nullopt; }
 
   // Requires an empty why_not.
   virtual std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const = 0;

@@ -21,20 +21,24 @@ std::optional<double> time_of(const std::optional<TuningEntry>& entry, std::stri
   return std::nullopt;
 }
 
-std::string why_taken(const Choice& choice, std::optional<double> milliseconds) {
+std::string why_taken(const Choice& choice, std::optional<double> milliseconds,
+                      std::optional<double> estimate) {
   if (choice.by_name) return "asked for by name";
   if (milliseconds) return "measured by `convswap tune`: " + milliseconds_text(*milliseconds);
-  const std::string rule = "the first of the catalog that supports it";
+  const std::string rule = estimate ? "estimated fastest: " + milliseconds_text(*estimate)
+                                    : "the first of the catalog that supports it";
   return choice.why_not_measured.empty() ? rule : choice.why_not_measured + "; by rule: " + rule;
 }
 
 // Why one that could compute the problem was not taken. `is_earlier`: it comes before the one that was.
+// `taken` and `own` were measured, `estimate` was not.
 std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional<double> taken,
-                            std::optional<double> own) {
+                            std::optional<double> own, std::optional<double> estimate) {
   if (choice.by_name) {
     return is_earlier ? "comes earlier in the catalog's order, but another was asked for by name"
                       : "another was asked for by name";
   }
+  if (!choice.measured && estimate) return "estimated slower: " + milliseconds_text(*estimate) + "; not measured";
   if (!choice.measured) return "comes later in the catalog's order; not measured";
   if (!own) return "not measured";
   return (*own >= *taken ? "measured slower: " : "the table names another, measured: ") +
@@ -47,7 +51,8 @@ Explanation explain(const ConvProblem& problem, const Device& device, std::strin
   const Choice choice = choose(problem, device, requested);
   const std::optional<double> taken = time_of(choice.measured, choice.algorithm.name());
   const char* const decided_by = choice.by_name ? "name" : choice.measured ? "tuned" : "rule";
-  Explanation explanation{choice.algorithm, decided_by, why_taken(choice, taken), taken, {}};
+  const std::string why = why_taken(choice, taken, choice.algorithm.estimate(problem, device));
+  Explanation explanation{choice.algorithm, decided_by, why, taken, {}};
   bool is_earlier = true;
   for (const Algorithm* algorithm : catalog()) {
     if (algorithm->device_kind() != device.kind) continue;
@@ -57,9 +62,10 @@ Explanation explain(const ConvProblem& problem, const Device& device, std::strin
     }
     const std::string reason = algorithm->why_not(problem, device);
     const std::optional<double> own = time_of(choice.measured, algorithm->name());
-    explanation.others.push_back({std::string(algorithm->name()), reason.empty(),
-                                  reason.empty() ? why_passed_over(choice, is_earlier, taken, own) : reason,
-                                  own});
+    const bool supports = reason.empty();
+    const std::string why_not =
+        supports ? why_passed_over(choice, is_earlier, taken, own, algorithm->estimate(problem, device)) : reason;
+    explanation.others.push_back({std::string(algorithm->name()), supports, why_not, own});
   }
   return explanation;
 }

@@ -11,15 +11,24 @@
 namespace convswap {
 namespace {
 
-// Null where none does; `reasons` then says why not, algorithm by algorithm.
-const Algorithm* first_that_supports(const ConvProblem& problem, const Device& device, std::string& reasons) {
+// Of those that support the problem the one estimated fastest, or the catalog's first where none has an
+// estimate. Null where none does; `reasons` then says why not, algorithm by algorithm.
+const Algorithm* best_by_rule(const ConvProblem& problem, const Device& device, std::string& reasons) {
+  const Algorithm* best = nullptr;
+  std::optional<double> least;
   for (const Algorithm* algorithm : catalog()) {
     if (algorithm->device_kind() != device.kind) continue;
     const std::string reason = algorithm->why_not(problem, device);
-    if (reason.empty()) return algorithm;
-    reasons += std::string(reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + reason;
+    if (!reason.empty()) {
+      reasons += std::string(reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + reason;
+      continue;
+    }
+    const std::optional<double> estimate = algorithm->estimate(problem, device);
+    if (best != nullptr && (!estimate || (least && *estimate >= *least))) continue;
+    best = algorithm;
+    least = estimate;
   }
-  return nullptr;
+  return best;
 }
 
 Choice choose_by_name(const ConvProblem& problem, const Device& device, std::string_view requested) {
@@ -44,7 +53,7 @@ std::string why_not_named(const Algorithm* named, const TuningEntry& entry, cons
 
 std::string why_none(const ConvProblem& problem, const Device& device) {
   std::string reasons;
-  if (first_that_supports(problem, device, reasons) != nullptr) return {};
+  if (best_by_rule(problem, device, reasons) != nullptr) return {};
   return none_supports_message(name_of(device.kind), reasons);
 }
 
@@ -70,8 +79,8 @@ Choice choose(const ConvProblem& problem, const Device& device, std::string_view
     }
   }
   std::string reasons;
-  if (const Algorithm* first = first_that_supports(problem, device, reasons)) {
-    return {*first, false, std::nullopt, why_not_measured};
+  if (const Algorithm* best = best_by_rule(problem, device, reasons)) {
+    return {*best, false, std::nullopt, why_not_measured};
   }
   throw InvalidArgument(none_supports_message(name_of(device.kind), reasons));
 }

@@ -1,7 +1,8 @@
 // Kernels with a fault each, and one without: `faults NAME` runs one, for what the emulation says of it.
 
 #include "cuda/primitives/async_copy.cuh"
-#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/bulk_store.cuh"
+#include "cuda/primitives/shared_store.cuh"
 #include "cuda_emulation.h"
 
 namespace {
@@ -38,7 +39,26 @@ void copy_misaligned() {
 }
 
 void store_misaligned() {
-  convswap::store_global_if(threadIdx.x == 0, convswap::global_address(output + 1), uint2{1, 2});
+  if (threadIdx.x == 0) convswap::store_shared(shared + 4, uint2{1, 2});
+}
+
+void store_in_bulk_misaligned() {
+  if (threadIdx.x == 0) convswap::bulk_store(output + 4, shared + 4, 16);
+}
+
+void end_without_waiting() {
+  if (threadIdx.x == 0) convswap::bulk_store(output, shared, 16);
+}
+
+// Thread 1 writes where the copy of thread 0 may still be reading.
+void change_source() {
+  unsigned* const words = reinterpret_cast<unsigned*>(shared);
+  words[threadIdx.x] = input[threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x == 0) convswap::bulk_store(output, shared, 16);
+  if (threadIdx.x == 1) words[1] = 0;
+  __syncthreads();
+  convswap::wait_until_bulk_stores_have_read();
 }
 
 }  // namespace
@@ -51,6 +71,9 @@ int main(int count, char** arguments) {
       {"barrier of a part", meet_in_part},
       {"misaligned copy", copy_misaligned},
       {"misaligned store", store_misaligned},
+      {"misaligned bulk store", store_in_bulk_misaligned},
+      {"changing source", change_source},
+      {"missing wait", end_without_waiting},
   };
   for (unsigned i = 0; i < kWords; ++i) input[i] = 100 + i;
   for (const auto& [name, kernel] : kernels) {

@@ -35,6 +35,7 @@
 // float32 data allow.
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cuda/few_channels/plan.h"
@@ -61,6 +62,12 @@ class FewChannels final : public Algorithm {
     }
     if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
     return why_too_large(problem, device);
+  }
+
+  std::optional<double> estimate(const ConvProblem& problem, const Device& device) const override {
+    double nanoseconds = 0;
+    for (const Pass& pass : passes_of(problem, device)) nanoseconds += pass.tiling.cost;
+    return nanoseconds * 1e-6;
   }
 
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {

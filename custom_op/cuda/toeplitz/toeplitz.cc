@@ -32,6 +32,7 @@
 // into shared memory, which makes it an algorithm for few channels and filters of moderate size.
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cuda/toeplitz/plan.h"
@@ -61,6 +62,10 @@ class Toeplitz final : public Algorithm {
     }
     if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
     return why_too_large(problem, device);
+  }
+
+  std::optional<double> estimate(const ConvProblem& problem, const Device& device) const override {
+    return best_tiling(problem, device)->cost * 1e-6;
   }
 
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
