@@ -33,6 +33,14 @@ std::optional<int64_t> KernelAttributes::integer(const char* name) const {
   return value;
 }
 
+std::optional<float> KernelAttributes::real(const char* name) const {
+  float value = 0;
+  if (!is_present(api_, api_.KernelInfoGetAttribute_float(info_, name, &value), name, "a real number")) {
+    return std::nullopt;
+  }
+  return value;
+}
+
 std::vector<int64_t> KernelAttributes::integers(const char* name) const {
   size_t size = 0;
   constexpr char kExpected[] = "a list of integers";
@@ -90,6 +98,14 @@ std::vector<int64_t> InferenceAttributes::integers(const char* name) const {
   return values;
 }
 
+std::optional<float> InferenceAttributes::real(const char* name) const {
+  const std::string bytes = read(name, ORT_OP_ATTR_FLOAT);
+  if (bytes.size() != sizeof(float)) return std::nullopt;
+  float value = 0;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
 std::optional<std::string> InferenceAttributes::text(const char* name) const {
   std::string value = read(name, ORT_OP_ATTR_STRING);
   if (value.empty()) return std::nullopt;
@@ -107,6 +123,19 @@ ConvSpec read_spec(const Attributes& attributes, ElementType type) {
   spec.strides = attributes.integers("strides");
   spec.dilations = attributes.integers("dilations");
   return spec;
+}
+
+Epilogue read_epilogue(const Attributes& attributes) {
+  Epilogue epilogue;
+  epilogue.activation = parse_activation(attributes.text("activation").value_or("None"));
+  epilogue.alpha = attributes.real("activation_alpha").value_or(0);
+  epilogue.beta = attributes.real("activation_beta").value_or(0);
+  epilogue.pool =
+      make_pool(parse_pool_kind(attributes.text("pool").value_or("None")),
+                attributes.integers("pool_kernel_shape"), attributes.integers("pool_strides"),
+                attributes.integers("pool_pads"), attributes.integer("pool_ceil_mode").value_or(0) != 0,
+                attributes.integer("pool_count_include_pad").value_or(0) != 0);
+  return epilogue;
 }
 
 }  // namespace convswap

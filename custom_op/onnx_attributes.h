@@ -15,6 +15,7 @@ class Attributes {
   virtual ~Attributes() = default;
   virtual std::optional<int64_t> integer(const char* name) const = 0;
   virtual std::vector<int64_t> integers(const char* name) const = 0;
+  virtual std::optional<float> real(const char* name) const = 0;
   virtual std::optional<std::string> text(const char* name) const = 0;
 };
 
@@ -23,6 +24,7 @@ class KernelAttributes final : public Attributes {
   KernelAttributes(const OrtApi& api, const OrtKernelInfo* info) : api_(api), info_(info) {}
   std::optional<int64_t> integer(const char* name) const override;
   std::vector<int64_t> integers(const char* name) const override;
+  std::optional<float> real(const char* name) const override;
   std::optional<std::string> text(const char* name) const override;
 
  private:
@@ -36,6 +38,7 @@ class InferenceAttributes final : public Attributes {
       : api_(api), context_(context) {}
   std::optional<int64_t> integer(const char* name) const override;
   std::vector<int64_t> integers(const char* name) const override;
+  std::optional<float> real(const char* name) const override;
   std::optional<std::string> text(const char* name) const override;
 
  private:
@@ -47,5 +50,8 @@ class InferenceAttributes final : public Attributes {
 
 // The conv spec that the attributes of an ONNX Conv, and our `precision`, describe. Throws InvalidArgument.
 ConvSpec read_spec(const Attributes& attributes, ElementType type);
+
+// The epilogue that the further attributes of a FusedConv describe. Throws InvalidArgument.
+Epilogue read_epilogue(const Attributes& attributes);
 
 }  // namespace convswap

@@ -1,6 +1,5 @@
 #include "onnx_op.h"
 
-#include <array>
 #include <deque>
 #include <limits>
 #include <map>
@@ -19,6 +18,17 @@ namespace convswap {
 namespace {
 
 constexpr char kDomain[] = "convswap";
+
+// The two ops: ONNX's Conv, and Conv with what follows it.
+enum class OpKind { conv, fused_conv };
+
+constexpr const char* name_of(OpKind kind) { return kind == OpKind::conv ? "Conv" : "FusedConv"; }
+
+ConvSpec read_spec_of(OpKind kind, const Attributes& attributes, ElementType type) {
+  ConvSpec spec = read_spec(attributes, type);
+  if (kind == OpKind::fused_conv) spec.epilogue = read_epilogue(attributes);
+  return spec;
+}
 
 std::string node_name(const OrtApi& api, const OrtKernelInfo* info) {
   size_t size = 0;
@@ -44,13 +54,13 @@ ParallelFor session_threads(const OrtApi& api, const OrtKernelContext* context) 
   };
 }
 
-// One Conv node of one session. Serves concurrent runs.
+// One node of one session. Serves concurrent runs.
 class ConvKernel {
  public:
-  ConvKernel(const OrtApi& api, const OrtKernelInfo* info, DeviceKind kind, ElementType type)
+  ConvKernel(const OrtApi& api, const OrtKernelInfo* info, OpKind op, DeviceKind kind, ElementType type)
       : api_(api),
         kind_(kind),
-        spec_(read_spec(KernelAttributes(api, info), type)),
+        spec_(read_spec_of(op, KernelAttributes(api, info), type)),
         plans_(KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto))),
         is_tuned_(plans_.algorithm() == kTuned) {
     check_spec(spec_);
@@ -62,18 +72,22 @@ class ConvKernel {
     const OrtValue* x = input(context, 0, "input X");
     const OrtValue* w = input(context, 1, "weights W");
     const OrtValue* b = optional_input(context, 2);
+    const OrtValue* z = optional_input(context, 3);
     const Shape bias_shape = b == nullptr ? Shape{} : shape_of(api_, b);
+    const Shape residual_shape = z == nullptr ? Shape{} : shape_of(api_, z);
     const ConvProblem problem =
-        make_problem(spec_, shape_of(api_, x), shape_of(api_, w), b == nullptr ? nullptr : &bias_shape);
+        make_problem(spec_, shape_of(api_, x), shape_of(api_, w), b == nullptr ? nullptr : &bias_shape,
+                     z == nullptr ? nullptr : &residual_shape);
 
-    const Shape output_shape = problem.output_shape();
+    const Shape shape = problem.result_shape();
     OrtValue* y = nullptr;
-    check(api_, api_.KernelContext_GetOutput(context, 0, output_shape.data(), output_shape.size(), &y));
-    if (problem.output_elements() == 0) return;
+    check(api_, api_.KernelContext_GetOutput(context, 0, shape.data(), shape.size(), &y));
+    if (problem.result_elements() == 0) return;
 
     const std::shared_ptr<const Plan> plan = plans_.get(problem, device_of(x));
     if (is_tuned_) log_tuning_warning(context);
-    plan->run({data(x), data(w), b == nullptr ? nullptr : data(b), data(y)}, execution(context));
+    plan->run({data(x), data(w), b == nullptr ? nullptr : data(b), data(y), z == nullptr ? nullptr : data(z)},
+              execution(context));
   }
 
  private:
@@ -161,21 +175,23 @@ ONNXTensorElementDataType onnx_type(ElementType type) {
   return ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
 }
 
-// The op as ONNX Runtime sees it: a table of functions, one op object for each kind of device and element
+// An op as ONNX Runtime sees it: a table of functions, one op object for each kind of device and element
 // type.
 class ConvOp : public OrtCustomOp {
  public:
-  ConvOp(const OrtApi& api, DeviceKind kind, ElementType type)
-      : OrtCustomOp{}, api_(api), kind_(kind), type_(type) {
+  ConvOp(const OrtApi& api, OpKind op_kind, DeviceKind kind, ElementType type)
+      : OrtCustomOp{}, api_(api), op_kind_(op_kind), kind_(kind), type_(type) {
     version = kApiVersion;
-    GetName = [](const OrtCustomOp*) { return "Conv"; };
+    GetName = [](const OrtCustomOp* op) { return name_of(self(op).op_kind_); };
     GetExecutionProviderType = [](const OrtCustomOp* op) {
       return self(op).kind_ == DeviceKind::cuda ? "CUDAExecutionProvider" : "CPUExecutionProvider";
     };
-    GetInputTypeCount = [](const OrtCustomOp*) -> size_t { return 3; };
+    GetInputTypeCount = [](const OrtCustomOp* op) -> size_t {
+      return self(op).op_kind_ == OpKind::conv ? 3 : 4;
+    };
     GetInputType = [](const OrtCustomOp* op, size_t) { return onnx_type(self(op).type_); };
     GetInputCharacteristic = [](const OrtCustomOp*, size_t index) {
-      return index == 2 ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
+      return index >= 2 ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
     };
     GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
     GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return 1; };
@@ -198,11 +214,11 @@ class ConvOp : public OrtCustomOp {
 
   static OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                                   void** kernel) noexcept {
-    std::string name = "convswap Conv";
+    std::string name = std::string("convswap ") + name_of(self(op).op_kind_);
     try {
       const std::string node = node_name(*api, info);
       name += " node '" + node + "'";
-      *kernel = new NamedKernel{*api, name, {*api, info, self(op).kind_, self(op).type_}};
+      *kernel = new NamedKernel{*api, name, {*api, info, self(op).op_kind_, self(op).kind_, self(op).type_}};
       note_kernel(node);
       return nullptr;
     } catch (...) {
@@ -224,13 +240,16 @@ class ConvOp : public OrtCustomOp {
   // reports it with the node's name.
   static OrtStatus* infer_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
     try {
-      infer_conv_shape(self(op).api_, context);
+      const InferenceAttributes attributes(self(op).api_, context);
+      infer_conv_shape(self(op).api_, context,
+                       read_spec_of(self(op).op_kind_, attributes, ElementType::float32));
     } catch (...) {
     }
     return nullptr;
   }
 
   const OrtApi& api_;
+  const OpKind op_kind_;
   const DeviceKind kind_;
   const ElementType type_;
 };
@@ -243,22 +262,24 @@ class Registry {
     for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
       for (const ElementType type :
            {ElementType::float32, ElementType::float64, ElementType::float16, ElementType::bfloat16}) {
-        ops_.emplace_back(api, kind, type);
+        convs_.emplace_back(api, OpKind::conv, kind, type);
+        fused_convs_.emplace_back(api, OpKind::fused_conv, kind, type);
       }
     }
-    const std::array<std::pair<const char*, OrtCustomOpDomain**>, 2> domains{
-        {{kDomain, &domain_}, {"", &onnx_domain_}}};
-    for (const auto& [name, domain] : domains) {
-      check(api, api.CreateCustomOpDomain(name, domain));
-      for (const ConvOp& op : ops_) check(api, api.CustomOpDomain_Add(*domain, &op));
+    check(api, api.CreateCustomOpDomain(kDomain, &domain_));
+    check(api, api.CreateCustomOpDomain("", &onnx_domain_));
+    for (const ConvOp& op : convs_) {
+      check(api, api.CustomOpDomain_Add(domain_, &op));
+      check(api, api.CustomOpDomain_Add(onnx_domain_, &op));
     }
+    for (const ConvOp& op : fused_convs_) check(api, api.CustomOpDomain_Add(domain_, &op));
   }
 
   OrtCustomOpDomain* domain() const { return domain_; }
   OrtCustomOpDomain* onnx_domain() const { return onnx_domain_; }
 
  private:
-  std::deque<ConvOp> ops_;  // which never moves its elements: ONNX Runtime keeps their addresses
+  std::deque<ConvOp> convs_, fused_convs_;  // which never move: ONNX Runtime keeps their addresses
   OrtCustomOpDomain* domain_ = nullptr;
   OrtCustomOpDomain* onnx_domain_ = nullptr;
 };

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "conv/problem.h"
-#include "onnx_attributes.h"
 #include "onnx_op.h"
 
 namespace convswap {
@@ -49,9 +48,13 @@ Shape output_shape(const ConvSpec& spec, const Shape& x, const Shape& w) {
   Shape whole_x{1, spec.group};
   for (size_t i = 0; i < spatial_rank; ++i) {
     const int64_t dilation = i < spec.dilations.size() ? spec.dilations[i] : 1;
-    whole_x.push_back(known(x, i + 2) ? x[i + 2] : (whole_w[i + 2] - 1) * dilation + 1);
+    const int64_t stride = i < spec.strides.size() ? spec.strides[i] : 1;
+    // A whole window of the pool.
+    const int64_t outputs = i < 2 ? spec.epilogue.pool.kernel[i] : 1;
+    whole_x.push_back(known(x, i + 2) ? x[i + 2]
+                                      : (whole_w[i + 2] - 1) * dilation + (outputs - 1) * stride + 1);
   }
-  Shape output = make_problem(spec, whole_x, whole_w, nullptr).output_shape();
+  Shape output = make_problem(spec, whole_x, whole_w, nullptr).result_shape();
   output[0] = x[0];
   output[1] = known(w, 0) ? w[0] : kUnknown;
   for (size_t i = 0; i < spatial_rank; ++i) {
@@ -77,7 +80,7 @@ std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, 
 
 }  // namespace
 
-void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context) {
+void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, const ConvSpec& spec) {
   const InputInfo x(api, context, 0);
   const InputInfo w(api, context, 1);
   Shape x_shape = x.shape;
@@ -85,7 +88,6 @@ void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context) {
   // Without a rank there is nothing to say: an output without dimensions would be taken for a scalar.
   if (x_shape.size() < 3) return;
 
-  const ConvSpec spec = read_spec(InferenceAttributes(api, context), ElementType::float32);
   const Shape shape = output_shape(spec, x_shape, w.shape);
   const std::vector<std::string> names = dimension_names(api, x, shape);
   std::vector<const char*> pointers;

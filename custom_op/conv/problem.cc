@@ -58,6 +58,30 @@ void check_elements(std::string_view tensor, const Shape& shape) {
   }
 }
 
+// Fills what the epilogue's pool leaves of the convolution's output.
+void resolve_result(ConvProblem& problem) {
+  problem.result = problem.output;
+  check_elements("output", problem.result_shape());
+  const Pool& pool = problem.epilogue.pool;
+  if (pool.kind == PoolKind::none) return;
+  if (problem.spatial_rank != 2) {
+    throw InvalidArgument("pool: expected images, with two spatial axes, and the input has " +
+                          std::to_string(problem.spatial_rank));
+  }
+  for (size_t axis = 0; axis < 2; ++axis) {
+    problem.result[axis + 1] = pool.extent(axis, problem.output[axis + 1]);
+  }
+}
+
+void check_residual(const ConvProblem& problem, const Shape& residual) {
+  ConvProblem unpooled = problem;
+  unpooled.result = problem.output;
+  if (residual != unpooled.result_shape()) {
+    throw InvalidArgument(shape_message("residual", residual,
+                                        "the convolution's output, " + list_text(unpooled.result_shape())));
+  }
+}
+
 }  // namespace
 
 int64_t ConvProblem::operations() const {
@@ -69,15 +93,15 @@ int64_t ConvProblem::operations() const {
 }
 
 int64_t ConvProblem::bytes() const {
-  const int64_t elements = batch * in_channels * input_size() +
-                           out_channels * channels_per_group() * filter_size() +
-                           (has_bias ? out_channels : 0) + output_elements();
+  const int64_t elements =
+      batch * in_channels * input_size() + out_channels * channels_per_group() * filter_size() +
+      (has_bias ? out_channels : 0) + (epilogue.has_residual ? output_elements() : 0) + result_elements();
   return elements * size_of(type);
 }
 
-Shape ConvProblem::output_shape() const {
+Shape ConvProblem::result_shape() const {
   Shape shape{batch, out_channels};
-  shape.insert(shape.end(), output.end() - spatial_rank, output.end());
+  shape.insert(shape.end(), result.end() - spatial_rank, result.end());
   return shape;
 }
 
@@ -94,7 +118,8 @@ std::string ConvProblem::text() const {
          " w=" + joined({out_channels, channels_per_group()}, spatial(filter)) +
          " bias=" + (has_bias ? "yes" : "no") + " group=" + std::to_string(group) +
          " strides=" + extents_text(spatial(stride)) + " dilations=" + extents_text(spatial(dilation)) +
-         " pads=" + joined(spatial(pad_begin), spatial(pad_end));
+         " pads=" + joined(spatial(pad_begin), spatial(pad_end)) +
+         (epilogue.is_empty() ? "" : " then=" + epilogue.text());
 }
 
 size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
@@ -107,7 +132,10 @@ size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
   for (const int64_t value :
        {static_cast<int64_t>(problem.type), static_cast<int64_t>(problem.precision),
         static_cast<int64_t>(problem.spatial_rank), static_cast<int64_t>(problem.has_bias), problem.batch,
-        problem.in_channels, problem.out_channels, problem.group}) {
+        problem.in_channels, problem.out_channels, problem.group,
+        static_cast<int64_t>(problem.epilogue.activation),
+        static_cast<int64_t>(problem.epilogue.has_residual), problem.epilogue.pool.kernel[0],
+        problem.epilogue.pool.kernel[1]}) {
     mix(value);
   }
   for (const Axes* axes : {&problem.input, &problem.filter, &problem.stride, &problem.dilation,
@@ -117,7 +145,8 @@ size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
   return static_cast<size_t>(hash);
 }
 
-ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, const Shape* bias) {
+ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, const Shape* bias,
+                         const Shape* residual) {
   check_spec(spec);
   if (x.size() < 3 || x.size() > 5) {
     throw InvalidArgument(shape_message("input", x, "3, 4 or 5 dimensions: (N, C, spatial...)"));
@@ -166,7 +195,10 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
     problem.dilation[axis] = value_or(spec.dilations, i, 1);
     resolve_axis(spec, i, spatial_rank, axis, problem);
   }
-  check_elements("output", problem.output_shape());
+  problem.epilogue = spec.epilogue;
+  problem.epilogue.has_residual = residual != nullptr;
+  resolve_result(problem);
+  if (residual != nullptr) check_residual(problem, *residual);
   return problem;
 }
 

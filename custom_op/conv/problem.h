@@ -30,6 +30,8 @@ struct ConvProblem {
   Axes dilation{1, 1, 1};
   Axes pad_begin{0, 0, 0};
   Axes pad_end{0, 0, 0};
+  Epilogue epilogue;
+  Axes result{1, 1, 1};  // of y: `output` is the convolution's, before the epilogue's pool
 
   bool operator==(const ConvProblem&) const = default;
 
@@ -39,6 +41,8 @@ struct ConvProblem {
   int64_t filter_size() const { return filter[0] * filter[1] * filter[2]; }
   int64_t output_size() const { return output[0] * output[1] * output[2]; }
   int64_t output_elements() const { return batch * out_channels * output_size(); }
+  int64_t result_size() const { return result[0] * result[1] * result[2]; }
+  int64_t result_elements() const { return batch * out_channels * result_size(); }
 
   // Multiplications and additions, padding counted as data; 2^63 - 1 where they are more.
   int64_t operations() const;
@@ -46,11 +50,12 @@ struct ConvProblem {
   // Bytes that must move if every tensor is read or written once.
   int64_t bytes() const;
 
-  // (N, K, output...), with spatial_rank spatial axes.
-  Shape output_shape() const;
+  // Of y: (N, K, result...), with spatial_rank spatial axes.
+  Shape result_shape() const;
 
   // One line that two problems share only where no algorithm can tell them apart, padding resolved:
-  // "float32 tf32 x=10x1x28x28 w=4x1x5x5 bias=no group=1 strides=1x1 dilations=1x1 pads=0x0x0x0".
+  // "float32 tf32 x=10x1x28x28 w=4x1x5x5 bias=no group=1 strides=1x1 dilations=1x1 pads=0x0x0x0", and what is
+  // fused: "then=residual Relu".
   std::string text() const;
 };
 
@@ -59,8 +64,10 @@ struct ConvProblemHash {
 };
 
 // Resolves padding and checks every shape. `x` is (N, C, spatial...), `w` is (K, C / group, filter...);
-// `bias` is null or (K). Padding follows the ONNX operator: with SAME_UPPER and SAME_LOWER the output has
-// ceil(input / stride) positions and an odd pad goes to the end or to the beginning. Throws InvalidArgument.
-ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, const Shape* bias);
+// `bias` is null or (K), `residual` null or the shape of the convolution's output. Padding follows the ONNX
+// operator: with SAME_UPPER and SAME_LOWER the output has ceil(input / stride) positions and an odd pad goes
+// to the end or to the beginning. Throws InvalidArgument.
+ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, const Shape* bias,
+                         const Shape* residual = nullptr);
 
 }  // namespace convswap

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "conv/epilogue.h"
+
 namespace convswap {
 
 using Shape = std::vector<int64_t>;
@@ -30,6 +32,7 @@ struct ConvSpec {
   std::vector<int64_t> pads;
   std::vector<int64_t> strides;
   std::vector<int64_t> dilations;
+  Epilogue epilogue;  // whether there is a residual is known with the inputs
 };
 
 // Each throws InvalidArgument for a word that is not one of the attribute's values.

@@ -14,13 +14,15 @@
 //
 // float16 and bfloat16 data become float in the phase image and are rounded once, when they are stored.
 //
-// Each task computes one band of rows of one image, group and output depth.
+// Each task computes one band of rows of one image, group and output depth; where a pool follows, the rows
+// that its windows take, which then lie in float beside the phase image.
 
 #include "cpu/direct.h"
 
 #include <algorithm>
 #include <type_traits>
 
+#include "conv/epilogue_math.h"
 #include "conv/error.h"
 #include "conv/messages.h"
 #include "conv/small_floats.h"
@@ -103,24 +105,29 @@ class DirectPlan final : public Plan {
     const int64_t tasks_wanted = std::min(kFewestTasks, problem.operations() / kFewestOperations);
     const int64_t bands_wanted = std::max<int64_t>(1, ceil_divide(tasks_wanted, std::max<int64_t>(jobs, 1)));
     band_ = std::max<int64_t>(1, std::min(band_, ceil_divide(problem.output[1], bands_wanted)));
+    result_band_ = band_;
+    if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
+      result_band_ = std::max<int64_t>(1, (band_ - pool.kernel[0]) / pool.stride[0] + 1);
+      band_ = std::min(problem.output[1], (result_band_ - 1) * pool.stride[0] + pool.kernel[0]);
+    }
     plane_ = (band_ + rows_.reach) * pitch_;
     image_elements_ = planes * plane_ + kMostPositions;  // the last tile reads past the last position
     set_tap_offsets();
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
-    const int64_t bands = ceil_divide(problem_.output[1], band_);
+    const int64_t bands = ceil_divide(problem_.result[1], result_band_);
     const int64_t tasks = problem_.batch * problem_.group * problem_.output[0] * bands;
     const std::vector<float> widened = widened_weights(tensors);
     const float* weights = widened.empty() ? static_cast<const float*>(tensors.w) : widened.data();
     execution.parallel_for(tasks, [&](std::ptrdiff_t task) {
-      const int64_t first_row = task % bands * band_;
+      const int64_t first_row = task % bands * result_band_;
       int64_t rest = task / bands;
       const int64_t o = rest % problem_.output[0];
       rest /= problem_.output[0];
       compute_band(tensors, weights,
-                   {rest / problem_.group, rest % problem_.group, o, first_row,
-                    std::min(band_, problem_.output[1] - first_row)});
+                   band_of(rest / problem_.group, rest % problem_.group, o, first_row,
+                           std::min(result_band_, problem_.result[1] - first_row)));
     });
   }
 
@@ -132,8 +139,18 @@ class DirectPlan final : public Plan {
 
  private:
   struct Band {
-    int64_t n, group, o, first_row, rows;
+    int64_t n, group, o;
+    int64_t first_row, rows;        // of the convolution's output
+    int64_t first_result, results;  // rows of y
   };
+
+  Band band_of(int64_t n, int64_t group, int64_t o, int64_t first_result, int64_t results) const {
+    const Pool& pool = problem_.epilogue.pool;
+    if (pool.kind == PoolKind::none) return {n, group, o, first_result, results, first_result, results};
+    const int64_t first = PoolWindow(pool, 0, first_result, problem_.output[1]).begin;
+    const int64_t end = PoolWindow(pool, 0, first_result + results - 1, problem_.output[1]).end;
+    return {n, group, o, first, end - first, first_result, results};
+  }
 
   // The weights as float; empty where they are float already.
   std::vector<float> widened_weights(const ConvTensors& tensors) const {
@@ -171,14 +188,27 @@ class DirectPlan final : public Plan {
     const int64_t filters = problem_.filters_per_group();
     const int64_t first_filter = band.group * filters;
     const int64_t positions = (band.rows - 1) * pitch_ + problem_.output[2];
+    const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
+    thread_local std::vector<float> unpooled;
+    const int64_t plane = band.rows * problem_.output[2];
+    if (pools && static_cast<int64_t>(unpooled.size()) < kMostFilters * plane) {
+      unpooled.resize(kMostFilters * plane);
+    }
     alignas(64) float sums[kMostFilters * kMostPositions];
     for (int64_t k = 0; k < filters; k += kMostFilters) {
       const int count = static_cast<int>(std::min<int64_t>(kMostFilters, filters - k));
       const float* weights = all_weights + (first_filter + k) * taps;
       for (int64_t i = 0; i < positions; i += set_.kernels.positions) {
         set_.kernels.by_filters[count]({image.data() + i, tap_offsets_.data(), taps, weights, sums});
-        store_tile(tensors, band, first_filter + k, count, i, sums);
+        if (pools) {
+          store_tile(tensors, band, first_filter + k, count, i, sums, unpooled.data(), plane);
+        } else {
+          store_tile(tensors, band, first_filter + k, count, i, sums,
+                     static_cast<T*>(tensors.y) + offset_of(band, first_filter + k, band.first_row),
+                     problem_.output_size());
+        }
       }
+      if (pools) pool_band(tensors, band, first_filter + k, count, unpooled.data());
     }
   }
 
@@ -232,23 +262,65 @@ class DirectPlan final : public Plan {
     std::fill_n(row + end, pitch_ - end, 0.0f);
   }
 
-  // Writes the sums of positions i, i + 1, ... that lie inside output rows.
+  // Of a row of the convolution's output, in y without a pool and in the residual.
+  int64_t offset_of(const Band& band, int64_t k, int64_t row) const {
+    return (((band.n * problem_.out_channels + k) * problem_.output[0] + band.o) * problem_.output[1] + row) *
+           problem_.output[2];
+  }
+
+  // Writes what comes of the sums of positions i, i + 1, ... that lie inside output rows. `target` is the
+  // first filter's first row of the band, the others' lie `plane` further on.
+  template <typename Target>
   void store_tile(const ConvTensors& tensors, const Band& band, int64_t first_filter, int count, int64_t i,
-                  const float* sums) const {
+                  const float* sums, Target* target, int64_t plane) const {
     const int64_t width = problem_.output[2];
     const int64_t end = std::min(i + set_.kernels.positions, (band.rows - 1) * pitch_ + width);
-    for (int filter = 0; filter < count; ++filter, sums += kMostPositions) {
+    const Epilogue& epilogue = problem_.epilogue;
+    const bool is_plain = epilogue.activation == Activation::none && !epilogue.has_residual;
+    for (int filter = 0; filter < count; ++filter, sums += kMostPositions, target += plane) {
       const int64_t k = first_filter + filter;
       const float bias =
           tensors.b == nullptr ? 0.0f : static_cast<float>(static_cast<const T*>(tensors.b)[k]);
-      T* plane =
-          static_cast<T*>(tensors.y) +
-          ((band.n * problem_.out_channels + k) * problem_.output[0] + band.o) * problem_.output[1] * width;
       for (int64_t row = i / pitch_; row * pitch_ < end; ++row) {
         const int64_t from = std::max<int64_t>(i - row * pitch_, 0);
         const int64_t to = std::min(end - row * pitch_, width);
-        T* target = plane + (band.first_row + row) * width;
-        for (int64_t q = from; q < to; ++q) target[q] = static_cast<T>(sums[row * pitch_ + q - i] + bias);
+        Target* const stored = target + row * width;
+        const float* const found = sums + row * pitch_ - i;
+        if (is_plain) {
+          for (int64_t q = from; q < to; ++q) stored[q] = static_cast<Target>(found[q] + bias);
+          continue;
+        }
+        const T* const residual = epilogue.has_residual ? static_cast<const T*>(tensors.z) +
+                                                              offset_of(band, k, band.first_row + row)
+                                                        : nullptr;
+        for (int64_t q = from; q < to; ++q) {
+          float value = found[q] + bias;
+          if (residual != nullptr) value += static_cast<float>(residual[q]);
+          stored[q] =
+              static_cast<Target>(activate(epilogue.activation, epilogue.alpha, epilogue.beta, value));
+        }
+      }
+    }
+  }
+
+  // Writes the rows of y that the band's rows give, of so many filters.
+  void pool_band(const ConvTensors& tensors, const Band& band, int64_t first_filter, int count,
+                 const float* unpooled) const {
+    const Pool& pool = problem_.epilogue.pool;
+    const int64_t width = problem_.output[2];
+    for (int filter = 0; filter < count; ++filter, unpooled += band.rows * width) {
+      T* y = static_cast<T*>(tensors.y) +
+             ((band.n * problem_.out_channels + first_filter + filter) * problem_.result[1] +
+              band.first_result) *
+                 problem_.result[2];
+      for (int64_t p = band.first_result; p < band.first_result + band.results; ++p) {
+        const PoolWindow rows(pool, 0, p, problem_.output[1]);
+        for (int64_t q = 0; q < problem_.result[2]; ++q) {
+          *y++ = static_cast<T>(
+              pooled<float>(pool.kind, rows, PoolWindow(pool, 1, q, width), [&](int64_t row, int64_t column) {
+                return unpooled[(row - band.first_row) * width + column];
+              }));
+        }
       }
     }
   }
@@ -257,9 +329,10 @@ class DirectPlan final : public Plan {
   const InstructionSet& set_;
   PhaseAxis rows_;
   PhaseAxis columns_;
-  int64_t pitch_ = 0;  // elements from one row of a phase to the next
-  int64_t band_ = 0;   // output rows of a task
-  int64_t plane_ = 0;  // elements of one phase of one slice
+  int64_t pitch_ = 0;        // elements from one row of a phase to the next
+  int64_t band_ = 0;         // most rows of the convolution's output that a task computes
+  int64_t result_band_ = 0;  // rows of y of a task
+  int64_t plane_ = 0;        // elements of one phase of one slice
   int64_t image_elements_ = 0;
   std::vector<int64_t> tap_offsets_;
 };

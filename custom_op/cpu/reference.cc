@@ -3,11 +3,13 @@
 //
 //   y[n,k,p] = b[k] + sum over c, r of w[k,c,r] * x[n, c, p * stride + r * dilation - pad]
 //
-// for each spatial axis alike; positions outside the image count as zero.
+// for each spatial axis alike; positions outside the image count as zero. An epilogue is computed likewise,
+// from sums that are found again for each window of a pool.
 
 #include <memory>
 #include <type_traits>
 
+#include "conv/epilogue_math.h"
 #include "conv/small_floats.h"
 #include "plan/algorithm.h"
 
@@ -40,12 +42,27 @@ class ReferencePlan final : public Plan {
         static_cast<const T*>(tensors.x) + (n * problem_.in_channels + first_channel) * problem_.input_size();
     const T* w =
         static_cast<const T*>(tensors.w) + k * problem_.channels_per_group() * problem_.filter_size();
-    T* y = static_cast<T*>(tensors.y) + plane * problem_.output_size();
+    T* y = static_cast<T*>(tensors.y) + plane * problem_.result_size();
+    const T* z =
+        tensors.z == nullptr ? nullptr : static_cast<const T*>(tensors.z) + plane * problem_.output_size();
     const double bias = tensors.b == nullptr ? 0.0 : widen(static_cast<const T*>(tensors.b)[k]);
-    for (int64_t o = 0; o < problem_.output[0]; ++o) {
-      for (int64_t p = 0; p < problem_.output[1]; ++p) {
-        for (int64_t q = 0; q < problem_.output[2]; ++q) {
-          store(bias + sum_at(x, w, {o, p, q}), *y++);
+    const Epilogue& epilogue = problem_.epilogue;
+    const auto value_at = [&](int64_t o, int64_t p, int64_t q) {
+      double value = bias + sum_at(x, w, {o, p, q});
+      if (z != nullptr) value += widen(z[(o * problem_.output[1] + p) * problem_.output[2] + q]);
+      return activate<double>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+    };
+    for (int64_t o = 0; o < problem_.result[0]; ++o) {
+      for (int64_t p = 0; p < problem_.result[1]; ++p) {
+        for (int64_t q = 0; q < problem_.result[2]; ++q) {
+          if (epilogue.pool.kind == PoolKind::none) {
+            store(value_at(o, p, q), *y++);
+          } else {
+            store(pooled<double>(epilogue.pool.kind, PoolWindow(epilogue.pool, 0, p, problem_.output[1]),
+                                 PoolWindow(epilogue.pool, 1, q, problem_.output[2]),
+                                 [&](int64_t row, int64_t column) { return value_at(o, row, column); }),
+                  *y++);
+          }
         }
       }
     }

@@ -1,7 +1,8 @@
 // The kernel anyone writes first: one thread per output element, which walks the filter and reads every
 // operand from global memory (the caches make that bearable). Complete: it computes every problem, of any
 // type, rank, size, stride, padding, dilation and grouping, with sums in float32 (of float64 data in float64)
-// whatever the precision. It wins where nothing else applies.
+// whatever the precision, and what follows a convolution too: of a pool a thread computes all values of its
+// window, some of which its neighbours compute as well. It wins where nothing else applies.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -34,6 +35,7 @@ class NaivePlan final : public Plan {
     arguments.x = static_cast<const T*>(tensors.x);
     arguments.w = static_cast<const T*>(tensors.w);
     arguments.b = static_cast<const T*>(tensors.b);
+    arguments.z = static_cast<const T*>(tensors.z);
     arguments.y = static_cast<T*>(tensors.y);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "conv/epilogue_math.h"
 #include "conv/problem.h"
 
 namespace convswap {
@@ -13,17 +14,19 @@ struct NaiveArguments {
   const T* x;
   const T* w;
   const T* b;  // null without bias
+  const T* z;  // null without residual
   T* y;
-  long long outputs;
+  long long outputs;  // elements of y
   long long in_channels, out_channels, channels_per_group, filters_per_group;
-  long long input[3], filter[3], output[3], stride[3], dilation[3], pad[3];
+  long long input[3], filter[3], output[3], result[3], stride[3], dilation[3], pad[3];
+  Epilogue epilogue;
 };
 
 // All but the pointers.
 template <typename T>
 NaiveArguments<T> naive_arguments(const ConvProblem& problem) {
   NaiveArguments<T> to{};
-  to.outputs = problem.output_elements();
+  to.outputs = problem.result_elements();
   to.in_channels = problem.in_channels;
   to.out_channels = problem.out_channels;
   to.channels_per_group = problem.channels_per_group();
@@ -33,7 +36,9 @@ NaiveArguments<T> naive_arguments(const ConvProblem& problem) {
   std::copy(problem.output.begin(), problem.output.end(), to.output);
   std::copy(problem.stride.begin(), problem.stride.end(), to.stride);
   std::copy(problem.dilation.begin(), problem.dilation.end(), to.dilation);
+  std::copy(problem.result.begin(), problem.result.end(), to.result);
   std::copy(problem.pad_begin.begin(), problem.pad_begin.end(), to.pad);
+  to.epilogue = problem.epilogue;
   return to;
 }
 
@@ -70,21 +75,41 @@ __device__ inline Sum naive_sum(const NaiveArguments<T>& problem, long long n, l
   return sum;
 }
 
+// An output of the convolution with all that follows but the pool.
+template <typename T, typename Sum>
+__device__ inline Sum naive_value(const NaiveArguments<T>& problem, long long n, long long k, long long o,
+                                  long long p, long long q) {
+  Sum value = naive_sum<T, Sum>(problem, n, k, o, p, q, 0, problem.channels_per_group);
+  if (problem.b != nullptr) value += static_cast<Sum>(problem.b[k]);
+  if (problem.z != nullptr) {
+    const long long plane = (n * problem.out_channels + k) * problem.output[0] + o;
+    value += static_cast<Sum>(problem.z[(plane * problem.output[1] + p) * problem.output[2] + q]);
+  }
+  const Epilogue& epilogue = problem.epilogue;
+  return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+}
+
 template <typename T, typename Sum>
 __global__ void naive_kernel(NaiveArguments<T> problem) {
   const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
   for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < problem.outputs;
        i += threads) {
-    const long long q = i % problem.output[2];
-    const long long p = i / problem.output[2] % problem.output[1];
-    long long rest = i / (problem.output[2] * problem.output[1]);
-    const long long o = rest % problem.output[0];
-    rest /= problem.output[0];
+    const long long q = i % problem.result[2];
+    const long long p = i / problem.result[2] % problem.result[1];
+    long long rest = i / (problem.result[2] * problem.result[1]);
+    const long long o = rest % problem.result[0];
+    rest /= problem.result[0];
     const long long k = rest % problem.out_channels;
     const long long n = rest / problem.out_channels;
 
-    const Sum sum = naive_sum<T, Sum>(problem, n, k, o, p, q, 0, problem.channels_per_group);
-    problem.y[i] = static_cast<T>(problem.b == nullptr ? sum : sum + static_cast<Sum>(problem.b[k]));
+    const Pool& pool = problem.epilogue.pool;
+    if (pool.kind == PoolKind::none) {
+      problem.y[i] = static_cast<T>(naive_value<T, Sum>(problem, n, k, o, p, q));
+      continue;
+    }
+    problem.y[i] = static_cast<T>(pooled<Sum>(
+        pool.kind, PoolWindow(pool, 0, p, problem.output[1]), PoolWindow(pool, 1, q, problem.output[2]),
+        [&](int64_t row, int64_t column) { return naive_value<T, Sum>(problem, n, k, o, row, column); }));
   }
 }
 

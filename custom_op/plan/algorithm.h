@@ -13,12 +13,13 @@
 namespace convswap {
 
 // Contiguous tensors in the memory of the plan's device: x (N, C, spatial...), w (K, C / group, filter...),
-// b null or (K), y (N, K, output...).
+// b null or (K), y (N, K, result...), z null or a residual (N, K, output...).
 struct ConvTensors {
   const void* x = nullptr;
   const void* w = nullptr;
   const void* b = nullptr;
   void* y = nullptr;
+  const void* z = nullptr;
 };
 
 // Calls body(0) ... body(tasks - 1), in any order and from any number of threads, and returns when all are

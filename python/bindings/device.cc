@@ -119,8 +119,8 @@ double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray
   check_fits("w", w, spec.type, x.device());
   if (b != nullptr) check_fits("b", *b, spec.type, x.device());
   check_fits("y", y, spec.type, x.device());
-  if (y.shape() != problem.output_shape()) {
-    throw InvalidArgument(shape_message("y", y.shape(), list_text(problem.output_shape())));
+  if (y.shape() != problem.result_shape()) {
+    throw InvalidArgument(shape_message("y", y.shape(), list_text(problem.result_shape())));
   }
   if (problem.output_elements() == 0) return 0;
   const Device& device = cuda_device(x.device());

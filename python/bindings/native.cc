@@ -120,7 +120,7 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   }
   const std::unique_ptr<Plan> plan = instruction_set.empty() ? chosen.make_plan(problem, cpu_device())
                                                              : make_direct_plan(problem, instruction_set);
-  py::array y(x.dtype(), problem.output_shape());
+  py::array y(x.dtype(), problem.result_shape());
   if (problem.output_elements() == 0) return y;
   const ConvTensors tensors{x.data(), w.data(), b ? b->data() : nullptr, y.mutable_data()};
   const py::gil_scoped_release released;
@@ -149,7 +149,7 @@ sequence is an absent attribute. Raises ConvswapError where they do not fit toge
            py::arg("group") = 1, py::arg("kernel_shape") = Shape{})
       .def_property_readonly(
           "output_shape",
-          [](const ConvProblem& problem) { return py::tuple(py::cast(problem.output_shape())); },
+          [](const ConvProblem& problem) { return py::tuple(py::cast(problem.result_shape())); },
           "(N, K, output...)")
       .def_property_readonly("operations", &ConvProblem::operations,
                              "Multiplications and additions, padding counted as data.")

@@ -60,6 +60,7 @@ class FewChannels final : public Algorithm {
              std::to_string(device.compute_capability / 10) + "." +
              std::to_string(device.compute_capability % 10);
     }
+    if (!problem.epilogue.is_empty()) return "it does not compute what follows a convolution";
     if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
     return why_too_large(problem, device);
   }

@@ -1,0 +1,145 @@
+#include "conv/epilogue.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+
+#include "conv/error.h"
+#include "conv/messages.h"
+
+namespace convswap {
+namespace {
+
+// As for the attributes of the convolution: sums and products of two fit into 64 bits.
+constexpr int64_t kLargestAttribute = 2147483647;
+
+struct ActivationFacts {
+  Activation activation;
+  std::string_view name;
+  int parameters;  // alpha, or alpha and beta
+};
+
+constexpr ActivationFacts kActivations[] = {
+    {Activation::none, "None", 0},
+    {Activation::relu, "Relu", 0},
+    {Activation::leaky_relu, "LeakyRelu", 1},
+    {Activation::clip, "Clip", 2},
+    {Activation::tanh, "Tanh", 0},
+    {Activation::sigmoid, "Sigmoid", 0},
+    {Activation::hard_sigmoid, "HardSigmoid", 2},
+    {Activation::hard_swish, "HardSwish", 0},
+    {Activation::silu, "SiLU", 0},
+    {Activation::gelu, "Gelu", 0},
+    {Activation::gelu_tanh, "GeluTanh", 0},
+    {Activation::elu, "Elu", 1},
+};
+
+constexpr std::string_view kPools[] = {"None", "MaxPool", "AveragePool"};
+
+std::string number_text(float value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+std::string pair_text(const int64_t (&values)[2]) {
+  return std::to_string(values[0]) + "x" + std::to_string(values[1]);
+}
+
+// Absent, all are `otherwise`.
+void fill(std::string_view attribute, const std::vector<int64_t>& values, size_t length, int64_t least,
+          int64_t otherwise, int64_t* to) {
+  if (values.empty()) {
+    std::fill_n(to, length, otherwise);
+    return;
+  }
+  const bool is_in_range = std::all_of(values.begin(), values.end(), [&](int64_t value) {
+    return value >= least && value <= kLargestAttribute;
+  });
+  if (values.size() != length || !is_in_range) {
+    throw InvalidArgument(attribute_message(attribute, list_text(values),
+                                            std::to_string(length) + " values from " + std::to_string(least) +
+                                                " to " + std::to_string(kLargestAttribute) +
+                                                ", for rows and columns"));
+  }
+  std::copy(values.begin(), values.end(), to);
+}
+
+}  // namespace
+
+int64_t Pool::extent(size_t axis, int64_t input) const {
+  const int64_t padded = pad_begin[axis] + input + pad_end[axis];
+  if (padded < kernel[axis]) {
+    throw InvalidArgument("pool_kernel_shape: its window reaches over " + std::to_string(kernel[axis]) +
+                          " positions of spatial axis " + std::to_string(axis) +
+                          " and the padded output of " + "the convolution has " + std::to_string(padded) +
+                          "; expected a smaller window");
+  }
+  const int64_t room = padded - kernel[axis];
+  int64_t count = room / stride[axis] + 1;
+  // A window that would begin beyond the image and its first padding does not count.
+  if (rounds_up && room % stride[axis] != 0 && count * stride[axis] < pad_begin[axis] + input) ++count;
+  return count;
+}
+
+std::string Epilogue::text() const {
+  std::string text = has_residual ? "residual" : "";
+  const auto append = [&text](const std::string& words) { text += (text.empty() ? "" : " ") + words; };
+  for (const ActivationFacts& facts : kActivations) {
+    if (facts.activation != activation || activation == Activation::none) continue;
+    std::string words(facts.name);
+    if (facts.parameters > 0) words += "(" + number_text(alpha);
+    if (facts.parameters > 1) words += "," + number_text(beta);
+    append(facts.parameters > 0 ? words + ")" : words);
+  }
+  if (pool.kind != PoolKind::none) {
+    append(std::string(kPools[static_cast<size_t>(pool.kind)]) + " " + pair_text(pool.kernel) + " strides=" +
+           pair_text(pool.stride) + " pads=" + pair_text(pool.pad_begin) + "x" + pair_text(pool.pad_end) +
+           (pool.rounds_up ? " ceil" : "") + (pool.counts_padding ? " padding counts" : ""));
+  }
+  return text;
+}
+
+Activation parse_activation(std::string_view word) {
+  std::vector<std::string> names;
+  for (const ActivationFacts& facts : kActivations) {
+    if (word == facts.name) return facts.activation;
+    names.emplace_back(facts.name);
+  }
+  throw InvalidArgument(unknown_name_message("activation", word, names));
+}
+
+PoolKind parse_pool_kind(std::string_view word) {
+  for (size_t i = 0; i < std::size(kPools); ++i) {
+    if (word == kPools[i]) return static_cast<PoolKind>(i);
+  }
+  throw InvalidArgument(unknown_name_message("pool", word, {std::begin(kPools), std::end(kPools)}));
+}
+
+Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const std::vector<int64_t>& strides,
+               const std::vector<int64_t>& pads, bool rounds_up, bool counts_padding) {
+  Pool pool;
+  if (kind == PoolKind::none) return pool;
+  pool.kind = kind;
+  if (kernel_shape.empty()) {
+    throw InvalidArgument(attribute_message("pool_kernel_shape", "[]", "the rows and columns of a window"));
+  }
+  fill("pool_kernel_shape", kernel_shape, 2, 1, 1, pool.kernel);
+  fill("pool_strides", strides, 2, 1, 1, pool.stride);
+  int64_t edges[4];
+  fill("pool_pads", pads, 4, 0, 0, edges);
+  std::copy_n(edges, 2, pool.pad_begin);
+  std::copy_n(edges + 2, 2, pool.pad_end);
+  for (size_t axis = 0; axis < 2; ++axis) {
+    // A window all of padding would have no maximum and no average.
+    if (std::max(pool.pad_begin[axis], pool.pad_end[axis]) >= pool.kernel[axis]) {
+      throw InvalidArgument(
+          attribute_message("pool_pads", list_text(pads), "less than the window " + list_text(kernel_shape)));
+    }
+  }
+  pool.rounds_up = rounds_up;
+  pool.counts_padding = kind == PoolKind::average && counts_padding;
+  return pool;
+}
+
+}  // namespace convswap

@@ -1,0 +1,87 @@
+#pragma once
+
+// What an epilogue computes, the same on the CPU and on the card. Sum is what sums are kept in: float, or
+// double for float64 data.
+
+#include <cmath>
+
+#include "conv/epilogue.h"
+
+#ifdef __CUDACC__
+#define CONVSWAP_ANYWHERE __host__ __device__
+#else
+#define CONVSWAP_ANYWHERE
+#endif
+
+namespace convswap {
+
+// The parameters as the formulas take them. NaN stays NaN: each comparison is false for it.
+template <typename Sum>
+CONVSWAP_ANYWHERE inline Sum activate(Activation activation, Sum alpha, Sum beta, Sum x) {
+  const auto clip = [](Sum value, Sum least, Sum most) {
+    return value < least ? least : value > most ? most : value;
+  };
+  const auto sigmoid = [](Sum value) { return Sum(1) / (Sum(1) + std::exp(-value)); };
+  switch (activation) {
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return x < 0 ? Sum(0) : x;
+    case Activation::leaky_relu:
+      return x < 0 ? alpha * x : x;
+    case Activation::clip:
+      return clip(x, alpha, beta);
+    case Activation::tanh:
+      return std::tanh(x);
+    case Activation::sigmoid:
+      return sigmoid(x);
+    case Activation::hard_sigmoid:
+      return clip(alpha * x + beta, 0, 1);
+    case Activation::hard_swish:
+      return x * clip(x / 6 + Sum(0.5), 0, 1);
+    case Activation::silu:
+      return x * sigmoid(x);
+    case Activation::gelu:
+      return Sum(0.5) * x * (1 + std::erf(x * Sum(0.70710678118654752)));
+    case Activation::gelu_tanh:
+      return Sum(0.5) * x * (1 + std::tanh(Sum(0.79788456080286536) * (x + Sum(0.044715) * x * x * x)));
+    case Activation::elu:
+      return x < 0 ? alpha * std::expm1(x) : x;
+  }
+  return x;
+}
+
+// The part of the convolution's output that a window of a pool covers along one axis, and how many positions
+// count for its average.
+struct PoolWindow {
+  int64_t begin, end, counted;
+
+  CONVSWAP_ANYWHERE PoolWindow(const Pool& pool, int axis, int64_t position, int64_t extent) {
+    const int64_t first = position * pool.stride[axis] - pool.pad_begin[axis];
+    const int64_t last = first + pool.kernel[axis];
+    const int64_t padded = extent + pool.pad_end[axis];
+    begin = first < 0 ? 0 : first;
+    end = last < extent ? last : extent;
+    counted = pool.counts_padding ? (last < padded ? last : padded) - first : end - begin;
+  }
+};
+
+// The pool over a window of rows and columns, of what value_at(row, column) gives.
+template <typename Sum, typename ValueAt>
+CONVSWAP_ANYWHERE inline Sum pooled(PoolKind kind, const PoolWindow& rows, const PoolWindow& columns,
+                                    ValueAt value_at) {
+  Sum result = kind == PoolKind::max ? -static_cast<Sum>(INFINITY) : Sum(0);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    for (int64_t column = columns.begin; column < columns.end; ++column) {
+      const Sum value = value_at(row, column);
+      if (kind == PoolKind::average) {
+        result += value;
+      } else if (value > result || value != value) {  // a NaN stays
+        result = value;
+      }
+    }
+  }
+  return kind == PoolKind::average ? result / static_cast<Sum>(rows.counted * columns.counted) : result;
+}
+
+}  // namespace convswap

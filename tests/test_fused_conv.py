@@ -1,0 +1,297 @@
+"""FusedConv is the convolution and what follows it, in the words of ONNX's own operators, in float64."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from test_element_types import ort_value
+from test_op_session import make_session
+
+# Activations with their parameters, and how ONNX spells them for a value h.
+ACTIVATIONS = {
+    "None": ({}, lambda h: []),
+    "Relu": ({}, lambda h: [node("Relu", [h], "a")]),
+    "LeakyRelu": ({"alpha": 0.125}, lambda h: [node("LeakyRelu", [h], "a", alpha=0.125)]),
+    "Clip": ({"alpha": -0.75, "beta": 1.5}, lambda h: [node("Clip", [h, "least", "most"], "a")]),
+    "Tanh": ({}, lambda h: [node("Tanh", [h], "a")]),
+    "Sigmoid": ({}, lambda h: [node("Sigmoid", [h], "a")]),
+    "HardSigmoid": (
+        {"alpha": 0.25, "beta": 0.375},
+        lambda h: [node("HardSigmoid", [h], "a", alpha=0.25, beta=0.375)],
+    ),
+    "HardSwish": ({}, lambda h: [node("HardSwish", [h], "a")]),
+    "SiLU": ({}, lambda h: [node("Sigmoid", [h], "s"), node("Mul", [h, "s"], "a")]),
+    "Gelu": ({}, lambda h: [node("Gelu", [h], "a")]),
+    "GeluTanh": ({}, lambda h: [node("Gelu", [h], "a", approximate="tanh")]),
+    "Elu": ({"alpha": 1.25}, lambda h: [node("Elu", [h], "a", alpha=1.25)]),
+}
+POOLS = {
+    "none": {},
+    "max": {"pool": "MaxPool", "kernel_shape": [2, 2], "strides": [2, 2]},
+    "max overlapping, padded": {
+        "pool": "MaxPool",
+        "kernel_shape": [3, 2],
+        "strides": [2, 1],
+        "pads": [1, 0, 1, 1],
+    },
+    "max, rounded up": {"pool": "MaxPool", "kernel_shape": [4, 4], "strides": [4, 4], "ceil_mode": 1},
+    "average": {"pool": "AveragePool", "kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 0, 1]},
+    "average with its padding": {
+        "pool": "AveragePool",
+        "kernel_shape": [2, 3],
+        "strides": [1, 2],
+        "pads": [1, 1, 1, 1],
+        "count_include_pad": 1,
+    },
+}
+TYPES = {
+    "float32": (np.float32, onnx.TensorProto.FLOAT, 2.0**-24),
+    "float64": (np.float64, onnx.TensorProto.DOUBLE, 2.0**-53),
+    "float16": (np.float16, onnx.TensorProto.FLOAT16, 2.0**-11),
+    "bfloat16": (ml_dtypes.bfloat16, onnx.TensorProto.BFLOAT16, 2.0**-8),
+}
+# Of a sum of 28 products of numbers about 1, in float32; no activation here is steeper than 1.2.
+SUMS = 28 * 1.2 * 8 * 2.0**-24
+X, W = (2, 3, 11, 13), (6, 3, 3, 3)
+
+
+def node(op: str, inputs: list[str], output: str, **attributes) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, [output], **attributes)
+
+
+def fused_attributes(activation: str, pool: dict) -> dict:
+    parameters = {f"activation_{key}": value for key, value in ACTIVATIONS[activation][0].items()}
+    pooling = {f"pool_{key}": value for key, value in pool.items() if key != "pool"}
+    return {"activation": activation, "pool": pool.get("pool", "None"), **parameters, **pooling}
+
+
+def fused_model(
+    arrays: dict[str, np.ndarray], element_type: int, attributes: dict, x_shape: list | None = None
+) -> bytes:
+    """Return a model of one FusedConv with constant weights; a residual, where there is one, is an input."""
+    inputs = [name if name in arrays else "" for name in ("x", "w", "b", "z")]
+    while not inputs[-1]:
+        inputs.pop()
+    fused = helper.make_node("FusedConv", inputs, ["y"], name="conv1", domain="convswap", **attributes)
+    constants = [numpy_helper.from_array(arrays[name], name) for name in ("w", "b") if name in arrays]
+    shapes = {"x": x_shape or list(arrays["x"].shape), "z": None}
+    graph = helper.make_graph(
+        [fused],
+        "net",
+        [helper.make_tensor_value_info(name, element_type, shapes[name]) for name in "xz" if name in arrays],
+        [helper.make_tensor_value_info("y", element_type, None)],
+        constants,
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+
+
+def truth(arrays: dict[str, np.ndarray], activation: str, pool: dict, conv: dict) -> np.ndarray:
+    """Return what ONNX's operators one after the other give in float64."""
+    values = {name: array.astype(np.float64) for name, array in arrays.items()}
+    values |= {
+        "least": np.float64(ACTIVATIONS["Clip"][0]["alpha"]),
+        "most": np.float64(ACTIVATIONS["Clip"][0]["beta"]),
+    }
+    nodes = [node("Conv", [name for name in "xwb" if name in arrays], "c", **conv)]
+    last = "c"
+    if "z" in arrays:
+        nodes.append(node("Add", ["c", "z"], "h"))
+        last = "h"
+    following = ACTIVATIONS[activation][1](last)
+    nodes += following
+    last = "a" if following else last
+    if pool:
+        attributes = {key: value for key, value in pool.items() if key != "pool"}
+        nodes.append(node(pool["pool"], [last], "p", **attributes))
+        last = "p"
+    used = {name for each in nodes for name in each.input}
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [
+            helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, None)
+            for name in values
+            if name in used
+        ],
+        [helper.make_tensor_value_info(last, onnx.TensorProto.DOUBLE, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return ReferenceEvaluator(model).run(None, {name: values[name] for name in values if name in used})[0]
+
+
+def draw(element_type: str, *, residual: bool, bias: bool = True) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(7)
+    dtype = TYPES[element_type][0]
+    arrays = {"x": random.standard_normal(X).astype(dtype)}
+    arrays["w"] = (random.standard_normal(W) / 4).astype(dtype)
+    if bias:
+        arrays["b"] = random.standard_normal(W[0]).astype(dtype)
+    if residual:
+        arrays["z"] = random.standard_normal((2, 6, 9, 11)).astype(dtype)
+    return arrays
+
+
+def run(
+    model: bytes, device: str, arrays: dict[str, np.ndarray], element_type: str, shape: tuple[int, ...] = ()
+) -> np.ndarray:
+    """Run `model`; `shape` is that of its output, which only bfloat16 needs."""
+    session = make_session(model, device)
+    feeds = {name: arrays[name] for name in "xz" if name in arrays}
+    if element_type != "bfloat16":
+        return session.run(None, feeds)[0]
+    # ONNX Runtime gives no NumPy array of bfloat16, but writes into the memory of one.
+    y = np.full(shape, np.nan, ml_dtypes.bfloat16)
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, ort_value(array, TYPES[element_type][1]))
+    binding.bind_ortvalue_output("y", ort_value(y, TYPES[element_type][1]))
+    session.run_with_iobinding(binding)
+    return y
+
+
+def check(y: np.ndarray, expected: np.ndarray, element_type: str) -> None:
+    rounding = TYPES[element_type][2]
+    sums = 0 if element_type == "float64" else SUMS
+    bound = rounding * np.abs(expected) * 1.01 + sums + 100 * 2.0**-53
+    assert y.shape == expected.shape
+    assert np.all(np.abs(y.astype(np.float64) - expected) <= bound)
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["", "residual"])
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_it_is_the_operators_one_after_the_other(activation, pool, residual, device):
+    arrays = draw("float32", residual=residual)
+    attributes = {"precision": "ieee", **fused_attributes(activation, pool)}
+    y = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), device, arrays, "float32")
+    check(y, truth(arrays, activation, pool, {}), "float32")
+
+
+@pytest.mark.parametrize("element_type", TYPES)
+@pytest.mark.parametrize(("activation", "pool"), [("Tanh", "max"), ("SiLU", "none"), ("None", "average")])
+def test_every_type_is_rounded_once(element_type, activation, pool, device):
+    arrays = draw(element_type, residual=True)
+    attributes = {"precision": "ieee", **fused_attributes(activation, POOLS[pool])}
+    expected = truth(arrays, activation, POOLS[pool], {})
+    model = fused_model(arrays, TYPES[element_type][1], attributes)
+    check(run(model, device, arrays, element_type, expected.shape), expected, element_type)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "reference"])
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+def test_every_cpu_algorithm_takes_every_epilogue(algorithm, pool):
+    conv = {"group": 3, "strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [1, 2]}
+    random = np.random.default_rng(8)
+    arrays = {
+        "x": random.standard_normal((3, 6, 17, 15)).astype(np.float32),
+        "w": (random.standard_normal((9, 2, 3, 3)) / 4).astype(np.float32),
+    }
+    attributes = {**conv, "algorithm": algorithm, **fused_attributes("LeakyRelu", pool)}
+    y = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), "cpu", arrays, "float32")
+    check(y, truth(arrays, "LeakyRelu", pool, conv), "float32")
+
+
+def test_large_images_are_cut_into_bands_that_fit_together():
+    random = np.random.default_rng(9)
+    arrays = {
+        "x": random.standard_normal((1, 3, 300, 190)).astype(np.float32),
+        "w": (random.standard_normal((7, 3, 5, 5)) / 8).astype(np.float32),
+    }
+    pool = {"pool": "MaxPool", "kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    attributes = fused_attributes("Relu", pool)
+    fused = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), "cpu", arrays, "float32")
+    check(fused, truth(arrays, "Relu", pool, {}), "float32")
+
+
+@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name != "None"])
+def test_nan_stays_and_infinities_go_where_the_formula_says(activation, device):
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32).reshape(1, 1, 1, 5)
+    arrays = {"x": x, "w": np.ones((1, 1, 1, 1), np.float32)}
+    attributes = {"precision": "ieee", **fused_attributes(activation, {})}
+    y = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), device, arrays, "float32")
+    with np.errstate(all="ignore"):
+        expected = truth(arrays, activation, {}, {})
+    assert np.isnan(y[..., 0]).all()
+    np.testing.assert_allclose(y[..., 1:], expected[..., 1:], rtol=1e-6)
+
+
+def test_nan_stays_in_a_maximum_and_in_an_average(device):
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    for row, column in itertools.product((0, 1), (0, 1)):
+        x[0, 0, row, column] = np.nan
+        for pool in ("MaxPool", "AveragePool"):
+            attributes = fused_attributes("None", {"pool": pool, "kernel_shape": [2, 2], "strides": [2, 2]})
+            arrays = {"x": x, "w": np.ones((1, 1, 1, 1), np.float32)}
+            y = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), device, arrays, "float32")
+            assert np.isnan(y[0, 0, 0, 0]) and not np.isnan(y[0, 0, 1, 1])
+        x[0, 0, row, column] = 0
+
+
+def test_shape_is_inferred_through_the_pool():
+    arrays = draw("float32", residual=False)
+    for x_shape, expected in (
+        ([2, 3, 11, 13], [2, 6, 4, 5]),
+        (["batch", 3, 11, 13], ["batch", 6, 4, 5]),
+        ([2, 3, "height", 13], [2, 6, None, 5]),
+    ):
+        attributes = fused_attributes("Relu", {"pool": "MaxPool", "kernel_shape": [2, 2], "strides": [2, 2]})
+        model = fused_model(arrays, onnx.TensorProto.FLOAT, attributes, x_shape)
+        shape = make_session(model).get_outputs()[0].shape
+        assert len(shape) == 4
+        for got, wanted in zip(shape, expected, strict=True):
+            assert got == wanted or (wanted is None and isinstance(got, str))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({"activation": "Rely"}, "unknown activation 'Rely'; did you mean 'Relu'?"),
+        ({"pool": "Max"}, r"unknown pool 'Max'; "),
+        ({"pool": "MaxPool"}, r"pool_kernel_shape \[\]: expected the rows and columns of a window"),
+        (
+            {"pool": "MaxPool", "pool_kernel_shape": [2]},
+            r"pool_kernel_shape \[2\]: expected 2 values from 1 to 2147483647, for rows and columns",
+        ),
+        (
+            {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [0, 1]},
+            r"pool_strides \[0, 1\]: expected 2 values from 1",
+        ),
+        (
+            {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_pads": [0, 0, 0, 2]},
+            r"pool_pads \[0, 0, 0, 2\]: expected less than the window \[2, 2\]",
+        ),
+        (
+            {"activation": "Clip", "activation_alpha": "low"},
+            "attribute activation_alpha has another type or no value: expected a real number",
+        ),
+    ],
+)
+def test_wrong_attribute_is_refused_when_the_session_is_made(attributes, words):
+    arrays = draw("float32", residual=False)
+    with pytest.raises(Exception, match=words) as caught:
+        make_session(fused_model(arrays, onnx.TensorProto.FLOAT, attributes))
+    assert "convswap FusedConv node 'conv1'" in str(caught.value)
+
+
+def test_pool_larger_than_the_output_is_refused_with_both_sizes(device):
+    arrays = draw("float32", residual=False)
+    attributes = fused_attributes("None", {"pool": "MaxPool", "kernel_shape": [10, 1]})
+    words = "reaches over 10 positions of spatial axis 0 and the padded output of the convolution has 9;"
+    with pytest.raises(Exception, match=words):
+        run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), device, arrays, "float32")
+
+
+def test_residual_of_another_shape_is_refused_with_both_shapes(device):
+    arrays = draw("float32", residual=True)
+    arrays["z"] = arrays["z"][:1]
+    words = re.escape("residual of shape [1, 6, 9, 11]: expected the convolution's output, [2, 6, 9, 11]")
+    with pytest.raises(Exception, match=words):
+        run(fused_model(arrays, onnx.TensorProto.FLOAT, {}), device, arrays, "float32")
