@@ -119,9 +119,13 @@ class _Expansion:
             case "HardSigmoid":
                 return self._add("HardSigmoid", x, alpha=alpha, beta=beta)
             case "Clip":
-                # By Max and Min, which are the same at every opset; the ends of float32 stand for no bound.
-                bounded = x if alpha == -OPEN else self._add("Max", x, self._constant(alpha))
-                return bounded if beta == OPEN else self._add("Min", bounded, self._constant(beta))
+                # The ends of float32 stand for no bound.
+                if self._opset < 11:
+                    bounds = {"min": alpha, "max": beta}
+                    return self._add("Clip", x, **{k: v for k, v in bounds.items() if abs(v) != OPEN})
+                low = "" if alpha == -OPEN else self._constant(alpha)
+                high = "" if beta == OPEN else self._constant(beta)
+                return self._add("Clip", x, low, high)
             case "HardSwish":
                 return self._add("Mul", x, self._add("HardSigmoid", x, alpha=1 / 6, beta=0.5))
             case "SiLU":

@@ -18,6 +18,8 @@ _ROUNDING = {
     ir.DataType.FLOAT16: 2.0**-11,
     ir.DataType.BFLOAT16: 2.0**-8,
 }
+# ONNX has it as a float32.
+_DEFAULT_EPSILON = float(np.float32(1e-5))
 
 
 class Folding:
@@ -81,7 +83,7 @@ class Folding:
             raise NotFusable("its scale, bias, mean or variance does not have one number for each filter")
         scale, bias, mean, variance = (_float64(tensor) for tensor in known)
         with np.errstate(all="ignore"):
-            factor = scale / np.sqrt(variance + read_float(node, "epsilon", 1e-5))
+            factor = scale / np.sqrt(variance + read_float(node, "epsilon", _DEFAULT_EPSILON))
             offset = (self._current_offset() - mean) * factor + bias
             total = factor if self._factor is None else self._factor * factor
         self._set(total, offset)

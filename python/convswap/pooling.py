@@ -35,10 +35,15 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None]) -> Pool:
         pads = read_ints(node, "pads", (0, 0, 0, 0))
     elif auto_pad == "VALID":
         if ceil_mode:
-            raise NotFusable("it has ceil_mode with auto_pad VALID, which is not computed alike everywhere")
+            raise NotFusable(
+                "it has ceil_mode with auto_pad VALID, whose windows ONNX does not define alike everywhere"
+            )
         pads = (0, 0, 0, 0)
     elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         known = [size for size in sizes if size is not None]
+        if any(stride > reach for stride, reach in zip(strides, kernel, strict=False)):
+            # ONNX Runtime crops what it pools there, or refuses, which the operator's reference does not.
+            raise NotFusable(f"its auto_pad is {auto_pad} with strides beyond its kernel")
         if len(known) != 2:
             raise NotFusable(f"its auto_pad is {auto_pad}, and the size of what it pools is not known")
         pads = _same_pads(known, kernel, strides, at_end=auto_pad == "SAME_UPPER")
