@@ -67,10 +67,10 @@ class _Stage(enum.IntEnum):
 
 
 _WORDS = {
-    _Stage.FOLDED: "bias or batch normalisation",
-    _Stage.RESIDUAL: "residual",
-    _Stage.ACTIVATION: "activation",
-    _Stage.POOL: "pooling",
+    _Stage.FOLDED: "a bias or batch normalisation",
+    _Stage.RESIDUAL: "a residual",
+    _Stage.ACTIVATION: "an activation",
+    _Stage.POOL: "a pooling",
 }
 
 
@@ -262,7 +262,7 @@ class _Fuser:
 def _check_order(chain: _Chain, stage: _Stage) -> None:
     if chain.stage > stage or (chain.stage == stage != _Stage.FOLDED):
         raise NotFusable(
-            f"a {_WORDS[stage]} comes after the {_WORDS[chain.stage]} here; the order that is fused is "
+            f"{_WORDS[stage]} comes after {_WORDS[chain.stage]} here; the order that is fused is "
             "bias and batch normalisation, residual, activation, pooling, each once but the first"
         )
 
