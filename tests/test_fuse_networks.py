@@ -94,8 +94,8 @@ def test_large_network_is_fused_and_means_the_same(name):
     images = np.random.default_rng(1).standard_normal((1, 3, *[LARGE_NETWORKS[name].image_size] * 2))
     feeds = {"image": images.astype(np.float32)}
     (before,), (after,) = run(original, feeds), run(expand(fused), feeds)
-    # Float32 through up to 53 convolutions, whose weights are rounded once more; measured: at most 2e-6.
-    assert np.linalg.norm(before - after) <= 1e-5 * np.linalg.norm(before)
+    # Float32 through up to 53 convolutions, whose weights are rounded once more; measured: at most 6e-7.
+    assert np.linalg.norm(before - after) <= 3e-6 * np.linalg.norm(before)
 
 
 @pytest.mark.parametrize("folder", sorted(CONVERTED.iterdir()), ids=lambda folder: folder.name)
