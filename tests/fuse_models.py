@@ -61,8 +61,9 @@ def node(op: str, inputs: str, outputs: str, name: str | None = None, **attribut
 
 
 def conv(output: str = "c", inputs: str = "x w", name: str = "conv", **attributes: Any) -> onnx.NodeProto:
-    """Return a 3x3 Conv that keeps height and width."""
-    return node("Conv", inputs, output, name, **({"pads": [1, 1, 1, 1]} | attributes))
+    """Return a Conv; of 3x3 filters, it keeps height and width unless `attributes` say otherwise."""
+    pads = {} if "auto_pad" in attributes else {"pads": [1, 1, 1, 1]}
+    return node("Conv", inputs, output, name, **(pads | attributes))
 
 
 def model(

@@ -256,6 +256,71 @@ def test_residual_of_the_same_symbolic_shape_is_taken(shape):
     assert taken(fuse(original)) == {"conv": ["FusedConv", "Add"]}
 
 
+def residual_block(*shortcut: onnx.NodeProto, **first) -> onnx.ModelProto:
+    """Return y = conv2(conv1(h)) + shortcut, from `h` to `r`; height and width are symbols."""
+    nodes = [
+        node("Relu", "x", "h"),
+        conv("c1", "h w3", "conv1", **first),
+        node("Tanh", "c1", "t"),
+        conv("c2", "t w3", "conv2"),
+        *shortcut,
+        node("Add", "c2 r", "y", "add"),
+    ]
+    constants = {"w3": array("w3", 3, 3, 3, 3), "w1": array("w1", 3, 3, 1, 1), "v": array("v", 3, 1, 1)}
+    return model(nodes, constants, x_shape=("n", 3, "height", "width"))
+
+
+@pytest.mark.parametrize(
+    ("first", "shortcut"),
+    [
+        ({}, [node("Neg", "h", "r")]),
+        ({"pads": [0, 0, 2, 2]}, [node("Add", "h v", "r")]),
+        ({"pads": [2] * 4, "dilations": [2, 2]}, [conv("r", "h w1", "short", pads=[0] * 4)]),
+        ({"auto_pad": "SAME_UPPER"}, [conv("r", "h w1", "short", auto_pad="VALID")]),
+        ({"strides": [2, 2]}, [conv("r", "h w1", "short", pads=[0] * 4, strides=[2, 2])]),
+        (
+            {"strides": [2, 3], "auto_pad": "SAME_LOWER"},
+            [conv("r", "h w1", "short", strides=[2, 3], auto_pad="SAME_UPPER")],
+        ),
+        (
+            {"pads": [0] * 4, "strides": [2, 2]},
+            [node("MaxPool", "h", "r", kernel_shape=[3, 3], strides=[2, 2])],
+        ),
+        # Two steps that lose as much as one.
+        (
+            {"pads": [0] * 4, "kernel_shape": [3, 3]},
+            [
+                node("AveragePool", "h", "p", kernel_shape=[2, 2]),
+                node("MaxPool", "p", "r", kernel_shape=[2, 2]),
+            ],
+        ),
+    ],
+)
+def test_residual_whose_unknown_extents_come_from_the_same_steps_is_taken(first, shortcut):
+    original = residual_block(*shortcut, **first)
+    result = swap(original, fuse=True)
+    assert taken(result)["conv2"] == ["FusedConv", "Add"]
+    for height, width in ((9, 8), (8, 11)):
+        feeds = {"x": array("x", 2, 3, height, width).astype(np.float32)}
+        assert_same_in_onnx_runtime(original, expand(result.to_proto()), feeds, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "shortcut"),
+    [
+        ({"pads": [0] * 4}, [node("Neg", "h", "r")]),
+        ({"strides": [2, 2], "pads": [0] * 4}, [conv("r", "h w1", "short", pads=[0] * 4, strides=[2, 2])]),
+        ({"strides": [2, 2]}, [conv("r", "h w1", "short", pads=[0] * 4, strides=[2, 3])]),
+        ({"strides": [2, 2]}, [node("MaxPool", "h", "r", kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1)]),
+        ({}, [node("ReduceMax", "h", "r", keepdims=1)]),
+    ],
+)
+def test_residual_whose_unknown_extents_come_from_other_steps_is_left(first, shortcut):
+    result = swap(residual_block(*shortcut, **first), fuse=True)
+    assert "conv2" not in taken(result)
+    assert "is not known to have the shape" in reasons(result)["add"]
+
+
 def test_one_of_two_convs_takes_the_addition_and_the_other_is_its_residual():
     original = model(
         [

@@ -206,6 +206,12 @@ def test_bias_is_left_where_the_convs_own_is_not_constant():
     assert_left(fuse(original), "add", "the bias of the convolution is not constant")
 
 
+def test_batch_normalisation_is_left_where_the_convs_bias_is_no_vector_of_its_filters():
+    original = model([conv(inputs="x w b"), normalise()], statistics() | {"b": array("b", K, 1)})
+    result = swap(original, fuse=True)
+    assert_left(result, "norm", "the bias of the convolution does not have one number for each filter")
+
+
 def test_bias_that_a_feed_may_replace_is_left():
     original = model(
         [conv(), node("Add", "c a", "y", "add")],

@@ -133,6 +133,8 @@ class Folding:
         tensor = self._constants.tensor(self._bias)
         if tensor is None:
             raise NotFusable("the bias of the convolution is not constant")
+        if tuple(tensor.shape.numpy()) != (self.filters,):
+            raise NotFusable("the bias of the convolution does not have one number for each filter")
         return _float64(tensor)
 
 

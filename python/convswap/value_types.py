@@ -11,6 +11,7 @@ import onnx_ir as ir
 from convswap.domain import DOMAIN
 from convswap.function_calls import count_copies
 from convswap.model_file import quiet_onnx_ir
+from convswap.symbolic_extents import SymbolicExtents
 
 # Shape inference needs the values of small initializers (shapes, axes) and never those of weights.
 _SMALL_INITIALIZER_BYTES = 1024
@@ -34,6 +35,10 @@ class ValueTypes:
     def _inferred(self) -> dict[ir.Value, ir.Value]:
         return _infer(self._model)
 
+    @cached_property
+    def _symbolic(self) -> SymbolicExtents:
+        return SymbolicExtents(self._model, self._extents_and_symbols)
+
     def element_type(self, values: Iterable[ir.Value]) -> ir.DataType | None:
         """Return the one element type that all `values` have, from the first whose type is known."""
         return next((known.dtype for known in self._known(values) if known.dtype is not None), None)
@@ -50,8 +55,8 @@ class ValueTypes:
         return None
 
     def have_same_shape(self, value: ir.Value, other: ir.Value) -> bool:
-        """Return whether both have the same shape in every run: equal extents, or equal symbols for them."""
-        pairs = (self._extents_and_symbols(value), self._extents_and_symbols(other))
+        """Return whether both have the same shape in every run: equal extents, known or computed alike."""
+        pairs = (self._symbolic.labels(value), self._symbolic.labels(other))
         if not pairs[0] or len(pairs[0]) != len(pairs[1]):
             return False
         return all(known & others for known, others in zip(*pairs, strict=True))
