@@ -257,8 +257,9 @@ def onnx_samples() -> list[Sample]:
 
 
 def fuse_samples() -> list[Sample]:
-    """A model that is fused with what follows its Convs, and one in a function."""
-    contents = [models.fusable().SerializeToString()] * 3
+    """A model that is fused, once more as it is when it has been swapped already, and one with functions."""
+    fusable = models.fusable()
+    contents = [fusable.SerializeToString(), swap(fusable).to_proto().SerializeToString()] * 2
     contents.append(models.conv_in_nested_functions().SerializeToString())
     return [Sample({"model.onnx": content}, fuse_and_save) for content in contents]
 

@@ -42,6 +42,10 @@ def read_activation(
         NotFusable: FusedConv does not have it, with these parameters.
     """
     op = (node.domain, node.op_type)
+    if op in (("", "Clip"), ("", "Max"), ("", "Min")):
+        return _clip(*clip_bounds(node, value, constants), element_type)
+    if node.inputs[0] is not value:
+        raise NotFusable(f"it does not take {value.name!r} as its data")
     if op in _WITHOUT_PARAMETERS:
         return Activation(_WITHOUT_PARAMETERS[op])
     if op == ("", "LeakyRelu"):
@@ -56,13 +60,10 @@ def read_activation(
         if len(node.inputs) > 1 and node.inputs[1] is not None:
             raise NotFusable("it adds a bias of its own")
         return Activation("GeluTanh")
-    if node.op_type in ("Swish", "QuickGelu"):
-        alpha = read_float(node, "alpha", 1.0 if node.op_type == "Swish" else 1.702)
-        if alpha != 1.0:
-            raise NotFusable(f"its alpha is {alpha:g}; SiLU, which is fused, has 1")
-        return Activation("SiLU")
-    minimum, maximum = clip_bounds(node, value, constants)
-    return _clip(minimum, maximum, element_type)
+    alpha = read_float(node, "alpha", 1.0 if node.op_type == "Swish" else 1.702)
+    if alpha != 1.0:
+        raise NotFusable(f"its alpha is {alpha:g}; SiLU, which is fused, has 1")
+    return Activation("SiLU")
 
 
 def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[float, float]:
@@ -73,7 +74,7 @@ def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[f
     """
     if node.op_type == "Clip":
         if node.inputs[0] is not value:
-            raise NotFusable("its bounds are not constant")
+            raise NotFusable(f"it does not take {value.name!r} as its data")
         # Bounds are attributes below opset 11, inputs from there on.
         minimum = read_float(node, "min", -math.inf)
         maximum = read_float(node, "max", math.inf)

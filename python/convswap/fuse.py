@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from convswap.activations import ACTIVATION_OPS, read_activation
 from convswap.constants import Constants
-from convswap.domain import DOMAIN
+from convswap.domain import DOMAIN, SUPPORTED_ELEMENT_TYPES
 from convswap.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.folding import Folding, is_bias_shape
 from convswap.pooling import POOL_OPS, read_pool
@@ -32,6 +32,7 @@ from convswap.value_types import ValueTypes, values_of
 FUSED_OP = "FusedConv"
 # Before, Add and others broadcast by attributes, and BatchNormalization said by `is_test` what it does.
 _OLDEST_OPSET = 7
+_ELEMENT_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,13 @@ class _Fuser:
         self._taken: set[ir.Node] = set()
 
     def follow(self, conv: ir.Node) -> _Chain | None:
-        """Return the chain of `conv`; None where not enough is known of it to tell."""
+        """Return the chain of `conv`; None where `conv` is not sound, or its element type is not known."""
+        weights = conv.inputs[1] if len(conv.inputs) > 1 else None
+        if conv.inputs[:1] == (None,) or weights is None or len(conv.outputs) != 1:
+            return None
         values = [value for value in (*conv.inputs, *conv.outputs) if value is not None]
-        weights = conv.inputs[1]
         element_type = self._types.element_type(values)
-        if weights is None or element_type is None:
+        if element_type not in SUPPORTED_ELEMENT_TYPES:
             return None
         shape = self._types.extents(weights)
         folding = Folding(conv, shape[0] if shape else None, element_type, self._constants)
@@ -214,10 +217,17 @@ class _Fuser:
         op = (node.domain, node.op_type)
         if node.op_identifier() in self._functions:
             raise NotFusable("it calls a function of the model")
+        if not node.outputs:
+            raise NotFusable("it has no output")
+        if op not in POOL_OPS and any(
+            output.uses() or output.is_graph_output() for output in node.outputs[1:]
+        ):
+            raise NotFusable("another output of it than the first is read")
         if op == ("", "Add"):
             self._take_add(chain, node)
         elif op == ("", "BatchNormalization"):
             _check_order(chain, _Stage.FOLDED)
+            _check_is_data(chain, node)
             chain.folding.normalise(node, self._opset)
             self._append(chain, _Stage.FOLDED, [node])
         elif op in ACTIVATION_OPS:
@@ -226,6 +236,7 @@ class _Fuser:
             self._append(chain, _Stage.ACTIVATION, [node])
         elif op in POOL_OPS:
             _check_order(chain, _Stage.POOL)
+            _check_is_data(chain, node)
             chain.pool = read_pool(node, self._types.axes(chain.result)[2:])
             self._append(chain, _Stage.POOL, [node])
         else:
@@ -257,6 +268,11 @@ class _Fuser:
         chain.stage = stage
         chain.taken += nodes
         self._taken.update(nodes)
+
+
+def _check_is_data(chain: _Chain, node: ir.Node) -> None:
+    if node.inputs[0] is not chain.result:
+        raise NotFusable(f"it does not take {chain.result.name!r} as its data")
 
 
 def _check_order(chain: _Chain, stage: _Stage) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from convswap.domain import DOMAIN, DOMAIN_VERSION
+from convswap.domain import DOMAIN, DOMAIN_VERSION, SUPPORTED_ELEMENT_TYPES
 from convswap.errors import ConvswapError, unknown_name
 from convswap.fuse import FUSED_OP, Fused, NotFused, fuse_convs
 from convswap.inlining import Reasons, inline_functions_with
@@ -23,9 +23,6 @@ from convswap.value_types import ValueTypes
 
 DEFAULT_PRECISION = "tf32"
 PRECISIONS = ("tf32", "ieee")
-SUPPORTED_ELEMENT_TYPES = frozenset(
-    {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-)
 SUPPORTED_RANKS = range(3, 6)
 
 _OPTIMISED = "is written by ONNX Runtime's optimiser: swap the model as it was before it was optimised"
