@@ -646,6 +646,7 @@ def test_fused_node_keeps_name_documentation_and_metadata_of_its_conv():
     original.graph.node[0].doc_string = "the first"
     original.graph.node[0].metadata_props.add(key="origin", value="layer 1")
     original.graph.node[1].doc_string = "of the Relu"
+    original.graph.node[1].metadata_props.add(key="place", value="last")
     found = only_node(fuse(original))
     assert (found.name, found.doc_string) == ("conv", "the first")
     assert [(entry.key, entry.value) for entry in found.metadata_props] == [("origin", "layer 1")]
@@ -665,6 +666,8 @@ def test_only_fuses_the_nodes_it_matches():
     original = model([*nodes, node("Tanh", "c2", "y")], {"w2": array("w2", K, K, 3, 3)})
     result = fuse(original, only="2")
     assert taken(result) == {"conv2": ["FusedConv", "Tanh"]}
+    # Those that were swapped before as well.
+    assert taken(swap(swap(original).to_proto(), fuse=True, only="2")) == taken(result)
 
 
 def test_convs_that_were_swapped_before_are_fused_and_fused_ones_stay(tmp_path):

@@ -151,4 +151,6 @@ def is_bias_shape(tensor: ir.TensorProtocol, filters: int, rank: int) -> bool:
 
 
 def _float64(tensor: ir.TensorProtocol) -> np.ndarray:
-    return tensor.numpy().astype(np.float64)
+    # Signalling NaN, of which damaged models may have some, would give a warning.
+    with np.errstate(invalid="ignore"):
+        return tensor.numpy().astype(np.float64)

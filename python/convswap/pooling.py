@@ -47,8 +47,6 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None]) -> Pool:
         if len(known) != 2:
             raise NotFusable(f"its auto_pad is {auto_pad}, and the size of what it pools is not known")
         pads = _same_pads(known, kernel, strides, at_end=auto_pad == "SAME_UPPER")
-        # The output has ceil(size / stride) windows already.
-        ceil_mode = False
     else:
         raise NotFusable(f"its auto_pad {auto_pad!r} is not known")
     if len(strides) != 2 or len(pads) != 4 or min(*kernel, *strides) < 1:

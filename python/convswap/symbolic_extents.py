@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from convswap.domain import DOMAIN
 
-# A number; a symbol; or a step from another label: ("+", label, n) for label + n, ("/", label, n, s) for
-# floor((label + n) / s), ("ceil", label, s) for ceil(label / s).
+# A number; a symbol; ("+", label, n) for label + n; or ("step", n) for the n-th quotient that was met, since
+# quotients within each other would nest as deep as the model.
 Label = int | str | tuple
 
 _WINDOW_OPS = {("", "Conv"), (DOMAIN, "Conv"), ("", "MaxPool"), ("", "AveragePool")}
@@ -32,6 +32,7 @@ class SymbolicExtents:
     def __init__(self, model: ir.Model, labels_of: Callable[[ir.Value], list[set[int | str]]]) -> None:
         self._labels_of = labels_of
         self._meaning: dict[str, Label] = {}
+        self._steps: dict[tuple[str, Label, int], Label] = {}
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
             for axis, label in self._outcome(node):
                 for symbol in self._labels_of(node.outputs[0])[axis]:
@@ -93,11 +94,15 @@ class SymbolicExtents:
                 continue
             label, stride = _first(data[2 + axis]), strides[axis]
             if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-                yield 2 + axis, label if stride == 1 else ("ceil", label, stride)
+                yield 2 + axis, label if stride == 1 else self._step("ceil", label, stride)
                 continue
             padding = pads[axis] + pads[axes + axis] if auto_pad in ("", "NOTSET") else 0
             room = _plus(label, padding - (kernel[axis] - 1) * dilations[axis] - 1)
-            yield 2 + axis, _plus(room, 1) if stride == 1 else _plus(_divided(room, stride), 1)
+            yield 2 + axis, _plus(room, 1) if stride == 1 else _plus(self._step("floor", room, stride), 1)
+
+    def _step(self, rounding: str, label: Label, divisor: int) -> Label:
+        """Return what stands for label / divisor, rounded so."""
+        return self._steps.setdefault((rounding, label, divisor), ("step", len(self._steps)))
 
 
 def _first(labels: set[Label]) -> Label:
@@ -111,13 +116,3 @@ def _plus(label: Label, number: int) -> Label:
         case ("+", inner, int(offset)):
             return _plus(inner, offset + number)
     return label if number == 0 else ("+", label, number)
-
-
-def _divided(label: Label, divisor: int) -> Label:
-    """Return floor(label / divisor)."""
-    match label:
-        case int():
-            return label // divisor
-        case ("+", inner, int(offset)):
-            return ("/", inner, offset, divisor)
-    return ("/", label, 0, divisor)
