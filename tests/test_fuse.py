@@ -652,6 +652,13 @@ def test_fused_node_keeps_name_documentation_and_metadata_of_its_conv():
     assert [(entry.key, entry.value) for entry in found.metadata_props] == [("origin", "layer 1")]
 
 
+def test_domain_spelled_ai_onnx_is_the_onnx_domain():
+    original = model([conv(), node("Relu", "c", "y")])
+    for each in (*original.graph.node, *original.opset_import):
+        each.domain = "ai.onnx"
+    assert taken(swap(original, fuse=True)) == {"conv": ["FusedConv", "Relu"]}
+
+
 def test_names_of_new_constants_are_not_taken():
     original = model(
         [node("Neg", "x", "conv/weight"), conv(inputs="conv/weight w"), normalise("c", "y")],

@@ -133,7 +133,8 @@ class _Fuser:
 
     def __init__(self, model: ir.Model, names: Mapping[ir.Node, str], types: ValueTypes) -> None:
         self._functions = model.functions
-        self._opset = model.opset_imports.get("", 0)
+        # onnx-ir writes the domain of nodes in one way only, that of opsets as the model has it.
+        self._opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
         self._names = names
         self._types = types
         self._constants = Constants(model)
@@ -206,9 +207,11 @@ class _Fuser:
 
     def _take_spelled_activation(self, chain: _Chain) -> bool:
         found = find_spelled_activation(chain.result, chain.element_type, self._constants)
-        if found is None or any(node in self._taken for node in found[1]):
+        if found is None:
             return False
         activation, nodes = found
+        if any(node in self._taken or node.op_identifier() in self._functions for node in nodes):
+            return False
         chain.activation = activation
         self._append(chain, _Stage.ACTIVATION, nodes)
         return True
