@@ -86,6 +86,52 @@ def test_bias_of_one_and_three_dimensions_is_folded(spatial, bias):
     assert taken(fuse(original)) == {"conv": ["FusedConv", "Add", "Relu"]}
 
 
+@pytest.mark.parametrize("shape", [(K, 1, 1), (1, K, 1, 1), ()])
+@pytest.mark.parametrize("inputs", ["c a", "a c"])
+@pytest.mark.parametrize("conv_inputs", ["x w", "x w b"])
+def test_scale_is_folded(shape, inputs, conv_inputs):
+    """As Caffe's batch normalisation comes: one that only subtracts and divides, then a scale and a bias."""
+    original = model(
+        [
+            conv(inputs=conv_inputs),
+            normalise("c_", "c"),
+            node("Mul", inputs, "h"),
+            node("Add", "h v", "s"),
+            node("Relu", "s", "y"),
+        ],
+        {"a": array("a", *shape), "b": array("b", K), "v": array("v", 1, K, 1, 1), **normalisation("n")},
+    )
+    original.graph.node[0].output[0] = "c_"
+    assert taken(fuse(original)) == {"conv": ["FusedConv", "BatchNormalization", "Mul", "Add", "Relu"]}
+
+
+@pytest.mark.parametrize("opset", [9, 13])
+@pytest.mark.parametrize("axes", [[1, 2], [0, 2, 3]])
+def test_vector_that_unsqueeze_turns_to_the_filters_is_a_bias_and_a_scale(opset, axes):
+    def unsqueeze(name):
+        if opset < 13:
+            return node("Unsqueeze", f"{name}_", name, axes=axes)
+        return node("Unsqueeze", f"{name}_ axes", name)
+
+    original = model(
+        [
+            conv(),
+            unsqueeze("a"),
+            node("Mul", "c a", "h"),
+            unsqueeze("v"),
+            node("Add", "h v", "s"),
+            node("Relu", "s", "y"),
+        ],
+        {"a_": array("a", K), "v_": array("v", K)},
+        opset=opset,
+        tensors=[numpy_helper.from_array(np.array(axes), "axes")] if opset >= 13 else [],
+    )
+    result = fuse(original)
+    assert taken(result) == {"conv": ["FusedConv", "Mul", "Add", "Relu"]}
+    assert [each.op_type for each in result.to_proto().graph.node] == ["FusedConv"]
+    assert initializers(result.to_proto()).keys() == {"conv/weight", "conv/bias"}
+
+
 @pytest.mark.parametrize("opset", [7, 8, 9, 14, 15, 20])
 def test_batch_normalisation_is_folded_at_every_opset(opset):
     attributes = {"epsilon": 0.01, "momentum": 0.5}
@@ -230,15 +276,16 @@ def test_every_element_type_is_fused_in_that_type(element_type):
 # The residual
 
 
+@pytest.mark.parametrize("op", ["Add", "Sum"])
 @pytest.mark.parametrize("inputs", ["c r", "r c"])
-def test_residual_is_taken_from_either_side(inputs):
+def test_residual_is_taken_from_either_side(inputs, op):
     result = fuse(
         model(
-            [node("Neg", "x", "r"), conv(inputs="x w3"), node("Add", inputs, "y")],
+            [node("Neg", "x", "r"), conv(inputs="x w3"), node(op, inputs, "y")],
             {"w3": array("w", 3, 3, 3, 3)},
         )
     )
-    assert taken(result) == {"conv": ["FusedConv", "Add"]}
+    assert taken(result) == {"conv": ["FusedConv", op]}
     found = result.to_proto().graph.node[-1]
     assert list(found.input) == ["x", "w3", "conv/bias", "r"] and list(found.output) == ["y"]
     np.testing.assert_array_equal(

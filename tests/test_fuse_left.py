@@ -134,7 +134,7 @@ def test_value_that_only_convolutions_read_is_nothing_to_tell():
         (
             [node("Relu", "c", "h"), node("Add", "h a", "y", "add")],
             "add",
-            "a bias or batch normalisation comes after an activation",
+            "a bias, scale or batch normalisation comes after an activation",
             ["Relu"],
         ),
         (
@@ -146,7 +146,7 @@ def test_value_that_only_convolutions_read_is_nothing_to_tell():
         (
             [node("Add", "c x", "h"), node("BatchNormalization", "h a1 a1 a1 a1", "y", "norm")],
             "norm",
-            "a bias or batch normalisation comes after a residual",
+            "a bias, scale or batch normalisation comes after a residual",
             ["Add"],
         ),
         (
@@ -292,11 +292,43 @@ def test_negative_variance_is_left():
     assert_left(swap(model([conv(), normalise()], values), fuse=True), "norm", "would not be finite")
 
 
+@pytest.mark.parametrize("shape", [(K,), (2, K, 1, 1), (1, K, 9, 1), (1, K, 9, 8)])
+def test_factor_that_is_not_one_for_each_filter_is_left(shape):
+    original = model(
+        [conv(), node("Mul", "a c", "y", "mul")],
+        {"a": array("a", *shape)},
+        x_shape=(2, 3, 9, K if shape == (K,) else 8),
+    )
+    assert_left(fuse(original), "mul", "'a', is no constant with one number for each filter")
+
+
+@pytest.mark.parametrize("axes", [[0, 1], [1, 1], [7, 2]])
+def test_vector_that_unsqueeze_does_not_turn_to_the_filters_is_left(axes):
+    nodes = [conv(), node("Unsqueeze", "a_", "a", axes=axes), node("Mul", "c a", "y", "mul")]
+    result = swap(model(nodes, {"a_": array("a", K)}, opset=9, y_shape=(2, K, 9, 8)), fuse=True)
+    assert_left(result, "mul", "'a', is no constant with one number for each filter")
+
+
+def test_scale_is_left_where_the_weights_are_not_constant():
+    original = model(
+        [conv(), node("Mul", "c a", "y", "mul")],
+        {"a": array("a", K, 1, 1)},
+        inputs=[declare("x", IMAGE), declare("w", (K, 3, 3, 3))],
+    )
+    assert_left(fuse(original), "mul", "the weights of the convolution are not constant")
+
+
 # The residual
 
 
 def test_adding_the_result_to_itself_is_left():
-    assert_left(fuse(model([conv(), node("Add", "c c", "y", "add")])), "add", "to itself")
+    words = "it does not combine the result of the convolution with one other value"
+    assert_left(fuse(model([conv(), node("Add", "c c", "y", "add")])), "add", words)
+    assert_left(
+        fuse(model([conv(), node("Sum", "c x2 x2", "y", "sum")], {"x2": array("a", 2, K, 9, 8)})),
+        "sum",
+        words,
+    )
 
 
 @pytest.mark.parametrize("shape", [(2, K, 9, 1), (1, K, 9, 8), (K, 9, 8), (2, 1, 9, 8), (1, 2, K, 9, 8)])

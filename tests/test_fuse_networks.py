@@ -98,6 +98,54 @@ def test_large_network_is_fused_and_means_the_same(name):
     assert np.linalg.norm(before - after) <= 3e-6 * np.linalg.norm(before)
 
 
+# Of ONNX's networks without weights those of moderate size, and how many Convs take in how many nodes there.
+LIGHT = {
+    "densenet121": (62, 240),
+    "inception_v1": (57, 58),
+    "inception_v2": (69, 278),
+    "resnet50": (53, 120),
+    "shufflenet": (49, 94),
+    "squeezenet": (26, 27),
+}
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_network_of_onnx_with_random_weights_is_fused_and_means_the_same(name):
+    original = with_weights(onnx.load(CONVERTED.parent / "light" / f"light_{name}.onnx"))
+    result = swap(original, fuse=True)
+    assert (len(result.fused), sum(len(fused.taken) for fused in result.fused)) == LIGHT[name]
+    (given,) = original.graph.input
+    shape = [dimension.dim_value for dimension in given.type.tensor_type.shape.dim]
+    feeds = {given.name: np.random.default_rng(3).standard_normal(shape).astype(np.float32)}
+    for before, after in zip(run(original, feeds), run(expand(result.to_proto()), feeds), strict=True):
+        assert np.linalg.norm(before - after) <= 3e-6 * np.linalg.norm(before)
+
+
+def with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return `model` with random weights where it has constants without values."""
+    random = np.random.default_rng(4)
+    shapes = {name: numpy_helper.to_array(value) for name, value in initializers(model).items()}
+    made = onnx.ModelProto.FromString(model.SerializeToString())
+    # From this version on initializers need not be inputs, and those that are may change.
+    made.ir_version = 4
+    del made.graph.node[:], made.graph.input[:]
+    made.graph.input.extend(value for value in model.graph.input if value.name not in shapes)
+    for node in model.graph.node:
+        if node.op_type != "ConstantOfShape":
+            made.graph.node.append(node)
+            continue
+        shape = shapes[node.input[0]]
+        # Vectors are variances too, which are positive.
+        values = random.uniform(0.5, 1.5, shape) if len(shape) == 1 else random.standard_normal(shape)
+        values = values * np.sqrt(2 / max(1, np.prod(shape[1:])))
+        made.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), node.output[0]))
+    return made
+
+
+def initializers(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    return {value.name: value for value in model.graph.initializer}
+
+
 @pytest.mark.parametrize("folder", sorted(CONVERTED.iterdir()), ids=lambda folder: folder.name)
 def test_models_converted_from_pytorch_give_the_outputs_that_onnx_ships(folder):
     original = onnx.load(folder / "model.onnx")

@@ -131,7 +131,7 @@ def _add_swap(commands: Any) -> None:
     parser.add_argument(
         "--fuse",
         action="store_true",
-        help="take bias, batch normalisation, residual, activation and pooling into the Convs they follow",
+        help="let Convs take in the bias, batch normalisation, residual, activation, pooling behind them",
     )
     parser.add_argument("--force", action="store_true", help="allow OUT.onnx to be IN.onnx")
     parser.add_argument("--report", metavar="FILE.json", help="write what was swapped and what was left")

@@ -1,4 +1,4 @@
-"""Fold constant biases and batch normalisations into a convolution's weights and bias, in float64."""
+"""Fold constant biases, scales and batch normalisations into a convolution's weights and bias."""
 
 from __future__ import annotations
 
@@ -50,18 +50,21 @@ class Folding:
         """Whether B is another than the node's."""
         return self._offset is not None
 
-    def add(self, addend: ir.TensorProtocol, rank: int) -> None:
-        """Add a constant tensor, which has one number for each filter or one for all, to the result.
-
-        `rank` is that of the result.
+    def add(self, addend: np.ndarray) -> None:
+        """Add one number for each filter to the result.
 
         Raises:
-            NotFusable: its shape is another, or the bias of the convolution is not constant.
+            NotFusable: the bias of the convolution is not constant.
         """
-        if self.filters is None or not is_bias_shape(addend, self.filters, rank):
-            raise NotFusable("its other operand does not have one number for each filter")
-        values = np.broadcast_to(_float64(addend).reshape(-1), [self.filters])
-        self._set(self._factor, self._current_offset() + values)
+        self._set(self._factor, self._current_offset() + addend)
+
+    def multiply(self, factor: np.ndarray) -> None:
+        """Multiply the result by one number for each filter.
+
+        Raises:
+            NotFusable: the weights or the bias of the convolution are not constant, or too large or small.
+        """
+        self._scale(factor, np.zeros_like(factor), np.zeros_like(factor))
 
     def normalise(self, node: ir.Node, version: int) -> None:
         """Apply the BatchNormalization `node`, of opset `version`, to the result.
@@ -77,16 +80,12 @@ class Folding:
         known = [tensor for tensor in tensors if tensor is not None]
         if len(known) != 4:
             raise NotFusable("its scale, bias, mean or variance is not constant")
-        if self._constants.tensor(self._weights) is None:
-            raise NotFusable("the weights of the convolution are not constant")
         if self.filters is None or any(tuple(tensor.shape.numpy()) != (self.filters,) for tensor in known):
             raise NotFusable("its scale, bias, mean or variance does not have one number for each filter")
         scale, bias, mean, variance = (_float64(tensor) for tensor in known)
         with np.errstate(all="ignore"):
             factor = scale / np.sqrt(variance + read_float(node, "epsilon", _DEFAULT_EPSILON))
-            offset = (self._current_offset() - mean) * factor + bias
-            total = factor if self._factor is None else self._factor * factor
-        self._set(total, offset)
+        self._scale(factor, mean, bias)
 
     def weights(self) -> np.ndarray:
         """Return W as it is to be, in the type that it has."""
@@ -96,6 +95,15 @@ class Folding:
         """Return B as it is to be, in the type of W; `filters` must be known."""
         offset = np.zeros(self.filters or 0) if self._offset is None else self._offset
         return offset.astype(self._element_type.numpy())
+
+    def _scale(self, factor: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:
+        """Turn a result y into (y - before) * factor + after."""
+        if self._constants.tensor(self._weights) is None:
+            raise NotFusable("the weights of the convolution are not constant")
+        with np.errstate(all="ignore"):
+            offset = (self._current_offset() - before) * factor + after
+            total = factor if self._factor is None else self._factor * factor
+        self._set(total, offset)
 
     def _set(self, factor: np.ndarray | None, offset: np.ndarray) -> None:
         if factor is not None and factor is not self._factor:
@@ -138,16 +146,19 @@ class Folding:
         return _float64(tensor)
 
 
-def is_bias_shape(tensor: ir.TensorProtocol, filters: int, rank: int) -> bool:
-    """Return whether a tensor of that shape, added to (n, k, spatial...), adds one number for each filter.
+def numbers_for_filters(tensor: ir.TensorProtocol, filters: int, rank: int) -> np.ndarray | None:
+    """Return the number for each filter, in float64, that `tensor` has where it meets (n, k, spatial...).
 
-    ONNX aligns shapes at their ends: (K, 1, 1) and (1, K, 1, 1) are along k, but (K) is along the last axis.
+    None where it has other numbers: ONNX aligns shapes at their ends, so (K, 1, 1) and (1, K, 1, 1) are along
+    k, but (K) is along the last axis.
     """
     shape = tuple(tensor.shape.numpy())
     if len(shape) > rank:
-        return False
+        return None
     aligned = (1,) * (rank - len(shape)) + shape
-    return all(extent == 1 for extent in aligned[:1] + aligned[2:]) and aligned[1] in (1, filters)
+    if any(extent != 1 for extent in aligned[:1] + aligned[2:]) or aligned[1] not in (1, filters):
+        return None
+    return np.broadcast_to(_float64(tensor).reshape(-1), [filters])
 
 
 def _float64(tensor: ir.TensorProtocol) -> np.ndarray:

@@ -1,9 +1,9 @@
 """Fuse the swapped Convs of a model with what follows them, into `convswap.FusedConv`.
 
 A FusedConv computes y = pool(activation(conv(X, W) + B + Z)) in one go. From each Conv the chain of nodes
-that read its result is followed, one reader at a time, as far as FusedConv goes: constant biases and batch
-normalisations, which are folded into W and B; the addition of a residual Z; an activation; a pooling. Each
-may be missing, and their order is this one.
+that read its result is followed, one reader at a time, as far as FusedConv goes: constant biases, scales and
+batch normalisations, which are folded into W and B; the addition of a residual Z; an activation; a pooling.
+Each may be missing, and their order is this one.
 
 The chain is followed in onnx_ir rather than by the rewrite rules of onnxscript: a rule is a pattern of fixed
 length that is matched from its last node, so every combination would be a rule of its own, and a rule that
@@ -20,10 +20,10 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.activations import ACTIVATION_OPS, read_activation
-from convswap.constants import Constants
+from convswap.constants import PASSING_OPS, Constants
 from convswap.domain import DOMAIN, SUPPORTED_ELEMENT_TYPES
 from convswap.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
-from convswap.folding import Folding, is_bias_shape
+from convswap.folding import Folding, numbers_for_filters
 from convswap.pooling import POOL_OPS, read_pool
 from convswap.spelled_activations import find_spelled_activation
 from convswap.unique_names import UniqueNames
@@ -39,8 +39,8 @@ _ELEMENT_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.F
 class Fused:
     """A Conv that took in what followed it: its node, the op that it is now, and the nodes taken in.
 
-    `op` is "FusedConv", or "Conv" where biases and batch normalisations alone were folded into it. `taken`
-    has op and name of each node, in the order in which they were computed.
+    `op` is "FusedConv", or "Conv" where biases, scales and batch normalisations alone were folded into it.
+    `taken` has op and name of each node, in the order in which they were computed.
     """
 
     node: str
@@ -68,7 +68,7 @@ class _Stage(enum.IntEnum):
 
 
 _WORDS = {
-    _Stage.FOLDED: "a bias or batch normalisation",
+    _Stage.FOLDED: "a bias, scale or batch normalisation",
     _Stage.RESIDUAL: "a residual",
     _Stage.ACTIVATION: "an activation",
     _Stage.POOL: "a pooling",
@@ -226,8 +226,10 @@ class _Fuser:
             output.uses() or output.is_graph_output() for output in node.outputs[1:]
         ):
             raise NotFusable("another output of it than the first is read")
-        if op == ("", "Add"):
+        if op in (("", "Add"), ("", "Sum")):
             self._take_add(chain, node)
+        elif op == ("", "Mul"):
+            self._take_mul(chain, node)
         elif op == ("", "BatchNormalization"):
             _check_order(chain, _Stage.FOLDED)
             _check_is_data(chain, node)
@@ -246,20 +248,16 @@ class _Fuser:
             raise NotFusable("a convolution does not take in this op")
 
     def _take_add(self, chain: _Chain, node: ir.Node) -> None:
-        value = chain.result
-        # The other operand cannot depend on `value`, because `node` is the one node that reads it.
-        others = [other for other in node.inputs if other is not value]
-        if len(node.inputs) != 2 or len(others) != 1 or others[0] is None:
-            raise NotFusable("it adds the result of the convolution to itself")
-        other = others[0]
-        addend, filters, rank = self._constants.tensor(other), chain.folding.filters, chain.rank
-        if addend is not None and filters and rank and is_bias_shape(addend, filters, rank):
+        other = _other_operand(chain, node)
+        addend = self._constant_for_filters(chain, other)
+        if addend is not None:
             _check_order(chain, _Stage.FOLDED)
-            chain.folding.add(addend, rank)
+            chain.folding.add(addend)
             self._append(chain, _Stage.FOLDED, [node])
             return
         _check_order(chain, _Stage.RESIDUAL)
-        if not self._types.have_same_shape(value, other):
+        # It cannot depend on the result of `chain`, because `node` is the one node that reads that.
+        if not self._types.have_same_shape(chain.result, other):
             raise NotFusable(
                 f"its other operand, {other.name!r}, is not known to have the shape of the convolution's "
                 "result, nor is it a constant with one number for each filter"
@@ -267,10 +265,36 @@ class _Fuser:
         chain.residual = other
         self._append(chain, _Stage.RESIDUAL, [node])
 
+    def _take_mul(self, chain: _Chain, node: ir.Node) -> None:
+        other = _other_operand(chain, node)
+        factor = self._constant_for_filters(chain, other)
+        if factor is None:
+            raise NotFusable(
+                f"its other operand, {other.name!r}, is no constant with one number for each filter"
+            )
+        _check_order(chain, _Stage.FOLDED)
+        chain.folding.multiply(factor)
+        self._append(chain, _Stage.FOLDED, [node])
+
+    def _constant_for_filters(self, chain: _Chain, value: ir.Value) -> np.ndarray | None:
+        """Return one number for each filter where that is what the constant `value` has, else None."""
+        tensor, filters = self._constants.tensor(value), chain.folding.filters
+        if tensor is None or filters is None or chain.rank is None:
+            return None
+        return numbers_for_filters(tensor, filters, chain.rank)
+
     def _append(self, chain: _Chain, stage: _Stage, nodes: list[ir.Node]) -> None:
         chain.stage = stage
         chain.taken += nodes
         self._taken.update(nodes)
+
+
+def _other_operand(chain: _Chain, node: ir.Node) -> ir.Value:
+    """Return what `node` combines with the result of `chain`."""
+    others = [other for other in node.inputs if other is not chain.result]
+    if len(node.inputs) != 2 or len(others) != 1 or others[0] is None:
+        raise NotFusable("it does not combine the result of the convolution with one other value")
+    return others[0]
 
 
 def _check_is_data(chain: _Chain, node: ir.Node) -> None:
@@ -282,7 +306,7 @@ def _check_order(chain: _Chain, stage: _Stage) -> None:
     if chain.stage > stage or (chain.stage == stage != _Stage.FOLDED):
         raise NotFusable(
             f"{_WORDS[stage]} comes after {_WORDS[chain.stage]} here; the order that is fused is "
-            "bias and batch normalisation, residual, activation, pooling, each once but the first"
+            "bias, scale and batch normalisation, residual, activation, pooling, each once but the first"
         )
 
 
@@ -356,19 +380,21 @@ class _Writer:
 
 
 def _remove_if_unread(value: ir.Value | None) -> None:
-    """Remove a constant, with what it is the Identity of, that nobody reads any more."""
-    while value is not None and not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+    """Remove a constant that nobody reads any more, with the nodes that pass it on."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if value is None or value.uses() or value.is_graph_output() or value.is_graph_input():
+            continue
         producer = value.producer()
         if producer is None:
             if value.is_initializer() and value.graph is not None:
                 value.graph.initializers.pop(str(value.name), None)
-            return
-        if producer.domain != "" or producer.op_type not in ("Constant", "Identity"):
-            return
-        source = producer.inputs[0] if producer.inputs else None
-        if isinstance(producer.graph, ir.Graph):
+            continue
+        op = (producer.domain, producer.op_type)
+        if (op == ("", "Constant") or op in PASSING_OPS) and isinstance(producer.graph, ir.Graph):
+            waiting += producer.inputs
             producer.graph.remove(producer, safe=True)
-        value = source
 
 
 def _is_our_conv(node: ir.Node) -> bool:

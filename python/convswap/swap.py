@@ -133,7 +133,8 @@ def swap(
         algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned".
         precision: "tf32" or "ieee".
         only: a regular expression; only Convs whose name contains a match are swapped, or fused.
-        fuse: whether to fuse biases, batch normalisations, residuals, activations and pooling with the Convs.
+        fuse: whether Convs take in the biases, batch normalisations, residuals, activations and poolings
+            that follow them.
 
     Raises:
         ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
