@@ -263,9 +263,11 @@ def test_activation_of_a_conv_whose_weights_are_not_constant_is_taken():
     assert taken(fuse(original)) == {"conv": ["FusedConv", "Relu"]}
 
 
-def test_nothing_is_taken_where_the_number_of_filters_is_not_known():
+@pytest.mark.parametrize("filters", ["k", None, -4, 2**40])
+def test_nothing_is_taken_where_the_number_of_filters_is_not_known(filters):
     original = model(
-        [conv(), node("Relu", "c", "y", "relu")], inputs=[declare("x", IMAGE), declare("w", ("k", 3, 3, 3))]
+        [conv(), node("Relu", "c", "y", "relu")],
+        inputs=[declare("x", IMAGE), declare("w", (filters, 3, 3, 3))],
     )
     assert_left(swap(original, fuse=True), "relu", "the number of filters of the convolution is not known")
 

@@ -33,6 +33,8 @@ FUSED_OP = "FusedConv"
 # Before, Add and others broadcast by attributes, and BatchNormalization said by `is_test` what it does.
 _OLDEST_OPSET = 7
 _ELEMENT_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+# Beyond, the shape of the weights is not sound, and a bias of that length would only take memory.
+_MOST_FILTERS = 2**24
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,8 @@ class _Fuser:
         if element_type not in SUPPORTED_ELEMENT_TYPES:
             return None
         shape = self._types.extents(weights)
-        folding = Folding(conv, shape[0] if shape else None, element_type, self._constants)
+        filters = shape[0] if shape and 0 < shape[0] <= _MOST_FILTERS else None
+        folding = Folding(conv, filters, element_type, self._constants)
         rank = self._types.rank([weights, conv.outputs[0], values[0]])
         chain = _Chain(conv, element_type, rank, folding)
         try:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx_ir as ir
 
 from convswap.domain import DOMAIN
+from convswap.epilogue import NotFusable
+from convswap.node_attributes import read_int, read_ints, read_text
 
 # A number; a symbol; ("+", label, n) for label + n; or ("step", n) for the n-th quotient that was met, since
 # quotients within each other would nest as deep as the model.
@@ -72,20 +74,20 @@ class SymbolicExtents:
         data = self.labels(inputs[0])
         axes = rank - 2
         try:
-            kernel = node.attributes.get_ints("kernel_shape")
-            strides = node.attributes.get_ints("strides", (1,) * axes)
-            dilations = node.attributes.get_ints("dilations", (1,) * axes)
-            pads = node.attributes.get_ints("pads", (0,) * 2 * axes)
-            auto_pad = node.attributes.get_string("auto_pad", "NOTSET")
-            ceil_mode = node.attributes.get_int("ceil_mode", 0)
-        except TypeError:
+            kernel = read_ints(node, "kernel_shape", ())
+            strides = read_ints(node, "strides", (1,) * axes)
+            dilations = read_ints(node, "dilations", (1,) * axes)
+            pads = read_ints(node, "pads", (0,) * 2 * axes)
+            auto_pad = read_text(node, "auto_pad", "NOTSET")
+            ceil_mode = read_int(node, "ceil_mode", 0)
+        except NotFusable:
             # An attribute of another type than ONNX gives it.
             return
-        if kernel is None and len(inputs) > 1:
+        if not kernel and len(inputs) > 1:
             filters = self._labels_of(inputs[1])[2:]
-            kernel = [next((size for size in sizes if isinstance(size, int)), 0) for sizes in filters]
-        lengths = (len(data) - 2, len(kernel or ()), len(strides), len(dilations), len(pads) // 2)
-        if ceil_mode or axes < 1 or kernel is None or any(length != axes for length in lengths):
+            kernel = tuple(next((size for size in sizes if isinstance(size, int)), 0) for sizes in filters)
+        lengths = (len(data) - 2, len(kernel), len(strides), len(dilations), len(pads) // 2)
+        if ceil_mode or axes < 1 or any(length != axes for length in lengths):
             return
         if min(*kernel, *strides, *dilations) < 1:
             return
