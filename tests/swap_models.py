@@ -340,6 +340,36 @@ def mixed_types() -> onnx.ModelProto:
     )
 
 
+def fusable() -> onnx.ModelProto:
+    """Three Convs that each take something in when they are fused: one op of every kind."""
+    statistics = [weights(f"n{number}", 4) for number in range(3)]
+    variance = numpy_helper.from_array(np.array([0.5, 1, 2, 3], np.float32), "n3")
+    half = numpy_helper.from_array(np.array(0.5, np.float32), "half")
+    return make_model(
+        [
+            helper.make_node("Conv", ["x", "w1"], ["c1"], name="conv1", pads=[1] * 4),
+            helper.make_node("BatchNormalization", ["c1", "n0", "n1", "n2", "n3"], ["b1"], name="norm"),
+            helper.make_node("Clip", ["b1", "half"], ["a1"], name="clip"),
+            helper.make_node("Conv", ["a1", "w2", "n0"], ["c2"], name="conv2", pads=[1] * 4),
+            helper.make_node("Add", ["bias", "c2"], ["b2"], name="bias"),
+            helper.make_node("Add", ["a1", "b2"], ["r2"], name="residual"),
+            helper.make_node("Sigmoid", ["r2"], ["s2"], name="sigmoid"),
+            helper.make_node("Mul", ["r2", "s2"], ["a2"], name="mul"),
+            helper.make_node("MaxPool", ["a2"], ["p2"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+            helper.make_node("Conv", ["p2", "w2"], ["c3"], name="conv3"),
+            helper.make_node("LeakyRelu", ["c3"], ["y"], name="leaky", alpha=0.25),
+        ],
+        [
+            weights("w1", 4, 3, 3, 3),
+            weights("w2", 4, 4, 3, 3),
+            weights("bias", 1, 4, 1, 1),
+            *statistics,
+            variance,
+            half,
+        ],
+    )
+
+
 def no_conv() -> onnx.ModelProto:
     """A model of a single Relu."""
     return make_model([helper.make_node("Relu", ["x"], ["y"], name="relu")], [])

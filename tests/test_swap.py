@@ -428,6 +428,8 @@ def test_report_is_json_of_what_was_swapped_and_left():
     assert report == {
         "swapped": ["conv1"],
         "left": [{"node": "conv2", "op": "Conv", "reason": "its name does not match '1'"}],
+        "fused": [],
+        "not_fused": [],
     }
 
 

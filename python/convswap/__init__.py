@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+from convswap.fuse import Fused, NotFused
 from convswap.library import library_path, register
 from convswap.override import override_session
 from convswap.swap import Left, SwapResult, swap
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConvswapError",
+    "Fused",
     "Left",
+    "NotFused",
     "SwapResult",
     "compare",
     "explain",

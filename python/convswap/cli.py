@@ -128,6 +128,11 @@ def _add_swap(commands: Any) -> None:
     parser.add_argument("-o", "--output", metavar="OUT.onnx", required=True)
     _add_kernel_options(parser)
     parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
+    parser.add_argument(
+        "--fuse",
+        action="store_true",
+        help="let Convs take in the bias, batch normalisation, residual, activation, pooling behind them",
+    )
     parser.add_argument("--force", action="store_true", help="allow OUT.onnx to be IN.onnx")
     parser.add_argument("--report", metavar="FILE.json", help="write what was swapped and what was left")
     parser.set_defaults(command=_swap)
@@ -351,13 +356,24 @@ def _swap(options: argparse.Namespace) -> int:
     from convswap.swap import swap
 
     check_writable(options.report, options.model, options.output)
-    result = swap(options.model, algorithm=options.algorithm, precision=options.precision, only=options.only)
+    result = swap(
+        options.model,
+        algorithm=options.algorithm,
+        precision=options.precision,
+        only=options.only,
+        fuse=options.fuse,
+    )
     result.save(options.output, force=options.force)
     if options.report:
         write_json(options.report, result.report())
-    print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.left)} left")
+    fused = f", {len(result.fused)} fused with what follows" if options.fuse else ""
+    print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.left)} left{fused}")
     for left in result.left:
         print(f"  left {left.op} {left.node}: {left.reason}")
+    for taking in result.fused:
+        print(f"  {taking.op} {taking.node} takes in {', '.join(' '.join(node) for node in taking.taken)}")
+    for not_fused in result.not_fused:
+        print(f"  {not_fused.node} leaves {not_fused.op} {not_fused.follower}: {not_fused.reason}")
     return 0
 
 

@@ -5,27 +5,24 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
+from convswap.domain import DOMAIN, DOMAIN_VERSION, SUPPORTED_ELEMENT_TYPES
 from convswap.errors import ConvswapError, unknown_name
+from convswap.fuse import FUSED_OP, Fused, NotFused, fuse_convs
 from convswap.inlining import Reasons, inline_functions_with
 from convswap.model_file import load_model, model_from_proto, root_cause, save_model
 from convswap.name_pattern import name_pattern
 from convswap.unique_names import UniqueNames
 from convswap.value_types import ValueTypes
 
-DOMAIN = "convswap"
-DOMAIN_VERSION = 1
 DEFAULT_PRECISION = "tf32"
 PRECISIONS = ("tf32", "ieee")
-SUPPORTED_ELEMENT_TYPES = frozenset(
-    {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-)
 SUPPORTED_RANKS = range(3, 6)
 
 _OPTIMISED = "is written by ONNX Runtime's optimiser: swap the model as it was before it was optimised"
@@ -64,12 +61,16 @@ class SwapResult:
     `model` shares its tensors with the model that was given, and external data stay in the files they are in.
     `swapped` names the nodes swapped by this call, in the order of the graph; `left` has the convolutions
     that were not; nodes that were swapped before are in neither. `source` is the file that was read, if any.
+    `fused` has the Convs that took in what followed them, `not_fused` what follows a Conv and was left; both
+    are empty unless fusing was asked for.
     """
 
     model: ir.Model
     swapped: tuple[str, ...]
     left: tuple[Left, ...]
     source: Path | None = None
+    fused: tuple[Fused, ...] = ()
+    not_fused: tuple[NotFused, ...] = ()
 
     def to_proto(self) -> onnx.ModelProto:
         """Return the swapped model as a protobuf message; external data remain references to their files."""
@@ -85,10 +86,24 @@ class SwapResult:
         save_model(self.model, path, force=force, source=self.source)
 
     def report(self) -> dict[str, Any]:
-        """Return `{"swapped": [name, …], "left": [{"node", "op", "reason"}, …]}`, ready for JSON."""
+        """Return what was done, ready for JSON.
+
+        `{"swapped": [name, …], "left": [{"node", "op", "reason"}, …],
+        "fused": [{"node", "op", "taken": [{"op", "node"}, …]}, …],
+        "not_fused": [{"node", "follower", "op", "reason"}, …]}`
+        """
         return {
             "swapped": list(self.swapped),
             "left": [{"node": left.node, "op": left.op, "reason": left.reason} for left in self.left],
+            "fused": [
+                {
+                    "node": fused.node,
+                    "op": fused.op,
+                    "taken": [{"op": op, "node": name} for op, name in fused.taken],
+                }
+                for fused in self.fused
+            ],
+            "not_fused": [asdict(not_fused) for not_fused in self.not_fused],
         }
 
 
@@ -98,6 +113,7 @@ def swap(
     algorithm: str = "auto",
     precision: str = DEFAULT_PRECISION,
     only: str | None = None,
+    fuse: bool = False,
 ) -> SwapResult:
     """Return a copy of `model` in which the library's op takes the place of every Conv it can compute.
 
@@ -109,11 +125,16 @@ def swap(
 
     A swapped model comes back unchanged: nodes that were swapped before keep their algorithm and precision.
 
+    With `fuse`, a Conv takes in what follows it, as `fuse.fuse_convs` says, and becomes `convswap.FusedConv`;
+    so do Convs that were swapped before.
+
     Args:
         model: the path of an ONNX file, or a model in memory, which is not modified.
         algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned".
         precision: "tf32" or "ieee".
-        only: a regular expression; only Convs whose name contains a match are swapped.
+        only: a regular expression; only Convs whose name contains a match are swapped, or fused.
+        fuse: whether Convs take in the biases, batch normalisations, residuals, activations and poolings
+            that follow them.
 
     Raises:
         ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
@@ -144,7 +165,12 @@ def swap(
         _become_custom_op(node, names[node], algorithm, precision)
     if to_swap:
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
-    return SwapResult(copy, tuple(names[node] for node in to_swap), tuple(left), source)
+    swapped = tuple(names[node] for node in to_swap)
+    if not fuse:
+        return SwapResult(copy, swapped, tuple(left), source)
+    convs = [node for node in _nodes(copy) if _is_our_conv(node) and wanted.search(names[node])]
+    fused, not_fused = fuse_convs(copy, convs, names, types)
+    return SwapResult(copy, swapped, tuple(left), source, fused, not_fused)
 
 
 def _check_algorithm(algorithm: str) -> None:
@@ -181,6 +207,10 @@ def _own_copy(
 
 
 def _is_swapped(node: ir.Node) -> bool:
+    return _is_our_conv(node) or (node.domain, node.op_type) == (DOMAIN, FUSED_OP)
+
+
+def _is_our_conv(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == (DOMAIN, "Conv")
 
 

@@ -8,8 +8,10 @@ from functools import cached_property
 import onnx
 import onnx_ir as ir
 
+from convswap.domain import DOMAIN
 from convswap.function_calls import count_copies
 from convswap.model_file import quiet_onnx_ir
+from convswap.symbolic_extents import SymbolicExtents
 
 # Shape inference needs the values of small initializers (shapes, axes) and never those of weights.
 _SMALL_INITIALIZER_BYTES = 1024
@@ -33,6 +35,10 @@ class ValueTypes:
     def _inferred(self) -> dict[ir.Value, ir.Value]:
         return _infer(self._model)
 
+    @cached_property
+    def _symbolic(self) -> SymbolicExtents:
+        return SymbolicExtents(self._model, self._extents_and_symbols)
+
     def element_type(self, values: Iterable[ir.Value]) -> ir.DataType | None:
         """Return the one element type that all `values` have, from the first whose type is known."""
         return next((known.dtype for known in self._known(values) if known.dtype is not None), None)
@@ -48,6 +54,41 @@ class ValueTypes:
                 return tuple(known.shape.numpy())
         return None
 
+    def have_same_shape(self, value: ir.Value, other: ir.Value) -> bool:
+        """Return whether both have the same shape in every run: equal extents, known or computed alike."""
+        pairs = (self._symbolic.labels(value), self._symbolic.labels(other))
+        if not pairs[0] or len(pairs[0]) != len(pairs[1]):
+            return False
+        return all(known & others for known, others in zip(*pairs, strict=True))
+
+    def axes(self, value: ir.Value) -> list[int | None]:
+        """Return the extent of each axis, None where it is not known; nothing where the rank is not."""
+        return [
+            next((label for label in labels if isinstance(label, int)), None)
+            for labels in self._extents_and_symbols(value)
+        ]
+
+    def complete(self, value: ir.Value) -> None:
+        """Give `value` the element type and the shape that are known of it, where it has none itself."""
+        for known in self._known([value]) if value.shape is None or value.dtype is None else ():
+            if value.shape is None and known.shape is not None:
+                value.shape = ir.Shape([_own_label(extent) for extent in known.shape])
+            if value.dtype is None and known.dtype is not None:
+                value.type = ir.TensorType(known.dtype)
+
+    def _extents_and_symbols(self, value: ir.Value) -> list[set[int | str]]:
+        """Return, for each axis, the number and the symbols that are known for it; nothing if no rank is."""
+        found: list[set[int | str]] = []
+        for known in self._known([value]):
+            if known.shape is None or (found and len(found) != len(known.shape)):
+                continue
+            found = found or [set() for _ in known.shape]
+            for labels, extent in zip(found, known.shape, strict=True):
+                label = extent if isinstance(extent, int) else extent.value
+                if label is not None:
+                    labels.add(label)
+        return found
+
     def _known(self, values: Iterable[ir.Value]) -> Iterator[ir.Value | ir.TensorProtocol]:
         """Yield what is known of `values`, lazily, because inferring takes long."""
         candidates = list(values)
@@ -57,6 +98,13 @@ class ValueTypes:
         for value in candidates:
             if value in self._inferred:
                 yield self._inferred[value]
+
+
+def _own_label(extent: int | ir.SymbolicDimProtocol) -> int | str | None:
+    if isinstance(extent, int):
+        return extent
+    # Inference makes up symbols for what it does not know; they mean nothing to others.
+    return None if extent.value is None or extent.value.startswith("unk__") else extent.value
 
 
 def _infer(model: ir.Model) -> dict[ir.Value, ir.Value]:
@@ -70,6 +118,10 @@ def _infer(model: ir.Model) -> dict[ir.Value, ir.Value]:
                 skeleton.graph.initializers.pop(str(value.name))
                 if value not in skeleton.graph.inputs:
                     skeleton.graph.inputs.append(value)
+        for node in ir.traversal.RecursiveGraphIterator(skeleton.graph):
+            # Of a model that was swapped, onnx knows every op but ours, which has the types of its own.
+            if (node.domain, node.op_type) == (DOMAIN, "Conv"):
+                node.domain = ""
         with quiet_onnx_ir():
             inferred = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(skeleton)))
         found = {}

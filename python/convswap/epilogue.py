@@ -1,0 +1,68 @@
+"""What `convswap.FusedConv` computes after the convolution: y = pool(activation(conv(X, W) + B + Z))."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+# Stands for "no bound" in the attributes, because not every reader of ONNX takes an infinite one.
+OPEN = float(np.finfo(np.float32).max)
+
+
+class NotFusable(Exception):
+    """Says why a FusedConv cannot take in a node, in words in which "it" is that node."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An elementwise function, by the name that the attribute `activation` gives it.
+
+    `alpha` and `beta` are None where they mean nothing. Clip's are its minimum and maximum, -OPEN and OPEN
+    where there is none; LeakyRelu and Elu have `alpha`; HardSigmoid has both.
+    """
+
+    name: str
+    alpha: float | None = None
+    beta: float | None = None
+
+    def attributes(self) -> list[ir.Attr]:
+        """Return the attributes of FusedConv that stand for this activation."""
+        found = [ir.AttrString("activation", self.name)]
+        for name in ("alpha", "beta"):
+            parameter = getattr(self, name)
+            if parameter is not None:
+                found.append(ir.AttrFloat32(f"activation_{name}", parameter))
+        return found
+
+
+NO_ACTIVATION = Activation("None")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pooling over height and width: `op` is MaxPool or AveragePool.
+
+    `kernel_shape` and `strides` are those of height, width; `pads` has the beginnings of both, then the ends.
+    """
+
+    op: str
+    kernel_shape: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    ceil_mode: bool
+    count_include_pad: bool
+
+    def attributes(self) -> list[ir.Attr]:
+        """Return the attributes of FusedConv that stand for this pooling."""
+        found = [
+            ir.AttrString("pool", self.op),
+            ir.AttrInt64s("pool_kernel_shape", self.kernel_shape),
+            ir.AttrInt64s("pool_strides", self.strides),
+            ir.AttrInt64s("pool_pads", self.pads),
+            ir.AttrInt64("pool_ceil_mode", int(self.ceil_mode)),
+        ]
+        if self.op == "AveragePool":
+            found.append(ir.AttrInt64("pool_count_include_pad", int(self.count_include_pad)))
+        return found
