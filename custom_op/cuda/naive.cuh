@@ -89,6 +89,17 @@ __device__ inline Sum naive_value(const NaiveArguments<T>& problem, long long n,
   return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
 }
 
+// An element of y.
+template <typename T, typename Sum>
+__device__ inline Sum naive_result(const NaiveArguments<T>& problem, long long n, long long k, long long o,
+                                   long long p, long long q) {
+  const Pool& pool = problem.epilogue.pool;
+  if (pool.kind == PoolKind::none) return naive_value<T, Sum>(problem, n, k, o, p, q);
+  return pooled<Sum>(
+      pool.kind, PoolWindow(pool, 0, p, problem.output[1]), PoolWindow(pool, 1, q, problem.output[2]),
+      [&](int64_t row, int64_t column) { return naive_value<T, Sum>(problem, n, k, o, row, column); });
+}
+
 template <typename T, typename Sum>
 __global__ void naive_kernel(NaiveArguments<T> problem) {
   const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
@@ -102,14 +113,7 @@ __global__ void naive_kernel(NaiveArguments<T> problem) {
     const long long k = rest % problem.out_channels;
     const long long n = rest / problem.out_channels;
 
-    const Pool& pool = problem.epilogue.pool;
-    if (pool.kind == PoolKind::none) {
-      problem.y[i] = static_cast<T>(naive_value<T, Sum>(problem, n, k, o, p, q));
-      continue;
-    }
-    problem.y[i] = static_cast<T>(pooled<Sum>(
-        pool.kind, PoolWindow(pool, 0, p, problem.output[1]), PoolWindow(pool, 1, q, problem.output[2]),
-        [&](int64_t row, int64_t column) { return naive_value<T, Sum>(problem, n, k, o, row, column); }));
+    problem.y[i] = static_cast<T>(naive_result<T, Sum>(problem, n, k, o, p, q));
   }
 }
 

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "conv/epilogue_math.h"
 #include "conv/problem.h"
 #include "cuda/primitives/launch.h"
 #include "plan/algorithm.h"
@@ -29,6 +30,30 @@ inline int64_t between(Random& random, int64_t least, int64_t most) {
   return std::uniform_int_distribution<int64_t>(least, most)(random);
 }
 inline bool one_in(Random& random, int count) { return between(random, 1, count) == 1; }
+
+// No activation drawn is steeper than 1, so that what the sums may be off bounds what comes of them.
+inline Epilogue draw_epilogue(Random& random) {
+  Epilogue epilogue;
+  constexpr Activation kDrawn[] = {Activation::none, Activation::relu, Activation::leaky_relu,
+                                   Activation::tanh, Activation::clip};
+  epilogue.activation = kDrawn[between(random, 0, 4)];
+  epilogue.alpha = epilogue.activation == Activation::clip ? -0.5f : 0.25f;
+  epilogue.beta = 1.5f;
+  epilogue.has_residual = one_in(random, 3);
+  if (one_in(random, 2)) return epilogue;
+  Pool& pool = epilogue.pool;
+  pool.kind = one_in(random, 3) ? PoolKind::average : PoolKind::max;
+  pool.rounds_up = one_in(random, 3);
+  pool.counts_padding = pool.kind == PoolKind::average && one_in(random, 2);
+  for (int axis = 0; axis < 2; ++axis) {
+    pool.kernel[axis] = between(random, 1, 4);
+    pool.stride[axis] = between(random, 1, 4);
+    if (one_in(random, 3)) {
+      pool.pad_begin[axis] = between(random, 0, 2), pool.pad_end[axis] = between(random, 0, 2);
+    }
+  }
+  return epilogue;
+}
 
 inline ConvProblem draw_problem(Random& random) {
   ConvProblem p;
@@ -53,6 +78,16 @@ inline ConvProblem draw_problem(Random& random) {
            : one_in(random, 5) ? ElementType::bfloat16
                                : ElementType::float32;
   p.precision = one_in(random, 4) ? Precision::ieee : Precision::tf32;
+  if (one_in(random, 2)) p.epilogue = draw_epilogue(random);
+  p.result = p.output;
+  Pool& pool = p.epilogue.pool;
+  if (pool.kind == PoolKind::none) return p;
+  for (int axis = 0; axis < 2; ++axis) {
+    pool.kernel[axis] = std::min(pool.kernel[axis], p.output[axis + 1]);
+    pool.pad_begin[axis] = std::min(pool.pad_begin[axis], pool.kernel[axis] - 1);
+    pool.pad_end[axis] = std::min(pool.pad_end[axis], pool.kernel[axis] - 1);
+    p.result[axis + 1] = pool.extent(axis, p.output[axis + 1]);
+  }
   return p;
 }
 
@@ -118,6 +153,24 @@ Truth truth_of(const ConvProblem& p, const Element* x, const Element* w, const E
   return truth;
 }
 
+// What follows the convolution at `sum_at(row, column)`. No activation drawn is steeper than 1, so that what
+// the sums may be off bounds what comes of them.
+template <typename SumAt>
+Truth finished(const ConvProblem& p, int64_t row, int64_t column, SumAt sum_at) {
+  const Epilogue& epilogue = p.epilogue;
+  Truth worst;
+  const auto value_at = [&](int64_t r, int64_t c) {
+    const Truth found = sum_at(r, c);
+    worst.magnitude = std::max(worst.magnitude, found.magnitude), worst.terms = found.terms + 4;
+    return activate<double>(epilogue.activation, epilogue.alpha, epilogue.beta, found.sum);
+  };
+  worst.sum = epilogue.pool.kind == PoolKind::none
+                  ? value_at(row, column)
+                  : pooled<double>(epilogue.pool.kind, PoolWindow(epilogue.pool, 0, row, p.output[1]),
+                                   PoolWindow(epilogue.pool, 1, column, p.output[2]), value_at);
+  return worst;
+}
+
 // Within what rounding the operands, truncating the sums and rounding the result may come to.
 template <typename Element>
 bool is_right(double y, const Truth& truth, Precision precision) {
@@ -140,7 +193,7 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
   const bool is_float32 = std::is_same_v<Element, float>;
   const int64_t x_count = p.batch * p.in_channels * p.input_size();
   const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
-  const int64_t y_count = p.output_elements();
+  const int64_t y_count = p.result_elements();
   // One element beyond a boundary of 16 bytes now and then.
   const int64_t shift = one_in(random, 3) ? 1 : 0;
   std::vector<Element> x =
@@ -148,6 +201,7 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
   const std::vector<Element> w =
       draw_values<Element>(random, w_count, is_float32 && one_in(random, 4) ? 40 : 0);
   const std::vector<Element> b = draw_values<Element>(random, p.out_channels, 0);
+  const std::vector<Element> z = draw_values<Element>(random, p.output_elements(), 0);
   if (one_in(random, 8)) {
     for (const float odd : {INFINITY, -INFINITY, NAN}) {
       x[between(random, shift, x_count + shift - 1)] = element<Element>(odd);
@@ -159,15 +213,23 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
   Element* const y_begin = y.data() + kGuard + shift;
 
   const std::unique_ptr<Plan> plan = algorithm.make_plan(p, device);
-  plan->run({x.data() + shift, w.data(), bias, y_begin}, {});
+  plan->run({x.data() + shift, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr}, {});
 
   int64_t wrong = 0;
   for (int64_t i = 0; i < y_count; ++i) {
-    const int64_t column = i % p.output[2];
-    const int64_t row = i / p.output[2] % p.output[1];
-    const int64_t k = i / p.output_size() % p.out_channels;
-    const int64_t n = i / p.output_size() / p.out_channels;
-    const Truth truth = truth_of(p, x.data() + shift, w.data(), bias, n, k, row, column);
+    const int64_t column = i % p.result[2];
+    const int64_t row = i / p.result[2] % p.result[1];
+    const int64_t k = i / p.result_size() % p.out_channels;
+    const int64_t n = i / p.result_size() / p.out_channels;
+    const Truth truth = finished(p, row, column, [&](int64_t r, int64_t c) {
+      Truth found = truth_of(p, x.data() + shift, w.data(), bias, n, k, r, c);
+      if (p.epilogue.has_residual) {
+        const double residual =
+            static_cast<float>(z[((n * p.out_channels + k) * p.output[1] + r) * p.output[2] + c]);
+        found.sum += residual, found.magnitude += std::abs(residual);
+      }
+      return found;
+    });
     const double got = static_cast<float>(y_begin[i]);
     if (is_right<Element>(got, truth, p.precision)) continue;
     if (wrong++ < 3) {

@@ -14,7 +14,7 @@ struct Arguments {
   const Element* w;
   const Element* b;
   Element* y;
-  int y_misalignment;  // elements from a boundary of 16 bytes to y
+  int y_misalignment;  // elements from a boundary of a line of the cache to y
   NaiveArguments<Element> definition;
 
   long long input_elements;
@@ -23,6 +23,7 @@ struct Arguments {
   int channels, filters;  // of a group
   int input_height, input_width, output_height, output_width;
   int input_plane, output_plane;
+  int y_height, y_width, y_plane;
   int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
   int pad_height, pad_width;
 
@@ -48,10 +49,16 @@ struct Arguments {
   int images, rows, cores;
   FastDivisor bands, column_tiles;
   int tiles;
+  int row_advance, y_rows;  // from a tile to the next below it, in rows of the convolution, and of y in each
+  int pool_pad_height;
+  bool pools;
+  bool has_epilogue;  // something to compute of the results before they go to y
   int product_rows;  // of each image
 
   int filters_per_block, filter_blocks;
-  ResultPlaces results;
+  ResultPlaces results;  // of the convolution
+  ResultPlaces stored;   // of what goes to y; the same place where it need not lie apart
+  int result_bytes;      // of one of the convolution's, as they wait
   bool writes_pairs;  // of neighbouring results, where the first of a tile is aligned to two
   SharedOffsets shared;
   int cores_bytes;  // of a team's cores

@@ -48,7 +48,7 @@ template <typename Element>
 __device__ inline bool is_inside(const Arguments<Element>& problem, const Tile& tile, int first_column) {
   const long long end = (tile.n + tile.images) * problem.in_channels * problem.input_plane;
   const int beyond = first_column + static_cast<int>(problem.cores_per_row.divisor) * kCoreElements;
-  return problem.is_unpadded && end + beyond <= problem.input_elements;
+  return problem.is_unpadded && tile.first_row >= 0 && end + beyond <= problem.input_elements;
 }
 
 // Loads the row of that number among those of a tile's image; `image` is where the group's first channel of

@@ -3,26 +3,25 @@
 // The kernel of the algorithm `toeplitz`; toeplitz.cc tells the idea, plan.cuh fills the arguments.
 
 #include "cuda/primitives/warpgroup_multiply.cuh"
+#include "cuda/toeplitz/epilogue.cuh"
 #include "cuda/toeplitz/input.cuh"
 #include "cuda/toeplitz/results.cuh"
 #include "cuda/toeplitz/weights.cuh"
 
 namespace convswap::toeplitz {
 
-// A tile of data with infinities or NaN: the tensor core would multiply them with the matrix's zeros.
+// A tile of y for data with infinities or NaN: the tensor core would multiply them with the matrix's zeros.
 template <typename Element>
 __device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, Tile tile,
                                                 int first_filter) {
-  const int count = tile.images * problem.filters * tile.rows * tile.columns;
+  const int count = tile.images * problem.filters * tile.y_rows * tile.y_columns;
   for (int i = thread_of_team(); i < count; i += kTeamThreads) {
-    const int q = tile.first_column + i % tile.columns;
-    const int p = tile.first_row + i / tile.columns % tile.rows;
-    const int k = first_filter + i / (tile.columns * tile.rows) % problem.filters;
-    const long long n = tile.n + i / (tile.columns * tile.rows) / problem.filters;
-    float sum = naive_sum<Element, float>(problem.definition, n, k, 0, p, q, 0, problem.channels);
-    if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
-    problem.y[((n * problem.out_channels + k) * problem.output_height + p) * problem.output_width + q] =
-        static_cast<Element>(sum);
+    const int q = tile.first_column + i % tile.y_columns;
+    const int p = tile.y_row + i / tile.y_columns % tile.y_rows;
+    const int k = first_filter + i / (tile.y_columns * tile.y_rows) % problem.filters;
+    const long long n = tile.n + i / (tile.y_columns * tile.y_rows) / problem.filters;
+    problem.y[((n * problem.out_channels + k) * problem.y_height + p) * problem.y_width + q] =
+        static_cast<Element>(naive_result<Element, float>(problem.definition, n, k, 0, p, q));
   }
 }
 
@@ -50,6 +49,18 @@ __device__ inline void multiply(const Arguments<Element>& problem, SharedMatrix 
   finish_warpgroup_products(sums);
 }
 
+// Where the results of 16-bit data wait to be finished they are float32.
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ inline void write(const Arguments<Element>& problem, const Results<Element>& results, int image,
+                             int first, const FilterScale* scales, bool is_far, bool adds,
+                             float (&sums)[kTiles][4]) {
+  if (sizeof(Element) < sizeof(float) && problem.has_epilogue) {
+    write_results<Format, kTiles, float>(problem, results, image, first, scales, is_far, adds, sums);
+  } else {
+    write_results<Format, kTiles, Element>(problem, results, image, first, scales, is_far, adds, sums);
+  }
+}
+
 // Persistent blocks of some teams, which take tiles on their own; grid.y is the groups.
 template <typename Format, int kTiles>
 __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
@@ -65,7 +76,6 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   WeightState& weight_state = *reinterpret_cast<WeightState*>(shared + problem.shared.weight_state);
   unsigned char* const own = shared + problem.shared.teams + team * problem.shared.team_bytes;
   unsigned* const cores = reinterpret_cast<unsigned*>(own);
-  unsigned char* const results_bytes = own + problem.shared.results;
   FilterScale* const scales = reinterpret_cast<FilterScale*>(own + problem.shared.scales);
   TeamState& state = *reinterpret_cast<TeamState*>(own + problem.shared.state);
 
@@ -123,10 +133,13 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       bool is_staged = true;
       int windows = 1;
       const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      if (!meet_team_and(team, fits && weights_are_finite)) {
+      if (!meet_team_and(team, fits && weights_are_finite && (weight_windows == 1 || !problem.has_epilogue))) {
         const ValueRange<Element> whole = reduce_team(range, team, &state);
         is_staged = false;
-        windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
+        // What follows a convolution is computed of whole sums, which windows of weights give one after the
+        // other.
+        const bool can_multiply = weights_are_finite && (weight_windows == 1 || !problem.has_epilogue);
+        windows = can_multiply && whole.is_finite() ? whole.windows() : 0;
         if (windows == 0) {
           if (weight_window == 0) compute_as_defined(problem, tile, first_filter);
           // Rows that the next tile leaves as they are must not be infinite.
@@ -141,36 +154,36 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       if (const int next = index + gridDim.x * teams; next < problem.tiles) {
         prefetch_tile(problem, Tile(problem, next), first_channel);
       }
-      for (int window = 0; window < windows; ++window) {
-        const int window_top = top - window * kBinades;
-        const bool is_first = weight_window + window == 0;
-        if constexpr (Format::kIsScaled) {
-          if (!is_staged) {
-            meet_team(team);
-            stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, cores);
-            show_to_copies_and_products();
-            scaled_for = window_top + 1;
-            meet_team(team);
-          }
+      for (int block = 0; block < problem.filter_blocks; ++block) {
+        if (block > 0) {
+          wait_until_bulk_stores_have_read();
+          meet_team(team);
         }
-        is_staged = false;
-        if (scaled_for != window_top) {
-          const bool is_near = find_scales<Format, kTiles>(problem, tops, weight_window, window_top,
-                                                           is_first ? bias : nullptr, scales);
-          scaled_for = window_top;
-          is_far = !meet_team_and(team, is_near);
-        }
-        for (int block = 0; block < problem.filter_blocks; ++block) {
-          if (block > 0) {
-            wait_until_bulk_stores_have_read();
-            meet_team(team);
+        const int first = block * problem.filters_per_block;
+        const Results<Element> results(problem, tile, first_filter + first,
+                                       min(problem.filters_per_block, problem.filters - first), own);
+        const SharedMatrix weights =
+            SharedMatrix::at(matrix, kTiles * 8).advanced(block * Format::kParts * problem.steps * kTiles * 16);
+#pragma unroll 1
+        for (int window = 0; window < windows; ++window) {
+          const int window_top = top - window * kBinades;
+          if constexpr (Format::kIsScaled) {
+            if (!is_staged) {
+              meet_team(team);
+              stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, cores);
+              show_to_copies_and_products();
+              scaled_for = window_top + 1;
+              meet_team(team);
+            }
           }
-          const int first = block * problem.filters_per_block;
-          const Results<Element> results(problem, tile, first_filter + first,
-                                         min(problem.filters_per_block, problem.filters - first),
-                                         results_bytes);
-          const SharedMatrix weights =
-              SharedMatrix::at(matrix, kTiles * 8).advanced(block * Format::kParts * problem.steps * kTiles * 16);
+          is_staged = windows == 1;
+          if (scaled_for != window_top) {
+            const bool is_near =
+                find_scales<Format, kTiles>(problem, tops, weight_window, window_top,
+                                            weight_window + window == 0 ? bias : nullptr, scales);
+            scaled_for = window_top;
+            is_far = !meet_team_and(team, is_near);
+          }
 #pragma unroll 1
           for (int image = 0; image < tile.images; ++image) {
 #pragma unroll 1
@@ -179,17 +192,21 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
               multiply<Format, kTiles>(
                   problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row), weights,
                   sums);
-              write_results<Format, kTiles>(problem, results, image, first_row, scales + block * filter_folds,
-                                            is_far, sums);
+              write<Format, kTiles>(problem, results, image, first_row, scales + block * filter_folds, is_far,
+                                    window > 0, sums);
             }
           }
-          show_to_copies_and_products();
+        }
+        if (problem.has_epilogue) {
           meet_team(team);
-          if (windows == 1 && weight_windows == 1) {
-            store_in_bulk(problem, results);
-          } else {
-            store_by_threads(problem, results, !is_first);
-          }
+          finish<Element>(problem, results);
+        }
+        show_to_copies_and_products();
+        meet_team(team);
+        if (weight_windows == 1) {
+          store_in_bulk(problem, results);
+        } else {
+          store_by_threads(problem, results, weight_window > 0);
         }
       }
     }

@@ -54,7 +54,7 @@ struct ResultPlaces {
 struct SharedOffsets {
   int items, tops, weight_state, teams;
   int team_bytes;
-  int results, scales, state;  // a team's part begins with its cores
+  int results, stored, scales, state;  // a team's part begins with its cores
 };
 
 }  // namespace convswap::toeplitz

@@ -57,6 +57,9 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.output_width = narrow(problem.output[2]);
   to.input_plane = narrow(problem.input_size());
   to.output_plane = narrow(problem.output_size());
+  to.y_height = narrow(problem.result[1]);
+  to.y_width = narrow(problem.result[2]);
+  to.y_plane = narrow(problem.result_size());
   to.filter_height = narrow(problem.filter[1]);
   to.filter_width = narrow(problem.filter[2]);
   to.stride_height = narrow(problem.stride[1]);
@@ -94,9 +97,13 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.images = tiling.images;
   to.rows = tiling.rows;
   to.cores = tiling.cores;
-  const int64_t folded_rows = (problem.output[1] + cut.folds - 1) / cut.folds;
   const int64_t core_columns = (problem.output[2] + cut.outputs - 1) / cut.outputs;
-  to.bands = FastDivisor(narrow((folded_rows + tiling.rows - 1) / tiling.rows));
+  to.bands = FastDivisor(narrow(tiling.bands));
+  to.row_advance = narrow(tiling.row_advance);
+  to.y_rows = narrow(tiling.y_rows);
+  to.pools = problem.epilogue.pool.kind != PoolKind::none;
+  to.pool_pad_height = to.pools ? narrow(problem.epilogue.pool.pad_begin[0]) : 0;
+  to.has_epilogue = !problem.epilogue.is_empty();
   to.column_tiles = FastDivisor(narrow((core_columns + tiling.cores - 1) / tiling.cores));
   to.tiles = narrow(tiling.tile_count);
   to.product_rows = narrow(tiling.product_rows);
@@ -104,6 +111,8 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.filters_per_block = tiling.filters_per_block;
   to.filter_blocks = tiling.filter_blocks;
   to.results = tiling.results;
+  to.stored = tiling.stored;
+  to.result_bytes = lie_apart(problem) ? sizeof(float) : sizeof(Element);
   to.writes_pairs = cut.outputs > 1 && problem.output[2] % 2 == 0 && tiling.results.row % 2 == 0 &&
                     tiling.results.plane % 2 == 0 && tiling.results.image % 2 == 0;
   to.shared = tiling.shared;
@@ -138,8 +147,10 @@ class ToeplitzPlan final : public Plan {
     arguments.y = static_cast<Element*>(tensors.y);
     arguments.definition.x = arguments.x;
     arguments.definition.w = arguments.w;
+    arguments.definition.b = arguments.b;
+    arguments.definition.z = static_cast<const Element*>(tensors.z);
     arguments.y_misalignment =
-        static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % 16 / sizeof(Element));
+        static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % kCacheLine / sizeof(Element));
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
     launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream, parameters);

@@ -2,30 +2,38 @@
 
 // The way of a tile's results: from the sums to shared memory, where they lie as in y, and from there to y.
 
+#include <type_traits>
+
 #include "cuda/primitives/bulk_store.cuh"
+#include "cuda/primitives/shared_store.cuh"
 #include "cuda/primitives/team_barrier.cuh"
 #include "cuda/tensor_core_formats.cuh"
 #include "cuda/toeplitz/tile.cuh"
 
 namespace convswap::toeplitz {
 
-// The results of some filters of a tile, which are contiguous in y at best as a whole, else by planes or rows.
+// What comes of some filters of a tile. It goes to y as a whole at best, else by planes or rows.
 template <typename Element>
 struct Results {
   static constexpr int kChunk = 16 / sizeof(Element);
   Tile tile;
-  int filters;
-  long long start;  // of the first in y, counted from the boundary of 16 bytes before y
-  Element* waiting;  // of the first in shared memory, as far from such a boundary
+  int first_filter, filters;
+  long long start;    // of the first in y, counted from the boundary of a line of the cache before y
+  void* waiting;      // the convolution's, as float32 where they lie apart from what goes to y
+  Element* stored;    // what goes to y, as far from such a boundary as there
 
-  __device__ Results(const Arguments<Element>& problem, const Tile& of, int first_filter, int count,
-                     unsigned char* shared)
+  __device__ Results(const Arguments<Element>& problem, const Tile& of, int first, int count,
+                     unsigned char* own)
       : tile(of),
+        first_filter(first),
         filters(count),
-        start(((tile.n * problem.out_channels + first_filter) * problem.output_height + tile.first_row) *
-                  problem.output_width +
+        start(((tile.n * problem.out_channels + first_filter) * problem.y_height + tile.y_row) * problem.y_width +
               tile.first_column + problem.y_misalignment),
-        waiting(reinterpret_cast<Element*>(shared) + (static_cast<int>(start) & (kChunk - 1))) {}
+        stored(reinterpret_cast<Element*>(own + problem.shared.stored) +
+               (static_cast<int>(start) & (kCacheLine / static_cast<int>(sizeof(Element)) - 1))) {
+    waiting = problem.shared.stored == problem.shared.results ? static_cast<void*>(stored)
+                                                              : own + problem.shared.results;
+  }
 };
 
 // The scales of a thread's two columns of a tile: of one filter and fold, or, where a core's row has one
@@ -37,13 +45,13 @@ struct ColumnScales {
 
   template <typename Element>
   __device__ ColumnScales(const Arguments<Element>& problem, const Results<Element>& results,
-                          const FilterScale* scales, int column) {
+                          const FilterScale* scales, int column, int size) {
     const int filter_folds = results.filters << problem.log2_folds;
     const int index = column >> problem.log2_outputs;
     const int step = problem.log2_outputs == 0 ? 1 : 0;
     first = scales[index];
     second = step == 0 ? first : scales[index + 1];
-    if (step == 0) second.offset += sizeof(Element);
+    if (step == 0) second.offset += size;
     is_first = index < filter_folds;
     is_second = index + step < filter_folds;
     first_fold = index & (problem.folds - 1);
@@ -54,16 +62,19 @@ struct ColumnScales {
 // How the sums of a tile's rows and columns are written.
 enum class Writing {
   any,      // with every question asked of every result
+  adding,   // the same, to what waits there
   columns,  // all columns are filters, and each core's row has several outputs
   pairs,    // and neighbouring results are always both of the tile, and aligned as one
 };
 
 // Writes the sums of kRows rows of the product, from row `first` of an image on, to where results wait.
-template <typename Format, int kTiles, Writing kWriting, typename Element = typename Format::Element>
+// Stored: the type of the results as they wait.
+template <typename Format, int kTiles, Writing kWriting, typename Stored, typename Element = typename Format::Element>
 __device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
                                   int image, int first, const FilterScale* scales,
                                   const float (&sums)[kTiles][4]) {
-  constexpr int kSize = sizeof(Element);
+  constexpr int kSize = sizeof(Stored);
+  constexpr bool kIsFloat = std::is_same_v<Stored, float>;
   const int lane = threadIdx.x % 32;
   const int pair = 2 * (lane % 4);
   SharedAddress waiting[2];
@@ -78,17 +89,22 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
     const int column = (core << problem.log2_outputs) + (pair & ((1 << problem.log2_outputs) - 1));
     rows_left[i] = core < problem.cores && column < results.tile.columns ? results.tile.rows - row : 0;
     second_rows_left[i] = column + 1 < results.tile.columns ? rows_left[i] : 0;
-    waiting[i] = shared_address(results.waiting + image * problem.results.image +
+    waiting[i] = shared_address(static_cast<Stored*>(results.waiting) + image * problem.results.image +
                                 row * problem.results.row + column);
   }
   const auto store = [&](SharedAddress target, const FilterScale& scale, float sum) {
-    const float result[] = {sum * scale.factor + scale.bias};
-    store_at(target, Format::pack(result));
+    float result[] = {sum * scale.factor + scale.bias};
+    if constexpr (kWriting == Writing::adding) result[0] += load_float(target);
+    if constexpr (kIsFloat) {
+      store_at(target, __float_as_uint(result[0]));
+    } else {
+      store_at(target, Format::pack(result));
+    }
   };
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
-    if constexpr (kWriting == Writing::any) {
-      const ColumnScales scale(problem, results, scales, t * kTileColumns + pair);
+    if constexpr (kWriting == Writing::any || kWriting == Writing::adding) {
+      const ColumnScales scale(problem, results, scales, t * kTileColumns + pair, kSize);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (scale.is_first && scale.first_fold < rows_left[i]) {
@@ -109,7 +125,13 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
         if constexpr (kWriting == Writing::pairs) {
           const float both[] = {sums[t][2 * i] * scale.factor + scale.bias,
                                 sums[t][2 * i + 1] * scale.factor + scale.bias};
-          if (fold < rows_left[i]) store_at(target, Format::pack(both));
+          if (fold < rows_left[i]) {
+            if constexpr (kIsFloat) {
+              store_at(target, make_uint2(__float_as_uint(both[0]), __float_as_uint(both[1])));
+            } else {
+              store_at(target, Format::pack(both));
+            }
+          }
         } else {
           if (fold < rows_left[i]) store(target, scale, sums[t][2 * i]);
           if (fold < second_rows_left[i]) store(target + kSize, scale, sums[t][2 * i + 1]);
@@ -119,27 +141,29 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
   }
 }
 
-// `is_far`: one factor does not hold what undoes the scales.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
+// `is_far`: one factor does not hold what undoes the scales. `adds`: to what waits there.
+template <typename Format, int kTiles, typename Stored, typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
-                                     int image, int first, const FilterScale* scales, bool is_far,
+                                     int image, int first, const FilterScale* scales, bool is_far, bool adds,
                                      float (&sums)[kTiles][4]) {
   if (Format::kIsScaled && is_far) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const ColumnScales scale(problem, results, scales, t * kTileColumns + 2 * (threadIdx.x % 4));
+      const ColumnScales scale(problem, results, scales, t * kTileColumns + 2 * (threadIdx.x % 4), 0);
       sums[t][0] *= scale.first.rest, sums[t][1] *= scale.second.rest;
       sums[t][2] *= scale.first.rest, sums[t][3] *= scale.second.rest;
     }
   }
   const bool is_full = results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
                        problem.log2_outputs > 0;
-  if (!is_full) {
-    write_sums<Format, kTiles, Writing::any>(problem, results, image, first, scales, sums);
-  } else if (problem.writes_pairs && results.start % 2 == 0) {
-    write_sums<Format, kTiles, Writing::pairs>(problem, results, image, first, scales, sums);
+  if (Format::kIsScaled && adds) {
+    write_sums<Format, kTiles, Writing::adding, Stored>(problem, results, image, first, scales, sums);
+  } else if (!is_full) {
+    write_sums<Format, kTiles, Writing::any, Stored>(problem, results, image, first, scales, sums);
+  } else if (problem.writes_pairs && reinterpret_cast<size_t>(results.waiting) % (2 * sizeof(Stored)) == 0) {
+    write_sums<Format, kTiles, Writing::pairs, Stored>(problem, results, image, first, scales, sums);
   } else {
-    write_sums<Format, kTiles, Writing::columns>(problem, results, image, first, scales, sums);
+    write_sums<Format, kTiles, Writing::columns, Stored>(problem, results, image, first, scales, sums);
   }
 }
 
@@ -153,30 +177,30 @@ struct Segment {
 
   __device__ Segment(const Arguments<Element>& problem, const Results<Element>& results, int image, int index) {
     constexpr int kChunk = Results<Element>::kChunk;
-    const ResultPlaces& places = problem.results;
+    const ResultPlaces& places = problem.stored;
     const Tile& tile = results.tile;
     int filter = index, row = 0;
     if (!places.rows_join) {
-      filter = index / tile.rows;
-      row = index - filter * tile.rows;
+      filter = index / tile.y_rows;
+      row = index - filter * tile.y_rows;
     }
-    from = results.waiting + image * places.image + filter * places.plane + row * places.row;
+    from = results.stored + image * places.image + filter * places.plane + row * places.row;
     const long long start =
         results.start +
-        (static_cast<long long>(image) * problem.out_channels + filter) * problem.output_plane +
-        static_cast<long long>(row) * problem.output_width;
+        (static_cast<long long>(image) * problem.out_channels + filter) * problem.y_plane +
+        static_cast<long long>(row) * problem.y_width;
     to = problem.y + (start - problem.y_misalignment);
-    elements = tile.columns * (places.rows_join ? tile.rows : 1) * (places.planes_join ? results.filters : 1);
+    elements = tile.y_columns * (places.rows_join ? tile.y_rows : 1) * (places.planes_join ? results.filters : 1);
     head = min(elements, -static_cast<int>(start) & (kChunk - 1));
     body = elements - head & ~(kChunk - 1);
   }
 
   // How many an image has.
   static __device__ int count(const Arguments<Element>& problem, const Results<Element>& results) {
-    const ResultPlaces& places = problem.results;
+    const ResultPlaces& places = problem.stored;
     return places.planes_join ? 1
            : places.rows_join ? results.filters
-                              : results.filters * results.tile.rows;
+                              : results.filters * results.tile.y_rows;
   }
 
   // Stores the element of that number among those beside the body.

@@ -46,7 +46,9 @@ class Tiler {
     // Columns that stay empty only cost; another kernel has fewer.
     if (tiles > 2 && 2 * tiling.filters_per_block * cut.outputs * cut.folds <= tiles * kTileColumns) return;
     const int64_t all_cores = ceil_divide(problem_.output[2], cut.outputs);
-    for (int64_t columns = 1; columns <= all_cores; columns *= 2) {
+    // Windows of a pool lie across columns: its tiles are as wide as the image.
+    const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
+    for (int64_t columns = 1; columns <= (pools ? 1 : all_cores); columns *= 2) {
       tiling.cores = static_cast<int>(ceil_divide(all_cores, columns));
       if (!try_rows(tiling, columns == 1, best)) continue;
       return;  // narrower tiles are for what does not fit
@@ -60,6 +62,7 @@ class Tiler {
     for (int64_t bands = 1; bands <= all; bands = bands < 16 ? bands + 1 : bands + bands / 4) {
       tiling.rows = static_cast<int>(ceil_divide(all, bands));
       tiling.images = 1;
+      if (!set_bands(tiling)) continue;
       const bool fits = try_teams(tiling, best);
       fits_any = fits_any || fits;
       if (!fits || bands > 1 || !is_whole_width) continue;
@@ -77,6 +80,22 @@ class Tiler {
       tiling.cost = cost(tiling);
       if (!best || tiling.cost < best->cost) best = tiling;
     }
+    return true;
+  }
+
+  // Sets which rows of y a tile gives; false where they are none.
+  bool set_bands(Tiling& tiling) const {
+    const Pool& pool = problem_.epilogue.pool;
+    const int64_t rows = int64_t{tiling.rows} * tiling.cut.folds;
+    tiling.y_rows = tiling.row_advance = rows;
+    if (pool.kind != PoolKind::none) {
+      tiling.y_rows = rows >= problem_.output[1] + pool.pad_begin[0] ? problem_.result[1]
+                      : rows >= pool.kernel[0]                       ? (rows - pool.kernel[0]) / pool.stride[0] + 1
+                                                                     : 0;
+      tiling.row_advance = tiling.y_rows * pool.stride[0];
+    }
+    if (tiling.y_rows == 0 || tiling.row_advance > kMostIndex) return false;
+    tiling.bands = ceil_divide(problem_.result[1], tiling.y_rows);
     return true;
   }
 
@@ -100,7 +119,7 @@ class Tiler {
     tiling.product_rows = (tiling.rows - 1) * tiling.pitch + tiling.cores;
     tiling.chunks = ceil_divide(tiling.product_rows, kRows);
     tiling.tile_count = ceil_divide(problem_.batch, tiling.images) *
-                        ceil_divide(ceil_divide(problem_.output[1], cut.folds), tiling.rows) *
+                        tiling.bands *
                         ceil_divide(ceil_divide(problem_.output[2], cut.outputs), tiling.cores);
     if (tiling.tile_count > kMostIndex) return false;
     // The last multiplication reads rows beyond the image's, whose results nobody stores.
@@ -114,17 +133,26 @@ class Tiler {
     int64_t end = tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 256;
     const auto place = [&](int& offset, int64_t bytes) {
       offset = static_cast<int>(std::min(end, most));
-      end += ceil_divide(bytes, 16) * 16;
+      end += ceil_divide(bytes, kCacheLine) * kCacheLine;
     };
     place(tiling.shared.items, tiling.image_items * static_cast<int64_t>(sizeof(StagedItem)));
     place(tiling.shared.tops, 4 * problem_.filters_per_group());
     place(tiling.shared.weight_state, sizeof(WeightState));
     tiling.shared.teams = static_cast<int>(std::min(end, most));
     const int64_t block_bytes = end;
-    const int64_t result_elements = place_results(tiling, most);
-    if (block_bytes > most || tiling.cores_bytes > most || result_elements > most) return false;
-    end = tiling.cores_bytes;
-    place(tiling.shared.results, result_elements * size_of(problem_.type));
+    const int64_t stored_elements = place_stored(tiling, most);
+    if (block_bytes > most || tiling.cores_bytes > most || stored_elements > most) return false;
+    end = ceil_divide(tiling.cores_bytes, kCacheLine) * kCacheLine;
+    if (lie_apart(problem_)) {
+      const int64_t result_elements = place_results(tiling, most);
+      if (result_elements > most) return false;
+      place(tiling.shared.results, result_elements * static_cast<int64_t>(sizeof(float)));
+      place(tiling.shared.stored, stored_elements * size_of(problem_.type));
+    } else {
+      tiling.results = tiling.stored;
+      place(tiling.shared.results, stored_elements * size_of(problem_.type));
+      tiling.shared.stored = tiling.shared.results;
+    }
     const int64_t filter_folds = tiling.tiles * kTileColumns / cut.outputs;
     place(tiling.shared.scales,
           tiling.filter_blocks * filter_folds * static_cast<int64_t>(sizeof(FilterScale)));
@@ -134,29 +162,44 @@ class Tiler {
     return tiling.shared_bytes <= most;
   }
 
-  // Sets the places of a filter block's results and returns how many elements they span; more than `most`
-  // where they do not fit.
-  int64_t place_results(Tiling& tiling, int64_t most) const {
-    const int64_t chunk = 16 / size_of(problem_.type);
-    // The next number from `least` on that lies as far beyond a chunk as `like`.
+  // Sets the places of what goes to y of a filter block and returns how many elements it spans; more than
+  // `most` where it does not fit.
+  int64_t place_stored(Tiling& tiling, int64_t most) const {
+    // Copies whose two sides lie alike in lines of the cache move whole lines.
+    const int64_t line = kCacheLine / size_of(problem_.type);
+    // The next number from `least` on that lies as far beyond a line as `like`.
     const auto aligned_like = [&](int64_t like, int64_t least) {
-      return least + ((like - least) % chunk + chunk) % chunk;
+      return least + ((like - least) % line + line) % line;
     };
-    const int64_t width = problem_.output[2], plane = problem_.output_size();
-    const int64_t columns = std::min<int64_t>(int64_t{tiling.cores} * tiling.cut.outputs, width);
-    const int64_t rows = std::min<int64_t>(int64_t{tiling.rows} * tiling.cut.folds, problem_.output[1]);
-    ResultPlaces& places = tiling.results;
+    const int64_t width = problem_.result[2], plane = problem_.result_size();
+    const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
+    const int64_t columns = pools ? width : std::min<int64_t>(int64_t{tiling.cores} * tiling.cut.outputs, width);
+    const int64_t rows = std::min(tiling.y_rows, problem_.result[1]);
+    ResultPlaces& places = tiling.stored;
     places.rows_join = columns == width;
-    places.planes_join = places.rows_join && rows == problem_.output[1];
+    places.planes_join = places.rows_join && rows == problem_.result[1];
     const int64_t row = places.rows_join ? width : aligned_like(width, columns);
     if (row > most || rows * row > most) return most + 1;
-    const int64_t result_plane = aligned_like(plane, rows * row);
-    if (tiling.filters_per_block * result_plane > most) return most + 1;
-    const int64_t image = aligned_like(problem_.out_channels * plane, tiling.filters_per_block * result_plane);
+    const int64_t stored_plane = aligned_like(plane, rows * row);
+    if (tiling.filters_per_block * stored_plane > most) return most + 1;
+    const int64_t image = aligned_like(problem_.out_channels * plane, tiling.filters_per_block * stored_plane);
     places.row = static_cast<int>(row);
-    places.plane = static_cast<int>(result_plane);
+    places.plane = static_cast<int>(stored_plane);
     places.image = static_cast<int>(image);
-    return tiling.images * image + chunk - 1;
+    return tiling.images * image + line - 1;
+  }
+
+  // The same of the convolution's results where they lie apart.
+  int64_t place_results(Tiling& tiling, int64_t most) const {
+    const int64_t row = int64_t{tiling.cores} * tiling.cut.outputs + tiling.cores * tiling.cut.outputs % 2;
+    const int64_t rows = int64_t{tiling.rows} * tiling.cut.folds;
+    if (row > most || rows * row > most || tiling.filters_per_block * rows * row > most) return most + 1;
+    ResultPlaces& places = tiling.results;
+    places.rows_join = places.planes_join = false;
+    places.row = static_cast<int>(row);
+    places.plane = static_cast<int>(rows * row);
+    places.image = static_cast<int>(tiling.filters_per_block * rows * row);
+    return int64_t{tiling.images} * places.image;
   }
 
   // Clock cycles by what the parts of a tile take of a multiprocessor: its shared memory, which passes 128
@@ -175,8 +218,8 @@ class Tiler {
         std::min<double>(tiling.cores * cut.outputs, static_cast<double>(problem_.output[2]));
     const double filters = static_cast<double>(problem_.filters_per_group());
     const double result_bytes = tiling.images * filters * rows * columns * size;
-    const double segments = tiling.images * (tiling.results.planes_join ? tiling.filter_blocks
-                                             : tiling.results.rows_join ? filters
+    const double segments = tiling.images * (tiling.stored.planes_join ? tiling.filter_blocks
+                                             : tiling.stored.rows_join ? filters
                                                                         : filters * rows);
     const double shared = product_cycles + units * tiling.tiles * 20 + items * (16 + 4 * parts) +
                           result_bytes / 128;
@@ -245,6 +288,11 @@ void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
     places[step] = static_cast<unsigned>(place_of(first)) |
                    static_cast<unsigned>(place_of(second) - place_of(first)) << 16;
   }
+}
+
+bool lie_apart(const ConvProblem& problem) {
+  return !problem.epilogue.is_empty() &&
+         (problem.epilogue.pool.kind != PoolKind::none || problem.type != ElementType::float32);
 }
 
 int parts_of(const ConvProblem& problem) {

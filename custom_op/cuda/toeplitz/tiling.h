@@ -34,10 +34,11 @@ struct Tiling {
   int images = 1, rows = 1, cores = 1;  // of a tile: folded rows, and core rows along the width
   int teams = 1;
   int64_t tile_count = 0;
+  int64_t bands = 1, row_advance = 1, y_rows = 1;
   int64_t pitch = 0, core_rows = 0, plane_cores = 0, image_cores = 0, part_cores = 0;
   int64_t cores_per_row = 0, input_rows = 0, image_items = 0;
   int64_t product_rows = 0, chunks = 0;  // of an image
-  ResultPlaces results{};
+  ResultPlaces results{}, stored{};
   SharedOffsets shared{};
   int64_t cores_bytes = 0;  // of a team
   int64_t shared_bytes = 0;
@@ -51,6 +52,10 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
 // Fills in what each step multiplies. The last may have one core only, which the one behind it then follows;
 // its weights are zeros.
 void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places);
+
+// Whether the convolution's results wait apart from what goes to y, as float32: where a pool takes several of
+// them or the element type is shorter.
+bool lie_apart(const ConvProblem& problem);
 
 // Into how many parts each number is split for the tensor core, and how many products of them count.
 int parts_of(const ConvProblem& problem);

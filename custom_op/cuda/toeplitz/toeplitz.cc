@@ -77,7 +77,7 @@ class Toeplitz final : public Algorithm {
 
  private:
   static std::string why_too_large(const ConvProblem& problem, const Device& device) {
-    if (problem.output_elements() == 0) return "the output is empty";
+    if (problem.result_elements() == 0) return "the output is empty";
     if (problem.channels_per_group() == 0) return "the input has no channels";
     if (problem.group > kMostGroups) {
       return "it takes at most " + std::to_string(kMostGroups) + " groups";
@@ -85,7 +85,7 @@ class Toeplitz final : public Algorithm {
     // The kernel's indices inside an image have 32 bits.
     for (const int64_t value :
          {problem.batch, problem.in_channels * problem.input_size(),
-          problem.out_channels * problem.output_size(),
+          problem.out_channels * problem.output_size(), problem.out_channels * problem.result_size(),
           problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
           problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
           problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],

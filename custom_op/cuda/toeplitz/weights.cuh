@@ -97,7 +97,7 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
     if (in_block >= problem.filters_per_block || filter >= problem.filters) continue;
     FilterScale scale = {1.0f, 1.0f, 0.0f, 0};
     scale.offset = (in_block * problem.results.plane + (within & (problem.folds - 1)) * problem.results.row) *
-                   static_cast<int>(sizeof(Element));
+                   problem.result_bytes;
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
     if constexpr (Format::kIsScaled) {
       const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);

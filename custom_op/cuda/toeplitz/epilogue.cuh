@@ -1,0 +1,103 @@
+#pragma once
+
+// What follows the convolution, computed of a tile's results in shared memory.
+
+#include "conv/epilogue_math.h"
+#include "cuda/toeplitz/results.cuh"
+
+namespace convswap::toeplitz {
+
+// A larger x never gives a smaller result: then the largest of a pool's window may be taken first.
+__device__ inline bool is_increasing(const Epilogue& epilogue) {
+  switch (epilogue.activation) {
+    case Activation::none:
+    case Activation::relu:
+    case Activation::clip:
+    case Activation::tanh:
+    case Activation::sigmoid:
+      return true;
+    case Activation::leaky_relu:
+    case Activation::hard_sigmoid:
+    case Activation::elu:
+      return epilogue.alpha >= 0;
+    default:
+      return false;
+  }
+}
+
+// The larger of two, or a NaN among them.
+__device__ inline float larger(float a, float b) { return a > b || a != a ? a : b; }
+
+// Makes what goes to y of the convolution's results, row by row, a warp to a row.
+// Called, not inlined: it would be compiled into every kernel.
+template <typename Element>
+__device__ __noinline__ void finish(const Arguments<Element>& problem, Results<Element> results) {
+  const Epilogue& epilogue = problem.definition.epilogue;
+  const Pool& pool = epilogue.pool;
+  const Tile& tile = results.tile;
+  const auto activated = [&](float value) {
+    return activate<float>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+  };
+  const bool has_residual = problem.definition.z != nullptr;
+  const bool activates_last = pool.kind == PoolKind::max && is_increasing(epilogue);
+  const int kernel_height = static_cast<int>(pool.kernel[0]), kernel_width = static_cast<int>(pool.kernel[1]);
+  const int stride_height = static_cast<int>(pool.stride[0]), stride_width = static_cast<int>(pool.stride[1]);
+  const int pad_height = static_cast<int>(pool.pad_begin[0]), pad_width = static_cast<int>(pool.pad_begin[1]);
+  const int rows = tile.images * results.filters * tile.y_rows;
+  for (int i = thread_of_team() / 32; i < rows; i += kTeamThreads / 32) {
+    const int plane_index = i / tile.y_rows;
+    const int y_row = i - plane_index * tile.y_rows;
+    const int image = plane_index / results.filters;
+    const int filter = plane_index - image * results.filters;
+    const long long plane = (tile.n + image) * problem.out_channels + results.first_filter + filter;
+    // From here a row and a column of the convolution's output count as they do there.
+    const float* const from = static_cast<const float*>(results.waiting) + image * problem.results.image +
+                               filter * problem.results.plane - tile.first_row * problem.results.row -
+                               tile.first_column;
+    const Element* const residual =
+        has_residual ? problem.definition.z + plane * problem.output_plane : nullptr;
+    Element* const to =
+        results.stored + image * problem.stored.image + filter * problem.stored.plane + y_row * problem.stored.row;
+    const auto sum_at = [&](int row, int column) {
+      float value = from[row * problem.results.row + column];
+      if (has_residual) value += static_cast<float>(residual[row * problem.output_width + column]);
+      return value;
+    };
+    if (pool.kind == PoolKind::none) {
+      const int row = tile.first_row + y_row;
+      for (int column = threadIdx.x % 32; column < tile.columns; column += 32) {
+        to[column] = static_cast<Element>(activated(sum_at(row, tile.first_column + column)));
+      }
+      continue;
+    }
+    const PoolWindow all_rows(pool, 0, tile.y_row + y_row, problem.output_height);
+    const int first_row = (tile.y_row + y_row) * stride_height - pad_height;
+    const int row_begin = max(first_row, 0), row_end = min(first_row + kernel_height, problem.output_height);
+    for (int y_column = threadIdx.x % 32; y_column < tile.y_columns; y_column += 32) {
+      const int first_column = y_column * stride_width - pad_width;
+      const int column_begin = max(first_column, 0);
+      const int column_end = min(first_column + kernel_width, problem.output_width);
+      float value = pool.kind == PoolKind::max ? -INFINITY : 0.0f;
+      for (int row = row_begin; row < row_end; ++row) {
+        for (int column = column_begin; column < column_end; ++column) {
+          const float sum = sum_at(row, column);
+          if (activates_last) {
+            value = larger(sum, value);
+          } else if (pool.kind == PoolKind::max) {
+            value = larger(activated(sum), value);
+          } else {
+            value += activated(sum);
+          }
+        }
+      }
+      if (activates_last) value = activated(value);
+      if (pool.kind == PoolKind::average) {
+        const PoolWindow columns(pool, 1, y_column, problem.output_width);
+        value /= static_cast<float>(all_rows.counted * columns.counted);
+      }
+      to[y_column] = static_cast<Element>(value);
+    }
+  }
+}
+
+}  // namespace convswap::toeplitz
