@@ -63,7 +63,8 @@ struct ColumnScales {
 enum class Writing {
   any,      // with every question asked of every result
   adding,   // the same, to what waits there
-  columns,  // all columns are filters, and each core's row has several outputs
+  folds,    // all columns are filters, and each core's row has several outputs
+  columns,  // and each filter one fold
   pairs,    // and neighbouring results are always both of the tile, and aligned as one
 };
 
@@ -117,7 +118,7 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
       }
     } else {
       const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
-      const int fold = filter_fold & (problem.folds - 1);
+      const int fold = kWriting == Writing::folds ? filter_fold & (problem.folds - 1) : 0;
       const FilterScale scale = scales[filter_fold];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -160,6 +161,8 @@ __device__ inline void write_results(const Arguments<Element>& problem, const Re
     write_sums<Format, kTiles, Writing::adding, Stored>(problem, results, image, first, scales, sums);
   } else if (!is_full) {
     write_sums<Format, kTiles, Writing::any, Stored>(problem, results, image, first, scales, sums);
+  } else if (problem.folds > 1) {
+    write_sums<Format, kTiles, Writing::folds, Stored>(problem, results, image, first, scales, sums);
   } else if (problem.writes_pairs && reinterpret_cast<size_t>(results.waiting) % (2 * sizeof(Stored)) == 0) {
     write_sums<Format, kTiles, Writing::pairs, Stored>(problem, results, image, first, scales, sums);
   } else {
