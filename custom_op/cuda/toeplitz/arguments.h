@@ -24,7 +24,8 @@ struct Arguments {
   int input_height, input_width, output_height, output_width;
   int input_plane, output_plane;
   int y_height, y_width, y_plane;
-  int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
+  int filter_height, filter_width, stride_height, stride_width;
+  FastDivisor dilation_height, dilation_width;
   int pad_height, pad_width;
 
   // A core's row: `pixels` neighbours of `bundle` channels, whose product is `outputs` neighbours in y.
@@ -33,6 +34,7 @@ struct Arguments {
   FastDivisor bundles;          // of channels
   int window_rows, window_cores;  // that the outputs of a core's row read, for each bundle
   int steps;                    // of the product
+  FastDivisor steps_divisor;
   FastDivisor row_phases, column_phases;
   FastDivisor window_rows_divisor, window_cores_divisor;
 

@@ -64,8 +64,8 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.filter_width = narrow(problem.filter[2]);
   to.stride_height = narrow(problem.stride[1]);
   to.stride_width = narrow(problem.stride[2]);
-  to.dilation_height = narrow(problem.dilation[1]);
-  to.dilation_width = narrow(problem.dilation[2]);
+  to.dilation_height = FastDivisor(narrow(problem.dilation[1]));
+  to.dilation_width = FastDivisor(narrow(problem.dilation[2]));
   to.pad_height = narrow(problem.pad_begin[1]);
   to.pad_width = narrow(problem.pad_begin[2]);
 
@@ -77,6 +77,7 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.window_rows = narrow(cut.window_rows);
   to.window_cores = narrow(cut.window_cores);
   to.steps = narrow(cut.steps());
+  to.steps_divisor = FastDivisor(to.steps);
   to.row_phases = FastDivisor(cut.row_phases);
   to.column_phases = FastDivisor(cut.column_phases);
   to.window_rows_divisor = FastDivisor(to.window_rows);

@@ -34,15 +34,16 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
   const int outputs_mask = (1 << problem.log2_outputs) - 1;
   const int count = problem.filter_blocks * Format::kParts * problem.steps * kTiles * 64;
   ValueRange<Element> range;
-#pragma unroll 2
+#pragma unroll 4
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
     const int pair = i % 4;
     const int column = i / 4 % (kTiles * kTileColumns);
     int rest = i / (kTiles * 32);
     const int half = rest % 2;
     rest /= 2;
-    const int step = rest % problem.steps;
-    rest /= problem.steps;
+    const int matrix_index = problem.steps_divisor.quotient_of_any(rest);
+    const int step = rest - matrix_index * problem.steps;
+    rest = matrix_index;
     const int part = rest % Format::kParts;
     const int filter_fold = column >> problem.log2_outputs;
     const int in_block = filter_fold >> problem.log2_folds;
@@ -58,15 +59,15 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
                       (filter_fold & (problem.folds - 1)) * problem.stride_height;
       const int first_column = ((core - line * problem.window_cores) << (3 - problem.log2_bundle)) -
                                (column & outputs_mask) * problem.stride_width;
-      const int r = row / problem.dilation_height;
+      const int r = row < 0 ? 0 : static_cast<int>(problem.dilation_height.quotient(row));
       const BinadeWindow binades(tops[filter] - window * kBinades);
       const auto weight_at = [&](int j) -> Element {
         const int channel = (bundle << problem.log2_bundle) + (j & bundle_mask);
         const int across = first_column + (j >> problem.log2_bundle);
-        const int s = across / problem.dilation_width;
+        const int s = across < 0 ? 0 : static_cast<int>(problem.dilation_width.quotient(across));
         if (core < 0 || channel >= problem.channels || row < 0 || across < 0 || r >= problem.filter_height ||
-            s >= problem.filter_width || r * problem.dilation_height != row ||
-            s * problem.dilation_width != across) {
+            s >= problem.filter_width || r * static_cast<int>(problem.dilation_height.divisor) != row ||
+            s * static_cast<int>(problem.dilation_width.divisor) != across) {
           return Format::zero();
         }
         const Element value = w[(static_cast<long long>(filter) * problem.channels + channel) * size +
