@@ -29,7 +29,8 @@ from fuse_models import (
     taken,
     tensor,
 )
-from fused_conv_reference import OPEN, attributes_of, counts, expand
+from convswap.epilogue import OPEN
+from fused_conv_reference import attributes_of, counts, expand
 from onnx import TensorProto, helper, numpy_helper
 
 K = FILTERS

@@ -1,0 +1,109 @@
+"""What a FusedConv stands for, in ONNX's own operators, so that the default side can run it too.
+
+y = pool(activation(conv(X, W) + B + Z)). Batch normalisations folded into the weights stay folded, as
+ONNX Runtime folds them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from convswap.epilogue import OPEN
+
+_CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
+
+
+def expand_fused(node: onnx.NodeProto, opset: int, element_type: int) -> list[onnx.NodeProto]:
+    """Return the nodes of ONNX that stand for `node`, a convswap.FusedConv that swap wrote.
+
+    The last of them has the node's name and output. `opset` is the version of ONNX's own operators in the
+    model, 7 or newer; `element_type` is that of the data, a value of `onnx.TensorProto`.
+    """
+    return _Expansion(node, opset, element_type).nodes
+
+
+class _Expansion:
+    """The nodes that stand for one; each takes the result of the one before."""
+
+    def __init__(self, node: onnx.NodeProto, opset: int, element_type: int) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._node = node
+        self._opset = opset
+        self._element_type = element_type
+        self._count = 0
+        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        attributes = {
+            name: value.decode() if isinstance(value, bytes) else value for name, value in attributes.items()
+        }
+        conv = {name: value for name, value in attributes.items() if name in _CONV_ATTRIBUTES}
+        self._value = self._add("Conv", *node.input[:3], **conv)
+        if len(node.input) > 3 and node.input[3]:
+            self._value = self._add("Add", self._value, node.input[3])
+        activation = attributes.get("activation", "None")
+        if activation != "None":
+            alpha, beta = attributes.get("activation_alpha"), attributes.get("activation_beta")
+            self._value = self._activate(activation, alpha, beta)
+        if attributes.get("pool", "None") != "None":
+            self._pool(attributes)
+        self.nodes[-1].output[0] = node.output[0]
+        self.nodes[-1].name = node.name
+
+    def _activate(self, activation: str, alpha: Any, beta: Any) -> str:
+        x = self._value
+        match activation:
+            case "Relu" | "Tanh" | "Sigmoid":
+                return self._add(activation, x)
+            case "LeakyRelu" | "Elu":
+                return self._add(activation, x, alpha=alpha)
+            case "HardSigmoid":
+                return self._add("HardSigmoid", x, alpha=alpha, beta=beta)
+            case "Clip":
+                # The ends of float32 stand for no bound.
+                if self._opset < 11:
+                    bounds = {"min": alpha, "max": beta}
+                    return self._add("Clip", x, **{k: v for k, v in bounds.items() if abs(v) != OPEN})
+                low = "" if alpha == -OPEN else self._constant(alpha)
+                high = "" if beta == OPEN else self._constant(beta)
+                return self._add("Clip", x, low, high)
+            case "HardSwish":
+                return self._add("Mul", x, self._add("HardSigmoid", x, alpha=1 / 6, beta=0.5))
+            case "SiLU":
+                return self._add("Mul", x, self._add("Sigmoid", x))
+            case "Gelu":
+                scaled = self._add("Mul", x, self._constant(np.sqrt(0.5)))
+                return self._half_of_x_times_1_plus(self._add("Erf", scaled))
+            case "GeluTanh":
+                cube = self._add("Mul", x, self._add("Mul", x, x))
+                inner = self._add("Add", x, self._add("Mul", cube, self._constant(0.044715)))
+                scaled = self._add("Mul", inner, self._constant(np.sqrt(2 / np.pi)))
+                return self._half_of_x_times_1_plus(self._add("Tanh", scaled))
+        raise ValueError(f"unknown activation {activation!r}")
+
+    def _half_of_x_times_1_plus(self, value: str) -> str:
+        half = self._add("Mul", self._value, self._constant(0.5))
+        return self._add("Mul", half, self._add("Add", value, self._constant(1.0)))
+
+    def _pool(self, attributes: Mapping[str, Any]) -> None:
+        given = {
+            name: attributes[f"pool_{name}"]
+            for name in ("kernel_shape", "strides", "pads", "ceil_mode", "count_include_pad")
+            if f"pool_{name}" in attributes
+        }
+        if self._opset < 10:
+            given.pop("ceil_mode", None)  # which is 0 then: the model could not have said otherwise
+        self._value = self._add(attributes["pool"], self._value, **given)
+
+    def _constant(self, number: float) -> str:
+        array = np.array(number, helper.tensor_dtype_to_np_dtype(self._element_type))
+        return self._add("Constant", value=numpy_helper.from_array(array))
+
+    def _add(self, op: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{self._node.output[0]}/expanded_{self._count}"
+        self._count += 1
+        self.nodes.append(helper.make_node(op, list(inputs), [output], name=output, **attributes))
+        return output
