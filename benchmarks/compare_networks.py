@@ -29,6 +29,9 @@ def command(network: str, file: Path, options: argparse.Namespace) -> list[str]:
     if network in NETWORKS:
         given |= {"data": options.data, "against": options.against}
     flags = [part for name, value in given.items() if value for part in (f"--{name}", value)]
+    if network not in NETWORKS:
+        # The tables of README.md give a deep network's time as a whole; its Convs alone take minutes.
+        flags.append("--no-layers")
     return ["compare", network, *flags, "--json", str(file)]
 
 
