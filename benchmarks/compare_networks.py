@@ -5,9 +5,9 @@
 
 The folder gets a file for each network, as `convswap compare NETWORK --json` writes it. The course's
 networks run on Fashion-MNIST, and on a GPU against all options of the CUDA provider; the large ones on random
-images. Each runs in a process of its own, so that none finds the memory and the libraries of the one before.
-A network that cannot be compared keeps the file that it had; the others are compared all the same, and the
-exit status tells.
+images, timed as a whole (`--no-layers`). Each runs in a process of its own, so that none finds the memory and
+the libraries of the one before. A network that cannot be compared keeps the file that it had; the others are
+compared all the same, and the exit status tells.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ ANSWERS_DIFFER = 1
 def command(network: str, file: Path, options: argparse.Namespace) -> list[str]:
     """Return the arguments of `convswap` that compare `network` and write `file`."""
     given = {"device": options.device, "images": options.images, "precision": options.precision}
+    flags = []
     if network in NETWORKS:
         given |= {"data": options.data, "against": options.against}
-    flags = [part for name, value in given.items() if value for part in (f"--{name}", value)]
+    else:
+        # The tables of README.md give a deep network's time as a whole; its Convs alone take minutes.
+        flags.append("--no-layers")
+    flags += [part for name, value in given.items() if value for part in (f"--{name}", value)]
     return ["compare", network, *flags, "--json", str(file)]
 
 

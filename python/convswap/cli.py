@@ -148,7 +148,11 @@ def _add_compare(commands: Any) -> None:
     _add_kernel_options(parser)
     parser.add_argument("--tolerance", type=float, metavar="T", help="largest relative L2 error")
     parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
-    parser.add_argument("--course", action="store_true", help="also print the two lines of ECE 408, per side")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--course", action="store_true", help="also print the two lines of ECE 408, per side")
+    parts.add_argument(
+        "--no-layers", action="store_true", help="time the whole model only: soon done for deep ones"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON")
     parser.set_defaults(command=_compare)
 
@@ -394,6 +398,7 @@ def _compare(options: argparse.Namespace) -> int:
             tolerance=options.tolerance,
             against=options.against,
             labelled=options.course,
+            time_layers=not options.no_layers,
             progress=progress,
         )
     _write_found(options, comparison.to_json())

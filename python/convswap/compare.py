@@ -69,6 +69,7 @@ def compare(
     tolerance: float | None = None,
     against: str = "default",
     labelled: bool = False,
+    time_layers: bool = True,
     progress: Progress | None = None,
 ) -> Comparison:
     """Run `model` with the default provider and with its Convs swapped; return how they compare.
@@ -87,6 +88,8 @@ def compare(
         tolerance: the largest relative L2 error against float64; by default that of `TOLERANCES`.
         against: "default", or "all" for the CUDA provider's other options for Conv too.
         labelled: refuse data without labels, of which no accuracy is known.
+        time_layers: time every Conv alone too, which takes seconds for each: the default provider searches
+            for its algorithm anew.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -137,7 +140,7 @@ def compare(
 
     truth_inputs = first_batch if truth_images == source.batch else on_device(truth_feeds, chosen)
     rows = []
-    for number, layer in enumerate(layers, start=1):
+    for number, layer in enumerate(layers if time_layers else (), start=1):
         report(f"timing Conv {number} of {len(layers)}")
         rows.append(_compare_layer(layer, capture, first_batch, truth_inputs, sides, chosen))
     on_our_op = subject.swapped_before + len(swapping.swapped)
@@ -152,6 +155,7 @@ def compare(
             "algorithm": algorithm,
             "precision": precision,
             "against": against,
+            "time_layers": time_layers,
             "device": chosen.name,
             "session": {STOP_SPINNING: "1"} if chosen.name == "cpu" else {},
             "convswap_provider": dict(ours.provider_options),
@@ -177,6 +181,7 @@ def compare(
         tolerance=limit,
         notes=(
             *_notes(chosen, against, times, truth.in_float32, on_our_op - len(layers)),
+            *(() if time_layers else ("the Convs were not timed alone, as asked",)),
             *_swapped_before(subject.swapped_before),
             *_unreliable_truth(errors[DEFAULT][1], errors[ours][1], between_sides, limit),
             *_missing_data(subject.missing),

@@ -99,8 +99,9 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap compare --json` writes; an infinite or NaN number becomes None.
 
-        Beyond the schema's keys it has "tolerance", "within_tolerance", "truth_images", "layers_sum_ms",
-        "notes" and, for the other options of the provider, "others" and "others_ms" of each layer.
+        Beyond the schema's keys it has "tolerance", "within_tolerance", "truth_images", "layers_sum_ms" (of
+        each side, None where no Conv was timed alone), "notes" and, for the other options of the provider,
+        "others" and "others_ms" of each layer.
         """
         both = ("default", "convswap")
         others = [name for name in self.sides if name not in both]
@@ -123,7 +124,7 @@ class Comparison:
             "swapped": self.swapped,
             "left": [{"node": left.node, "reason": left.reason} for left in self.left],
             "layers": [_layer_json(layer, others) for layer in self.layers],
-            "layers_sum_ms": {name: self.layers_sum(name) for name in self.sides},
+            "layers_sum_ms": {name: self.layers_sum(name) if self.layers else None for name in self.sides},
             "tolerance": self.tolerance,
             "within_tolerance": self.within_tolerance,
             "truth_images": self.truth_images,
