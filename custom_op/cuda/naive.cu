@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "cuda/naive.cuh"
+#include "cuda/primitives/kernel_facts.h"
 #include "cuda/primitives/launch.h"
 #include "plan/algorithm.h"
 
@@ -45,6 +47,11 @@ class NaivePlan final : public Plan {
 
   std::string describe() const override {
     return std::to_string(blocks_) + " blocks of " + std::to_string(kThreads) + " threads, one output each";
+  }
+
+  std::vector<KernelFacts> kernels() const override {
+    const DeviceGuard guard(device_);
+    return {kernel_facts("naive", reinterpret_cast<const void*>(naive_kernel<T, Sum>), blocks_, kThreads, 0)};
   }
 
  private:

@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "conv/problem.h"
 #include "plan/device.h"
+#include "plan/kernel_facts.h"
 
 namespace convswap {
 
@@ -31,6 +33,7 @@ using ParallelFor =
 struct Execution {
   ParallelFor parallel_for;  // CPU algorithms
   void* stream = nullptr;    // CUDA algorithms: a cudaStream_t
+  void* scratch = nullptr;   // CUDA algorithms: as much memory as the plan asks for
 };
 
 // An algorithm bound to a problem. Immutable, so one plan serves concurrent runs.
@@ -42,8 +45,15 @@ class Plan {
   // fails. Never called with an empty output.
   virtual void run(const ConvTensors& tensors, const Execution& execution) const = 0;
 
+  // How much memory of the device a run needs beside its tensors; the stream may use it when `run` has
+  // returned.
+  virtual std::size_t scratch_bytes() const { return 0; }
+
   // The launch shape in words, for people: "tile 33x29, 8 warps, ...".
   virtual std::string describe() const = 0;
+
+  // What the card says of each kernel that a run starts; nothing on the CPU.
+  virtual std::vector<KernelFacts> kernels() const { return {}; }
 };
 
 // One way to compute convolutions on one kind of device.
@@ -55,12 +65,16 @@ class Algorithm {
   virtual std::string_view name() const = 0;
   virtual DeviceKind device_kind() const = 0;
 
+  // Whether it is a step of the ladder, kept for those who want to read and to measure it. Nobody gets one
+  // who has not asked for it by name.
+  virtual bool is_rung() const { return false; }
+
   // Empty where the algorithm can compute the problem on the device; otherwise why it cannot, in words a
   // user can act on.
   virtual std::string why_not(const ConvProblem& problem, const Device& device) const = 0;
 
-  // About how long the problem takes, in milliseconds, by an estimate that measures nothing; nothing where the
-  // algorithm has none. Requires an empty why_not.
+  // About how long the problem takes, in milliseconds, by an estimate that measures nothing; nothing where
+  // the algorithm has none. Requires an empty why_not.
   virtual std::optional<double> estimate(const ConvProblem&, const Device&) const { return std::nullopt; }
 
   // Requires an empty why_not.

@@ -23,7 +23,7 @@ struct Explanation {
   std::string decided_by;  // "name", "rule" or "tuned"
   std::string why;
   std::optional<double> milliseconds;  // as the tuning table has it, where that decided
-  std::vector<OtherAlgorithm> others;  // of the same kind of device, in the catalog's order
+  std::vector<OtherAlgorithm> others;  // of the same kind of device, no rungs, in the catalog's order
 };
 
 // Explains what `choose` answers, and throws what it throws.

@@ -17,7 +17,7 @@ const Algorithm* best_by_rule(const ConvProblem& problem, const Device& device, 
   const Algorithm* best = nullptr;
   std::optional<double> least;
   for (const Algorithm* algorithm : catalog()) {
-    if (algorithm->device_kind() != device.kind) continue;
+    if (algorithm->device_kind() != device.kind || algorithm->is_rung()) continue;
     const std::string reason = algorithm->why_not(problem, device);
     if (!reason.empty()) {
       reasons += std::string(reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + reason;
@@ -45,6 +45,7 @@ std::string why_not_named(const Algorithm* named, const TuningEntry& entry, cons
                           const Device& device) {
   const std::string names = "the tuning table names '" + entry.algorithm + "', which ";
   if (named == nullptr) return names + "is not in the catalog";
+  if (named->is_rung()) return names + "is a rung of the ladder, taken by its own name alone";
   const std::string reason = named->why_not(problem, device);
   return reason.empty() ? "" : names + "cannot compute it: " + reason;
 }

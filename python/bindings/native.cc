@@ -63,6 +63,21 @@ std::string choose(const ConvProblem& problem, const std::string& device, const 
       choose_algorithm(problem, asked_device(device, index, compute_capability), algorithm).name());
 }
 
+py::list facts_of(const Plan& plan) {
+  py::list kernels;
+  for (const KernelFacts& kernel : plan.kernels()) {
+    py::dict facts;
+    facts["name"] = kernel.name;
+    facts["registers"] = kernel.registers;
+    facts["spilled_bytes"] = kernel.spilled_bytes;
+    facts["shared_bytes"] = kernel.shared_bytes;
+    facts["threads"] = kernel.threads;
+    facts["blocks"] = kernel.blocks;
+    kernels.append(facts);
+  }
+  return kernels;
+}
+
 py::dict explain_problem(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
                          int index, int compute_capability) {
   const Device asked = asked_device(device, index, compute_capability);
@@ -78,14 +93,15 @@ py::dict explain_problem(const ConvProblem& problem, const std::string& device, 
   }
   // A launch is shaped by what the card's own driver says of the compiled kernel.
   const bool is_here = asked.kind == DeviceKind::cpu || compute_capability == 0;
+  const std::unique_ptr<Plan> plan = is_here ? explanation.algorithm.make_plan(problem, asked) : nullptr;
   py::dict answer;
   answer["device"] = asked.kind == DeviceKind::cpu ? tuning_device(asked) : asked.name;
   answer["algorithm"] = std::string(explanation.algorithm.name());
   answer["decided_by"] = explanation.decided_by;
   answer["why"] = explanation.why;
   answer["milliseconds"] = explanation.milliseconds;
-  answer["plan"] =
-      is_here ? py::cast(explanation.algorithm.make_plan(problem, asked)->describe()) : py::none();
+  answer["plan"] = plan ? py::cast(plan->describe()) : py::none();
+  answer["kernels"] = plan ? py::object(facts_of(*plan)) : py::none();
   answer["bytes"] = problem.bytes();
   answer["operations"] = problem.operations();
   answer["others"] = others;
@@ -164,9 +180,13 @@ void register_planner(py::module_& module) {
       .def_property_readonly("name", [](const Algorithm& algorithm) { return std::string(algorithm.name()); })
       .def_property_readonly(
           "device", [](const Algorithm& algorithm) { return std::string(name_of(algorithm.device_kind())); },
-          "'cpu' or 'cuda'.");
-  module.def("catalog", &catalog, py::return_value_policy::reference,
-             "Every algorithm of this build, for each device the fastest first.");
+          "'cpu' or 'cuda'.")
+      .def_property_readonly(
+          "is_rung", [](const Algorithm& algorithm) { return algorithm.is_rung(); },
+          "Whether it is a step of the ladder, which nobody gets without asking for it by name.");
+  module.def(
+      "catalog", &catalog, py::return_value_policy::reference,
+      "Every algorithm of this build, for each device the fastest first, then the ladder's rungs in order.");
   module.def("why_not", &why_not, py::arg("problem"), py::arg("algorithm"), py::arg("device"), py::kw_only(),
              py::arg("index") = 0, py::arg("compute_capability") = 0,
              R"(Why the algorithm cannot compute the problem on the device; '' where it can.
@@ -192,9 +212,11 @@ Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.
              R"(How the planner computes the problem, and why so.
 
 A dictionary: "device", a name; "algorithm"; "decided_by", one of "name", "rule" and "tuned"; "why", in words;
-"milliseconds", as the tuning table has it where that decided, else None; "plan", the launch shape in words, None
-for a card that is not here; "bytes"; "operations"; and "others", a list of dictionaries "algorithm",
-"supports" (whether it could compute the problem), "why_not" and "milliseconds".
+"milliseconds", as the tuning table has it where that decided, else None; "plan", the launch shape in words, and
+"kernels", a list of dictionaries "name", "registers" and "spilled_bytes" of a thread, "shared_bytes" and
+"threads" of a block, and "blocks", each None for a card that is not here; "bytes"; "operations"; and "others", a
+list of dictionaries "algorithm", "supports" (whether it could compute the problem), "why_not" and
+"milliseconds", without the rungs of the ladder.
 
 Raises ConvswapError where `algorithm` is unknown or cannot compute the problem, RuntimeError where the card is
 not there.)");

@@ -64,8 +64,12 @@ class Algorithm:
     def device(self) -> Literal["cpu", "cuda"]:
         """The kind of device."""
 
+    @property
+    def is_rung(self) -> bool:
+        """Whether it is a step of the ladder, which nobody gets without asking for it by name."""
+
 def catalog() -> list[Algorithm]:
-    """Return every algorithm of this build, for each device the fastest first."""
+    """Return every algorithm of this build, for each device the fastest first, then the ladder's rungs."""
 
 def why_not(
     problem: Problem, algorithm: str, device: str, *, index: int = 0, compute_capability: int = 0
@@ -93,6 +97,16 @@ class OtherAlgorithm(TypedDict):
     why_not: str
     milliseconds: float | None
 
+class KernelFacts(TypedDict):
+    """What a card says of a kernel, and its launch; exists for type checkers alone."""
+
+    name: str
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    threads: int
+    blocks: int
+
 class Explanation(TypedDict):
     """How a problem is computed, and why; exists for type checkers alone."""
 
@@ -102,6 +116,7 @@ class Explanation(TypedDict):
     why: str
     milliseconds: float | None
     plan: str | None
+    kernels: list[KernelFacts] | None
     bytes: int
     operations: int
     others: list[OtherAlgorithm]
@@ -114,7 +129,7 @@ def explain(
     index: int = 0,
     compute_capability: int = 0,
 ) -> Explanation:
-    """Return how the planner computes the problem, and why; "plan" is None for a card that is not here."""
+    """Return how the planner computes the problem, and why; "plan" and "kernels" are None for a card that is not here."""
 
 def tuning_path() -> str:
     """Return the path of the user's tuning table, which need not be there."""

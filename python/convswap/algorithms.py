@@ -25,9 +25,14 @@ def check_algorithm(name: str, device: str | None = None) -> None:
 
 
 def able_algorithms(problem: Any, device: str) -> list[str]:
-    """Return the algorithms for `device` that can compute a `convswap._native.Problem`, in catalog order."""
+    """Return the algorithms for `device` that can compute a `convswap._native.Problem`, in catalog order.
+
+    The rungs of the ladder are not among them: they are there to be read, and to be asked for by name.
+    """
     return [
         entry.name
         for entry in _native.catalog()
-        if entry.device == device and not _native.why_not(problem, entry.name, device)
+        if entry.device == device
+        and not entry.is_rung
+        and not _native.why_not(problem, entry.name, device)
     ]

@@ -100,13 +100,15 @@ inline bool meet_warpgroup_and(bool agrees) {
   return own.agreed;
 }
 
+inline int block_threads() { return static_cast<int>(block_size.x * block_size.y * block_size.z); }
+
 inline bool meet_block(bool agrees) {
   all_agree = all_agree && agrees;
-  if (block_barrier.arrived + 1 == static_cast<int>(block_size.x)) {
+  if (block_barrier.arrived + 1 == block_threads()) {
     all_agreed = all_agree;
     all_agree = true;
   }
-  meet(block_barrier, static_cast<int>(block_size.x));
+  meet(block_barrier, block_threads());
   return all_agreed;
 }
 
@@ -142,12 +144,13 @@ inline void enter_thread() {
   yield();
 }
 
-// Runs `body` as every thread of a one-dimensional block.
-inline void run_block(int threads, unsigned char* shared, size_t shared_bytes) {
+// Runs `body` as every thread of a block.
+inline void run_block(unsigned char* shared, size_t shared_bytes) {
+  const int threads = block_threads();
   for (size_t i = 0; i < kSharedBytes; i += 4) {
     std::memcpy(shared + i, i < shared_bytes ? &kNotANumber : &kBeyond, 4);
   }
-  warps.assign(threads / 32, {});
+  warps.assign((threads + 31) / 32, {});
   warpgroups.assign((threads + 127) / 128, {});
   block_barrier = {};
   all_agree = true;
@@ -155,7 +158,9 @@ inline void run_block(int threads, unsigned char* shared, size_t shared_bytes) {
   for (int i = 0; i < threads; ++i) {
     Fiber& fiber = fibers[i];
     fiber.stack.resize(kStackBytes);
-    fiber.thread = {static_cast<unsigned>(i), 0, 0};
+    const auto number = static_cast<unsigned>(i);
+    fiber.thread = {number % block_size.x, number / block_size.x % block_size.y,
+                    number / (block_size.x * block_size.y)};
     fiber.done = false;
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.data();
@@ -179,7 +184,7 @@ inline void run_block(int threads, unsigned char* shared, size_t shared_bytes) {
   }
 }
 
-// Runs `body` as every thread of every block.
+// Runs `body` as every thread of every block of a grid of at most two dimensions.
 inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared_bytes,
                      std::function<void()> body) {
   grid_size = grid;
@@ -187,7 +192,7 @@ inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared
   thread_body = std::move(body);
   for (block_index.y = 0; block_index.y < grid.y; ++block_index.y) {
     for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) {
-      run_block(static_cast<int>(block.x), shared, shared_bytes);
+      run_block(shared, shared_bytes);
     }
   }
 }
@@ -201,6 +206,7 @@ inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared
 #undef __device__
 #undef __global__
 #undef __shared__
+#undef __constant__
 #undef __noinline__
 #undef __align__
 #undef __launch_bounds__
@@ -208,6 +214,7 @@ inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared
 #define __device__
 #define __global__
 #define __shared__
+#define __constant__
 #define __noinline__
 #define __align__(bytes)
 #define __launch_bounds__(...)

@@ -14,6 +14,7 @@
 
 #include "conv/epilogue_math.h"
 #include "conv/problem.h"
+#include "cuda/primitives/kernel_facts.h"
 #include "cuda/primitives/launch.h"
 #include "plan/algorithm.h"
 
@@ -23,6 +24,7 @@ inline DeviceGuard::DeviceGuard(int) {}
 inline DeviceGuard::~DeviceGuard() {}
 inline void allow_shared_memory(const void*, int) {}
 inline int resident_blocks(const void*, int, size_t) { return 1; }
+inline KernelFacts kernel_facts(std::string name, const void*, dim3, dim3, size_t) { return {name}; }
 
 using Random = std::mt19937;
 
@@ -188,21 +190,24 @@ bool is_right(double y, const Truth& truth, Precision precision) {
   return std::abs(y - truth.sum) <= bound;
 }
 
+// What is drawn beside ordinary numbers.
+enum class Values { any, normal };
+
 template <typename Element>
-bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& device, Random& random) {
-  const bool is_float32 = std::is_same_v<Element, float>;
+bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& device, Random& random,
+           Values values = Values::any) {
+  const bool has_any = values == Values::any, is_wide = has_any && std::is_same_v<Element, float>;
   const int64_t x_count = p.batch * p.in_channels * p.input_size();
   const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
   const int64_t y_count = p.result_elements();
   // One element beyond a boundary of 16 bytes now and then.
   const int64_t shift = one_in(random, 3) ? 1 : 0;
   std::vector<Element> x =
-      draw_values<Element>(random, x_count + shift, is_float32 && one_in(random, 4) ? 60 : 0);
-  const std::vector<Element> w =
-      draw_values<Element>(random, w_count, is_float32 && one_in(random, 4) ? 40 : 0);
+      draw_values<Element>(random, x_count + shift, is_wide && one_in(random, 4) ? 60 : 0);
+  const std::vector<Element> w = draw_values<Element>(random, w_count, is_wide && one_in(random, 4) ? 40 : 0);
   const std::vector<Element> b = draw_values<Element>(random, p.out_channels, 0);
   const std::vector<Element> z = draw_values<Element>(random, p.output_elements(), 0);
-  if (one_in(random, 8)) {
+  if (has_any && one_in(random, 8)) {
     for (const float odd : {INFINITY, -INFINITY, NAN}) {
       x[between(random, shift, x_count + shift - 1)] = element<Element>(odd);
     }
@@ -213,7 +218,9 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
   Element* const y_begin = y.data() + kGuard + shift;
 
   const std::unique_ptr<Plan> plan = algorithm.make_plan(p, device);
-  plan->run({x.data() + shift, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr}, {});
+  std::vector<float> scratch(plan->scratch_bytes() / sizeof(float) + 1, NAN);
+  plan->run({x.data() + shift, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr},
+            {nullptr, nullptr, scratch.data()});
 
   int64_t wrong = 0;
   for (int64_t i = 0; i < y_count; ++i) {

@@ -12,6 +12,7 @@
 #include "cuda/few_channels/kernel.cuh"
 #include "cuda/few_channels/plan.h"
 #include "cuda/few_channels/tiling.h"
+#include "cuda/primitives/kernel_facts.h"
 #include "cuda/primitives/launch.h"
 
 namespace convswap::few_channels {
@@ -183,6 +184,10 @@ class Launch {
     launch(kernel_, grid_, threads(), shared_bytes(), stream, parameters);
   }
 
+  KernelFacts facts() const {
+    return kernel_facts("few_channels", kernel_, grid_, threads(), shared_bytes());
+  }
+
   std::string describe() const {
     return "tiles of " + std::to_string(tiling_.tile_images()) + " images x " +
            std::to_string(tiling_.tile_rows() * tiling_.folds) + " rows x " +
@@ -217,6 +222,13 @@ class FewChannelsPlan final : public Plan {
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     const DeviceGuard guard(device_);
     for (const Launch<Format>& launch : launches_) launch.enqueue(tensors, execution.stream);
+  }
+
+  std::vector<KernelFacts> kernels() const override {
+    const DeviceGuard guard(device_);
+    std::vector<KernelFacts> facts;
+    for (const Launch<Format>& launch : launches_) facts.push_back(launch.facts());
+    return facts;
   }
 
   std::string describe() const override {

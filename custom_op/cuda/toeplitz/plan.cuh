@@ -7,7 +7,9 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
+#include "cuda/primitives/kernel_facts.h"
 #include "cuda/primitives/launch.h"
 #include "cuda/toeplitz/kernel.cuh"
 #include "cuda/toeplitz/plan.h"
@@ -155,6 +157,11 @@ class ToeplitzPlan final : public Plan {
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
     launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream, parameters);
+  }
+
+  std::vector<KernelFacts> kernels() const override {
+    const DeviceGuard guard(device_);
+    return {kernel_facts("toeplitz", kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes))};
   }
 
   std::string describe() const override {

@@ -1,0 +1,26 @@
+#include "cuda/ladder/03_register_sum.cuh"
+#include "cuda/ladder/rung.h"
+
+namespace convswap {
+namespace {
+
+class RegisterSum final : public ladder::Rung {
+ public:
+  std::string_view name() const override { return "ladder_03_register_sum"; }
+
+ protected:
+  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+    constexpr int kThreads = 256;
+    return {{"register_sum", ladder::address(ladder::register_sum),
+             ladder::blocks_for(problem.output_elements(), kThreads), kThreads}};
+  }
+};
+
+}  // namespace
+
+const Algorithm& cuda_ladder_03_register_sum() {
+  static const RegisterSum rung;
+  return rung;
+}
+
+}  // namespace convswap

@@ -1,0 +1,26 @@
+#include "cuda/ladder/04_shared_memory.cuh"
+#include "cuda/ladder/rung.h"
+
+namespace convswap {
+namespace {
+
+class SharedMemory final : public ladder::Rung {
+ public:
+  std::string_view name() const override { return "ladder_04_shared_memory"; }
+
+ protected:
+  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+    const dim3 grid(static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels));
+    return {{"shared_memory", ladder::address(ladder::shared_memory), grid, dim3(32, 32),
+             sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())}};
+  }
+};
+
+}  // namespace
+
+const Algorithm& cuda_ladder_04_shared_memory() {
+  static const SharedMemory rung;
+  return rung;
+}
+
+}  // namespace convswap

@@ -1,0 +1,26 @@
+#include "cuda/ladder/05_flat_blocks.cuh"
+#include "cuda/ladder/rung.h"
+
+namespace convswap {
+namespace {
+
+class FlatBlocks final : public ladder::Rung {
+ public:
+  std::string_view name() const override { return "ladder_05_flat_blocks"; }
+
+ protected:
+  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+    const dim3 grid(static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels));
+    return {{"flat_blocks", ladder::address(ladder::flat_blocks), grid, dim3(1024),
+             sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())}};
+  }
+};
+
+}  // namespace
+
+const Algorithm& cuda_ladder_05_flat_blocks() {
+  static const FlatBlocks rung;
+  return rung;
+}
+
+}  // namespace convswap

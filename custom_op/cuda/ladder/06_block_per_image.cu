@@ -1,0 +1,26 @@
+#include "cuda/ladder/06_block_per_image.cuh"
+#include "cuda/ladder/rung.h"
+
+namespace convswap {
+namespace {
+
+class BlockPerImage final : public ladder::Rung {
+ public:
+  std::string_view name() const override { return "ladder_06_block_per_image"; }
+
+ protected:
+  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+    return {{"block_per_image", ladder::address(ladder::block_per_image),
+             static_cast<unsigned>(problem.batch), 1024,
+             sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())}};
+  }
+};
+
+}  // namespace
+
+const Algorithm& cuda_ladder_06_block_per_image() {
+  static const BlockPerImage rung;
+  return rung;
+}
+
+}  // namespace convswap

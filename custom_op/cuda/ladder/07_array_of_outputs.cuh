@@ -1,0 +1,74 @@
+#pragma once
+
+// Rung 7. An array of outputs in each thread
+//
+// Idea: A thread of rung 6 reads two numbers from shared memory, a pixel and a tap of the filter, for one
+// multiplication, and shared memory gives a warp one number per thread and cycle, while four warps could
+// multiply. So turn the loops around: a thread keeps the sums of *all* filters for its pixel in an array,
+// fetches each pixel of its window once, and multiplies it by the tap of every filter. All filters stay in
+// shared memory, sorted so that those of one tap lie side by side.
+//
+// An array can only live in registers if every index into it is known when the program is compiled, so the
+// number of filters becomes a parameter of a *template*, and the loops over them are unrolled. A thread has
+// at most 255 registers, and a multiprocessor 65,536 for all of its threads: a block of 1,024 threads could
+// give each of them 64, which 50 sums and their addresses outgrow. A block of 192 threads can give more than
+// enough. (And 192 divides the 576 pixels of a 24×24 result.)
+//
+// Gain: One number from shared memory for each multiplication instead of two; the barriers are gone but one.
+// The course's report gave this up for want of registers. The registers that the compiler takes stand below,
+// and `spilled`, what did not fit and went to memory, is 0.
+//
+// Slower: With few filters there is little to share a pixel among, and 192 threads hide waiting less well
+// than 1,024.
+//
+// Counter: `launch__registers_per_thread`; and `l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum`, the
+// reads of shared memory: half of rung 6's.
+//
+// Reported: ece408-2017-high: not possible, too many registers.
+
+#include "conv/ladder_convolution.h"
+
+namespace convswap::ladder {
+
+extern __shared__ float shared[];
+
+constexpr int kArrayThreads = 192;
+
+template <int kFilters>
+__global__ void __launch_bounds__(kArrayThreads) array_of_outputs(Convolution conv) {
+  const int n = blockIdx.x;
+  const int pixels = conv.channels * conv.height * conv.width;
+  const int taps = conv.channels * conv.filter_height * conv.filter_width;
+  const int outputs = conv.out_height * conv.out_width;
+  float* const image = shared;
+  float* const filters = image + pixels;  // taps x kFilters
+
+  for (int i = threadIdx.x; i < pixels; i += blockDim.x) image[i] = conv.x[n * pixels + i];
+  for (int i = threadIdx.x; i < taps * kFilters; i += blockDim.x) {
+    filters[i] = conv.w[i % kFilters * taps + i / kFilters];
+  }
+  __syncthreads();
+
+  for (int i = threadIdx.x; i < outputs; i += blockDim.x) {
+    const int p = i / conv.out_width, q = i % conv.out_width;
+    float sums[kFilters];
+#pragma unroll
+    for (int k = 0; k < kFilters; ++k) sums[k] = conv.b[k];
+
+    const float* tap = filters;
+    for (int c = 0; c < conv.channels; ++c) {
+      for (int r = 0; r < conv.filter_height; ++r) {
+        for (int s = 0; s < conv.filter_width; ++s, tap += kFilters) {
+          const float pixel = image[(c * conv.height + p + r) * conv.width + q + s];
+#pragma unroll
+          for (int k = 0; k < kFilters; ++k) sums[k] += pixel * tap[k];
+        }
+      }
+    }
+
+#pragma unroll
+    for (int k = 0; k < kFilters; ++k) conv.y[(n * kFilters + k) * outputs + i] = sums[k];
+  }
+}
+
+}  // namespace convswap::ladder

@@ -1,0 +1,28 @@
+#include "cuda/ladder/12_fused_im2col.cuh"
+#include "cuda/ladder/rung.h"
+
+namespace convswap {
+namespace {
+
+class FusedIm2col final : public ladder::Rung {
+ public:
+  std::string_view name() const override { return "ladder_12_fused_im2col"; }
+
+ protected:
+  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+    constexpr int kTile = ladder::kFusedTile;
+    const dim3 grid(ladder::blocks_for(problem.batch * problem.output_size(), kTile),
+                    ladder::blocks_for(problem.out_channels, kTile));
+    return {{"fused_im2col", ladder::address(ladder::fused_im2col), grid, dim3(kTile, kTile),
+             2 * sizeof(float) * kTile * kTile}};
+  }
+};
+
+}  // namespace
+
+const Algorithm& cuda_ladder_12_fused_im2col() {
+  static const FusedIm2col rung;
+  return rung;
+}
+
+}  // namespace convswap

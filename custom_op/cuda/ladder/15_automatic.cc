@@ -1,0 +1,41 @@
+// Rung 15. Tensor cores that are fed
+//
+// Idea: This rung has no kernel of its own. It is what the library takes by itself for these layers:
+// `toeplitz`
+// (`custom_op/cuda/toeplitz`) on a card of compute capability 9.0, else `few_channels`
+// (`custom_op/cuda/few_channels`), each a folder instead of a page. What rung 14 lacks is a way to bring the
+// tensor cores their numbers. Here the image lies in shared memory once, converted once, and the tensor cores
+// read their operand straight from it: eight neighbouring pixels are a row of the product, and the other
+// matrix holds each filter several times, shifted by a pixel from one to the next, which mathematicians call
+// a Toeplitz matrix. No division, no copy per tap, no barrier per 8 taps. Threads work in teams: while one
+// multiplies, another fetches the next image, and a third writes its results.
+//
+// Gain: All that stood between the multiplications. What bounds it is memory: the results have to be written.
+//
+// Counter: `dram__throughput.avg.pct_of_peak_sustained_elapsed`, the share of the memory's speed that is
+// used: the more, the nearer the floor.
+
+#include <memory>
+
+#include "conv/ladder_problem.h"
+#include "cuda/ladder/stand_in.h"
+
+namespace convswap {
+namespace {
+
+class Automatic final : public ladder::StandIn {
+ public:
+  std::string_view name() const override { return "ladder_15_automatic"; }
+
+ protected:
+  std::string why_not_here(const ConvProblem& problem) const override { return ladder::why_not(problem); }
+};
+
+}  // namespace
+
+const Algorithm& cuda_ladder_15_automatic() {
+  static const Automatic rung;
+  return rung;
+}
+
+}  // namespace convswap

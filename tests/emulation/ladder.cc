@@ -1,0 +1,114 @@
+// A rung of the ladder that has a kernel, on the CPU: `ladder NAME FIRST END`, see problems.h. The build
+// gives rungs.inc, which includes the rungs' files and names them: CONVSWAP_RUNG(02_global_adds) ...
+
+#include "cuda_emulation.h"
+
+namespace convswap::ladder {
+alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // what each kernel declares as its own
+}  // namespace convswap::ladder
+
+#include "cuda/ladder/course_layers.h"
+#include "cuda/ladder/no_bias.h"
+#include "cuda/ladder/rung.cc"
+#include "cuda/primitives/constant_bank.h"
+#define CONVSWAP_RUNG(name)
+#include "rungs.inc"
+#undef CONVSWAP_RUNG
+#include <cstring>
+
+#include "problems.h"
+
+namespace convswap {
+
+void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments) {
+  const auto entry = reinterpret_cast<void (*)(ladder::Convolution)>(const_cast<void*>(kernel));
+  const ladder::Convolution& conv = *static_cast<const ladder::Convolution*>(arguments[0]);
+  emulation::run_grid(grid, block, reinterpret_cast<unsigned char*>(ladder::shared), shared_bytes,
+                      [&] { entry(conv); });
+}
+
+void with_constants(const void* symbol, const void* source, size_t bytes, void*,
+                    const std::function<void()>& launch) {
+  std::memcpy(const_cast<void*>(symbol), source, bytes);
+  launch();
+}
+
+const float* ladder::no_bias() {
+  static const float zeros[kMostFilters] = {};
+  return zeros;
+}
+
+namespace {
+
+const Algorithm* find_rung(const std::string& name) {
+#define CONVSWAP_RUNG(own) \
+  if (name == "ladder_" #own) return &cuda_ladder_##own();
+#include "rungs.inc"
+#undef CONVSWAP_RUNG
+  return nullptr;
+}
+
+// A layer of the course or something like it, small enough to be computed thread by thread.
+ConvProblem draw_rung_problem(Random& random) {
+  constexpr int64_t kFilters[] = {4, 6, 12, 16, 24, 50};
+  ConvProblem p;
+  p.precision = Precision::ieee;
+  p.batch = between(random, 1, 3);
+  p.has_bias = one_in(random, 2);
+  if (one_in(random, 2)) {
+    const ladder::Layer& layer = ladder::kCourseLayers[between(random, 0, ladder::kCourseLayers.size() - 1)];
+    p.batch = 1;
+    p.in_channels = layer.channels;
+    p.out_channels = layer.filters;
+    p.input = {1, layer.size, layer.size};
+    p.filter = {1, layer.filter, layer.filter};
+  } else {
+    p.in_channels = between(random, 1, 4);
+    p.out_channels = one_in(random, 3) ? between(random, 1, 40) : kFilters[between(random, 0, 5)];
+    const int64_t square = one_in(random, 2) ? 5 : 7;
+    const bool is_square = !one_in(random, 3);
+    for (int axis = 1; axis < 3; ++axis) {
+      p.filter[axis] = is_square ? square : between(random, 1, 9);
+      p.input[axis] = p.filter[axis] + between(random, 0, 40);
+    }
+  }
+  for (int axis = 1; axis < 3; ++axis) p.output[axis] = p.input[axis] - p.filter[axis] + 1;
+  p.result = p.output;
+  return p;
+}
+
+// Whether the problem of a seed comes out right; `computed` counts those that the rung takes.
+bool check_rung_seed(const Algorithm& rung, int seed, int& computed) {
+  Random random(seed);
+  ConvProblem problem = draw_rung_problem(random);
+  Device device = draw_device(random);
+  device.shared_memory_per_block = 232'448;
+  if (!rung.why_not(problem, device).empty()) problem.precision = Precision::tf32;
+  if (!rung.why_not(problem, device).empty()) return true;
+  ++computed;
+  // A tile of Winograd's mixes all of its numbers, so that an infinity spreads, and a large one covers
+  // others.
+  const bool mixes = rung.name().find("winograd") != std::string_view::npos;
+  return check<float>(rung, problem, device, random, mixes ? Values::normal : Values::any);
+}
+
+}  // namespace
+}  // namespace convswap
+
+int main(int count, char** arguments) {
+  using namespace convswap;
+  const Algorithm* const rung = count == 4 ? find_rung(arguments[1]) : nullptr;
+  if (rung == nullptr) {
+    std::printf("usage: %s NAME FIRST END, NAME one of those in rungs.inc\n", arguments[0]);
+    return 2;
+  }
+  int computed = 0, wrong = 0;
+  const int end = std::atoi(arguments[3]);
+  for (int seed = std::atoi(arguments[2]); seed < end; ++seed) {
+    if (check_rung_seed(*rung, seed, computed)) continue;
+    std::printf("seed %d\n", seed);
+    ++wrong;
+  }
+  std::printf("%d problems computed, %d wrong\n", computed, wrong);
+  return wrong == 0 ? 0 : 1;
+}
