@@ -34,10 +34,12 @@ const Algorithm* find_algorithm(std::string_view name, DeviceKind kind) {
   return nullptr;
 }
 
-std::vector<std::string> algorithm_names(DeviceKind kind) {
+std::vector<std::string> algorithm_names(DeviceKind kind, bool rungs) {
   std::vector<std::string> names;
   for (const Algorithm* algorithm : catalog()) {
-    if (algorithm->device_kind() == kind) names.emplace_back(algorithm->name());
+    if (algorithm->device_kind() == kind && algorithm->is_rung() == rungs) {
+      names.emplace_back(algorithm->name());
+    }
   }
   return names;
 }

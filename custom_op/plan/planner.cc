@@ -11,6 +11,9 @@
 namespace convswap {
 namespace {
 
+// What the names of all rungs begin with, or most of it, should one be misspelt.
+constexpr std::string_view kRungPrefix = "ladd";
+
 // Of those that support the problem the one estimated fastest, or the catalog's first where none has an
 // estimate. Null where none does; `reasons` then says why not, algorithm by algorithm.
 const Algorithm* best_by_rule(const ConvProblem& problem, const Device& device, std::string& reasons) {
@@ -60,7 +63,9 @@ std::string why_none(const ConvProblem& problem, const Device& device) {
 
 void check_algorithm_name(std::string_view requested, DeviceKind kind) {
   if (leaves_choice(requested) || find_algorithm(requested, kind) != nullptr) return;
-  std::vector<std::string> names = algorithm_names(kind);
+  // Who does not climb the ladder need not read the names of its rungs.
+  const bool means_rung = requested.substr(0, kRungPrefix.size()) == kRungPrefix;
+  std::vector<std::string> names = algorithm_names(kind, means_rung);
   names.insert(names.end(), {std::string(kAuto), std::string(kTuned)});
   throw InvalidArgument(
       unknown_name_message("algorithm for the device " + std::string(name_of(kind)), requested, names));

@@ -129,7 +129,10 @@ def explain(
     index: int = 0,
     compute_capability: int = 0,
 ) -> Explanation:
-    """Return how the planner computes the problem, and why; "plan" and "kernels" are None for a card that is not here."""
+    """Return how the planner computes the problem, and why.
+
+    "plan" and "kernels" are None for a card that is not here.
+    """
 
 def tuning_path() -> str:
     """Return the path of the user's tuning table, which need not be there."""

@@ -15,13 +15,26 @@ TUNED = "tuned"
 def check_algorithm(name: str, device: str | None = None) -> None:
     """Raise ConvswapError, naming the nearest, where no algorithm for `device` (None: any) has `name`."""
     catalog = _native.catalog()
-    named = [entry.name for entry in catalog if device in (None, entry.device)]
-    if name not in (AUTO, TUNED, *named):
-        if any(entry.name == name for entry in catalog):
-            usable = ", ".join([AUTO, TUNED, *named])
-            raise ConvswapError(f"algorithm {name!r} is not for the device {device}, which has {usable}")
-        kind = "algorithm" if device is None else f"algorithm for the device {device}"
-        raise unknown_name(kind, name, {AUTO, TUNED, *named})
+    named = [entry for entry in catalog if device in (None, entry.device)]
+    if name in (AUTO, TUNED, *(entry.name for entry in named)):
+        return
+    # Who does not climb the ladder need not read the names of its rungs.
+    usable = [AUTO, TUNED, *(entry.name for entry in named if entry.is_rung == _means_rung(name))]
+    if any(entry.name == name for entry in catalog):
+        raise ConvswapError(
+            f"algorithm {name!r} is not for the device {device}, which has {', '.join(usable)}"
+        )
+    kind = "algorithm" if device is None else f"algorithm for the device {device}"
+    raise unknown_name(kind, name, usable)
+
+
+def rungs() -> list[_native.Algorithm]:
+    """Return the rungs of the ladder in this build, from the first to the last."""
+    return [entry for entry in _native.catalog() if entry.is_rung]
+
+
+def _means_rung(name: str) -> bool:
+    return name.startswith("ladd")
 
 
 def able_algorithms(problem: Any, device: str) -> list[str]:
@@ -32,7 +45,5 @@ def able_algorithms(problem: Any, device: str) -> list[str]:
     return [
         entry.name
         for entry in _native.catalog()
-        if entry.device == device
-        and not entry.is_rung
-        and not _native.why_not(problem, entry.name, device)
+        if entry.device == device and not entry.is_rung and not _native.why_not(problem, entry.name, device)
     ]

@@ -47,9 +47,12 @@ def session_sample(run: Startable, timer: GpuTimer | None) -> Sample:
     return sample
 
 
-def back_to_back(samples: Sequence[Sample]) -> list[float]:
-    """Return the median milliseconds of a run of each, in the same order."""
-    lengths = [_runs(min(sample(1) for _ in range(WARM_UPS))) for sample in samples]
+def back_to_back(samples: Sequence[Sample], *, round_ms: float = ROUND_MS) -> list[float]:
+    """Return the median milliseconds of a run of each, in the same order.
+
+    `round_ms` is what one side's runs of a round may take together.
+    """
+    lengths = [_runs(min(sample(1) for _ in range(WARM_UPS)), round_ms) for sample in samples]
     times: list[list[float]] = [[] for _ in samples]
     for _ in range(ROUNDS):
         for sample, length, own in zip(samples, lengths, times, strict=True):
@@ -57,6 +60,6 @@ def back_to_back(samples: Sequence[Sample]) -> list[float]:
     return [float(np.median(own)) for own in times]
 
 
-def _runs(milliseconds: float) -> int:
+def _runs(milliseconds: float, round_ms: float) -> int:
     """Return how many runs of so many milliseconds are timed together."""
-    return max(1, min(RUNS, int(ROUND_MS / max(milliseconds, 1e-6))))
+    return max(1, min(RUNS, int(round_ms / max(milliseconds, 1e-6))))

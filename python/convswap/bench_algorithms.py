@@ -40,8 +40,10 @@ def algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dict
     shapes = {"x": layer.input_shape(batch)}
     problem = conv.problem(shapes)
     chosen = _native.choose(problem, device.name, algorithm)
+    # A rung of the ladder is not among those that are able, unless it was asked for.
+    names = dict.fromkeys([*able_algorithms(problem, device.name), chosen])
     try:
-        trials = race(samples_of(conv, shapes, able_algorithms(problem, device.name), device))
+        trials = race(samples_of(conv, shapes, list(names), device))
     except RuntimeError as failure:
         raise ConvswapError(
             f"layer {layer.name} cannot be measured at batch {batch}: {failure}; "

@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.text import Text
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
-from convswap.output_file import check_writable, write_bytes, write_json
+from convswap.output_file import check_writable, write_bytes, write_json, write_text
 
 WIDTH_WITHOUT_TERMINAL = 120
 
@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_explain(commands)
     _add_tune(commands)
+    _add_ladder(commands)
     _add_train(commands)
     _add_data(commands)
     doctor = commands.add_parser("doctor", help="what is installed, what is missing, what to type")
@@ -201,6 +202,19 @@ def _add_tune(commands: Any) -> None:
     parser.add_argument("--only", metavar="REGEX", help="measure the nodes whose name matches")
     parser.add_argument("--json", metavar="FILE", help="write the times as JSON")
     parser.set_defaults(command=_tune)
+
+
+def _add_ladder(commands: Any) -> None:
+    parser = commands.add_parser("ladder", help="every step from plain loops to tensor cores, timed")
+    parser.add_argument(
+        "network", nargs="?", metavar="NETWORK", help="a course network; default: ece408-2017-high"
+    )
+    parser.add_argument("--data", metavar="NAME", help="fashion-mnist or synthetic")
+    parser.add_argument("--images", type=int, metavar="N", help="the first N of the data; default: 10,000")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write a page with plot, table and every rung's text")
+    parser.set_defaults(command=_ladder)
 
 
 def _add_train(commands: Any) -> None:
@@ -535,6 +549,28 @@ def _tune(options: argparse.Namespace) -> int:
     _write_found(options, tuning.to_json())
     print_tuning(tuning, _console())
     return 0
+
+
+def _ladder(options: argparse.Namespace) -> int:
+    from convswap.ladder import DEFAULT_NETWORK, climb
+    from convswap.ladder_html import ladder_html
+    from convswap.ladder_report import print_ladder
+
+    check_writable(options.json, options.html)
+    check_writable(options.html, options.json)
+    with _progress() as progress:
+        found = climb(
+            DEFAULT_NETWORK if options.network is None else options.network,
+            data=options.data,
+            images=options.images,
+            device=options.device,
+            progress=progress,
+        )
+    _write_found(options, found.to_json())
+    if options.html:
+        write_text(options.html, ladder_html(found))
+    print_ladder(found, _console())
+    return 0 if found.is_right else 1
 
 
 def _train(options: argparse.Namespace) -> int:

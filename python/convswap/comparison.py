@@ -131,7 +131,7 @@ class Comparison:
             "others": {name: self._other_json(name) for name in others},
             "notes": list(self.notes),
         }
-        return {key: _finite(value) for key, value in result.items()}
+        return {key: finite(value) for key, value in result.items()}
 
     def _other_json(self, name: str) -> dict[str, Any]:
         side = self.sides[name]
@@ -159,12 +159,12 @@ def _layer_json(layer: LayerResult, others: list[str]) -> dict[str, Any]:
     return result
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Return `value` with None for every number that JSON cannot hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

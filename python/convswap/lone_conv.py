@@ -6,7 +6,6 @@ Its precision is "tf32" or "ieee" for float32 tensors, else the type of all tens
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -69,9 +68,9 @@ def lone_sessions(
     """
     sessions = {}
     for side in sides:
-        optioned = replace(side, provider_options={**side.provider_options, **(provider_options or {})})
         try:
             model = conv.model({"x": 4}, ours=side.ours)
+            optioned = side.with_options(provider_options or {})
             sessions[side] = make_session(model, optioned, device, only_device=True)
         except NoKernelError:
             # float32 they all have.

@@ -6,7 +6,7 @@ import io
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -54,6 +54,10 @@ class Side:
     name: str
     ours: bool = False
     provider_options: Mapping[str, str] = field(default_factory=dict)
+
+    def with_options(self, options: Mapping[str, str]) -> Side:
+        """Return another side with `options` added to those of the provider."""
+        return replace(self, provider_options={**self.provider_options, **options})
 
 
 DEFAULT = Side("default")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convswap import _native
-from convswap.algorithms import AUTO, able_algorithms
+from convswap.algorithms import AUTO, able_algorithms, rungs
 from convswap.conv_runs import samples_of
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError
@@ -106,6 +106,11 @@ def tune(
         ConvswapError: an argument is not known or out of range, the model cannot be read, swapped or run, the
             device cannot be used, its memory does not suffice, or the table cannot be written.
     """
+    if algorithm in {rung.name for rung in rungs()}:
+        raise ConvswapError(
+            f"algorithm {algorithm!r} is a rung of the ladder, which tune does not measure; "
+            "`convswap ladder` does"
+        )
     if runs < 1:
         raise ConvswapError(f"runs must be at least 1, but {runs} was given; leave it out for {RUNS}")
     wanted = name_pattern(only, "node names", "conv[12]$")

@@ -12,6 +12,8 @@
 //
 // Counter: `l1tex__t_requests_pipe_lsu_mem_global_op_st.sum`, the stores that threads asked for: down by the
 // number of terms of a sum.
+//
+// Reported: ece408-2017-high: the first step of 2.5 s to 0.3 s.
 
 #include "conv/ladder_convolution.h"
 

@@ -18,7 +18,7 @@
 // Counter: `smsp__thread_inst_executed_per_inst_executed.ratio`, how many of a warp's 32 threads take part in
 // an instruction: closer to 32 than in rung 4.
 //
-// Reported: ece408-2017-high: 2.5 s to 0.3 s, together with the two rungs before.
+// Reported: ece408-2017-high: 2.5 s to 0.3 s, together with the rung before.
 
 #include "conv/ladder_convolution.h"
 

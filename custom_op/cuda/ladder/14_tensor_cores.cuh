@@ -20,6 +20,8 @@
 //
 // Counter: `sm__inst_executed_pipe_tensor.sum`, instructions of the tensor cores: none before this rung; and
 // `sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active`, how busy they are: hardly.
+//
+// Precision: tf32
 
 #include <mma.h>
 

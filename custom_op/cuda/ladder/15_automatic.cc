@@ -14,6 +14,10 @@
 //
 // Counter: `dram__throughput.avg.pct_of_peak_sustained_elapsed`, the share of the memory's speed that is
 // used: the more, the nearer the floor.
+//
+// Precision: tf32
+//
+// Code: `custom_op/cuda/toeplitz`, which begins with `toeplitz.cc`
 
 #include <memory>
 

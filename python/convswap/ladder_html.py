@@ -1,0 +1,97 @@
+"""The ladder as one page of HTML that needs nothing beside it: plot, table, and the page of every rung."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable
+
+from convswap.ladder_plot import ladder_svg
+from convswap.ladder_report import heading, registers, shared_memory, verdict
+from convswap.ladder_rows import Ladder, Row
+from convswap.report import error, milliseconds, three_digits
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; font-size: 0.85rem; display: block; overflow-x: auto }
+th, td { padding: 0.2rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top }
+th:nth-child(2), td:nth-child(2), td:last-child { text-align: left }
+pre { background: #f6f6f4; padding: 0.8rem; overflow-x: auto; font-size: 0.8rem; line-height: 1.35 }
+svg { max-width: 100%; height: auto }
+"""
+_HEADINGS = (
+    *("rung", "", "op ms", "than before", "than first", "% of floor", "GB/s", "registers", "shared KB"),
+    *("network ms", "top-1", "rel. L2", "the report, on its card"),
+)
+
+
+def ladder_html(ladder: Ladder) -> str:
+    """Return the page."""
+    title = html.escape(f"The ladder: {ladder.model}")
+    svg = ladder_svg(ladder.to_json())
+    parts = [
+        f"<h1>{title}</h1>",
+        *(f"<p>{html.escape(line)}</p>" for line in heading(ladder).strip().splitlines()),
+        svg[svg.index("<svg") :],
+        _table(ladder),
+        *(f"<p>{html.escape(line)}</p>" for line in verdict(ladder)),
+        *(f"<p>Note: {html.escape(note)}.</p>" for note in ladder.notes),
+        *(_page(row) for row in ladder.rows),
+    ]
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n{chr(10).join(parts)}\n</body>\n</html>\n"
+    )
+
+
+def _table(ladder: Ladder) -> str:
+    rows = [_HEADINGS, *(_cells(ladder, row) for row in ladder.rows)]
+    lines = []
+    for number, cells in enumerate(rows):
+        tag = "th" if number == 0 else "td"
+        lines.append("<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>")
+    return "<table>\n" + "\n".join(lines) + "\n</table>"
+
+
+def _cells(ladder: Ladder, row: Row) -> list[str]:
+    first = [str(row.page.number), row.page.title]
+    last = ladder.reported(row) or "-"
+    measured = row.measured
+    if measured is None:
+        return [*first, *["-"] * 10, f"{last}; left out: {row.why_not}" if row.why_not else last]
+    floor = measured.floor_ms
+    speedups = ladder.speedup_over_the_one_before(row), ladder.speedup_over_the_first(row)
+    return [
+        *first,
+        milliseconds(measured.op_ms),
+        *("-" if value is None else f"{three_digits(value)}x" for value in speedups),
+        "-" if floor is None else three_digits(100 * floor / measured.op_ms),
+        three_digits(measured.gigabytes_per_second),
+        registers(measured),
+        shared_memory(measured),
+        milliseconds(measured.network_ms),
+        "-" if measured.accuracy is None else f"{measured.accuracy:.4f}",
+        error(measured.relative_l2_error),
+        last,
+    ]
+
+
+def _page(row: Row) -> str:
+    page = row.page
+    parts = [f"<h2>{page.number}. {html.escape(page.title)}</h2>", *_paragraphs(page.idea)]
+    if page.code:
+        parts.append(f"<pre><code>{html.escape(page.code)}</code></pre>")
+    else:
+        parts += _paragraphs(f"The code is in {page.elsewhere}.")
+    parts += _paragraphs(f"*What it should gain.* {page.gain}")
+    if page.slower:
+        parts += _paragraphs(f"*Why it may be slower than the one before.* {page.slower}")
+    return "\n".join([*parts, *_paragraphs(f"*In Nsight Compute.* {page.counter}")])
+
+
+def _paragraphs(text: str) -> Iterable[str]:
+    """Yield the paragraphs of a page's field, its `code` and *emphasis* as HTML has them."""
+    for paragraph in text.split("\n\n"):
+        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(paragraph))
+        # Not between letters and digits: 5*5 is no emphasis.
+        yield "<p>" + re.sub(r"(?<![\w*])\*([^*]+)\*(?![\w*])", r"<em>\1</em>", marked) + "</p>"
