@@ -125,8 +125,7 @@ class _Ground:
 
     @classmethod
     def of(cls, subject: Subject, images: int | None, device: Device) -> _Ground:
-        source = source_of(subject, images, None, device)
-        source = source_of(subject, source.images, source.images, device)
+        source = source_of(subject, images, images or IMAGES, device)
         swapped = ir.to_proto(swap(subject.model).model)
         layers = conv_layers(swapped)
         capture = Capture(swapped, layers, device)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from convswap.errors import ConvswapError
+from convswap.report import three_digits
 
 _INCHES_PER_RUNG = 0.34
 
@@ -33,10 +34,14 @@ def ladder_svg(found: Mapping[str, Any]) -> str:
         axes = figure.add_subplot()
         names = [f"{rung['number']}  {rung['title']}" for rung in rungs]
         bars = axes.barh(names, [rung["op_ms"] for rung in rungs], color="#4878a8")
-        axes.bar_label(bars, [f"{rung['op_ms']:.3g}" for rung in rungs], padding=3, fontsize=8)
-        floors = [rung["floor_ms"] for rung in rungs]
-        if all(floor is not None for floor in floors):
-            axes.plot(floors, names, color="#b04030", drawstyle="steps-mid", linewidth=1, label="floor")
+        axes.bar_label(bars, [three_digits(rung["op_ms"]) for rung in rungs], padding=3, fontsize=8)
+        floors = {
+            name: rung["floor_ms"]
+            for name, rung in zip(names, rungs, strict=True)
+            if rung["floor_ms"] is not None
+        }
+        if floors:
+            axes.plot(list(floors.values()), list(floors), color="#b04030", linewidth=1, label="floor")
             axes.legend(loc="lower right", fontsize=8)
         axes.set_xscale("log")
         axes.invert_yaxis()

@@ -3,16 +3,16 @@
 // Rung 1. Seven loops on the processor
 //
 // Idea: A convolution layer slides small filters over images. An output is a sum: a filter is laid on a
-// window of the image, every number under it is multiplied by the filter's number there, and the products are
-// added. That is seven loops: over the images, the filters, the rows and columns of the result, and, inside,
-// over the channels, rows and columns of the filter. Nothing here is clever, so that it says what all the
-// other rungs have to compute.
+// window of the image, every number under it is multiplied by the filter's number there, and the products
+// are added. That is seven loops: over the images, the filters, the rows and columns of the result, and,
+// inside, over the channels, rows and columns of the filter. Nothing here is clever, so that it says what
+// all the other rungs have to compute.
 //
 // Gain: Nothing yet: this is where the course began. One core does one multiplication and one addition at a
 // time, and waits for the sum before it can add to it again.
 //
-// Counter: none; Nsight Compute looks at kernels on the card. `perf stat -e instructions,cycles` shows few
-// instructions per cycle, because each addition waits for the one before.
+// Counter: Nsight Compute looks at kernels on the card. On the processor `perf stat -e instructions,cycles`
+// shows few instructions per cycle, because each addition waits for the one before.
 //
 // Reported: ece408-2017-high: 9.1 to 17.5 s. ece408-2019fa: 11.2 s + 60.1 s.
 

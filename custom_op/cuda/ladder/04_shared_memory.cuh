@@ -31,7 +31,7 @@ extern __shared__ float shared[];
 
 __global__ void shared_memory(Convolution conv) {
   const int n = blockIdx.x, k = blockIdx.y;
-  float* const image = shared;  // channels x height x width
+  float* const image = shared;                                             // channels x height x width
   float* const filter = image + conv.channels * conv.height * conv.width;  // channels x rows x columns
 
   for (int c = 0; c < conv.channels; ++c) {

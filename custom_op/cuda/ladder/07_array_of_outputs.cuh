@@ -15,8 +15,8 @@
 // enough. (And 192 divides the 576 pixels of a 24×24 result.)
 //
 // Gain: One number from shared memory for each multiplication instead of two; the barriers are gone but one.
-// The course's report gave this up for want of registers. The registers that the compiler takes stand below,
-// and `spilled`, what did not fit and went to memory, is 0.
+// The course's report gave this up for want of registers. How many the compiler takes today stands below:
+// what does not fit is *spilled* to memory, and nothing is.
 //
 // Slower: With few filters there is little to share a pixel among, and 192 threads hide waiting less well
 // than 1,024.

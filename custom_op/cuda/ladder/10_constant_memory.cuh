@@ -2,21 +2,24 @@
 
 // Rung 10. The filters in constant memory
 //
-// Idea: In rung 9 every multiplication still waits for a tap of a filter out of shared memory, and all 32
-// threads of a warp want the same one. For just that the card has *constant memory*: 64 KB that no kernel
-// writes, behind a cache of its own. If all threads of a warp read the same word, a multiplication takes it
-// straight out of that cache, as one of its operands, and no instruction is spent on reading it. The filters
-// of every layer of the course fit (the largest are 56,448 bytes), so they are copied there before the kernel
-// starts.
+// Idea: In rung 9 the taps of the filters still come out of shared memory, and all 32 threads of a warp want
+// the same one at the same time. For just that the card has *constant memory*: 64 KB that no kernel writes,
+// behind a cache of its own. What all threads of a warp read there is read once, for all of them: older
+// cards take it as an operand of the multiplication itself; newer ones bring it into a register that the
+// warp shares. The filters of every layer of the course fit (the largest are 56,448 bytes), so they are
+// copied there before the kernel starts. A card has but one such memory: whoever comes next has to wait
+// until it is free.
 //
-// Gain: The last reads of shared memory for filters are gone: for each pixel that is read there are as many
-// multiplications as filters, one after the other. A block copies no filters any more, either.
+// Gain: No read of shared memory is for a filter any more, only one for each pixel, and then as many
+// multiplications as there are filters. A block copies no filters, either.
 //
-// Slower: Where the filters of a layer are many, each is used once and the cache of constants, a few KB close
-// to the cores, has to fetch them again and again.
+// Slower: To read for a warp is an instruction too, and each tap takes one of its own, where rung 9 read
+// four at a time. And where the filters are many, each is used once for an output, and the small cache of
+// constants near the cores has to fetch them again and again.
 //
-// Counter: `smsp__inst_executed_pipe_fma.sum` over `smsp__inst_executed.sum`: of all instructions the share
-// that multiplies, which was below one half as long as each needed a read.
+// Counter: `l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum`, the reads of shared memory: next to none;
+// and `smsp__inst_executed_pipe_fma.sum` over `smsp__inst_executed.sum`, the share of the instructions that
+// multiply.
 
 #include "conv/ladder_convolution.h"
 

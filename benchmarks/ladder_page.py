@@ -1,0 +1,280 @@
+"""Write docs/ladder.md, its plot, and the ladder's part of README.md from the rungs' files and the results.
+
+The results are what these commands wrote on the card that the folder is named after:
+
+    convswap ladder NETWORK --json benchmarks/h200/ladder/NETWORK.json
+
+`python benchmarks/ladder_page.py` reads the texts from custom_op, so that a page says what the file says, and
+all figures from the results of ece408-2017-high, those of the other networks for a table at the end. Without
+results the page has the texts alone, and the place `<!-- ladder -->` of README.md stays empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from convswap.errors import ConvswapError
+from convswap.ladder_pages import Page, read_pages
+from convswap.ladder_plot import ladder_svg
+from convswap.models import NETWORKS
+from convswap.report import error, three_digits
+
+HERE = Path(__file__).parent
+NETWORK = "ece408-2017-high"
+README_PLACE = re.compile(r"(<!-- ladder -->\n).*?(<!-- /ladder -->)", re.DOTALL)
+# What all results must have in common.
+SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
+
+
+def main() -> None:
+    """Write the page, the plot and the part of the readme."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=HERE / "h200" / "ladder")
+    parser.add_argument("--docs", type=Path, default=HERE.parent / "docs", help="default: docs")
+    parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md", help="default: README.md")
+    options = parser.parse_args()
+    try:
+        pages = read_pages(HERE.parent / "custom_op")
+    except ConvswapError as mistake:
+        raise SystemExit(str(mistake)) from mistake
+    found = results(options.results, pages)
+    options.docs.mkdir(exist_ok=True)
+    written = [options.docs / "ladder.md", options.readme]
+    written[0].write_text(page_text(pages, found), encoding="utf-8")
+    write_readme(options.readme, found)
+    if NETWORK in found:
+        written.append(options.docs / "ladder.svg")
+        written[-1].write_text(ladder_svg(found[NETWORK]), encoding="utf-8")
+    print(", ".join(map(str, written)))
+
+
+def results(folder: Path, pages: Sequence[Page]) -> dict[str, dict[str, Any]]:
+    """Return what `convswap ladder` found, by network.
+
+    Ends the program where answers were wrong, results do not go together, or are of other rungs.
+    """
+    files = {name: folder / f"{name}.json" for name in NETWORKS}
+    found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    for name, each in found.items():
+        if not each["within_tolerance"]:
+            raise SystemExit(f"answers of {name} are wrong; a time for a wrong answer says nothing")
+        if [rung["algorithm"] for rung in each["rungs"]] != [page.name for page in pages]:
+            raise SystemExit(f"{files[name]} is of other rungs; measure again: {command(name, folder)}")
+    kinds = {tuple(each["environment"][name] for name in SAME) for each in found.values()}
+    if len(kinds) > 1:
+        listed = "; ".join(sorted(", ".join(map(str, kind)) for kind in kinds))
+        raise SystemExit(f"the results in {folder} are of different kinds: {listed}")
+    if found and NETWORK not in found:
+        raise SystemExit(f"no results of {NETWORK}; make them with: {command(NETWORK, folder)}")
+    return found
+
+
+def command(network: str, folder: Path) -> str:
+    """Return what makes the results of a network."""
+    return f"convswap ladder {network} --json {folder / network}.json"
+
+
+def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return docs/ladder.md."""
+    source = (HERE.parent / "custom_op" / "conv" / "ladder_convolution.h").read_text(encoding="utf-8")
+    definition = re.search(r"^struct Convolution \{.*?^\};\n", source, re.DOTALL | re.MULTILINE)
+    formula = re.search(r"^//   (y\[n\].*)$", source, re.MULTILINE)
+    assert definition is not None and formula is not None
+    introduction = (HERE / "ladder_introduction.md").read_text(encoding="utf-8")
+    introduction = introduction.format(
+        count=len(pages), network=NETWORK, definition=f"// {formula[1]}\n\n{definition[0]}"
+    )
+    main_result = found.get(NETWORK)
+    parts = [
+        "<!-- Written by benchmarks/ladder_page.py; change the files of custom_op/*/ladder instead. -->\n",
+        introduction,
+    ]
+    if main_result is not None:
+        parts += [
+            f"![The time of every rung](ladder.svg)\n\n{measured_on(main_result)}\n",
+            times(main_result),
+        ]
+    for page in pages:
+        rung = None if main_result is None else main_result["rungs"][page.number - 1]
+        parts.append(rung_text(page, rung))
+    if len(found) > 1:
+        parts.append(all_networks(found))
+    return "\n".join(parts)
+
+
+def measured_on(found: Mapping[str, Any]) -> str:
+    """Return where and how the figures were measured."""
+    environment = found["environment"]
+    notes = " ".join(f"{note[0].upper()}{note[1:]}." for note in found["notes"])
+    return (
+        f"{found['images']:,} images of {found['model']} on one {environment['card']}, "
+        f"driver {environment['driver']}, CUDA {environment['cuda']}, "
+        f"ONNX Runtime {environment['onnxruntime']}; the rungs on the processor on "
+        f"{environment['processor']}. {notes}"
+    )
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[str] = ()) -> str:
+    """Return a Markdown table; the first column and those of `words` to the left, numbers to the right."""
+    rule = ["---" if name in (headings[0], *words) else "---:" for name in headings]
+    lines = [headings, rule, *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def times(found: Mapping[str, Any]) -> str:
+    """Return the table of all rungs."""
+    headings = [
+        "rung",
+        "step",
+        "op ms",
+        "than before",
+        "than first",
+        "% of floor",
+        "GB/s",
+        "registers",
+        "shared KB",
+    ]
+    return table(
+        [*headings, "error", "the report, on its card"],
+        (times_row(rung) for rung in found["rungs"]),
+        words=["step", "the report, on its card"],
+    )
+
+
+def times_row(rung: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a rung."""
+    first = [str(rung["number"]), rung["title"]]
+    last = rung["reported"] or "—"
+    if rung["why_not"] is not None:
+        return [*first, *["—"] * 8, last]
+    return [
+        *first,
+        three_digits(rung["op_ms"]),
+        ratio(rung["speedup_before"]),
+        ratio(rung["speedup_first"]),
+        dash(rung["percent_of_floor"]),
+        three_digits(rung["gigabytes_per_second"]),
+        of_kernels(rung, "registers", str),
+        of_kernels(rung, "shared_bytes", lambda size: f"{size / 1e3:.1f}"),
+        error(rung["relative_l2_error"]),
+        last,
+    ]
+
+
+def ratio(value: float | None) -> str:
+    """Return 3.21x, or a dash."""
+    return "—" if value is None else f"{three_digits(value)}x"
+
+
+def dash(value: float | None) -> str:
+    """Return a number with three digits, or a dash."""
+    return "—" if value is None else three_digits(value)
+
+
+def of_kernels(rung: Mapping[str, Any], key: str, text: Any) -> str:
+    """Return a figure of each layer's largest kernel."""
+    cells = [
+        text(max(kernel[key] for kernel in layer["kernels"])) if layer["kernels"] else "—"
+        for layer in rung["layers"]
+    ]
+    return "—" if set(cells) == {"—"} else "/".join(cells)
+
+
+def rung_text(page: Page, rung: Mapping[str, Any] | None) -> str:
+    """Return the part of a rung: idea, code, what it should gain, what it did, and the counter."""
+    language = "c" if page.device == "cpu" else "cuda"
+    code = f"```{language}\n{page.code}```" if page.code else f"The code is in {page.elsewhere}."
+    parts = [
+        f"## Rung {page.number}. {page.title}",
+        page.idea,
+        f"`custom_op/{page.file}`, the algorithm `{page.name}`:" if page.code else "",
+        code,
+        f"**What it should gain.** {page.gain}",
+        *(gained(page, rung) if rung is not None else ()),
+        f"**In Nsight Compute.** {page.counter}",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def gained(page: Page, rung: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a rung did gain, and why not where it is slower than the one before."""
+    if rung["why_not"] is not None:
+        yield f"**What it did gain.** It was left out: {rung['why_not']}."
+        return
+    sentences = [f"{three_digits(rung['op_ms'])} ms"]
+    before = rung["speedup_before"]
+    if before is not None:
+        faster = f"{three_digits(before)} times as fast as" if before >= 1 else "slower than"
+        share = "" if before >= 1 else f", by a factor of {three_digits(1 / before)}"
+        sentences[0] += f", {faster} the rung before{share}"
+        if rung["replaced_ms"] is not None:
+            sentences[0] += f" with the ops that this one takes in ({three_digits(rung['replaced_ms'])} ms)"
+    if rung["percent_of_floor"] is not None:
+        sentences.append(
+            f"{three_digits(rung['percent_of_floor'])} % of the floor, "
+            f"{three_digits(rung['gigabytes_per_second'])} GB/s"
+        )
+    for kernel in (kernel for layer in rung["layers"] for kernel in layer["kernels"]):
+        spilled = (
+            f", {kernel['spilled_bytes']:,} bytes spilled" if kernel["spilled_bytes"] else ", none spilled"
+        )
+        sentences.append(
+            f"`{kernel['name']}`: {kernel['registers']} registers{spilled}, {kernel['shared_bytes']:,} bytes "
+            f"of shared memory, {kernel['blocks']:,} blocks of {kernel['threads']:,} threads"
+        )
+    yield f"**What it did gain.** {'. '.join(sentences)}."
+    if before is not None and before < 1:
+        if not page.slower:
+            raise SystemExit(
+                f"rung {page.number} was slower than the one before, and {page.file} does not say why"
+            )
+        yield f"**Why it is slower.** {page.slower}"
+
+
+def all_networks(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table of the times of every network."""
+    headings = ["network", *(str(rung["number"]) for rung in found[NETWORK]["rungs"])]
+    rows = [
+        [name, *(dash(None if rung["why_not"] else rung["op_ms"]) for rung in each["rungs"])]
+        for name, each in found.items()
+    ]
+    return f"## Every network\n\nMilliseconds of the convolutions, rung by rung.\n\n{table(headings, rows)}"
+
+
+def readme_text(found: Mapping[str, Any]) -> str:
+    """Return the ladder's part of the readme."""
+    ran = [rung for rung in found["rungs"] if rung["why_not"] is None]
+    on_card = [rung for rung in ran if rung["device"] == "cuda"]
+    rows = [
+        [
+            str(rung["number"]),
+            rung["title"],
+            three_digits(rung["op_ms"]),
+            ratio(rung["speedup_before"]),
+            dash(rung["percent_of_floor"]),
+        ]
+        for rung in ran
+    ]
+    lines = table(["rung", "step", "ms", "than before", "% of floor"], rows, words=["step"])
+    gain = three_digits(on_card[-1]["speedup_first_on_card"])
+    return (
+        f"![The time of every rung](docs/ladder.svg)\n\n{lines}\n"
+        f"From the naive kernel (rung {on_card[0]['number']}) to the fused one "
+        f"(rung {on_card[-1]['number']}): {gain} times as fast, what is fused included.\n"
+    )
+
+
+def write_readme(file: Path, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Fill the place of the ladder in the readme; leave a readme without one as it is."""
+    text = file.read_text(encoding="utf-8")
+    content = readme_text(found[NETWORK]) if NETWORK in found else ""
+    file.write_text(README_PLACE.sub(lambda place: place[1] + content + place[2], text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
