@@ -1,7 +1,7 @@
 # make            sets everything up: a virtual environment in .venv, the packages, the build
 # make compare    does so and compares a course network before and after the swap
 # make test       ... and runs every test, with PyTorch, and that with the oldest ONNX Runtime in .venv-oldest
-# make tables     ... and compares every network on an H200, and writes what it finds into benchmarks and README.md
+# make tables     ... and measures every network and the ladder on an H200, for benchmarks, docs and README.md
 # make lint       ... and checks the style of every source file
 # make sanitize   builds with the compiler's sanitizers and runs the tests of the compiled code
 # make clean      removes all that these have made
@@ -45,6 +45,7 @@ test: all $(stamps)/oldest $(stamps)/torch
 tables: all
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda
 	$(python) benchmarks/readme_tables.py
+	$(python) benchmarks/ladder_page.py --measure
 
 lint: all $(stamps)/lint
 	@.venv/bin/clang-format --dry-run -Werror $(c_sources)

@@ -1,10 +1,10 @@
 """Write docs/ladder.md, its plot, and the ladder's part of README.md from the rungs' files and the results.
 
-The results are what these commands wrote on the card that the folder is named after:
+The results are what these commands wrote on the card that the folder is named after, for each course network:
 
     convswap ladder NETWORK --json benchmarks/h200/ladder/NETWORK.json
 
-`python benchmarks/ladder_page.py` reads the texts from custom_op, so that a page says what the file says, and
+`--measure` runs them first. `python benchmarks/ladder_page.py` reads the texts from custom_op, so that a page says what the file says, and
 all figures from the results of ece408-2017-high, those of the other networks for a table at the end. Without
 results the page has the texts alone, and the place `<!-- ladder -->` of README.md stays empty.
 """
@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,12 @@ def main() -> None:
     """Write the page, the plot and the part of the readme."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=HERE / "h200" / "ladder")
+    parser.add_argument("--measure", action="store_true", help="run the ladder of every course network first")
     parser.add_argument("--docs", type=Path, default=HERE.parent / "docs", help="default: docs")
     parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md", help="default: README.md")
     options = parser.parse_args()
+    if options.measure:
+        measure(options.results)
     try:
         pages = read_pages(HERE.parent / "custom_op")
     except ConvswapError as mistake:
@@ -51,6 +56,16 @@ def main() -> None:
         written.append(options.docs / "ladder.svg")
         written[-1].write_text(ladder_svg(found[NETWORK]), encoding="utf-8")
     print(", ".join(map(str, written)))
+
+
+def measure(folder: Path) -> None:
+    """Run the ladder of every course network, each in a process of its own; end the program where one fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for network in NETWORKS:
+        arguments = ["ladder", network, "--json", str(folder / f"{network}.json")]
+        status = subprocess.run([sys.executable, "-m", "convswap.cli", *arguments], check=False).returncode
+        if status:
+            raise SystemExit(f"{command(network, folder)} failed with status {status}")
 
 
 def results(folder: Path, pages: Sequence[Page]) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,8 @@ const std::vector<const Algorithm*>& catalog();
 // The algorithm with this name for this kind of device; null where there is none.
 const Algorithm* find_algorithm(std::string_view name, DeviceKind kind);
 
-// The names of the algorithms for a kind of device, in the catalog's order: the ladder's rungs, or all others.
+// The names of the algorithms for a kind of device, in the catalog's order: the ladder's rungs, or all
+// others.
 std::vector<std::string> algorithm_names(DeviceKind kind, bool rungs);
 
 }  // namespace convswap

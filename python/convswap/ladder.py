@@ -42,7 +42,7 @@ from convswap.ladder_rows import Ladder, Measured, Row, RungLayer
 from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.models import NETWORKS
 from convswap.sessions import CONVSWAP, BoundRun, make_session, on_device, plain_errors, run
-from convswap.subject import Subject, open_subject, source_of
+from convswap.subject import Subject, no_labels, open_subject, source_of
 from convswap.swap import swap
 
 DEFAULT_NETWORK = "ece408-2017-high"
@@ -126,6 +126,8 @@ class _Ground:
     @classmethod
     def of(cls, subject: Subject, images: int | None, device: Device) -> _Ground:
         source = source_of(subject, images, images or IMAGES, device)
+        if source.labels is None:
+            raise no_labels(subject.dataset)
         swapped = ir.to_proto(swap(subject.model).model)
         layers = conv_layers(swapped)
         capture = Capture(swapped, layers, device)

@@ -1,0 +1,20 @@
+"""The rungs of the ladder as the sources have them, whatever this build has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from build_tools import REPOSITORY
+from convswap.ladder_pages import Page, read_pages
+
+SOURCES = REPOSITORY / "custom_op"
+PAGES = read_pages(SOURCES)
+
+
+def kernel_file(page: Page) -> Path | None:
+    """Return the file that starts a rung's own kernels; None for a rung on the CPU or without any."""
+    file = (SOURCES / page.file).with_suffix(".cu")
+    return file if file.exists() else None
+
+
+WITH_KERNELS = [page for page in PAGES if kernel_file(page) is not None]
