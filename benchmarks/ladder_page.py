@@ -1,12 +1,13 @@
 """Write docs/ladder.md, its plot, and the ladder's part of README.md from the rungs' files and the results.
 
-The results are what these commands wrote on the card that the folder is named after, for each course network:
+The results are what these commands wrote on the card that the folder is named after, for each network:
 
     convswap ladder NETWORK --json benchmarks/h200/ladder/NETWORK.json
 
-`--measure` runs them first. `python benchmarks/ladder_page.py` reads the texts from custom_op, so that a page says what the file says, and
-all figures from the results of ece408-2017-high, those of the other networks for a table at the end. Without
-results the page has the texts alone, and the place `<!-- ladder -->` of README.md stays empty.
+With `--measure` they are run first. `python benchmarks/ladder_page.py` reads the texts from custom_op, so
+that a page says what the file says, and all figures from the results of ece408-2017-high, those of the other
+networks for a table at the end. Without results the page has the texts alone, and the place `<!-- ladder -->`
+of README.md stays empty.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def measure(folder: Path) -> None:
-    """Run the ladder of every course network, each in a process of its own; end the program where one fails."""
+    """Run the ladder of every course network, in processes of their own; end the program where one fails."""
     folder.mkdir(parents=True, exist_ok=True)
     for network in NETWORKS:
         arguments = ["ladder", network, "--json", str(folder / f"{network}.json")]

@@ -130,7 +130,7 @@ def draws(draw: st.DrawFn) -> Draw:
 
 @st.composite
 def rung_draws(draw: st.DrawFn) -> Draw:
-    """A problem that the ladder takes: a layer of the course, which is all some rungs take, or one like it."""
+    """A problem that the ladder takes: a layer of the course, which is all some rungs take, or like it."""
     if draw(st.booleans()):
         layer = draw(st.sampled_from(COURSE_LAYERS))
         case = ConvCase(layer.input_shape(draw(st.integers(1, 2))), layer.weight_shape, draw(st.booleans()))

@@ -6,6 +6,7 @@ transformations, that cost up to a digit, and 2e-3 for those on tensor cores, wh
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import threading
 from pathlib import Path
@@ -158,6 +159,14 @@ def test_rungs_that_are_compiled_for_some_layers_name_them() -> None:
     )
 
 
+# Rungs follow each other with the same layer.
+@functools.lru_cache(maxsize=1)
+def truth_of(layer, batch: int, has_bias: bool) -> np.ndarray:
+    case = ConvCase(layer.input_shape(batch), layer.weight_shape, has_bias)
+    wide = [None if array is None else array.astype(np.float64) for array in case.arrays()]
+    return _native.conv(*wide, algorithm="reference")
+
+
 def on_card(page, x, w, b) -> np.ndarray:
     """Return what the card computes into memory that held NaN; whatever is not written shows."""
     y = _native.DeviceArray(_native.Problem(x.shape, w.shape, b is not None).output_shape)
@@ -178,10 +187,8 @@ def test_rung_is_the_convolution_on_the_card(layer, page, batch, has_bias) -> No
         _native.Problem(case.x_shape, case.w_shape, has_bias, precision=page.precision), page.name, "cuda"
     ):
         pytest.skip(reason)
-    x, w, b = case.arrays()
-    wide = [None if array is None else array.astype(np.float64) for array in (x, w, b)]
-    truth = _native.conv(*wide, algorithm="reference")
-    y = on_card(page, x, w, b)
+    truth = truth_of(layer, batch, has_bias)
+    y = on_card(page, *case.arrays())
     assert np.all(np.isfinite(y))
     assert np.linalg.norm(y - truth) <= TOLERANCES[page.precision] * np.linalg.norm(truth)
 
