@@ -55,8 +55,8 @@ def test_rung_is_the_convolution_in_emulation(emulation: Path, page) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     computed, _, rest = done.stdout.splitlines()[-1].partition(" ")
     assert rest == "problems computed, 0 wrong"
-    # Rungs that are compiled for the course's layers take no others, which are half of what is drawn.
-    assert int(computed) >= SEEDS / 3
+    # The first are all layers of the course, which every rung takes, and which are all that some take.
+    assert int(computed) >= len(COURSE)
 
 
 def test_every_rung_of_the_sources_is_in_the_catalog_in_order() -> None:
