@@ -14,7 +14,7 @@ struct Arguments {
   const Element* w;
   const Element* b;
   Element* y;
-  int y_misalignment;  // elements from a boundary of a line of the cache to y
+  int y_misalignment;  // elements from a boundary of kAlignment to y
   NaiveArguments<Element> definition;
 
   long long input_elements;
@@ -54,7 +54,6 @@ struct Arguments {
   int row_advance, y_rows;  // from a tile to the next below it, in rows of the convolution, and of y in each
   int pool_pad_height;
   bool pools;
-  bool has_epilogue;  // something to compute of the results before they go to y
   int product_rows;  // of each image
 
   int filters_per_block, filter_blocks;

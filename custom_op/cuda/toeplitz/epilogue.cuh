@@ -31,7 +31,9 @@ __device__ inline float larger(float a, float b) { return a > b || a != a ? a : 
 // Makes what goes to y of the convolution's results, row by row, a warp to a row.
 // Called, not inlined: it would be compiled into every kernel.
 template <typename Element>
-__device__ __noinline__ void finish(const Arguments<Element>& problem, Results<Element> results) {
+__device__ __noinline__ void finish(const Arguments<Element>& problem, int index, int first_filter, int filters,
+                                    unsigned char* own) {
+  const Results<Element> results(problem, Tile::of<true>(problem, index), first_filter, filters, own);
   const Epilogue& epilogue = problem.definition.epilogue;
   const Pool& pool = epilogue.pool;
   const Tile& tile = results.tile;

@@ -15,21 +15,21 @@
 
 namespace convswap::toeplitz {
 
-template <typename Format>
+template <typename Format, bool kFinishes>
 const void* kernel_of(int tiles) {
   switch (tiles) {
     case 2:
-      return reinterpret_cast<const void*>(kernel<Format, 2>);
+      return reinterpret_cast<const void*>(kernel<Format, 2, kFinishes>);
     case 4:
-      return reinterpret_cast<const void*>(kernel<Format, 4>);
+      return reinterpret_cast<const void*>(kernel<Format, 4, kFinishes>);
     case 6:
-      return reinterpret_cast<const void*>(kernel<Format, 6>);
+      return reinterpret_cast<const void*>(kernel<Format, 6, kFinishes>);
     case 8:
-      return reinterpret_cast<const void*>(kernel<Format, 8>);
+      return reinterpret_cast<const void*>(kernel<Format, 8, kFinishes>);
     case 10:
-      return reinterpret_cast<const void*>(kernel<Format, 10>);
+      return reinterpret_cast<const void*>(kernel<Format, 10, kFinishes>);
     case 12:
-      return reinterpret_cast<const void*>(kernel<Format, 12>);
+      return reinterpret_cast<const void*>(kernel<Format, 12, kFinishes>);
   }
   throw std::logic_error("toeplitz: no kernel for " + std::to_string(tiles) + " tiles of columns");
 }
@@ -104,7 +104,6 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.y_rows = narrow(tiling.y_rows);
   to.pools = problem.epilogue.pool.kind != PoolKind::none;
   to.pool_pad_height = to.pools ? narrow(problem.epilogue.pool.pad_begin[0]) : 0;
-  to.has_epilogue = !problem.epilogue.is_empty();
   to.column_tiles = FastDivisor(narrow((core_columns + tiling.cores - 1) / tiling.cores));
   to.tiles = narrow(tiling.tile_count);
   to.product_rows = narrow(tiling.product_rows);
@@ -130,7 +129,8 @@ class ToeplitzPlan final : public Plan {
   ToeplitzPlan(const ConvProblem& problem, const Device& device)
       : device_(device.index),
         tiling_(best_tiling(problem, device).value()),
-        kernel_(kernel_of<Format>(tiling_.tiles)),
+        kernel_(problem.epilogue.is_empty() ? kernel_of<Format, false>(tiling_.tiles)
+                                           : kernel_of<Format, true>(tiling_.tiles)),
         arguments_(arguments_of<Element>(problem, tiling_)) {
     const DeviceGuard guard(device_);
     allow_shared_memory(kernel_, device.shared_memory_per_block);
@@ -151,7 +151,7 @@ class ToeplitzPlan final : public Plan {
     arguments.definition.b = arguments.b;
     arguments.definition.z = static_cast<const Element*>(tensors.z);
     arguments.y_misalignment =
-        static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % kCacheLine / sizeof(Element));
+        static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % kAlignment / sizeof(Element));
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
     launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream, parameters);

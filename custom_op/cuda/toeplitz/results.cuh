@@ -15,10 +15,10 @@ namespace convswap::toeplitz {
 // What comes of some filters of a tile. It goes to y as a whole at best, else by planes or rows.
 template <typename Element>
 struct Results {
-  static constexpr int kChunk = 16 / sizeof(Element);
+  static constexpr int kChunk = kAlignment / sizeof(Element);
   Tile tile;
   int first_filter, filters;
-  long long start;    // of the first in y, counted from the boundary of a line of the cache before y
+  long long start;    // of the first in y, counted from the boundary of a chunk before y
   void* waiting;      // the convolution's, as float32 where they lie apart from what goes to y
   Element* stored;    // what goes to y, as far from such a boundary as there
 
@@ -30,7 +30,7 @@ struct Results {
         start(((tile.n * problem.out_channels + first_filter) * problem.y_height + tile.y_row) * problem.y_width +
               tile.first_column + problem.y_misalignment),
         stored(reinterpret_cast<Element*>(own + problem.shared.stored) +
-               (static_cast<int>(start) & (kCacheLine / static_cast<int>(sizeof(Element)) - 1))) {
+               (static_cast<int>(start) & (kChunk - 1))) {
     waiting = problem.shared.stored == problem.shared.results ? static_cast<void*>(stored)
                                                               : own + problem.shared.results;
   }
@@ -240,9 +240,10 @@ __device__ inline void store_in_bulk(const Arguments<Element>& problem, const Re
 
 // The same by ordinary stores, for data of more than one window: what is in y is kept and added to. An
 // element is always stored by the same thread, which thus finds what it added to.
-template <typename Element>
-__device__ __noinline__ void store_by_threads(const Arguments<Element>& problem,
-                                              Results<Element> results, bool adds) {
+template <bool kFinishes, typename Element>
+__device__ __noinline__ void store_by_threads(const Arguments<Element>& problem, int index, int first_filter,
+                                              int filters, unsigned char* own, bool adds) {
+  const Results<Element> results(problem, Tile::of<kFinishes>(problem, index), first_filter, filters, own);
   const int count = results.tile.images * Segment<Element>::count(problem, results);
   for (int i = thread_of_team() / 32; i < count; i += kTeamThreads / 32) {
     const int image = i / Segment<Element>::count(problem, results);

@@ -133,7 +133,7 @@ class Tiler {
     int64_t end = tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 256;
     const auto place = [&](int& offset, int64_t bytes) {
       offset = static_cast<int>(std::min(end, most));
-      end += ceil_divide(bytes, kCacheLine) * kCacheLine;
+      end += ceil_divide(bytes, kAlignment) * kAlignment;
     };
     place(tiling.shared.items, tiling.image_items * static_cast<int64_t>(sizeof(StagedItem)));
     place(tiling.shared.tops, 4 * problem_.filters_per_group());
@@ -142,7 +142,7 @@ class Tiler {
     const int64_t block_bytes = end;
     const int64_t stored_elements = place_stored(tiling, most);
     if (block_bytes > most || tiling.cores_bytes > most || stored_elements > most) return false;
-    end = ceil_divide(tiling.cores_bytes, kCacheLine) * kCacheLine;
+    end = ceil_divide(tiling.cores_bytes, kAlignment) * kAlignment;
     if (lie_apart(problem_)) {
       const int64_t result_elements = place_results(tiling, most);
       if (result_elements > most) return false;
@@ -165,11 +165,10 @@ class Tiler {
   // Sets the places of what goes to y of a filter block and returns how many elements it spans; more than
   // `most` where it does not fit.
   int64_t place_stored(Tiling& tiling, int64_t most) const {
-    // Copies whose two sides lie alike in lines of the cache move whole lines.
-    const int64_t line = kCacheLine / size_of(problem_.type);
-    // The next number from `least` on that lies as far beyond a line as `like`.
+    const int64_t chunk = kAlignment / size_of(problem_.type);
+    // The next number from `least` on that lies as far beyond a chunk as `like`.
     const auto aligned_like = [&](int64_t like, int64_t least) {
-      return least + ((like - least) % line + line) % line;
+      return least + ((like - least) % chunk + chunk) % chunk;
     };
     const int64_t width = problem_.result[2], plane = problem_.result_size();
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
@@ -186,7 +185,7 @@ class Tiler {
     places.row = static_cast<int>(row);
     places.plane = static_cast<int>(stored_plane);
     places.image = static_cast<int>(image);
-    return tiling.images * image + line - 1;
+    return tiling.images * image + chunk - 1;
   }
 
   // The same of the convolution's results where they lie apart.
