@@ -8,6 +8,7 @@
 
 #include "conv/messages.h"
 #include "onnx_attributes.h"
+#include "onnx_scratch.h"
 #include "override.h"
 #include "plan/first_error.h"
 #include "plan/plan_cache.h"
@@ -57,8 +58,10 @@ ParallelFor session_threads(const OrtApi& api, const OrtKernelContext* context) 
 // One node of one session. Serves concurrent runs.
 class ConvKernel {
  public:
-  ConvKernel(const OrtApi& api, const OrtKernelInfo* info, OpKind op, DeviceKind kind, ElementType type)
-      : api_(api),
+  ConvKernel(const OrtApiBase& base, const OrtApi& api, const OrtKernelInfo* info, OpKind op, DeviceKind kind,
+             ElementType type)
+      : base_(base),
+        api_(api),
         kind_(kind),
         spec_(read_spec_of(op, KernelAttributes(api, info), type)),
         plans_(KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto))),
@@ -86,8 +89,9 @@ class ConvKernel {
 
     const std::shared_ptr<const Plan> plan = plans_.get(problem, device_of(x));
     if (is_tuned_) log_tuning_warning(context);
+    const Scratch scratch(base_, api_, context, x, plan->scratch_bytes());
     plan->run({data(x), data(w), b == nullptr ? nullptr : data(b), data(y), z == nullptr ? nullptr : data(z)},
-              execution(context));
+              execution(context, scratch.pointer()));
   }
 
  private:
@@ -137,8 +141,9 @@ class ConvKernel {
     return cuda_device(index);
   }
 
-  Execution execution(OrtKernelContext* context) const {
+  Execution execution(OrtKernelContext* context, void* scratch) const {
     Execution execution;
+    execution.scratch = scratch;
     if (kind_ == DeviceKind::cpu) {
       execution.parallel_for = session_threads(api_, context);
     } else {
@@ -147,6 +152,7 @@ class ConvKernel {
     return execution;
   }
 
+  const OrtApiBase& base_;
   const OrtApi& api_;
   const DeviceKind kind_;
   const ConvSpec spec_;
@@ -179,8 +185,8 @@ ONNXTensorElementDataType onnx_type(ElementType type) {
 // type.
 class ConvOp : public OrtCustomOp {
  public:
-  ConvOp(const OrtApi& api, OpKind op_kind, DeviceKind kind, ElementType type)
-      : OrtCustomOp{}, api_(api), op_kind_(op_kind), kind_(kind), type_(type) {
+  ConvOp(const OrtApiBase& base, const OrtApi& api, OpKind op_kind, DeviceKind kind, ElementType type)
+      : OrtCustomOp{}, base_(base), api_(api), op_kind_(op_kind), kind_(kind), type_(type) {
     version = kApiVersion;
     GetName = [](const OrtCustomOp* op) { return name_of(self(op).op_kind_); };
     GetExecutionProviderType = [](const OrtCustomOp* op) {
@@ -218,7 +224,8 @@ class ConvOp : public OrtCustomOp {
     try {
       const std::string node = node_name(*api, info);
       name += " node '" + node + "'";
-      *kernel = new NamedKernel{*api, name, {*api, info, self(op).op_kind_, self(op).kind_, self(op).type_}};
+      *kernel = new NamedKernel{
+          *api, name, {self(op).base_, *api, info, self(op).op_kind_, self(op).kind_, self(op).type_}};
       note_kernel(node);
       return nullptr;
     } catch (...) {
@@ -248,6 +255,7 @@ class ConvOp : public OrtCustomOp {
     return nullptr;
   }
 
+  const OrtApiBase& base_;
   const OrtApi& api_;
   const OpKind op_kind_;
   const DeviceKind kind_;
@@ -258,12 +266,12 @@ class ConvOp : public OrtCustomOp {
 // ends.
 class Registry {
  public:
-  explicit Registry(const OrtApi& api) {
+  Registry(const OrtApiBase& base, const OrtApi& api) {
     for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
       for (const ElementType type :
            {ElementType::float32, ElementType::float64, ElementType::float16, ElementType::bfloat16}) {
-        convs_.emplace_back(api, OpKind::conv, kind, type);
-        fused_convs_.emplace_back(api, OpKind::fused_conv, kind, type);
+        convs_.emplace_back(base, api, OpKind::conv, kind, type);
+        fused_convs_.emplace_back(base, api, OpKind::fused_conv, kind, type);
       }
     }
     check(api, api.CreateCustomOpDomain(kDomain, &domain_));
@@ -284,12 +292,12 @@ class Registry {
   OrtCustomOpDomain* onnx_domain_ = nullptr;
 };
 
-const Registry& registry_of(const OrtApi& api) {
+const Registry& registry_of(const OrtApiBase& base, const OrtApi& api) {
   static std::mutex mutex;
   static auto& registries = *new std::map<const OrtApi*, std::unique_ptr<Registry>>;
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<Registry>& registry = registries[&api];
-  if (!registry) registry = std::make_unique<Registry>(api);
+  if (!registry) registry = std::make_unique<Registry>(base, api);
   return *registry;
 }
 
@@ -306,7 +314,7 @@ void add_domain_once(const OrtApi& api, OrtSessionOptions* options, OrtCustomOpD
 }  // namespace
 
 void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
-  const Registry& registry = registry_of(api);
+  const Registry& registry = registry_of(base, api);
   answer_kernels(api, options);
   add_domain_once(api, options, registry.domain(), "convswap.registered");
   if (!override_requested(api, options)) return;

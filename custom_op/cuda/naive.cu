@@ -2,7 +2,7 @@
 // operand from global memory (the caches make that bearable). Complete: it computes every problem, of any
 // type, rank, size, stride, padding, dilation and grouping, with sums in float32 (of float64 data in float64)
 // whatever the precision, and what follows a convolution too: of a pool a thread computes all values of its
-// window, some of which its neighbours compute as well. It wins where nothing else applies.
+// window; where windows overlap, a kernel of its own pools. It wins where nothing else applies.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "cuda/epilogue/epilogue_kernel.h"
 #include "cuda/naive.cuh"
 #include "cuda/primitives/launch.h"
 #include "plan/algorithm.h"
@@ -61,6 +62,9 @@ class Naive final : public Algorithm {
   std::string why_not(const ConvProblem&, const Device&) const override { return {}; }
 
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
+    if (windows_overlap(problem.epilogue.pool) && rounding_commutes(problem)) {
+      return with_epilogue_kernel(make_plan(problem.without_epilogue(), device), problem, device);
+    }
     switch (problem.type) {
       case ElementType::float32:
         return std::make_unique<NaivePlan<float, float>>(problem, device);
@@ -72,6 +76,12 @@ class Naive final : public Algorithm {
         return std::make_unique<NaivePlan<__nv_bfloat16, float>>(problem, device);
     }
     return nullptr;
+  }
+
+ private:
+  // Each window's thread would compute again what its neighbours compute.
+  static bool windows_overlap(const Pool& pool) {
+    return pool.kernel[0] > pool.stride[0] || pool.kernel[1] > pool.stride[1];
   }
 };
 

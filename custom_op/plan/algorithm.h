@@ -31,6 +31,7 @@ using ParallelFor =
 struct Execution {
   ParallelFor parallel_for;  // CPU algorithms
   void* stream = nullptr;    // CUDA algorithms: a cudaStream_t
+  void* scratch = nullptr;   // CUDA algorithms: as much memory as the plan asks for
 };
 
 // An algorithm bound to a problem. Immutable, so one plan serves concurrent runs.
@@ -41,6 +42,10 @@ class Plan {
   // Computes y; on CUDA, enqueues the computation on the stream. Throws std::runtime_error when a launch
   // fails. Never called with an empty output.
   virtual void run(const ConvTensors& tensors, const Execution& execution) const = 0;
+
+  // How much memory of the device a run needs beside its tensors; the stream may use it when `run` has
+  // returned.
+  virtual std::size_t scratch_bytes() const { return 0; }
 
   // The launch shape in words, for people: "tile 33x29, 8 warps, ...".
   virtual std::string describe() const = 0;
@@ -59,8 +64,8 @@ class Algorithm {
   // user can act on.
   virtual std::string why_not(const ConvProblem& problem, const Device& device) const = 0;
 
-  // About how long the problem takes, in milliseconds, by an estimate that measures nothing; nothing where the
-  // algorithm has none. Requires an empty why_not.
+  // About how long the problem takes, in milliseconds, by an estimate that measures nothing; nothing where
+  // the algorithm has none. Requires an empty why_not.
   virtual std::optional<double> estimate(const ConvProblem&, const Device&) const { return std::nullopt; }
 
   // Requires an empty why_not.

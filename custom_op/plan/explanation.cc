@@ -38,7 +38,8 @@ std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional
     return is_earlier ? "comes earlier in the catalog's order, but another was asked for by name"
                       : "another was asked for by name";
   }
-  if (!choice.measured && estimate) return "estimated slower: " + milliseconds_text(*estimate) + "; not measured";
+  if (!choice.measured && estimate)
+    return "estimated slower: " + milliseconds_text(*estimate) + "; not measured";
   if (!choice.measured) return "comes later in the catalog's order; not measured";
   if (!own) return "not measured";
   return (*own >= *taken ? "measured slower: " : "the table names another, measured: ") +
@@ -64,7 +65,8 @@ Explanation explain(const ConvProblem& problem, const Device& device, std::strin
     const std::optional<double> own = time_of(choice.measured, algorithm->name());
     const bool supports = reason.empty();
     const std::string why_not =
-        supports ? why_passed_over(choice, is_earlier, taken, own, algorithm->estimate(problem, device)) : reason;
+        supports ? why_passed_over(choice, is_earlier, taken, own, algorithm->estimate(problem, device))
+                 : reason;
     explanation.others.push_back({std::string(algorithm->name()), supports, why_not, own});
   }
   return explanation;

@@ -31,11 +31,10 @@ struct Choice {
   std::string why_not_measured;         // "tuned" was asked for, and this is why the rule decided; else empty
 };
 
-// The algorithm called `requested`; with "auto", of those that support the problem, the one estimated fastest,
-// or the catalog's first where none has an estimate; with
-// "tuned" the one that the tuning table names, where it names one that supports the problem, else as "auto".
-// Throws InvalidArgument where the name is unknown, or where the algorithm (with "auto" and "tuned": every
-// one) cannot compute the problem.
+// The algorithm called `requested`; with "auto", of those that support the problem, the one estimated
+// fastest, or the catalog's first where none has an estimate; with "tuned" the one that the tuning table
+// names, where it names one that supports the problem, else as "auto". Throws InvalidArgument where the name
+// is unknown, or where the algorithm (with "auto" and "tuned": every one) cannot compute the problem.
 Choice choose(const ConvProblem& problem, const Device& device, std::string_view requested);
 
 // The algorithm alone.

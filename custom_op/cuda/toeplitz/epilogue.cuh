@@ -31,8 +31,8 @@ __device__ inline float larger(float a, float b) { return a > b || a != a ? a : 
 // Makes what goes to y of the convolution's results, row by row, a warp to a row.
 // Called, not inlined: it would be compiled into every kernel.
 template <typename Element>
-__device__ __noinline__ void finish(const Arguments<Element>& problem, int index, int first_filter, int filters,
-                                    unsigned char* own) {
+__device__ __noinline__ void finish(const Arguments<Element>& problem, int index, int first_filter,
+                                    int filters, unsigned char* own) {
   const Results<Element> results(problem, Tile::of<true>(problem, index), first_filter, filters, own);
   const Epilogue& epilogue = problem.definition.epilogue;
   const Pool& pool = epilogue.pool;
@@ -54,12 +54,12 @@ __device__ __noinline__ void finish(const Arguments<Element>& problem, int index
     const long long plane = (tile.n + image) * problem.out_channels + results.first_filter + filter;
     // From here a row and a column of the convolution's output count as they do there.
     const float* const from = static_cast<const float*>(results.waiting) + image * problem.results.image +
-                               filter * problem.results.plane - tile.first_row * problem.results.row -
-                               tile.first_column;
+                              filter * problem.results.plane - tile.first_row * problem.results.row -
+                              tile.first_column;
     const Element* const residual =
         has_residual ? problem.definition.z + plane * problem.output_plane : nullptr;
-    Element* const to =
-        results.stored + image * problem.stored.image + filter * problem.stored.plane + y_row * problem.stored.row;
+    Element* const to = results.stored + image * problem.stored.image + filter * problem.stored.plane +
+                        y_row * problem.stored.row;
     const auto sum_at = [&](int row, int column) {
       float value = from[row * problem.results.row + column];
       if (has_residual) value += static_cast<float>(residual[row * problem.output_width + column]);

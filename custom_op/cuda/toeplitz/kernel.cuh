@@ -114,8 +114,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
 
     int scaled_for = top + 1;  // what the scales were last found for
     bool is_far = false;
-    for (int index = blockIdx.x + gridDim.x * team; index < problem.tiles;
-         index += gridDim.x * teams) {
+    for (int index = blockIdx.x + gridDim.x * team; index < problem.tiles; index += gridDim.x * teams) {
       const Tile tile = Tile::of<kFinishes>(problem, index);
       const ValueRange<Element> range =
           stage_tile<Format, false>(problem, tile, first_channel, BinadeWindow(top), items, cores);
@@ -153,8 +152,8 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
         const int first = block * problem.filters_per_block;
         const int filters = min(problem.filters_per_block, problem.filters - first);
         const Results<Element> results(problem, tile, first_filter + first, filters, own);
-        const SharedMatrix weights =
-            SharedMatrix::at(matrix, kTiles * 8).advanced(block * Format::kParts * problem.steps * kTiles * 16);
+        const SharedMatrix weights = SharedMatrix::at(matrix, kTiles * 8)
+                                         .advanced(block * Format::kParts * problem.steps * kTiles * 16);
 #pragma unroll 1
         for (int window = 0; window < windows; ++window) {
           const int window_top = top - window * kBinades;
@@ -181,8 +180,8 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
             for (int first_row = 0; first_row < problem.product_rows; first_row += kRows) {
               float sums[kTiles][4];
               multiply<Format, kTiles>(
-                  problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row), weights,
-                  sums);
+                  problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row),
+                  weights, sums);
               write_results<Format, kTiles, Waiting>(problem, results, image, first_row,
                                                      scales + block * filter_folds, is_far, window > 0, sums);
             }

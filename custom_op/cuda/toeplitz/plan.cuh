@@ -130,7 +130,7 @@ class ToeplitzPlan final : public Plan {
       : device_(device.index),
         tiling_(best_tiling(problem, device).value()),
         kernel_(problem.epilogue.is_empty() ? kernel_of<Format, false>(tiling_.tiles)
-                                           : kernel_of<Format, true>(tiling_.tiles)),
+                                            : kernel_of<Format, true>(tiling_.tiles)),
         arguments_(arguments_of<Element>(problem, tiling_)) {
     const DeviceGuard guard(device_);
     allow_shared_memory(kernel_, device.shared_memory_per_block);
@@ -154,7 +154,8 @@ class ToeplitzPlan final : public Plan {
         static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % kAlignment / sizeof(Element));
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
-    launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream, parameters);
+    launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream,
+           parameters);
   }
 
   std::string describe() const override {
@@ -165,9 +166,9 @@ class ToeplitzPlan final : public Plan {
            std::to_string(tiling_.filters_per_block) + " filters at a time; products of " +
            std::to_string(tiling_.chunks * kRows) + " x " + std::to_string(cut.steps() * kDepth) + " x " +
            std::to_string(tiling_.tiles * kTileColumns) + " for " + std::to_string(cut.outputs) + " x " +
-           std::to_string(cut.folds) + " outputs, " + std::to_string(cut.bundle) + " channels side by side; " +
-           std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
-           std::to_string(threads()) + " threads, " + std::to_string(tiling_.shared_bytes) +
+           std::to_string(cut.folds) + " outputs, " + std::to_string(cut.bundle) +
+           " channels side by side; " + std::to_string(grid_.x) + " x " + std::to_string(grid_.y) +
+           " blocks of " + std::to_string(threads()) + " threads, " + std::to_string(tiling_.shared_bytes) +
            " bytes of shared memory";
   }
 

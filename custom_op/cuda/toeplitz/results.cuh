@@ -18,16 +18,17 @@ struct Results {
   static constexpr int kChunk = kAlignment / sizeof(Element);
   Tile tile;
   int first_filter, filters;
-  long long start;    // of the first in y, counted from the boundary of a chunk before y
-  void* waiting;      // the convolution's, as float32 where they lie apart from what goes to y
-  Element* stored;    // what goes to y, as far from such a boundary as there
+  long long start;  // of the first in y, counted from the boundary of a chunk before y
+  void* waiting;    // the convolution's, as float32 where they lie apart from what goes to y
+  Element* stored;  // what goes to y, as far from such a boundary as there
 
   __device__ Results(const Arguments<Element>& problem, const Tile& of, int first, int count,
                      unsigned char* own)
       : tile(of),
         first_filter(first),
         filters(count),
-        start(((tile.n * problem.out_channels + first_filter) * problem.y_height + tile.y_row) * problem.y_width +
+        start(((tile.n * problem.out_channels + first_filter) * problem.y_height + tile.y_row) *
+                  problem.y_width +
               tile.first_column + problem.y_misalignment),
         stored(reinterpret_cast<Element*>(own + problem.shared.stored) +
                (static_cast<int>(start) & (kChunk - 1))) {
@@ -70,7 +71,8 @@ enum class Writing {
 
 // Writes the sums of kRows rows of the product, from row `first` of an image on, to where results wait.
 // Stored: the type of the results as they wait.
-template <typename Format, int kTiles, Writing kWriting, typename Stored, typename Element = typename Format::Element>
+template <typename Format, int kTiles, Writing kWriting, typename Stored,
+          typename Element = typename Format::Element>
 __device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
                                   int image, int first, const FilterScale* scales,
                                   const float (&sums)[kTiles][4]) {
@@ -155,8 +157,9 @@ __device__ inline void write_results(const Arguments<Element>& problem, const Re
       sums[t][2] *= scale.first.rest, sums[t][3] *= scale.second.rest;
     }
   }
-  const bool is_full = results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
-                       problem.log2_outputs > 0;
+  const bool is_full =
+      results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
+      problem.log2_outputs > 0;
   if (Format::kIsScaled && adds) {
     write_sums<Format, kTiles, Writing::adding, Stored>(problem, results, image, first, scales, sums);
   } else if (!is_full) {
@@ -178,7 +181,8 @@ struct Segment {
   int elements;
   int head, body;  // before the first boundary of 16 bytes, and whole chunks of them from there on
 
-  __device__ Segment(const Arguments<Element>& problem, const Results<Element>& results, int image, int index) {
+  __device__ Segment(const Arguments<Element>& problem, const Results<Element>& results, int image,
+                     int index) {
     constexpr int kChunk = Results<Element>::kChunk;
     const ResultPlaces& places = problem.stored;
     const Tile& tile = results.tile;
@@ -189,11 +193,11 @@ struct Segment {
     }
     from = results.stored + image * places.image + filter * places.plane + row * places.row;
     const long long start =
-        results.start +
-        (static_cast<long long>(image) * problem.out_channels + filter) * problem.y_plane +
+        results.start + (static_cast<long long>(image) * problem.out_channels + filter) * problem.y_plane +
         static_cast<long long>(row) * problem.y_width;
     to = problem.y + (start - problem.y_misalignment);
-    elements = tile.y_columns * (places.rows_join ? tile.y_rows : 1) * (places.planes_join ? results.filters : 1);
+    elements =
+        tile.y_columns * (places.rows_join ? tile.y_rows : 1) * (places.planes_join ? results.filters : 1);
     head = min(elements, -static_cast<int>(start) & (kChunk - 1));
     body = elements - head & ~(kChunk - 1);
   }

@@ -9,8 +9,8 @@ namespace convswap::toeplitz {
 struct Tile {
   long long n;  // its first image
   int images;
-  int first_row, rows;  // of the convolution's output; with a pool the first may lie in its padding
-  int y_row, y_rows;    // of y
+  int first_row, rows;        // of the convolution's output; with a pool the first may lie in its padding
+  int y_row, y_rows;          // of y
   int first_column, columns;  // of both; with a pool all columns of y
   int y_columns;
 

@@ -90,8 +90,8 @@ class Tiler {
     tiling.y_rows = tiling.row_advance = rows;
     if (pool.kind != PoolKind::none) {
       tiling.y_rows = rows >= problem_.output[1] + pool.pad_begin[0] ? problem_.result[1]
-                      : rows >= pool.kernel[0]                       ? (rows - pool.kernel[0]) / pool.stride[0] + 1
-                                                                     : 0;
+                      : rows >= pool.kernel[0] ? (rows - pool.kernel[0]) / pool.stride[0] + 1
+                                               : 0;
       tiling.row_advance = tiling.y_rows * pool.stride[0];
     }
     if (tiling.y_rows == 0 || tiling.row_advance > kMostIndex) return false;
@@ -118,14 +118,12 @@ class Tiler {
     tiling.image_items = cut.bundles * tiling.input_rows * tiling.cores_per_row;
     tiling.product_rows = (tiling.rows - 1) * tiling.pitch + tiling.cores;
     tiling.chunks = ceil_divide(tiling.product_rows, kRows);
-    tiling.tile_count = ceil_divide(problem_.batch, tiling.images) *
-                        tiling.bands *
+    tiling.tile_count = ceil_divide(problem_.batch, tiling.images) * tiling.bands *
                         ceil_divide(ceil_divide(problem_.output[2], cut.outputs), tiling.cores);
     if (tiling.tile_count > kMostIndex) return false;
     // The last multiplication reads rows beyond the image's, whose results nobody stores.
-    const int64_t last_read =
-        tiling.chunks * kRows + tiling.image_cores - tiling.plane_cores + rows_beyond * tiling.pitch +
-        cores_beyond + 2;
+    const int64_t last_read = tiling.chunks * kRows + tiling.image_cores - tiling.plane_cores +
+                              rows_beyond * tiling.pitch + cores_beyond + 2;
     const int64_t parts = parts_of(problem_);
     tiling.cores_bytes =
         16 * (parts * tiling.part_cores - tiling.image_cores + std::max(tiling.image_cores, last_read));
@@ -172,7 +170,8 @@ class Tiler {
     };
     const int64_t width = problem_.result[2], plane = problem_.result_size();
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
-    const int64_t columns = pools ? width : std::min<int64_t>(int64_t{tiling.cores} * tiling.cut.outputs, width);
+    const int64_t columns =
+        pools ? width : std::min<int64_t>(int64_t{tiling.cores} * tiling.cut.outputs, width);
     const int64_t rows = std::min(tiling.y_rows, problem_.result[1]);
     ResultPlaces& places = tiling.stored;
     places.rows_join = columns == width;
@@ -181,7 +180,8 @@ class Tiler {
     if (row > most || rows * row > most) return most + 1;
     const int64_t stored_plane = aligned_like(plane, rows * row);
     if (tiling.filters_per_block * stored_plane > most) return most + 1;
-    const int64_t image = aligned_like(problem_.out_channels * plane, tiling.filters_per_block * stored_plane);
+    const int64_t image =
+        aligned_like(problem_.out_channels * plane, tiling.filters_per_block * stored_plane);
     places.row = static_cast<int>(row);
     places.plane = static_cast<int>(stored_plane);
     places.image = static_cast<int>(image);
@@ -201,9 +201,9 @@ class Tiler {
     return int64_t{tiling.images} * places.image;
   }
 
-  // Nanoseconds, without what launching takes: fitted by least squares, no term negative, to 6,736 tilings of the
-  // course layers measured on an H200 (batches 64 and 10,000, TF32 and float16). Each part counts twice, for
-  // what the teams of a multiprocessor share and for what a team waits alone.
+  // Nanoseconds, without what launching takes: fitted by least squares, no term negative, to 6,736 tilings of
+  // the course layers measured on an H200 (batches 64 and 10,000, TF32 and float16). Each part counts twice,
+  // for what the teams of a multiprocessor share and for what a team waits alone.
   double cost(const Tiling& tiling) const {
     const Cut& cut = tiling.cut;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
@@ -219,19 +219,21 @@ class Tiler {
     const double writing = !is_full ? 12.2 : problem_.output[2] % 2 != 0 ? 2.8 : 0.0;
     const double items = static_cast<double>(tiling.images * tiling.image_items) / 32;  // of a warp
     const double filters = static_cast<double>(problem_.filters_per_group());
-    const double y_columns = std::min<double>(tiling.cores * cut.outputs, static_cast<double>(problem_.result[2]));
+    const double y_columns =
+        std::min<double>(tiling.cores * cut.outputs, static_cast<double>(problem_.result[2]));
     const double rows = static_cast<double>(std::min(tiling.y_rows, problem_.result[1]));
     const double stored_lines =
         tiling.images * filters * rows * y_columns * static_cast<double>(size_of(problem_.type)) / 128;
     const double segments = tiling.images * (tiling.stored.planes_join ? tiling.filter_blocks
                                              : tiling.stored.rows_join ? filters
-                                                                        : filters * rows);
+                                                                       : filters * rows);
     const double shared = 0.34 * passing + 0.10 * multiplying + writing * sum_tiles + 5.5 * units +
                           22 * items * (2 + parts) / 3 + 1.75 * stored_lines + 9.5 * segments +
                           65 * tiling.filter_blocks;
     const double alone = 0.084 * multiplying + 13 * products + 36 * sum_tiles + 137 * units +
                          164 * std::ceil(items / 8) + 21 * segments + 578 * tiling.filter_blocks;
-    const double multiprocessors = std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
+    const double multiprocessors =
+        std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
     const double tiles = static_cast<double>(tiling.tile_count);
     const double turns = std::ceil(tiles / (multiprocessors * tiling.teams));
     const double busy_teams = std::min<double>(tiling.teams, std::ceil(tiles / multiprocessors));
@@ -255,7 +257,8 @@ Cut::Cut(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_),
   column_phases = stride(2) / common;
   row_phases = folds * stride(1);
   window_rows = int64_t{folds - 1} * stride(1) + (problem.filter[1] - 1) * problem.dilation[1] + 1;
-  const int64_t columns = int64_t{outputs - 1} * stride(2) + (problem.filter[2] - 1) * problem.dilation[2] + 1;
+  const int64_t columns =
+      int64_t{outputs - 1} * stride(2) + (problem.filter[2] - 1) * problem.dilation[2] + 1;
   window_cores = ceil_divide(columns, pixels);
   bundles = ceil_divide(problem.channels_per_group(), bundle);
 }
@@ -270,8 +273,8 @@ void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
     const int64_t column = core % cut.window_cores;
     const int64_t row = core / cut.window_cores % cut.window_rows;
     const int64_t bundle = core / (cut.window_cores * cut.window_rows);
-    const int64_t plane = (bundle * cut.row_phases + row % cut.row_phases) * cut.column_phases +
-                          column % cut.column_phases;
+    const int64_t plane =
+        (bundle * cut.row_phases + row % cut.row_phases) * cut.column_phases + column % cut.column_phases;
     return plane * tiling.plane_cores + row / cut.row_phases * tiling.pitch + column / cut.column_phases;
   };
   for (int64_t step = 0; step < cut.steps(); ++step) {

@@ -12,12 +12,12 @@ namespace convswap::toeplitz {
 
 // How input and filter are cut into cores; toeplitz.cc explains the words.
 struct Cut {
-  int bundle;         // channels side by side: 1, 2, 4 or 8
-  int pixels;         // of a core's row
-  int outputs;        // neighbours in y for a core's row
-  int folds;          // neighbouring output rows for a row of the product
-  int row_phases;     // planes of input rows
-  int column_phases;  // planes of core columns
+  int bundle;                         // channels side by side: 1, 2, 4 or 8
+  int pixels;                         // of a core's row
+  int outputs;                        // neighbours in y for a core's row
+  int folds;                          // neighbouring output rows for a row of the product
+  int row_phases;                     // planes of input rows
+  int column_phases;                  // planes of core columns
   int64_t window_rows, window_cores;  // that the outputs of a core's row read, for each bundle
   int64_t bundles;
 

@@ -1,0 +1,56 @@
+#include "onnx_scratch.h"
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+namespace convswap {
+namespace {
+
+constexpr uint32_t kScratchSince = 18;
+
+using GetScratchBuffer = OrtStatus*(ORT_API_CALL*)(const OrtKernelContext*, const OrtMemoryInfo*, size_t,
+                                                   void**);
+
+// KernelContext_GetScratchBuffer, which headers of version 17 do not declare. The table of functions only
+// ever grows at its end: version 18 put two behind the last of version 17, of which this is the second.
+GetScratchBuffer scratch_function(const OrtApiBase& base) {
+  const OrtApi* const api = base.GetApi(kScratchSince);
+  if (api == nullptr) {
+    throw OnnxRuntimeError(
+        ORT_NOT_IMPLEMENTED,
+        "this algorithm pools in a second kernel, whose scratch memory takes ONNX Runtime 1." +
+            std::to_string(kScratchSince) + " or newer, and this is " + base.GetVersionString() +
+            ": install a newer onnxruntime-gpu, or swap without --fuse");
+  }
+  constexpr size_t kLastOf17 = offsetof(OrtApi, SessionOptionsAppendExecutionProvider_OpenVINO_V2);
+  constexpr size_t kPlace = kLastOf17 + 2 * sizeof(GetScratchBuffer);
+#if ORT_API_VERSION >= 18
+  static_assert(kPlace == offsetof(OrtApi, KernelContext_GetScratchBuffer));
+#endif
+  GetScratchBuffer function = nullptr;
+  std::memcpy(&function, reinterpret_cast<const char*>(api) + kPlace, sizeof function);
+  return function;
+}
+
+}  // namespace
+
+Scratch::Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context,
+                 const OrtValue* beside, size_t bytes)
+    : allocator_(nullptr, {&api}) {
+  if (bytes == 0) return;
+  const OrtMemoryInfo* memory = nullptr;
+  check(api, api.GetTensorMemoryInfo(beside, &memory));
+  const GetScratchBuffer get_scratch_buffer = scratch_function(base);
+  OrtAllocator* allocator = nullptr;
+  check(api, api.KernelContext_GetAllocator(context, memory, &allocator));
+  allocator_.reset(allocator);
+  // ONNX Runtime throws where there is not enough: its exception, like a status, becomes the run's.
+  check(api, get_scratch_buffer(context, memory, bytes, &pointer_));
+}
+
+Scratch::~Scratch() {
+  if (pointer_ != nullptr) allocator_->Free(allocator_.get(), pointer_);
+}
+
+}  // namespace convswap

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+
+#include "onnx_api.h"
+
+namespace convswap {
+
+// Memory of a card for one run of a kernel, out of the session's arena, while the object lives. It belongs to
+// the run's stream, so that it may be given back as soon as the work is enqueued: another stream gets it
+// later.
+class Scratch {
+ public:
+  // `beside`: a tensor in the memory that is wanted. No memory where `bytes` is 0. Throws OnnxRuntimeError
+  // where there is not enough, or where ONNX Runtime is older than 1.18, which knows no memory of a stream.
+  Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context, const OrtValue* beside,
+          size_t bytes);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  void* pointer() const { return pointer_; }
+
+ private:
+  struct ReleaseAllocator {
+    const OrtApi* api;
+    void operator()(OrtAllocator* allocator) const { api->ReleaseAllocator(allocator); }
+  };
+
+  std::unique_ptr<OrtAllocator, ReleaseAllocator> allocator_;
+  void* pointer_ = nullptr;
+};
+
+}  // namespace convswap
