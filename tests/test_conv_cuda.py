@@ -2,8 +2,8 @@
 
 Tolerances. TF32 and the float16 that stands for it keep 11 bits, so an operand may be off by 2^-11; over
 many random terms the relative L2 error comes to about 3e-4, and 6e-4 leaves room for few terms. `naive`
-computes in float32, and `few_channels` in precision ieee as accurately: 1e-5 allows sums of thousands of
-terms. Beside that, every single output stays within the rounding error that its terms may add up to.
+computes in float32, and the algorithms of the tensor cores in precision ieee as accurately: 1e-5 allows sums
+of thousands of terms. Beside that, every single output stays within the rounding error that its terms may add up to.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ TF32_OPERAND = 2.0**-11
 # One addition in float32; the tensor core truncates where it adds, which costs up to four times as much.
 FLOAT32 = 2.0**-24
 TENSOR_CORE = 2.0**-22
-RELATIVE_L2 = {"few_channels": 6e-4, "naive": 1e-5}
+RELATIVE_L2 = {"toeplitz": 6e-4, "few_channels": 6e-4, "naive": 1e-5}
 
-ALGORITHMS = ("few_channels", "naive")
+TENSOR_CORE_ALGORITHMS = ("toeplitz", "few_channels")
+ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "naive")
+on_tensor_cores = pytest.mark.parametrize("algorithm", TENSOR_CORE_ALGORITHMS)
 # Also the draws that an H200 and an ordinary card would tile differently are planned for, without a card.
 CAPABILITIES = (80, 86, 90, 120)
 
@@ -38,10 +40,10 @@ def problem_of(case: ConvCase, **how) -> _native.Problem:
 
 def run(algorithm: str, x, w, b, attributes, *, precision: str = "tf32") -> np.ndarray:
     """Return what the card computes into memory that held NaN; whatever is not written shows."""
-    if algorithm == "few_channels" and _native.cuda_devices()[0]["compute_capability"] < 80:
-        pytest.skip("few_channels needs compute capability 8.0 or newer")
-    shape = _native.Problem(x.shape, w.shape, b is not None, **attributes).output_shape
-    y = _native.DeviceArray(shape)
+    problem = _native.Problem(x.shape, w.shape, b is not None, **attributes)
+    if "compute capability" in (reason := _native.why_not(problem, algorithm, "cuda")):
+        pytest.skip(f"{algorithm}: {reason}")
+    y = _native.DeviceArray(problem.output_shape)
     y.poison()
     on_card = [None if array is None else _native.DeviceArray.from_numpy(array) for array in (x, w, b)]
     _native.conv_device(*on_card, y, algorithm=algorithm, precision=precision, **attributes)
@@ -56,9 +58,9 @@ def check(algorithm: str, case: ConvCase, precision: str = "tf32") -> None:
     truth = _native.conv(*wide, algorithm="reference", **case.attributes)
     sizes = [None if array is None else np.abs(array) for array in wide]
     magnitude = _native.conv(*sizes, algorithm="reference", **case.attributes)
-    rounds = algorithm == "few_channels" and precision == "tf32"
+    rounds = algorithm in TENSOR_CORE_ALGORITHMS and precision == "tf32"
     operand = TF32_OPERAND if rounds else 0.0
-    unit = TENSOR_CORE if algorithm == "few_channels" else FLOAT32
+    unit = TENSOR_CORE if algorithm in TENSOR_CORE_ALGORITHMS else FLOAT32
     error = np.abs(y - truth)
     bound = 1.01 * (2 * operand + (case.terms + 2) * unit) * magnitude
     wrong = np.argwhere(~(error <= bound))
@@ -75,8 +77,16 @@ def check(algorithm: str, case: ConvCase, precision: str = "tf32") -> None:
         assert relative <= most, f"{case}: relative L2 error {relative:.2g}; plan: {plan}"
 
 
-def supported(algorithm: str, cases):
-    return [case for case in cases if not _native.why_not(problem_of(case), algorithm, "cuda")]
+def supported(algorithm: str, cases, precision: str = "tf32"):
+    """Return those of `cases` that fit; that none does, or few do, is for a test without a card to find."""
+    return [
+        case for case in cases if not _native.why_not(problem_of(case, precision=precision), algorithm, "cuda")
+    ]
+
+
+def check_all(algorithm: str, cases, precision: str = "tf32") -> None:
+    for case in supported(algorithm, cases, precision):
+        check(algorithm, case, precision)
 
 
 @pytest.mark.gpu

@@ -213,7 +213,9 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
   Element* const y_begin = y.data() + kGuard + shift;
 
   const std::unique_ptr<Plan> plan = algorithm.make_plan(p, device);
-  plan->run({x.data() + shift, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr}, {});
+  std::vector<float> scratch(plan->scratch_bytes() / sizeof(float) + 1, NAN);
+  plan->run({x.data() + shift, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr},
+            {nullptr, nullptr, scratch.data()});
 
   int64_t wrong = 0;
   for (int64_t i = 0; i < y_count; ++i) {
