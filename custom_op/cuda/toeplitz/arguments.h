@@ -60,8 +60,13 @@ struct Arguments {
   int filters_per_block, filter_blocks;
   ResultPlaces results;  // of the convolution
   ResultPlaces stored;   // of what goes to y; the same place where it need not lie apart
-  int result_bytes;      // of one of the convolution's, as they wait
-  bool writes_pairs;     // of neighbouring results, where the first of a tile is aligned to two
+  int fold_distance;     // between results of neighbouring folds of a filter, in elements
+  bool pools_sums;       // sums that are a pool's window become one result
+  bool lies_apart;       // the convolution's results are float32 and apart from what goes to y
+  Finish finish;
+  float least, most;  // bounds of a result
+  int result_bytes;   // of one of the convolution's, as they wait
+  bool writes_pairs;  // of neighbouring results, where the first of a tile is aligned to two
   SharedOffsets shared;
   int cores_bytes;  // of a team's cores
   StepCores step_cores[kMostSteps];

@@ -2,38 +2,16 @@
 
 // What follows the convolution, computed of a tile's results in shared memory.
 
+#include <type_traits>
+
 #include "conv/epilogue_math.h"
 #include "cuda/toeplitz/results.cuh"
 
 namespace convswap::toeplitz {
 
-// A larger x never gives a smaller result: then the largest of a pool's window may be taken first.
-__device__ inline bool is_increasing(const Epilogue& epilogue) {
-  switch (epilogue.activation) {
-    case Activation::none:
-    case Activation::relu:
-    case Activation::clip:
-    case Activation::tanh:
-    case Activation::sigmoid:
-      return true;
-    case Activation::leaky_relu:
-    case Activation::hard_sigmoid:
-    case Activation::elu:
-      return epilogue.alpha >= 0;
-    default:
-      return false;
-  }
-}
-
-// The larger of two, or a NaN among them.
-__device__ inline float larger(float a, float b) { return a > b || a != a ? a : b; }
-
 // Makes what goes to y of the convolution's results, row by row, a warp to a row.
-// Called, not inlined: it would be compiled into every kernel.
 template <typename Element>
-__device__ __noinline__ void finish(const Arguments<Element>& problem, int index, int first_filter,
-                                    int filters, unsigned char* own) {
-  const Results<Element> results(problem, Tile::of<true>(problem, index), first_filter, filters, own);
+__device__ inline void finish_everything(const Arguments<Element>& problem, const Results<Element>& results) {
   const Epilogue& epilogue = problem.definition.epilogue;
   const Pool& pool = epilogue.pool;
   const Tile& tile = results.tile;
@@ -84,9 +62,9 @@ __device__ __noinline__ void finish(const Arguments<Element>& problem, int index
         for (int column = column_begin; column < column_end; ++column) {
           const float sum = sum_at(row, column);
           if (activates_last) {
-            value = larger(sum, value);
+            value = larger_or_nan(sum, value);
           } else if (pool.kind == PoolKind::max) {
-            value = larger(activated(sum), value);
+            value = larger_or_nan(activated(sum), value);
           } else {
             value += activated(sum);
           }
@@ -100,6 +78,71 @@ __device__ __noinline__ void finish(const Arguments<Element>& problem, int index
       to[y_column] = static_cast<Element>(value);
     }
   }
+}
+
+// The activation of what waits, chunk by chunk; what lies between planes takes part and goes nowhere.
+template <Activation kActivation, typename Element>
+__device__ inline void activate_results(const Arguments<Element>& problem, const Results<Element>& results) {
+  constexpr int kChunk = Results<Element>::kChunk;
+  const Epilogue& epilogue = problem.definition.epilogue;
+  const ResultPlaces& places = problem.stored;
+  const int beyond = static_cast<int>(results.start) & (kChunk - 1);
+  const int end = beyond + (results.tile.images - 1) * places.image + (results.filters - 1) * places.plane +
+                  (results.tile.y_rows - 1) * places.row + results.tile.y_columns;
+  const float4* const from = reinterpret_cast<const float4*>(static_cast<float*>(results.waiting) - beyond);
+  Element* const to = results.stored - beyond;
+  for (int i = thread_of_team(); 4 * i < end; i += kTeamThreads) {
+    const float4 four = from[i];
+    float values[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (float& value : values) {
+      value = activate<float>(kActivation, epilogue.alpha, epilogue.beta, value);
+    }
+    if constexpr (sizeof(Element) == sizeof(float)) {
+      reinterpret_cast<float4*>(to)[i] = make_float4(values[0], values[1], values[2], values[3]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to[4 * i + j] = static_cast<Element>(values[j]);
+    }
+  }
+}
+
+// Calls back with the activation as a constant of the compiler.
+template <typename Call>
+__device__ inline void with_activation(Activation activation, Call call) {
+  switch (activation) {
+    case Activation::leaky_relu:
+      return call(std::integral_constant<Activation, Activation::leaky_relu>());
+    case Activation::tanh:
+      return call(std::integral_constant<Activation, Activation::tanh>());
+    case Activation::sigmoid:
+      return call(std::integral_constant<Activation, Activation::sigmoid>());
+    case Activation::hard_sigmoid:
+      return call(std::integral_constant<Activation, Activation::hard_sigmoid>());
+    case Activation::hard_swish:
+      return call(std::integral_constant<Activation, Activation::hard_swish>());
+    case Activation::silu:
+      return call(std::integral_constant<Activation, Activation::silu>());
+    case Activation::gelu:
+      return call(std::integral_constant<Activation, Activation::gelu>());
+    case Activation::gelu_tanh:
+      return call(std::integral_constant<Activation, Activation::gelu_tanh>());
+    case Activation::elu:
+      return call(std::integral_constant<Activation, Activation::elu>());
+    default:  // bounds, which every result has by now
+      return;
+  }
+}
+
+// Called, not inlined: it would be compiled into every kernel.
+template <typename Element>
+__device__ __noinline__ void finish(const Arguments<Element>& problem, int index, int first_filter,
+                                    int filters, unsigned char* own) {
+  const Results<Element> results = Results<Element>::template of<true>(
+      problem, Tile::of<true>(problem, index), first_filter, filters, own);
+  if (problem.finish == Finish::everything) return finish_everything(problem, results);
+  with_activation(problem.definition.epilogue.activation,
+                  [&](auto activation) { activate_results<decltype(activation)::value>(problem, results); });
 }
 
 }  // namespace convswap::toeplitz

@@ -57,7 +57,6 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if __CUDA_ARCH__ >= 900
   using Element = typename Format::Element;
-  using Waiting = std::conditional_t<kFinishes, float, Element>;  // results, until they are finished
   const int team = team_of_block();
   const int group = blockIdx.y;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -123,13 +122,12 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       bool is_staged = true;
       int windows = 1;
       const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      if (!meet_team_and(team, fits && weights_are_finite && (weight_windows == 1 || !kFinishes))) {
+      if (!meet_team_and(team, fits && weights_are_finite && (!kFinishes || weight_windows == 1))) {
         const ValueRange<Element> whole = reduce_team(range, team, &state);
         is_staged = false;
-        // What follows a convolution is computed of whole sums, which windows of weights give one after the
-        // other.
-        const bool can_multiply = weights_are_finite && (weight_windows == 1 || !kFinishes);
-        windows = can_multiply && whole.is_finite() ? whole.windows() : 0;
+        windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
+        // What follows a convolution is computed of whole sums, which windows would give one after the other.
+        if (kFinishes && (windows > 1 || weight_windows > 1)) windows = 0;
         if (windows == 0) {
           if (weight_window == 0) compute_as_defined<kFinishes>(problem, index, first_filter);
           // Rows that the next tile leaves as they are must not be infinite.
@@ -144,36 +142,36 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       if (const int next = index + gridDim.x * teams; next < problem.tiles) {
         prefetch_tile(problem, Tile::of<kFinishes>(problem, next), first_channel);
       }
-      for (int block = 0; block < problem.filter_blocks; ++block) {
-        if (block > 0) {
-          wait_until_bulk_stores_have_read();
-          meet_team(team);
+      for (int window = 0; window < windows; ++window) {
+        const int window_top = top - window * kBinades;
+        const bool is_first = weight_window + window == 0;
+        if constexpr (Format::kIsScaled) {
+          if (!is_staged) {
+            meet_team(team);
+            stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, cores);
+            show_to_copies_and_products();
+            scaled_for = window_top + 1;
+            meet_team(team);
+          }
         }
-        const int first = block * problem.filters_per_block;
-        const int filters = min(problem.filters_per_block, problem.filters - first);
-        const Results<Element> results(problem, tile, first_filter + first, filters, own);
-        const SharedMatrix weights = SharedMatrix::at(matrix, kTiles * 8)
-                                         .advanced(block * Format::kParts * problem.steps * kTiles * 16);
-#pragma unroll 1
-        for (int window = 0; window < windows; ++window) {
-          const int window_top = top - window * kBinades;
-          if constexpr (Format::kIsScaled) {
-            if (!is_staged) {
-              meet_team(team);
-              stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, cores);
-              show_to_copies_and_products();
-              scaled_for = window_top + 1;
-              meet_team(team);
-            }
+        is_staged = false;
+        if (scaled_for != window_top) {
+          const bool is_near = find_scales<Format, kTiles>(problem, tops, weight_window, window_top,
+                                                           is_first ? bias : nullptr, scales);
+          scaled_for = window_top;
+          is_far = !meet_team_and(team, is_near);
+        }
+        for (int block = 0; block < problem.filter_blocks; ++block) {
+          if (block > 0) {
+            wait_until_bulk_stores_have_read();
+            meet_team(team);
           }
-          is_staged = windows == 1;
-          if (scaled_for != window_top) {
-            const bool is_near =
-                find_scales<Format, kTiles>(problem, tops, weight_window, window_top,
-                                            weight_window + window == 0 ? bias : nullptr, scales);
-            scaled_for = window_top;
-            is_far = !meet_team_and(team, is_near);
-          }
+          const int first = block * problem.filters_per_block;
+          const int filters = min(problem.filters_per_block, problem.filters - first);
+          const Results<Element> results =
+              Results<Element>::template of<kFinishes>(problem, tile, first_filter + first, filters, own);
+          const SharedMatrix weights = SharedMatrix::at(matrix, kTiles * 8)
+                                           .advanced(block * Format::kParts * problem.steps * kTiles * 16);
 #pragma unroll 1
           for (int image = 0; image < tile.images; ++image) {
 #pragma unroll 1
@@ -182,21 +180,21 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
               multiply<Format, kTiles>(
                   problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row),
                   weights, sums);
-              write_results<Format, kTiles, Waiting>(problem, results, image, first_row,
-                                                     scales + block * filter_folds, is_far, window > 0, sums);
+              write_results<Format, kTiles, kFinishes>(problem, results, image, first_row,
+                                                       scales + block * filter_folds, is_far, sums);
             }
           }
-        }
-        if constexpr (kFinishes) {
+          if (kFinishes && problem.finish != Finish::nothing) {
+            meet_team(team);
+            finish(problem, index, first_filter + first, filters, own);
+          }
+          show_to_copies_and_products();
           meet_team(team);
-          finish(problem, index, first_filter + first, filters, own);
-        }
-        show_to_copies_and_products();
-        meet_team(team);
-        if (weight_windows == 1) {
-          store_in_bulk(problem, results);
-        } else {
-          store_by_threads<kFinishes>(problem, index, first_filter + first, filters, own, weight_window > 0);
+          if (kFinishes || (windows == 1 && weight_windows == 1)) {
+            store_in_bulk(problem, results);
+          } else {
+            store_by_threads(problem, index, first_filter + first, filters, own, !is_first);
+          }
         }
       }
     }

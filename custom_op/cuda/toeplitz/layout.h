@@ -21,6 +21,13 @@ struct StepCores {
 // Teams of a block, as many as their sums leave registers for.
 constexpr int most_teams(int tiles) { return tiles > 8 ? 3 : 4; }
 
+// What remains to be computed of results in shared memory before they go to y.
+enum class Finish {
+  nothing,
+  activation,  // of each by itself
+  everything,  // residual, activation and pool
+};
+
 // What turns sums into results and where they wait, for a filter and one of its folds.
 struct alignas(16) FilterScale {
   float factor;  // two of them, since one float32 may not hold it

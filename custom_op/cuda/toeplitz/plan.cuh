@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -112,7 +113,14 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.filter_blocks = tiling.filter_blocks;
   to.results = tiling.results;
   to.stored = tiling.stored;
-  to.result_bytes = lie_apart(problem) ? sizeof(float) : sizeof(Element);
+  to.pools_sums = pools_sums(problem, cut);
+  to.fold_distance = to.pools_sums ? 0 : to.results.row;
+  to.finish = finish_of(problem, cut);
+  to.lies_apart = lies_apart(problem, to.finish);
+  const bool is_bounded = to.finish != Finish::everything;
+  to.least = is_bounded ? bounds_of(problem.epilogue).least : -std::numeric_limits<float>::infinity();
+  to.most = is_bounded ? bounds_of(problem.epilogue).most : std::numeric_limits<float>::infinity();
+  to.result_bytes = to.lies_apart ? sizeof(float) : sizeof(Element);
   to.writes_pairs = cut.outputs > 1 && problem.output[2] % 2 == 0 && tiling.results.row % 2 == 0 &&
                     tiling.results.plane % 2 == 0 && tiling.results.image % 2 == 0;
   to.shared = tiling.shared;

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
+
+#include "conv/epilogue_math.h"
 
 namespace convswap::toeplitz {
 namespace {
@@ -141,8 +144,11 @@ class Tiler {
     const int64_t stored_elements = place_stored(tiling, most);
     if (block_bytes > most || tiling.cores_bytes > most || stored_elements > most) return false;
     end = ceil_divide(tiling.cores_bytes, kAlignment) * kAlignment;
-    if (lie_apart(problem_)) {
-      const int64_t result_elements = place_results(tiling, most);
+    const Finish finish = finish_of(problem_, cut);
+    if (lies_apart(problem_, finish)) {
+      tiling.results = tiling.stored;
+      const int64_t result_elements =
+          finish == Finish::everything ? place_results(tiling, most) : stored_elements;
       if (result_elements > most) return false;
       place(tiling.shared.results, result_elements * static_cast<int64_t>(sizeof(float)));
       place(tiling.shared.stored, stored_elements * size_of(problem_.type));
@@ -216,7 +222,10 @@ class Tiler {
     const double sum_tiles = units * tiling.tiles;
     const bool is_full =
         tiling.filters_per_block * cut.outputs * cut.folds == tiling.tiles * kTileColumns && cut.outputs > 1;
-    const double writing = !is_full ? 12.2 : problem_.output[2] % 2 != 0 ? 2.8 : 0.0;
+    const double writing = pools_sums(problem_, cut)     ? 0.0
+                           : !is_full                    ? 12.2
+                           : problem_.output[2] % 2 != 0 ? 2.8
+                                                         : 0.0;
     const double items = static_cast<double>(tiling.images * tiling.image_items) / 32;  // of a warp
     const double filters = static_cast<double>(problem_.filters_per_group());
     const double y_columns =
@@ -227,8 +236,8 @@ class Tiler {
     const double segments = tiling.images * (tiling.stored.planes_join ? tiling.filter_blocks
                                              : tiling.stored.rows_join ? filters
                                                                        : filters * rows);
-    const double shared = 0.34 * passing + 0.10 * multiplying + writing * sum_tiles + 5.5 * units +
-                          22 * items * (2 + parts) / 3 + 1.75 * stored_lines + 9.5 * segments +
+    const double shared = finishing(tiling) + 0.34 * passing + 0.10 * multiplying + writing * sum_tiles +
+                          5.5 * units + 22 * items * (2 + parts) / 3 + 1.75 * stored_lines + 9.5 * segments +
                           65 * tiling.filter_blocks;
     const double alone = 0.084 * multiplying + 13 * products + 36 * sum_tiles + 137 * units +
                          164 * std::ceil(items / 8) + 21 * segments + 578 * tiling.filter_blocks;
@@ -241,6 +250,21 @@ class Tiler {
     const double words = static_cast<double>(tiling.filter_blocks * cut.steps() * tiling.tiles) * 64 * parts /
                          (128.0 * tiling.teams);
     return waves * (turns * (busy_teams * shared + alone) + 617 * words + 3500);
+  }
+
+  // Of a tile, measured on two layers with a pool and tanh, before sums were pooled; its parts are no fit.
+  double finishing(const Tiling& tiling) const {
+    const double outputs = static_cast<double>(tiling.images * problem_.filters_per_group()) * tiling.rows *
+                           tiling.cut.folds * tiling.cores * tiling.cut.outputs;
+    switch (finish_of(problem_, tiling.cut)) {
+      case Finish::everything:
+        return 0.57 * outputs;
+      case Finish::activation:
+        return 0.1 * outputs / (pools_sums(problem_, tiling.cut) ? 4 : 1);
+      case Finish::nothing:
+        return 0;
+    }
+    return 0;
   }
 
   const ConvProblem& problem_;
@@ -291,9 +315,46 @@ void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
   }
 }
 
-bool lie_apart(const ConvProblem& problem) {
-  return !problem.epilogue.is_empty() &&
-         (problem.epilogue.pool.kind != PoolKind::none || problem.type != ElementType::float32);
+Bounds bounds_of(const Epilogue& epilogue) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  if (epilogue.activation == Activation::relu) return {0, kInfinity};
+  if (epilogue.activation == Activation::clip) return {epilogue.alpha, epilogue.beta};
+  return {-kInfinity, kInfinity};
+}
+
+bool pools_sums(const ConvProblem& problem, const Cut& cut) {
+  const Epilogue& epilogue = problem.epilogue;
+  const Pool& pool = epilogue.pool;
+  if (pool.kind == PoolKind::none || epilogue.has_residual || cut.folds != 2 || cut.outputs < 2) return false;
+  for (int axis = 0; axis < 2; ++axis) {
+    if (pool.kernel[axis] != 2 || pool.stride[axis] != 2 || pool.pad_begin[axis] != 0) return false;
+    if (problem.result[axis + 1] != problem.output[axis + 1] / 2) return false;
+  }
+  // Averages are of what the activation gives, which the writing of sums only bounds.
+  const bool only_bounds = epilogue.activation == Activation::none ||
+                           epilogue.activation == Activation::relu || epilogue.activation == Activation::clip;
+  return pool.kind == PoolKind::max ? is_increasing(epilogue) : only_bounds;
+}
+
+Finish finish_of(const ConvProblem& problem, const Cut& cut) {
+  const Epilogue& epilogue = problem.epilogue;
+  const bool pools_later = epilogue.pool.kind != PoolKind::none && !pools_sums(problem, cut);
+  const Bounds bounds = bounds_of(epilogue);
+  if (epilogue.has_residual || pools_later || !(bounds.least <= bounds.most)) return Finish::everything;
+  switch (epilogue.activation) {
+    case Activation::none:
+    case Activation::relu:
+    case Activation::clip:
+      return Finish::nothing;
+    default:
+      return Finish::activation;
+  }
+}
+
+bool lies_apart(const ConvProblem& problem, Finish finish) {
+  if (finish == Finish::nothing) return false;
+  const bool pools = finish == Finish::everything && problem.epilogue.pool.kind != PoolKind::none;
+  return pools || problem.type != ElementType::float32;
 }
 
 int parts_of(const ConvProblem& problem) {

@@ -97,8 +97,9 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
     const int filter = block * problem.filters_per_block + in_block;
     if (in_block >= problem.filters_per_block || filter >= problem.filters) continue;
     FilterScale scale = {1.0f, 1.0f, 0.0f, 0};
-    scale.offset = (in_block * problem.results.plane + (within & (problem.folds - 1)) * problem.results.row) *
-                   problem.result_bytes;
+    scale.offset =
+        (in_block * problem.results.plane + (within & (problem.folds - 1)) * problem.fold_distance) *
+        problem.result_bytes;
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
     if constexpr (Format::kIsScaled) {
       const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);
