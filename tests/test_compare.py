@@ -16,7 +16,8 @@ from convswap.compare import TOLERANCES, Comparison, compare
 from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.export import export_network, read_mxnet
-from convswap.layers import conv_layers, plain_model
+from convswap.layers import conv_layers
+from convswap.plain_model import plain_model
 from convswap.sessions import CONVSWAP, DEFAULT, make_session
 from convswap.swap import swap
 from convswap.truth import Truth, evaluate
