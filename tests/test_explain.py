@@ -172,7 +172,7 @@ def test_json_has_every_figure(tmp_path, monkeypatch, capsys):
     assert [layer["node"] for layer in plan["layers"]] == ["a", "b", "c"]
     for layer in plan["layers"]:
         assert layer.keys() == {
-            "node", "problem", "device", "algorithm", "decided_by", "why", "milliseconds", "plan", "bytes",
+            "node", "fused", "problem", "device", "algorithm", "decided_by", "why", "milliseconds", "plan", "bytes",
             "operations", "intensity", "floor_ms", "bound", "others",
         }  # fmt: skip
         assert layer["intensity"] == pytest.approx(layer["operations"] / layer["bytes"])

@@ -13,9 +13,7 @@ from convswap.swap import swap
 from onnx import helper
 from test_op_session import PROVIDERS
 
-on_each_provider = pytest.mark.parametrize(
-    "provider", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-)
+on_each_provider = pytest.mark.parametrize("provider", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 # TF32 rounds to 11 bits on CUDA; on the CPU only the order of the sums differs, and that some weights were
 # rounded once more when they took in a batch normalisation.
 CLOSE = {"cpu": 1e-5, "cuda": 2e-3}
