@@ -5,11 +5,24 @@
 #include <pybind11/stl.h>
 
 #include <limits>
+#include <vector>
+
+#include "conv/error.h"
+#include "conv/messages.h"
 
 namespace py = pybind11;
 
 namespace convswap::bindings {
 namespace {
+
+template <typename T>
+constexpr const char* kWords = "a list of whole numbers";
+template <>
+constexpr const char* kWords<std::string> = "a string";
+template <>
+constexpr const char* kWords<int64_t> = "a whole number";
+template <>
+constexpr const char* kWords<float> = "a number";
 
 // Takes each argument out, so that what is left in the end is known by no one.
 class Keywords {
@@ -18,25 +31,25 @@ class Keywords {
 
   template <typename T>
   T take(const char* name, T absent) {
+    known_.emplace_back(name);
     if (!left_.contains(name)) return absent;
     const py::object value = left_.attr("pop")(name);
     try {
       return value.cast<T>();
     } catch (const py::cast_error&) {
-      throw py::type_error(std::string(name) + "=" + std::string(py::repr(value)) +
-                           " is not of the type of this attribute");
+      throw InvalidArgument(attribute_message(name, std::string(py::repr(value)), kWords<T>));
     }
   }
 
   void check_all_taken() const {
     for (const auto& item : left_) {
-      throw py::type_error("unexpected keyword argument '" + std::string(py::str(item.first)) +
-                           "': expected an attribute of Conv or FusedConv");
+      throw InvalidArgument(unknown_name_message("attribute", std::string(py::str(item.first)), known_));
     }
   }
 
  private:
   py::dict left_;
+  std::vector<std::string> known_;
 };
 
 Epilogue take_epilogue(Keywords& keywords) {

@@ -9,8 +9,8 @@
 namespace convswap::bindings {
 
 // The spec of keyword arguments that are attributes of our Conv and FusedConv, by the names that they have in
-// a model; one that is not given, or an empty sequence, is an absent attribute. Throws InvalidArgument for a
-// value that none of them can have, a Python TypeError for another name or type.
+// a model; one that is not given, or an empty sequence, is an absent attribute. Throws InvalidArgument for
+// other names, types or values.
 ConvSpec spec_of(ElementType type, const std::string& precision, const pybind11::kwargs& attributes);
 
 }  // namespace convswap::bindings
