@@ -11,6 +11,7 @@ from convswap import export
 from convswap.models import LARGE_NETWORKS, NETWORKS
 from convswap.swap import swap
 from onnx import helper
+from test_fuse_networks import CONVERTED, LIGHT, converted_and_more, converted_case, light_network
 from test_op_session import PROVIDERS
 
 on_each_provider = pytest.mark.parametrize("provider", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -30,11 +31,18 @@ def run(model: onnx.ModelProto, provider: str, feeds: dict[str, np.ndarray]) -> 
 
 
 def check_fused(original: onnx.ModelProto, provider: str, shape: tuple[int, ...]) -> None:
-    result = swap(original, fuse=True)
-    assert any(taking.op == "FusedConv" for taking in result.fused)
     name = original.graph.input[0].name
     feeds = {name: np.random.default_rng(2).standard_normal(shape).astype(np.float32)}
-    before, after = run(original, "cpu", feeds), run(result.to_proto(), provider, feeds)
+    check_same(original, provider, feeds)
+
+
+def check_same(original: onnx.ModelProto, provider: str, feeds: dict[str, np.ndarray]) -> None:
+    result = swap(original, fuse=True)
+    assert any(taking.op == "FusedConv" for taking in result.fused)
+    assert_close(run(result.to_proto(), provider, feeds), run(original, "cpu", feeds), provider)
+
+
+def assert_close(after: np.ndarray, before: np.ndarray, provider: str) -> None:
     assert after.shape == before.shape
     assert np.linalg.norm(after - before) <= CLOSE[provider] * np.linalg.norm(before)
 
@@ -51,6 +59,37 @@ def test_fused_course_network_gives_the_same(name, provider):
 def test_fused_large_network_gives_the_same(name, provider):
     size = LARGE_NETWORKS[name].image_size
     check_fused(export.export_network(name), provider, (1, 3, size, size))
+
+
+@on_each_provider
+def test_large_network_in_which_nothing_can_be_fused_gives_the_same(provider):
+    original = export.export_network("convnext-tiny")
+    result = swap(original, fuse=True)
+    assert result.fused == () and len(result.swapped) > 0
+    feeds = {"image": np.random.default_rng(2).standard_normal((1, 3, 224, 224)).astype(np.float32)}
+    assert_close(run(result.to_proto(), provider, feeds), run(original, "cpu", feeds), provider)
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_network_of_onnx_with_random_weights_gives_the_same(name):
+    original, feeds = light_network(name)
+    check_same(original, "cpu", feeds)
+
+
+@on_each_provider
+@pytest.mark.parametrize("folder", sorted(CONVERTED.iterdir()), ids=lambda folder: folder.name)
+def test_model_converted_from_pytorch_gives_the_output_that_onnx_ships(folder, provider):
+    fused, feeds, expected = converted_case(folder)
+    if fused is not None:
+        assert_close(run(fused, provider, feeds), expected, provider)
+
+
+@on_each_provider
+@pytest.mark.parametrize("what", ["norm", "residual", "pool"])
+@pytest.mark.parametrize("folder", sorted(CONVERTED.glob("test_Conv2d*")), ids=lambda folder: folder.name)
+def test_model_converted_from_pytorch_gives_the_same_with_what_is_put_behind_it(folder, what, provider):
+    original, feeds = converted_and_more(folder, what)
+    check_same(original, provider, feeds)
 
 
 @on_each_provider
