@@ -96,7 +96,7 @@ def test_command_compares_a_fused_network_and_says_what_was_fused(tmp_path, monk
     for expected in (
         "algorithm auto, fused",
         "conv1 + Tanh + MaxPool",
-        "sum of all Conv, and what is fused with them",
+        "sum of all rows",
         "FusedConv conv1 takes in Tanh tanh1, MaxPool pool1.",
         f"conv2 leaves Flatten {left['follower']}: {left['reason']}.",
         "2 Conv swapped, 0 left, 1 fused with what follows",

@@ -241,7 +241,7 @@ def _others_table(comparison: Comparison, others: list[str]) -> Table:
 
 def _sum_title(comparison: Comparison) -> str:
     is_fused = any(layer.fused for layer in comparison.layers)
-    return "sum of all Conv, and what is fused with them" if is_fused else "sum of all Conv"
+    return "sum of all rows" if is_fused else "sum of all Conv"
 
 
 def _left_table(comparison: Comparison) -> Table:
