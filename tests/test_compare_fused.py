@@ -15,7 +15,7 @@ from convswap.errors import ConvswapError
 from convswap.plain_model import plain_model
 from convswap.sessions import make_session
 from convswap.swap import swap
-from fuse_models import FILTERS, array, conv, declare, fuse, model, node
+from fuse_models import FILTERS, array, conv, declare, fuse, model, node, tensor
 from onnx import TensorProto, helper, numpy_helper
 from test_compare import SCHEMA, checked
 
@@ -173,6 +173,22 @@ def test_nodes_that_pass_constants_on_are_run_but_not_named(layer_models):
     assert [layer.fused for layer in found.layers] == [("Add", "Mul", "Tanh")]
     assert ops(layer_models["default"][0]) == ["Identity", "Unsqueeze", "Conv", "Add", "Mul", "Tanh"]
     assert found.layers[0].relative_l2_error["default"] < 1e-6
+
+
+def test_domain_may_be_written_out(layer_models):
+    weights = tensor("v", array("v", FILTERS, 3, 3, 3))
+    nodes = [
+        node("Constant", "", "v", value=weights),
+        conv("c", "x v"),
+        node("Relu", "c", "y"),
+        conv("z", "x v", name="alone"),
+    ]
+    given = model(nodes, outputs=("y", "z"))
+    for each in given.graph.node:
+        each.domain = "ai.onnx"
+    found = compare(given, device="cpu", fuse=True)
+    assert [layer.title for layer in found.layers] == ["conv + Relu", "alone"]
+    assert [ops(proto) for proto in layer_models["default"]] == [["Conv", "Relu"], ["Conv"]]
 
 
 def test_intermediate_value_that_others_read_is_not_fused():
@@ -370,6 +386,11 @@ def test_parameter_that_is_not_written_is_zero_on_both_sides():
         ({"activation": "Tahn"}, "unknown activation of FusedConv 'conv' 'Tahn'; did you mean 'Tanh'"),
         ({"pool": "MaxPol"}, "unknown pool of FusedConv 'conv' 'MaxPol'; did you mean 'MaxPool'"),
         ({"activation": 3}, "unknown activation of FusedConv 'conv' '3'; known: Clip"),
+        ({"activation": b"\xff"}, "unknown activation of FusedConv 'conv' '\ufffd'; known: Clip"),
+        (
+            {"activation": "Clip", "activation_beta": "high"},
+            "activation_beta of FusedConv 'conv' is 'high'; expected a number",
+        ),
     ],
     ids=str,
 )

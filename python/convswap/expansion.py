@@ -61,7 +61,10 @@ def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+    return {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for name, value in values.items()
+    }
 
 
 def _residual(node: onnx.NodeProto) -> str:
@@ -91,13 +94,22 @@ class _Expansion:
         if _residual(node):
             self._value = self._add("Add", self._value, _residual(node))
         if activation != "None":
-            # An absent parameter is 0, as for the op itself.
-            parameters = (attributes.get(f"activation_{name}", 0.0) for name in ("alpha", "beta"))
-            self._value = self._activate(activation, *parameters)
+            self._value = self._activate(
+                activation, self._parameter(attributes, "alpha"), self._parameter(attributes, "beta")
+            )
         if pool != "None":
             self._pool(attributes)
         self.nodes[-1].output[0] = node.output[0]
         self.nodes[-1].name = node.name
+
+    def _parameter(self, attributes: Mapping[str, Any], name: str) -> float:
+        # Absent, it is 0, as for the op itself.
+        value = attributes.get(f"activation_{name}", 0.0)
+        if not isinstance(value, float | int):
+            raise ConvswapError(
+                f"activation_{name} of FusedConv {self._node.name!r} is {value!r}; expected a number"
+            )
+        return value
 
     def _activate(self, activation: str, alpha: float, beta: float) -> str:
         x = self._value

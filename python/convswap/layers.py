@@ -66,7 +66,7 @@ class ConvLayer:
         return {
             attribute.name: helper.get_attribute_value(attribute)
             if attribute.type != onnx.AttributeProto.STRING
-            else attribute.s.decode()
+            else attribute.s.decode(errors="replace")
             for attribute in self.node.attribute
             if attribute.name not in OWN_ATTRIBUTES
         }

@@ -13,6 +13,8 @@ from convswap.plain_model import is_ours, plain_conv
 from convswap.swap import SwapResult, swap
 
 _CONSTANT_OPS = PASSING_OPS | {("", "Constant")}
+# Both names of ONNX's own domain.
+_ONNX = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,14 @@ def _is_conv(node: onnx.NodeProto) -> bool:
 
 def _passes_constants(node: onnx.NodeProto) -> bool:
     # No data pass through such a node: a Conv does not take it in.
-    return (node.domain, node.op_type) in _CONSTANT_OPS
+    return node.domain in _ONNX and ("", node.op_type) in _CONSTANT_OPS
 
 
 def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     """Return the constants of `graph` by name: its initializers, and what its Constant nodes hold."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type == "Constant" and node.domain == "":
+        if node.op_type == "Constant" and node.domain in _ONNX:
             for attribute in node.attribute:
                 if attribute.name == "value":
                     tensors[node.output[0]] = _named(attribute.t, node.output[0])
