@@ -464,7 +464,9 @@ class Part:
 
 
 @pytest.mark.parametrize(
-    ("side", "op"), [(DEFAULT, "Conv"), (CONVSWAP, "Conv"), (CONVSWAP, "FusedConv")], ids=str
+    ("side", "op"),
+    [(DEFAULT, "Conv"), (CONVSWAP, "Conv"), (CONVSWAP, "FusedConv")],
+    ids=["default", "convswap", "fused"],
 )
 def test_conv_that_would_run_on_another_provider_is_refused(side, op, monkeypatch):
     domain = "convswap" if side.ours else ""
@@ -475,7 +477,8 @@ def test_conv_that_would_run_on_another_provider_is_refused(side, op, monkeypatc
             return [Part("CPUExecutionProvider"), Part("OtherExecutionProvider", node)]
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
-    with pytest.raises(ConvswapError, match=rf"^{op} 'stray' of the .* side would run on OtherExecutionProvider"):
+    told = rf"^{op} 'stray' of the .* side would run on OtherExecutionProvider"
+    with pytest.raises(ConvswapError, match=told):
         make_session(small_model(), side, Device("cpu", "asked for"))
 
 
