@@ -25,6 +25,7 @@ from convswap.errors import NO_ONNXRUNTIME, ConvswapError
 from convswap.output_file import check_writable, write_bytes, write_json
 
 WIDTH_WITHOUT_TERMINAL = 120
+_FUSE_HELP = "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them"
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -128,11 +129,7 @@ def _add_swap(commands: Any) -> None:
     parser.add_argument("-o", "--output", metavar="OUT.onnx", required=True)
     _add_kernel_options(parser)
     parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
-    parser.add_argument(
-        "--fuse",
-        action="store_true",
-        help="let Convs take in the bias, batch normalisation, residual, activation, pooling behind them",
-    )
+    parser.add_argument("--fuse", action="store_true", help=_FUSE_HELP)
     parser.add_argument("--force", action="store_true", help="allow OUT.onnx to be IN.onnx")
     parser.add_argument("--report", metavar="FILE.json", help="write what was swapped and what was left")
     parser.set_defaults(command=_swap)
@@ -146,6 +143,8 @@ def _add_compare(commands: Any) -> None:
     parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
     _add_kernel_options(parser)
+    parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
+    parser.add_argument("--fuse", action="store_true", help=_FUSE_HELP)
     parser.add_argument("--tolerance", type=float, metavar="T", help="largest relative L2 error")
     parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
     parts = parser.add_mutually_exclusive_group()
@@ -238,6 +237,7 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
     _add_kernel_options(parser)
+    parser.add_argument("--fuse", action="store_true", help=_FUSE_HELP)
 
 
 def _add_kernel_options(parser: argparse.ArgumentParser, precisions: str = "tf32 or ieee") -> None:
@@ -357,6 +357,7 @@ def _shown(name: str) -> str:
 
 
 def _swap(options: argparse.Namespace) -> int:
+    from convswap.fuse import fusion_lines
     from convswap.swap import swap
 
     check_writable(options.report, options.model, options.output)
@@ -374,10 +375,8 @@ def _swap(options: argparse.Namespace) -> int:
     print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.left)} left{fused}")
     for left in result.left:
         print(f"  left {left.op} {left.node}: {left.reason}")
-    for taking in result.fused:
-        print(f"  {taking.op} {taking.node} takes in {', '.join(' '.join(node) for node in taking.taken)}")
-    for not_fused in result.not_fused:
-        print(f"  {not_fused.node} leaves {not_fused.op} {not_fused.follower}: {not_fused.reason}")
+    for line in fusion_lines(result.fused, result.not_fused):
+        print(f"  {line}")
     return 0
 
 
@@ -395,6 +394,8 @@ def _compare(options: argparse.Namespace) -> int:
             device=options.device,
             precision=options.precision,
             algorithm=options.algorithm,
+            only=options.only,
+            fuse=options.fuse,
             tolerance=options.tolerance,
             against=options.against,
             labelled=options.course,
@@ -499,6 +500,7 @@ def _explain(options: argparse.Namespace) -> int:
         device=options.device,
         precision=options.precision,
         algorithm=options.algorithm,
+        fuse=options.fuse,
         compute_capability=_capability(options.compute_capability),
     )
     _write_found(options, plan.to_json())
@@ -528,6 +530,7 @@ def _tune(options: argparse.Namespace) -> int:
             device=options.device,
             precision=options.precision,
             algorithm=options.algorithm,
+            fuse=options.fuse,
             runs=RUNS if options.runs is None else options.runs,
             only=options.only,
             progress=progress,

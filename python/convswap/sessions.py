@@ -15,8 +15,10 @@ import onnx
 import onnxruntime
 
 from convswap.device import Device
+from convswap.domain import DOMAIN
 from convswap.errors import ConvswapError
 from convswap.library import register
+from convswap.plain_model import OUR_OPS
 
 # Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -141,13 +143,14 @@ def check_session(session: onnxruntime.InferenceSession, side: Side, device: Dev
     report = getattr(session, "get_provider_graph_assignment_info", None)
     if report is None:
         return
-    domains = ("convswap",) if side.ours else ("", "ai.onnx")
+    domains, ops = ((DOMAIN,), OUR_OPS) if side.ours else (("", "ai.onnx"), ("Conv",))
     for part in report():
         for node in part.get_nodes():
-            if node.op_type == "Conv" and node.domain in domains and part.ep_name != device.provider:
+            if node.op_type in ops and node.domain in domains and part.ep_name != device.provider:
                 raise ConvswapError(
-                    f"Conv {node.name!r} of the {side.name} side would run on {part.ep_name}, not on "
-                    f"{device.provider}; its element type may not be supported there: see `convswap doctor`"
+                    f"{node.op_type} {node.name!r} of the {side.name} side would run on {part.ep_name}, "
+                    f"not on {device.provider}; its element type may not be supported there: see "
+                    "`convswap doctor`"
                 )
 
 
