@@ -3,7 +3,8 @@
 Tolerances. TF32 and the float16 that stands for it keep 11 bits, so an operand may be off by 2^-11; over
 many random terms the relative L2 error comes to about 3e-4, and 6e-4 leaves room for few terms. `naive`
 computes in float32, and the algorithms of the tensor cores in precision ieee as accurately: 1e-5 allows sums
-of thousands of terms. Beside that, every single output stays within the rounding error that its terms may add up to.
+of thousands of terms. Beside that, every single output stays within the rounding error that its terms may
+add up to.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def test_naive_is_the_definition_for_many_draws():
 def test_tensor_cores_give_the_definition_for_many_draws(seed, algorithm):
     drawn = list(random_cases(seed=100 + seed, count=40, ranks=(1, 2, 2)))
     cases = supported(algorithm, drawn)
-    # C up to 16 and rows up to 11 taps are what they are for; only the largest reaches may be too much for them.
+    # C up to 16 and rows up to 11 taps are what they are for; only the largest reaches may be too much.
     assert len(cases) >= 0.9 * len(drawn)
     for case in cases:
         check(algorithm, case)
