@@ -23,6 +23,15 @@ def installed_version() -> str | None:
         return None
 
 
+def why_not_importable() -> str:
+    """Return why the package cannot be imported, in one line; "" where it can."""
+    try:
+        from cupti import cupti  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
 def why_not_for(driver_cuda: str) -> str:
     """Return why no CUPTI is to be had for a driver whose CUDA is, for example, "12.8"; "" where one is."""
     first, _, _ = driver_cuda.partition(".")

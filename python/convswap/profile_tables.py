@@ -175,11 +175,11 @@ def nvprof_time(nanoseconds: float) -> str:
     if nanoseconds < 999.5:
         return f"{nanoseconds:.0f}ns"
     # A number that rounds up to 1000 of a unit is 1 of the next.
-    for unit, size, digits in (("us", 1e3, 5), ("ms", 1e6, 5)):
-        text = _significant(nanoseconds / size, digits)
+    for unit, size in (("us", 1e3), ("ms", 1e6)):
+        text = _significant(max(nanoseconds / size, 1.0), 5)
         if float(text) < 1000:
             return text + unit
-    return _significant(nanoseconds / 1e9, 6) + "s"
+    return _significant(max(nanoseconds / 1e9, 1.0), 6) + "s"
 
 
 def _significant(value: float, digits: int) -> str:

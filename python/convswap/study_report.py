@@ -31,10 +31,13 @@ def print_study(study: Study, console: Console) -> None:
         )
     )
     console.print(_table(study))
+    for row in study.rows:
+        if row.failure:
+            console.print(Text(f"Note: batch {row.batch:,}, {row.side}: {row.failure}."))
     console.print(
         Text(
-            "The parts are the card's time for a run, medians over all runs, and `card` is their sum; `run` is "
-            "the host's time from inputs to outputs in its memory, profiler on; `set-up` is session "
+            "The parts are the card's time for a run, medians over all runs, and `card` is their sum; `run` "
+            "is the host's time from inputs to outputs in its memory, profiler on; `set-up` is session "
             "creation and first run; `other` is what lies between the layers: activations and local response "
             "normalisation."
         )
@@ -68,7 +71,7 @@ def _table(study: Study) -> Table:
     table.add_column("batch", justify="right")
     table.add_column("side")
     for heading in (*PARTS, "card", "run", "set-up"):
-        table.add_column(heading, justify="right", overflow="fold")
+        table.add_column(heading, justify="right", no_wrap=True)
     previous = None
     for row in study.rows:
         if previous not in (None, row.batch):
@@ -76,7 +79,7 @@ def _table(study: Study) -> Table:
         batch = "" if row.batch == previous else f"{row.batch:,}"
         previous = row.batch
         if row.failure:
-            table.add_row(batch, f"{row.side}: {row.failure}", *("-" for _ in range(len(PARTS) + 3)))
+            table.add_row(batch, row.side, *("-" for _ in range(len(PARTS) + 3)))
             continue
         times = [*(row.parts[part] for part in PARTS), row.total_ms, row.run_ms, row.set_up_ms]
         table.add_row(batch, row.side, *(milliseconds(time) for time in times))
