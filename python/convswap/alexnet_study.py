@@ -44,6 +44,7 @@ _PART_OF_OP = {
     "Conv": CONVOLUTION,
     "FusedConv": CONVOLUTION,
     "Gemm": FULLY_CONNECTED,
+    "FusedGemm": FULLY_CONNECTED,
     "MatMul": FULLY_CONNECTED,
     "FusedMatMul": FULLY_CONNECTED,
     "MaxPool": MAX_POOL,
