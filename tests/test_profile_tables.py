@@ -149,6 +149,11 @@ def test_one_row_less_would_not_be_ninety_percent(durations):
     [
         ("void convswap::cuda::kernel<float, 3>(float const*, int)", "convswap::cuda::kernel"),
         ("tick(float*, int)", "tick"),
+        (
+            "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, Of<float const> >(Of<float>)",
+            "internal::gemvx::kernel",
+        ),
+        ("void cutlass::Kernel2<cutlass_80_tensorop>(cutlass_80_tensorop::Params)", "cutlass::Kernel2"),
         ("(anonymous namespace)::copy()", "copy"),
         ("sm90_xmma_fprop", "sm90_xmma_fprop"),
         ("[CUDA memcpy HtoD]", "[CUDA memcpy HtoD]"),

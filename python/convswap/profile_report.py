@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -50,9 +49,16 @@ def print_profile(profile: Profile, console: Console) -> None:
 
 def short_name(name: str) -> str:
     """Return a kernel's name without its template arguments, parameters and return type."""
-    text = name.replace("(anonymous namespace)", "")
-    match = re.match(r"(?:void )?[:]*([^<(]+)", text)
-    return match[1] if match and not name.startswith("[") else name
+    if name.startswith("["):
+        return name
+    outside, depth = [], 0
+    for letter in name.replace("(anonymous namespace)::", ""):
+        depth += letter == "<"
+        if not depth:
+            outside.append(letter)
+        depth -= letter == ">" and depth > 0
+    without_parameters = "".join(outside).partition("(")[0]
+    return without_parameters.rpartition(" ")[2] or name
 
 
 def _heading(profile: Profile) -> Text:
