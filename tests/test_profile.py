@@ -19,7 +19,7 @@ from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.export import export_network
 from convswap.profile import profile, profile_with
-from convswap.profile_records import KERNEL, RUN, SET_UP
+from convswap.profile_records import KERNEL, RUN, SET_UP, Records
 from convswap.profile_report import print_profile
 from convswap.profile_result import Profile
 from convswap.profile_trace import trace_text
@@ -212,6 +212,19 @@ def test_a_failing_run_ends_the_recording(tmp_path):
     with pytest.raises(ConvswapError, match="cannot run the model"):
         pretended(model, collector)
     assert collector.asked == ["start", "stop"]
+
+
+def test_a_card_of_which_nothing_is_recorded_is_told_of():
+    class Blind(PretendCollector):
+        def stop(self):
+            return Records((), ())
+
+    found = pretended(small_model(), Blind(), against="default")
+    assert any("recorded no work of the card" in note for note in found.notes)
+    text = printed(found)
+    assert "nothing was recorded" in text and "Profiling result: nothing took any time." in text
+    checked(found)
+    assert json.loads(trace_text(found))["traceEvents"]
 
 
 def test_kernels_outside_all_nodes_are_told_of(both_sides):

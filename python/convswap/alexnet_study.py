@@ -22,7 +22,7 @@ from convswap.cupti_package import installed_version
 from convswap.device import Device, environment
 from convswap.errors import ConvswapError, unknown_name
 from convswap.export import export_network
-from convswap.feeds import declared_inputs, random_feeds
+from convswap.feeds import Feeds, declared_inputs, random_feeds
 from convswap.profile import profiled_card
 from convswap.profile_records import RUN, Collector
 from convswap.profile_result import timeline_of
@@ -61,6 +61,8 @@ _SHORT_OF_MEMORY = (
     "bad allocation",
     "bad_alloc",
 )
+
+_HOST_SHORT_OF_MEMORY = "the host is out of memory"
 
 
 @dataclass(frozen=True)
@@ -203,14 +205,21 @@ def study_with(
     swapped = ir.to_proto(swap(model, algorithm=algorithm, precision=precision, fuse=fuse).model)
     models: dict[Side, onnx.ModelProto] = {DEFAULT: model, our_side(device, precision): swapped}
     progress("loading what both sides need")
+    inputs = declared_inputs(model)
     for side, own in models.items():
         # The first session of a process loads libraries, which is the set-up of no batch.
-        _row(collector, device, side, own, batches[0], runs=1)
-    rows = []
+        _row(collector, device, side, own, random_feeds(inputs, 1, seed=0), 1, runs=1)
+    rows: list[StudyRow] = []
     for batch in batches:
+        progress(f"batch {batch:,}: making images")
+        try:
+            feeds = random_feeds(inputs, batch, seed=0)
+        except MemoryError:
+            rows += [StudyRow(batch, side.name, {}, failure=_HOST_SHORT_OF_MEMORY) for side in models]
+            continue
         for side, own in models.items():
             progress(f"batch {batch:,}, {side.name}")
-            rows.append(_row(collector, device, side, own, batch, runs))
+            rows.append(_row(collector, device, side, own, feeds, batch, runs))
     return Study(
         device=device,
         precision=precision,
@@ -229,13 +238,18 @@ def part_of(one: Attributed) -> str:
 
 
 def _row(
-    collector: Collector, device: Device, side: Side, model: onnx.ModelProto, batch: int, runs: int | None
+    collector: Collector,
+    device: Device,
+    side: Side,
+    model: onnx.ModelProto,
+    feeds: Feeds,
+    batch: int,
+    runs: int | None,
 ) -> StudyRow:
     try:
-        feeds = random_feeds(declared_inputs(model), batch, seed=0)
         recording = record({side: model}, feeds, device, collector, runs=runs, progress=_silent)
     except MemoryError:
-        return StudyRow(batch, side.name, {}, failure="the host is out of memory")
+        return StudyRow(batch, side.name, {}, failure=_HOST_SHORT_OF_MEMORY)
     except ConvswapError as error:
         if not any(sign in str(error) for sign in _SHORT_OF_MEMORY):
             raise

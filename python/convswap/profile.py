@@ -166,6 +166,7 @@ def profile_with(
         notes=(
             *(f"left as it was on our side: {left.op} {left.node}: {left.reason}" for left in swapping.left),
             *_lost_kernels(timeline),
+            *_nothing_recorded(timeline),
         ),
     )
 
@@ -186,3 +187,12 @@ def _lost_kernels(timeline: Timeline) -> list[str]:
     if not lost:
         return []
     return [f"{lost} kernels were started outside all nodes, and stand under (no node)"]
+
+
+def _nothing_recorded(timeline: Timeline) -> list[str]:
+    """Return a note where the card did nothing, or CUPTI saw nothing of it."""
+    if timeline.activities:
+        return []
+    return [
+        "CUPTI recorded no work of the card at all; on a virtual card or under WSL it may have to be allowed"
+    ]
