@@ -134,7 +134,7 @@ class FakeCupti(ModuleType):
         records, self.pending = self.pending, []
         self._hand_over(records)
         for record in records:
-            # The memory is CUPTI's again.
+            # Nobody may keep records: each holds its whole buffer.
             record.__dict__.clear()
 
     def get_callback_name(self, domain: int, cbid: int) -> str:

@@ -180,7 +180,7 @@ class _Connection:
         return _BUFFER_BYTES, _ANY_NUMBER_OF_RECORDS
 
     def _take_over(self, records: list[Any]) -> None:
-        """Copy what counts out of `records`, which are gone with their buffer when this returns."""
+        """Copy what counts out of `records`, each of which would keep its whole buffer in memory."""
         for record in records:
             kind = int(record.kind)
             if kind in self._domains:
