@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.text import Text
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
-from convswap.output_file import check_writable, write_bytes, write_json
+from convswap.output_file import check_writable, write_bytes, write_json, write_text
 
 WIDTH_WITHOUT_TERMINAL = 120
 _FUSE_HELP = "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them"
@@ -87,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_explain(commands)
     _add_tune(commands)
+    _add_profile(commands)
+    _add_study(commands)
     _add_train(commands)
     _add_data(commands)
     doctor = commands.add_parser("doctor", help="what is installed, what is missing, what to type")
@@ -200,6 +202,45 @@ def _add_tune(commands: Any) -> None:
     parser.add_argument("--only", metavar="REGEX", help="measure the nodes whose name matches")
     parser.add_argument("--json", metavar="FILE", help="write the times as JSON")
     parser.set_defaults(command=_tune)
+
+
+def _add_profile(commands: Any) -> None:
+    parser = commands.add_parser(
+        "profile", help="GPU kernels, copies and CUDA calls of a model, most expensive first, by CUPTI"
+    )
+    parser.add_argument("model", metavar="MODEL", help="a network's name or an ONNX file")
+    parser.add_argument("--data", metavar="NAME", help="fashion-mnist, synthetic or random")
+    parser.add_argument("--images", type=int, metavar="N", help="the first N of the data")
+    parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
+    _add_kernel_options(parser)
+    parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
+    parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
+    parser.add_argument(
+        "--against", metavar="SIDES", help="default, or all for its other options for Conv too"
+    )
+    parser.add_argument("--runs", type=int, metavar="N", help="recorded runs of each side; default: 20")
+    parser.add_argument(
+        "--on-card",
+        action="store_true",
+        help="leave inputs and outputs on the card, as compare does; by default each run copies them",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the profile as JSON")
+    parser.add_argument("--trace", metavar="FILE", help="write a trace that Perfetto opens (ui.perfetto.dev)")
+    parser.set_defaults(command=_profile)
+
+
+def _add_study(commands: Any) -> None:
+    parser = commands.add_parser("study", help="the parts of AlexNet's time over batch sizes, by CUPTI")
+    parser.add_argument("network", metavar="NETWORK", help="alexnet")
+    parser.add_argument("--batches", metavar="B,...", help="batch sizes; default: 1,2,4 and so on to 1024")
+    _add_kernel_options(parser)
+    parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
+    parser.add_argument("--runs", type=int, metavar="N", help="recorded runs of each side; default: 20")
+    parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE.png", help="the two plots; default: NETWORK-study.png"
+    )
+    parser.set_defaults(command=_study)
 
 
 def _add_train(commands: Any) -> None:
@@ -537,6 +578,62 @@ def _tune(options: argparse.Namespace) -> int:
         )
     _write_found(options, tuning.to_json())
     print_tuning(tuning, _console())
+    return 0
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from convswap.profile import profile
+    from convswap.profile_report import print_profile
+    from convswap.profile_trace import trace_text
+
+    check_writable(options.json, options.model)
+    check_writable(options.trace, options.model, options.json)
+    with _progress() as progress:
+        found = profile(
+            options.model,
+            data=options.data,
+            images=options.images,
+            batch=options.batch,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            only=options.only,
+            fuse=options.fuse,
+            against=options.against,
+            runs=options.runs,
+            resident=options.on_card,
+            progress=progress,
+        )
+    _write_found(options, found.to_json())
+    if options.trace:
+        write_text(options.trace, trace_text(found))
+    print_profile(found, _console())
+    return 0
+
+
+def _study(options: argparse.Namespace) -> int:
+    from convswap.alexnet_study import study
+    from convswap.contact_sheet import png
+    from convswap.study_report import draw_study, print_study
+
+    output = options.output or f"{options.network}-study.png"
+    if Path(output).suffix.lower() != ".png":
+        raise ConvswapError(f"cannot write '{output}': the plots are a PNG; name a .png file")
+    check_writable(options.json)
+    check_writable(output, options.json)
+    with _progress() as progress:
+        found = study(
+            options.network,
+            batches=_whole_numbers("--batches", options.batches, "1,64,1024"),
+            precision=options.precision,
+            algorithm=options.algorithm,
+            fuse=options.fuse,
+            runs=options.runs,
+            progress=progress,
+        )
+    _write_found(options, found.to_json())
+    print_study(found, _console())
+    write_bytes(output, png(draw_study(found)))
+    print(output)
     return 0
 
 

@@ -105,14 +105,23 @@ def make_session(
 
 
 def load_session(
-    source: bytes | str, side: Side, device: Device, *, only_device: bool = False
+    source: bytes | str,
+    side: Side,
+    device: Device,
+    *,
+    only_device: bool = False,
+    profile_prefix: str | None = None,
 ) -> onnxruntime.InferenceSession:
     """Return a session of what `session_source` gives, for `check_session` to look at.
 
-    This is what a user's own program does for one, our library registered for our side. The errors and the
-    other arguments are those of `make_session`, whose second part this is.
+    This is what a user's own program does for one, our library registered for our side. With
+    `profile_prefix`, ONNX Runtime's own profiler is on, and writes to a file whose path begins so. The errors
+    and the other arguments are those of `make_session`, whose second part this is.
     """
     options = onnxruntime.SessionOptions()
+    if profile_prefix is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = profile_prefix
     options.log_severity_level = 3
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
     if device.name == "cpu":
