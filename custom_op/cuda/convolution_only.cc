@@ -5,11 +5,8 @@
 namespace convswap {
 std::string ConvolutionOnly::why_not(const ConvProblem& problem, const Device& device) const {
   if (problem.epilogue.is_empty()) return why_not_alone(problem, device);
-  if (!rounding_commutes(problem)) {
-    return "it computes what follows a convolution of its results as they are rounded to " +
-           std::string(name_of(problem.type)) + ", which would round twice";
-  }
-  return why_not_alone(problem.without_epilogue(), device);
+  const std::string reason = why_not_apart(problem);
+  return reason.empty() ? why_not_alone(problem.without_epilogue(), device) : reason;
 }
 
 std::optional<double> ConvolutionOnly::estimate(const ConvProblem& problem, const Device& device) const {

@@ -62,7 +62,7 @@ class Naive final : public Algorithm {
   std::string why_not(const ConvProblem&, const Device&) const override { return {}; }
 
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
-    if (windows_overlap(problem.epilogue.pool) && rounding_commutes(problem)) {
+    if (windows_overlap(problem.epilogue.pool) && why_not_apart(problem).empty()) {
       return with_epilogue_kernel(make_plan(problem.without_epilogue(), device), problem, device);
     }
     switch (problem.type) {

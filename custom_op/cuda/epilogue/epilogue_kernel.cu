@@ -21,7 +21,8 @@ namespace {
 
 constexpr int kThreads = 256;
 // More blocks than any card holds at once; the kernels' loops take the rest.
-constexpr int64_t kMostBlocks = 1 << 16;
+constexpr int64_t kMostBlocks = 1 << 20;
+constexpr int64_t kMostOfPlane = 1 << 30;  // elements: the kernels' indices inside a plane have 32 bits
 // What a multiprocessor of an H200 moves of the 4.3 TB/s that the card does.
 constexpr double kBytesPerNanosecond = 32.6;
 constexpr double kLaunchNanoseconds = 2000;
@@ -31,18 +32,21 @@ class EpiloguePlan final : public Plan {
  public:
   EpiloguePlan(const ConvProblem& problem, const Device& device) : device_(device.index) {
     pools_ = problem.epilogue.pool.kind != PoolKind::none;
-    arguments_.planes = problem.batch * problem.out_channels;
-    arguments_.plane_input = problem.output_size();
-    if (pools_) {
-      arguments_.height = problem.output[1];
-      arguments_.width = problem.output[2];
-      arguments_.y_height = problem.result[1];
-      arguments_.y_width = problem.result[2];
-    }
+    arguments_.elements = problem.result_elements();
     arguments_.epilogue = problem.epilogue;
-    const int64_t threads =
-        pools_ ? arguments_.planes * problem.result[1] * 32 : arguments_.planes * arguments_.plane_input;
-    blocks_ = static_cast<unsigned>(std::min(kMostBlocks, (threads + kThreads - 1) / kThreads));
+    int64_t elements_of_block = kThreads * (16 / size_of(problem.type));
+    if (pools_) {
+      const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+      arguments_.plane_input = narrow(problem.output_size());
+      arguments_.height = narrow(problem.output[1]);
+      arguments_.width = narrow(problem.output[2]);
+      arguments_.y_plane = FastDivisor(narrow(problem.result_size()));
+      arguments_.y_width = FastDivisor(narrow(problem.result[2]));
+      arguments_.planes_at_once = narrow(std::max<int64_t>(1, elements_of_block / problem.result_size()));
+      elements_of_block = arguments_.planes_at_once * problem.result_size();
+    }
+    const int64_t blocks = (arguments_.elements + elements_of_block - 1) / elements_of_block;
+    blocks_ = static_cast<unsigned>(std::min(kMostBlocks, blocks));
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
@@ -96,6 +100,20 @@ bool is_exact(float value) {
   return static_cast<float>(Small(value)) == value;
 }
 
+// Whether rounding the convolution's results to the element type, too, changes nothing of what the epilogue
+// gives: float32 and float64 sums are of that type already, and rounding never changes which of two is the
+// larger.
+bool rounding_commutes(const ConvProblem& problem) {
+  if (problem.type == ElementType::float32 || problem.type == ElementType::float64) return true;
+  const Epilogue& epilogue = problem.epilogue;
+  if (epilogue.has_residual || epilogue.pool.kind == PoolKind::average) return false;
+  if (epilogue.activation == Activation::none || epilogue.activation == Activation::relu) return true;
+  if (epilogue.activation != Activation::clip) return false;
+  return problem.type == ElementType::float16
+             ? is_exact<Float16>(epilogue.alpha) && is_exact<Float16>(epilogue.beta)
+             : is_exact<BFloat16>(epilogue.alpha) && is_exact<BFloat16>(epilogue.beta);
+}
+
 std::unique_ptr<Plan> plan_epilogue(const ConvProblem& problem, const Device& device) {
   switch (problem.type) {
     case ElementType::float32:
@@ -112,15 +130,16 @@ std::unique_ptr<Plan> plan_epilogue(const ConvProblem& problem, const Device& de
 
 }  // namespace
 
-bool rounding_commutes(const ConvProblem& problem) {
-  if (problem.type == ElementType::float32 || problem.type == ElementType::float64) return true;
-  const Epilogue& epilogue = problem.epilogue;
-  if (epilogue.has_residual || epilogue.pool.kind == PoolKind::average) return false;
-  if (epilogue.activation == Activation::none || epilogue.activation == Activation::relu) return true;
-  if (epilogue.activation != Activation::clip) return false;
-  return problem.type == ElementType::float16
-             ? is_exact<Float16>(epilogue.alpha) && is_exact<Float16>(epilogue.beta)
-             : is_exact<BFloat16>(epilogue.alpha) && is_exact<BFloat16>(epilogue.beta);
+std::string why_not_apart(const ConvProblem& problem) {
+  if (!rounding_commutes(problem)) {
+    return "it computes what follows a convolution of its results as they are rounded to " +
+           std::string(name_of(problem.type)) + ", which would round twice";
+  }
+  const bool pools = problem.epilogue.pool.kind != PoolKind::none;
+  if (pools && problem.output_size() > kMostOfPlane) {
+    return "the kernel that pools has indices of 32 bits inside an image and the problem needs more";
+  }
+  return {};
 }
 
 std::unique_ptr<Plan> with_epilogue_kernel(std::unique_ptr<Plan> convolution, const ConvProblem& problem,

@@ -1,15 +1,15 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "plan/algorithm.h"
 
 namespace convswap {
 
-// Whether rounding a convolution's results to the element type before the epilogue, too, changes nothing of
-// what the epilogue gives: float32 and float64 sums are of that type already, and rounding never changes
-// which of two values is the larger.
-bool rounding_commutes(const ConvProblem& problem);
+// Empty where an epilogue may be computed of a convolution's results in memory; otherwise why not, in words a
+// user can act on.
+std::string why_not_apart(const ConvProblem& problem);
 
 // The problem by two kernels: `convolution`, a plan of the problem without its epilogue, and then one for the
 // epilogue. Between them the results lie in y, or, where a pool makes y smaller, in scratch memory.

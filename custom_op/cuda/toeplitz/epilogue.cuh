@@ -2,21 +2,20 @@
 
 // What follows the convolution, computed of a tile's results in shared memory.
 
-#include <type_traits>
-
 #include "conv/epilogue_math.h"
+#include "cuda/epilogue/with_activation.cuh"
 #include "cuda/toeplitz/results.cuh"
 
 namespace convswap::toeplitz {
 
 // Makes what goes to y of the convolution's results, row by row, a warp to a row.
-template <typename Element>
+template <Activation kActivation, typename Element>
 __device__ inline void finish_everything(const Arguments<Element>& problem, const Results<Element>& results) {
   const Epilogue& epilogue = problem.definition.epilogue;
   const Pool& pool = epilogue.pool;
   const Tile& tile = results.tile;
   const auto activated = [&](float value) {
-    return activate<float>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+    return activate<float>(kActivation, epilogue.alpha, epilogue.beta, value);
   };
   const bool has_residual = problem.definition.z != nullptr;
   const bool activates_last = pool.kind == PoolKind::max && is_increasing(epilogue);
@@ -107,42 +106,19 @@ __device__ inline void activate_results(const Arguments<Element>& problem, const
   }
 }
 
-// Calls back with the activation as a constant of the compiler.
-template <typename Call>
-__device__ inline void with_activation(Activation activation, Call call) {
-  switch (activation) {
-    case Activation::leaky_relu:
-      return call(std::integral_constant<Activation, Activation::leaky_relu>());
-    case Activation::tanh:
-      return call(std::integral_constant<Activation, Activation::tanh>());
-    case Activation::sigmoid:
-      return call(std::integral_constant<Activation, Activation::sigmoid>());
-    case Activation::hard_sigmoid:
-      return call(std::integral_constant<Activation, Activation::hard_sigmoid>());
-    case Activation::hard_swish:
-      return call(std::integral_constant<Activation, Activation::hard_swish>());
-    case Activation::silu:
-      return call(std::integral_constant<Activation, Activation::silu>());
-    case Activation::gelu:
-      return call(std::integral_constant<Activation, Activation::gelu>());
-    case Activation::gelu_tanh:
-      return call(std::integral_constant<Activation, Activation::gelu_tanh>());
-    case Activation::elu:
-      return call(std::integral_constant<Activation, Activation::elu>());
-    default:  // bounds, which every result has by now
-      return;
-  }
-}
-
 // Called, not inlined: it would be compiled into every kernel.
 template <typename Element>
 __device__ __noinline__ void finish(const Arguments<Element>& problem, int index, int first_filter,
                                     int filters, unsigned char* own) {
   const Results<Element> results = Results<Element>::template of<true>(
       problem, Tile::of<true>(problem, index), first_filter, filters, own);
-  if (problem.finish == Finish::everything) return finish_everything(problem, results);
-  with_activation(problem.definition.epilogue.activation,
-                  [&](auto activation) { activate_results<decltype(activation)::value>(problem, results); });
+  with_activation(problem.definition.epilogue.activation, [&](auto activation) {
+    if (problem.finish == Finish::everything) {
+      finish_everything<decltype(activation)::value>(problem, results);
+    } else {
+      activate_results<decltype(activation)::value>(problem, results);
+    }
+  });
 }
 
 }  // namespace convswap::toeplitz
