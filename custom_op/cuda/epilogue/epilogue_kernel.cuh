@@ -3,7 +3,7 @@
 // What follows a convolution, as kernels of their own; see epilogue_kernel.cu.
 
 #include "conv/epilogue_math.h"
-#include "cuda/epilogue/with_activation.cuh"
+#include "conv/with_activation.h"
 #include "cuda/primitives/fast_divisor.cuh"
 
 namespace convswap {

@@ -3,7 +3,7 @@
 // What follows the convolution, computed of a tile's results in shared memory.
 
 #include "conv/epilogue_math.h"
-#include "cuda/epilogue/with_activation.cuh"
+#include "conv/with_activation.h"
 #include "cuda/toeplitz/results.cuh"
 
 namespace convswap::toeplitz {

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "conv/epilogue.h"
+#include "conv/epilogue_math.h"
 
 namespace convswap {
 
@@ -12,7 +12,7 @@ using ActivationConstant = std::integral_constant<Activation, kActivation>;
 // Calls back with the activation as a constant of the compiler, so that a loop does not ask for it at each
 // step.
 template <typename Call>
-__device__ inline void with_activation(Activation activation, Call call) {
+CONVSWAP_ANYWHERE inline void with_activation(Activation activation, Call call) {
   switch (activation) {
     case Activation::none:
       return call(ActivationConstant<Activation::none>());
