@@ -56,10 +56,11 @@ CONVSWAP_ANYWHERE inline bool is_increasing(const Epilogue& epilogue) {
   switch (epilogue.activation) {
     case Activation::none:
     case Activation::relu:
-    case Activation::clip:
     case Activation::tanh:
     case Activation::sigmoid:
       return true;
+    case Activation::clip:
+      return epilogue.alpha <= epilogue.beta;
     case Activation::leaky_relu:
     case Activation::hard_sigmoid:
     case Activation::elu:
