@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "cuda/epilogue/epilogue_kernel.h"
 #include "cuda/naive.cuh"
@@ -60,6 +61,18 @@ class Naive final : public Algorithm {
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
 
   std::string why_not(const ConvProblem&, const Device&) const override { return {}; }
+
+  // Fitted by hand to layers of ResNet-50, VGG-16 and AlexNet on an H200, of which it is 5 % off for filters
+  // of 3 x 3 and 1 x 1 and up to 40 % too slow for larger ones. There a channel costs as much as two taps,
+  // since the loops begin anew.
+  std::optional<double> estimate(const ConvProblem& problem, const Device& device) const override {
+    constexpr double kLaunchNanoseconds = 6000, kTapNanoseconds = 0.222, kChannelNanoseconds = 0.5;
+    const double channels = static_cast<double>(problem.output_elements()) *
+                            static_cast<double>(problem.channels_per_group()) /
+                            std::max(1, device.multiprocessors);
+    const double each = kTapNanoseconds * static_cast<double>(problem.filter_size()) + kChannelNanoseconds;
+    return 1e-6 * (kLaunchNanoseconds + channels * each);
+  }
 
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
     if (windows_overlap(problem.epilogue.pool) && why_not_apart(problem).empty()) {

@@ -25,6 +25,8 @@ constexpr int64_t kMostBlocks = 1 << 20;
 constexpr int64_t kMostOfPlane = 1 << 30;  // elements: the kernels' indices inside a plane have 32 bits
 // What a multiprocessor of an H200 moves of the 4.3 TB/s that the card does.
 constexpr double kBytesPerNanosecond = 32.6;
+// Pools reach a third of that (2017 and 2019fa conv1, 2 x 2 and tanh).
+constexpr double kPoolFactor = 3;
 constexpr double kLaunchNanoseconds = 2000;
 
 template <typename T, typename Sum>
@@ -153,7 +155,8 @@ std::unique_ptr<Plan> with_epilogue_kernel(std::unique_ptr<Plan> convolution, co
 double estimate_epilogue(const ConvProblem& problem, const Device& device) {
   const int64_t elements =
       problem.output_elements() * (problem.epilogue.has_residual ? 2 : 1) + problem.result_elements();
-  const double bytes = static_cast<double>(elements) * size_of(problem.type);
+  const bool pools = problem.epilogue.pool.kind != PoolKind::none;
+  const double bytes = static_cast<double>(elements) * size_of(problem.type) * (pools ? kPoolFactor : 1);
   return (kLaunchNanoseconds + bytes / (kBytesPerNanosecond * std::max(1, device.multiprocessors))) * 1e-6;
 }
 
