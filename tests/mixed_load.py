@@ -248,23 +248,27 @@ class Gate:
 
 
 class FixedMemory:
-    """The input and output of one problem at fixed addresses of the device, bound to a session."""
+    """The inputs and the output of one problem at fixed addresses of the device, bound to a session."""
 
     def __init__(self, session: onnxruntime.InferenceSession, problem: Problem, device: str) -> None:
         self._session, self._problem = session, problem
         self._on_card = device == "cuda"
-        x = problem.arrays["x"]
-        if self._on_card:
-            self._x = _native.DeviceArray.from_numpy(x)
-            self._y = _native.DeviceArray(problem.expected.shape, problem.draw.type)
-            addresses = self._x.pointer, self._y.pointer
-        else:
-            self._x, self._y = x, problem.poisoned_output()
-            addresses = self._x.ctypes.data, self._y.ctypes.data
         self._binding = session.io_binding()
-        self._binding.bind_input("x", device, 0, problem.type, list(x.shape), addresses[0])
+        self._inputs = []  # kept while they are bound
+        for value in session.get_inputs():
+            array = problem.arrays[value.name]
+            fixed = _native.DeviceArray.from_numpy(array) if self._on_card else array
+            address = fixed.pointer if self._on_card else fixed.ctypes.data
+            self._inputs.append(fixed)
+            self._binding.bind_input(value.name, device, 0, problem.type, list(array.shape), address)
         shape = list(problem.expected.shape)
-        self._binding.bind_output("y", device, 0, problem.type, shape, addresses[1])
+        if self._on_card:
+            self._y = _native.DeviceArray(shape, problem.draw.type)
+            address = self._y.pointer
+        else:
+            self._y = problem.poisoned_output()
+            address = self._y.ctypes.data
+        self._binding.bind_output("y", device, 0, problem.type, shape, address)
 
     def run(self) -> None:
         if self._on_card:
