@@ -163,8 +163,8 @@ class Tiler {
     place(tiling.shared.state, sizeof(TeamState));
     tiling.shared.team_bytes = static_cast<int>(end);
     tiling.shared_bytes = block_bytes + tiling.teams * end;
-    // compute-sanitizer takes the 64 rows of a product's second half to lie behind those of its first, wherever
-    // they do; the whole of that, from the last team's cores, must be the block's.
+    // compute-sanitizer takes the 64 rows of a product's second half to lie behind those of its first,
+    // wherever they do; the whole of that, from the last team's cores, must be the block's.
     const int64_t named_end = block_bytes + (tiling.teams - 1) * end + tiling.cores_bytes + kRows * 16;
     tiling.shared_bytes = std::max(tiling.shared_bytes, named_end);
     return tiling.shared_bytes <= most;
