@@ -44,6 +44,7 @@ test: all $(stamps)/oldest $(stamps)/torch
 
 tables: all
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda
+	$(python) benchmarks/compare_networks.py benchmarks/h200/compare-fused --device cuda --fuse
 	$(python) benchmarks/readme_tables.py
 	$(python) benchmarks/ladder_page.py --measure
 

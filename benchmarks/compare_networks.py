@@ -1,6 +1,7 @@
 """Compare every network before and after the swap, for the tables of README.md.
 
     python benchmarks/compare_networks.py benchmarks/h200/compare
+    python benchmarks/compare_networks.py benchmarks/h200/compare-fused --fuse
     python benchmarks/readme_tables.py
 
 The folder gets a file for each network, as `convswap compare NETWORK --json` writes it. The course's
@@ -32,6 +33,8 @@ def command(network: str, file: Path, options: argparse.Namespace) -> list[str]:
     else:
         # The tables of README.md give a deep network's time as a whole; its Convs alone take minutes.
         flags.append("--no-layers")
+    if options.fuse:
+        flags.append("--fuse")
     flags += [part for name, value in given.items() if value for part in (f"--{name}", value)]
     return ["compare", network, *flags, "--json", str(file)]
 
@@ -64,6 +67,7 @@ def main() -> int:
     parser.add_argument("--device", metavar="D", help="as for convswap compare")
     parser.add_argument("--images", metavar="N", help="as for convswap compare")
     parser.add_argument("--precision", metavar="P", help="as for convswap compare")
+    parser.add_argument("--fuse", action="store_true", help="as for convswap compare")
     parser.add_argument("--data", default="fashion-mnist", metavar="NAME", help="of the course's networks")
     parser.add_argument("--against", default="all", metavar="SIDES", help="of the course's networks")
     options = parser.parse_args()

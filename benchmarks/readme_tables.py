@@ -3,10 +3,12 @@
 The results are what these commands wrote on the card that the folder is named after:
 
     python benchmarks/compare_networks.py benchmarks/h200/compare
+    python benchmarks/compare_networks.py benchmarks/h200/compare-fused --fuse
     convswap bench course --against all --json benchmarks/h200/bench-course.json
 
 `python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
-each table that README.md has a place for: networks, all-networks, layers.
+each table that README.md has a place for: networks, all-networks, fused, layers. The place of `fused` stays
+empty until there is a folder compare-fused.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 from convswap.models import ALL_NETWORKS, NETWORKS
 
 HERE = Path(__file__).parent
+FUSED = "compare-fused"
 # What the figures of one table must have in common.
 SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
 
@@ -32,24 +35,38 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def comparisons(results: Path, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return what `compare` found for each of the networks, all on one machine and in one precision.
+def comparisons(results: Path, names: Iterable[str], *, fused: bool = False) -> list[dict[str, Any]]:
+    """Return what `compare`, or `compare --fuse`, found for each of the networks.
 
-    Ends the program where results are missing or do not go together, or where answers were wrong.
+    All are of one machine and in one precision. Ends the program where results are missing or do not go
+    together, or where answers were wrong.
     """
     names = list(names)
-    files = {name: results / "compare" / f"{name}.json" for name in names}
+    folder = results / (FUSED if fused else "compare")
+    files = {name: folder / f"{name}.json" for name in names}
     if missing := [name for name, file in files.items() if not file.exists()]:
-        again = f"python benchmarks/compare_networks.py {results / 'compare'} {' '.join(missing)}"
-        raise SystemExit(f"no results of {', '.join(missing)}; make them with: {again}")
+        again = f"python benchmarks/compare_networks.py {folder} {' '.join(missing)}"
+        raise SystemExit(
+            f"no results of {', '.join(missing)}; make them with: {again}{' --fuse' if fused else ''}"
+        )
     found = [json.loads(file.read_text()) for file in files.values()]
-    kinds = {(each["precision"], *(each["environment"][name] for name in SAME)) for each in found}
-    if len(kinds) > 1:
-        listed = "; ".join(sorted(", ".join(map(str, kind)) for kind in kinds))
-        raise SystemExit(f"the results in {results / 'compare'} are of different kinds: {listed}")
+    # Files from before there was --fuse do not say that they are without.
+    if other := [each["model"] for each in found if each["options"].get("fuse", False) != fused]:
+        raise SystemExit(
+            f"the results of {', '.join(other)} in {folder} are {'not fused' if fused else 'fused'}"
+        )
+    check_same_kind(found, folder)
     if wrong := [each["model"] for each in found if not each["within_tolerance"]]:
         raise SystemExit(f"the answers of {', '.join(wrong)} differ; a time for a wrong answer says nothing")
     return found
+
+
+def check_same_kind(found: Iterable[dict[str, Any]], folder: Path) -> None:
+    """End the program where results are not of one machine, its software and one precision."""
+    kinds = {(each["precision"], *(each["environment"][name] for name in SAME)) for each in found}
+    if len(kinds) > 1:
+        listed = "; ".join(sorted(", ".join(map(str, kind)) for kind in kinds))
+        raise SystemExit(f"the results in {folder} are of different kinds: {listed}")
 
 
 def three_digits(number: float) -> str:
@@ -107,6 +124,41 @@ def all_networks(results: Path) -> str:
     return table([*headings, "relative L2 error", "default", "convswap", "speedup"], rows)
 
 
+def fused(results: Path) -> str:
+    """Every network swapped alone, and fused too; nothing where no network was compared fused."""
+    if not (results / FUSED).exists():
+        return ""
+    alone, together = comparisons(results, ALL_NETWORKS), comparisons(results, ALL_NETWORKS, fused=True)
+    check_same_kind([*alone, *together], results)
+    rows = []
+    for plain, each in zip(alone, together, strict=True):
+        if any(plain[key] != each[key] for key in ("images", "batch", "dataset")):
+            raise SystemExit(f"the results of {plain['model']}, fused and not, are of different data")
+        times = [
+            plain["time_ms"]["default"]["median"],
+            plain["time_ms"]["convswap"]["median"],
+            each["time_ms"]["convswap"]["median"],
+        ]
+        rows.append(
+            [
+                plain["model"],
+                f"{len(each['fused'])} of {each['swapped']}",
+                *map(three_digits, times),
+                *(f"{three_digits(of_one['speedup'])}x" for of_one in (plain, each)),
+                f"{each['top1_agreement']:.4f}",
+                f"{each['relative_l2_error']['convswap']:.1e}",
+            ]
+        )
+    headings = ["network", "Convs fused", "default", "swapped", "fused", "speedup swapped", "speedup fused"]
+    return f"""\
+The same networks with `--fuse`, medians in ms; *Convs fused* are those that took in others, and each speedup
+is over the default in the same run:
+
+{table([*headings, "same class fused", "relative L2 error fused"], rows)}
+
+Made by `python benchmarks/compare_networks.py benchmarks/h200/{FUSED} --device cuda --fuse`."""
+
+
 def layers(results: Path) -> str:
     """The convolutions of the course suite."""
     rows = [
@@ -126,7 +178,7 @@ def layers(results: Path) -> str:
     return table([*headings, "relative L2 error"], rows)
 
 
-TABLES = {"networks": networks, "all-networks": all_networks, "layers": layers}
+TABLES = {"networks": networks, "all-networks": all_networks, "fused": fused, "layers": layers}
 
 
 def main() -> None:
@@ -147,11 +199,13 @@ def main() -> None:
                 f"{options.readme} has {places[0]} places {begin} and {places[1]} {end}; expected 1"
             )
         content = make(options.results)
+        if content:
+            content += "\n"
+            written.append(name)
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-        text = pattern.sub(lambda _, lines=f"{begin}\n{content}\n{end}": lines, text)
-        written.append(name)
+        text = pattern.sub(lambda _, lines=f"{begin}\n{content}{end}": lines, text)
     options.readme.write_text(text, encoding="utf-8")
-    print(f"{options.readme}: {', '.join(written) or 'no place for a table'}")
+    print(f"{options.readme}: {', '.join(written) or 'no table'}")
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ GetScratchBuffer scratch_function(const OrtApiBase& base) {
   if (api == nullptr) {
     throw OnnxRuntimeError(
         ORT_NOT_IMPLEMENTED,
-        "this algorithm pools in a second kernel, whose scratch memory takes ONNX Runtime 1." +
-            std::to_string(kScratchSince) + " or newer, and this is " + base.GetVersionString() +
-            ": install a newer onnxruntime-gpu, or swap without --fuse");
+        "this algorithm needs scratch memory, which takes ONNX Runtime 1." + std::to_string(kScratchSince) +
+            " or newer, and this is " + base.GetVersionString() +
+            ": install a newer onnxruntime-gpu, swap without --fuse, or name another algorithm");
   }
   constexpr size_t kLastOf17 = offsetof(OrtApi, SessionOptionsAppendExecutionProvider_OpenVINO_V2);
   constexpr size_t kPlace = kLastOf17 + 2 * sizeof(GetScratchBuffer);

@@ -1,5 +1,5 @@
-"""The property of every algorithm: on any problem that it supports, each output is the float64 convolution
-within the rounding that its terms and its type allow.
+"""The property of every algorithm: on any problem that it supports, each output is the float64 convolution,
+with what is fused with it, within the rounding that its terms and its type allow.
 
 Hypothesis draws the problems and shrinks what fails. As a program it checks a range of seeds, each of
 EXAMPLES_PER_SEED problems, and says which seed failed, so that a long run can be cut into shards and resumed:
@@ -14,7 +14,7 @@ import concurrent.futures
 import math
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -58,27 +58,54 @@ ON_TENSOR_CORES = (
     "ladder_16_fused",
 )
 COURSE_LAYERS = course_layers()
+# The activations with parameters of theirs, none of them steeper than MOST_SLOPE, and how many roundings more
+# one may cost.
+ACTIVATIONS = {
+    "None": {},
+    "Relu": {},
+    "LeakyRelu": {"activation_alpha": 0.25},
+    "Clip": {"activation_alpha": -0.75, "activation_beta": 1.5},
+    "Tanh": {},
+    "Sigmoid": {},
+    "HardSigmoid": {"activation_alpha": 0.25, "activation_beta": 0.375},
+    "HardSwish": {},
+    "SiLU": {},
+    "Gelu": {},
+    "GeluTanh": {},
+    "Elu": {"activation_alpha": 1.25},
+}
+MOST_SLOPE, ACTIVATION_ROUNDINGS = 1.5, 12
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A conv problem, the type of its data, the precision asked for, and the seed of the data."""
+    """A conv problem, the type and seed of its data, the precision asked for, and what is fused."""
 
     case: ConvCase
     type: str
     precision: str
     data_seed: int
+    epilogue: dict[str, Any] = field(default_factory=dict)  # attributes of FusedConv beside those of Conv
+    has_residual: bool = False
+
+    @property
+    def residual_shape(self) -> tuple[int, ...] | None:
+        case = self.case
+        if not self.has_residual:
+            return None
+        return _native.Problem(case.x_shape, case.w_shape, **case.attributes).output_shape
 
     @property
     def problem(self) -> _native.Problem:
         case = self.case
-        return _native.Problem(
-            case.x_shape, case.w_shape, case.has_bias, self.type, self.precision, **case.attributes
-        )
+        how = {"residual_shape": self.residual_shape, **case.attributes, **self.epilogue}
+        return _native.Problem(case.x_shape, case.w_shape, case.has_bias, self.type, self.precision, **how)
 
     def arrays(self) -> list[np.ndarray | None]:
+        """Return x, w, b and the residual; None stands for what is not there."""
         random = np.random.default_rng(self.data_seed)
-        shapes = [self.case.x_shape, self.case.w_shape, self.case.w_shape[:1] if self.case.has_bias else None]
+        bias_shape = self.case.w_shape[:1] if self.case.has_bias else None
+        shapes = [self.case.x_shape, self.case.w_shape, bias_shape, self.residual_shape]
         kind = ROUNDINGS[self.type].numpy
         return [None if shape is None else random.normal(size=shape).astype(kind) for shape in shapes]
 
@@ -89,8 +116,38 @@ def mostly(usual: st.SearchStrategy[Any], seldom: st.SearchStrategy[Any]) -> st.
 
 
 @st.composite
+def pools(draw: st.DrawFn, height: int, width: int) -> dict[str, Any]:
+    """A pool that fits an output of that size."""
+    if draw(st.booleans()) and min(height, width) >= 2:  # the pool that has code of its own
+        kernel, strides, pads = [2, 2], [2, 2], [0, 0, 0, 0]
+    else:
+        kernel = [draw(st.integers(1, min(4, size))) for size in (height, width)]
+        strides = [draw(st.integers(1, 4)) for _ in range(2)]
+        pads = [draw(st.integers(0, min(2, size - 1))) for size in (*kernel, *kernel)]
+    kind = draw(st.sampled_from(["MaxPool", "MaxPool", "AveragePool"]))
+    return {
+        "pool": kind,
+        "pool_kernel_shape": kernel,
+        "pool_strides": strides,
+        "pool_pads": pads,
+        "pool_ceil_mode": draw(st.integers(0, 1)),
+        **({"pool_count_include_pad": draw(st.integers(0, 1))} if kind == "AveragePool" else {}),
+    }
+
+
+@st.composite
+def epilogues(draw: st.DrawFn, output: tuple[int, ...]) -> dict[str, Any]:
+    """What is fused with a convolution whose output has that spatial shape."""
+    activation = draw(st.sampled_from(sorted(ACTIVATIONS)))
+    pool = {}
+    if len(output) == 2 and min(output) > 0 and draw(st.booleans()):
+        pool = draw(pools(*output))
+    return {"activation": activation, **ACTIVATIONS[activation], **pool}
+
+
+@st.composite
 def draws(draw: st.DrawFn) -> Draw:
-    """Any problem of at most MOST_OPERATIONS multiplications."""
+    """Any problem of at most MOST_OPERATIONS multiplications; half of them have something fused."""
     rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
     group = draw(mostly(st.just(1), st.integers(1, 40)))
     channels = draw(mostly(st.integers(1, 16), st.integers(0, 300)))
@@ -122,7 +179,12 @@ def draws(draw: st.DrawFn) -> Draw:
         attributes,
     )
     kind = draw(st.sampled_from(["float32"] * 5 + ["float16", "bfloat16", "float64"]))
-    drawn = Draw(case, kind, draw(st.sampled_from(["tf32", "ieee"])), draw(st.integers(0, 2**32 - 1)))
+    epilogue, has_residual = {}, False
+    if draw(st.booleans()):
+        output = _native.Problem(case.x_shape, case.w_shape, **attributes).output_shape
+        epilogue, has_residual = draw(epilogues(output[2:])), draw(st.integers(0, 2)) == 0
+    precision, data_seed = draw(st.sampled_from(["tf32", "ieee"])), draw(st.integers(0, 2**32 - 1))
+    drawn = Draw(case, kind, precision, data_seed, epilogue, has_residual)
     # Many groups of many channels and filters with a large filter leave no size that would be small enough.
     assume(drawn.problem.operations <= 50 * MOST_OPERATIONS)
     return drawn
@@ -149,10 +211,17 @@ def rung_draws(draw: st.DrawFn) -> Draw:
 def check(draw: Draw, device: str) -> int:
     """Check every algorithm of `device` that supports the draw; return how many did."""
     arrays = draw.arrays()
-    wide = [None if array is None else array.astype(np.float64) for array in arrays]
-    truth = _native.conv(*wide, algorithm="reference", threads=1, **draw.case.attributes)
-    sizes = [None if array is None else np.abs(array) for array in wide]
-    magnitude = _native.conv(*sizes, algorithm="reference", threads=1, **draw.case.attributes)
+    *wide, residual = [None if array is None else array.astype(np.float64) for array in arrays]
+    how = {"algorithm": "reference", "threads": 1, **draw.case.attributes}
+    truth = _native.conv(*wide, residual=residual, **how, **draw.epilogue)
+    *sizes, residual_size = [None if array is None else np.abs(array) for array in (*wide, residual)]
+    # What the terms of any output in a pool's window add up to: an average is off by no more than its worst.
+    window = {key: value for key, value in draw.epilogue.items() if key.startswith("pool")}
+    window.pop("pool_count_include_pad", None)
+    if window:
+        window["pool"] = "MaxPool"
+    magnitude = _native.conv(*sizes, residual=residual_size, **how, **window)
+    slope, more = (MOST_SLOPE, ACTIVATION_ROUNDINGS) if draw.epilogue else (1.0, 0)
     checked = 0
     for name, y in results(draw, arrays, device):
         rounding = ROUNDINGS[draw.type]
@@ -165,7 +234,8 @@ def check(draw: Draw, device: str) -> int:
             # What is lost where the numbers of a tile are large is lost in all of its outputs, and its
             # transformations multiply by up to 21.
             unit, size = WINOGRAD, np.broadcast_to(magnitude.max(axis=(2, 3), keepdims=True), truth.shape)
-        bound = 1.01 * (2 * operand + (draw.case.terms + 2) * unit) * size
+        bound = 1.01 * slope * (2 * operand + (draw.case.terms + 2 + more) * unit) * size
+        bound += more * rounding.sums  # of an activation that is about 1 where its argument is small
         bound += rounding.own * np.abs(truth) + rounding.smallest
         wrong = np.argwhere(~(np.abs(y.astype(np.float64) - truth) <= bound))  # NaN is wrong too
         assert y.shape == truth.shape
@@ -179,7 +249,7 @@ def check(draw: Draw, device: str) -> int:
 
 def results(draw: Draw, arrays: list[np.ndarray | None], device: str):
     """Yield a name and the output of every algorithm of the device that supports the draw."""
-    problem = draw.problem
+    problem, attributes = draw.problem, {**draw.case.attributes, **draw.epilogue}
     names = [entry.name for entry in _native.catalog() if entry.device == device]
     supporting = [name for name in names if not _native.why_not(problem, name, device)]
     if device == "cpu":
@@ -187,14 +257,17 @@ def results(draw: Draw, arrays: list[np.ndarray | None], device: str):
             sets = _native.direct_instruction_sets() if name == "direct" else [""]
             for instruction_set in sets:
                 options = {"algorithm": name, "instruction_set": instruction_set, "threads": 1}
-                yield f"{name} {instruction_set}", _native.conv(*arrays, **options, **draw.case.attributes)
+                y = _native.conv(*arrays[:3], residual=arrays[3], **options, **attributes)
+                yield f"{name} {instruction_set}", y
         return
-    on_card = [None if array is None else _native.DeviceArray.from_numpy(array) for array in arrays]
+    *on_card, residual = [
+        None if array is None else _native.DeviceArray.from_numpy(array) for array in arrays
+    ]
     y = _native.DeviceArray(problem.output_shape, draw.type)
     for name in supporting:
         y.poison()
-        options = {"algorithm": name, "precision": draw.precision}
-        _native.conv_device(*on_card, y, **options, **draw.case.attributes)
+        options = {"algorithm": name, "precision": draw.precision, "residual": residual}
+        _native.conv_device(*on_card, y, **options, **attributes)
         yield name, y.to_numpy()
 
 

@@ -1,4 +1,5 @@
-"""A model with a Conv of every element type, precision and algorithm of a device, and the truth of it.
+"""A model with a Conv of every element type, precision and algorithm of a device, some of them with what
+follows fused, and the truth of it.
 
 One float32 input feeds them all, cast to their types, and each has an output; the last one's input is the
 first one's output, so that their order matters as well.
@@ -6,6 +7,7 @@ first one's output, so that their order matters as well.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from conv_cases import ConvCase, assert_within_rounding
+from convswap import _native
 from onnx import TensorProto, helper, numpy_helper
 from test_element_types import TYPES, assert_rounded_once
 from test_op_session import ROUNDING
@@ -38,6 +41,7 @@ class Conv:
     reads: str = "x"
     channels: int = CHANNELS
     attributes: dict[str, Any] = field(default_factory=dict)
+    epilogue: dict[str, Any] = field(default_factory=dict)  # attributes of FusedConv, which it then is
 
     @cached_property
     def constants(self) -> tuple[np.ndarray, np.ndarray]:
@@ -49,7 +53,9 @@ class Conv:
     def check(self, x: np.ndarray, y: np.ndarray, device: str) -> None:
         """Assert that `y` is the convolution of `x` but for rounding."""
         arrays = (x, *self.constants)
-        if self.element_type == "float32":
+        if self.epilogue:
+            self.check_fused(arrays, y, device)
+        elif self.element_type == "float32":
             rounding = ROUNDING[device if self.precision == "tf32" else "cpu"]
             assert_within_rounding(y, arrays, *rounding, **self.attributes)
         else:
@@ -58,7 +64,23 @@ class Conv:
             own = y.astype(TYPES[self.element_type][0])
             assert_rounded_once(own, case, arrays, self.element_type, device)
 
+    def check_fused(self, arrays: tuple[np.ndarray, ...], y: np.ndarray, device: str) -> None:
+        """Assert that `y` is what FusedConv defines but for rounding; no activation is steeper than 1."""
+        wide = [array.astype(np.float64) for array in arrays]
+        how = {"algorithm": "reference", **self.attributes}
+        truth = _native.conv(*wide, **how, **self.epilogue)
+        pool = {key: value for key, value in self.epilogue.items() if key.startswith("pool")}
+        magnitude = _native.conv(*map(np.abs, wide), **how, **{**pool, "pool": "MaxPool"})
+        unit, operand = ROUNDING[device if self.precision == "tf32" else "cpu"]
+        terms = math.prod(self.constants[0].shape[1:]) + 1
+        bound = 1.01 * (2 * operand + (terms + 14) * unit) * magnitude
+        assert y.shape == truth.shape
+        assert (np.abs(y - truth) <= bound).all(), f"{self.name} is wrong"
 
+
+POOL_2 = {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}
+# Windows that overlap: on CUDA, where no kernel pools such sums, a second one does, from scratch memory.
+POOL_3 = {"pool": "MaxPool", "pool_kernel_shape": [3, 3], "pool_strides": [2, 2], "pool_pads": [1, 1, 1, 1]}
 CONVS = (
     Conv("tf32", precision="tf32", algorithm="fast", filters=20, attributes={"pads": [1, 0, 2, 1]}),
     Conv("strided", precision="tf32", algorithm="fast", kernel=(5, 4), attributes={"strides": [2, 1]}),
@@ -66,6 +88,9 @@ CONVS = (
     Conv("float16", "float16"),
     Conv("bfloat16", "bfloat16", attributes={"strides": [1, 2]}),
     Conv("float64", "float64", algorithm="plain", kernel=(2, 5)),
+    Conv("fused", precision="tf32", filters=7, epilogue={"activation": "Tanh", **POOL_2}),
+    Conv("pooled", precision="tf32", algorithm="fast", epilogue={"activation": "Relu", **POOL_3}),
+    Conv("pooled_plainly", algorithm="plain", epilogue={"activation": "Sigmoid", **POOL_3}),
     Conv("chained", precision="tf32", algorithm="fast", filters=6, reads="tf32", channels=20),
 )
 ONNX_TYPES = {name: element_type for name, (_, element_type, *_) in TYPES.items()}
@@ -84,7 +109,7 @@ def model(device: str) -> bytes:
         widened = kind in ("float16", "bfloat16")
         nodes.append(
             helper.make_node(
-                "Conv",
+                "FusedConv" if conv.epilogue else "Conv",
                 [x, f"w_{name}", f"b_{name}"],
                 [f"narrow_{name}" if widened else y],
                 name=name,
@@ -92,6 +117,7 @@ def model(device: str) -> bytes:
                 precision=conv.precision,
                 algorithm=ALGORITHMS[device][conv.algorithm],
                 **conv.attributes,
+                **conv.epilogue,
             )
         )
         if widened:

@@ -41,6 +41,7 @@ import itertools
 import math
 import mmap
 import os
+import re
 import statistics
 import sys
 import threading
@@ -48,7 +49,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -93,12 +94,13 @@ SHOWN_ERRORS = 10
 
 @dataclass(frozen=True)
 class Reshaped(Draw):
-    """A draw with the weights and bias of another, and an input of its own."""
+    """A draw with the weights and bias of another, and an input and a residual of its own."""
 
-    original: Draw
+    original: Draw = field(kw_only=True)
 
     def arrays(self) -> list[np.ndarray | None]:
-        return [super().arrays()[0], *self.original.arrays()[1:]]
+        x, _, _, residual = super().arrays()
+        return [x, *self.original.arrays()[1:3], residual]
 
 
 class Problem:
@@ -112,7 +114,7 @@ class Problem:
         self.expected = next(y for name, y in results(draw, arrays, device) if name.split()[0] == chosen)
         self.draw = draw
         self.type = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
-        self.arrays = {key: a for key, a in zip("xwb", arrays, strict=True) if a is not None}
+        self.arrays = {key: a for key, a in zip("xwbz", arrays, strict=True) if a is not None}
         self.values = {key: ort_value(array, self.type) for key, array in self.arrays.items()}
         batch, channels, *sizes = arrays[0].shape
         # Kept, since an OrtValue may use the array's memory.
@@ -142,8 +144,12 @@ class Spec:
     def __init__(self, draw: Draw, device: str) -> None:
         self.problems = [Problem(each, device) for each in shapes_of(draw)]
         arrays = self.problems[0].arrays
+        is_fused = bool(draw.epilogue)
         attributes = {
             **draw.case.attributes,
+            **draw.epilogue,
+            "op": "FusedConv" if is_fused else "Conv",
+            "z": [None] * arrays["x"].ndim if draw.has_residual else None,
             "precision": draw.precision,
             "x": [None] * arrays["x"].ndim,
             "element_type": self.problems[0].type,
@@ -154,7 +160,8 @@ class Spec:
         self.models = {
             "inputs": conv_model(**attributes, **undeclared),
             "constant": constant,
-            "override": conv_model(**{**attributes, "domain": ""}, **constants),
+            # ONNX has no FusedConv, which is ours in any case.
+            "override": constant if is_fused else conv_model(**{**attributes, "domain": ""}, **constants),
             "graph": constant,
         }
 
@@ -172,7 +179,8 @@ def shapes_of(draw: Draw) -> list[Draw]:
         dataclasses.replace(draw.case, x_shape=(batch + more, channels, *(size + more for size in sizes)))
         for more in range(1, SHAPES_PER_SPEC)
     ]
-    return [draw, *(Reshaped(case, draw.type, draw.precision, draw.data_seed + 1, draw) for case in others)]
+    how = (draw.type, draw.precision, draw.data_seed + 1, draw.epilogue, draw.has_residual)
+    return [draw, *(Reshaped(case, *how, original=draw) for case in others)]
 
 
 def is_small(draw: Draw) -> bool:
@@ -240,23 +248,27 @@ class Gate:
 
 
 class FixedMemory:
-    """The input and output of one problem at fixed addresses of the device, bound to a session."""
+    """The inputs and the output of one problem at fixed addresses of the device, bound to a session."""
 
     def __init__(self, session: onnxruntime.InferenceSession, problem: Problem, device: str) -> None:
         self._session, self._problem = session, problem
         self._on_card = device == "cuda"
-        x = problem.arrays["x"]
-        if self._on_card:
-            self._x = _native.DeviceArray.from_numpy(x)
-            self._y = _native.DeviceArray(problem.expected.shape, problem.draw.type)
-            addresses = self._x.pointer, self._y.pointer
-        else:
-            self._x, self._y = x, problem.poisoned_output()
-            addresses = self._x.ctypes.data, self._y.ctypes.data
         self._binding = session.io_binding()
-        self._binding.bind_input("x", device, 0, problem.type, list(x.shape), addresses[0])
+        self._inputs = []  # kept while they are bound
+        for value in session.get_inputs():
+            array = problem.arrays[value.name]
+            fixed = _native.DeviceArray.from_numpy(array) if self._on_card else array
+            address = fixed.pointer if self._on_card else fixed.ctypes.data
+            self._inputs.append(fixed)
+            self._binding.bind_input(value.name, device, 0, problem.type, list(array.shape), address)
         shape = list(problem.expected.shape)
-        self._binding.bind_output("y", device, 0, problem.type, shape, addresses[1])
+        if self._on_card:
+            self._y = _native.DeviceArray(shape, problem.draw.type)
+            address = self._y.pointer
+        else:
+            self._y = problem.poisoned_output()
+            address = self._y.ctypes.data
+        self._binding.bind_output("y", device, 0, problem.type, shape, address)
 
     def run(self) -> None:
         if self._on_card:
@@ -537,7 +549,8 @@ def require_refusal(session: onnxruntime.InferenceSession, problem: Problem, nam
         message = str(error)
     else:
         raise AssertionError(f"{problem.draw}: a channel too many was taken")
-    if "convswap Conv node" not in message or "channels" not in message:
+    named = re.search("convswap (Fused)?Conv node", message)
+    if not named or "channels" not in message:
         raise AssertionError(f"{problem.draw}: a channel too many gave: {message}")
 
 

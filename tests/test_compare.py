@@ -16,7 +16,8 @@ from convswap.compare import TOLERANCES, Comparison, compare
 from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.export import export_network, read_mxnet
-from convswap.layers import conv_layers, plain_model
+from convswap.layers import conv_layers
+from convswap.plain_model import plain_model
 from convswap.sessions import CONVSWAP, DEFAULT, make_session
 from convswap.swap import swap
 from convswap.truth import Truth, evaluate
@@ -462,17 +463,22 @@ class Part:
         return self._nodes
 
 
-@pytest.mark.parametrize("side", [DEFAULT, CONVSWAP], ids=lambda side: side.name)
-def test_conv_that_would_run_on_another_provider_is_refused(side, monkeypatch):
+@pytest.mark.parametrize(
+    ("side", "op"),
+    [(DEFAULT, "Conv"), (CONVSWAP, "Conv"), (CONVSWAP, "FusedConv")],
+    ids=["default", "convswap", "fused"],
+)
+def test_conv_that_would_run_on_another_provider_is_refused(side, op, monkeypatch):
     domain = "convswap" if side.ours else ""
-    node = helper.make_node("Conv", ["x", "w"], ["y"], name="stray", domain=domain)
+    node = helper.make_node(op, ["x", "w"], ["y"], name="stray", domain=domain)
 
     class Session(onnxruntime.InferenceSession):
         def get_provider_graph_assignment_info(self):
             return [Part("CPUExecutionProvider"), Part("OtherExecutionProvider", node)]
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
-    with pytest.raises(ConvswapError, match=r"'stray' of the .* side would run on OtherExecutionProvider"):
+    told = rf"^{op} 'stray' of the .* side would run on OtherExecutionProvider"
+    with pytest.raises(ConvswapError, match=told):
         make_session(small_model(), side, Device("cpu", "asked for"))
 
 

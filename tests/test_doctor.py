@@ -224,6 +224,60 @@ def test_the_command_exits_with_1_where_something_needed_is_missing(tmp_path: Pa
     assert "To be mended: " in missing.stdout and "CONVSWAP_DATA" in missing.stdout
 
 
+def pretend_driver(monkeypatch: pytest.MonkeyPatch, cuda: str) -> None:
+    card = {"name": "NVIDIA H200", "compute_capability": 90, "driver_cuda": cuda}
+    native = built_for("90")
+    native.cuda_devices = lambda: [card]
+    monkeypatch.setattr(doctor, "_import_native", lambda: native)
+
+
+def pretend_cupti(monkeypatch: pytest.MonkeyPatch, version: str | None, wrong: str = "") -> None:
+    monkeypatch.setattr(doctor, "installed_version", lambda: version)
+    monkeypatch.setattr(doctor, "why_not_importable", lambda: wrong)
+
+
+INSTALL_CUPTI = 'pip install "cupti-python~=13.0.1" "nvidia-cuda-cupti~=13.0.0"'
+
+
+def test_a_missing_cupti_is_nothing_to_mend_but_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_cupti(monkeypatch, None)
+    finding = named(diagnose(), "CUPTI")
+    assert finding.ok is None
+    assert "not installed" in finding.found
+    assert finding.advice == INSTALL_CUPTI
+
+
+def test_an_installed_cupti_is_told_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_driver(monkeypatch, "13.0")
+    pretend_cupti(monkeypatch, "13.0.1")
+    finding = named(diagnose(), "CUPTI")
+    assert (finding.ok, finding.advice) == (True, "")
+    assert "cupti-python 13.0.1" in finding.found
+
+
+def test_a_cupti_newer_than_the_driver_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_driver(monkeypatch, "13.0")
+    pretend_cupti(monkeypatch, "13.4.0")
+    finding = named(diagnose(), "CUPTI")
+    assert (finding.ok, finding.advice) == (None, INSTALL_CUPTI)
+    assert "13.4.0 is newer than the driver's CUDA 13.0" in finding.found
+
+
+def test_a_driver_of_cuda_12_has_no_cupti_for_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_driver(monkeypatch, "12.8")
+    pretend_cupti(monkeypatch, "12.8.0")
+    finding = named(diagnose(), "CUPTI")
+    assert finding.ok is None
+    assert "this one is for CUDA 12.8" in finding.found
+
+
+def test_a_cupti_that_cannot_be_imported_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_cupti(monkeypatch, "13.0.1", wrong="No module named 'cuda'")
+    finding = named(diagnose(), "CUPTI")
+    assert (finding.ok, finding.advice) == (None, INSTALL_CUPTI)
+    assert "No module named 'cuda'" in finding.found
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not _native.cuda_devices(), reason="there is no NVIDIA card")
 def test_both_ops_compute_on_the_card() -> None:

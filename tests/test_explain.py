@@ -172,7 +172,8 @@ def test_json_has_every_figure(tmp_path, monkeypatch, capsys):
     assert [layer["node"] for layer in plan["layers"]] == ["a", "b", "c"]
     for layer in plan["layers"]:
         assert layer.keys() == {
-            "node", "problem", "device", "algorithm", "decided_by", "why", "milliseconds", "plan", "kernels",
+            "node", "fused", "problem", "device", "algorithm", "decided_by", "why", "milliseconds", "plan",
+            "kernels",
             "bytes", "operations", "intensity", "floor_ms", "bound", "others",
         }  # fmt: skip
         assert layer["intensity"] == pytest.approx(layer["operations"] / layer["bytes"])
@@ -312,3 +313,58 @@ def test_plans_of_a_card_have_a_launch_shape_and_a_floor_where_it_is_known(cuda)
     for conv in plan.convs:
         assert "threads" in str(conv.answer["plan"])
         assert (conv.floor_ms is not None) == ("H200" in plan.device.title)
+
+
+def conv_and_activation() -> onnx.ModelProto:
+    """Return Conv, an open Clip and MaxPool, then Conv, a residual and HardSwish."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="a", pads=[1, 1, 1, 1]),
+        helper.make_node("Clip", ["c", "", "six"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["p", "w"], ["d"], name="b", pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["d", "p"], ["e"]),
+        helper.make_node("HardSwish", ["e"], ["y"]),
+    ]
+    six = numpy_helper.from_array(np.array(6, np.float32), "six")
+    declared = [tensor_info("x", "n", 2, 6, 8)]
+    return make_model(nodes, [weights("w", 2, 2, 3, 3), six], inputs=declared)
+
+
+def test_fused_convs_are_planned_with_what_they_take_in(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(conv_and_activation(), "model.onnx")
+    convswap.swap("model.onnx", fuse=True).save("fused.onnx")
+    plans = []
+    for arguments in (["model.onnx", "--fuse"], ["fused.onnx"]):
+        command = ["explain", *arguments, "--device", "cpu", "--batch", "3", "--json", "plan.json"]
+        assert main(command) == 0
+        plans.append(json.loads(Path("plan.json").read_text()))
+    here, before = plans
+    assert [layer["fused"] for layer in here["layers"]] == [["Clip", "MaxPool"], ["Add", "HardSwish"]]
+    assert [layer["problem"].partition(" then=")[2] for layer in here["layers"]] == [
+        "Clip(-inf,6) MaxPool 2x2 strides=2x2 pads=0x0x0x0",
+        "residual HardSwish",
+    ]
+    assert here["layers"] == before["layers"]
+    assert [taken["node"] for taken in here["fused"]] == ["a", "b"]
+    assert before["fused"] == before["not_fused"] == []
+    shown = capsys.readouterr().out
+    # In two tables of each.
+    assert [shown.count(title) for title in ("a + Clip + MaxPool", "b + Add + HardSwish")] == [4, 4]
+
+
+def test_what_was_fused_and_what_was_left_is_printed():
+    model = conv_and_activation()
+    model.graph.node[-1].op_type = "Neg"
+    text = printed(convswap.explain(model, device="cpu", fuse=True))
+    assert "FusedConv a takes in Clip" in text
+    assert "b leaves Neg" in text and "a convolution does not take in this op." in text
+
+
+def test_shapes_of_fused_convs_come_from_a_run_where_inference_finds_none(monkeypatch):
+    fused = convswap.swap(conv_and_activation(), fuse=True).to_proto()
+    inferred = convswap.explain(fused, device="cpu", batch=3)
+    monkeypatch.setattr(problems, "_inferred", lambda model, shapes, wanted: {})
+    run = convswap.explain(fused, device="cpu", batch=3)
+    assert [conv.problem for conv in run.convs] == [conv.problem for conv in inferred.convs]
+    assert "x=3x2x3x4" in run.convs[1].problem

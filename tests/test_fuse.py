@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 import swap_models
 from convswap import cli
+from convswap.epilogue import OPEN
 from convswap.swap import swap
 from fuse_models import (
     FILTERS,
@@ -29,7 +30,6 @@ from fuse_models import (
     taken,
     tensor,
 )
-from convswap.epilogue import OPEN
 from fused_conv_reference import attributes_of, counts, expand
 from onnx import TensorProto, helper, numpy_helper
 

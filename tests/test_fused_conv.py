@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from convswap import _native
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from test_element_types import ort_value
@@ -183,6 +184,53 @@ def test_every_type_is_rounded_once(element_type, activation, pool, device):
     expected = truth(arrays, activation, POOLS[pool], {})
     model = fused_model(arrays, TYPES[element_type][1], attributes)
     check(run(model, device, arrays, element_type, expected.shape), expected, element_type)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ["toeplitz", "few_channels", "naive"])
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@pytest.mark.parametrize("activation", ["None", "Relu", "LeakyRelu", "Tanh", "SiLU"])
+def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
+    for residual in (False, True):
+        arrays = draw("float32", residual=residual)
+        attributes = {"precision": "ieee", "algorithm": algorithm, **fused_attributes(activation, pool)}
+        y = run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), "cuda", arrays, "float32")
+        check(y, truth(arrays, activation, pool, {}), "float32")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ["toeplitz", "few_channels", "naive"])
+@pytest.mark.parametrize("element_type", ["float16", "bfloat16"])
+@pytest.mark.parametrize("pool", ["none", "max", "max overlapping, padded"])
+@pytest.mark.parametrize("activation", ["None", "Relu", "Clip"])
+def test_every_cuda_algorithm_rounds_once(algorithm, element_type, activation, pool):
+    arrays = draw(element_type, residual=False)
+    attributes = {"algorithm": algorithm, **fused_attributes(activation, POOLS[pool])}
+    expected = truth(arrays, activation, POOLS[pool], {})
+    model = fused_model(arrays, TYPES[element_type][1], attributes)
+    check(run(model, "cuda", arrays, element_type, expected.shape), expected, element_type)
+
+
+@pytest.mark.skipif(not _native.has_cuda_kernels, reason=_native.no_cuda_reason or "built with CUDA kernels")
+@pytest.mark.parametrize(
+    ("how", "rounds_twice"),
+    [
+        ({"activation": "Tanh"}, True),
+        ({"activation": "Clip", "activation_alpha": 0.1, "activation_beta": 6.0}, True),
+        ({"pool": "AveragePool", "pool_kernel_shape": [2, 2]}, True),
+        ({"residual_shape": (2, 6, 9, 11)}, True),
+        ({"activation": "Clip", "activation_alpha": 0.0, "activation_beta": 6.0}, False),
+        ({"activation": "Relu", "pool": "MaxPool", "pool_kernel_shape": [2, 2]}, False),
+    ],
+)
+def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
+    for element_type in ("float32", "float16", "bfloat16"):
+        problem = _native.Problem(X, W, True, element_type, **how)
+        reason = _native.why_not(problem, "few_channels", "cuda", compute_capability=80)
+        assert ("round twice" in reason) == (rounds_twice and element_type != "float32")
+        assert _native.choose(problem, "cuda", compute_capability=80) == (
+            "naive" if reason else "few_channels"
+        )
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])

@@ -33,6 +33,8 @@ def conv_model(
     x=CASE.x_shape,
     w: np.ndarray | list | None = W,
     b: np.ndarray | list | None = None,
+    z: list | None = None,
+    op: str = "Conv",
     domain: str = "convswap",
     output: list | None = None,
     follow: str = "",
@@ -42,7 +44,8 @@ def conv_model(
 ) -> bytes:
     """Return a model of one Conv from `x` to `y`; `w` and `b` are constants, or shapes of further inputs.
 
-    `follow` is an op that comes after the Conv; `output` is the shape that the model declares for y.
+    `op` may be FusedConv, and `z` then the shape of one more input, a residual. `follow` is an op that comes
+    after the Conv; `output` is the shape that the model declares for y.
     """
     inputs = [helper.make_tensor_value_info("x", element_type, x)]
     constants = []
@@ -52,11 +55,13 @@ def conv_model(
             constants.append(numpy_helper.from_array(given, key))
         elif given is not None:
             inputs.append(helper.make_tensor_value_info(key, element_type, given))
-        if given is not None:
-            names.append(key)
-    nodes = [
-        helper.make_node("Conv", names, ["h" if follow else "y"], name=name, domain=domain, **attributes)
-    ]
+        names.append(key if given is not None else "")
+    if z is not None:
+        inputs.append(helper.make_tensor_value_info("z", element_type, z))
+        names.append("z")
+    while not names[-1]:
+        names.pop()
+    nodes = [helper.make_node(op, names, ["h" if follow else "y"], name=name, domain=domain, **attributes)]
     if follow:
         nodes.append(helper.make_node(follow, ["h"], ["y"]))
     graph = helper.make_graph(

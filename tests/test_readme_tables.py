@@ -60,14 +60,33 @@ def results(found, tmp_path):
 
 
 @pytest.fixture
+def fused_results(results):
+    """The same folder with results of --fuse beside the others: in half the time, 3 Convs of 4 fused."""
+    folder = results / "compare-fused"
+    folder.mkdir()
+    taken = {"node": "conv1", "op": "FusedConv", "taken": [{"op": "Tanh", "node": "tanh1"}]}
+    for file in sorted((results / "compare").iterdir()):
+        one = json.loads(file.read_text())
+        times = {
+            "default": one["time_ms"]["default"],
+            "convswap": {**one["time_ms"]["convswap"], "median": one["time_ms"]["convswap"]["median"] / 2},
+        }
+        one |= {"time_ms": times, "speedup": 2 * one["speedup"], "fused": [taken] * 3, "swapped": 4}
+        one["options"] |= {"fuse": True}
+        one["top1_agreement"] = 0.75
+        (folder / file.name).write_text(json.dumps(one))
+    return results
+
+
+@pytest.fixture
 def readme(tmp_path):
     file = tmp_path / "page.md"
     file.write_text(PLACE)
     return file
 
 
-def change(results, network, **changes):
-    file = results / "compare" / f"{network}.json"
+def change(results, network, folder="compare", **changes):
+    file = results / folder / f"{network}.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
@@ -135,6 +154,76 @@ def test_wrong_answers_get_no_row(results, readme):
     assert readme.read_text() == PLACE
 
 
+def test_the_place_of_the_fused_is_empty_until_they_are_measured(results, readme):
+    place = "<!-- fused -->\n<!-- /fused -->\n"
+    readme.write_text(place)
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert (answer.returncode, answer.stdout) == (0, f"{readme}: no table\n"), answer.stderr
+    assert readme.read_text() == place
+
+
+def test_each_network_has_its_times_swapped_and_fused(found, fused_results, readme):
+    readme.write_text("<!-- fused -->\nold\n<!-- /fused -->\n")
+    for _ in range(2):  # the second time in the place of the first
+        answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
+        assert (answer.returncode, answer.stdout) == (0, f"{readme}: fused\n"), answer.stderr
+        lines = readme.read_text().splitlines()
+        assert (lines[0], lines[-1]) == ("<!-- fused -->", "<!-- /fused -->") and "old" not in lines
+        heading, rule, *rows = [line for line in lines if line.startswith("|")]
+        cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (heading, *rows)]
+        assert {len(row) for row in cells} == {rule.count("---")} == {9}
+        assert [row[0] for row in cells[1:]] == [*NETWORKS, *LARGE_NETWORKS]
+    times = {side: found["time_ms"][side]["median"] for side in ("default", "convswap")}
+    for row in cells[1:]:
+        named = dict(zip(cells[0], row, strict=True))
+        assert (named["Convs fused"], named["same class fused"]) == ("3 of 4", "0.7500")
+        assert float(named["default"]) == pytest.approx(times["default"], rel=5e-3)
+        assert float(named["swapped"]) == pytest.approx(times["convswap"], rel=5e-3)
+        assert float(named["fused"]) == pytest.approx(times["convswap"] / 2, rel=5e-3)
+        speedups = [float(named[f"speedup {what}"].removesuffix("x")) for what in ("swapped", "fused")]
+        assert speedups == pytest.approx([found["speedup"], 2 * found["speedup"]], rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"folder": "compare-fused", "options": {"fuse": False}}, "are not fused"),
+        ({"options": {"fuse": True}}, "are fused"),
+        ({"folder": "compare-fused", "images": 7}, "fused and not, are of different data"),
+        ({"folder": "compare-fused", "precision": "ieee"}, "are of different kinds"),
+        ({"folder": "compare-fused", "within_tolerance": False}, "a time for a wrong answer says nothing"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_no_row_of_the_fused(changes, told, fused_results, readme):
+    readme.write_text("<!-- fused -->\n<!-- /fused -->\n")
+    change(fused_results, NETWORK, **changes)
+    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    assert told in line
+
+
+def test_fused_and_unfused_of_different_machines_do_not_mix(found, fused_results, readme):
+    readme.write_text("<!-- fused -->\n<!-- /fused -->\n")
+    environment = found["environment"] | {"card": "another"}
+    for network in ALL_NETWORKS:
+        change(fused_results, network, "compare-fused", environment=environment)
+    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
+    assert answer.returncode == 1 and "are of different kinds" in answer.stderr
+
+
+def test_a_fused_network_without_results_is_named_with_the_command_that_makes_them(fused_results, readme):
+    readme.write_text("<!-- fused -->\n<!-- /fused -->\n")
+    (fused_results / "compare-fused" / "vgg16.json").unlink()
+    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
+    assert answer.returncode == 1
+    assert answer.stderr.splitlines() == [
+        "no results of vgg16; make them with: python benchmarks/compare_networks.py "
+        f"{fused_results / 'compare-fused'} vgg16 --fuse"
+    ]
+
+
 def test_half_a_place_is_refused(results, readme):
     readme.write_text("<!-- all-networks -->\n")
     answer = run_script("readme_tables", "--results", results, "--readme", readme)
@@ -153,7 +242,8 @@ def test_the_tables_of_the_readme_are_what_the_results_give(tmp_path):
     assert copy.read_text(encoding="utf-8") == page
 
 
-def test_all_networks_are_compared_even_after_one_that_failed(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("fuse", [[], ["--fuse"]], ids=str)
+def test_all_networks_are_compared_even_after_one_that_failed(fuse, tmp_path, monkeypatch, capsys):
     compare_networks = script("compare_networks")
     statuses = {"ece408-2018fa": 2, "resnet50": 1}
     seen = []
@@ -175,11 +265,11 @@ def test_all_networks_are_compared_even_after_one_that_failed(tmp_path, monkeypa
     for network in ("ece408-2018fa", "alexnet"):
         (tmp_path / f"{network}.json").write_text("old")
     monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(sys, "argv", ["compare_networks", str(tmp_path), "--device", "cuda"])
+    monkeypatch.setattr(sys, "argv", ["compare_networks", str(tmp_path), "--device", "cuda", *fuse])
     assert compare_networks.main() == 2
     cuda = ["--device", "cuda"]
-    course = [*cuda, "--data", "fashion-mnist", "--against", "all"]
-    large = ["--no-layers", *cuda]
+    course = [*fuse, *cuda, "--data", "fashion-mnist", "--against", "all"]
+    large = ["--no-layers", *fuse, *cuda]
     assert seen == [(name, course) for name in NETWORKS] + [(name, large) for name in LARGE_NETWORKS]
     told = capsys.readouterr().err.splitlines()
     assert told[-2:] == [

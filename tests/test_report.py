@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from convswap.comparison import Comparison, LayerResult, SideResult
 from convswap.device import Device
+from convswap.fuse import Fused, NotFused
 from convswap.measure import Times
 from convswap.report import milliseconds, print_comparison, print_course_lines
 from convswap.swap import Left
@@ -138,6 +139,42 @@ def test_agreement_is_100_per_cent_only_when_all_images_agree():
 def test_last_lines_say_whether_the_answers_agree():
     assert any(line.startswith("The answers agree") for line in lines_of(example())[-2:])
     assert any(line.startswith("THE ANSWERS DIFFER") for line in lines_of(example(tolerance=1e-5))[-2:])
+
+
+def fused_example() -> Comparison:
+    first, second = example().layers
+    return example(
+        layers=(replace(first, fused=("Tanh", "MaxPool")), second),
+        options={"algorithm": "auto", "fuse": True},
+        fused=(Fused("conv1", "FusedConv", (("Tanh", "tanh1"), ("MaxPool", "[b]pool1[/b]"))),),
+        not_fused=(NotFused(LONG_NODE, "flatten1", "Flatten", "a convolution does not take in this op"),),
+    )
+
+
+def test_row_of_a_fused_conv_says_what_it_takes_in_and_the_sum_what_it_is_of():
+    lines = lines_of(fused_example())
+    assert max(map(len, lines)) <= 120
+    conv1 = row(lines, "conv1", "+", "Tanh", "+", "MaxPool")
+    assert conv1[5:9] == ["few_channels", "47.8", "0.885", "54.01x"]
+    assert any(line.startswith("Each Conv alone, with what is fused with it on both sides") for line in lines)
+    assert row(lines, "sum", "of", "all", "rows")[4:] == ["57.0", "1.94", "29.47x"]
+
+
+def test_what_was_fused_and_what_was_left_stands_below_with_the_reason():
+    text = " ".join("\n".join(lines_of(fused_example())).split())
+    assert "FusedConv conv1 takes in Tanh tanh1, MaxPool [b]pool1[/b]." in text
+    assert f"{LONG_NODE} leaves Flatten flatten1: a convolution does not take in this op." in text
+    assert "2 Conv swapped, 1 left, 1 fused with what follows; 13.24x as fast" in text
+    assert "fused" not in "\n".join(lines_of(example()))
+    written = fused_example().to_json()
+    assert [layer["fused"] for layer in written["layers"]] == [["Tanh", "MaxPool"], []]
+    assert written["fused"][0]["taken"][1] == {"op": "MaxPool", "node": "[b]pool1[/b]"}
+    assert written["not_fused"][0]["follower"] == "flatten1"
+
+
+def test_op_time_of_fused_convs_says_what_it_is_of():
+    assert any("what is fused with the convolutions too" in line for line in course_lines_of(fused_example()))
+    assert not any("is fused" in line for line in course_lines_of(example()))
 
 
 def test_other_options_of_the_provider_are_shown_by_what_they_are():

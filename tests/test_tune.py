@@ -20,7 +20,7 @@ from convswap.tuning import read_table
 from onnx import TensorProto
 from rich.console import Console
 from swap_models import input_array, make_model, tensor_info
-from test_explain import refusal, three_convs
+from test_explain import conv_and_activation, refusal, three_convs
 from test_op_session import make_session, run
 from tuning_files import line, table, write
 
@@ -268,3 +268,48 @@ def test_a_card_is_measured_by_its_own_clock_and_named_in_the_table(table, cuda)
     assert {entry.device for entry in entries} == {f"cuda {_native.cuda_devices()[0]['name']}"}
     plan = convswap.explain("ece408-2019sp", device="cuda", batch=64, algorithm="tuned")
     assert [conv.answer["algorithm"] for conv in plan.convs] == [tuned.best for tuned in found.problems]
+
+
+@pytest.mark.parametrize("way", ["--fuse", "fused before"])
+def test_fused_convs_are_measured_and_a_session_takes_the_fastest(way, table, tmp_path, monkeypatch):
+    """Measurements in which the rule is wrong: the text of each problem must be the session's own."""
+    times = {"direct": 2.0, "reference": 1.0}
+    ran = []
+
+    def measured(samples, **options):
+        ran.extend(sample(1) for sample in samples.values())
+        return {name: Trial(times[name], 20) for name in samples}
+
+    monkeypatch.setattr(sys.modules["convswap.tune"], "race", measured)
+    onnx.save(conv_and_activation(), tmp_path / "model.onnx")
+    convswap.swap(conv_and_activation(), fuse=True, algorithm="tuned").save(tmp_path / "fused.onnx")
+    name, *options = ["model.onnx", way] if way == "--fuse" else ["fused.onnx"]
+    assert main(["tune", str(tmp_path / name), *options, "--device", "cpu", "--batch", "2"]) == 0
+    assert len(ran) == 4 and min(ran) > 0
+    problems = [entry.problem for entry in read_table()[0]]
+    assert sorted(problem.partition(" then=")[2] for problem in problems) == [
+        "Clip(-inf,6) MaxPool 2x2 strides=2x2 pads=0x0x0x0",
+        "residual HardSwish",
+    ]
+    x = input_array(2, 2, 6, 8)
+    answers = {
+        algorithm: run(
+            make_session(
+                convswap.swap(conv_and_activation(), fuse=True, algorithm=algorithm)
+                .to_proto()
+                .SerializeToString()
+            ),
+            x,
+        )
+        for algorithm in ("tuned", "reference", "auto")
+    }
+    assert np.array_equal(answers["tuned"], answers["reference"])
+    assert not np.array_equal(answers["tuned"], answers["auto"])
+
+
+@pytest.mark.gpu
+def test_fused_convs_are_measured_on_a_card(table, cuda):
+    found = convswap.tune(conv_and_activation(), device="cuda", batch=64, fuse=True)
+    assert ["then=" in tuned.problem for tuned in found.problems] == [True, True]
+    plan = convswap.explain(conv_and_activation(), device="cuda", batch=64, algorithm="tuned", fuse=True)
+    assert [conv.answer["decided_by"] for conv in plan.convs] == ["tuned", "tuned"]

@@ -51,6 +51,25 @@ CONVSWAP_ANYWHERE inline Sum activate(Activation activation, Sum alpha, Sum beta
   return x;
 }
 
+// Whether a larger x never has a smaller activation: then the largest of a pool's window may be taken first.
+CONVSWAP_ANYWHERE inline bool is_increasing(const Epilogue& epilogue) {
+  switch (epilogue.activation) {
+    case Activation::none:
+    case Activation::relu:
+    case Activation::tanh:
+    case Activation::sigmoid:
+      return true;
+    case Activation::clip:
+      return epilogue.alpha <= epilogue.beta;
+    case Activation::leaky_relu:
+    case Activation::hard_sigmoid:
+    case Activation::elu:
+      return epilogue.alpha >= 0;
+    default:
+      return false;
+  }
+}
+
 // The part of the convolution's output that a window of a pool covers along one axis, and how many positions
 // count for its average.
 struct PoolWindow {

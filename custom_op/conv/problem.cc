@@ -99,6 +99,13 @@ int64_t ConvProblem::bytes() const {
   return elements * size_of(type);
 }
 
+ConvProblem ConvProblem::without_epilogue() const {
+  ConvProblem alone = *this;
+  alone.epilogue = {};
+  alone.result = output;
+  return alone;
+}
+
 Shape ConvProblem::result_shape() const {
   Shape shape{batch, out_channels};
   shape.insert(shape.end(), result.end() - spatial_rank, result.end());

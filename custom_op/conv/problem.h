@@ -44,6 +44,9 @@ struct ConvProblem {
   int64_t result_size() const { return result[0] * result[1] * result[2]; }
   int64_t result_elements() const { return batch * out_channels * result_size(); }
 
+  // The convolution alone.
+  ConvProblem without_epilogue() const;
+
   // Multiplications and additions, padding counted as data; 2^63 - 1 where they are more.
   int64_t operations() const;
 

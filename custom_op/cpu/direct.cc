@@ -26,6 +26,7 @@
 #include "conv/error.h"
 #include "conv/messages.h"
 #include "conv/small_floats.h"
+#include "conv/with_activation.h"
 #include "cpu/direct_kernel.h"
 
 namespace convswap {
@@ -106,6 +107,7 @@ class DirectPlan final : public Plan {
     const int64_t bands_wanted = std::max<int64_t>(1, ceil_divide(tasks_wanted, std::max<int64_t>(jobs, 1)));
     band_ = std::max<int64_t>(1, std::min(band_, ceil_divide(problem.output[1], bands_wanted)));
     result_band_ = band_;
+    activates_last_ = problem.epilogue.pool.kind == PoolKind::max && is_increasing(problem.epilogue);
     if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
       result_band_ = std::max<int64_t>(1, (band_ - pool.kernel[0]) / pool.stride[0] + 1);
       band_ = std::min(problem.output[1], (result_band_ - 1) * pool.stride[0] + pool.kernel[0]);
@@ -276,7 +278,8 @@ class DirectPlan final : public Plan {
     const int64_t width = problem_.output[2];
     const int64_t end = std::min(i + set_.kernels.positions, (band.rows - 1) * pitch_ + width);
     const Epilogue& epilogue = problem_.epilogue;
-    const bool is_plain = epilogue.activation == Activation::none && !epilogue.has_residual;
+    const Activation activation = activates_last_ ? Activation::none : epilogue.activation;
+    const bool is_plain = activation == Activation::none && !epilogue.has_residual;
     for (int filter = 0; filter < count; ++filter, sums += kMostPositions, target += plane) {
       const int64_t k = first_filter + filter;
       const float bias =
@@ -293,12 +296,14 @@ class DirectPlan final : public Plan {
         const T* const residual = epilogue.has_residual ? static_cast<const T*>(tensors.z) +
                                                               offset_of(band, k, band.first_row + row)
                                                         : nullptr;
-        for (int64_t q = from; q < to; ++q) {
-          float value = found[q] + bias;
-          if (residual != nullptr) value += static_cast<float>(residual[q]);
-          stored[q] =
-              static_cast<Target>(activate(epilogue.activation, epilogue.alpha, epilogue.beta, value));
-        }
+        with_activation(activation, [&](auto constant) {
+          for (int64_t q = from; q < to; ++q) {
+            float value = found[q] + bias;
+            if (residual != nullptr) value += static_cast<float>(residual[q]);
+            value = activate(decltype(constant)::value, epilogue.alpha, epilogue.beta, value);
+            stored[q] = static_cast<Target>(value);
+          }
+        });
       }
     }
   }
@@ -306,7 +311,9 @@ class DirectPlan final : public Plan {
   // Writes the rows of y that the band's rows give, of so many filters.
   void pool_band(const ConvTensors& tensors, const Band& band, int64_t first_filter, int count,
                  const float* unpooled) const {
-    const Pool& pool = problem_.epilogue.pool;
+    const Epilogue& epilogue = problem_.epilogue;
+    const Pool& pool = epilogue.pool;
+    const Activation activation = activates_last_ ? epilogue.activation : Activation::none;
     const int64_t width = problem_.output[2];
     for (int filter = 0; filter < count; ++filter, unpooled += band.rows * width) {
       T* y = static_cast<T*>(tensors.y) +
@@ -316,10 +323,10 @@ class DirectPlan final : public Plan {
       for (int64_t p = band.first_result; p < band.first_result + band.results; ++p) {
         const PoolWindow rows(pool, 0, p, problem_.output[1]);
         for (int64_t q = 0; q < problem_.result[2]; ++q) {
-          *y++ = static_cast<T>(
-              pooled<float>(pool.kind, rows, PoolWindow(pool, 1, q, width), [&](int64_t row, int64_t column) {
-                return unpooled[(row - band.first_row) * width + column];
-              }));
+          const float value = pooled<float>(
+              pool.kind, rows, PoolWindow(pool, 1, q, width),
+              [&](int64_t row, int64_t column) { return unpooled[(row - band.first_row) * width + column]; });
+          *y++ = static_cast<T>(activate(activation, epilogue.alpha, epilogue.beta, value));
         }
       }
     }
@@ -329,10 +336,11 @@ class DirectPlan final : public Plan {
   const InstructionSet& set_;
   PhaseAxis rows_;
   PhaseAxis columns_;
-  int64_t pitch_ = 0;        // elements from one row of a phase to the next
-  int64_t band_ = 0;         // most rows of the convolution's output that a task computes
-  int64_t result_band_ = 0;  // rows of y of a task
-  int64_t plane_ = 0;        // elements of one phase of one slice
+  bool activates_last_ = false;  // what a pool takes, which the activation leaves the largest
+  int64_t pitch_ = 0;            // elements from one row of a phase to the next
+  int64_t band_ = 0;             // most rows of the convolution's output that a task computes
+  int64_t result_band_ = 0;      // rows of y of a task
+  int64_t plane_ = 0;            // elements of one phase of one slice
   int64_t image_elements_ = 0;
   std::vector<int64_t> tap_offsets_;
 };

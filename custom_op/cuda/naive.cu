@@ -2,15 +2,17 @@
 // operand from global memory (the caches make that bearable). Complete: it computes every problem, of any
 // type, rank, size, stride, padding, dilation and grouping, with sums in float32 (of float64 data in float64)
 // whatever the precision, and what follows a convolution too: of a pool a thread computes all values of its
-// window, some of which its neighbours compute as well. It wins where nothing else applies.
+// window; where windows overlap, a kernel of its own pools. It wins where nothing else applies.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "cuda/epilogue/epilogue_kernel.h"
 #include "cuda/naive.cuh"
 #include "cuda/primitives/kernel_facts.h"
 #include "cuda/primitives/launch.h"
@@ -67,7 +69,22 @@ class Naive final : public Algorithm {
 
   std::string why_not(const ConvProblem&, const Device&) const override { return {}; }
 
+  // Fitted by hand to layers of ResNet-50, VGG-16 and AlexNet on an H200, of which it is 5 % off for filters
+  // of 3 x 3 and 1 x 1 and up to 40 % too slow for larger ones. There a channel costs as much as two taps,
+  // since the loops begin anew.
+  std::optional<double> estimate(const ConvProblem& problem, const Device& device) const override {
+    constexpr double kLaunchNanoseconds = 6000, kTapNanoseconds = 0.222, kChannelNanoseconds = 0.5;
+    const double channels = static_cast<double>(problem.output_elements()) *
+                            static_cast<double>(problem.channels_per_group()) /
+                            std::max(1, device.multiprocessors);
+    const double each = kTapNanoseconds * static_cast<double>(problem.filter_size()) + kChannelNanoseconds;
+    return 1e-6 * (kLaunchNanoseconds + channels * each);
+  }
+
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
+    if (windows_overlap(problem.epilogue.pool) && why_not_apart(problem).empty()) {
+      return with_epilogue_kernel(make_plan(problem.without_epilogue(), device), problem, device);
+    }
     switch (problem.type) {
       case ElementType::float32:
         return std::make_unique<NaivePlan<float, float>>(problem, device);
@@ -79,6 +96,12 @@ class Naive final : public Algorithm {
         return std::make_unique<NaivePlan<__nv_bfloat16, float>>(problem, device);
     }
     return nullptr;
+  }
+
+ private:
+  // Each window's thread would compute again what its neighbours compute.
+  static bool windows_overlap(const Pool& pool) {
+    return pool.kernel[0] > pool.stride[0] || pool.kernel[1] > pool.stride[1];
   }
 };
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "attributes.h"
 #include "bindings.h"
 #include "conv/error.h"
 #include "conv/messages.h"
@@ -113,19 +114,23 @@ void check_fits(const char* what, const DeviceArray& array, ElementType type, in
 
 // Runs the plan `runs` times back to back; returns the mean time of one in milliseconds.
 double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
-                   const ConvSpec& spec, const std::string& algorithm, int runs) {
+                   const DeviceArray* residual, const ConvSpec& spec, const std::string& algorithm,
+                   int runs) {
   if (runs < 1) throw InvalidArgument("runs " + std::to_string(runs) + ": expected at least 1");
-  const ConvProblem problem = make_problem(spec, x.shape(), w.shape(), b == nullptr ? nullptr : &b->shape());
+  const ConvProblem problem = make_problem(spec, x.shape(), w.shape(), b == nullptr ? nullptr : &b->shape(),
+                                           residual == nullptr ? nullptr : &residual->shape());
   check_fits("w", w, spec.type, x.device());
   if (b != nullptr) check_fits("b", *b, spec.type, x.device());
+  if (residual != nullptr) check_fits("residual", *residual, spec.type, x.device());
   check_fits("y", y, spec.type, x.device());
   if (y.shape() != problem.result_shape()) {
     throw InvalidArgument(shape_message("y", y.shape(), list_text(problem.result_shape())));
   }
-  if (problem.output_elements() == 0) return 0;
+  if (problem.result_elements() == 0) return 0;
   const Device& device = cuda_device(x.device());
   const std::unique_ptr<Plan> plan = choose_algorithm(problem, device, algorithm).make_plan(problem, device);
-  const ConvTensors tensors{x.pointer(), w.pointer(), b == nullptr ? nullptr : b->pointer(), y.pointer()};
+  const ConvTensors tensors{x.pointer(), w.pointer(), b == nullptr ? nullptr : b->pointer(), y.pointer(),
+                            residual == nullptr ? nullptr : residual->pointer()};
   const DeviceArray scratch({static_cast<int64_t>(plan->scratch_bytes() / sizeof(float)) + 1}, "float32",
                             device.index);
   const DeviceGuard guard(device.index);
@@ -169,25 +174,19 @@ void register_device_array(py::module_& module) {
   module.def(
       "conv_device",
       [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
-         const std::string& algorithm, const std::string& precision, int runs, const std::string& auto_pad,
-         const Shape& pads, const Shape& strides, const Shape& dilations, int64_t group,
-         const Shape& kernel_shape) {
-        const ConvSpec spec{x.type(),
-                            parse_precision(precision),
-                            parse_auto_pad(auto_pad),
-                            group,
-                            kernel_shape,
-                            pads,
-                            strides,
-                            dilations};
+         const DeviceArray* residual, const std::string& algorithm, const std::string& precision, int runs,
+         const py::kwargs& attributes) {
+        const ConvSpec spec = spec_of(x.type(), precision, attributes);
         const py::gil_scoped_release released;
-        return conv_device(x, w, b, y, spec, algorithm, runs);
+        return conv_device(x, w, b, y, residual, spec, algorithm, runs);
       },
       py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
-      py::arg("algorithm") = "auto", py::arg("precision") = "tf32", py::arg("runs") = 1,
-      py::arg("auto_pad") = "NOTSET", py::arg("pads") = Shape{}, py::arg("strides") = Shape{},
-      py::arg("dilations") = Shape{}, py::arg("group") = 1, py::arg("kernel_shape") = Shape{},
-      R"(Computes y on the card by a CUDA algorithm and waits for it.
+      py::arg("residual").none(true) = py::none(), py::arg("algorithm") = "auto",
+      py::arg("precision") = "tf32", py::arg("runs") = 1,
+      R"(Computes y on the card by a CUDA algorithm, with what is fused with it, and waits for it.
+
+`residual` is of the shape of the convolution's result; further keyword arguments are the attributes of our Conv and
+FusedConv.
 
 Returns the mean time of one of `runs` back-to-back runs in milliseconds, by CUDA events. Raises ConvswapError for
 shapes or attributes that do not fit, RuntimeError where CUDA fails.)");

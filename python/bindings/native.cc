@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "attributes.h"
 #include "bindings.h"
 #include "conv/error.h"
 #include "cpu/direct.h"
@@ -22,23 +23,12 @@ namespace py = pybind11;
 namespace convswap::bindings {
 namespace {
 
-struct SpecArguments {
-  std::string precision, auto_pad;
-  Shape pads, strides, dilations, kernel_shape;
-  int64_t group;
-
-  ConvSpec spec(ElementType type) const {
-    return {
-        type,     parse_precision(precision), parse_auto_pad(auto_pad), group, kernel_shape, pads, strides,
-        dilations};
-  }
-};
-
-ConvProblem problem_of(const Shape& x_shape, const Shape& w_shape, bool has_bias, const std::string& type,
-                       const SpecArguments& arguments) {
+ConvProblem problem_of(const Shape& x_shape, const Shape& w_shape, bool has_bias,
+                       const std::optional<Shape>& residual_shape, const ConvSpec& spec) {
   if (w_shape.empty()) throw InvalidArgument("weights of shape []: expected 3, 4 or 5 dimensions");
   const Shape bias{w_shape[0]};
-  return make_problem(arguments.spec(parse_element_type(type)), x_shape, w_shape, has_bias ? &bias : nullptr);
+  return make_problem(spec, x_shape, w_shape, has_bias ? &bias : nullptr,
+                      residual_shape ? &*residual_shape : nullptr);
 }
 
 // The device that a planning question is about: a card of this machine, or with `compute_capability` one
@@ -120,15 +110,19 @@ ElementType type_of(const char* what, const py::array& array) {
 }
 
 py::array conv(const py::array& x, const py::array& w, const std::optional<py::array>& b,
-               const std::string& algorithm, int threads, const std::string& instruction_set,
-               const SpecArguments& arguments) {
+               const std::optional<py::array>& residual, const std::string& algorithm, int threads,
+               const std::string& instruction_set, const py::kwargs& attributes) {
   const ElementType type = type_of("x", x);
   if (type_of("w", w) != type || (b && type_of("b", *b) != type)) {
     throw InvalidArgument("x is " + std::string(name_of(type)) + ": expected w and b to be the same");
   }
+  if (residual && type_of("residual", *residual) != type) {
+    throw InvalidArgument("x is " + std::string(name_of(type)) + ": expected residual to be the same");
+  }
   const Shape bias_shape = b ? shape_of(*b) : Shape{};
-  const ConvProblem problem =
-      make_problem(arguments.spec(type), shape_of(x), shape_of(w), b ? &bias_shape : nullptr);
+  const Shape residual_shape = residual ? shape_of(*residual) : Shape{};
+  const ConvProblem problem = make_problem(spec_of(type, "tf32", attributes), shape_of(x), shape_of(w),
+                                           b ? &bias_shape : nullptr, residual ? &residual_shape : nullptr);
   const Algorithm& chosen = choose_algorithm(problem, cpu_device(), algorithm);
   if (!instruction_set.empty() && chosen.name() != "direct") {
     throw InvalidArgument("instruction_set '" + instruction_set + "' was given for the algorithm '" +
@@ -137,11 +131,12 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   const std::unique_ptr<Plan> plan = instruction_set.empty() ? chosen.make_plan(problem, cpu_device())
                                                              : make_direct_plan(problem, instruction_set);
   py::array y(x.dtype(), problem.result_shape());
-  if (problem.output_elements() == 0) return y;
-  const ConvTensors tensors{x.data(), w.data(), b ? b->data() : nullptr, y.mutable_data()};
+  if (problem.result_elements() == 0) return y;
+  const ConvTensors tensors{x.data(), w.data(), b ? b->data() : nullptr, y.mutable_data(),
+                            residual ? residual->data() : nullptr};
   const py::gil_scoped_release released;
   // NaN in every type: an element that nobody writes shows.
-  std::memset(tensors.y, 0xff, static_cast<size_t>(problem.output_elements() * size_of(type)));
+  std::memset(tensors.y, 0xff, static_cast<size_t>(problem.result_elements() * size_of(type)));
   plan->run(tensors, {thread_team(threads), nullptr});
   return y;
 }
@@ -150,23 +145,21 @@ void register_problem(py::module_& module) {
   py::class_<ConvProblem>(module, "Problem",
                           R"(A convolution: attributes and shapes, everything an algorithm needs.
 
-Shapes are (N, C, spatial...) and (K, C / group, filter...). The attributes are those of ONNX Conv; an empty
-sequence is an absent attribute. Raises ConvswapError where they do not fit together.)")
+Shapes are (N, C, spatial...) and (K, C / group, filter...); `residual_shape`, where there is one, that of the
+convolution's result. The attributes are those of our Conv and FusedConv; an empty sequence is an absent
+attribute. Raises ConvswapError where they do not fit together.)")
       .def(py::init([](const Shape& x_shape, const Shape& w_shape, bool has_bias, const std::string& type,
-                       const std::string& precision, const std::string& auto_pad, const Shape& pads,
-                       const Shape& strides, const Shape& dilations, int64_t group,
-                       const Shape& kernel_shape) {
-             return problem_of(x_shape, w_shape, has_bias, type,
-                               {precision, auto_pad, pads, strides, dilations, kernel_shape, group});
+                       const std::string& precision, const std::optional<Shape>& residual_shape,
+                       const py::kwargs& attributes) {
+             return problem_of(x_shape, w_shape, has_bias, residual_shape,
+                               spec_of(parse_element_type(type), precision, attributes));
            }),
            py::arg("x_shape"), py::arg("w_shape"), py::arg("has_bias") = false, py::arg("type") = "float32",
-           py::arg("precision") = "tf32", py::kw_only(), py::arg("auto_pad") = "NOTSET",
-           py::arg("pads") = Shape{}, py::arg("strides") = Shape{}, py::arg("dilations") = Shape{},
-           py::arg("group") = 1, py::arg("kernel_shape") = Shape{})
+           py::arg("precision") = "tf32", py::kw_only(), py::arg("residual_shape") = py::none())
       .def_property_readonly(
           "output_shape",
           [](const ConvProblem& problem) { return py::tuple(py::cast(problem.result_shape())); },
-          "(N, K, output...)")
+          "(N, K, output...), after the pool where there is one.")
       .def_property_readonly("operations", &ConvProblem::operations,
                              "Multiplications and additions, padding counted as data.")
       .def_property_readonly("bytes", &ConvProblem::bytes,
@@ -223,23 +216,15 @@ not there.)");
 }
 
 void register_conv(py::module_& module) {
-  module.def(
-      "conv",
-      [](const py::array& x, const py::array& w, const std::optional<py::array>& b,
-         const std::string& algorithm, int threads, const std::string& instruction_set,
-         const std::string& auto_pad, const Shape& pads, const Shape& strides, const Shape& dilations,
-         int64_t group, const Shape& kernel_shape) {
-        return conv(x, w, b, algorithm, threads, instruction_set,
-                    {"tf32", auto_pad, pads, strides, dilations, kernel_shape, group});
-      },
-      py::arg("x").noconvert(), py::arg("w").noconvert(), py::arg("b").noconvert() = py::none(),
-      py::kw_only(), py::arg("algorithm") = "auto", py::arg("threads") = 0, py::arg("instruction_set") = "",
-      py::arg("auto_pad") = "NOTSET", py::arg("pads") = Shape{}, py::arg("strides") = Shape{},
-      py::arg("dilations") = Shape{}, py::arg("group") = 1, py::arg("kernel_shape") = Shape{},
-      R"(The convolution of C-contiguous arrays by a CPU algorithm.
+  module.def("conv", &conv, py::arg("x").noconvert(), py::arg("w").noconvert(),
+             py::arg("b").noconvert() = py::none(), py::kw_only(),
+             py::arg("residual").noconvert() = py::none(), py::arg("algorithm") = "auto",
+             py::arg("threads") = 0, py::arg("instruction_set") = "",
+             R"(The convolution of C-contiguous arrays by a CPU algorithm, and what is fused with it.
 
-x is (N, C, spatial...), w (K, C / group, filter...), b (K,), all float32, float64, float16 or bfloat16 (of
-ml_dtypes); the result is (N, K, output...) of the same type. `reference` sums in float64, `direct` takes all but
+x is (N, C, spatial...), w (K, C / group, filter...), b (K,), residual of the shape of the convolution's result, all
+float32, float64, float16 or bfloat16 (of ml_dtypes); the result is (N, K, output...) of the same type. Further
+keyword arguments are the attributes of our Conv and FusedConv. `reference` sums in float64, `direct` takes all but
 float64 and sums in float32; `instruction_set` is one of direct_instruction_sets(); `threads` 0 uses every core.
 Raises ConvswapError for types, shapes or attributes that do not fit, TypeError for what is no array.)");
 }

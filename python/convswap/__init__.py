@@ -1,7 +1,8 @@
 """Fast convolutions for ONNX models in ONNX Runtime.
 
 `register` loads the op library into a session, `swap` rewrites a model to use it, `compare` runs both sides,
-`explain` says how each Conv is computed and why, `tune` measures which algorithm is fastest,
+`explain` says how each Conv is computed and why, `tune` measures which algorithm is fastest, `profile` says
+which kernels and nodes take the time of a GPU,
 `override_session` runs an unmodified model on it.
 """
 
@@ -19,6 +20,7 @@ from convswap.swap import Left, SwapResult, swap
 if TYPE_CHECKING:
     from convswap.compare import compare
     from convswap.explain import explain
+    from convswap.profile import profile
     from convswap.tune import tune
 
 __all__ = [
@@ -31,13 +33,14 @@ __all__ = [
     "explain",
     "library_path",
     "override_session",
+    "profile",
     "register",
     "swap",
     "tune",
 ]
 
 # They import onnxruntime, which swapping a model does not need, and which the command line prepares first.
-_LOADED_WHEN_ASKED_FOR = ("compare", "explain", "tune")
+_LOADED_WHEN_ASKED_FOR = ("compare", "explain", "profile", "tune")
 
 
 class _Package(ModuleType):

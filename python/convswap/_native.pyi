@@ -18,7 +18,7 @@ tuning_header: str
 """The first line of every tuning table."""
 
 class Problem:
-    """A convolution: attributes and shapes, everything an algorithm needs."""
+    """A convolution and what is fused with it: attributes and shapes, everything an algorithm needs."""
 
     def __init__(
         self,
@@ -28,18 +28,28 @@ class Problem:
         type: str = "float32",
         precision: str = "tf32",
         *,
+        residual_shape: Sequence[int] | None = None,
         auto_pad: str = "NOTSET",
         pads: Sequence[int] = (),
         strides: Sequence[int] = (),
         dilations: Sequence[int] = (),
         group: int = 1,
         kernel_shape: Sequence[int] = (),
+        activation: str = "None",
+        activation_alpha: float = 0.0,
+        activation_beta: float = 0.0,
+        pool: str = "None",
+        pool_kernel_shape: Sequence[int] = (),
+        pool_strides: Sequence[int] = (),
+        pool_pads: Sequence[int] = (),
+        pool_ceil_mode: int = 0,
+        pool_count_include_pad: int = 0,
     ) -> None:
         """Check that shapes and attributes fit together; raises ConvswapError where they do not."""
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """(N, K, output...)."""
+        """(N, K, output...), after the pool where there is one."""
 
     @property
     def operations(self) -> int:
@@ -151,6 +161,7 @@ def conv(
     w: NDArray[_Float],
     b: NDArray[_Float] | None = None,
     *,
+    residual: NDArray[_Float] | None = None,
     algorithm: str = "auto",
     threads: int = 0,
     instruction_set: str = "",
@@ -160,8 +171,17 @@ def conv(
     dilations: Sequence[int] = (),
     group: int = 1,
     kernel_shape: Sequence[int] = (),
+    activation: str = "None",
+    activation_alpha: float = 0.0,
+    activation_beta: float = 0.0,
+    pool: str = "None",
+    pool_kernel_shape: Sequence[int] = (),
+    pool_strides: Sequence[int] = (),
+    pool_pads: Sequence[int] = (),
+    pool_ceil_mode: int = 0,
+    pool_count_include_pad: int = 0,
 ) -> NDArray[_Float]:
-    """Return the convolution of C-contiguous arrays by a CPU algorithm."""
+    """Return the convolution of C-contiguous arrays, and what is fused with it, by a CPU algorithm."""
 
 def direct_instruction_sets() -> list[str]:
     """Return the instruction sets of `direct` that this processor has, best first."""
@@ -209,6 +229,7 @@ def conv_device(
     b: DeviceArray | None,
     y: DeviceArray,
     *,
+    residual: DeviceArray | None = None,
     algorithm: str = "auto",
     precision: str = "tf32",
     runs: int = 1,
@@ -218,5 +239,14 @@ def conv_device(
     dilations: Sequence[int] = (),
     group: int = 1,
     kernel_shape: Sequence[int] = (),
+    activation: str = "None",
+    activation_alpha: float = 0.0,
+    activation_beta: float = 0.0,
+    pool: str = "None",
+    pool_kernel_shape: Sequence[int] = (),
+    pool_strides: Sequence[int] = (),
+    pool_pads: Sequence[int] = (),
+    pool_ceil_mode: int = 0,
+    pool_count_include_pad: int = 0,
 ) -> float:
-    """Compute y on the card; return the mean milliseconds of one run. Only where has_cuda_kernels."""
+    """Compute y on the card, with what is fused; return a run's mean milliseconds. Needs has_cuda_kernels."""

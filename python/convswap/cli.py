@@ -25,6 +25,7 @@ from convswap.errors import NO_ONNXRUNTIME, ConvswapError
 from convswap.output_file import check_writable, write_bytes, write_json, write_text
 
 WIDTH_WITHOUT_TERMINAL = 120
+_FUSE_HELP = "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them"
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -87,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(commands)
     _add_tune(commands)
     _add_ladder(commands)
+    _add_profile(commands)
+    _add_study(commands)
     _add_train(commands)
     _add_data(commands)
     doctor = commands.add_parser("doctor", help="what is installed, what is missing, what to type")
@@ -129,11 +132,7 @@ def _add_swap(commands: Any) -> None:
     parser.add_argument("-o", "--output", metavar="OUT.onnx", required=True)
     _add_kernel_options(parser)
     parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
-    parser.add_argument(
-        "--fuse",
-        action="store_true",
-        help="let Convs take in the bias, batch normalisation, residual, activation, pooling behind them",
-    )
+    parser.add_argument("--fuse", action="store_true", help=_FUSE_HELP)
     parser.add_argument("--force", action="store_true", help="allow OUT.onnx to be IN.onnx")
     parser.add_argument("--report", metavar="FILE.json", help="write what was swapped and what was left")
     parser.set_defaults(command=_swap)
@@ -147,6 +146,8 @@ def _add_compare(commands: Any) -> None:
     parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
     _add_kernel_options(parser)
+    parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
+    parser.add_argument("--fuse", action="store_true", help=_FUSE_HELP)
     parser.add_argument("--tolerance", type=float, metavar="T", help="largest relative L2 error")
     parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
     parts = parser.add_mutually_exclusive_group()
@@ -217,6 +218,45 @@ def _add_ladder(commands: Any) -> None:
     parser.set_defaults(command=_ladder)
 
 
+def _add_profile(commands: Any) -> None:
+    parser = commands.add_parser(
+        "profile", help="GPU kernels, copies and CUDA calls of a model, most expensive first, by CUPTI"
+    )
+    parser.add_argument("model", metavar="MODEL", help="a network's name or an ONNX file")
+    parser.add_argument("--data", metavar="NAME", help="fashion-mnist, synthetic or random")
+    parser.add_argument("--images", type=int, metavar="N", help="the first N of the data")
+    parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
+    _add_kernel_options(parser)
+    parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
+    parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
+    parser.add_argument(
+        "--against", metavar="SIDES", help="default, or all for its other options for Conv too"
+    )
+    parser.add_argument("--runs", type=int, metavar="N", help="recorded runs of each side; default: 20")
+    parser.add_argument(
+        "--on-card",
+        action="store_true",
+        help="leave inputs and outputs on the card, as compare does; by default each run copies them",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the profile as JSON")
+    parser.add_argument("--trace", metavar="FILE", help="write a trace that Perfetto opens (ui.perfetto.dev)")
+    parser.set_defaults(command=_profile)
+
+
+def _add_study(commands: Any) -> None:
+    parser = commands.add_parser("study", help="the parts of AlexNet's time over batch sizes, by CUPTI")
+    parser.add_argument("network", metavar="NETWORK", help="alexnet")
+    parser.add_argument("--batches", metavar="B,...", help="batch sizes; default: 1,2,4 and so on to 1024")
+    _add_kernel_options(parser)
+    parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
+    parser.add_argument("--runs", type=int, metavar="N", help="recorded runs of each side; default: 20")
+    parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE.png", help="the two plots; default: NETWORK-study.png"
+    )
+    parser.set_defaults(command=_study)
+
+
 def _add_train(commands: Any) -> None:
     parser = commands.add_parser("train", help="train a course network with PyTorch and store its weights")
     parser.add_argument("network", metavar="NETWORK", help="one of `convswap export --list`")
@@ -252,6 +292,7 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
     _add_kernel_options(parser)
+    parser.add_argument("--fuse", action="store_true", help=_FUSE_HELP)
 
 
 def _add_kernel_options(parser: argparse.ArgumentParser, precisions: str = "tf32 or ieee") -> None:
@@ -371,6 +412,7 @@ def _shown(name: str) -> str:
 
 
 def _swap(options: argparse.Namespace) -> int:
+    from convswap.fuse import fusion_lines
     from convswap.swap import swap
 
     check_writable(options.report, options.model, options.output)
@@ -388,10 +430,8 @@ def _swap(options: argparse.Namespace) -> int:
     print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.left)} left{fused}")
     for left in result.left:
         print(f"  left {left.op} {left.node}: {left.reason}")
-    for taking in result.fused:
-        print(f"  {taking.op} {taking.node} takes in {', '.join(' '.join(node) for node in taking.taken)}")
-    for not_fused in result.not_fused:
-        print(f"  {not_fused.node} leaves {not_fused.op} {not_fused.follower}: {not_fused.reason}")
+    for line in fusion_lines(result.fused, result.not_fused):
+        print(f"  {line}")
     return 0
 
 
@@ -409,6 +449,8 @@ def _compare(options: argparse.Namespace) -> int:
             device=options.device,
             precision=options.precision,
             algorithm=options.algorithm,
+            only=options.only,
+            fuse=options.fuse,
             tolerance=options.tolerance,
             against=options.against,
             labelled=options.course,
@@ -513,6 +555,7 @@ def _explain(options: argparse.Namespace) -> int:
         device=options.device,
         precision=options.precision,
         algorithm=options.algorithm,
+        fuse=options.fuse,
         compute_capability=_capability(options.compute_capability),
     )
     _write_found(options, plan.to_json())
@@ -542,6 +585,7 @@ def _tune(options: argparse.Namespace) -> int:
             device=options.device,
             precision=options.precision,
             algorithm=options.algorithm,
+            fuse=options.fuse,
             runs=RUNS if options.runs is None else options.runs,
             only=options.only,
             progress=progress,
@@ -571,6 +615,62 @@ def _ladder(options: argparse.Namespace) -> int:
         write_text(options.html, ladder_html(found))
     print_ladder(found, _console())
     return 0 if found.is_right else 1
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from convswap.profile import profile
+    from convswap.profile_report import print_profile
+    from convswap.profile_trace import trace_text
+
+    check_writable(options.json, options.model)
+    check_writable(options.trace, options.model, options.json)
+    with _progress() as progress:
+        found = profile(
+            options.model,
+            data=options.data,
+            images=options.images,
+            batch=options.batch,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            only=options.only,
+            fuse=options.fuse,
+            against=options.against,
+            runs=options.runs,
+            resident=options.on_card,
+            progress=progress,
+        )
+    _write_found(options, found.to_json())
+    if options.trace:
+        write_text(options.trace, trace_text(found))
+    print_profile(found, _console())
+    return 0
+
+
+def _study(options: argparse.Namespace) -> int:
+    from convswap.alexnet_study import study
+    from convswap.contact_sheet import png
+    from convswap.study_report import draw_study, print_study
+
+    output = options.output or f"{options.network}-study.png"
+    if Path(output).suffix.lower() != ".png":
+        raise ConvswapError(f"cannot write '{output}': the plots are a PNG; name a .png file")
+    check_writable(options.json)
+    check_writable(output, options.json)
+    with _progress() as progress:
+        found = study(
+            options.network,
+            batches=_whole_numbers("--batches", options.batches, "1,64,1024"),
+            precision=options.precision,
+            algorithm=options.algorithm,
+            fuse=options.fuse,
+            runs=options.runs,
+            progress=progress,
+        )
+    _write_found(options, found.to_json())
+    print_study(found, _console())
+    write_bytes(output, png(draw_study(found)))
+    print(output)
+    return 0
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from convswap.floor import floor_ms
 from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.measure import RUNS, Times, measure
 from convswap.predictions import predicted_classes
+from convswap.replaced import unfused_model
 from convswap.sessions import (
     DEFAULT,
     NO_OTHER_SIDE_ON_CPU,
@@ -38,7 +39,6 @@ from convswap.sessions import (
 from convswap.subject import no_labels, open_subject, source_of
 from convswap.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.truth import evaluate
-from convswap.truth_ops import reference_conv
 
 __all__ = ["AGAINST", "TOLERANCES", "Comparison", "Progress", "compare"]
 
@@ -66,6 +66,8 @@ def compare(
     device: str | None = None,
     precision: str = DEFAULT_PRECISION,
     algorithm: str = "auto",
+    only: str | None = None,
+    fuse: bool = False,
     tolerance: float | None = None,
     against: str = "default",
     labelled: bool = False,
@@ -85,11 +87,13 @@ def compare(
         device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee", for our side.
         algorithm: the name of an algorithm of the catalog, "auto", or "tuned" (see `convswap tune`).
+        only: a regular expression; only Convs whose name contains a match are swapped, or fused.
+        fuse: whether Convs take in what follows them; see `convswap.swap`.
         tolerance: the largest relative L2 error against float64; by default that of `TOLERANCES`.
         against: "default", or "all" for the CUDA provider's other options for Conv too.
         labelled: refuse data without labels, of which no accuracy is known.
-        time_layers: time every Conv alone too, which takes seconds for each: the default provider searches
-            for its algorithm anew.
+        time_layers: time every Conv alone too, with what is fused with it on both sides. It takes seconds
+            for each: the default provider searches for its algorithm anew.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -109,14 +113,14 @@ def compare(
     source = source_of(subject, images, batch, chosen)
     if labelled and source.labels is None:
         raise no_labels(subject.dataset)
-    swapping = swap(subject.model, algorithm=algorithm, precision=precision)
+    swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
     check_algorithm(algorithm, chosen.name)
     swapped = ir.to_proto(swapping.model)
     ours = our_side(chosen, precision)
     sides = (DEFAULT, ours, *other_sides(chosen, against))
 
     # The first run of a process loads libraries; that must count as the first run of neither side.
-    layers = conv_layers(swapped)
+    layers = conv_layers(swapped, unfused_model(subject.model, swapping))
     capture = Capture(swapped, layers, chosen)
     one = source.first(1)
     shapes = capture.shapes(on_device(one, chosen))
@@ -154,6 +158,8 @@ def compare(
             "data": subject.dataset,
             "algorithm": algorithm,
             "precision": precision,
+            "only": only,
+            "fuse": fuse,
             "against": against,
             "time_layers": time_layers,
             "device": chosen.name,
@@ -177,6 +183,8 @@ def compare(
         top1_agreement=float(np.mean(classes[DEFAULT] == classes[ours])),
         swapped=on_our_op,
         left=swapping.left,
+        fused=swapping.fused,
+        not_fused=swapping.not_fused,
         layers=tuple(rows),
         tolerance=limit,
         notes=(
@@ -253,12 +261,14 @@ def _compare_layer(
     sides: Sequence[Side],
     device: Device,
 ) -> LayerResult:
-    """Return the times and errors of one Conv of each side, fed what the default side feeds it."""
+    """Return the times and errors of one layer of each side, fed what the default side feeds it."""
     timed = capture.inputs(layer, first_batch)
     shapes = _shapes(timed)
     ranks = {name: len(shape) for name, shape in shapes.items()}
     sessions = {
-        side: make_session(layer.model(ranks, ours=side.ours), side, device, only_device=True)
+        side: make_session(
+            layer.model(ranks, ours=side.ours), side, device, only_device=side.ours or not layer.fused
+        )
         for side in sides
     }
     times = _measure(sessions, timed, device)
@@ -266,10 +276,10 @@ def _compare_layer(
 
     captured = timed if truth_inputs is first_batch else capture.inputs(layer, truth_inputs)
     checked = {name: value.numpy() for name, value in captured.items()}
-    x, w, bias = layer.arrays(checked)
-    truth = reference_conv(x, w, bias, layer.attributes)
+    truth = evaluate(layer.model(ranks, ours=False), checked).outputs[0]
     return LayerResult(
         node=layer.name,
+        fused=layer.fused,
         algorithm=_native.choose(problem, device.name, layer.setting("algorithm", "auto")),
         milliseconds={side.name: times[side].median for side in sides},
         floor_ms=floor_ms(problem, device.card, layer.arithmetic),

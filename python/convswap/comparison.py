@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convswap.device import Device
+from convswap.fuse import Fused, NotFused
 from convswap.measure import Times
 from convswap.swap import Left
 
@@ -29,7 +30,8 @@ class SideResult:
 class LayerResult:
     """One Conv on its own: the median milliseconds and the relative L2 error of each side, by side's name.
 
-    `floor_ms` is None where no ceiling of the device is known.
+    `fused` has the ops that are computed with it, in order: on our side in the same node, on the others in
+    nodes of their own. `floor_ms` is None where no ceiling of the device is known.
     """
 
     node: str
@@ -37,6 +39,12 @@ class LayerResult:
     milliseconds: Mapping[str, float]
     floor_ms: float | None
     relative_l2_error: Mapping[str, float]
+    fused: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What is timed, for a reader: "conv1 + Tanh + MaxPool"."""
+        return " + ".join([self.node, *self.fused])
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Comparison:
     layers: tuple[LayerResult, ...]
     tolerance: float
     notes: tuple[str, ...] = ()
+    fused: tuple[Fused, ...] = ()
+    not_fused: tuple[NotFused, ...] = ()
 
     @property
     def default(self) -> SideResult:
@@ -93,15 +103,16 @@ class Comparison:
         return sum(layer.milliseconds[side] for layer in self.layers)
 
     def op_seconds(self, side: str) -> float:
-        """Return the seconds that the Convs of `side` take for all images: the sum of the layers' medians."""
+        """Return the seconds that the layers of `side` take for all images: the sum of their medians."""
         return self.layers_sum(side) / 1e3 * self.images / self.batch
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap compare --json` writes; an infinite or NaN number becomes None.
 
         Beyond the schema's keys it has "tolerance", "within_tolerance", "truth_images", "layers_sum_ms" (of
-        each side, None where no Conv was timed alone), "notes" and, for the other options of the provider,
-        "others" and "others_ms" of each layer.
+        each side, None where no Conv was timed alone), "notes", "fused" and "not_fused" as `swap --report`
+        writes them, the ops "fused" of each layer and, for the other options of the provider, "others" and
+        "others_ms" of each layer.
         """
         both = ("default", "convswap")
         others = [name for name in self.sides if name not in both]
@@ -123,6 +134,8 @@ class Comparison:
             "speedup": self.speedup,
             "swapped": self.swapped,
             "left": [{"node": left.node, "reason": left.reason} for left in self.left],
+            "fused": [fused.to_json() for fused in self.fused],
+            "not_fused": [not_fused.to_json() for not_fused in self.not_fused],
             "layers": [_layer_json(layer, others) for layer in self.layers],
             "layers_sum_ms": {name: self.layers_sum(name) if self.layers else None for name in self.sides},
             "tolerance": self.tolerance,
@@ -148,6 +161,7 @@ class Comparison:
 def _layer_json(layer: LayerResult, others: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "node": layer.node,
+        "fused": list(layer.fused),
         "algorithm": layer.algorithm,
         "default_ms": layer.milliseconds["default"],
         "convswap_ms": layer.milliseconds["convswap"],

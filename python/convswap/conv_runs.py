@@ -49,7 +49,7 @@ def _values(shape: Sequence[int], element_type: int) -> np.ndarray:
 
 
 def _on_card(layer: ConvLayer, fed: Mapping[str, np.ndarray], algorithms: Sequence[str]) -> dict[str, Sample]:
-    x, w, bias = (None if array is None else _to_card(array) for array in layer.arrays(fed))
+    x, w, bias, residual = (None if array is None else _to_card(array) for array in layer.arrays(fed))
     assert x is not None and w is not None  # a Conv has both
     problem = layer.problem({name: array.shape for name, array in fed.items()})
     y = _native.DeviceArray(problem.output_shape, layer.type_name)
@@ -60,6 +60,7 @@ def _on_card(layer: ConvLayer, fed: Mapping[str, np.ndarray], algorithms: Sequen
             w,
             bias,
             y,
+            residual=residual,
             algorithm=algorithm,
             precision=layer.setting("precision", DEFAULT_PRECISION),
             runs=runs,

@@ -22,6 +22,14 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap import datasets
+from convswap.cupti_package import (
+    INSTALL_CUPTI,
+    PACKAGE,
+    installed_version,
+    newer_than_driver,
+    why_not_for,
+    why_not_importable,
+)
 from convswap.errors import INSTALL_CPU, INSTALL_CUDA, ConvswapError
 from convswap.library import library_path, register
 
@@ -37,7 +45,7 @@ ONNXRUNTIME_PACKAGES = (
 )
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
-OPTIONAL_PACKAGES = ("torch", "cupti-python")
+OPTIONAL_PACKAGES = ("torch",)
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,7 @@ def diagnose() -> list[Finding]:
         *_data(),
         *_tuning_table(),
         *_optional_packages(),
+        _cupti(native),
     ]
 
 
@@ -311,7 +320,7 @@ def _cards(native: ModuleType | None) -> list[Card]:
     try:
         answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        devices = native.cuda_devices() if native is not None else []
+        devices = native.cuda_devices() if native is not None and native.has_cuda_kernels else []
         return [
             Card(facts["name"], facts["compute_capability"], f"for CUDA {facts['driver_cuda']}")
             for facts in devices
@@ -379,3 +388,21 @@ def _optional_packages() -> Iterator[Finding]:
             yield Finding(name, True, f"{importlib.metadata.version(name)}, optional")
         except importlib.metadata.PackageNotFoundError:
             yield Finding(name, None, "not installed, optional", f"pip install {name}")
+
+
+def _cupti(native: ModuleType | None) -> Finding:
+    """Say whether `convswap profile` has what it needs, which nothing else does."""
+    name = "CUPTI"
+    devices = native.cuda_devices() if native is not None and native.has_cuda_kernels else []
+    driver_cuda = str(devices[0].get("driver_cuda", "")) if devices else ""
+    version = installed_version()
+    if driver_cuda and (reason := why_not_for(driver_cuda)):
+        return Finding(name, None, f"optional: {reason}", "install driver 580 or newer")
+    if version is None:
+        return Finding(name, None, f"{PACKAGE} is not installed, optional: for profile, study", INSTALL_CUPTI)
+    found = f"{PACKAGE} {version}"
+    if driver_cuda and newer_than_driver(version, driver_cuda):
+        return Finding(name, None, f"{found} is newer than the driver's CUDA {driver_cuda}", INSTALL_CUPTI)
+    if wrong := why_not_importable():
+        return Finding(name, None, f"{found} cannot be imported: {wrong}", INSTALL_CUPTI)
+    return Finding(name, True, f"{found}, optional: for profile, study")

@@ -14,17 +14,62 @@ import onnx
 from onnx import helper, numpy_helper
 
 from convswap.epilogue import OPEN
+from convswap.errors import ConvswapError, unknown_name
 
 _CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
+_ACTIVATIONS = (
+    "None",
+    "Relu",
+    "LeakyRelu",
+    "Clip",
+    "Tanh",
+    "Sigmoid",
+    "HardSigmoid",
+    "HardSwish",
+    "SiLU",
+    "Gelu",
+    "GeluTanh",
+    "Elu",
+)
+_POOLS = ("None", "MaxPool", "AveragePool")
+# Before, Add and others broadcast by attributes.
+_OLDEST_OPSET = 7
 
 
 def expand_fused(node: onnx.NodeProto, opset: int, element_type: int) -> list[onnx.NodeProto]:
-    """Return the nodes of ONNX that stand for `node`, a convswap.FusedConv that swap wrote.
+    """Return the nodes of ONNX that stand for `node`, a convswap.FusedConv.
 
     The last of them has the node's name and output. `opset` is the version of ONNX's own operators in the
-    model, 7 or newer; `element_type` is that of the data, a value of `onnx.TensorProto`.
+    model; `element_type` is that of the data, a value of `onnx.TensorProto`.
+
+    Raises:
+        ConvswapError: the opset is older than 7, or an attribute has a value that FusedConv does not know.
     """
+    if opset < _OLDEST_OPSET:
+        raise ConvswapError(
+            f"FusedConv {node.name!r} is in a model of opset {opset}; its parts need {_OLDEST_OPSET} or newer"
+        )
     return _Expansion(node, opset, element_type).nodes
+
+
+def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Return what `node`, a convswap.FusedConv, computes after the convolution: Add, activation, pool."""
+    attributes = _attributes(node)
+    parts = (attributes.get("activation", "None"), attributes.get("pool", "None"))
+    return (*(("Add",) if _residual(node) else ()), *(part for part in parts if part != "None"))
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for name, value in values.items()
+    }
+
+
+def _residual(node: onnx.NodeProto) -> str:
+    """Return the name of what is added to the convolution; "" where nothing is."""
+    return str(node.input[3]) if len(node.input) > 3 else ""
 
 
 class _Expansion:
@@ -36,24 +81,37 @@ class _Expansion:
         self._opset = opset
         self._element_type = element_type
         self._count = 0
-        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        attributes = {
-            name: value.decode() if isinstance(value, bytes) else value for name, value in attributes.items()
-        }
+        attributes = _attributes(node)
+        activation, pool = (attributes.get(name, "None") for name in ("activation", "pool"))
+        for name, given, known in (("activation", activation, _ACTIVATIONS), ("pool", pool, _POOLS)):
+            if given not in known:
+                raise unknown_name(f"{name} of FusedConv {node.name!r}", str(given), known)
+        inputs = list(node.input[:3])
+        while inputs and not inputs[-1]:
+            inputs.pop()
         conv = {name: value for name, value in attributes.items() if name in _CONV_ATTRIBUTES}
-        self._value = self._add("Conv", *node.input[:3], **conv)
-        if len(node.input) > 3 and node.input[3]:
-            self._value = self._add("Add", self._value, node.input[3])
-        activation = attributes.get("activation", "None")
+        self._value = self._add("Conv", *inputs, **conv)
+        if _residual(node):
+            self._value = self._add("Add", self._value, _residual(node))
         if activation != "None":
-            alpha, beta = attributes.get("activation_alpha"), attributes.get("activation_beta")
-            self._value = self._activate(activation, alpha, beta)
-        if attributes.get("pool", "None") != "None":
+            self._value = self._activate(
+                activation, self._parameter(attributes, "alpha"), self._parameter(attributes, "beta")
+            )
+        if pool != "None":
             self._pool(attributes)
         self.nodes[-1].output[0] = node.output[0]
         self.nodes[-1].name = node.name
 
-    def _activate(self, activation: str, alpha: Any, beta: Any) -> str:
+    def _parameter(self, attributes: Mapping[str, Any], name: str) -> float:
+        # Absent, it is 0, as for the op itself.
+        value = attributes.get(f"activation_{name}", 0.0)
+        if not isinstance(value, float | int):
+            raise ConvswapError(
+                f"activation_{name} of FusedConv {self._node.name!r} is {value!r}; expected a number"
+            )
+        return value
+
+    def _activate(self, activation: str, alpha: float, beta: float) -> str:
         x = self._value
         match activation:
             case "Relu" | "Tanh" | "Sigmoid":
@@ -77,12 +135,11 @@ class _Expansion:
             case "Gelu":
                 scaled = self._add("Mul", x, self._constant(np.sqrt(0.5)))
                 return self._half_of_x_times_1_plus(self._add("Erf", scaled))
-            case "GeluTanh":
+            case _:  # GeluTanh
                 cube = self._add("Mul", x, self._add("Mul", x, x))
                 inner = self._add("Add", x, self._add("Mul", cube, self._constant(0.044715)))
                 scaled = self._add("Mul", inner, self._constant(np.sqrt(2 / np.pi)))
                 return self._half_of_x_times_1_plus(self._add("Tanh", scaled))
-        raise ValueError(f"unknown activation {activation!r}")
 
     def _half_of_x_times_1_plus(self, value: str) -> str:
         half = self._add("Mul", self._value, self._constant(0.5))

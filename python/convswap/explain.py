@@ -16,6 +16,7 @@ from convswap.algorithms import AUTO, TUNED
 from convswap.device import Device, absent_card, choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.floor import bound_by, floor_ms
+from convswap.fuse import fusion_lines
 from convswap.planned_model import PlannedModel
 from convswap.problems import PlannedConv, conv_problems, naming_conv
 from convswap.report import milliseconds, plain_table, three_digits, versions_line
@@ -27,16 +28,22 @@ from convswap.tuning import read_table
 class ConvPlan:
     """How one Conv is computed, and why.
 
-    `problem` is a `Problem.text`, `answer` what `_native.explain` says of it. `floor_ms` is the least time in
-    milliseconds, `bound` what makes it so ("memory" or "arithmetic"); each is None where the ceilings of the
-    device are not known.
+    `fused` has the ops that it takes in, in order. `problem` is a `Problem.text`, `answer` what
+    `_native.explain` says of it. `floor_ms` is the least time in milliseconds, `bound` what makes it so
+    ("memory" or "arithmetic"); each is None where the ceilings of the device are not known.
     """
 
     node: str
+    fused: tuple[str, ...]
     problem: str
     answer: _native.Explanation
     floor_ms: float | None
     bound: str | None
+
+    @property
+    def title(self) -> str:
+        """What is planned, for a reader: "conv1 + Tanh + MaxPool"."""
+        return " + ".join([self.node, *self.fused])
 
     @property
     def intensity(self) -> float:
@@ -47,6 +54,7 @@ class ConvPlan:
         """Return the plan with the keys of `convswap explain --json`."""
         return {
             "node": self.node,
+            "fused": list(self.fused),
             "problem": self.problem,
             **self.answer,
             "intensity": self.intensity,
@@ -73,6 +81,7 @@ def explain(
     device: str | None = None,
     precision: str = DEFAULT_PRECISION,
     algorithm: str = AUTO,
+    fuse: bool = False,
     compute_capability: int | None = None,
 ) -> ModelPlan:
     """Return the plan of every Conv of `model` that would be swapped, without running any of them.
@@ -83,6 +92,7 @@ def explain(
         device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee".
         algorithm: the name of an algorithm of the catalog, "auto" or "tuned".
+        fuse: whether Convs take in what follows them; see `convswap.swap`.
         compute_capability: plan for a typical card of this compute capability (90 for 9.0) instead of a
             device of this machine; its launch shapes and floors are not known.
 
@@ -92,7 +102,13 @@ def explain(
     """
     planned_for, run_on = _devices(device, compute_capability)
     problems = conv_problems(
-        model, batch=batch, device=planned_for, precision=precision, algorithm=algorithm, run_on=run_on
+        model,
+        batch=batch,
+        device=planned_for,
+        precision=precision,
+        algorithm=algorithm,
+        fuse=fuse,
+        run_on=run_on,
     )
     convs = tuple(_plan(conv, planned_for, compute_capability or 0) for conv in problems.convs)
     is_tuned = any(conv.layer.setting("algorithm", AUTO) == TUNED for conv in problems.convs)
@@ -105,6 +121,8 @@ def explain(
         algorithm=algorithm,
         convs=convs,
         left=problems.left,
+        fused=problems.fused,
+        not_fused=problems.not_fused,
         notes=(*problems.notes, *_notes(convs, planned_for, compute_capability), *_damage(is_tuned)),
     )
 
@@ -126,6 +144,8 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
     _print_reasons(groups, console)
     for left in plan.left:
         console.print(Text(f"Left as it was: {left.node}: {left.reason}."))
+    for line in fusion_lines(plan.fused, plan.not_fused):
+        console.print(Text(f"{line}."))
     for note in plan.notes:
         console.print(Text(f"Note: {note}."))
 
@@ -150,6 +170,7 @@ def _plan(conv: PlannedConv, device: Device, compute_capability: int) -> ConvPla
         )
     return ConvPlan(
         node=layer.name,
+        fused=layer.fused,
         problem=problem.text,
         answer=answer,
         floor_ms=floor_ms(problem, device.card, layer.arithmetic),
@@ -190,7 +211,7 @@ def _print_work(groups: Sequence[Sequence[ConvPlan]], console: Console) -> None:
         answer = conv.answer
         measured = answer["milliseconds"]
         table.add_row(
-            Text(_and_more(conv.node, len(same))),
+            Text(_and_more(conv.title, len(same))),
             answer["algorithm"],
             answer["decided_by"] + ("" if measured is None else f", {milliseconds(measured)} ms"),
             three_digits(answer["bytes"] / 1e6),
@@ -208,7 +229,7 @@ def _print_reasons(groups: Sequence[Sequence[ConvPlan]], console: Console) -> No
         table.add_column(heading, overflow="fold")
     for conv, *same in groups:
         answer = conv.answer
-        table.add_row(Text(_and_more(conv.node, len(same))), "", Text(conv.problem))
+        table.add_row(Text(_and_more(conv.title, len(same))), "", Text(conv.problem))
         plan = "" if answer["plan"] is None else f"; {answer['plan']}"
         table.add_row("", answer["algorithm"], Text(f"taken: {answer['why']}{plan}"))
         for other in answer["others"]:

@@ -26,7 +26,7 @@ from rich.text import Text
 from convswap.algorithms import check_algorithm
 from convswap.device import choose_device, environment
 from convswap.errors import ConvswapError
-from convswap.layers import plain_model
+from convswap.plain_model import plain_model
 from convswap.report import device_lines, milliseconds, plain_table
 from convswap.subject import batch_of, open_model
 from convswap.swap import DEFAULT_PRECISION, swap

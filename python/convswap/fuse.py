@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -49,6 +50,14 @@ class Fused:
     op: str
     taken: tuple[tuple[str, str], ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return this for JSON: `{"node", "op", "taken": [{"op", "node"}, …]}`."""
+        return {
+            "node": self.node,
+            "op": self.op,
+            "taken": [{"op": op, "node": name} for op, name in self.taken],
+        }
+
 
 @dataclass(frozen=True)
 class NotFused:
@@ -58,6 +67,22 @@ class NotFused:
     follower: str
     op: str
     reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this for JSON: `{"node", "follower", "op", "reason"}`."""
+        return asdict(self)
+
+
+def fusion_lines(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:
+    """Return a line for each, for a reader."""
+    return [
+        *(f"{taking.op} {taking.node} takes in {_listed(taking.taken)}" for taking in fused),
+        *(f"{left.node} leaves {left.op} {left.follower}: {left.reason}" for left in not_fused),
+    ]
+
+
+def _listed(taken: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{op} {name}" for op, name in taken)
 
 
 class _Stage(enum.IntEnum):

@@ -1,8 +1,12 @@
-"""Each swapped Conv of a model on its own: a one-node model for each side, and the input it really gets."""
+"""Each swapped Conv of a model on its own: a small model for each side, and the inputs it really gets.
+
+A Conv that is fused with what follows it is one layer: on our side one node, on the default side the nodes
+that it stands for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,23 +17,30 @@ from onnx import helper, numpy_helper
 
 from convswap import _native
 from convswap.device import Device
+from convswap.domain import DOMAIN
+from convswap.expansion import fused_parts
+from convswap.fuse import FUSED_OP
 from convswap.model_file import model_from_proto
+from convswap.plain_model import OWN_ATTRIBUTES, is_ours, onnx_opset, plain_model, plain_nodes
+from convswap.replaced import Replaced, constants_of, find_replaced
 from convswap.sessions import DEFAULT, BoundRun, make_session
-from convswap.swap import DEFAULT_PRECISION, DOMAIN
+from convswap.swap import DEFAULT_PRECISION
 from convswap.value_types import ValueTypes
-
-_OWN_ATTRIBUTES = ("algorithm", "precision")
 
 
 @dataclass(frozen=True)
 class ConvLayer:
-    """A swapped Conv of a model's main graph: the node, and its inputs by name, constant where known."""
+    """A swapped Conv of a model's main graph: the node, and its inputs by name, constant where known.
+
+    `replaced` has the nodes that it took the place of when it was fused, where those are known.
+    """
 
     node: onnx.NodeProto
     constants: Mapping[str, onnx.TensorProto]
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     ir_version: int
     element_type: int
+    replaced: Replaced | None = None
 
     @property
     def name(self) -> str:
@@ -37,27 +48,43 @@ class ConvLayer:
         return str(self.node.name or self.node.output[0])
 
     @property
+    def fused(self) -> tuple[str, ...]:
+        """The ops that are fused with the convolution, in order; for a Conv alone there are none."""
+        if self.replaced is not None:
+            return self.replaced.following
+        return fused_parts(self.node) if self.node.op_type == FUSED_OP else ()
+
+    @property
     def fed(self) -> tuple[str, ...]:
-        """The names of the inputs that only a run of the model can give: the data, seldom the weights."""
-        return tuple(name for name in self.node.input if name and name not in self.constants)
+        """The names of the inputs that only a run of the model can give: data, residual, seldom weights."""
+        names = (name for name in self.node.input if name and name not in self.constants)
+        return tuple(dict.fromkeys(names))
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes that ONNX's Conv has too."""
+        """The attributes that say what is computed: those of ONNX's Conv, and of what is fused with it."""
         return {
             attribute.name: helper.get_attribute_value(attribute)
             if attribute.type != onnx.AttributeProto.STRING
-            else attribute.s.decode()
+            else attribute.s.decode(errors="replace")
             for attribute in self.node.attribute
-            if attribute.name not in _OWN_ATTRIBUTES
+            if attribute.name not in OWN_ATTRIBUTES
         }
 
-    def arrays(self, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Return data, weights and bias (None without one), given those inputs that are not constant."""
+    def arrays(
+        self, feeds: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
+        """Return data, weights, bias and residual (None without one), given those that are not constant."""
         given = {name: numpy_helper.to_array(tensor) for name, tensor in self.constants.items()}
         given.update(feeds)
-        data, weights, *bias = self.node.input
-        return given[data], given[weights], given[bias[0]] if bias and bias[0] else None
+        data, weights, bias, residual = self._inputs
+        return given[data], given[weights], given.get(bias), given.get(residual)
+
+    @property
+    def _inputs(self) -> tuple[str, str, str, str]:
+        """The names of data, weights, bias and residual, "" where there is none."""
+        names = [*map(str, self.node.input), "", ""]
+        return names[0], names[1], names[2], names[3]
 
     def setting(self, name: str, default: str) -> str:
         """Return the node's `algorithm` or `precision`, `default` where it is not written."""
@@ -91,39 +118,44 @@ class ConvLayer:
         """Return the conv problem for inputs of `shapes`, as a `convswap._native.Problem`."""
         known = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
         known.update({name: tuple(shape) for name, shape in shapes.items()})
-        inputs = list(self.node.input)
+        data, weights, bias, residual = self._inputs
         return _native.Problem(
-            x_shape=known[inputs[0]],
-            w_shape=known[inputs[1]],
-            has_bias=len(inputs) > 2 and bool(inputs[2]),
+            x_shape=known[data],
+            w_shape=known[weights],
+            has_bias=bool(bias),
             type=self.type_name,
             precision=self.setting("precision", DEFAULT_PRECISION),
+            residual_shape=known.get(residual),
             **self.attributes,
         )
 
     def model(self, ranks: Mapping[str, int], *, ours: bool) -> onnx.ModelProto:
-        """Return the one-node model of this layer, for our op or for ONNX's.
+        """Return the model of this layer alone, of our one node or of the ones of ONNX's that it replaces.
 
         Its fed inputs have the given ranks and symbolic dimensions, so that it runs with any batch.
         """
-        node = onnx.NodeProto()
-        node.CopyFrom(self.node)
-        if not ours:
-            _make_plain(node)
+        nodes, constants = ((self.node,), self.constants) if ours else self._default_side
         graph = helper.make_graph(
-            [node],
+            list(nodes),
             "layer",
             [
                 helper.make_tensor_value_info(name, self.element_type, [None] * ranks[name])
                 for name in self.fed
             ],
-            [helper.make_tensor_value_info(node.output[0], self.element_type, None)],
-            list(self.constants.values()),
+            [helper.make_tensor_value_info(self.node.output[0], self.element_type, None)],
+            list(constants.values()),
         )
         opsets = [opset for opset in self.opsets if ours or opset.domain != DOMAIN]
         model = helper.make_model(graph, opset_imports=opsets)
         model.ir_version = self.ir_version
         return model
+
+    @property
+    def _default_side(self) -> tuple[Sequence[onnx.NodeProto], Mapping[str, onnx.TensorProto]]:
+        """What the default side runs, and the constants that it reads."""
+        if self.replaced is not None:
+            return self.replaced.nodes, self.replaced.constants
+        return plain_nodes(self.node, onnx_opset(self.opsets), self.element_type), self.constants
 
 
 _TYPE_NAMES: dict[int, str] = {
@@ -134,20 +166,18 @@ _TYPE_NAMES: dict[int, str] = {
 }
 
 
-def conv_layers(swapped: onnx.ModelProto) -> tuple[ConvLayer, ...]:
-    """Return the swapped Convs of the main graph of `swapped`, in order.
+def conv_layers(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None = None) -> tuple[ConvLayer, ...]:
+    """Return the swapped Convs of the main graph of `swapped`, fused or not, in order.
 
-    Those in subgraphs are left out: what a branch or a loop feeds them cannot be taken out of a session.
+    `unfused` is the model as it was before Convs were fused; without it a FusedConv stands for ONNX's nodes
+    that compute the same. Those in subgraphs are left out: what a branch or a loop feeds them cannot be taken
+    out of a session.
     """
-    tensors = {tensor.name: tensor for tensor in swapped.graph.initializer}
-    for node in swapped.graph.node:
-        if node.op_type == "Constant" and node.domain == "":
-            for attribute in node.attribute:
-                if attribute.name == "value":
-                    tensors[node.output[0]] = _named(attribute.t, node.output[0])
-    convs = [node for node in swapped.graph.node if node.domain == DOMAIN and node.op_type == "Conv"]
+    tensors = constants_of(swapped.graph)
+    convs = [node for node in swapped.graph.node if is_ours(node)]
     computed = {node.input[1] for node in convs} - tensors.keys()
     inferred = _inferred_types(swapped, computed)
+    replaced = {} if unfused is None else find_replaced(convs, tensors.keys(), unfused)
     return tuple(
         ConvLayer(
             node=node,
@@ -157,28 +187,10 @@ def conv_layers(swapped: onnx.ModelProto) -> tuple[ConvLayer, ...]:
             element_type=tensors[node.input[1]].data_type
             if node.input[1] in tensors
             else inferred[node.input[1]],
+            replaced=replaced.get(node.output[0]),
         )
         for node in convs
     )
-
-
-def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of `model` with every convswap Conv, in subgraphs too, turned back into ONNX's."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    kept = [opset for opset in copy.opset_import if opset.domain != DOMAIN]
-    del copy.opset_import[:]
-    copy.opset_import.extend(kept)
-    _make_graph_plain(copy.graph)
-    for function in copy.functions:
-        for node in function.node:
-            _make_node_plain(node)
-    return copy
-
-
-def count_swapped(model: onnx.ModelProto) -> int:
-    """Return how many convswap Convs `model` has, in subgraphs and functions too."""
-    return sum(_count_swapped(nodes) for nodes in (model.graph.node, *(f.node for f in model.functions)))
 
 
 class Capture:
@@ -225,13 +237,6 @@ class Capture:
         return values
 
 
-def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
-    copy.name = name
-    return copy
-
-
 def _inferred_types(swapped: onnx.ModelProto, names: Collection[str]) -> dict[str, int]:
     """Return the element types of the values called `names`, of a Conv's weights that the model computes.
 
@@ -252,35 +257,3 @@ def _inferred_types(swapped: onnx.ModelProto, names: Collection[str]) -> dict[st
             known = types.element_type(value for value in values if value is not None)
             found[name] = found[name] if known is None else int(known)
     return found
-
-
-def _count_swapped(nodes: Iterable[onnx.NodeProto]) -> int:
-    return sum(
-        (node.domain == DOMAIN and node.op_type == "Conv")
-        + sum(
-            _count_swapped(graph.node)
-            for attribute in node.attribute
-            for graph in (attribute.g, *attribute.graphs)
-        )
-        for node in nodes
-    )
-
-
-def _make_graph_plain(graph: onnx.GraphProto) -> None:
-    for node in graph.node:
-        _make_node_plain(node)
-
-
-def _make_node_plain(node: onnx.NodeProto) -> None:
-    if node.domain == DOMAIN and node.op_type == "Conv":
-        _make_plain(node)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            _make_graph_plain(graph)
-
-
-def _make_plain(node: onnx.NodeProto) -> None:
-    node.domain = ""
-    kept = [attribute for attribute in node.attribute if attribute.name not in _OWN_ATTRIBUTES]
-    del node.attribute[:]
-    node.attribute.extend(kept)

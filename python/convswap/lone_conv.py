@@ -94,7 +94,7 @@ def lone_error(conv: ConvLayer, side: Side, device: Device, x: np.ndarray) -> fl
     session = make_session(conv.model({"x": 4}, ours=True), side, device, only_device=True)
     affordable = int(_TRUTH_OPERATIONS // (conv.problem({"x": x.shape}).operations / len(x)))
     few = np.ascontiguousarray(x[: max(1, min(TRUTH_IMAGES, affordable))])
-    data, weights, bias = conv.arrays({"x": few})
+    data, weights, bias, _ = conv.arrays({"x": few})
     truth = reference_conv(data, weights, bias, conv.attributes)
     y = np.empty(truth.shape, few.dtype)
     binding = session.io_binding()

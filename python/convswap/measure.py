@@ -71,7 +71,7 @@ def measure(
     slow = max(first) > SLOW_RUN_SECONDS
     warm = [min(times) for times in _alternate([side.once for side in sides], 1 if slow else WARM_UPS, clock)]
     burst = _burst_length(warm) if bursts else 1
-    runs = _timed_runs(max(warm))
+    runs = timed_runs(max(warm))
     if burst > 1:
         samples = _alternate([_burst_of(side, burst) for side in sides], runs, clock)
     else:
@@ -110,7 +110,8 @@ def _burst_length(warm: Sequence[float]) -> int:
     return max(1, min(wanted, affordable))
 
 
-def _timed_runs(seconds: float) -> int:
+def timed_runs(seconds: float) -> int:
+    """Return how many runs to time where the slowest side takes so many seconds."""
     if seconds <= SLOW_RUN_SECONDS:
         return RUNS
     return max(3, min(RUNS, int(SLOW_BUDGET_SECONDS / seconds)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convswap.device import Device
+from convswap.fuse import Fused, NotFused
 from convswap.swap import Left
 
 SCHEMA = 1
@@ -14,7 +15,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedModel:
-    """A model planned for runs of `batch` samples on a device; `notes` are sentences for a reader."""
+    """A model planned for runs of `batch` samples on a device.
+
+    `left`, `fused` and `not_fused` are those of `convswap.swap`; `notes` are sentences for a reader.
+    """
 
     model: str
     device: Device
@@ -23,6 +27,8 @@ class PlannedModel:
     precision: str
     algorithm: str
     left: tuple[Left, ...]
+    fused: tuple[Fused, ...]
+    not_fused: tuple[NotFused, ...]
     notes: tuple[str, ...]
 
     def facts(self) -> dict[str, Any]:
@@ -37,5 +43,7 @@ class PlannedModel:
             "precision": self.precision,
             "algorithm": self.algorithm,
             "left": [{"node": left.node, "reason": left.reason} for left in self.left],
+            "fused": [fused.to_json() for fused in self.fused],
+            "not_fused": [not_fused.to_json() for not_fused in self.not_fused],
             "notes": list(self.notes),
         }

@@ -15,8 +15,11 @@ from convswap.algorithms import check_algorithm
 from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.feeds import declared_inputs, input_shapes, random_feeds
-from convswap.layers import Capture, ConvLayer, conv_layers, count_swapped, plain_model
+from convswap.fuse import Fused, NotFused
+from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.model_file import model_from_proto
+from convswap.plain_model import count_swapped, plain_model
+from convswap.replaced import unfused_model
 from convswap.sessions import on_device
 from convswap.subject import batch_of, open_model
 from convswap.swap import Left, swap
@@ -42,6 +45,8 @@ class ConvProblems:
     batch: int
     convs: tuple[PlannedConv, ...]
     left: tuple[Left, ...]
+    fused: tuple[Fused, ...]
+    not_fused: tuple[NotFused, ...]
     notes: tuple[str, ...]
 
 
@@ -52,12 +57,13 @@ def conv_problems(
     device: Device,
     precision: str,
     algorithm: str,
+    fuse: bool = False,
     run_on: Device | None = None,
 ) -> ConvProblems:
     """Swap `model`, called or stored so, and return what its Convs compute in a run of `batch` samples.
 
-    `device` is planned for; where a shape follows only from a run, that run is on `run_on`, by default
-    `device` too.
+    With `fuse` they take in what follows them. `device` is planned for; where a shape follows only from a
+    run, that run is on `run_on`, by default `device` too.
 
     Raises:
         ConvswapError: an argument is not known or out of range, or the model cannot be read, swapped or run.
@@ -65,9 +71,9 @@ def conv_problems(
     check_algorithm(algorithm, device.name)
     title, proto = open_model(model)
     samples = batch_of(proto, batch, device)
-    swapping = swap(proto, algorithm=algorithm, precision=precision)
+    swapping = swap(proto, algorithm=algorithm, precision=precision, fuse=fuse)
     swapped = ir.to_proto(swapping.model)
-    layers = conv_layers(swapped)
+    layers = conv_layers(swapped, unfused_model(proto, swapping))
     shapes = _shapes(swapped, layers, samples, run_on or device)
     inner = count_swapped(swapped) - len(layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
@@ -76,6 +82,8 @@ def conv_problems(
         batch=samples,
         convs=tuple(_planned(layer, shapes) for layer in layers),
         left=swapping.left,
+        fused=swapping.fused,
+        not_fused=swapping.not_fused,
         notes=(in_subgraphs,) if inner > 0 else (),
     )
 

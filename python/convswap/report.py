@@ -13,11 +13,12 @@ from rich.text import Text
 
 from convswap.comparison import Comparison, LayerResult, SideResult
 from convswap.device import Device, environment
+from convswap.fuse import fusion_lines
 from convswap.trials import Trial
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print what was compared and on what, each side's figures, a row per Conv, and what was left and why.
+    """Print what was compared and on what, each side's figures, a row per Conv, what was left, and why.
 
     A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
     """
@@ -30,6 +31,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             console.print(_others_table(comparison, others))
     if comparison.left:
         console.print(_left_table(comparison))
+    for line in fusion_lines(comparison.fused, comparison.not_fused):
+        console.print(Text(f"{line}."))
     for note in comparison.notes:
         console.print(Text(f"Note: {note}."))
     console.print(_verdict(comparison))
@@ -39,8 +42,8 @@ def print_course_lines(comparison: Comparison, console: Console) -> None:
     """Print, for each side, the two lines that the programs of ECE 408 print for one network.
 
     `Op Time` is in seconds, of the Convs alone and for all images, as the course's is for its 10,000.
-    Accuracies are written as Python writes them, again as there. The lines are never folded. A note says
-    where the model has convolutions that were not timed alone.
+    Accuracies are written as Python writes them, again as there. The lines are never folded. Notes say where
+    the time is of more than the convolutions, or not of all.
     """
     for name, side in comparison.sides.items():
         correctness = "unknown" if side.accuracy is None else str(round(side.accuracy, 4))
@@ -50,6 +53,8 @@ def print_course_lines(comparison: Comparison, console: Console) -> None:
             f"Correctness: {correctness} Model: {comparison.model}",
         ):
             console.print(Text(line), soft_wrap=True)
+    if any(layer.fused for layer in comparison.layers):
+        console.print(Text("Note: Op Time is that of what is fused with the convolutions too, on each side."))
     untimed = comparison.swapped - len(comparison.layers) + len(comparison.left)
     if untimed:
         console.print(Text(f"Note: Op Time leaves out {untimed} convolutions that were not timed alone."))
@@ -136,7 +141,8 @@ def _heading(comparison: Comparison) -> Text:
         f"{comparison.model}: {provider} by default, and with convswap's Conv\n"
         f"{versions_line(dict(comparison.environment), comparison.device.title)}\n"
         f"{comparison.images:,} images of {comparison.dataset}, batch {comparison.batch:,}, "
-        f"precision {comparison.precision}, algorithm {options['algorithm']}\n"
+        f"precision {comparison.precision}, algorithm {options['algorithm']}"
+        f"{', fused' if options.get('fuse') else ''}\n"
     )
 
 
@@ -178,7 +184,9 @@ def _side_cells(side: SideResult, faster: str) -> list[str]:
 
 
 def _layers_table(comparison: Comparison) -> Table:
-    table = plain_table(f"Each Conv alone, fed its real input (median ms, batch {comparison.batch:,})")
+    is_fused = any(layer.fused for layer in comparison.layers)
+    what = "Each Conv alone, with what is fused with it on both sides" if is_fused else "Each Conv alone"
+    table = plain_table(f"{what}, fed its real input (median ms, batch {comparison.batch:,})")
     table.add_column("node", overflow="fold")
     table.add_column("algorithm", overflow="fold")
     floors = any(layer.floor_ms is not None for layer in comparison.layers)
@@ -190,7 +198,7 @@ def _layers_table(comparison: Comparison) -> Table:
     default, ours = comparison.layers_sum("default"), comparison.layers_sum("convswap")
     table.add_section()
     table.add_row(
-        "sum of all Conv", "", milliseconds(default), milliseconds(ours), times_faster(default / ours)
+        _sum_title(comparison), "", milliseconds(default), milliseconds(ours), times_faster(default / ours)
     )
     table.add_row(
         "whole model",
@@ -205,7 +213,7 @@ def _layers_table(comparison: Comparison) -> Table:
 def _layer_cells(layer: LayerResult, floors: bool) -> list[Text | str]:
     default, ours = layer.milliseconds["default"], layer.milliseconds["convswap"]
     cells: list[Text | str] = [
-        Text(layer.node),
+        Text(layer.title),
         layer.algorithm,
         milliseconds(default),
         milliseconds(ours),
@@ -225,10 +233,15 @@ def _others_table(comparison: Comparison, others: list[str]) -> Table:
     for name in sides:
         table.add_column(_side_title(name, comparison.sides[name]), justify="right", overflow="fold")
     for layer in comparison.layers:
-        table.add_row(Text(layer.node), *(milliseconds(layer.milliseconds[name]) for name in sides))
+        table.add_row(Text(layer.title), *(milliseconds(layer.milliseconds[name]) for name in sides))
     table.add_section()
-    table.add_row("sum of all Conv", *(milliseconds(comparison.layers_sum(name)) for name in sides))
+    table.add_row(_sum_title(comparison), *(milliseconds(comparison.layers_sum(name)) for name in sides))
     return table
+
+
+def _sum_title(comparison: Comparison) -> str:
+    is_fused = any(layer.fused for layer in comparison.layers)
+    return "sum of all rows" if is_fused else "sum of all Conv"
 
 
 def _left_table(comparison: Comparison) -> Table:
@@ -252,4 +265,6 @@ def _verdict(comparison: Comparison) -> Text:
     else:
         answer = f"THE ANSWERS DIFFER: relative L2 error {error(ours)}, at most {tolerance:g} asked for."
     swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
+    if comparison.options.get("fuse"):
+        swapped += f", {len(comparison.fused)} fused with what follows"
     return Text(f"{answer}\n{swapped}; {times_faster(comparison.speedup)} as fast as the default provider.")

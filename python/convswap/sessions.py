@@ -15,8 +15,10 @@ import onnx
 import onnxruntime
 
 from convswap.device import Device
+from convswap.domain import DOMAIN
 from convswap.errors import ConvswapError
 from convswap.library import register
+from convswap.plain_model import OUR_OPS
 
 # Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -107,14 +109,23 @@ def make_session(
 
 
 def load_session(
-    source: bytes | str, side: Side, device: Device, *, only_device: bool = False
+    source: bytes | str,
+    side: Side,
+    device: Device,
+    *,
+    only_device: bool = False,
+    profile_prefix: str | None = None,
 ) -> onnxruntime.InferenceSession:
     """Return a session of what `session_source` gives, for `check_session` to look at.
 
-    This is what a user's own program does for one, our library registered for our side. The errors and the
-    other arguments are those of `make_session`, whose second part this is.
+    This is what a user's own program does for one, our library registered for our side. With
+    `profile_prefix`, ONNX Runtime's own profiler is on, and writes to a file whose path begins so. The errors
+    and the other arguments are those of `make_session`, whose second part this is.
     """
     options = onnxruntime.SessionOptions()
+    if profile_prefix is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = profile_prefix
     options.log_severity_level = 3
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
     if device.name == "cpu":
@@ -145,13 +156,14 @@ def check_session(session: onnxruntime.InferenceSession, side: Side, device: Dev
     report = getattr(session, "get_provider_graph_assignment_info", None)
     if report is None:
         return
-    domains = ("convswap",) if side.ours else ("", "ai.onnx")
+    domains, ops = ((DOMAIN,), OUR_OPS) if side.ours else (("", "ai.onnx"), ("Conv",))
     for part in report():
         for node in part.get_nodes():
-            if node.op_type == "Conv" and node.domain in domains and part.ep_name != device.provider:
+            if node.op_type in ops and node.domain in domains and part.ep_name != device.provider:
                 raise ConvswapError(
-                    f"Conv {node.name!r} of the {side.name} side would run on {part.ep_name}, not on "
-                    f"{device.provider}; its element type may not be supported there: see `convswap doctor`"
+                    f"{node.op_type} {node.name!r} of the {side.name} side would run on {part.ep_name}, "
+                    f"not on {device.provider}; its element type may not be supported there: see "
+                    "`convswap doctor`"
                 )
 
 

@@ -14,9 +14,9 @@ from convswap.device import Device
 from convswap.errors import ConvswapError, unknown_name
 from convswap.export import export_network
 from convswap.feeds import ImageSource, Input, RandomSource, Source, declared_inputs, fixed_batch
-from convswap.layers import count_swapped, plain_model
 from convswap.model_file import load_model
 from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
+from convswap.plain_model import count_swapped, plain_model
 
 DATA = ("fashion-mnist", "synthetic", RANDOM)
 CLASSES = 10

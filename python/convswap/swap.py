@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +95,8 @@ class SwapResult:
         return {
             "swapped": list(self.swapped),
             "left": [{"node": left.node, "op": left.op, "reason": left.reason} for left in self.left],
-            "fused": [
-                {
-                    "node": fused.node,
-                    "op": fused.op,
-                    "taken": [{"op": op, "node": name} for op, name in fused.taken],
-                }
-                for fused in self.fused
-            ],
-            "not_fused": [asdict(not_fused) for not_fused in self.not_fused],
+            "fused": [fused.to_json() for fused in self.fused],
+            "not_fused": [not_fused.to_json() for not_fused in self.not_fused],
         }
 
 

@@ -83,6 +83,7 @@ def tune(
     device: str | None = None,
     precision: str = DEFAULT_PRECISION,
     algorithm: str = AUTO,
+    fuse: bool = False,
     runs: int = RUNS,
     only: str | None = None,
     progress: Callable[[str], None] | None = None,
@@ -98,6 +99,7 @@ def tune(
         device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
         precision: "tf32" or "ieee".
         algorithm: what the best is set against; "auto" is the rule's choice.
+        fuse: whether Convs take in what follows them; see `convswap.swap`.
         runs: how many samples of each algorithm are timed.
         only: a regular expression; only Convs whose name contains a match are measured.
         progress: called with a few words before each problem.
@@ -115,7 +117,9 @@ def tune(
         raise ConvswapError(f"runs must be at least 1, but {runs} was given; leave it out for {RUNS}")
     wanted = name_pattern(only, "node names", "conv[12]$")
     chosen = choose_device(device)
-    problems = conv_problems(model, batch=batch, device=chosen, precision=precision, algorithm=algorithm)
+    problems = conv_problems(
+        model, batch=batch, device=chosen, precision=precision, algorithm=algorithm, fuse=fuse
+    )
     groups = _groups(conv for conv in problems.convs if wanted.search(conv.layer.name))
     if not groups:
         raise ConvswapError(_nothing_to_measure(problems.convs, only))
@@ -140,6 +144,8 @@ def tune(
         algorithm=algorithm,
         problems=tuple(measured),
         left=problems.left,
+        fused=problems.fused,
+        not_fused=problems.not_fused,
         table=table_path(),
         notes=(*problems.notes, *_notes(chosen, groups[len(measured) :])),
     )

@@ -236,6 +236,14 @@ inline unsigned __float_as_uint(float a) { return std::bit_cast<unsigned>(a); }
 inline void __syncwarp() { emulation::meet_warp(); }
 inline void __syncthreads() { emulation::meet_block(true); }
 inline int __syncthreads_and(int agrees) { return emulation::meet_block(agrees != 0); }
+inline float __shfl_xor_sync(unsigned, float value, int mask) {
+  emulation::Warp& own = emulation::warp();
+  own.values[emulation::lane()] = std::bit_cast<unsigned>(value);
+  emulation::meet_warp();
+  const float others = std::bit_cast<float>(own.values[emulation::lane() ^ mask]);
+  emulation::meet_warp();
+  return others;
+}
 inline unsigned __reduce_max_sync(unsigned, unsigned value) {
   return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return std::max(a, b); });
 }

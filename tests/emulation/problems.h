@@ -3,6 +3,7 @@
 // Draws problems for an algorithm's kernels on the CPU, and compares what they compute with float64 sums.
 // Included after a kernel's plans.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -45,6 +46,10 @@ inline Epilogue draw_epilogue(Random& random) {
   if (one_in(random, 2)) return epilogue;
   Pool& pool = epilogue.pool;
   pool.kind = one_in(random, 3) ? PoolKind::average : PoolKind::max;
+  if (one_in(random, 2)) {  // the pool that has code of its own
+    std::fill_n(pool.kernel, 2, 2), std::fill_n(pool.stride, 2, 2);
+    return epilogue;
+  }
   pool.rounds_up = one_in(random, 3);
   pool.counts_padding = pool.kind == PoolKind::average && one_in(random, 2);
   for (int axis = 0; axis < 2; ++axis) {

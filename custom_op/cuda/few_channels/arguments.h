@@ -3,7 +3,7 @@
 // What the kernel of few_channels is told.
 
 #include "cuda/few_channels/layout.h"
-#include "cuda/naive.cuh"
+#include "cuda/naive_sum.cuh"
 #include "cuda/primitives/fast_divisor.cuh"
 
 namespace convswap::few_channels {

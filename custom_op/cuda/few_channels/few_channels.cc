@@ -38,6 +38,7 @@
 #include <optional>
 #include <string>
 
+#include "cuda/convolution_only.h"
 #include "cuda/few_channels/plan.h"
 #include "cuda/few_channels/tiling.h"
 
@@ -48,30 +49,29 @@ namespace {
 constexpr int64_t kMostGroups = 65535;  // rows of a grid
 constexpr int64_t kMostIndex = 1 << 30;
 
-class FewChannels final : public Algorithm {
+class FewChannels final : public ConvolutionOnly {
  public:
   std::string_view name() const override { return "few_channels"; }
-  DeviceKind device_kind() const override { return DeviceKind::cuda; }
 
-  std::string why_not(const ConvProblem& problem, const Device& device) const override {
+ protected:
+  std::string why_not_alone(const ConvProblem& problem, const Device& device) const override {
     if (problem.type == ElementType::float64) return "it does not compute float64";
     if (device.compute_capability < 80) {
       return "it needs compute capability 8.0 or newer, and " + device.name + " has " +
              std::to_string(device.compute_capability / 10) + "." +
              std::to_string(device.compute_capability % 10);
     }
-    if (!problem.epilogue.is_empty()) return "it does not compute what follows a convolution";
     if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
     return why_too_large(problem, device);
   }
 
-  std::optional<double> estimate(const ConvProblem& problem, const Device& device) const override {
+  std::optional<double> estimate_alone(const ConvProblem& problem, const Device& device) const override {
     double nanoseconds = 0;
     for (const Pass& pass : passes_of(problem, device)) nanoseconds += pass.tiling.cost;
     return nanoseconds * 1e-6;
   }
 
-  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
+  std::unique_ptr<Plan> plan_alone(const ConvProblem& problem, const Device& device) const override {
     if (problem.type == ElementType::float16) return plan_float16(problem, device);
     if (problem.type == ElementType::bfloat16) return plan_bfloat16(problem, device);
     return problem.precision == Precision::ieee ? plan_float32_as_three_bfloat16(problem, device)

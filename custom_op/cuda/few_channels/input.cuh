@@ -2,11 +2,11 @@
 
 // The way of the input into shared memory: copied as it is, then converted and laid out for the tensor core.
 
-#include "cuda/tensor_core_formats.cuh"
 #include "cuda/few_channels/tile.cuh"
 #include "cuda/primitives/async_copy.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/shared_store.cuh"
+#include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::few_channels {
 

@@ -69,24 +69,24 @@ __device__ inline void add_warpgroup_product(float (&sums)[kTiles][4], SharedMat
 #define CONVSWAP_NAMES_8 CONVSWAP_NAMES_6 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define CONVSWAP_NAMES_10 CONVSWAP_NAMES_8 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define CONVSWAP_NAMES_12 CONVSWAP_NAMES_10 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define CONVSWAP_PRODUCT(Number, type, tiles, columns, names, a_name, b_name, ...)                         \
-  template <>                                                                                              \
-  __device__ inline void add_warpgroup_product<Number, tiles>(float (&sums)[tiles][4], SharedMatrix a,     \
-                                                              SharedMatrix b) {                            \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" names "}, "     \
-                 a_name ", " b_name ", 1, 1, 1, 0, 0;"                                                     \
-                 : __VA_ARGS__                                                                             \
-                 : "l"(a.descriptor()), "l"(b.descriptor()));                                              \
+#define CONVSWAP_PRODUCT(Number, type, tiles, columns, names, a_name, b_name, ...)                     \
+  template <>                                                                                          \
+  __device__ inline void add_warpgroup_product<Number, tiles>(float (&sums)[tiles][4], SharedMatrix a, \
+                                                              SharedMatrix b) {                        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" names       \
+                 "}, " a_name ", " b_name ", 1, 1, 1, 0, 0;"                                           \
+                 : __VA_ARGS__                                                                         \
+                 : "l"(a.descriptor()), "l"(b.descriptor()));                                          \
   }
-#define CONVSWAP_PRODUCTS(Number, type)                                                                    \
-  CONVSWAP_PRODUCT(Number, type, 2, "16", CONVSWAP_NAMES_2, "%8", "%9", CONVSWAP_SUMS_2(0))                \
-  CONVSWAP_PRODUCT(Number, type, 4, "32", CONVSWAP_NAMES_4, "%16", "%17", CONVSWAP_SUMS_4(0))              \
-  CONVSWAP_PRODUCT(Number, type, 6, "48", CONVSWAP_NAMES_6, "%24", "%25", CONVSWAP_SUMS_4(0),              \
-                   CONVSWAP_SUMS_2(4))                                                                     \
-  CONVSWAP_PRODUCT(Number, type, 8, "64", CONVSWAP_NAMES_8, "%32", "%33", CONVSWAP_SUMS_8(0))              \
-  CONVSWAP_PRODUCT(Number, type, 10, "80", CONVSWAP_NAMES_10, "%40", "%41", CONVSWAP_SUMS_8(0),            \
-                   CONVSWAP_SUMS_2(8))                                                                     \
-  CONVSWAP_PRODUCT(Number, type, 12, "96", CONVSWAP_NAMES_12, "%48", "%49", CONVSWAP_SUMS_8(0),            \
+#define CONVSWAP_PRODUCTS(Number, type)                                                         \
+  CONVSWAP_PRODUCT(Number, type, 2, "16", CONVSWAP_NAMES_2, "%8", "%9", CONVSWAP_SUMS_2(0))     \
+  CONVSWAP_PRODUCT(Number, type, 4, "32", CONVSWAP_NAMES_4, "%16", "%17", CONVSWAP_SUMS_4(0))   \
+  CONVSWAP_PRODUCT(Number, type, 6, "48", CONVSWAP_NAMES_6, "%24", "%25", CONVSWAP_SUMS_4(0),   \
+                   CONVSWAP_SUMS_2(4))                                                          \
+  CONVSWAP_PRODUCT(Number, type, 8, "64", CONVSWAP_NAMES_8, "%32", "%33", CONVSWAP_SUMS_8(0))   \
+  CONVSWAP_PRODUCT(Number, type, 10, "80", CONVSWAP_NAMES_10, "%40", "%41", CONVSWAP_SUMS_8(0), \
+                   CONVSWAP_SUMS_2(8))                                                          \
+  CONVSWAP_PRODUCT(Number, type, 12, "96", CONVSWAP_NAMES_12, "%48", "%49", CONVSWAP_SUMS_8(0), \
                    CONVSWAP_SUMS_4(8))
 CONVSWAP_PRODUCTS(__half, "f16")
 CONVSWAP_PRODUCTS(__nv_bfloat16, "bf16")

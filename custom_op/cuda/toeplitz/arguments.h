@@ -1,6 +1,7 @@
 #pragma once
 
-// What the kernel of `toeplitz` is told; toeplitz.cc explains the words. tiling.cc decides, plan.cuh fills in.
+// What the kernel of `toeplitz` is told; toeplitz.cc explains the words. tiling.cc decides, plan.cuh fills
+// in.
 
 #include "cuda/naive.cuh"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -14,7 +15,7 @@ struct Arguments {
   const Element* w;
   const Element* b;
   Element* y;
-  int y_misalignment;  // elements from a boundary of a line of the cache to y
+  int y_misalignment;  // elements from a boundary of kAlignment to y
   NaiveArguments<Element> definition;
 
   long long input_elements;
@@ -31,9 +32,9 @@ struct Arguments {
   // A core's row: `pixels` neighbours of `bundle` channels, whose product is `outputs` neighbours in y.
   int log2_bundle, log2_outputs;
   int folds, log2_folds;
-  FastDivisor bundles;          // of channels
+  FastDivisor bundles;            // of channels
   int window_rows, window_cores;  // that the outputs of a core's row read, for each bundle
-  int steps;                    // of the product
+  int steps;                      // of the product
   FastDivisor steps_divisor;
   FastDivisor row_phases, column_phases;
   FastDivisor window_rows_divisor, window_cores_divisor;
@@ -41,11 +42,11 @@ struct Arguments {
   // Staged cores of an image: for each bundle, row phase and column phase a plane of core_rows * pitch.
   FastDivisor pitch;
   int core_rows, plane_cores, image_cores, part_cores;
-  FastDivisor cores_per_row;              // of a tile, all phases together
+  FastDivisor cores_per_row;  // of a tile, all phases together
   int input_rows;
-  int items_per_row;                      // cores to stage of all bundles
-  int image_items;                        // cores to stage of an image
-  FastDivisor lines_per_channel;          // of the second-level cache, that a tile's rows span at most
+  int items_per_row;              // cores to stage of all bundles
+  int image_items;                // cores to stage of an image
+  FastDivisor lines_per_channel;  // of the second-level cache, that a tile's rows span at most
 
   // A tile: so many images, rows of folds, and core rows along the width.
   int images, rows, cores;
@@ -54,13 +55,17 @@ struct Arguments {
   int row_advance, y_rows;  // from a tile to the next below it, in rows of the convolution, and of y in each
   int pool_pad_height;
   bool pools;
-  bool has_epilogue;  // something to compute of the results before they go to y
   int product_rows;  // of each image
 
   int filters_per_block, filter_blocks;
   ResultPlaces results;  // of the convolution
   ResultPlaces stored;   // of what goes to y; the same place where it need not lie apart
-  int result_bytes;      // of one of the convolution's, as they wait
+  int fold_distance;     // between results of neighbouring folds of a filter, in elements
+  bool pools_sums;       // sums that are a pool's window become one result
+  bool lies_apart;       // the convolution's results are float32 and apart from what goes to y
+  Finish finish;
+  float least, most;  // bounds of a result
+  int result_bytes;   // of one of the convolution's, as they wait
   bool writes_pairs;  // of neighbouring results, where the first of a tile is aligned to two
   SharedOffsets shared;
   int cores_bytes;  // of a team's cores

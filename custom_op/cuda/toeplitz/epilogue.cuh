@@ -3,40 +3,19 @@
 // What follows the convolution, computed of a tile's results in shared memory.
 
 #include "conv/epilogue_math.h"
+#include "conv/with_activation.h"
 #include "cuda/toeplitz/results.cuh"
 
 namespace convswap::toeplitz {
 
-// A larger x never gives a smaller result: then the largest of a pool's window may be taken first.
-__device__ inline bool is_increasing(const Epilogue& epilogue) {
-  switch (epilogue.activation) {
-    case Activation::none:
-    case Activation::relu:
-    case Activation::clip:
-    case Activation::tanh:
-    case Activation::sigmoid:
-      return true;
-    case Activation::leaky_relu:
-    case Activation::hard_sigmoid:
-    case Activation::elu:
-      return epilogue.alpha >= 0;
-    default:
-      return false;
-  }
-}
-
-// The larger of two, or a NaN among them.
-__device__ inline float larger(float a, float b) { return a > b || a != a ? a : b; }
-
 // Makes what goes to y of the convolution's results, row by row, a warp to a row.
-// Called, not inlined: it would be compiled into every kernel.
-template <typename Element>
-__device__ __noinline__ void finish(const Arguments<Element>& problem, Results<Element> results) {
+template <Activation kActivation, typename Element>
+__device__ inline void finish_everything(const Arguments<Element>& problem, const Results<Element>& results) {
   const Epilogue& epilogue = problem.definition.epilogue;
   const Pool& pool = epilogue.pool;
   const Tile& tile = results.tile;
   const auto activated = [&](float value) {
-    return activate<float>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+    return activate<float>(kActivation, epilogue.alpha, epilogue.beta, value);
   };
   const bool has_residual = problem.definition.z != nullptr;
   const bool activates_last = pool.kind == PoolKind::max && is_increasing(epilogue);
@@ -52,12 +31,12 @@ __device__ __noinline__ void finish(const Arguments<Element>& problem, Results<E
     const long long plane = (tile.n + image) * problem.out_channels + results.first_filter + filter;
     // From here a row and a column of the convolution's output count as they do there.
     const float* const from = static_cast<const float*>(results.waiting) + image * problem.results.image +
-                               filter * problem.results.plane - tile.first_row * problem.results.row -
-                               tile.first_column;
+                              filter * problem.results.plane - tile.first_row * problem.results.row -
+                              tile.first_column;
     const Element* const residual =
         has_residual ? problem.definition.z + plane * problem.output_plane : nullptr;
-    Element* const to =
-        results.stored + image * problem.stored.image + filter * problem.stored.plane + y_row * problem.stored.row;
+    Element* const to = results.stored + image * problem.stored.image + filter * problem.stored.plane +
+                        y_row * problem.stored.row;
     const auto sum_at = [&](int row, int column) {
       float value = from[row * problem.results.row + column];
       if (has_residual) value += static_cast<float>(residual[row * problem.output_width + column]);
@@ -82,9 +61,9 @@ __device__ __noinline__ void finish(const Arguments<Element>& problem, Results<E
         for (int column = column_begin; column < column_end; ++column) {
           const float sum = sum_at(row, column);
           if (activates_last) {
-            value = larger(sum, value);
+            value = larger_or_nan(sum, value);
           } else if (pool.kind == PoolKind::max) {
-            value = larger(activated(sum), value);
+            value = larger_or_nan(activated(sum), value);
           } else {
             value += activated(sum);
           }
@@ -98,6 +77,48 @@ __device__ __noinline__ void finish(const Arguments<Element>& problem, Results<E
       to[y_column] = static_cast<Element>(value);
     }
   }
+}
+
+// The activation of what waits, chunk by chunk; what lies between planes takes part and goes nowhere.
+template <Activation kActivation, typename Element>
+__device__ inline void activate_results(const Arguments<Element>& problem, const Results<Element>& results) {
+  constexpr int kChunk = Results<Element>::kChunk;
+  const Epilogue& epilogue = problem.definition.epilogue;
+  const ResultPlaces& places = problem.stored;
+  const int beyond = static_cast<int>(results.start) & (kChunk - 1);
+  const int end = beyond + (results.tile.images - 1) * places.image + (results.filters - 1) * places.plane +
+                  (results.tile.y_rows - 1) * places.row + results.tile.y_columns;
+  const float4* const from = reinterpret_cast<const float4*>(static_cast<float*>(results.waiting) - beyond);
+  Element* const to = results.stored - beyond;
+  for (int i = thread_of_team(); 4 * i < end; i += kTeamThreads) {
+    const float4 four = from[i];
+    float values[] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (float& value : values) {
+      value = activate<float>(kActivation, epilogue.alpha, epilogue.beta, value);
+    }
+    if constexpr (sizeof(Element) == sizeof(float)) {
+      reinterpret_cast<float4*>(to)[i] = make_float4(values[0], values[1], values[2], values[3]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to[4 * i + j] = static_cast<Element>(values[j]);
+    }
+  }
+}
+
+// Called, not inlined: it would be compiled into every kernel.
+template <typename Element>
+__device__ __noinline__ void finish(const Arguments<Element>& problem, int index, int first_filter,
+                                    int filters, unsigned char* own) {
+  const Results<Element> results = Results<Element>::template of<true>(
+      problem, Tile::of<true>(problem, index), first_filter, filters, own);
+  with_activation(problem.definition.epilogue.activation, [&](auto activation) {
+    if (problem.finish == Finish::everything) {
+      finish_everything<decltype(activation)::value>(problem, results);
+    } else {
+      activate_results<decltype(activation)::value>(problem, results);
+    }
+  });
 }
 
 }  // namespace convswap::toeplitz

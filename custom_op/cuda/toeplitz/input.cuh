@@ -103,8 +103,8 @@ __device__ inline void load_inside(const Arguments<Element>& problem, const Elem
 // has seen. `kWindowed` leaves out what lies outside the window.
 template <typename Format, bool kWindowed, int kBundle, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& problem, const Tile& tile,
-                                                    int first_channel, BinadeWindow window, const StagedItem* places,
-                                                    unsigned* cores) {
+                                                    int first_channel, BinadeWindow window,
+                                                    const StagedItem* places, unsigned* cores) {
   constexpr int kAtOnce = 2;  // loads in flight before the first store
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
   const int first_column = tile.first_column * problem.stride_width - problem.pad_width;
@@ -163,8 +163,8 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
 
 template <typename Format, bool kWindowed, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_tile(const Arguments<Element>& problem, const Tile& tile,
-                                                 int first_channel, BinadeWindow window, const StagedItem* items,
-                                                 unsigned* cores) {
+                                                 int first_channel, BinadeWindow window,
+                                                 const StagedItem* items, unsigned* cores) {
   switch (problem.log2_bundle) {
     case 0:
       return stage_bundles<Format, kWindowed, 1>(problem, tile, first_channel, window, items, cores);
@@ -183,8 +183,7 @@ __device__ inline void prefetch_tile(const Arguments<Element>& problem, const Ti
   constexpr int kLineElements = kCacheLine / sizeof(Element);
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
   const int first = max(0, first_row) * problem.input_width;
-  const int end = min(first_row + problem.input_rows, problem.input_height) *
-                  problem.input_width;
+  const int end = min(first_row + problem.input_rows, problem.input_height) * problem.input_width;
   const int lines = problem.lines_per_channel.divisor;
   for (int image = 0; image < tile.images; ++image) {
     const Element* const source =

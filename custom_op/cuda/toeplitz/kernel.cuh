@@ -11,9 +11,10 @@
 namespace convswap::toeplitz {
 
 // A tile of y for data with infinities or NaN: the tensor core would multiply them with the matrix's zeros.
-template <typename Element>
-__device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, Tile tile,
+template <bool kFinishes, typename Element>
+__device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, int index,
                                                 int first_filter) {
+  const Tile tile = Tile::of<kFinishes>(problem, index);
   const int count = tile.images * problem.filters * tile.y_rows * tile.y_columns;
   for (int i = thread_of_team(); i < count; i += kTeamThreads) {
     const int q = tile.first_column + i % tile.y_columns;
@@ -49,20 +50,9 @@ __device__ inline void multiply(const Arguments<Element>& problem, SharedMatrix 
   finish_warpgroup_products(sums);
 }
 
-// Where the results of 16-bit data wait to be finished they are float32.
-template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline void write(const Arguments<Element>& problem, const Results<Element>& results, int image,
-                             int first, const FilterScale* scales, bool is_far, bool adds,
-                             float (&sums)[kTiles][4]) {
-  if (sizeof(Element) < sizeof(float) && problem.has_epilogue) {
-    write_results<Format, kTiles, float>(problem, results, image, first, scales, is_far, adds, sums);
-  } else {
-    write_results<Format, kTiles, Element>(problem, results, image, first, scales, is_far, adds, sums);
-  }
-}
-
-// Persistent blocks of some teams, which take tiles on their own; grid.y is the groups.
-template <typename Format, int kTiles>
+// Persistent blocks of some teams, which take tiles on their own; grid.y is the groups. kFinishes: something
+// follows the convolution. A kernel of its own, since it costs the others registers.
+template <typename Format, int kTiles, bool kFinishes>
 __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if __CUDA_ARCH__ >= 900
@@ -123,9 +113,8 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
 
     int scaled_for = top + 1;  // what the scales were last found for
     bool is_far = false;
-    for (int index = blockIdx.x + gridDim.x * team; index < problem.tiles;
-         index += gridDim.x * teams) {
-      const Tile tile(problem, index);
+    for (int index = blockIdx.x + gridDim.x * team; index < problem.tiles; index += gridDim.x * teams) {
+      const Tile tile = Tile::of<kFinishes>(problem, index);
       const ValueRange<Element> range =
           stage_tile<Format, false>(problem, tile, first_channel, BinadeWindow(top), items, cores);
       show_to_copies_and_products();
@@ -133,15 +122,14 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       bool is_staged = true;
       int windows = 1;
       const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      if (!meet_team_and(team, fits && weights_are_finite && (weight_windows == 1 || !problem.has_epilogue))) {
+      if (!meet_team_and(team, fits && weights_are_finite && (!kFinishes || weight_windows == 1))) {
         const ValueRange<Element> whole = reduce_team(range, team, &state);
         is_staged = false;
-        // What follows a convolution is computed of whole sums, which windows of weights give one after the
-        // other.
-        const bool can_multiply = weights_are_finite && (weight_windows == 1 || !problem.has_epilogue);
-        windows = can_multiply && whole.is_finite() ? whole.windows() : 0;
+        windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
+        // What follows a convolution is computed of whole sums, which windows would give one after the other.
+        if (kFinishes && (windows > 1 || weight_windows > 1)) windows = 0;
         if (windows == 0) {
-          if (weight_window == 0) compute_as_defined(problem, tile, first_filter);
+          if (weight_window == 0) compute_as_defined<kFinishes>(problem, index, first_filter);
           // Rows that the next tile leaves as they are must not be infinite.
           clear_cores();
           meet_team(team);
@@ -152,61 +140,61 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       }
 
       if (const int next = index + gridDim.x * teams; next < problem.tiles) {
-        prefetch_tile(problem, Tile(problem, next), first_channel);
+        prefetch_tile(problem, Tile::of<kFinishes>(problem, next), first_channel);
       }
-      for (int block = 0; block < problem.filter_blocks; ++block) {
-        if (block > 0) {
-          wait_until_bulk_stores_have_read();
-          meet_team(team);
+      for (int window = 0; window < windows; ++window) {
+        const int window_top = top - window * kBinades;
+        const bool is_first = weight_window + window == 0;
+        if constexpr (Format::kIsScaled) {
+          if (!is_staged) {
+            meet_team(team);
+            stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, cores);
+            show_to_copies_and_products();
+            scaled_for = window_top + 1;
+            meet_team(team);
+          }
         }
-        const int first = block * problem.filters_per_block;
-        const Results<Element> results(problem, tile, first_filter + first,
-                                       min(problem.filters_per_block, problem.filters - first), own);
-        const SharedMatrix weights =
-            SharedMatrix::at(matrix, kTiles * 8).advanced(block * Format::kParts * problem.steps * kTiles * 16);
-#pragma unroll 1
-        for (int window = 0; window < windows; ++window) {
-          const int window_top = top - window * kBinades;
-          if constexpr (Format::kIsScaled) {
-            if (!is_staged) {
-              meet_team(team);
-              stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, cores);
-              show_to_copies_and_products();
-              scaled_for = window_top + 1;
-              meet_team(team);
-            }
+        is_staged = false;
+        if (scaled_for != window_top) {
+          const bool is_near = find_scales<Format, kTiles>(problem, tops, weight_window, window_top,
+                                                           is_first ? bias : nullptr, scales);
+          scaled_for = window_top;
+          is_far = !meet_team_and(team, is_near);
+        }
+        for (int block = 0; block < problem.filter_blocks; ++block) {
+          if (block > 0) {
+            wait_until_bulk_stores_have_read();
+            meet_team(team);
           }
-          is_staged = windows == 1;
-          if (scaled_for != window_top) {
-            const bool is_near =
-                find_scales<Format, kTiles>(problem, tops, weight_window, window_top,
-                                            weight_window + window == 0 ? bias : nullptr, scales);
-            scaled_for = window_top;
-            is_far = !meet_team_and(team, is_near);
-          }
+          const int first = block * problem.filters_per_block;
+          const int filters = min(problem.filters_per_block, problem.filters - first);
+          const Results<Element> results =
+              Results<Element>::template of<kFinishes>(problem, tile, first_filter + first, filters, own);
+          const SharedMatrix weights = SharedMatrix::at(matrix, kTiles * 8)
+                                           .advanced(block * Format::kParts * problem.steps * kTiles * 16);
 #pragma unroll 1
           for (int image = 0; image < tile.images; ++image) {
 #pragma unroll 1
             for (int first_row = 0; first_row < problem.product_rows; first_row += kRows) {
               float sums[kTiles][4];
               multiply<Format, kTiles>(
-                  problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row), weights,
-                  sums);
-              write<Format, kTiles>(problem, results, image, first_row, scales + block * filter_folds, is_far,
-                                    window > 0, sums);
+                  problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row),
+                  weights, sums);
+              write_results<Format, kTiles, kFinishes>(problem, results, image, first_row,
+                                                       scales + block * filter_folds, is_far, sums);
             }
           }
-        }
-        if (problem.has_epilogue) {
+          if (kFinishes && problem.finish != Finish::nothing) {
+            meet_team(team);
+            finish(problem, index, first_filter + first, filters, own);
+          }
+          show_to_copies_and_products();
           meet_team(team);
-          finish<Element>(problem, results);
-        }
-        show_to_copies_and_products();
-        meet_team(team);
-        if (weight_windows == 1) {
-          store_in_bulk(problem, results);
-        } else {
-          store_by_threads(problem, results, weight_window > 0);
+          if (kFinishes || (windows == 1 && weight_windows == 1)) {
+            store_in_bulk(problem, results);
+          } else {
+            store_by_threads(problem, index, first_filter + first, filters, own, !is_first);
+          }
         }
       }
     }

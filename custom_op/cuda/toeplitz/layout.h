@@ -10,6 +10,7 @@ constexpr int kRows = 64;         // of one multiplication
 constexpr int kTileColumns = 8;   // of a tile of sums in a thread's registers
 constexpr int kMostSteps = 256;   // multiplications along the depth; the kernel is told where each reads
 constexpr int kCacheLine = 128;   // bytes
+constexpr int kAlignment = 16;    // bytes, of what copies in bulk move
 
 // The cores of a step: their numbers, -1 for none, and where they lie in the staged input. The order is that
 // in which the places ascend, since the distance has no sign.
@@ -19,6 +20,13 @@ struct StepCores {
 
 // Teams of a block, as many as their sums leave registers for.
 constexpr int most_teams(int tiles) { return tiles > 8 ? 3 : 4; }
+
+// What remains to be computed of results in shared memory before they go to y.
+enum class Finish {
+  nothing,
+  activation,  // of each by itself
+  everything,  // residual, activation and pool
+};
 
 // What turns sums into results and where they wait, for a filter and one of its folds.
 struct alignas(16) FilterScale {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -17,21 +18,21 @@
 
 namespace convswap::toeplitz {
 
-template <typename Format>
+template <typename Format, bool kFinishes>
 const void* kernel_of(int tiles) {
   switch (tiles) {
     case 2:
-      return reinterpret_cast<const void*>(kernel<Format, 2>);
+      return reinterpret_cast<const void*>(kernel<Format, 2, kFinishes>);
     case 4:
-      return reinterpret_cast<const void*>(kernel<Format, 4>);
+      return reinterpret_cast<const void*>(kernel<Format, 4, kFinishes>);
     case 6:
-      return reinterpret_cast<const void*>(kernel<Format, 6>);
+      return reinterpret_cast<const void*>(kernel<Format, 6, kFinishes>);
     case 8:
-      return reinterpret_cast<const void*>(kernel<Format, 8>);
+      return reinterpret_cast<const void*>(kernel<Format, 8, kFinishes>);
     case 10:
-      return reinterpret_cast<const void*>(kernel<Format, 10>);
+      return reinterpret_cast<const void*>(kernel<Format, 10, kFinishes>);
     case 12:
-      return reinterpret_cast<const void*>(kernel<Format, 12>);
+      return reinterpret_cast<const void*>(kernel<Format, 12, kFinishes>);
   }
   throw std::logic_error("toeplitz: no kernel for " + std::to_string(tiles) + " tiles of columns");
 }
@@ -106,7 +107,6 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.y_rows = narrow(tiling.y_rows);
   to.pools = problem.epilogue.pool.kind != PoolKind::none;
   to.pool_pad_height = to.pools ? narrow(problem.epilogue.pool.pad_begin[0]) : 0;
-  to.has_epilogue = !problem.epilogue.is_empty();
   to.column_tiles = FastDivisor(narrow((core_columns + tiling.cores - 1) / tiling.cores));
   to.tiles = narrow(tiling.tile_count);
   to.product_rows = narrow(tiling.product_rows);
@@ -115,7 +115,14 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.filter_blocks = tiling.filter_blocks;
   to.results = tiling.results;
   to.stored = tiling.stored;
-  to.result_bytes = lie_apart(problem) ? sizeof(float) : sizeof(Element);
+  to.pools_sums = pools_sums(problem, cut);
+  to.fold_distance = to.pools_sums ? 0 : to.results.row;
+  to.finish = finish_of(problem, cut);
+  to.lies_apart = lies_apart(problem, to.finish);
+  const bool is_bounded = to.finish != Finish::everything;
+  to.least = is_bounded ? bounds_of(problem.epilogue).least : -std::numeric_limits<float>::infinity();
+  to.most = is_bounded ? bounds_of(problem.epilogue).most : std::numeric_limits<float>::infinity();
+  to.result_bytes = to.lies_apart ? sizeof(float) : sizeof(Element);
   to.writes_pairs = cut.outputs > 1 && problem.output[2] % 2 == 0 && tiling.results.row % 2 == 0 &&
                     tiling.results.plane % 2 == 0 && tiling.results.image % 2 == 0;
   to.shared = tiling.shared;
@@ -132,7 +139,8 @@ class ToeplitzPlan final : public Plan {
   ToeplitzPlan(const ConvProblem& problem, const Device& device)
       : device_(device.index),
         tiling_(best_tiling(problem, device).value()),
-        kernel_(kernel_of<Format>(tiling_.tiles)),
+        kernel_(problem.epilogue.is_empty() ? kernel_of<Format, false>(tiling_.tiles)
+                                            : kernel_of<Format, true>(tiling_.tiles)),
         arguments_(arguments_of<Element>(problem, tiling_)) {
     const DeviceGuard guard(device_);
     allow_shared_memory(kernel_, device.shared_memory_per_block);
@@ -153,10 +161,11 @@ class ToeplitzPlan final : public Plan {
     arguments.definition.b = arguments.b;
     arguments.definition.z = static_cast<const Element*>(tensors.z);
     arguments.y_misalignment =
-        static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % kCacheLine / sizeof(Element));
+        static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % kAlignment / sizeof(Element));
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
-    launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream, parameters);
+    launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream,
+           parameters);
   }
 
   std::vector<KernelFacts> kernels() const override {
@@ -172,9 +181,9 @@ class ToeplitzPlan final : public Plan {
            std::to_string(tiling_.filters_per_block) + " filters at a time; products of " +
            std::to_string(tiling_.chunks * kRows) + " x " + std::to_string(cut.steps() * kDepth) + " x " +
            std::to_string(tiling_.tiles * kTileColumns) + " for " + std::to_string(cut.outputs) + " x " +
-           std::to_string(cut.folds) + " outputs, " + std::to_string(cut.bundle) + " channels side by side; " +
-           std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
-           std::to_string(threads()) + " threads, " + std::to_string(tiling_.shared_bytes) +
+           std::to_string(cut.folds) + " outputs, " + std::to_string(cut.bundle) +
+           " channels side by side; " + std::to_string(grid_.x) + " x " + std::to_string(grid_.y) +
+           " blocks of " + std::to_string(threads()) + " threads, " + std::to_string(tiling_.shared_bytes) +
            " bytes of shared memory";
   }
 

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "cuda/primitives/bulk_store.cuh"
+#include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/shared_store.cuh"
 #include "cuda/primitives/team_barrier.cuh"
 #include "cuda/tensor_core_formats.cuh"
@@ -15,24 +16,31 @@ namespace convswap::toeplitz {
 // What comes of some filters of a tile. It goes to y as a whole at best, else by planes or rows.
 template <typename Element>
 struct Results {
-  static constexpr int kChunk = 16 / sizeof(Element);
+  static constexpr int kChunk = kAlignment / sizeof(Element);
   Tile tile;
   int first_filter, filters;
-  long long start;    // of the first in y, counted from the boundary of a line of the cache before y
-  void* waiting;      // the convolution's, as float32 where they lie apart from what goes to y
-  Element* stored;    // what goes to y, as far from such a boundary as there
+  long long start;  // of the first in y, counted from the boundary of a chunk before y
+  Element* stored;  // what goes to y, as far from such a boundary as there
+  void* waiting;    // what is written of the sums, as float32 where it lies apart from what goes to y
 
-  __device__ Results(const Arguments<Element>& problem, const Tile& of, int first, int count,
-                     unsigned char* own)
-      : tile(of),
-        first_filter(first),
-        filters(count),
-        start(((tile.n * problem.out_channels + first_filter) * problem.y_height + tile.y_row) * problem.y_width +
-              tile.first_column + problem.y_misalignment),
-        stored(reinterpret_cast<Element*>(own + problem.shared.stored) +
-               (static_cast<int>(start) & (kCacheLine / static_cast<int>(sizeof(Element)) - 1))) {
-    waiting = problem.shared.stored == problem.shared.results ? static_cast<void*>(stored)
-                                                              : own + problem.shared.results;
+  template <bool kFinishes>
+  static __device__ Results of(const Arguments<Element>& problem, const Tile& tile, int first_filter,
+                               int filters, unsigned char* own) {
+    Results results;
+    results.tile = tile;
+    results.first_filter = first_filter;
+    results.filters = filters;
+    results.start =
+        ((tile.n * problem.out_channels + first_filter) * problem.y_height + tile.y_row) * problem.y_width +
+        tile.first_column + problem.y_misalignment;
+    const int beyond = static_cast<int>(results.start) & (kChunk - 1);
+    results.stored = reinterpret_cast<Element*>(own + problem.shared.stored) + beyond;
+    results.waiting = results.stored;
+    if (kFinishes && problem.lies_apart) {
+      float* const apart = reinterpret_cast<float*>(own + problem.shared.results);
+      results.waiting = problem.finish == Finish::everything ? apart : apart + beyond;
+    }
+    return results;
   }
 };
 
@@ -62,49 +70,71 @@ struct ColumnScales {
 // How the sums of a tile's rows and columns are written.
 enum class Writing {
   any,      // with every question asked of every result
-  adding,   // the same, to what waits there
   folds,    // all columns are filters, and each core's row has several outputs
   columns,  // and each filter one fold
   pairs,    // and neighbouring results are always both of the tile, and aligned as one
 };
 
-// Writes the sums of kRows rows of the product, from row `first` of an image on, to where results wait.
+// A result of a sum. kFinishes: within the bounds of what follows.
+template <bool kFinishes, typename Element>
+__device__ inline float result_of(const Arguments<Element>& problem, const FilterScale& scale, float sum) {
+  const float result = sum * scale.factor + scale.bias;
+  if constexpr (!kFinishes) return result;
+  return smaller_or_nan(larger_or_nan(result, problem.least), problem.most);
+}
+
 // Stored: the type of the results as they wait.
-template <typename Format, int kTiles, Writing kWriting, typename Stored, typename Element = typename Format::Element>
+template <typename Format, typename Stored>
+__device__ inline void store_result(SharedAddress target, float result) {
+  if constexpr (std::is_same_v<Stored, float>) {
+    store_at(target, __float_as_uint(result));
+  } else {
+    const float results[] = {result};
+    store_at(target, Format::pack(results));
+  }
+}
+
+// The product's rows of which a thread has sums, for i = 0 and 1, and the first column of its pairs.
+struct SumPlace {
+  int core_row, core, column;
+
+  template <typename Element>
+  __device__ SumPlace(const Arguments<Element>& problem, int first, int i) {
+    const int lane = threadIdx.x % 32;
+    const int m = first + thread_of_team() / 32 * 16 + lane / 4 + 8 * i;
+    core_row = problem.pitch.quotient(m);
+    core = m - core_row * static_cast<int>(problem.pitch.divisor);
+    column = (core << problem.log2_outputs) + (2 * (lane % 4) & ((1 << problem.log2_outputs) - 1));
+  }
+};
+
+// Writes the sums of kRows rows of the product, from row `first` of an image on, to where results wait.
+template <typename Format, int kTiles, bool kFinishes, Writing kWriting, typename Stored,
+          typename Element = typename Format::Element>
 __device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
                                   int image, int first, const FilterScale* scales,
                                   const float (&sums)[kTiles][4]) {
   constexpr int kSize = sizeof(Stored);
-  constexpr bool kIsFloat = std::is_same_v<Stored, float>;
-  const int lane = threadIdx.x % 32;
-  const int pair = 2 * (lane % 4);
+  const int pair = 2 * (threadIdx.x % 4);
   SharedAddress waiting[2];
   int rows_left[2];
   int second_rows_left[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int m = first + thread_of_team() / 32 * 16 + lane / 4 + 8 * i;
-    const int core_row = problem.pitch.quotient(m);
-    const int core = m - core_row * static_cast<int>(problem.pitch.divisor);
-    const int row = core_row << problem.log2_folds;
-    const int column = (core << problem.log2_outputs) + (pair & ((1 << problem.log2_outputs) - 1));
-    rows_left[i] = core < problem.cores && column < results.tile.columns ? results.tile.rows - row : 0;
-    second_rows_left[i] = column + 1 < results.tile.columns ? rows_left[i] : 0;
+    const SumPlace place(problem, first, i);
+    const int row = place.core_row << problem.log2_folds;
+    rows_left[i] =
+        place.core < problem.cores && place.column < results.tile.columns ? results.tile.rows - row : 0;
+    second_rows_left[i] = place.column + 1 < results.tile.columns ? rows_left[i] : 0;
     waiting[i] = shared_address(static_cast<Stored*>(results.waiting) + image * problem.results.image +
-                                row * problem.results.row + column);
+                                row * problem.results.row + place.column);
   }
   const auto store = [&](SharedAddress target, const FilterScale& scale, float sum) {
-    float result[] = {sum * scale.factor + scale.bias};
-    if constexpr (kWriting == Writing::adding) result[0] += load_float(target);
-    if constexpr (kIsFloat) {
-      store_at(target, __float_as_uint(result[0]));
-    } else {
-      store_at(target, Format::pack(result));
-    }
+    store_result<Format, Stored>(target, result_of<kFinishes>(problem, scale, sum));
   };
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
-    if constexpr (kWriting == Writing::any || kWriting == Writing::adding) {
+    if constexpr (kWriting == Writing::any) {
       const ColumnScales scale(problem, results, scales, t * kTileColumns + pair, kSize);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -124,10 +154,10 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
       for (int i = 0; i < 2; ++i) {
         const SharedAddress target = waiting[i] + scale.offset;
         if constexpr (kWriting == Writing::pairs) {
-          const float both[] = {sums[t][2 * i] * scale.factor + scale.bias,
-                                sums[t][2 * i + 1] * scale.factor + scale.bias};
+          const float both[] = {result_of<kFinishes>(problem, scale, sums[t][2 * i]),
+                                result_of<kFinishes>(problem, scale, sums[t][2 * i + 1])};
           if (fold < rows_left[i]) {
-            if constexpr (kIsFloat) {
+            if constexpr (std::is_same_v<Stored, float>) {
               store_at(target, make_uint2(__float_as_uint(both[0]), __float_as_uint(both[1])));
             } else {
               store_at(target, Format::pack(both));
@@ -142,10 +172,97 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
   }
 }
 
-// `is_far`: one factor does not hold what undoes the scales. `adds`: to what waits there.
-template <typename Format, int kTiles, typename Stored, typename Element = typename Format::Element>
+// Where two output rows are folded and what follows is a pool of 2 x 2: a thread and its neighbour have the
+// four sums of a window, of which they write one result. Averages take results, maxima sums, since no scale
+// is negative and no bound changes their order.
+template <typename Format, int kTiles, bool kAverages, typename Stored,
+          typename Element = typename Format::Element>
+__device__ inline void write_pooled(const Arguments<Element>& problem, const Results<Element>& results,
+                                    int image, int first, const FilterScale* scales,
+                                    const float (&sums)[kTiles][4]) {
+  const int pair = 2 * (threadIdx.x % 4);
+  SharedAddress waiting[2];
+  bool is_inside[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const SumPlace place(problem, first, i);
+    is_inside[i] = place.core < problem.cores && place.column / 2 < results.tile.y_columns &&
+                   place.core_row < results.tile.y_rows;
+    waiting[i] = shared_address(static_cast<Stored*>(results.waiting) + image * problem.results.image +
+                                place.core_row * problem.results.row + place.column / 2);
+  }
+  const auto both = [&](const FilterScale& scale, float a, float b) {
+    return kAverages ? result_of<true>(problem, scale, a) + result_of<true>(problem, scale, b)
+                     : larger_or_nan(a, b);
+  };
+  const auto store = [&](SharedAddress target, const FilterScale& scale, float a, float b) {
+    store_result<Format, Stored>(
+        target + scale.offset,
+        kAverages ? 0.25f * (a + b) : result_of<true>(problem, scale, larger_or_nan(a, b)));
+  };
+  if (problem.log2_outputs == 3) {
+    // A tile of columns is a fold: the window's rows are sums of the same thread.
+#pragma unroll
+    for (int t = 0; t < kTiles; t += 2) {
+      const FilterScale scale = scales[t];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float upper = both(scale, sums[t][2 * i], sums[t][2 * i + 1]);
+        const float lower = both(scale, sums[t + 1][2 * i], sums[t + 1][2 * i + 1]);
+        if (is_inside[i] && t / 2 < results.filters) store(waiting[i], scale, upper, lower);
+      }
+    }
+    return;
+  }
+  // A neighbour has the window's other row. Each gives the other what that one writes.
+  const int distance = 1 << (problem.log2_outputs - 1);
+  const bool is_lower = (threadIdx.x & distance) != 0;
+  const SharedAddress own = is_lower ? waiting[1] : waiting[0];
+  const bool is_own_inside = is_lower ? is_inside[1] : is_inside[0];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
+    const FilterScale scale = scales[filter_fold];
+    const float first_row = both(scale, sums[t][0], sums[t][1]);
+    const float second_row = both(scale, sums[t][2], sums[t][3]);
+    const float given = __shfl_xor_sync(~0u, is_lower ? first_row : second_row, distance);
+    if (is_own_inside && filter_fold / 2 < results.filters) {
+      store(own, scale, is_lower ? second_row : first_row, given);
+    }
+  }
+}
+
+template <typename Format, int kTiles, bool kFinishes, typename Stored,
+          typename Element = typename Format::Element>
+__device__ inline void write_as(const Arguments<Element>& problem, const Results<Element>& results, int image,
+                                int first, const FilterScale* scales, const float (&sums)[kTiles][4]) {
+  const bool is_full =
+      results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
+      problem.log2_outputs > 0;
+  if (kFinishes && problem.pools_sums) {
+    if (problem.definition.epilogue.pool.kind == PoolKind::average) {
+      write_pooled<Format, kTiles, true, Stored>(problem, results, image, first, scales, sums);
+    } else {
+      write_pooled<Format, kTiles, false, Stored>(problem, results, image, first, scales, sums);
+    }
+  } else if (!is_full) {
+    write_sums<Format, kTiles, kFinishes, Writing::any, Stored>(problem, results, image, first, scales, sums);
+  } else if (problem.folds > 1) {
+    write_sums<Format, kTiles, kFinishes, Writing::folds, Stored>(problem, results, image, first, scales,
+                                                                  sums);
+  } else if (problem.writes_pairs && shared_address(results.waiting) % (2 * sizeof(Stored)) == 0) {
+    write_sums<Format, kTiles, kFinishes, Writing::pairs, Stored>(problem, results, image, first, scales,
+                                                                  sums);
+  } else {
+    write_sums<Format, kTiles, kFinishes, Writing::columns, Stored>(problem, results, image, first, scales,
+                                                                    sums);
+  }
+}
+
+// `is_far`: one factor does not hold what undoes the scales.
+template <typename Format, int kTiles, bool kFinishes, typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
-                                     int image, int first, const FilterScale* scales, bool is_far, bool adds,
+                                     int image, int first, const FilterScale* scales, bool is_far,
                                      float (&sums)[kTiles][4]) {
   if (Format::kIsScaled && is_far) {
 #pragma unroll
@@ -155,19 +272,13 @@ __device__ inline void write_results(const Arguments<Element>& problem, const Re
       sums[t][2] *= scale.first.rest, sums[t][3] *= scale.second.rest;
     }
   }
-  const bool is_full = results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
-                       problem.log2_outputs > 0;
-  if (Format::kIsScaled && adds) {
-    write_sums<Format, kTiles, Writing::adding, Stored>(problem, results, image, first, scales, sums);
-  } else if (!is_full) {
-    write_sums<Format, kTiles, Writing::any, Stored>(problem, results, image, first, scales, sums);
-  } else if (problem.folds > 1) {
-    write_sums<Format, kTiles, Writing::folds, Stored>(problem, results, image, first, scales, sums);
-  } else if (problem.writes_pairs && reinterpret_cast<size_t>(results.waiting) % (2 * sizeof(Stored)) == 0) {
-    write_sums<Format, kTiles, Writing::pairs, Stored>(problem, results, image, first, scales, sums);
-  } else {
-    write_sums<Format, kTiles, Writing::columns, Stored>(problem, results, image, first, scales, sums);
+  if constexpr (kFinishes && sizeof(Element) < sizeof(float)) {
+    if (problem.lies_apart) {
+      write_as<Format, kTiles, kFinishes, float>(problem, results, image, first, scales, sums);
+      return;
+    }
   }
+  write_as<Format, kTiles, kFinishes, Element>(problem, results, image, first, scales, sums);
 }
 
 // Results of an image that are contiguous in y.
@@ -178,7 +289,8 @@ struct Segment {
   int elements;
   int head, body;  // before the first boundary of 16 bytes, and whole chunks of them from there on
 
-  __device__ Segment(const Arguments<Element>& problem, const Results<Element>& results, int image, int index) {
+  __device__ Segment(const Arguments<Element>& problem, const Results<Element>& results, int image,
+                     int index) {
     constexpr int kChunk = Results<Element>::kChunk;
     const ResultPlaces& places = problem.stored;
     const Tile& tile = results.tile;
@@ -189,11 +301,11 @@ struct Segment {
     }
     from = results.stored + image * places.image + filter * places.plane + row * places.row;
     const long long start =
-        results.start +
-        (static_cast<long long>(image) * problem.out_channels + filter) * problem.y_plane +
+        results.start + (static_cast<long long>(image) * problem.out_channels + filter) * problem.y_plane +
         static_cast<long long>(row) * problem.y_width;
     to = problem.y + (start - problem.y_misalignment);
-    elements = tile.y_columns * (places.rows_join ? tile.y_rows : 1) * (places.planes_join ? results.filters : 1);
+    elements =
+        tile.y_columns * (places.rows_join ? tile.y_rows : 1) * (places.planes_join ? results.filters : 1);
     head = min(elements, -static_cast<int>(start) & (kChunk - 1));
     body = elements - head & ~(kChunk - 1);
   }
@@ -241,8 +353,10 @@ __device__ inline void store_in_bulk(const Arguments<Element>& problem, const Re
 // The same by ordinary stores, for data of more than one window: what is in y is kept and added to. An
 // element is always stored by the same thread, which thus finds what it added to.
 template <typename Element>
-__device__ __noinline__ void store_by_threads(const Arguments<Element>& problem,
-                                              Results<Element> results, bool adds) {
+__device__ __noinline__ void store_by_threads(const Arguments<Element>& problem, int index, int first_filter,
+                                              int filters, unsigned char* own, bool adds) {
+  const Results<Element> results = Results<Element>::template of<false>(
+      problem, Tile::of<false>(problem, index), first_filter, filters, own);
   const int count = results.tile.images * Segment<Element>::count(problem, results);
   for (int i = thread_of_team() / 32; i < count; i += kTeamThreads / 32) {
     const int image = i / Segment<Element>::count(problem, results);

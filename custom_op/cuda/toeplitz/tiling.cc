@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
+
+#include "conv/epilogue_math.h"
 
 namespace convswap::toeplitz {
 namespace {
@@ -90,8 +93,8 @@ class Tiler {
     tiling.y_rows = tiling.row_advance = rows;
     if (pool.kind != PoolKind::none) {
       tiling.y_rows = rows >= problem_.output[1] + pool.pad_begin[0] ? problem_.result[1]
-                      : rows >= pool.kernel[0]                       ? (rows - pool.kernel[0]) / pool.stride[0] + 1
-                                                                     : 0;
+                      : rows >= pool.kernel[0] ? (rows - pool.kernel[0]) / pool.stride[0] + 1
+                                               : 0;
       tiling.row_advance = tiling.y_rows * pool.stride[0];
     }
     if (tiling.y_rows == 0 || tiling.row_advance > kMostIndex) return false;
@@ -118,14 +121,12 @@ class Tiler {
     tiling.image_items = cut.bundles * tiling.input_rows * tiling.cores_per_row;
     tiling.product_rows = (tiling.rows - 1) * tiling.pitch + tiling.cores;
     tiling.chunks = ceil_divide(tiling.product_rows, kRows);
-    tiling.tile_count = ceil_divide(problem_.batch, tiling.images) *
-                        tiling.bands *
+    tiling.tile_count = ceil_divide(problem_.batch, tiling.images) * tiling.bands *
                         ceil_divide(ceil_divide(problem_.output[2], cut.outputs), tiling.cores);
     if (tiling.tile_count > kMostIndex) return false;
     // The last multiplication reads rows beyond the image's, whose results nobody stores.
-    const int64_t last_read =
-        tiling.chunks * kRows + tiling.image_cores - tiling.plane_cores + rows_beyond * tiling.pitch +
-        cores_beyond + 2;
+    const int64_t last_read = tiling.chunks * kRows + tiling.image_cores - tiling.plane_cores +
+                              rows_beyond * tiling.pitch + cores_beyond + 2;
     const int64_t parts = parts_of(problem_);
     tiling.cores_bytes =
         16 * (parts * tiling.part_cores - tiling.image_cores + std::max(tiling.image_cores, last_read));
@@ -133,7 +134,7 @@ class Tiler {
     int64_t end = tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 256;
     const auto place = [&](int& offset, int64_t bytes) {
       offset = static_cast<int>(std::min(end, most));
-      end += ceil_divide(bytes, kCacheLine) * kCacheLine;
+      end += ceil_divide(bytes, kAlignment) * kAlignment;
     };
     place(tiling.shared.items, tiling.image_items * static_cast<int64_t>(sizeof(StagedItem)));
     place(tiling.shared.tops, 4 * problem_.filters_per_group());
@@ -142,9 +143,12 @@ class Tiler {
     const int64_t block_bytes = end;
     const int64_t stored_elements = place_stored(tiling, most);
     if (block_bytes > most || tiling.cores_bytes > most || stored_elements > most) return false;
-    end = ceil_divide(tiling.cores_bytes, kCacheLine) * kCacheLine;
-    if (lie_apart(problem_)) {
-      const int64_t result_elements = place_results(tiling, most);
+    end = ceil_divide(tiling.cores_bytes, kAlignment) * kAlignment;
+    const Finish finish = finish_of(problem_, cut);
+    if (lies_apart(problem_, finish)) {
+      tiling.results = tiling.stored;
+      const int64_t result_elements =
+          finish == Finish::everything ? place_results(tiling, most) : stored_elements;
       if (result_elements > most) return false;
       place(tiling.shared.results, result_elements * static_cast<int64_t>(sizeof(float)));
       place(tiling.shared.stored, stored_elements * size_of(problem_.type));
@@ -159,21 +163,25 @@ class Tiler {
     place(tiling.shared.state, sizeof(TeamState));
     tiling.shared.team_bytes = static_cast<int>(end);
     tiling.shared_bytes = block_bytes + tiling.teams * end;
+    // compute-sanitizer takes the 64 rows of a product's second half to lie behind those of its first,
+    // wherever they do; the whole of that, from the last team's cores, must be the block's.
+    const int64_t named_end = block_bytes + (tiling.teams - 1) * end + tiling.cores_bytes + kRows * 16;
+    tiling.shared_bytes = std::max(tiling.shared_bytes, named_end);
     return tiling.shared_bytes <= most;
   }
 
   // Sets the places of what goes to y of a filter block and returns how many elements it spans; more than
   // `most` where it does not fit.
   int64_t place_stored(Tiling& tiling, int64_t most) const {
-    // Copies whose two sides lie alike in lines of the cache move whole lines.
-    const int64_t line = kCacheLine / size_of(problem_.type);
-    // The next number from `least` on that lies as far beyond a line as `like`.
+    const int64_t chunk = kAlignment / size_of(problem_.type);
+    // The next number from `least` on that lies as far beyond a chunk as `like`.
     const auto aligned_like = [&](int64_t like, int64_t least) {
-      return least + ((like - least) % line + line) % line;
+      return least + ((like - least) % chunk + chunk) % chunk;
     };
     const int64_t width = problem_.result[2], plane = problem_.result_size();
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
-    const int64_t columns = pools ? width : std::min<int64_t>(int64_t{tiling.cores} * tiling.cut.outputs, width);
+    const int64_t columns =
+        pools ? width : std::min<int64_t>(int64_t{tiling.cores} * tiling.cut.outputs, width);
     const int64_t rows = std::min(tiling.y_rows, problem_.result[1]);
     ResultPlaces& places = tiling.stored;
     places.rows_join = columns == width;
@@ -182,11 +190,12 @@ class Tiler {
     if (row > most || rows * row > most) return most + 1;
     const int64_t stored_plane = aligned_like(plane, rows * row);
     if (tiling.filters_per_block * stored_plane > most) return most + 1;
-    const int64_t image = aligned_like(problem_.out_channels * plane, tiling.filters_per_block * stored_plane);
+    const int64_t image =
+        aligned_like(problem_.out_channels * plane, tiling.filters_per_block * stored_plane);
     places.row = static_cast<int>(row);
     places.plane = static_cast<int>(stored_plane);
     places.image = static_cast<int>(image);
-    return tiling.images * image + line - 1;
+    return tiling.images * image + chunk - 1;
   }
 
   // The same of the convolution's results where they lie apart.
@@ -202,9 +211,9 @@ class Tiler {
     return int64_t{tiling.images} * places.image;
   }
 
-  // Nanoseconds, without what launching takes: fitted by least squares, no term negative, to 6,736 tilings of the
-  // course layers measured on an H200 (batches 64 and 10,000, TF32 and float16). Each part counts twice, for
-  // what the teams of a multiprocessor share and for what a team waits alone.
+  // Nanoseconds, without what launching takes: fitted by least squares, no term negative, to 8,150 tilings of
+  // the course layers measured on an H200 (batches 64 and 10,000, TF32 and float16, some with what follows).
+  // Each part counts twice, for what the teams of a multiprocessor share and for what a team waits alone.
   double cost(const Tiling& tiling) const {
     const Cut& cut = tiling.cut;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
@@ -217,29 +226,48 @@ class Tiler {
     const double sum_tiles = units * tiling.tiles;
     const bool is_full =
         tiling.filters_per_block * cut.outputs * cut.folds == tiling.tiles * kTileColumns && cut.outputs > 1;
-    const double writing = !is_full ? 12.2 : problem_.output[2] % 2 != 0 ? 2.8 : 0.0;
+    const bool pools = pools_sums(problem_, cut);
+    const double writing = pools ? 12.6 : !is_full ? 12 : problem_.output[2] % 2 != 0 ? 2.2 : 0.0;
     const double items = static_cast<double>(tiling.images * tiling.image_items) / 32;  // of a warp
     const double filters = static_cast<double>(problem_.filters_per_group());
-    const double y_columns = std::min<double>(tiling.cores * cut.outputs, static_cast<double>(problem_.result[2]));
+    const double y_columns =
+        std::min<double>(tiling.cores * cut.outputs, static_cast<double>(problem_.result[2]));
     const double rows = static_cast<double>(std::min(tiling.y_rows, problem_.result[1]));
     const double stored_lines =
         tiling.images * filters * rows * y_columns * static_cast<double>(size_of(problem_.type)) / 128;
     const double segments = tiling.images * (tiling.stored.planes_join ? tiling.filter_blocks
                                              : tiling.stored.rows_join ? filters
-                                                                        : filters * rows);
-    const double shared = 0.34 * passing + 0.10 * multiplying + writing * sum_tiles + 5.5 * units +
-                          22 * items * (2 + parts) / 3 + 1.75 * stored_lines + 9.5 * segments +
-                          65 * tiling.filter_blocks;
-    const double alone = 0.084 * multiplying + 13 * products + 36 * sum_tiles + 137 * units +
-                         164 * std::ceil(items / 8) + 21 * segments + 578 * tiling.filter_blocks;
-    const double multiprocessors = std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
+                                                                       : filters * rows);
+    const double shared = finishing(tiling) + 0.27 * passing + 0.179 * multiplying + writing * sum_tiles +
+                          23.6 * items * (2 + parts) / 3 + 1.86 * stored_lines + 7.1 * segments +
+                          71 * tiling.filter_blocks;
+    const double alone = 0.069 * multiplying + 13.6 * products + (pools ? 71 : 27.8) * sum_tiles +
+                         174 * units + 202 * std::ceil(items / 8) + 17.5 * segments +
+                         708 * tiling.filter_blocks;
+    const double multiprocessors =
+        std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
     const double tiles = static_cast<double>(tiling.tile_count);
     const double turns = std::ceil(tiles / (multiprocessors * tiling.teams));
     const double busy_teams = std::min<double>(tiling.teams, std::ceil(tiles / multiprocessors));
     const double waves = std::ceil(problem_.group / static_cast<double>(device_.multiprocessors));
     const double words = static_cast<double>(tiling.filter_blocks * cut.steps() * tiling.tiles) * 64 * parts /
                          (128.0 * tiling.teams);
-    return waves * (turns * (busy_teams * shared + alone) + 617 * words + 3500);
+    return waves * (turns * (busy_teams * shared + alone) + 469 * words + 6360);
+  }
+
+  // Of a tile, what is left when its sums are written.
+  double finishing(const Tiling& tiling) const {
+    const double outputs = static_cast<double>(tiling.images * problem_.filters_per_group()) * tiling.rows *
+                           tiling.cut.folds * tiling.cores * tiling.cut.outputs;
+    switch (finish_of(problem_, tiling.cut)) {
+      case Finish::everything:
+        return 0.96 * outputs;
+      case Finish::activation:
+        return 0.007 * outputs / (pools_sums(problem_, tiling.cut) ? 4 : 1);
+      case Finish::nothing:
+        return 0;
+    }
+    return 0;
   }
 
   const ConvProblem& problem_;
@@ -256,7 +284,8 @@ Cut::Cut(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_),
   column_phases = stride(2) / common;
   row_phases = folds * stride(1);
   window_rows = int64_t{folds - 1} * stride(1) + (problem.filter[1] - 1) * problem.dilation[1] + 1;
-  const int64_t columns = int64_t{outputs - 1} * stride(2) + (problem.filter[2] - 1) * problem.dilation[2] + 1;
+  const int64_t columns =
+      int64_t{outputs - 1} * stride(2) + (problem.filter[2] - 1) * problem.dilation[2] + 1;
   window_cores = ceil_divide(columns, pixels);
   bundles = ceil_divide(problem.channels_per_group(), bundle);
 }
@@ -271,8 +300,8 @@ void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
     const int64_t column = core % cut.window_cores;
     const int64_t row = core / cut.window_cores % cut.window_rows;
     const int64_t bundle = core / (cut.window_cores * cut.window_rows);
-    const int64_t plane = (bundle * cut.row_phases + row % cut.row_phases) * cut.column_phases +
-                          column % cut.column_phases;
+    const int64_t plane =
+        (bundle * cut.row_phases + row % cut.row_phases) * cut.column_phases + column % cut.column_phases;
     return plane * tiling.plane_cores + row / cut.row_phases * tiling.pitch + column / cut.column_phases;
   };
   for (int64_t step = 0; step < cut.steps(); ++step) {
@@ -289,9 +318,46 @@ void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
   }
 }
 
-bool lie_apart(const ConvProblem& problem) {
-  return !problem.epilogue.is_empty() &&
-         (problem.epilogue.pool.kind != PoolKind::none || problem.type != ElementType::float32);
+Bounds bounds_of(const Epilogue& epilogue) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  if (epilogue.activation == Activation::relu) return {0, kInfinity};
+  if (epilogue.activation == Activation::clip) return {epilogue.alpha, epilogue.beta};
+  return {-kInfinity, kInfinity};
+}
+
+bool pools_sums(const ConvProblem& problem, const Cut& cut) {
+  const Epilogue& epilogue = problem.epilogue;
+  const Pool& pool = epilogue.pool;
+  if (pool.kind == PoolKind::none || epilogue.has_residual || cut.folds != 2 || cut.outputs < 2) return false;
+  for (int axis = 0; axis < 2; ++axis) {
+    if (pool.kernel[axis] != 2 || pool.stride[axis] != 2 || pool.pad_begin[axis] != 0) return false;
+    if (problem.result[axis + 1] != problem.output[axis + 1] / 2) return false;
+  }
+  // Averages are of what the activation gives, which the writing of sums only bounds.
+  const bool only_bounds = epilogue.activation == Activation::none ||
+                           epilogue.activation == Activation::relu || epilogue.activation == Activation::clip;
+  return pool.kind == PoolKind::max ? is_increasing(epilogue) : only_bounds;
+}
+
+Finish finish_of(const ConvProblem& problem, const Cut& cut) {
+  const Epilogue& epilogue = problem.epilogue;
+  const bool pools_later = epilogue.pool.kind != PoolKind::none && !pools_sums(problem, cut);
+  const Bounds bounds = bounds_of(epilogue);
+  if (epilogue.has_residual || pools_later || !(bounds.least <= bounds.most)) return Finish::everything;
+  switch (epilogue.activation) {
+    case Activation::none:
+    case Activation::relu:
+    case Activation::clip:
+      return Finish::nothing;
+    default:
+      return Finish::activation;
+  }
+}
+
+bool lies_apart(const ConvProblem& problem, Finish finish) {
+  if (finish == Finish::nothing) return false;
+  const bool pools = finish == Finish::everything && problem.epilogue.pool.kind != PoolKind::none;
+  return pools || problem.type != ElementType::float32;
 }
 
 int parts_of(const ConvProblem& problem) {

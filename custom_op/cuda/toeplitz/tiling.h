@@ -12,12 +12,12 @@ namespace convswap::toeplitz {
 
 // How input and filter are cut into cores; toeplitz.cc explains the words.
 struct Cut {
-  int bundle;         // channels side by side: 1, 2, 4 or 8
-  int pixels;         // of a core's row
-  int outputs;        // neighbours in y for a core's row
-  int folds;          // neighbouring output rows for a row of the product
-  int row_phases;     // planes of input rows
-  int column_phases;  // planes of core columns
+  int bundle;                         // channels side by side: 1, 2, 4 or 8
+  int pixels;                         // of a core's row
+  int outputs;                        // neighbours in y for a core's row
+  int folds;                          // neighbouring output rows for a row of the product
+  int row_phases;                     // planes of input rows
+  int column_phases;                  // planes of core columns
   int64_t window_rows, window_cores;  // that the outputs of a core's row read, for each bundle
   int64_t bundles;
 
@@ -53,9 +53,22 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
 // its weights are zeros.
 void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places);
 
-// Whether the convolution's results wait apart from what goes to y, as float32: where a pool takes several of
-// them or the element type is shorter.
-bool lie_apart(const ConvProblem& problem);
+// Whether the sums that a thread and its neighbour have are a window of the problem's pool.
+bool pools_sums(const ConvProblem& problem, const Cut& cut);
+
+// What is left when the sums are written. Bounds of the results, such as Relu's, are not.
+Finish finish_of(const ConvProblem& problem, const Cut& cut);
+
+// Whether what is written of the sums waits apart from what goes to y, as float32: where a pool takes several
+// results or the element type is shorter than what is left to compute with.
+bool lies_apart(const ConvProblem& problem, Finish finish);
+
+// The least and the most that an activation leaves of its results where it does nothing else; infinities
+// where it does.
+struct Bounds {
+  float least, most;
+};
+Bounds bounds_of(const Epilogue& epilogue);
 
 // Into how many parts each number is split for the tensor core, and how many products of them count.
 int parts_of(const ConvProblem& problem);

@@ -58,7 +58,8 @@ class Toeplitz final : public Algorithm {
              std::to_string(device.compute_capability % 10);
     }
     if (!CONVSWAP_HAS_HOPPER_CODE) {
-      return "this build has no code for compute capability 9.0; build it with CONVSWAP_CUDA_ARCHITECTURES=90";
+      return "this build has no code for compute capability 9.0; build it with "
+             "CONVSWAP_CUDA_ARCHITECTURES=90";
     }
     if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
     return why_too_large(problem, device);

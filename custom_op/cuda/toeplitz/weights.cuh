@@ -55,8 +55,8 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
       const int line = problem.window_cores_divisor.quotient(core);
       const int bundle = problem.window_rows_divisor.quotient(line);
       // The filter's row and column that meet the core's row for this output, times the dilation.
-      const int row = line - bundle * problem.window_rows -
-                      (filter_fold & (problem.folds - 1)) * problem.stride_height;
+      const int row =
+          line - bundle * problem.window_rows - (filter_fold & (problem.folds - 1)) * problem.stride_height;
       const int first_column = ((core - line * problem.window_cores) << (3 - problem.log2_bundle)) -
                                (column & outputs_mask) * problem.stride_width;
       const int r = row < 0 ? 0 : static_cast<int>(problem.dilation_height.quotient(row));
@@ -97,8 +97,9 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
     const int filter = block * problem.filters_per_block + in_block;
     if (in_block >= problem.filters_per_block || filter >= problem.filters) continue;
     FilterScale scale = {1.0f, 1.0f, 0.0f, 0};
-    scale.offset = (in_block * problem.results.plane + (within & (problem.folds - 1)) * problem.results.row) *
-                   problem.result_bytes;
+    scale.offset =
+        (in_block * problem.results.plane + (within & (problem.folds - 1)) * problem.fold_distance) *
+        problem.result_bytes;
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
     if constexpr (Format::kIsScaled) {
       const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);

@@ -1,0 +1,58 @@
+"""Stands for CUPTI where there is no card: records as if the card did work all the time.
+
+Every `TICK` nanoseconds there is a call that launches a kernel of half a tick, which runs a while later. So a
+node has as many kernels as it takes ticks of the host's time. The clock has an offset and a drift of its own.
+A run begins with a copy to the card and ends with a copy back.
+"""
+
+from __future__ import annotations
+
+import time
+
+from convswap.profile_records import COPY, KERNEL, Activity, Call, Records
+
+TICK = 20_000
+KERNEL_NANOSECONDS = TICK // 2
+# How much later than its launch a kernel runs.
+DELAY = 3 * TICK
+OFFSET = 86_400_000_000_000
+DRIFT = 2e-4
+
+
+class PretendCollector:
+    """A collector of pretended records; see `profile_records.Collector`."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._origin = time.time_ns()
+        self._begin = 0
+
+    def connect(self) -> None:
+        self.asked.append("connect")
+
+    def start(self) -> None:
+        self.asked.append("start")
+        self._begin = self.now()
+
+    def now(self) -> int:
+        passed = time.time_ns() - self._origin
+        return self._origin + OFFSET + passed + int(passed * DRIFT)
+
+    def flush(self) -> None:
+        self.asked.append("flush")
+
+    def stop(self) -> Records:
+        self.asked.append("stop")
+        calls, activities = [], []
+        for number, start in enumerate(range(self._begin, self.now(), TICK), start=1):
+            calls.append(Call("cudaLaunchKernel", start, start + TICK // 4, number, thread=1))
+            begin = start + DELAY
+            activities.append(
+                Activity(KERNEL, "_Z4tickPfi", begin, begin + KERNEL_NANOSECONDS, number, stream=7)
+            )
+        return Records(tuple(activities), tuple(calls))
+
+
+def copy(direction: str, start: int, end: int, correlation: int) -> Activity:
+    """Return a copy in the words of nvprof: "HtoD" or "DtoH"."""
+    return Activity(COPY, f"[CUDA memcpy {direction}]", start, end, correlation, stream=7, size=1024)

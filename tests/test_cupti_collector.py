@@ -1,0 +1,235 @@
+"""CUPTI's records become convswap's, and its refusals one line each. On a card, with CUPTI itself."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from types import ModuleType
+
+import fake_cupti
+import pytest
+from convswap import cupti_collector as module
+from convswap.cupti_collector import CuptiCollector
+from convswap.errors import ConvswapError
+from convswap.profile_records import Activity, Call
+from fake_cupti import FakeCupti
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    """Put a fake in place of the package."""
+    fake = FakeCupti()
+    package = ModuleType("cupti")
+    package.cupti = fake
+    monkeypatch.setitem(sys.modules, "cupti", package)
+    monkeypatch.setitem(sys.modules, "cupti.cupti", fake)
+    module._connect.cache_clear()
+    yield fake
+    module._connect.cache_clear()
+
+
+def test_records_of_every_kind_become_plain_ones(cupti):
+    collector = CuptiCollector()
+    collector.start()
+    cupti.pending = [
+        fake_cupti.runtime(211, 100, 105, correlation=1),
+        fake_cupti.kernel("_Z4tickPfi", 130, 150, correlation=1),
+        fake_cupti.memcpy(fake_cupti.ActivityMemcpyKind.HTOD, 200, 260, correlation=2, size=4096),
+        fake_cupti.memcpy(fake_cupti.ActivityMemcpyKind.DTOH, 300, 310, correlation=3),
+        fake_cupti.memcpy(fake_cupti.ActivityMemcpyKind.UNKNOWN, 320, 330, correlation=3),
+        fake_cupti.memset(400, 401, correlation=4),
+        fake_cupti.runtime(41, 190, 199, correlation=2),
+        fake_cupti.runtime(307, 500, 503, correlation=5, kind=4),
+        fake_cupti.runtime(470, 600, 603, correlation=6, kind=4),
+    ]
+    records = collector.stop()
+    assert records.activities == (
+        Activity("kernel", "_Z4tickPfi", 130, 150, 1, stream=7),
+        Activity("memcpy", "[CUDA memcpy HtoD]", 200, 260, 2, stream=7, size=4096),
+        Activity("memcpy", "[CUDA memcpy DtoH]", 300, 310, 3, stream=7, size=64),
+        Activity("memcpy", "[CUDA memcpy unknown]", 320, 330, 3, stream=7, size=64),
+        Activity("memset", "[CUDA memset]", 400, 401, 4, stream=7, size=4),
+    )
+    assert records.calls == (
+        Call("cudaLaunchKernel", 100, 105, 1, thread=11),
+        Call("cudaMemcpyAsync", 190, 199, 2, thread=11),
+        Call("cuLaunchKernel", 500, 503, 5, thread=11),
+        Call("cuLaunchKernel", 600, 603, 6, thread=11),
+    )
+
+
+def test_what_never_ended_and_what_is_not_asked_for_is_left_out(cupti):
+    collector = CuptiCollector()
+    collector.start()
+    cupti.pending = [
+        fake_cupti.kernel("k", 0, 0, correlation=1),
+        fake_cupti.runtime(211, 100, 0, correlation=1),
+        fake_cupti.SimpleNamespace(kind=int(fake_cupti.ActivityKind.OVERHEAD)),
+    ]
+    records = collector.stop()
+    assert (records.activities, records.calls) == ((), ())
+
+
+def test_records_flushed_on_the_way_are_kept_and_the_next_recording_begins_empty(cupti):
+    collector = CuptiCollector()
+    collector.start()
+    cupti.pending = [fake_cupti.kernel("a", 1, 2, correlation=1)]
+    collector.flush()
+    cupti.pending = [fake_cupti.kernel("b", 3, 4, correlation=2)]
+    assert [one.name for one in collector.stop().activities] == ["a", "b"]
+    collector.start()
+    assert collector.stop().activities == ()
+
+
+def test_nothing_stays_enabled_and_a_process_subscribes_once(cupti):
+    for _ in range(2):
+        collector = CuptiCollector()
+        collector.connect()
+        collector.start()
+        names = {fake_cupti.ActivityKind(kind).name for kind in cupti.enabled}
+        assert names == {"CONCURRENT_KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "DRIVER"}
+        assert collector.now() == 123_456
+        collector.stop()
+        assert cupti.enabled == []
+    assert cupti.subscribers == ["convswap profile"]
+
+
+def refusal(cupti, function: str, result: fake_cupti.Result) -> str:
+    cupti.refuse = {function: int(result)}
+    collector = CuptiCollector()
+    with pytest.raises(ConvswapError) as error:
+        collector.connect()
+        collector.start()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_another_profiler_is_named(cupti):
+    cupti.holder = "CUPTI for Nsight Systems"
+    line = refusal(cupti, "subscribe_v2", fake_cupti.Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
+    assert line == (
+        "another profiler (CUPTI for Nsight Systems) holds CUPTI in this process, which takes one at a time; "
+        "run the command without it"
+    )
+
+
+def test_another_profiler_that_gives_no_name_is_told_of_too(cupti):
+    line = refusal(cupti, "activity_enable", fake_cupti.Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
+    assert line.startswith("another profiler holds CUPTI")
+
+
+def test_a_driver_that_forbids_profiling_says_how_to_allow_it(cupti):
+    line = refusal(cupti, "activity_enable", fake_cupti.Result.ERROR_INSUFFICIENT_PRIVILEGES)
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in line and "ERROR_INSUFFICIENT_PRIVILEGES" in line
+
+
+def test_a_version_that_does_not_fit_the_driver_says_what_to_install(cupti):
+    line = refusal(cupti, "subscribe_v2", fake_cupti.Result.ERROR_NOT_INITIALIZED)
+    assert "does not fit the driver" in line and 'pip install "cupti-python~=13.0.1"' in line
+
+
+def test_any_other_refusal_is_named(cupti):
+    line = refusal(cupti, "activity_register_callbacks", fake_cupti.Result.ERROR_UNKNOWN)
+    assert line == "CUPTI refuses to record: ERROR_UNKNOWN; see `convswap doctor`"
+    assert "error 12345" in refusal(cupti, "subscribe_v2", 12345)
+
+
+def test_a_refusal_is_not_remembered(cupti):
+    refusal(cupti, "subscribe_v2", fake_cupti.Result.ERROR_UNKNOWN)
+    cupti.refuse = {}
+    CuptiCollector().connect()
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch):
+    module._connect.cache_clear()
+    monkeypatch.setitem(sys.modules, "cupti", None)
+    with pytest.raises(ConvswapError, match="needs CUPTI, which is not installed") as error:
+        CuptiCollector().connect()
+    assert 'pip install "cupti-python~=13.0.1" "nvidia-cuda-cupti~=13.0.0"' in str(error.value)
+
+
+def test_a_missing_library_says_which_one(cupti, monkeypatch):
+    """The bindings load CUPTI and the driver when they are first called, and raise a RuntimeError."""
+
+    def fail(*_arguments):
+        raise RuntimeError("CUDA driver is not found (libcuda.so.1: cannot open shared object file)")
+
+    monkeypatch.setattr(cupti, "subscribe_v2", fail)
+    with pytest.raises(ConvswapError, match=r"not installed \(CUDA driver is not found"):
+        CuptiCollector().connect()
+
+
+def test_the_package_has_all_that_the_collector_uses():
+    """Its names, by which the fake stands for it."""
+    real = pytest.importorskip("cupti.cupti", reason="cupti-python is not installed")
+    for name in ("SUBSCRIBER_PARAMS_SIZE", "SubscriberParams", "subscribe_v2", "activity_register_callbacks"):
+        assert hasattr(real, name), name
+    for name in ("activity_enable", "activity_disable", "activity_flush_all", "get_callback_name"):
+        assert callable(getattr(real, name)), name
+    for group in ("ActivityKind", "CallbackDomain", "ActivityMemcpyKind", "Result"):
+        fake = getattr(fake_cupti, group)
+        assert {one.name: int(one) for one in fake}.items() <= {
+            one.name: int(one) for one in getattr(real, group)
+        }.items()
+    assert real.cuptiError(39).status == 39
+    fields = {
+        "ActivityAPI": ("kind", "cbid", "start", "end", "correlation_id", "thread_id"),
+        "ActivityMemcpy6": ("copy_kind", "bytes", "start", "end", "correlation_id", "stream_id"),
+        "ActivityMemset4": ("bytes", "start", "end", "correlation_id", "stream_id"),
+    }
+    for record, names in fields.items():
+        for name in names:
+            assert hasattr(getattr(real, record), name), f"{record}.{name}"
+
+
+@pytest.mark.gpu
+def test_another_subscriber_in_the_process_is_noticed():
+    pytest.importorskip("cupti", reason="cupti-python is not installed")
+    program = """
+import sys
+from cupti import cupti
+parameters = cupti.SubscriberParams()
+parameters.struct_size = cupti.SUBSCRIBER_PARAMS_SIZE
+parameters.subscriber_name = "somebody else"
+cupti.subscribe_v2(lambda *_: None, None, parameters.ptr)
+from convswap.cli import main
+sys.exit(main(["profile", "ece408-2019sp", "--data", "synthetic"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "another profiler" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.gpu
+def test_the_card_records_what_a_session_does(cuda):
+    pytest.importorskip("cupti", reason="cupti-python is not installed")
+    import numpy as np
+    from convswap.device import choose_device
+    from convswap.sessions import CONVSWAP, BoundRun, make_session, on_device
+    from convswap.swap import swap
+    from test_compare import small_model
+
+    importlib.import_module("onnxruntime")
+    device = choose_device("cuda")
+    session = make_session(swap(small_model()).to_proto(), CONVSWAP, device)
+    feeds = on_device({"x": np.ones((16, 3, 12, 12), np.float32)}, device)
+    run = BoundRun(session, feeds, device)
+    run.once()
+    collector = CuptiCollector()
+    collector.start()
+    begin = collector.now()
+    for _ in range(3):
+        run.once()
+    end = collector.now()
+    records = collector.stop()
+    kernels = [one for one in records.activities if one.kind == "kernel"]
+    # Two Convs and a Relu, three times.
+    assert len(kernels) >= 9 and len(kernels) % 3 == 0
+    launches = {call.correlation: call for call in records.calls}
+    for one in kernels:
+        assert begin <= one.start < one.end <= end
+        assert launches[one.correlation].start <= one.start
+    assert {"cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx"} & {
+        call.name for call in records.calls
+    }
