@@ -490,8 +490,8 @@ def test_tensor_cores_serve_up_to_16_channels_and_11_taps_with_every_stride_and_
         ]
         what = f"{c} channels, {kernel} taps, stride {stride}, pad {pad}, size {size}"
         assert able, what
-        # Of a few million operations a plain kernel is done before the others have laid out their weights.
-        assert chosen in able or problem.operations < 10_000_000, what
+        # Of little to compute a plain kernel is done before the others have laid out their weights.
+        assert chosen in able or problem.operations < 100_000_000, what
 
 
 @needs_cuda_kernels
