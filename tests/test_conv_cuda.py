@@ -460,7 +460,7 @@ def test_few_channels_says_why_it_cannot_and_the_planner_takes_another(case, how
         if not _native.why_not(problem, name, "cuda", compute_capability=capability)
     ]
     assert "naive" in able
-    assert _native.choose(problem, "cuda", compute_capability=capability) == able[0]
+    assert _native.choose(problem, "cuda", compute_capability=capability) in able
 
 
 @needs_cuda_kernels
@@ -483,9 +483,15 @@ def test_tensor_cores_serve_up_to_16_channels_and_11_taps_with_every_stride_and_
             (8, c, size, size), (64, c, kernel, kernel), strides=[stride, stride], pads=[pad, pad, pad, pad]
         )
         chosen = _native.choose(problem, "cuda", compute_capability=90)
-        assert chosen in TENSOR_CORE_ALGORITHMS, (
-            f"{c} channels, {kernel} taps, stride {stride}, pad {pad}, size {size}"
-        )
+        able = [
+            name
+            for name in TENSOR_CORE_ALGORITHMS
+            if not _native.why_not(problem, name, "cuda", compute_capability=90)
+        ]
+        what = f"{c} channels, {kernel} taps, stride {stride}, pad {pad}, size {size}"
+        assert able, what
+        # Of little to compute a plain kernel is done before the others have laid out their weights.
+        assert chosen in able or problem.operations < 100_000_000, what
 
 
 @needs_cuda_kernels

@@ -28,6 +28,11 @@
 // take tiles, each on its own: one loads and converts while another multiplies and a third writes its
 // results, which wait in shared memory in y's order and go out in bulk copies. No scratch memory.
 //
+// What follows the convolution is computed before anything leaves the multiprocessor: bounds (Relu, Clip)
+// where a sum is scaled; a pool of 2 x 2 of the sums in registers, when two output rows are folded; other
+// activations of what waits in shared memory, and a residual or any other pool of results that wait there
+// apart, in float32.
+//
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0; the matrix and a tile must fit
 // into shared memory, which makes it an algorithm for few channels and filters of moderate size.
 
