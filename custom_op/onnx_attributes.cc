@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "conv/error.h"
 
@@ -128,16 +127,9 @@ ConvSpec read_spec(const Attributes& attributes, ElementType type) {
 
 Epilogue read_epilogue(const Attributes& attributes) {
   Epilogue epilogue;
-  epilogue.activation = parse_activation(attributes.text("activation").value_or("None"));
-  epilogue.alpha = attributes.real("activation_alpha").value_or(0);
-  epilogue.beta = attributes.real("activation_beta").value_or(0);
-  if (epilogue.activation == Activation::clip) {
-    // A Clip that is open at one end has float32's limit there, which must not hold infinities back.
-    constexpr float kMost = std::numeric_limits<float>::max();
-    constexpr float kOpen = std::numeric_limits<float>::infinity();
-    if (epilogue.alpha == -kMost) epilogue.alpha = -kOpen;
-    if (epilogue.beta == kMost) epilogue.beta = kOpen;
-  }
+  epilogue.set_activation(parse_activation(attributes.text("activation").value_or("None")),
+                          attributes.real("activation_alpha").value_or(0),
+                          attributes.real("activation_beta").value_or(0));
   epilogue.pool =
       make_pool(parse_pool_kind(attributes.text("pool").value_or("None")),
                 attributes.integers("pool_kernel_shape"), attributes.integers("pool_strides"),

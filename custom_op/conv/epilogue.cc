@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <limits>
 
 #include "conv/error.h"
 #include "conv/messages.h"
@@ -80,6 +81,17 @@ int64_t Pool::extent(size_t axis, int64_t input) const {
   // A window that would begin beyond the image and its first padding does not count.
   if (rounds_up && room % stride[axis] != 0 && count * stride[axis] < pad_begin[axis] + input) ++count;
   return count;
+}
+
+void Epilogue::set_activation(Activation kind, float given_alpha, float given_beta) {
+  activation = kind;
+  alpha = given_alpha;
+  beta = given_beta;
+  if (kind != Activation::clip) return;
+  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr float kOpen = std::numeric_limits<float>::infinity();
+  if (alpha == -kMost) alpha = -kOpen;
+  if (beta == kMost) beta = kOpen;
 }
 
 std::string Epilogue::text() const {

@@ -4,7 +4,6 @@
 
 #include <pybind11/stl.h>
 
-#include <limits>
 #include <vector>
 
 #include "conv/error.h"
@@ -54,16 +53,9 @@ class Keywords {
 
 Epilogue take_epilogue(Keywords& keywords) {
   Epilogue epilogue;
-  epilogue.activation = parse_activation(keywords.take<std::string>("activation", "None"));
-  epilogue.alpha = keywords.take<float>("activation_alpha", 0);
-  epilogue.beta = keywords.take<float>("activation_beta", 0);
-  if (epilogue.activation == Activation::clip) {
-    // The ends of float32 stand for no bound, as where the op reads its attributes.
-    constexpr float kMost = std::numeric_limits<float>::max();
-    constexpr float kOpen = std::numeric_limits<float>::infinity();
-    if (epilogue.alpha == -kMost) epilogue.alpha = -kOpen;
-    if (epilogue.beta == kMost) epilogue.beta = kOpen;
-  }
+  const Activation activation = parse_activation(keywords.take<std::string>("activation", "None"));
+  const auto alpha = keywords.take<float>("activation_alpha", 0);
+  epilogue.set_activation(activation, alpha, keywords.take<float>("activation_beta", 0));
   const PoolKind kind = parse_pool_kind(keywords.take<std::string>("pool", "None"));
   const auto kernel_shape = keywords.take<Shape>("pool_kernel_shape", {});
   const auto strides = keywords.take<Shape>("pool_strides", {});
