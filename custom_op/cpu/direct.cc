@@ -20,6 +20,7 @@
 #include "cpu/direct.h"
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 
 #include "conv/epilogue_math.h"
@@ -28,6 +29,7 @@
 #include "conv/small_floats.h"
 #include "conv/with_activation.h"
 #include "cpu/direct_kernel.h"
+#include "cpu/vector_math.h"
 
 namespace convswap {
 namespace {
@@ -300,7 +302,7 @@ class DirectPlan final : public Plan {
           for (int64_t q = from; q < to; ++q) {
             float value = found[q] + bias;
             if (residual != nullptr) value += static_cast<float>(residual[q]);
-            value = activate(decltype(constant)::value, epilogue.alpha, epilogue.beta, value);
+            value = vector_activate<decltype(constant)::value>(epilogue.alpha, epilogue.beta, value);
             stored[q] = static_cast<Target>(value);
           }
         });
@@ -311,24 +313,56 @@ class DirectPlan final : public Plan {
   // Writes the rows of y that the band's rows give, of so many filters.
   void pool_band(const ConvTensors& tensors, const Band& band, int64_t first_filter, int count,
                  const float* unpooled) const {
+    const int64_t plane = band.rows * problem_.output[2];
+    for (int filter = 0; filter < count; ++filter, unpooled += plane) {
+      T* const y = static_cast<T*>(tensors.y) +
+                   ((band.n * problem_.out_channels + first_filter + filter) * problem_.result[1] +
+                    band.first_result) *
+                       problem_.result[2];
+      if (problem_.epilogue.pool.kind == PoolKind::max) {
+        pool_plane(band, unpooled, y, -std::numeric_limits<float>::infinity(), [](float most, float value) {
+          return value > most || value != value ? value : most;  // a NaN stays
+        });
+      } else {
+        pool_plane(band, unpooled, y, 0.0f, [](float sum, float value) { return sum + value; });
+      }
+    }
+  }
+
+  // The same of one filter. `take` adds a value to what a window has come to, which begins as `nothing`. The
+  // rows of a window first, whole rows at once, then the columns of what they come to.
+  template <typename Take>
+  void pool_plane(const Band& band, const float* unpooled, T* y, float nothing, Take take) const {
     const Epilogue& epilogue = problem_.epilogue;
     const Pool& pool = epilogue.pool;
-    const Activation activation = activates_last_ ? epilogue.activation : Activation::none;
-    const int64_t width = problem_.output[2];
-    for (int filter = 0; filter < count; ++filter, unpooled += band.rows * width) {
-      T* y = static_cast<T*>(tensors.y) +
-             ((band.n * problem_.out_channels + first_filter + filter) * problem_.result[1] +
-              band.first_result) *
-                 problem_.result[2];
-      for (int64_t p = band.first_result; p < band.first_result + band.results; ++p) {
-        const PoolWindow rows(pool, 0, p, problem_.output[1]);
-        for (int64_t q = 0; q < problem_.result[2]; ++q) {
-          const float value = pooled<float>(
-              pool.kind, rows, PoolWindow(pool, 1, q, width),
-              [&](int64_t row, int64_t column) { return unpooled[(row - band.first_row) * width + column]; });
-          *y++ = static_cast<T>(activate(activation, epilogue.alpha, epilogue.beta, value));
+    const int64_t width = problem_.output[2], y_width = problem_.result[2];
+    thread_local std::vector<float> column_values, results;
+    column_values.resize(static_cast<size_t>(width));
+    results.resize(static_cast<size_t>(y_width));
+    for (int64_t p = band.first_result; p < band.first_result + band.results; ++p, y += y_width) {
+      const PoolWindow rows(pool, 0, p, problem_.output[1]);
+      std::fill(column_values.begin(), column_values.end(), nothing);
+      for (int64_t row = rows.begin; row < rows.end; ++row) {
+        const float* const values = unpooled + (row - band.first_row) * width;
+        for (int64_t column = 0; column < width; ++column) {
+          column_values[column] = take(column_values[column], values[column]);
         }
       }
+      for (int64_t q = 0; q < y_width; ++q) {
+        const PoolWindow columns(pool, 1, q, width);
+        float result = nothing;
+        for (int64_t column = columns.begin; column < columns.end; ++column) {
+          result = take(result, column_values[column]);
+        }
+        if (pool.kind == PoolKind::average) result /= static_cast<float>(rows.counted * columns.counted);
+        results[q] = result;
+      }
+      with_activation(activates_last_ ? epilogue.activation : Activation::none, [&](auto constant) {
+        for (int64_t q = 0; q < y_width; ++q) {
+          y[q] = static_cast<T>(
+              vector_activate<decltype(constant)::value>(epilogue.alpha, epilogue.beta, results[q]));
+        }
+      });
     }
   }
 
