@@ -234,6 +234,29 @@ def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])
+@pytest.mark.parametrize(
+    ("activation", "truth_of"),
+    [
+        ("Tanh", np.tanh),
+        ("Sigmoid", lambda x: 1 / (1 + np.exp(-x))),
+        ("SiLU", lambda x: x / (1 + np.exp(-x))),
+    ],
+)
+def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, truth_of, algorithm):
+    sizes = np.geomspace(1e-37, 80, 20_001, dtype=np.float32)
+    odd = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
+    x = np.concatenate([sizes, -sizes, odd])
+    y = _native.conv(
+        x.reshape(1, 1, 1, -1), np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, activation=activation
+    ).ravel()
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = truth_of(x.astype(np.float64))
+    np.testing.assert_allclose(y[: -len(odd)], expected[: -len(odd)], rtol=4 * 2.0**-23)
+    # A number that float32 has no room for may be 0.
+    np.testing.assert_allclose(y[-len(odd) :], expected[-len(odd) :], rtol=2.0**-22, atol=2.0**-126)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "reference"])
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 def test_every_cpu_algorithm_takes_every_epilogue(algorithm, pool):
     conv = {"group": 3, "strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [1, 2]}
