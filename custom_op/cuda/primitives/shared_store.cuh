@@ -35,10 +35,5 @@ __device__ inline void store_at(SharedAddress target, unsigned word) {
 __device__ inline void store_at(SharedAddress target, uint2 words) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(target), "r"(words.x), "r"(words.y) : "memory");
 }
-__device__ inline float load_float(SharedAddress source) {
-  float value;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(source) : "memory");
-  return value;
-}
 
 }  // namespace convswap

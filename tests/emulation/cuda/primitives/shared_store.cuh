@@ -27,6 +27,5 @@ template <typename Words>
 void store_at(SharedAddress target, Words words) {
   store_shared(reinterpret_cast<void*>(target), words);
 }
-inline float load_float(SharedAddress source) { return *reinterpret_cast<const float*>(source); }
 
 }  // namespace convswap
