@@ -192,7 +192,7 @@ def draws(draw: st.DrawFn) -> Draw:
 
 @st.composite
 def rung_draws(draw: st.DrawFn) -> Draw:
-    """A problem that the ladder takes: a layer of the course, which is all some rungs take, or like it."""
+    """A layer of the course, which is all that some rungs take, or like it, and seldom something fused."""
     if draw(st.booleans()):
         layer = draw(st.sampled_from(COURSE_LAYERS))
         case = ConvCase(layer.input_shape(draw(st.integers(1, 2))), layer.weight_shape, draw(st.booleans()))
@@ -204,8 +204,10 @@ def rung_draws(draw: st.DrawFn) -> Draw:
         size = [taps + draw(st.integers(0, 23)) for taps in kernel]
         x_shape = (draw(st.integers(1, 2)), channels, *size)
         case = ConvCase(x_shape, (filters, channels, *kernel), draw(st.booleans()))
+    output = _native.Problem(case.x_shape, case.w_shape).output_shape
+    epilogue = draw(mostly(st.just({}), epilogues(output[2:])))
     precision = draw(st.sampled_from(["tf32", "ieee"]))
-    return Draw(case, "float32", precision, draw(st.integers(0, 2**32 - 1)))
+    return Draw(case, "float32", precision, draw(st.integers(0, 2**32 - 1)), epilogue)
 
 
 def check(draw: Draw, device: str) -> int:

@@ -96,6 +96,26 @@ def test_what_the_ladder_leaves_to_others_is_refused_with_the_reason(case, how, 
             assert reason in _native.why_not(problem, page.name, "cuda", compute_capability=90)
 
 
+@pytest.mark.parametrize(
+    "fused",
+    [
+        {"activation": "Tanh"},
+        {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]},
+        {"residual_shape": (2, 4, 7, 7)},
+    ],
+    ids=["activation", "pool", "residual"],
+)
+def test_what_is_fused_with_a_convolution_is_left_to_the_last_rung(fused) -> None:
+    problem = _native.Problem((2, 1, 9, 9), (4, 1, 3, 3), **fused)
+    assert "the convolution alone" in _native.why_not(problem, "ladder_01_loops", "cpu")
+    if _native.has_cuda_kernels:
+        reasons = {
+            page.name: _native.why_not(problem, page.name, "cuda", compute_capability=90) for page in ON_CARD
+        }
+        assert reasons.pop("ladder_16_fused") == ""
+        assert all("the convolution alone" in reason for reason in reasons.values())
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda_kernels)])
 def test_nobody_gets_a_rung_without_asking_for_it(device, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.txt"))

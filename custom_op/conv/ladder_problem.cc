@@ -21,6 +21,7 @@ std::string why_not(const ConvProblem& problem) {
   if (problem.spatial_rank != 2) {
     return only + "images, with 2 spatial axes, and these have " + std::to_string(problem.spatial_rank);
   }
+  if (!problem.epilogue.is_empty()) return only + "the convolution alone, and here more is fused with it";
   if (!is_all(problem.stride, 1)) return only + "stride 1";
   if (!is_all(problem.dilation, 1)) return only + "dilation 1";
   if (!is_all(problem.pad_begin, 0) || !is_all(problem.pad_end, 0)) return only + "without padding";
