@@ -244,6 +244,14 @@ inline float __shfl_xor_sync(unsigned, float value, int mask) {
   emulation::meet_warp();
   return others;
 }
+inline int __shfl_sync(unsigned, int value, int lane) {
+  emulation::Warp& own = emulation::warp();
+  own.values[emulation::lane()] = std::bit_cast<unsigned>(value);
+  emulation::meet_warp();
+  const int theirs = std::bit_cast<int>(own.values[lane]);
+  emulation::meet_warp();
+  return theirs;
+}
 inline unsigned __reduce_max_sync(unsigned, unsigned value) {
   return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return std::max(a, b); });
 }
