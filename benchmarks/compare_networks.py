@@ -5,8 +5,9 @@
     python benchmarks/readme_tables.py
 
 The folder gets a file for each network, as `convswap compare NETWORK --json` writes it. The course's
-networks run on Fashion-MNIST, and on a GPU against all options of the CUDA provider; the large ones on random
-images, timed as a whole (`--no-layers`). Each runs in a process of its own, so that none finds the memory and
+networks run on Fashion-MNIST, and on a GPU against all options of the CUDA provider, or fused, against its
+default alone, since the options are in the other table; the large ones on 64 random images, timed as a whole
+(`--no-layers`). Each runs in a process of its own, so that none finds the memory and
 the libraries of the one before. A network that cannot be compared keeps the file that it had; the others are
 compared all the same, and the exit status tells.
 """
@@ -22,6 +23,7 @@ from convswap.errors import ConvswapError
 from convswap.models import ALL_NETWORKS, NETWORKS, find
 
 ANSWERS_DIFFER = 1
+LARGE_IMAGES = "64"
 
 
 def command(network: str, file: Path, options: argparse.Namespace) -> list[str]:
@@ -29,10 +31,11 @@ def command(network: str, file: Path, options: argparse.Namespace) -> list[str]:
     given = {"device": options.device, "images": options.images, "precision": options.precision}
     flags = []
     if network in NETWORKS:
-        given |= {"data": options.data, "against": options.against}
+        given |= {"data": options.data, "against": options.against or ("default" if options.fuse else "all")}
     else:
         # The tables of README.md give a deep network's time as a whole; its Convs alone take minutes.
         flags.append("--no-layers")
+        given["images"] = options.images or LARGE_IMAGES
     if options.fuse:
         flags.append("--fuse")
     flags += [part for name, value in given.items() if value for part in (f"--{name}", value)]
@@ -69,7 +72,9 @@ def main() -> int:
     parser.add_argument("--precision", metavar="P", help="as for convswap compare")
     parser.add_argument("--fuse", action="store_true", help="as for convswap compare")
     parser.add_argument("--data", default="fashion-mnist", metavar="NAME", help="of the course's networks")
-    parser.add_argument("--against", default="all", metavar="SIDES", help="of the course's networks")
+    parser.add_argument(
+        "--against", metavar="SIDES", help="of the course's networks; default: all, or with --fuse, default"
+    )
     options = parser.parse_args()
     try:
         options.networks = [find(name).name for name in options.networks] or list(ALL_NETWORKS)
