@@ -8,7 +8,7 @@ The results are what these commands wrote on the card that the folder is named a
 
 `python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
 each table that README.md has a place for: networks, all-networks, fused, layers. The place of `fused` stays
-empty until there is a folder compare-fused.
+empty until some network was compared so.
 """
 
 from __future__ import annotations
@@ -125,10 +125,12 @@ def all_networks(results: Path) -> str:
 
 
 def fused(results: Path) -> str:
-    """Every network swapped alone, and fused too; nothing where no network was compared fused."""
-    if not (results / FUSED).exists():
+    """Every network swapped alone, and fused too; what has not been compared fused is named below."""
+    names = [name for name in ALL_NETWORKS if (results / FUSED / f"{name}.json").exists()]
+    if not names:
         return ""
-    alone, together = comparisons(results, ALL_NETWORKS), comparisons(results, ALL_NETWORKS, fused=True)
+    missing = [name for name in ALL_NETWORKS if name not in names]
+    alone, together = comparisons(results, names), comparisons(results, names, fused=True)
     check_same_kind([*alone, *together], results)
     rows = []
     for plain, each in zip(alone, together, strict=True):
@@ -156,7 +158,8 @@ is over the default in the same run:
 
 {table([*headings, "same class fused", "relative L2 error fused"], rows)}
 
-Made by `python benchmarks/compare_networks.py benchmarks/h200/{FUSED} --device cuda --fuse`."""
+Made by `python benchmarks/compare_networks.py benchmarks/h200/{FUSED} --device cuda --fuse`.\
+{f" Not compared fused yet: {', '.join(missing)}." if missing else ""}"""
 
 
 def layers(results: Path) -> str:
