@@ -29,6 +29,10 @@ from convswap.report import error, three_digits
 
 HERE = Path(__file__).parent
 NETWORK = "ece408-2017-high"
+UNMEASURED = """\
+These pages have no figures yet. `python benchmarks/ladder_page.py --measure` makes them, and says with them
+why a rung is slower than the one before, where one is.
+"""
 README_PLACE = re.compile(r"(<!-- ladder -->\n).*?(<!-- /ladder -->)", re.DOTALL)
 # What all results must have in common.
 SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
@@ -110,7 +114,9 @@ def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> 
         "<!-- Written by benchmarks/ladder_page.py; change the files of custom_op/*/ladder instead. -->\n",
         introduction,
     ]
-    if main_result is not None:
+    if main_result is None:
+        parts.append(UNMEASURED)
+    else:
         parts += [
             f"![The time of every rung](ladder.svg)\n\n{measured_on(main_result)}\n",
             times(main_result),

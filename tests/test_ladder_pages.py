@@ -135,6 +135,7 @@ def test_the_page_and_the_readme_are_what_the_generator_makes(tmp_path):
     assert (tmp_path / "README.md").read_text() == (REPOSITORY / "README.md").read_text(), again
     measured = (REPOSITORY / "benchmarks" / "h200" / "ladder" / "ece408-2017-high.json").exists()
     assert (docs / "ladder.svg").exists() == measured
+    assert ("no figures yet" in (docs / "ladder.md").read_text()) != measured
 
 
 def test_the_readme_has_a_place_for_the_ladder():
@@ -184,7 +185,7 @@ def test_page_has_every_measured_figure(tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "docs" / "ladder.md").read_text()
     assert "10,000 images of ece408-2017-high on one NVIDIA H200, driver 580.1, CUDA 13.0" in page
-    assert "The first ran once." in page
+    assert "The first ran once." in page and "no figures yet" not in page
     row = "| 3 | The sum in a register | 4.00 | 2.00x | 4.00x | 6.25 | 25.0 | 40 | 8.1 | 2.00e-07 |"
     assert row in page
     assert "**What it did gain.** 4.00 ms, 2.00 times as fast as the rung before. 6.25 % of the floor" in page
