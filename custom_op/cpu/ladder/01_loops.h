@@ -2,11 +2,13 @@
 
 // Rung 1. Seven loops on the processor
 //
-// Idea: A convolution layer slides small filters over images. An output is a sum: a filter is laid on a
-// window of the image, every number under it is multiplied by the filter's number there, and the products
-// are added. That is seven loops: over the images, the filters, the rows and columns of the result, and,
-// inside, over the channels, rows and columns of the filter. Nothing here is clever, so that it says what
-// all the other rungs have to compute.
+// Idea: A convolution layer slides small filters over images. An image has *channels*, such as red, green and
+// blue, and a filter has a square of numbers, its *taps*, for each of them; images are computed many at a
+// time, a *batch*. An output is a sum: a filter is laid on a window of the image, every number under it is
+// multiplied by the tap there, and the products are added, and with them one number of the filter's own, its
+// *bias*. That is seven loops: over the images, the filters, the rows and columns of the result, and, inside,
+// over the channels, rows and columns of the filter. Nothing here is clever, so that it says what all the
+// other rungs have to compute.
 //
 // Gain: Nothing yet: this is where the course began. One core does one multiplication and one addition at a
 // time, and waits for the sum before it can add to it again.

@@ -5,15 +5,15 @@
 // Idea: A graphics card has thousands of small cores. It runs a *kernel*: a function that is started once for
 // every *thread*, of which there may be millions. Threads come in *blocks* (here of 256), and each finds out
 // which one it is from `blockIdx` and `threadIdx`. No output of a convolution depends on another, so the four
-// outer loops of rung 1 vanish: each output gets a thread of its own, and the three inner loops stay. The sum
-// is kept where it will be needed in the end, in y, which lies in *global memory*, the card's large, distant
-// memory.
+// outer loops of rung 1 vanish: each of the 288 million outputs gets a thread of its own, and the three inner
+// loops stay. The sum is kept where it will be needed in the end, in y, which like x and w lies in *global
+// memory*, the card's large, distant memory.
 //
-// Gain: Everything at once: tens of thousands of threads are under way together, and while some wait for
-// memory, others compute. Against one core of a processor that is a factor of thousands.
+// Gain: Everything at once: hundreds of thousands of threads are under way together, and while some wait for
+// memory, others compute.
 //
 // Counter: `sm__warps_active.avg.pct_of_peak_sustained_active`, the share of the places for threads that are
-// taken: near 100, which no processor can say of its cores.
+// taken: near 100.
 //
 // Reported: ece408-2017-high: 2.868 s; 0.448 s in another report. ece408-2017-low: 2.921 s. ece408-2019fa:
 // 0.0429 s + 0.3596 s on Volta.

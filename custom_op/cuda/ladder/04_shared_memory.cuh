@@ -3,14 +3,17 @@
 // Rung 4. Image and filter in shared memory
 //
 // Idea: Neighbouring outputs look at nearly the same window of the image: with a 5×5 filter, every pixel is
-// read 25 times for each filter. Each multiprocessor of the card has a small fast memory that the threads of
-// a block share, and that the program fills itself. So a block takes one image and one filter; together its
-// threads copy both into *shared memory*; `__syncthreads()` lets nobody go on before everybody has copied;
-// then all sums are made from there. As the course began, a block has 32×32 threads, which stand for pixels,
-// and the grid of blocks is as wide as the batch and as high as the number of filters.
+// read 25 times for each filter. The card consists of *multiprocessors* (132 on an H200), each with cores,
+// registers and a small fast memory of its own; a block runs on one of them from beginning to end, and its
+// threads share a part of that memory, which the program fills itself. So a block takes one image and one
+// filter; together its threads copy both into *shared memory*; `__syncthreads()` lets nobody go on before
+// everybody has copied; then all sums are made from there. As the course began, a block has 32×32 threads,
+// which stand for pixels, and the grid of blocks is as wide as the batch and as high as the number of
+// filters.
 //
-// Gain: Global memory is read once for each block, not 25 times for each output. On the cards of the reports,
-// whose caches were small and slow, that was most of the way from 2.5 s to 0.3 s.
+// Gain: Image and filter are read from global memory once for each block, not 25 times each for every output.
+// On the cards of the reports, whose caches were small and slow, that was most of the way from 2.5 s to 0.3
+// s.
 //
 // Slower: This card's first-level cache is the same memory as its shared memory, and it held the few rows of
 // the image that rung 3 asked for again and again, without being told. What the copy adds is waiting: no
@@ -26,7 +29,8 @@
 
 namespace convswap::ladder {
 
-// As large as the launch says.
+// One array for each block. The launch gives its size: that of image and filter, (784 + 25) * 4 bytes for
+// ece408-2017-high.
 extern __shared__ float shared[];
 
 __global__ void shared_memory(Convolution conv) {

@@ -3,13 +3,13 @@
 // Rung 6. A grid of (batch, 1, 1) instead of (batch, filters, 1)
 //
 // Idea: In rungs 4 and 5 an image is copied once for every filter: 50 blocks fetch the same 28×28 pixels. Now
-// a block belongs to an image and takes one filter after the other. The image is copied once. Two barriers
-// surround each filter's copy: the first lets nobody overwrite a filter that somebody still reads, the second
-// nobody read one that is not complete.
+// a block belongs to an image and takes one filter after the other. The image is copied once. Two *barriers*,
+// calls of `__syncthreads()`, surround each filter's copy: the first lets nobody overwrite a filter that
+// somebody still reads, the second nobody read one, or at first the image, that is not complete.
 //
-// Gain: One copy of the image instead of as many as there are filters, and far fewer blocks to start. It pays
-// because the batch alone is more than enough blocks to fill the card; with a batch of 1 it would leave all
-// multiprocessors idle but one.
+// Gain: One copy of the image instead of as many as there are filters, and far fewer blocks to start. It can
+// only pay because the batch alone is more than enough blocks to fill the card; with a batch of 1 it would
+// leave all multiprocessors idle but one.
 //
 // Slower: For an image of one channel the copies were cheap, and they ran while other blocks computed; the
 // two barriers for each filter are dear when a filter has but 25 taps and a thread one output, for all

@@ -3,20 +3,22 @@
 // Rung 7. An array of outputs in each thread
 //
 // Idea: A thread of rung 6 reads two numbers from shared memory, a pixel and a tap of the filter, for one
-// multiplication, and shared memory gives a warp one number per thread and cycle, while four warps could
-// multiply. So turn the loops around: a thread keeps the sums of *all* filters for its pixel in an array,
-// fetches each pixel of its window once, and multiplies it by the tap of every filter. All filters stay in
-// shared memory, sorted so that those of one tap lie side by side.
+// multiplication. In a cycle shared memory serves one warp, a number for each thread, while the cores of a
+// multiprocessor could multiply for four warps. So turn the loops around: a thread keeps the sums of *all*
+// filters for its pixel in an array, fetches each pixel of its window once, and multiplies it by the tap of
+// every filter. All filters stay in shared memory, sorted so that those of one tap lie side by side.
 //
 // An array can only live in registers if every index into it is known when the program is compiled, so the
-// number of filters becomes a parameter of a *template*, and the loops over them are unrolled. A thread has
-// at most 255 registers, and a multiprocessor 65,536 for all of its threads: a block of 1,024 threads could
-// give each of them 64, which 50 sums and their addresses outgrow. A block of 192 threads can give more than
-// enough. (And 192 divides the 576 pixels of a 24×24 result.)
+// number of filters becomes a parameter of a *template*, and the loops over them are *unrolled*: `#pragma
+// unroll` asks the compiler to write a loop out, once for each value of its counter. A thread has at most 255
+// registers, and a multiprocessor 65,536 for all of its threads: a block of 1,024 threads could give each of
+// them 64, which 50 sums and their addresses outgrow. A block of 192 threads can give more than enough, and
+// `__launch_bounds__` promises the compiler that there are no more. (And 192 divides the 576 pixels of a
+// 24×24 result.)
 //
 // Gain: One number from shared memory for each multiplication instead of two; the barriers are gone but one.
-// The course's report gave this up for want of registers. How many the compiler takes today stands below:
-// what does not fit is *spilled* to memory, and nothing is.
+// The course's report gave this up for want of registers. An H200 takes it: 80 registers for a thread with 50
+// sums, and nothing that did not fit and had to be *spilled* to memory.
 //
 // Slower: With few filters there is little to share a pixel among, and 192 threads hide waiting less well
 // than 1,024.
@@ -44,6 +46,7 @@ __global__ void __launch_bounds__(kArrayThreads) array_of_outputs(Convolution co
   float* const filters = image + pixels;  // taps x kFilters
 
   for (int i = threadIdx.x; i < pixels; i += blockDim.x) image[i] = conv.x[n * pixels + i];
+  // Not neighbours in global memory, but read once for each block only.
   for (int i = threadIdx.x; i < taps * kFilters; i += blockDim.x) {
     filters[i] = conv.w[i % kFilters * taps + i / kFilters];
   }

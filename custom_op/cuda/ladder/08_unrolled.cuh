@@ -4,12 +4,13 @@
 //
 // Idea: A loop costs more than what is in it: its counter is increased, compared, and a jump is taken, and
 // the address of each pixel is computed anew. A filter is always 5×5 or 7×7 here, so its rows can be written
-// out, term by term, with no loop at all. The reports wrote out all 25 terms in one expression; here a row of
-// 5 or 7 is written out once, and called for each of the 5 or 7 rows.
+// out, term by term, with no loop over rows and columns. The reports wrote out all 25 terms in one
+// expression; here a row of 5 or 7 is written out once, and called for each of the 5 or 7 rows.
 //
-// Gain: What is left of a term is to read its numbers and to multiply them. Addresses become constant
-// distances from one pointer, which the instructions that read shared memory take without an addition. And a
-// core that sees 25 independent reads can have them all under way, where before it met a jump after each.
+// Gain: What is left of a term is to read its numbers and to multiply them. Within a row, and for all taps,
+// addresses become constant distances from a pointer, which the instructions that read shared memory take
+// without an addition; only where a row starts still has to be computed. And a core that sees many
+// independent reads can have them all under way, where before it met a jump after each pixel and its taps.
 //
 // Slower: With many filters the body of the loop was long already, so that its overhead was small, and now
 // the instructions of several rows no longer fit into the cache that holds them.
@@ -73,6 +74,7 @@ __device__ inline void add_7x7(float (&sums)[kFilters], const float* window, int
   add_row_of_7(sums, window + 6 * width, taps + 42 * kFilters);
 }
 
+// kFilters: how many there are; kFilter: the height and width of one.
 template <int kFilters, int kFilter>
 __global__ void __launch_bounds__(kUnrolledThreads) unrolled(Convolution conv) {
   constexpr int kTaps = kFilter * kFilter;

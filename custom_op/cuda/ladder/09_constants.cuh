@@ -29,6 +29,7 @@ extern __shared__ float shared[];
 
 constexpr int kConstantsThreads = 192;
 
+// kSize: height and width of an image; kFilter: those of a filter.
 template <int kChannels, int kSize, int kFilters, int kFilter>
 __global__ void __launch_bounds__(kConstantsThreads) constants(Convolution conv) {
   constexpr int kPixels = kChannels * kSize * kSize;
@@ -46,8 +47,8 @@ __global__ void __launch_bounds__(kConstantsThreads) constants(Convolution conv)
   __syncthreads();
 
   for (int i = threadIdx.x; i < kOutputs; i += kConstantsThreads) {
-    // All taps are at known places now, so that the compiler would read them once, before this loop, into
-    // registers that there are not. It moves no read across what may change memory, as this says it does.
+    // All taps are at known places now, and the compiler would read them before this loop, into more
+    // registers than there are. This line claims to change memory, so that it has to read them inside.
     asm volatile("" ::: "memory");
     const int p = i / kOutSize, q = i % kOutSize;
     float sums[kFilters];

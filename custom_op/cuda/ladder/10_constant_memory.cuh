@@ -4,15 +4,15 @@
 //
 // Idea: In rung 9 the taps of the filters still come out of shared memory, and all 32 threads of a warp want
 // the same one at the same time. For just that the card has *constant memory*: 64 KB that no kernel writes,
-// behind a cache of its own. What all threads of a warp read there is read once, for all of them: older
-// cards take it as an operand of the multiplication itself; newer ones bring it into a register that the
-// warp shares. The filters of every layer of the course fit (the largest are 56,448 bytes), so they are
-// copied there before the kernel starts. A card has but one such memory: whoever comes next has to wait
-// until it is free.
+// behind a cache of its own. What all threads of a warp read there is read once, for all of them; cards from
+// compute capability 8.0 on bring it into a register that the warp shares. The filters of every layer of the
+// course fit (the largest are 56,448 bytes), so they are copied there before the kernel starts. The library
+// has one such array on a card: whoever uses this rung next has to wait until it is free.
 //
-// The cache is small: two kilobytes near the cores, where the filters of ece408-2017-high take five. So a
-// thread goes through the image for a few filters at a time, whose taps stay there, and computes up to four
-// outputs at once, so that each tap that comes is used four times.
+// The cache is small: two kilobytes near the cores, where the filters of ece408-2017-high take five. So all
+// threads take a few filters at a time (10 here, 1,000 bytes), whose taps stay in the cache for the warps
+// that come after, and each thread computes up to four outputs at once (three here), so that a tap that was
+// fetched is used for all of them. With many channels even a few filters are more than that cache holds.
 //
 // Gain: No read of shared memory is for a filter any more, only one for each pixel, and then as many
 // multiplications as there are filters at a time. A block copies no filters, either.
@@ -34,7 +34,7 @@ extern __shared__ float shared[];
 
 constexpr int kConstantMemoryThreads = 192;
 
-// All there is of it; filters x channels x their height x their width, as w has them.
+// All of the constant memory; filters x channels x their height x their width, as w has them.
 __constant__ float filters_of_layer[16384];
 
 // The most filters that a thread computes at a time; they divide all there are.
@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(kConstantMemoryThreads) constant_memory(Convol
 
 #pragma unroll 1
       for (int c = 0; c < kChannels; ++c) {
-        // All threads of a warp are at the same filter. Where the compiler is not told, each reads by itself.
+        // Each thread takes the value that the first of its warp has. They are all the same, but now the
+        // compiler knows, and reads a tap once for the warp; otherwise each thread reads for itself.
         const int agreed = __shfl_sync(~0u, first_filter, 0);
 #pragma unroll
         for (int r = 0; r < kFilter; ++r) {

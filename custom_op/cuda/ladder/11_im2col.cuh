@@ -7,8 +7,9 @@
 // has a row for each filter and a column for each output. The first kernel writes the columns (*im2col*,
 // image to columns), the second multiplies. The reward is that everybody knows how to multiply matrices:
 // blocks of 16×16 threads take a tile of the result, bring 16×16 tiles of both factors into shared memory,
-// and walk along the rows and down the columns. The columns of 10,000 images would not fit into any memory at
-// hand, so a few images at a time go through both kernels.
+// and walk along the rows and down the columns. The columns of all 10,000 images would take 576 MB for
+// ece408-2017-high, and 17 GB for the course's largest layer; so as many images as fill 64 MB with columns,
+// 1,165 here, go through both kernels at a time.
 //
 // Gain: Nothing but generality: any filter, any number of them, by one multiply that could be the best there
 // is. Libraries began this way for that reason.

@@ -2,21 +2,25 @@
 
 // Rung 14. The tensor cores
 //
-// Idea: Beside its ordinary cores a multiprocessor has *tensor cores*, which do one thing: multiply two small
-// matrices and add a third. One instruction of a warp does 16×16×8 multiplications here, 2,048. Rung 12 is a
-// matrix product already, so its inner loop is all that changes: a warp takes a tile of 16 filters and 16
-// columns; its threads hold the matrices together, as *fragments*, of which nobody has to know who holds
-// what.
+// Idea: Besides its ordinary cores a multiprocessor has *tensor cores*, which do one thing: multiply two
+// small matrices and add a third. One call by a warp does 16×16×8 multiplications, 2,048, in a few
+// instructions (four on an H200). Rung 12 is a matrix product already. Its inner loop becomes one call, and
+// what stands around it follows: a block of four warps takes 16 filters and 64 columns, 8 taps at a time,
+// each warp 16 of the columns. The threads of a warp hold matrices together, as *fragments*, of which nobody
+// has to know who holds what: `load_matrix_sync` brings one from shared memory (its last argument is the
+// distance from row to row), `mma_sync` multiplies and adds, `store_matrix_sync` writes the sums back, and
+// all 32 threads call them together. `matrix_a`, `matrix_b` and `accumulator` say which place in the product
+// a fragment has.
 //
 // What goes in is rounded to TF32: the range of float32, but 10 bits after the point instead of 23. The sums
-// are float32. So does ONNX Runtime's own Conv on the card, unless it is told otherwise.
+// are float32. ONNX Runtime's own Conv on the card does the same, unless it is told otherwise.
 //
-// Gain: On this card the tensor cores multiply some seven times as fast as all ordinary cores together, so
-// that multiplications cost next to nothing: what is left is to bring them their numbers.
+// Gain: On an H200 the tensor cores multiply some seven times as fast as all ordinary cores together, so that
+// multiplications cost next to nothing: what is left is to bring them their numbers.
 //
-// Slower: And that is all there is to do here: the divisions, the copies to shared memory and the two
-// barriers for 8 taps are those of rung 12, and the tensor cores wait for them nearly all of the time. Their
-// feeding is what the algorithm of the next rung is made of.
+// Slower: And that is all there is to do here: the divisions and the copies to shared memory are still there,
+// and the two barriers come every 8 taps, where rung 12 has them every 16. The tensor cores wait for them
+// nearly all of the time. Their feeding is what the algorithm of the next rung is made of.
 //
 // Counter: `sm__inst_executed_pipe_tensor.sum`, instructions of the tensor cores: none before this rung; and
 // `sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active`, how busy they are: hardly.

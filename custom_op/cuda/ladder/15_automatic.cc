@@ -1,19 +1,20 @@
 // Rung 15. Tensor cores that are fed
 //
-// Idea: This rung has no kernel of its own. It is what the library takes by itself for these layers:
-// `toeplitz`
+// Idea: This rung has no kernel of its own. It is what the library has for these layers: `toeplitz`
 // (`custom_op/cuda/toeplitz`) on a card of compute capability 9.0, else `few_channels`
 // (`custom_op/cuda/few_channels`), each a folder instead of a page. What rung 14 lacks is a way to bring the
-// tensor cores their numbers. Here the image lies in shared memory once, converted once, and the tensor cores
-// read their operand straight from it: eight neighbouring pixels are a row of the product, and the other
-// matrix holds each filter several times, shifted by a pixel from one to the next, which mathematicians call
-// a Toeplitz matrix. No division, no copy per tap, no barrier per 8 taps. Threads work in teams: while one
-// multiplies, another fetches the next image, and a third writes its results.
+// tensor cores their numbers. Here the image lies in shared memory once, converted once, to float16 scaled by
+// a power of two, which keeps as many bits as TF32; and the tensor cores read their operand straight from it.
+// Eight neighbouring pixels are part of a row of one factor, a row for each group of neighbouring outputs,
+// and the other factor holds each filter several times, shifted by a pixel from one output to the next, which
+// mathematicians call a Toeplitz matrix. No division, no copy per tap, no barrier per 8 taps. Threads work in
+// teams: while one multiplies, another fetches the next image, and a third writes its results.
 //
-// Gain: All that stood between the multiplications. What bounds it is memory: the results have to be written.
+// Gain: The time for all that stood between the multiplications. What bounds it is memory: the results have
+// to be written.
 //
 // Counter: `dram__throughput.avg.pct_of_peak_sustained_elapsed`, the share of the memory's speed that is
-// used: the more, the nearer the floor.
+// used: the more, the nearer the floor. (The name of the kernel is `kernel`.)
 //
 // Precision: tf32
 //

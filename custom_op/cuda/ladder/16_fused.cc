@@ -1,13 +1,15 @@
 // Rung 16. Fused with what follows
 //
-// Idea: A convolution seldom comes alone: in the course's networks tanh or ReLU follows, and then a pooling
-// that keeps the largest of 2×2 outputs. Each is cheap to compute and reads and writes the whole large tensor
-// again. So the kernel of rung 15 computes them too, while its sums are still on the chip, and writes the
-// pooled result alone. `convswap swap --fuse` finds what can be fused, and makes one `FusedConv` of it.
+// Idea: A convolution seldom comes alone: after the first convolution of every network of the course comes
+// tanh or ReLU, and then a pooling that keeps the largest of 2×2 outputs. Each is cheap to compute and reads
+// and writes the whole large tensor again. So the kernel of rung 15 computes them too, while its sums are
+// still on the chip, and writes the pooled result alone. `convswap swap --fuse` finds what can be fused, and
+// makes one `FusedConv` of it.
 //
 // Gain: With a pooling of 2×2 the result is a quarter, and the convolution's own output, by far the largest
 // tensor of these networks, is never written nor read: the floor itself is lower. The time of this rung
-// includes tanh and pooling, which take the others as long again, or longer, in kernels of their own.
+// includes tanh and pooling; for the other rungs kernels of their own do that, which take as long as rung 15
+// again, or longer.
 //
 // Slower: Taken for itself it does more than rung 15, and its threads compute what a convolution alone does
 // not need.
