@@ -22,10 +22,10 @@ TF32_OPERAND = 2.0**-11
 # One addition in float32; the tensor core truncates where it adds, which costs up to four times as much.
 FLOAT32 = 2.0**-24
 TENSOR_CORE = 2.0**-22
-RELATIVE_L2 = {"toeplitz": 6e-4, "few_channels": 6e-4, "naive": 1e-5}
+RELATIVE_L2 = {"toeplitz": 6e-4, "few_channels": 6e-4, "tiled": 1e-5, "naive": 1e-5}
 
 TENSOR_CORE_ALGORITHMS = ("toeplitz", "few_channels")
-ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "naive")
+ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "tiled", "naive")
 on_tensor_cores = pytest.mark.parametrize("algorithm", TENSOR_CORE_ALGORITHMS)
 # Also the draws that an H200 and an ordinary card would tile differently are planned for, without a card.
 CAPABILITIES = (80, 86, 90, 120)

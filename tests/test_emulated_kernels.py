@@ -55,7 +55,7 @@ def build(name: str, folder: Path, *others: Path | str) -> Path:
     return program
 
 
-@pytest.mark.parametrize("algorithm", ["few_channels", "toeplitz"])
+@pytest.mark.parametrize("algorithm", ["few_channels", "toeplitz", "tiled"])
 def test_algorithm_is_the_definition_for_random_problems(tmp_path: Path, algorithm: str) -> None:
     folder = SOURCES / "cuda" / algorithm
     program = build(
