@@ -9,6 +9,12 @@ namespace convswap::tiled {
 
 constexpr int kMostThreads = 256;
 
+// What a thread computes of 2 rows; a kernel for each.
+struct OutputsOfThread {
+  int filters, columns;
+};
+constexpr OutputsOfThread kOutputsOfThread[] = {{1, 2}, {4, 2}, {8, 2}, {8, 4}};
+
 template <typename T>
 struct Arguments {
   const T* x;

@@ -68,25 +68,24 @@ __device__ inline void stage_weights(const Arguments<T>& a, const T* w, int taps
     tap = eights * 8 + i % 8;
     filter = (many - eights * quads) * 4 + i / 8 % 4;
   };
-  stage(
-      (taps + 7) / 8 * quads * 32,
-      [&](int i) {
-        int tap, filter;
-        place(i, tap, filter);
-        return tap < taps && filter < filters ? static_cast<float>(w[filter * taps_of_filter + tap]) : 0.0f;
-      },
-      [&](int i, float value) {
-        int tap, filter;
-        place(i, tap, filter);
-        if (tap < taps) weights[tap * a.weight_pitch + filter] = value;
-      });
+  stage((taps + 7) / 8 * quads * 32,
+        [&](int i) {
+          int tap, filter;
+          place(i, tap, filter);
+          return tap < taps && filter < filters ? static_cast<float>(w[filter * taps_of_filter + tap]) : 0.0f;
+        },
+        [&](int i, float value) {
+          int tap, filter;
+          place(i, tap, filter);
+          if (tap < taps) weights[tap * a.weight_pitch + filter] = value;
+        });
 }
 
-// A thread's outputs: 2 x 2 pixels of each of its filters. The two columns are half a tile apart, so that
-// neighbouring threads read neighbouring numbers.
-template <int kFilters>
+// A thread's outputs: 2 rows x kColumns pixels of each of its filters. Its columns lie as far apart as there
+// are threads side by side, so that neighbouring threads read neighbouring numbers.
+template <int kFilters, int kColumns>
 struct Sums {
-  float of[kFilters][2][2] = {};
+  float of[kFilters][2][kColumns] = {};
 
   __device__ void add_tap(const float* pixels, int next_row, int next_column, const float* taps) {
     float tap[kFilters];
@@ -102,7 +101,7 @@ struct Sums {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
+      for (int j = 0; j < kColumns; ++j) {
         const float pixel = pixels[i * next_row + j * next_column];
 #pragma unroll
         for (int k = 0; k < kFilters; ++k) of[k][i][j] += pixel * tap[k];
@@ -132,13 +131,14 @@ struct Place {
 };
 
 // Rows of the filters, of so many channels, that are a thread's.
-template <int kTaps, typename T, int kFilters>
+template <int kTaps, typename T, int kFilters, int kColumns>
 __device__ inline void add_channels(const Arguments<T>& a, const Place& place, int channels,
-                                    const float* window, const float* weights, Sums<kFilters>& sums) {
+                                    const float* window, const float* weights,
+                                    Sums<kFilters, kColumns>& sums) {
   const float* const corner =
       window + place.row * a.stride_height * a.window_pitch + place.column * a.stride_width;
   const int next_row = a.stride_height * a.window_pitch;
-  const int next_column = a.columns / 2 * a.stride_width;
+  const int next_column = a.columns / kColumns * a.stride_width;
 #pragma unroll 1
   for (int u = place.split; u < channels * a.filter_height; u += a.splits) {
     const int c = static_cast<int>(a.rows_of_filter.quotient(u)), r = u - c * a.filter_height;
@@ -168,12 +168,13 @@ __device__ inline void write_results(const Arguments<T>& a, const float* results
     const long long plane = static_cast<long long>(n) * a.out_channels + first_filter + k;
     const float bias = a.b == nullptr ? 0.0f : static_cast<float>(a.b[first_filter + k]);
     const auto value_at = [&](int64_t row, int64_t column) {
-      const int at = k * tile + (static_cast<int>(row) - first_row) * a.columns +
-                     static_cast<int>(column) - first_column;
+      const int at = k * tile + (static_cast<int>(row) - first_row) * a.columns + static_cast<int>(column) -
+                     first_column;
       float value = results[at];
       for (int s = 1; s < a.splits; ++s) value += results[s * split + at];
       value += bias;
-      if (a.z != nullptr) value += static_cast<float>(a.z[(plane * a.out_height + row) * a.out_width + column]);
+      if (a.z != nullptr)
+        value += static_cast<float>(a.z[(plane * a.out_height + row) * a.out_width + column]);
       return activate<float>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
     };
     const float value = pool.kind == PoolKind::none
@@ -184,7 +185,7 @@ __device__ inline void write_results(const Arguments<T>& a, const float* results
   }
 }
 
-template <typename T, int kFilters>
+template <typename T, int kFilters, int kColumns>
 __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ Arguments<T> a) {
   const int tile_column = static_cast<int>(blockIdx.x) % a.tiles_across;
   const int tiles_before = static_cast<int>(blockIdx.x) / a.tiles_across;
@@ -196,16 +197,16 @@ __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ A
   const int filters = min(a.filters_of_block, a.filters - first_of_group);
   const int taps = a.filter_height * a.filter_width;
 
-  const int half_columns = a.columns / 2, pixels = a.rows / 2 * half_columns;
+  const int across = a.columns / kColumns, pixels = a.rows / 2 * across;
   const int thread = static_cast<int>(threadIdx.x), threads_before = thread / pixels;
   const int filter_threads = a.filters_of_block / kFilters;
-  const Place place = {thread % pixels / half_columns * 2, thread % pixels % half_columns,
+  const Place place = {thread % pixels / across * 2, thread % pixels % across,
                        threads_before % filter_threads * kFilters, threads_before / filter_threads};
   const bool is_at_work = place.split < a.splits;
 
   float* const window = shared;
   float* const weights = shared + a.channels_at_a_time * a.window_plane;
-  Sums<kFilters> sums;
+  Sums<kFilters, kColumns> sums;
   for (int first_channel = 0; first_channel < a.channels; first_channel += a.channels_at_a_time) {
     const int channels = min(a.channels_at_a_time, a.channels - first_channel);
     const long long channels_before =
@@ -240,8 +241,8 @@ __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ A
       for (int i = 0; i < 2; ++i) {
         const int filter = place.split * a.filters_of_block + place.filter + k;
         const int at = (filter * a.rows + place.row + i) * a.columns + place.column;
-        results[at] = sums.of[k][i][0];
-        results[at + half_columns] = sums.of[k][i][1];
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) results[at + j * across] = sums.of[k][i][j];
       }
     }
   }

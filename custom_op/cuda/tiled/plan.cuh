@@ -17,7 +17,9 @@ namespace convswap::tiled {
 template <typename T>
 Arguments<T> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-  const auto blocks = [&](int64_t extent, int of_block) { return narrow((extent + of_block - 1) / of_block); };
+  const auto blocks = [&](int64_t extent, int of_block) {
+    return narrow((extent + of_block - 1) / of_block);
+  };
   Arguments<T> a{};
   a.channels = narrow(problem.channels_per_group()), a.filters = narrow(problem.filters_per_group());
   a.in_channels = narrow(problem.in_channels), a.out_channels = narrow(problem.out_channels);
@@ -55,8 +57,8 @@ class TiledPlan final : public Plan {
         kernel_(kernel_for(tiling_)),
         arguments_(arguments_of<T>(problem, tiling_)) {
     const int64_t tiles = problem.batch * arguments_.tiles_down * arguments_.tiles_across;
-    grid_ = dim3(static_cast<unsigned>(tiles),
-                 static_cast<unsigned>(problem.group * arguments_.filter_blocks));
+    grid_ =
+        dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(problem.group * arguments_.filter_blocks));
     const DeviceGuard guard(device_);
     allow_shared_memory(kernel_, device.shared_memory_per_block);
   }
@@ -84,22 +86,19 @@ class TiledPlan final : public Plan {
     const Tiling& t = tiling_;
     return "tiles of " + std::to_string(t.rows) + "x" + std::to_string(t.columns) + " x " +
            std::to_string(t.filters) + " filters, " + std::to_string(t.channels) + " channels at a time, " +
-           std::to_string(t.threads) + " threads of 2x2 x " + std::to_string(t.filters_of_thread) +
-           " outputs" + (t.splits > 1 ? ", each shared by " + std::to_string(t.splits) : "") + ", " +
+           std::to_string(t.threads) + " threads of 2x" + std::to_string(t.columns_of_thread) + " x " +
+           std::to_string(t.filters_of_thread) + " outputs" +
+           (t.splits > 1 ? ", each shared by " + std::to_string(t.splits) : "") + ", " +
            std::to_string(t.shared_bytes) + " bytes of shared memory, " + std::to_string(grid_.x * grid_.y) +
            " blocks";
   }
 
  private:
   static const void* kernel_for(const Tiling& tiling) {
-    switch (tiling.filters_of_thread) {
-      case 1:
-        return reinterpret_cast<const void*>(kernel<T, 1>);
-      case 4:
-        return reinterpret_cast<const void*>(kernel<T, 4>);
-      default:
-        return reinterpret_cast<const void*>(kernel<T, 8>);
-    }
+    if (tiling.columns_of_thread == 4) return reinterpret_cast<const void*>(kernel<T, 8, 4>);
+    if (tiling.filters_of_thread == 8) return reinterpret_cast<const void*>(kernel<T, 8, 2>);
+    if (tiling.filters_of_thread == 4) return reinterpret_cast<const void*>(kernel<T, 4, 2>);
+    return reinterpret_cast<const void*>(kernel<T, 1, 2>);
   }
 
   int device_;

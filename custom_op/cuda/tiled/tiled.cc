@@ -3,8 +3,8 @@
 //
 // A block computes a tile of one image's outputs for some filters of one group. It stages what the tile needs
 // of a few channels, zeros where the image ends, and these channels' weights, filters side by side; then each
-// thread multiplies, with 2 x 2 pixels of 1, 4 or 8 filters in registers: for each tap four pixels and two
-// loads of four weights, and 32 multiplications. Neighbouring threads have neighbouring pixels, so that none
+// thread multiplies, with up to 2 x 4 pixels of 8 filters in registers: for each tap eight pixels and two
+// loads of four weights, and 64 multiplications. Neighbouring threads have neighbouring pixels, so that none
 // of these loads meets a conflict of banks, and weights reach all of them at once.
 //
 // Small problems are cut finer: small tiles, few filters of a thread, and up to eight threads that share the

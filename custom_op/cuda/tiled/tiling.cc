@@ -9,18 +9,16 @@
 namespace convswap::tiled {
 namespace {
 
-constexpr int kFiltersOfThread[] = {1, 4, 8};
-constexpr int kMostSplits = 8, kMostFilterThreads = 64, kMostPairs = 16;
+constexpr int kMostSplits = 8, kMostFilterThreads = 64, kMostThreadsOfAxis = 16;
 // Blocks that ask for more leave no room for others, which could compute while they wait.
 constexpr int64_t kBytesForThree = 72 * 1024;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The least pitch from which on a warp's pairs of rows lie in different banks: `half` neighbours of each, rows
-// `step` rows apart.
-int window_pitch(int64_t width, int half, int64_t step) {
-  for (int64_t pitch = width; half < 32 && pitch < width + 32; ++pitch) {
-    if (step * pitch % (2 * half) == half) return static_cast<int>(pitch);
+// The least pitch with which a warp reads different banks: `across` neighbours of rows `step` rows apart.
+int window_pitch(int64_t width, int across, int64_t step) {
+  for (int64_t pitch = width; across < 32 && pitch < width + 32; ++pitch) {
+    if (step * pitch % (2 * across) == across) return static_cast<int>(pitch);
   }
   return static_cast<int>(width);
 }
@@ -34,7 +32,7 @@ bool stage_channels(const ConvProblem& problem, const Device& device, Tiling& ti
   const int64_t height = reach(1, tiling.rows), width = reach(2, tiling.columns);
   const int64_t most_floats = device.shared_memory_per_block / static_cast<int64_t>(sizeof(float));
   if (width > most_floats || height > most_floats) return false;
-  const int pitch = window_pitch(width, tiling.columns / 2, 2 * problem.stride[1]);
+  const int pitch = window_pitch(width, tiling.columns / tiling.columns_of_thread, 2 * problem.stride[1]);
   // A multiple of four floats, so that the weights behind it begin where 16 bytes do.
   const int64_t plane = ceil_divide(height * pitch, 4) * 4;
   // An odd number of fours: eight taps of four filters then lie in 32 banks.
@@ -63,29 +61,28 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
                          ceil_divide(problem.filters_per_group(), tiling.filters);
   const double stages = number(ceil_divide(channels, tiling.channels));
   const double filter_rows = number(ceil_divide(channels * problem.filter[1], tiling.splits));
-  const double tap = tiling.filters_of_thread * 4 + std::max(1, tiling.filters_of_thread / 4) + 8;
+  const int pixels = 2 * tiling.columns_of_thread;
+  const double tap =
+      tiling.filters_of_thread * pixels + std::max(1, tiling.filters_of_thread / 4) * 3 + pixels + 4;
   const double staged =
-      number(channels) * (tiling.window_height * tiling.window_width +
-                          number(problem.filter_size()) * (tiling.weight_pitch - tiling.filters < 4
-                                                               ? tiling.weight_pitch
-                                                               : tiling.filters));
+      number(channels) *
+      (tiling.window_height * tiling.window_width +
+       number(problem.filter_size()) *
+           (tiling.weight_pitch - tiling.filters < 4 ? tiling.weight_pitch : tiling.filters));
   const double results = number(tiling.filters) * tiling.rows * tiling.columns;
   const double of_thread = filter_rows * (number(problem.filter[2]) * tap + 14) + stages * 60 +
                            (staged * 16 + results * (20 + 3.0 * tiling.splits)) / tiling.threads;
   const double warps = tiling.threads / 32;
-  const int registers = tiling.filters_of_thread == 8 ? 96 : tiling.filters_of_thread == 4 ? 64 : 40;
+  const int registers = tiling.columns_of_thread == 4 ? 128 : tiling.filters_of_thread == 8 ? 80 : 64;
   const int64_t of_multiprocessor = ceil_divide(blocks, std::max(1, device.multiprocessors));
-  const double resident =
-      number(std::min<int64_t>({of_multiprocessor, 65'536 / (registers * tiling.threads),
-                                2048 / tiling.threads,
-                                std::max<int64_t>(1, device.shared_memory_per_multiprocessor /
-                                                         (tiling.shared_bytes + 1024))}));
+  const double resident = number(std::min<int64_t>(
+      {of_multiprocessor, 65'536 / (registers * tiling.threads), 2048 / tiling.threads,
+       std::max<int64_t>(1, device.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024))}));
   const double rate = std::min(kOfMultiprocessor, kOfWarp * resident * warps);
   const double waves = std::ceil(number(of_multiprocessor) / resident);
   const double cycles = number(of_multiprocessor) * warps * of_thread / rate +
                         waves * (stages * kStageCycles / resident + kBlockCycles);
-  const double memory =
-      number(problem.bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
+  const double memory = number(problem.bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
   return kLaunchNanoseconds + std::max(cycles / kCyclesPerNanosecond, memory);
 }
 
@@ -93,21 +90,21 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
   const Pool& pool = problem.epilogue.pool;
-  const auto most_pairs = [&](int axis) {
-    return std::min<int64_t>(kMostPairs, std::max<int64_t>(1, 2 * problem.output[axis]));
+  const auto most = [&](int axis) {
+    return std::min<int64_t>(kMostThreadsOfAxis, std::max<int64_t>(1, 2 * problem.output[axis]));
   };
   std::optional<Tiling> best;
-  for (int pairs_down = 1; pairs_down <= most_pairs(1); pairs_down *= 2) {
-    for (int pairs_across = 1; pairs_across <= most_pairs(2); pairs_across *= 2) {
-      if (2 * pairs_down % pool.kernel[0] != 0 || 2 * pairs_across % pool.kernel[1] != 0) continue;
-      for (const int filters_of_thread : kFiltersOfThread) {
+  for (int down = 1; down <= most(1); down *= 2) {
+    for (int across = 1; across <= most(2); across *= 2) {
+      for (const OutputsOfThread& own : kOutputsOfThread) {
+        if (2 * down % pool.kernel[0] != 0 || own.columns * across % pool.kernel[1] != 0) continue;
         for (int filter_threads = 1; filter_threads <= kMostFilterThreads; filter_threads *= 2) {
-          const int of_split = pairs_down * pairs_across * filter_threads;
+          const int of_split = down * across * filter_threads;
           for (int splits = 1; splits <= kMostSplits && of_split * splits <= kMostThreads; splits *= 2) {
             Tiling tiling;
-            tiling.rows = 2 * pairs_down, tiling.columns = 2 * pairs_across;
-            tiling.filters_of_thread = filters_of_thread;
-            tiling.filters = filters_of_thread * filter_threads;
+            tiling.rows = 2 * down, tiling.columns = own.columns * across;
+            tiling.columns_of_thread = own.columns, tiling.filters_of_thread = own.filters;
+            tiling.filters = own.filters * filter_threads;
             tiling.splits = splits;
             tiling.threads = static_cast<int>(ceil_divide(of_split * splits, 32) * 32);
             if (!stage_channels(problem, device, tiling)) continue;

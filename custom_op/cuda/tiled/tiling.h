@@ -9,8 +9,9 @@ namespace convswap::tiled {
 
 // What a block computes, and how its threads share it.
 struct Tiling {
-  int rows = 0, columns = 0;  // of the convolution's output, even
-  int filters_of_thread = 0;  // 1, 4 or 8
+  int rows = 0, columns = 0;  // of the convolution's output
+  // Of the 2 rows that a thread computes, and its filters: one of kOutputsOfThread.
+  int columns_of_thread = 0, filters_of_thread = 0;
   int filters = 0;
   int splits = 1;    // threads that share the outputs of one, each with filter rows of its own
   int channels = 0;  // that are staged at a time
