@@ -63,6 +63,7 @@ def test_algorithm_is_the_definition_for_random_problems(tmp_path: Path, algorit
         tmp_path,
         folder / f"{algorithm}.cc",
         folder / "tiling.cc",
+        SOURCES / "cuda" / "limits.cc",
         *([SOURCES / "cuda" / "convolution_only.cc"] if algorithm == "few_channels" else []),
         *sorted((SOURCES / "conv").glob("*.cc")),
         "-DCONVSWAP_HAS_HOPPER_CODE=1",

@@ -24,15 +24,13 @@
 #include <string>
 
 #include "cuda/epilogue/epilogue_kernel.h"
+#include "cuda/limits.h"
 #include "cuda/tiled/plan.h"
 #include "cuda/tiled/tiling.h"
 
 namespace convswap {
 namespace tiled {
 namespace {
-
-constexpr int64_t kMostGridRows = 65'535;
-constexpr int64_t kMostIndex = 1 << 30;
 
 bool pools_inside_tiles(const Pool& pool) {
   for (int axis = 0; axis < 2; ++axis) {
@@ -49,17 +47,13 @@ class Tiled final : public Algorithm {
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
 
   std::string why_not(const ConvProblem& problem, const Device& device) const override {
-    if (problem.type == ElementType::float64) return "it does not compute float64";
-    if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
-    if (problem.result_elements() == 0) return "the output is empty";
-    if (problem.channels_per_group() == 0) return "the input has no channels";
-    for (const int64_t value :
-         {problem.in_channels * problem.input_size(), problem.out_channels * problem.output_size(),
-          problem.batch * problem.output_size(), problem.channels_per_group() * problem.filter_size() * 64,
-          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
-          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2]}) {
-      if (value > kMostIndex) return "its indices have 32 bits and the problem needs more";
-    }
+    if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    const std::string too_far = why_not_indexed(
+        {problem.in_channels * problem.input_size(), problem.out_channels * problem.output_size(),
+         problem.batch * problem.output_size(), problem.channels_per_group() * problem.filter_size() * 64,
+         problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
+         problem.input[2] + problem.pad_begin[2] + problem.pad_end[2]});
+    if (!too_far.empty()) return too_far;
     // Blocks of different filters are rows of the grid.
     if (problem.out_channels > kMostGridRows) {
       return "it takes at most " + std::to_string(kMostGridRows) + " filters";
