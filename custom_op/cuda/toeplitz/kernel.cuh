@@ -37,6 +37,7 @@ __device__ inline void multiply(const Arguments<Element>& problem, SharedMatrix 
     for (int j = 0; j < 4; ++j) sums[t][j] = 0.0f;
   }
   begin_warpgroup_products(sums);
+  cores = cores.of_warp(), matrix = matrix.of_warp();
 #pragma unroll
   for (int term = 0; term < Format::kTerms; ++term) {
     const SharedMatrix a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
