@@ -42,10 +42,14 @@ __device__ inline void multiply(const Arguments<Element>& problem, SharedMatrix 
   for (int term = 0; term < Format::kTerms; ++term) {
     const SharedMatrix a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
     const SharedMatrix b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
-#pragma unroll 4
-    for (int step = 0; step < problem.steps; ++step) {
-      add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(problem.step_places[step]),
-                                                             b.advanced(step * kStepUnits));
+    // Two at a time and no rest: after a loop with a rest the compiler waits for every product.
+#pragma unroll 1
+    for (int step = 0; step < problem.steps; step += 2) {
+#pragma unroll
+      for (int i = step; i < step + 2; ++i) {
+        add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(problem.step_places[i]),
+                                                               b.advanced(i * kStepUnits));
+      }
     }
   }
   finish_warpgroup_products(sums);

@@ -306,9 +306,11 @@ void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
   };
   for (int64_t step = 0; step < cut.steps(); ++step) {
     int64_t first = 2 * step, second = first + 1;
-    if (second == cut.depth_cores()) {
-      cores[step] = {static_cast<short>(first), -1};
-      places[step] = static_cast<unsigned>(place_of(first)) | 1u << 16;
+    if (second >= cut.depth_cores()) {
+      // What is no core meets weights of zero, wherever it is read.
+      const bool is_first = first < cut.depth_cores();
+      cores[step] = {static_cast<short>(is_first ? first : -1), -1};
+      places[step] = static_cast<unsigned>(is_first ? place_of(first) : 0) | 1u << 16;
       continue;
     }
     if (place_of(second) < place_of(first)) std::swap(first, second);
