@@ -466,7 +466,7 @@ def test_few_channels_says_why_it_cannot_and_the_planner_takes_another(case, how
 @needs_cuda_kernels
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
-@pytest.mark.parametrize("batch", [1, 100, 10_000, 65_536])
+@pytest.mark.parametrize("batch", [100, 10_000, 65_536])
 def test_tensor_cores_serve_every_course_layer_on_every_card_of_8_0_or_newer(layer, batch, capability):
     expected = TENSOR_CORE_ALGORITHMS if capability == 90 else ("few_channels",)
     for how in ({}, {"precision": "ieee"}, {"type": "float16"}, {"type": "bfloat16"}):
