@@ -471,7 +471,10 @@ def test_tensor_cores_serve_every_course_layer_on_every_card_of_8_0_or_newer(lay
     expected = TENSOR_CORE_ALGORITHMS if capability == 90 else ("few_channels",)
     for how in ({}, {"precision": "ieee"}, {"type": "float16"}, {"type": "bfloat16"}):
         problem = _native.Problem(layer.input_shape(batch), layer.weight_shape, **how)
-        assert _native.choose(problem, "cuda", compute_capability=capability) in expected
+        # With 100 KB of shared memory the three parts of each number leave few_channels too small a tile.
+        is_tight = how.get("precision") == "ieee" and capability in (86, 120)
+        able = (*expected, "tiled") if is_tight else expected
+        assert _native.choose(problem, "cuda", compute_capability=capability) in able
 
 
 @needs_cuda_kernels
@@ -490,8 +493,10 @@ def test_tensor_cores_serve_up_to_16_channels_and_11_taps_with_every_stride_and_
         ]
         what = f"{c} channels, {kernel} taps, stride {stride}, pad {pad}, size {size}"
         assert able, what
-        # Of little to compute a plain kernel is done before the others have laid out their weights.
-        assert chosen in able or problem.operations < 100_000_000, what
+        # Of little to compute a plain kernel is done before the others have laid out their weights; and where
+        # shared memory takes a few channels at a time only, few_channels reads and writes y again for each.
+        takes_passes = c == 16 and kernel == 11 and stride > 3
+        assert chosen in able or problem.operations < 100_000_000 or takes_passes, what
 
 
 @needs_cuda_kernels
