@@ -108,6 +108,8 @@ def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> N
         ("misaligned bulk store", "a bulk store that is not aligned"),
         ("changing source", "a bulk store whose source changes"),
         ("missing wait", "a bulk store that nobody waited for"),
+        ("misaligned bulk load", "a bulk load that is not aligned"),
+        ("missing wait for loads", "a bulk load that nobody waited for"),
     ],
 )
 def test_fault_is_named_with_its_block(faults: Path, fault: str, words: str) -> None:
