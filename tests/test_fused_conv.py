@@ -187,7 +187,7 @@ def test_every_type_is_rounded_once(element_type, activation, pool, device):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("algorithm", ["toeplitz", "few_channels", "naive"])
+@pytest.mark.parametrize("algorithm", ["toeplitz", "few_channels", "tiled", "naive"])
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 @pytest.mark.parametrize("activation", ["None", "Relu", "LeakyRelu", "Tanh", "SiLU"])
 def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
@@ -199,7 +199,7 @@ def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("algorithm", ["toeplitz", "few_channels", "naive"])
+@pytest.mark.parametrize("algorithm", ["toeplitz", "few_channels", "tiled", "naive"])
 @pytest.mark.parametrize("element_type", ["float16", "bfloat16"])
 @pytest.mark.parametrize("pool", ["none", "max", "max overlapping, padded"])
 @pytest.mark.parametrize("activation", ["None", "Relu", "Clip"])
@@ -228,9 +228,9 @@ def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
         problem = _native.Problem(X, W, True, element_type, **how)
         reason = _native.why_not(problem, "few_channels", "cuda", compute_capability=80)
         assert ("round twice" in reason) == (rounds_twice and element_type != "float32")
-        assert _native.choose(problem, "cuda", compute_capability=80) == (
-            "naive" if reason else "few_channels"
-        )
+        chosen = _native.choose(problem, "cuda", compute_capability=80)
+        assert chosen != "few_channels" or not reason
+        assert not _native.why_not(problem, chosen, "cuda", compute_capability=80)
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])

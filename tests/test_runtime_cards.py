@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(len(_native.cuda_devices()) < 2, reason="it needs two GPUs"),
 ]
 
-ALGORITHMS = ("toeplitz", "few_channels", "naive")
+ALGORITHMS = ("toeplitz", "few_channels", "tiled", "naive")
 # What a block may have without asking for more, which has to be done for every card.
 SHARED_MEMORY = 48 * 1024
 # Several passes, as large as a block's shared memory.

@@ -1,6 +1,7 @@
 // Kernels with a fault each, and one without: `faults NAME` runs one, for what the emulation says of it.
 
 #include "cuda/primitives/async_copy.cuh"
+#include "cuda/primitives/bulk_load.cuh"
 #include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/shared_store.cuh"
 #include "cuda_emulation.h"
@@ -50,6 +51,19 @@ void end_without_waiting() {
   if (threadIdx.x == 0) convswap::bulk_store(output, shared, 16);
 }
 
+// The first 16 bytes of shared memory are what counts the bytes that come to the next.
+void load_in_bulk(const unsigned* from) {
+  convswap::CopyBarrier* const barrier = reinterpret_cast<convswap::CopyBarrier*>(shared);
+  if (threadIdx.x != 0) return;
+  convswap::make_copy_barrier(barrier);
+  convswap::bulk_load(shared + 16, from, 16, barrier);
+  convswap::commit_bulk_loads(barrier);
+}
+
+void load_in_bulk_misaligned() { load_in_bulk(input + 1); }
+
+void end_without_waiting_for_loads() { load_in_bulk(input); }
+
 // Thread 1 writes where the copy of thread 0 may still be reading.
 void change_source() {
   unsigned* const words = reinterpret_cast<unsigned*>(shared);
@@ -74,6 +88,8 @@ int main(int count, char** arguments) {
       {"misaligned bulk store", store_in_bulk_misaligned},
       {"changing source", change_source},
       {"missing wait", end_without_waiting},
+      {"misaligned bulk load", load_in_bulk_misaligned},
+      {"missing wait for loads", end_without_waiting_for_loads},
   };
   for (unsigned i = 0; i < kWords; ++i) input[i] = 100 + i;
   for (const auto& [name, kernel] : kernels) {

@@ -41,13 +41,11 @@
 #include "cuda/convolution_only.h"
 #include "cuda/few_channels/plan.h"
 #include "cuda/few_channels/tiling.h"
+#include "cuda/limits.h"
 
 namespace convswap {
 namespace few_channels {
 namespace {
-
-constexpr int64_t kMostGroups = 65535;  // rows of a grid
-constexpr int64_t kMostIndex = 1 << 30;
 
 class FewChannels final : public ConvolutionOnly {
  public:
@@ -55,13 +53,12 @@ class FewChannels final : public ConvolutionOnly {
 
  protected:
   std::string why_not_alone(const ConvProblem& problem, const Device& device) const override {
-    if (problem.type == ElementType::float64) return "it does not compute float64";
+    if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (device.compute_capability < 80) {
       return "it needs compute capability 8.0 or newer, and " + device.name + " has " +
              std::to_string(device.compute_capability / 10) + "." +
              std::to_string(device.compute_capability % 10);
     }
-    if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
     return why_too_large(problem, device);
   }
 
@@ -80,20 +77,14 @@ class FewChannels final : public ConvolutionOnly {
 
  private:
   static std::string why_too_large(const ConvProblem& problem, const Device& device) {
-    if (problem.output_elements() == 0) return "the output is empty";
-    if (problem.channels_per_group() == 0) return "the input has no channels";
-    if (problem.group > kMostGroups) {
-      return "it takes at most " + std::to_string(kMostGroups) + " groups";
-    }
     // The kernel's indices inside an image have 32 bits; the six planes between the first and the last but
     // one of eight filters have them without a sign.
-    for (const int64_t value :
-         {problem.batch, problem.in_channels, problem.out_channels, problem.output_size() * 3 / 2,
-          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
-          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
-          problem.channels_per_group() * problem.filter_size() * 16}) {
-      if (value > kMostIndex) return "its indices have 32 bits and the problem needs more";
-    }
+    const std::string reason = why_not_indexed(
+        {problem.batch, problem.in_channels, problem.out_channels, problem.output_size() * 3 / 2,
+         problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
+         problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
+         problem.channels_per_group() * problem.filter_size() * 16});
+    if (!reason.empty()) return reason;
     const FilterBundles bundles(problem);
     if (bundles.taps > kMostTaps) {
       return "filter rows of " + std::to_string(problem.filter[2]) + " taps at stride " +

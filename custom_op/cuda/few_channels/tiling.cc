@@ -181,10 +181,9 @@ class Tiler {
     return true;
   }
 
-  // Nanoseconds on an H200, but for what every tiling takes; meant to rank tilings, not to predict times.
-  // Each part was counted for some 7,000 tilings of the course layers at batches 1 to 10,000, and what one
-  // takes fitted to the times measured. A block's warps share the multiprocessor with those of the blocks
-  // beside it, and wait for memory and for each other on their own.
+  // Nanoseconds on an H200. Each part was counted for some 7,000 tilings of the course layers at batches 1 to
+  // 10,000, and what one takes fitted to the times measured. A block's warps share the multiprocessor with
+  // those of the blocks beside it, and wait for memory and for each other on their own.
   double cost(const Tiling& tiling) const {
     const int64_t tiles = tiles_of(tiling);
     const int64_t rows = problem_.group * tiling.filter_splits;
@@ -225,7 +224,9 @@ class Tiler {
                          130 * std::ceil(staged / (32 * tiling.warps)) + 220 * runs_per_warp + 800;
     const double first_shared = 0.22 * weights + 12.5 * lines;
     const double first_alone = 480 * std::ceil(weights / (32 * tiling.warps));
-    return waves * (tiles_per_block * (beside * shared + alone) + beside * first_shared + first_alone);
+    constexpr double kLaunch = 3800;
+    return kLaunch +
+           waves * (tiles_per_block * (beside * shared + alone) + beside * first_shared + first_alone);
   }
 
   const ConvProblem problem_;

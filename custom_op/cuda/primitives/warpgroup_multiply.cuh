@@ -20,6 +20,10 @@ struct SharedMatrix {
   }
   // So many times 16 bytes further on: no sum of addresses carries into the field above it.
   __device__ SharedMatrix advanced(unsigned units) const { return {lower + units}; }
+  // The same, where the compiler does not see that all threads of the warp mean the same matrix: it then
+  // keeps it in the registers that a warp shares, from which alone the tensor core takes it, and not in one
+  // of each thread, to be moved there for every product.
+  __device__ SharedMatrix of_warp() const { return {__shfl_sync(0xffffffffu, lower, 0)}; }
 
   __device__ unsigned long long descriptor() const {
     constexpr unsigned kNextRows = 128 / 16;

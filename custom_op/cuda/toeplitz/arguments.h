@@ -19,6 +19,10 @@ struct Arguments {
   NaiveArguments<Element> definition;
 
   long long input_elements;
+  // Where copies bring a tile's input as it is before it is staged: distances of channels and images there,
+  // in elements, and to how many bytes, at most 16, a core's row is aligned there. Else channels lie as in x.
+  bool copies_input;
+  int source_plane, source_image, load_bytes;
   bool is_unpadded;  // no output reads beyond the image's columns, or above its rows
   int batch, in_channels, out_channels;
   int channels, filters;  // of a group
@@ -68,7 +72,7 @@ struct Arguments {
   int result_bytes;   // of one of the convolution's, as they wait
   bool writes_pairs;  // of neighbouring results, where the first of a tile is aligned to two
   SharedOffsets shared;
-  int cores_bytes;  // of a team's cores
+  int cores_bytes, raw_bytes;  // of a team's cores, and of where copies bring its input
   StepCores step_cores[kMostSteps];
   unsigned step_places[kMostSteps];  // of the first core, and in the upper half the distance of the second
 };

@@ -2,6 +2,9 @@
 
 // The way of a tile's input into the cores of a team.
 
+#include <cstring>
+
+#include "cuda/primitives/bulk_load.cuh"
 #include "cuda/primitives/prefetch.cuh"
 #include "cuda/primitives/shared_store.cuh"
 #include "cuda/primitives/team_barrier.cuh"
@@ -35,7 +38,7 @@ __device__ inline void find_items(const Arguments<Element>& problem, StagedItem*
     const int column = i - line * static_cast<int>(problem.cores_per_row.divisor);
     const int row = problem.bundles.quotient(line);
     const int bundle = line - row * static_cast<int>(problem.bundles.divisor);
-    items[i] = {(bundle << problem.log2_bundle) * problem.input_plane + row * problem.input_width +
+    items[i] = {(bundle << problem.log2_bundle) * problem.source_plane + row * problem.input_width +
                     (column << (3 - problem.log2_bundle)),
                 core_place(problem, bundle, row, column)};
   }
@@ -84,33 +87,115 @@ __device__ inline void load_row(const Arguments<Element>& problem, const Element
   }
 }
 
-// The same without a question.
-template <typename Format, int kBundle, typename Element = typename Format::Element>
-__device__ inline void load_inside(const Arguments<Element>& problem, const Element* first, StagedItem item,
-                                   CoreRow<Element>& core) {
+// Loads the row of a core that begins at `source`, as Words where a channel's pixels fill them.
+template <typename Word, int kBundle, typename Element>
+__device__ inline void load_words(const Arguments<Element>& problem, const Element* source,
+                                  CoreRow<Element>& core) {
   constexpr int kPixels = kCoreElements / kBundle;
-  core.place = item.place;
-  const Element* source = first + item.from;
+  if constexpr (sizeof(Word) > kPixels * sizeof(Element)) {
+    load_words<Element, kBundle>(problem, source, core);
+  } else {
+    constexpr int kOfWord = sizeof(Word) / sizeof(Element);
 #pragma unroll
-  for (int c = 0; c < kBundle; ++c) {
+    for (int c = 0; c < kBundle; ++c) {
 #pragma unroll
-    for (int pixel = 0; pixel < kPixels; ++pixel) core.values[pixel * kBundle + c] = source[pixel];
-    source += problem.input_plane;
+      for (int pixel = 0; pixel < kPixels; pixel += kOfWord) {
+        const Word word = *reinterpret_cast<const Word*>(source + pixel);
+        Element pixels[kOfWord];
+        memcpy(pixels, &word, sizeof(Word));
+#pragma unroll
+        for (int i = 0; i < kOfWord; ++i) core.values[(pixel + i) * kBundle + c] = pixels[i];
+      }
+      source += problem.source_plane;
+    }
   }
 }
 
-// Loads a tile's input, converts it with the window's scale and stores it as cores; returns what the thread
-// has seen. `kWindowed` leaves out what lies outside the window.
+// The same as load_row without a question.
+template <int kBundle, typename Element>
+__device__ inline void load_inside(const Arguments<Element>& problem, const Element* first, StagedItem item,
+                                   CoreRow<Element>& core) {
+  core.place = item.place;
+  load_words<Element, kBundle>(problem, first + item.from, core);
+}
+
+// The same of what copies have brought, in words as long as all rows are aligned to.
+template <int kBundle, typename Element>
+__device__ inline void load_copied(const Arguments<Element>& problem, const Element* first, StagedItem item,
+                                   CoreRow<Element>& core) {
+  core.place = item.place;
+  const Element* const source = first + item.from;
+  if (problem.load_bytes == sizeof(uint4)) {
+    load_words<uint4, kBundle>(problem, source, core);
+  } else if (problem.load_bytes == sizeof(uint2)) {
+    load_words<uint2, kBundle>(problem, source, core);
+  } else if (sizeof(Element) < sizeof(unsigned) && problem.load_bytes == sizeof(unsigned)) {
+    load_words<unsigned, kBundle>(problem, source, core);
+  } else {
+    load_words<Element, kBundle>(problem, source, core);
+  }
+}
+
+// A tile's input where it lies in x: rows of full width, contiguous for each channel.
+template <typename Element>
+struct InputRows {
+  static constexpr int kChunk = kAlignment / sizeof(Element);
+  long long start;  // of the first channel's in the first image
+  int elements;     // of each channel
+
+  __device__ InputRows(const Arguments<Element>& problem, const Tile& tile, int first_channel) {
+    const int first_row = tile.first_row * problem.stride_height;
+    start = (tile.n * problem.in_channels + first_channel) * problem.input_plane +
+            first_row * problem.input_width;
+    elements = min(problem.input_rows, problem.input_height - first_row) * problem.input_width;
+  }
+  // How far it begins from a boundary of a chunk, here and where copies bring it.
+  __device__ int beyond() const { return static_cast<int>(start) & (kChunk - 1); }
+};
+
+// Starts the copies of a tile's input, if there is such a tile and no chunk reaches beyond x; whether it did.
+// Every channel comes to lie as far from a boundary of a chunk as in x.
+template <bool kFinishes, typename Element>
+__device__ inline bool start_copies(const Arguments<Element>& problem, int index, int first_channel,
+                                    Element* raw, CopyBarrier* barrier) {
+  if (!problem.copies_input || index >= problem.tiles) return false;
+  constexpr int kChunk = InputRows<Element>::kChunk;
+  const Tile tile = Tile::of<kFinishes>(problem, index);
+  const InputRows<Element> rows(problem, tile, first_channel);
+  const long long image_elements = static_cast<long long>(problem.in_channels) * problem.input_plane;
+  const long long end = rows.start + (tile.images - 1) * image_elements +
+                        (problem.channels - 1) * problem.input_plane + rows.elements;
+  if ((end + kChunk - 1 & ~(kChunk - 1ll)) > problem.input_elements) return false;
+  if (thread_of_team() == 0) {
+    for (int image = 0; image < tile.images; ++image) {
+      for (int c = 0; c < problem.channels; ++c) {
+        const long long begin = rows.start + image * image_elements + c * problem.input_plane;
+        const int head = static_cast<int>(begin) & (kChunk - 1);
+        const int count = head + rows.elements + kChunk - 1 & ~(kChunk - 1);
+        bulk_load(raw + (rows.beyond() + image * problem.source_image + c * problem.source_plane - head),
+                  problem.x + (begin - head), count * sizeof(Element), barrier);
+      }
+    }
+    commit_bulk_loads(barrier);
+  }
+  return true;
+}
+
+// Loads a tile's input, from `raw` where it was copied to, converts it with the window's scale and stores it
+// as cores; returns what the thread has seen. `kWindowed` leaves out what lies outside the window, of input
+// that no copies have brought.
 template <typename Format, bool kWindowed, int kBundle, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& problem, const Tile& tile,
                                                     int first_channel, BinadeWindow window,
-                                                    const StagedItem* places, unsigned* cores) {
+                                                    const StagedItem* places, bool is_copied,
+                                                    const Element* raw, unsigned* cores) {
   constexpr int kAtOnce = 2;  // loads in flight before the first store
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
   const int first_column = tile.first_column * problem.stride_width - problem.pad_width;
-  const bool asks = !is_inside(problem, tile, first_column);
+  const bool asks = problem.copies_input || !is_inside(problem, tile, first_column);
   const int rows = min(problem.input_rows, problem.input_height - first_row);
-  const int items = asks ? problem.image_items : rows * problem.items_per_row;
+  const int items = asks && !is_copied ? problem.image_items : rows * problem.items_per_row;
+  const Element* const copied = raw + InputRows<Element>(problem, tile, first_channel).beyond();
   const float scale = window.scale();
   ValueRange<Element> range;
 
@@ -147,11 +232,13 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
       for (int i = 0; i < kAtOnce; ++i) {
         // The last is loaded again where there are no more, which costs less than to ask again.
         const int one = min(item + i * kTeamThreads, items - 1);
-        if (asks) {
+        if (!kWindowed && is_copied) {
+          load_copied<kBundle>(problem, copied + image * problem.source_image, places[one], core_rows[i]);
+        } else if (asks) {
           load_row<Format, kBundle>(problem, source, first_row, first_column, one, core_rows[i]);
         } else {
-          load_inside<Format, kBundle>(problem, source + first_row * problem.input_width + first_column,
-                                       places[one], core_rows[i]);
+          load_inside<kBundle>(problem, source + first_row * problem.input_width + first_column, places[one],
+                               core_rows[i]);
         }
       }
 #pragma unroll
@@ -164,16 +251,21 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
 template <typename Format, bool kWindowed, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_tile(const Arguments<Element>& problem, const Tile& tile,
                                                  int first_channel, BinadeWindow window,
-                                                 const StagedItem* items, unsigned* cores) {
+                                                 const StagedItem* items, bool is_copied, const Element* raw,
+                                                 unsigned* cores) {
   switch (problem.log2_bundle) {
     case 0:
-      return stage_bundles<Format, kWindowed, 1>(problem, tile, first_channel, window, items, cores);
+      return stage_bundles<Format, kWindowed, 1>(problem, tile, first_channel, window, items, is_copied, raw,
+                                                 cores);
     case 1:
-      return stage_bundles<Format, kWindowed, 2>(problem, tile, first_channel, window, items, cores);
+      return stage_bundles<Format, kWindowed, 2>(problem, tile, first_channel, window, items, is_copied, raw,
+                                                 cores);
     case 2:
-      return stage_bundles<Format, kWindowed, 4>(problem, tile, first_channel, window, items, cores);
+      return stage_bundles<Format, kWindowed, 4>(problem, tile, first_channel, window, items, is_copied, raw,
+                                                 cores);
     default:
-      return stage_bundles<Format, kWindowed, 8>(problem, tile, first_channel, window, items, cores);
+      return stage_bundles<Format, kWindowed, 8>(problem, tile, first_channel, window, items, is_copied, raw,
+                                                 cores);
   }
 }
 

@@ -26,10 +26,10 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
   }
 }
 
-// sums = kRows rows of the input, from `cores` on, times the matrix of one filter block.
+// Begins sums = kRows rows of the input, from `cores` on, times the matrix of one filter block.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline void multiply(const Arguments<Element>& problem, SharedMatrix cores, SharedMatrix matrix,
-                                float (&sums)[kTiles][4]) {
+__device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatrix cores, SharedMatrix matrix,
+                                  float (&sums)[kTiles][4]) {
   constexpr unsigned kStepUnits = kTiles * 16;  // of 16 bytes
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
@@ -37,17 +37,21 @@ __device__ inline void multiply(const Arguments<Element>& problem, SharedMatrix 
     for (int j = 0; j < 4; ++j) sums[t][j] = 0.0f;
   }
   begin_warpgroup_products(sums);
+  cores = cores.of_warp(), matrix = matrix.of_warp();
 #pragma unroll
   for (int term = 0; term < Format::kTerms; ++term) {
     const SharedMatrix a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
     const SharedMatrix b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
-#pragma unroll 4
-    for (int step = 0; step < problem.steps; ++step) {
-      add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(problem.step_places[step]),
-                                                             b.advanced(step * kStepUnits));
+    // Two at a time and no rest: after a loop with a rest the compiler waits for every product.
+#pragma unroll 1
+    for (int step = 0; step < problem.steps; step += 2) {
+#pragma unroll
+      for (int i = step; i < step + 2; ++i) {
+        add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(problem.step_places[i]),
+                                                               b.advanced(i * kStepUnits));
+      }
     }
   }
-  finish_warpgroup_products(sums);
 }
 
 // Persistent blocks of some teams, which take tiles on their own; grid.y is the groups. kFinishes: something
@@ -68,6 +72,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   unsigned* const cores = reinterpret_cast<unsigned*>(own);
   FilterScale* const scales = reinterpret_cast<FilterScale*>(own + problem.shared.scales);
   TeamState& state = *reinterpret_cast<TeamState*>(own + problem.shared.state);
+  Element* const raw = reinterpret_cast<Element*>(own + problem.shared.raw);
 
   const int first_channel = group * problem.channels;
   const int first_filter = group * problem.filters;
@@ -83,7 +88,15 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     for (int i = thread_of_team(); i < problem.cores_bytes / 4; i += kTeamThreads) cores[i] = 0u;
   };
   clear_cores();
-  if (thread_of_team() == 0) state = {0u, ~0u};
+  // Beside the copies too, since what lies there meets weights of zero.
+  for (int i = thread_of_team(); i < problem.raw_bytes / 4; i += kTeamThreads) {
+    reinterpret_cast<unsigned*>(raw)[i] = 0u;
+  }
+  show_to_copies_and_products();
+  if (thread_of_team() == 0) {
+    state.most = 0u, state.least_less_one = ~0u;
+    make_copy_barrier(&state.copies);
+  }
   if (threadIdx.x == 0) weight_state.windows = 1;
   __syncthreads();
 
@@ -93,6 +106,9 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   bool are_measured = false;
   int weight_windows = 1;
   int top = kFirstTop;
+  const int first_index = blockIdx.x + gridDim.x * team;
+  bool is_copied = start_copies<kFinishes>(problem, first_index, first_channel, raw, &state.copies);
+  unsigned phase = 0;
   for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
     const ValueRange<Element> weight_range =
         stage_weights<Format, kTiles>(problem, w, tops, weight_window, matrix);
@@ -113,16 +129,24 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
 
     int scaled_for = top + 1;  // what the scales were last found for
     bool is_far = false;
-    for (int index = blockIdx.x + gridDim.x * team; index < problem.tiles; index += gridDim.x * teams) {
+    for (int index = first_index; index < problem.tiles; index += gridDim.x * teams) {
       const Tile tile = Tile::of<kFinishes>(problem, index);
-      const ValueRange<Element> range =
-          stage_tile<Format, false>(problem, tile, first_channel, BinadeWindow(top), items, cores);
+      if (is_copied) {
+        wait_for_bulk_loads(&state.copies, phase);
+        phase ^= 1;
+      }
+      const ValueRange<Element> range = stage_tile<Format, false>(
+          problem, tile, first_channel, BinadeWindow(top), items, is_copied, raw, cores);
       show_to_copies_and_products();
       wait_until_bulk_stores_have_read();
       bool is_staged = true;
       int windows = 1;
       const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      if (!meet_team_and(team, fits && weights_are_finite && (!kFinishes || weight_windows == 1))) {
+      const bool all_fit =
+          meet_team_and(team, fits && weights_are_finite && (!kFinishes || weight_windows == 1));
+      const int next = index + gridDim.x * teams;
+      is_copied = start_copies<kFinishes>(problem, next, first_channel, raw, &state.copies);
+      if (!all_fit) {
         const ValueRange<Element> whole = reduce_team(range, team, &state);
         is_staged = false;
         windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
@@ -139,7 +163,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
         top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
       }
 
-      if (const int next = index + gridDim.x * teams; next < problem.tiles) {
+      if (next < problem.tiles && !is_copied) {
         prefetch_tile(problem, Tile::of<kFinishes>(problem, next), first_channel);
       }
       for (int window = 0; window < windows; ++window) {
@@ -148,7 +172,8 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
         if constexpr (Format::kIsScaled) {
           if (!is_staged) {
             meet_team(team);
-            stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, cores);
+            stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, false,
+                                     raw, cores);
             show_to_copies_and_products();
             scaled_for = window_top + 1;
             meet_team(team);
@@ -177,11 +202,14 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
 #pragma unroll 1
             for (int first_row = 0; first_row < problem.product_rows; first_row += kRows) {
               float sums[kTiles][4];
-              multiply<Format, kTiles>(
+              begin_sums<Format, kTiles>(
                   problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row),
                   weights, sums);
+              const OwnScales<kTiles> own_scales(problem, scales + block * filter_folds);
+              finish_warpgroup_products(sums);
               write_results<Format, kTiles, kFinishes>(problem, results, image, first_row,
-                                                       scales + block * filter_folds, is_far, sums);
+                                                       scales + block * filter_folds, own_scales, is_far,
+                                                       sums);
             }
           }
           if (kFinishes && problem.finish != Finish::nothing) {
@@ -198,7 +226,10 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
         }
       }
     }
-    if (weight_window + 1 < weight_windows) __syncthreads();
+    if (weight_window + 1 < weight_windows) {
+      __syncthreads();
+      is_copied = start_copies<kFinishes>(problem, first_index, first_channel, raw, &state.copies);
+    }
   }
   wait_until_bulk_stores_have_read();
 #endif

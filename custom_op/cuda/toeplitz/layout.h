@@ -2,6 +2,8 @@
 
 // What the tiling of `toeplitz` and its kernel agree on; toeplitz.cc explains the words.
 
+#include "cuda/primitives/copy_barrier.h"
+
 namespace convswap::toeplitz {
 
 constexpr int kCoreElements = 8;  // numbers of a core's row, 16 bytes
@@ -43,6 +45,7 @@ struct StagedItem {
 
 // What a team keeps for itself.
 struct TeamState {
+  CopyBarrier copies;             // of the next tile's input
   unsigned most, least_less_one;  // of a tile that did not fit the scale
 };
 
@@ -62,7 +65,7 @@ struct ResultPlaces {
 struct SharedOffsets {
   int items, tops, weight_state, teams;
   int team_bytes;
-  int results, stored, scales, state;  // a team's part begins with its cores
+  int results, stored, scales, state, raw;  // a team's part begins with its cores
 };
 
 }  // namespace convswap::toeplitz

@@ -45,10 +45,7 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   Arguments<Element> to{};
   to.definition = naive_arguments<Element>(problem);
   to.input_elements = problem.batch * problem.in_channels * problem.input_size();
-  const int64_t last_column = (problem.output[2] - 1) * problem.stride[2] +
-                              (problem.filter[2] - 1) * problem.dilation[2] - problem.pad_begin[2];
-  to.is_unpadded = problem.pad_begin[1] == 0 && problem.pad_begin[2] == 0 && last_column < problem.input[2] &&
-                   problem.channels_per_group() % cut.bundle == 0;
+  to.is_unpadded = is_unpadded(problem, cut);
   to.batch = narrow(problem.batch);
   to.in_channels = narrow(problem.in_channels);
   to.out_channels = narrow(problem.out_channels);
@@ -72,6 +69,11 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.pad_height = narrow(problem.pad_begin[1]);
   to.pad_width = narrow(problem.pad_begin[2]);
 
+  to.source_plane = narrow(tiling.copies_input ? tiling.source_plane : problem.input_size());
+  to.source_image = narrow(tiling.source_image);
+  // Rows of cores begin whole widths of the input and whole rows of cores apart.
+  to.load_bytes = 1 << std::countr_zero(static_cast<unsigned>(
+                      kAlignment | problem.input[2] * sizeof(Element) | cut.pixels * sizeof(Element)));
   to.log2_bundle = log2(cut.bundle);
   to.log2_outputs = log2(cut.outputs);
   to.folds = cut.folds;
@@ -127,6 +129,7 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
                     tiling.results.plane % 2 == 0 && tiling.results.image % 2 == 0;
   to.shared = tiling.shared;
   to.cores_bytes = narrow(tiling.cores_bytes);
+  to.raw_bytes = narrow(tiling.raw_bytes);
   place_steps(tiling, to.step_cores, to.step_places);
   return to;
 }
@@ -160,8 +163,11 @@ class ToeplitzPlan final : public Plan {
     arguments.definition.w = arguments.w;
     arguments.definition.b = arguments.b;
     arguments.definition.z = static_cast<const Element*>(tensors.z);
+    // Copies take what is aligned.
+    arguments.copies_input = tiling_.copies_input && reinterpret_cast<uintptr_t>(tensors.x) % kAlignment == 0;
+    if (!arguments.copies_input) arguments.source_plane = arguments.input_plane;
     arguments.y_misalignment =
-        static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % kAlignment / sizeof(Element));
+        static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % kCacheLine / sizeof(Element));
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
     launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream,

@@ -16,7 +16,7 @@ namespace convswap::toeplitz {
 // What comes of some filters of a tile. It goes to y as a whole at best, else by planes or rows.
 template <typename Element>
 struct Results {
-  static constexpr int kChunk = kAlignment / sizeof(Element);
+  static constexpr int kChunk = kAlignment / sizeof(Element), kOfLine = kCacheLine / sizeof(Element);
   Tile tile;
   int first_filter, filters;
   long long start;  // of the first in y, counted from the boundary of a chunk before y
@@ -33,7 +33,7 @@ struct Results {
     results.start =
         ((tile.n * problem.out_channels + first_filter) * problem.y_height + tile.y_row) * problem.y_width +
         tile.first_column + problem.y_misalignment;
-    const int beyond = static_cast<int>(results.start) & (kChunk - 1);
+    const int beyond = static_cast<int>(results.start) & (kOfLine - 1);
     results.stored = reinterpret_cast<Element*>(own + problem.shared.stored) + beyond;
     results.waiting = results.stored;
     if (kFinishes && problem.lies_apart) {
@@ -64,6 +64,32 @@ struct ColumnScales {
     is_second = index + step < filter_folds;
     first_fold = index & (problem.folds - 1);
     second_fold = (index + step) & (problem.folds - 1);
+  }
+};
+
+// The scales of a thread's columns, tile by tile, where a core's row has several outputs. All of them are
+// fetched before the first result is stored: the compiler takes no load past a store.
+template <int kTiles>
+struct OwnScales {
+  static constexpr bool kAreHeld = kTiles <= 10;
+  FilterScale held[kAreHeld ? kTiles : 1];
+  const FilterScale* first;
+  int log2_outputs;
+
+  template <typename Element>
+  __device__ OwnScales(const Arguments<Element>& problem, const FilterScale* scales)
+      : first(scales), log2_outputs(problem.log2_outputs) {
+    if constexpr (kAreHeld) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) held[t] = found(t);
+    }
+  }
+  __device__ FilterScale of_tile(int t) const {
+    if constexpr (kAreHeld) return held[t];
+    return found(t);
+  }
+  __device__ FilterScale found(int t) const {
+    return first[(t * kTileColumns + 2 * (threadIdx.x % 4)) >> log2_outputs];
   }
 };
 
@@ -113,7 +139,7 @@ template <typename Format, int kTiles, bool kFinishes, Writing kWriting, typenam
           typename Element = typename Format::Element>
 __device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
                                   int image, int first, const FilterScale* scales,
-                                  const float (&sums)[kTiles][4]) {
+                                  const OwnScales<kTiles>& own, const float (&sums)[kTiles][4]) {
   constexpr int kSize = sizeof(Stored);
   const int pair = 2 * (threadIdx.x % 4);
   SharedAddress waiting[2];
@@ -149,7 +175,7 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
     } else {
       const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
       const int fold = kWriting == Writing::folds ? filter_fold & (problem.folds - 1) : 0;
-      const FilterScale scale = scales[filter_fold];
+      const FilterScale scale = own.of_tile(t);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const SharedAddress target = waiting[i] + scale.offset;
@@ -178,7 +204,7 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
 template <typename Format, int kTiles, bool kAverages, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_pooled(const Arguments<Element>& problem, const Results<Element>& results,
-                                    int image, int first, const FilterScale* scales,
+                                    int image, int first, const OwnScales<kTiles>& own_scales,
                                     const float (&sums)[kTiles][4]) {
   const int pair = 2 * (threadIdx.x % 4);
   SharedAddress waiting[2];
@@ -204,7 +230,7 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
     // A tile of columns is a fold: the window's rows are sums of the same thread.
 #pragma unroll
     for (int t = 0; t < kTiles; t += 2) {
-      const FilterScale scale = scales[t];
+      const FilterScale scale = own_scales.of_tile(t);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float upper = both(scale, sums[t][2 * i], sums[t][2 * i + 1]);
@@ -222,7 +248,7 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
     const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
-    const FilterScale scale = scales[filter_fold];
+    const FilterScale scale = own_scales.of_tile(t);
     const float first_row = both(scale, sums[t][0], sums[t][1]);
     const float second_row = both(scale, sums[t][2], sums[t][3]);
     const float given = __shfl_xor_sync(~0u, is_lower ? first_row : second_row, distance);
@@ -235,35 +261,37 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
 template <typename Format, int kTiles, bool kFinishes, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_as(const Arguments<Element>& problem, const Results<Element>& results, int image,
-                                int first, const FilterScale* scales, const float (&sums)[kTiles][4]) {
+                                int first, const FilterScale* scales, const OwnScales<kTiles>& own,
+                                const float (&sums)[kTiles][4]) {
   const bool is_full =
       results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
       problem.log2_outputs > 0;
   if (kFinishes && problem.pools_sums) {
     if (problem.definition.epilogue.pool.kind == PoolKind::average) {
-      write_pooled<Format, kTiles, true, Stored>(problem, results, image, first, scales, sums);
+      write_pooled<Format, kTiles, true, Stored>(problem, results, image, first, own, sums);
     } else {
-      write_pooled<Format, kTiles, false, Stored>(problem, results, image, first, scales, sums);
+      write_pooled<Format, kTiles, false, Stored>(problem, results, image, first, own, sums);
     }
   } else if (!is_full) {
-    write_sums<Format, kTiles, kFinishes, Writing::any, Stored>(problem, results, image, first, scales, sums);
+    write_sums<Format, kTiles, kFinishes, Writing::any, Stored>(problem, results, image, first, scales, own,
+                                                                sums);
   } else if (problem.folds > 1) {
-    write_sums<Format, kTiles, kFinishes, Writing::folds, Stored>(problem, results, image, first, scales,
+    write_sums<Format, kTiles, kFinishes, Writing::folds, Stored>(problem, results, image, first, scales, own,
                                                                   sums);
   } else if (problem.writes_pairs && shared_address(results.waiting) % (2 * sizeof(Stored)) == 0) {
-    write_sums<Format, kTiles, kFinishes, Writing::pairs, Stored>(problem, results, image, first, scales,
+    write_sums<Format, kTiles, kFinishes, Writing::pairs, Stored>(problem, results, image, first, scales, own,
                                                                   sums);
   } else {
     write_sums<Format, kTiles, kFinishes, Writing::columns, Stored>(problem, results, image, first, scales,
-                                                                    sums);
+                                                                    own, sums);
   }
 }
 
 // `is_far`: one factor does not hold what undoes the scales.
 template <typename Format, int kTiles, bool kFinishes, typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
-                                     int image, int first, const FilterScale* scales, bool is_far,
-                                     float (&sums)[kTiles][4]) {
+                                     int image, int first, const FilterScale* scales,
+                                     const OwnScales<kTiles>& own, bool is_far, float (&sums)[kTiles][4]) {
   if (Format::kIsScaled && is_far) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -274,11 +302,11 @@ __device__ inline void write_results(const Arguments<Element>& problem, const Re
   }
   if constexpr (kFinishes && sizeof(Element) < sizeof(float)) {
     if (problem.lies_apart) {
-      write_as<Format, kTiles, kFinishes, float>(problem, results, image, first, scales, sums);
+      write_as<Format, kTiles, kFinishes, float>(problem, results, image, first, scales, own, sums);
       return;
     }
   }
-  write_as<Format, kTiles, kFinishes, Element>(problem, results, image, first, scales, sums);
+  write_as<Format, kTiles, kFinishes, Element>(problem, results, image, first, scales, own, sums);
 }
 
 // Results of an image that are contiguous in y.

@@ -78,12 +78,25 @@ class Tiler {
 
   // Whether one team fits.
   bool try_teams(Tiling tiling, std::optional<Tiling>& best) const {
+    tiling.copies_input = can_copy(tiling);
+    if (tiling.copies_input) try_number_of_teams(tiling, best);
+    tiling.copies_input = false;
+    return try_number_of_teams(tiling, best);
+  }
+
+  bool try_number_of_teams(Tiling tiling, std::optional<Tiling>& best) const {
     for (tiling.teams = 1; tiling.teams <= most_teams(tiling.tiles); ++tiling.teams) {
       if (!measure(tiling)) return tiling.teams > 1;
       tiling.cost = cost(tiling);
       if (!best || tiling.cost < best->cost) best = tiling;
     }
     return true;
+  }
+
+  // Copies bring whole rows, of tiles that lie inside the image.
+  bool can_copy(const Tiling& tiling) const {
+    return is_unpadded(problem_, tiling.cut) && problem_.epilogue.pool.pad_begin[0] == 0 &&
+           int64_t{tiling.cores} * tiling.cut.outputs >= problem_.output[2];
   }
 
   // Sets which rows of y a tile gives; false where they are none.
@@ -134,7 +147,7 @@ class Tiler {
     int64_t end = tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 256;
     const auto place = [&](int& offset, int64_t bytes) {
       offset = static_cast<int>(std::min(end, most));
-      end += ceil_divide(bytes, kAlignment) * kAlignment;
+      end += ceil_divide(bytes, kCacheLine) * kCacheLine;
     };
     place(tiling.shared.items, tiling.image_items * static_cast<int64_t>(sizeof(StagedItem)));
     place(tiling.shared.tops, 4 * problem_.filters_per_group());
@@ -143,7 +156,7 @@ class Tiler {
     const int64_t block_bytes = end;
     const int64_t stored_elements = place_stored(tiling, most);
     if (block_bytes > most || tiling.cores_bytes > most || stored_elements > most) return false;
-    end = ceil_divide(tiling.cores_bytes, kAlignment) * kAlignment;
+    end = ceil_divide(tiling.cores_bytes, kCacheLine) * kCacheLine;
     const Finish finish = finish_of(problem_, cut);
     if (lies_apart(problem_, finish)) {
       tiling.results = tiling.stored;
@@ -161,6 +174,8 @@ class Tiler {
     place(tiling.shared.scales,
           tiling.filter_blocks * filter_folds * static_cast<int64_t>(sizeof(FilterScale)));
     place(tiling.shared.state, sizeof(TeamState));
+    if (!place_source(tiling, most)) return false;
+    place(tiling.shared.raw, tiling.raw_bytes);
     tiling.shared.team_bytes = static_cast<int>(end);
     tiling.shared_bytes = block_bytes + tiling.teams * end;
     // compute-sanitizer takes the 64 rows of a product's second half to lie behind those of its first,
@@ -170,14 +185,38 @@ class Tiler {
     return tiling.shared_bytes <= most;
   }
 
+  // The next number from `least` on that lies as far beyond a boundary of kAlignment as `like`; in elements.
+  int64_t aligned_like(int64_t like, int64_t least, int alignment) const {
+    const int64_t chunk = alignment / size_of(problem_.type);
+    return least + ((like - least) % chunk + chunk) % chunk;
+  }
+
+  // Sets where copies bring a tile's input; false where it is more than `most`.
+  bool place_source(Tiling& tiling, int64_t most) const {
+    tiling.source_plane = tiling.source_image = tiling.raw_bytes = 0;
+    if (!tiling.copies_input) return true;
+    const int64_t chunk = kAlignment / size_of(problem_.type);
+    const int64_t width = problem_.input[2], channels = problem_.channels_per_group();
+    const int64_t rows = std::min(tiling.input_rows, problem_.input[1]);
+    // The chunks at both ends of a channel hold nothing of its neighbours.
+    if (rows * width > most) return false;
+    tiling.source_plane = aligned_like(problem_.input_size(), rows * width + 2 * chunk, kAlignment);
+    if (channels * tiling.source_plane > most) return false;
+    tiling.source_image = aligned_like(problem_.in_channels * problem_.input_size(),
+                                       channels * tiling.source_plane, kAlignment);
+    // A core's row may begin in the last row and end beyond it.
+    const int64_t beyond = tiling.cores_per_row * tiling.cut.pixels;
+    tiling.raw_bytes = ceil_divide((tiling.images * tiling.source_image + beyond + chunk) *
+                                       static_cast<int64_t>(size_of(problem_.type)),
+                                   kAlignment) *
+                       kAlignment;
+    return tiling.raw_bytes <= most;
+  }
+
   // Sets the places of what goes to y of a filter block and returns how many elements it spans; more than
   // `most` where it does not fit.
   int64_t place_stored(Tiling& tiling, int64_t most) const {
-    const int64_t chunk = kAlignment / size_of(problem_.type);
-    // The next number from `least` on that lies as far beyond a chunk as `like`.
-    const auto aligned_like = [&](int64_t like, int64_t least) {
-      return least + ((like - least) % chunk + chunk) % chunk;
-    };
+    const int64_t line = kCacheLine / size_of(problem_.type);
     const int64_t width = problem_.result[2], plane = problem_.result_size();
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
     const int64_t columns =
@@ -186,16 +225,16 @@ class Tiler {
     ResultPlaces& places = tiling.stored;
     places.rows_join = columns == width;
     places.planes_join = places.rows_join && rows == problem_.result[1];
-    const int64_t row = places.rows_join ? width : aligned_like(width, columns);
+    const int64_t row = places.rows_join ? width : aligned_like(width, columns, kCacheLine);
     if (row > most || rows * row > most) return most + 1;
-    const int64_t stored_plane = aligned_like(plane, rows * row);
+    const int64_t stored_plane = aligned_like(plane, rows * row, kCacheLine);
     if (tiling.filters_per_block * stored_plane > most) return most + 1;
     const int64_t image =
-        aligned_like(problem_.out_channels * plane, tiling.filters_per_block * stored_plane);
+        aligned_like(problem_.out_channels * plane, tiling.filters_per_block * stored_plane, kCacheLine);
     places.row = static_cast<int>(row);
     places.plane = static_cast<int>(stored_plane);
     places.image = static_cast<int>(image);
-    return tiling.images * image + chunk - 1;
+    return tiling.images * image + line - 1;
   }
 
   // The same of the convolution's results where they lie apart.
@@ -211,23 +250,25 @@ class Tiler {
     return int64_t{tiling.images} * places.image;
   }
 
-  // Nanoseconds, without what launching takes: fitted by least squares, no term negative, to 8,150 tilings of
-  // the course layers measured on an H200 (batches 64 and 10,000, TF32 and float16, some with what follows).
-  // Each part counts twice, for what the teams of a multiprocessor share and for what a team waits alone.
+  // Nanoseconds, without what launching takes: fitted to 8,500 tilings of the course layers measured on an
+  // H200 (batch 10,000, TF32 and float16, some with what follows), so that both the times and the choices are
+  // near. Each part counts twice, for what the teams of a multiprocessor share and for what a team waits
+  // alone.
   double cost(const Tiling& tiling) const {
     const Cut& cut = tiling.cut;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double units = static_cast<double>(tiling.images * tiling.chunks * tiling.filter_blocks);
     const double products = units * cut.steps() * terms;
-    // 64 rows of 16 numbers pass from shared memory in 16 cycles, eight columns of them in 2, and are
-    // multiplied in 4.
-    const double passing = products * (16.0 + 2.0 * tiling.tiles);
-    const double multiplying = products * 4.0 * tiling.tiles;
+    const double multiplying = products * 4.0 * tiling.tiles;  // cycles
     const double sum_tiles = units * tiling.tiles;
     const bool is_full =
         tiling.filters_per_block * cut.outputs * cut.folds == tiling.tiles * kTileColumns && cut.outputs > 1;
     const bool pools = pools_sums(problem_, cut);
-    const double writing = pools ? 12.6 : !is_full ? 12 : problem_.output[2] % 2 != 0 ? 2.2 : 0.0;
+    const bool folds = is_full && cut.folds > 1;
+    const double writing = pools      ? 19.5
+                           : !is_full ? 19.2
+                                      : (problem_.output[2] % 2 != 0 ? 8.7 : 4.7) + (folds ? 1.2 : 0.0);
+    const double writing_alone = pools ? 12.0 : 8.4 + (!is_full ? 20.0 : folds ? 22.1 : 0.0);
     const double items = static_cast<double>(tiling.images * tiling.image_items) / 32;  // of a warp
     const double filters = static_cast<double>(problem_.filters_per_group());
     const double y_columns =
@@ -238,12 +279,12 @@ class Tiler {
     const double segments = tiling.images * (tiling.stored.planes_join ? tiling.filter_blocks
                                              : tiling.stored.rows_join ? filters
                                                                        : filters * rows);
-    const double shared = finishing(tiling) + 0.27 * passing + 0.179 * multiplying + writing * sum_tiles +
-                          23.6 * items * (2 + parts) / 3 + 1.86 * stored_lines + 7.1 * segments +
-                          71 * tiling.filter_blocks;
-    const double alone = 0.069 * multiplying + 13.6 * products + (pools ? 71 : 27.8) * sum_tiles +
-                         174 * units + 202 * std::ceil(items / 8) + 17.5 * segments +
-                         708 * tiling.filter_blocks;
+    const double shared = finishing(tiling) + 0.442 * multiplying + 2.35 * products + writing * sum_tiles +
+                          21.5 * items * (2 + parts) / 3 + 0.95 * stored_lines + 13.1 * segments +
+                          25.3 * tiling.filter_blocks;
+    const double alone = 14.5 * products + writing_alone * sum_tiles + (pools ? 235 : 115) * units +
+                         (tiling.copies_input ? 87 : 362) * std::ceil(items / 8) + 5.8 * segments +
+                         690 * tiling.filter_blocks + 667;
     const double multiprocessors =
         std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
     const double tiles = static_cast<double>(tiling.tile_count);
@@ -290,6 +331,13 @@ Cut::Cut(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_),
   bundles = ceil_divide(problem.channels_per_group(), bundle);
 }
 
+bool is_unpadded(const ConvProblem& problem, const Cut& cut) {
+  const int64_t last_column = (problem.output[2] - 1) * problem.stride[2] +
+                              (problem.filter[2] - 1) * problem.dilation[2] - problem.pad_begin[2];
+  return problem.pad_begin[1] == 0 && problem.pad_begin[2] == 0 && last_column < problem.input[2] &&
+         problem.channels_per_group() % cut.bundle == 0;
+}
+
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
   return Tiler(problem, device).best();
 }
@@ -306,9 +354,11 @@ void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
   };
   for (int64_t step = 0; step < cut.steps(); ++step) {
     int64_t first = 2 * step, second = first + 1;
-    if (second == cut.depth_cores()) {
-      cores[step] = {static_cast<short>(first), -1};
-      places[step] = static_cast<unsigned>(place_of(first)) | 1u << 16;
+    if (second >= cut.depth_cores()) {
+      // What is no core meets weights of zero, wherever it is read.
+      const bool is_first = first < cut.depth_cores();
+      cores[step] = {static_cast<short>(is_first ? first : -1), -1};
+      places[step] = static_cast<unsigned>(is_first ? place_of(first) : 0) | 1u << 16;
       continue;
     }
     if (place_of(second) < place_of(first)) std::swap(first, second);

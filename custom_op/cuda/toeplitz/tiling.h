@@ -23,7 +23,8 @@ struct Cut {
 
   Cut(const ConvProblem& problem, int bundle, int folds);
   int64_t depth_cores() const { return bundles * window_rows * window_cores; }
-  int64_t steps() const { return (depth_cores() + 1) / 2; }
+  // Of two cores each; an even number, since the kernel takes two at a time.
+  int64_t steps() const { return (depth_cores() + 3) / 4 * 2; }
 };
 
 // What a block of the kernel does.
@@ -40,7 +41,9 @@ struct Tiling {
   int64_t product_rows = 0, chunks = 0;  // of an image
   ResultPlaces results{}, stored{};
   SharedOffsets shared{};
-  int64_t cores_bytes = 0;  // of a team
+  bool copies_input = false;  // a tile's input comes by copies while the one before it is multiplied
+  int64_t source_plane = 0, source_image = 0;
+  int64_t cores_bytes = 0, raw_bytes = 0;  // of a team
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();  // clock cycles, estimated
 };
@@ -48,6 +51,9 @@ struct Tiling {
 // The cheapest tiling by estimate; empty where none fits into the device's shared memory. The problem must
 // have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
+
+// Whether no output reads beyond the image, and no core's row beyond the channels.
+bool is_unpadded(const ConvProblem& problem, const Cut& cut);
 
 // Fills in what each step multiplies. The last may have one core only, which the one behind it then follows;
 // its weights are zeros.

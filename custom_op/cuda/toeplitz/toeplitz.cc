@@ -25,8 +25,10 @@
 // are float32. Tiles with an infinity or a NaN are computed as the definition says.
 //
 // Data flow: one block on each multiprocessor, persistent, holds the matrix. Up to four teams of four warps
-// take tiles, each on its own: one loads and converts while another multiplies and a third writes its
-// results, which wait in shared memory in y's order and go out in bulk copies. No scratch memory.
+// take tiles, each on its own: one converts its input while another multiplies and a third writes its
+// results, which wait in shared memory in y's order and go out in bulk copies, where they lie as far from a
+// line of the cache as in y. Without padding, and where shared memory has the room, bulk copies also bring a
+// team's next input while it multiplies this one. No scratch memory.
 //
 // What follows the convolution is computed before anything leaves the multiprocessor: bounds (Relu, Clip)
 // where a sum is scaled; a pool of 2 x 2 of the sums in registers, when two output rows are folded; other
@@ -40,6 +42,7 @@
 #include <optional>
 #include <string>
 
+#include "cuda/limits.h"
 #include "cuda/toeplitz/plan.h"
 #include "cuda/toeplitz/tiling.h"
 
@@ -47,16 +50,13 @@ namespace convswap {
 namespace toeplitz {
 namespace {
 
-constexpr int64_t kMostGroups = 65535;  // rows of a grid
-constexpr int64_t kMostIndex = 1 << 30;
-
 class Toeplitz final : public Algorithm {
  public:
   std::string_view name() const override { return "toeplitz"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
 
   std::string why_not(const ConvProblem& problem, const Device& device) const override {
-    if (problem.type == ElementType::float64) return "it does not compute float64";
+    if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (device.compute_capability != 90) {
       return "it needs compute capability 9.0, and " + device.name + " has " +
              std::to_string(device.compute_capability / 10) + "." +
@@ -66,7 +66,6 @@ class Toeplitz final : public Algorithm {
       return "this build has no code for compute capability 9.0; build it with "
              "CONVSWAP_CUDA_ARCHITECTURES=90";
     }
-    if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
     return why_too_large(problem, device);
   }
 
@@ -83,21 +82,15 @@ class Toeplitz final : public Algorithm {
 
  private:
   static std::string why_too_large(const ConvProblem& problem, const Device& device) {
-    if (problem.result_elements() == 0) return "the output is empty";
-    if (problem.channels_per_group() == 0) return "the input has no channels";
-    if (problem.group > kMostGroups) {
-      return "it takes at most " + std::to_string(kMostGroups) + " groups";
-    }
     // The kernel's indices inside an image have 32 bits.
-    for (const int64_t value :
-         {problem.batch, problem.in_channels * problem.input_size(),
-          problem.out_channels * problem.output_size(), problem.out_channels * problem.result_size(),
-          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
-          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
-          problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
-          problem.channels_per_group() * problem.filter_size() * 16}) {
-      if (value > kMostIndex) return "its indices have 32 bits and the problem needs more";
-    }
+    const std::string reason = why_not_indexed(
+        {problem.batch, problem.in_channels * problem.input_size(),
+         problem.out_channels * problem.output_size(), problem.out_channels * problem.result_size(),
+         problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
+         problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
+         problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
+         problem.channels_per_group() * problem.filter_size() * 16});
+    if (!reason.empty()) return reason;
     if (!best_tiling(problem, device)) {
       return "its matrix and its smallest tile do not fit into the " +
              std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;

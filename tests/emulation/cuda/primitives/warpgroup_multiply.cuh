@@ -17,6 +17,7 @@ struct SharedMatrix {
   SharedMatrix advanced(unsigned units) const {
     return {start + (units & 0xffffu) * 16, leading + (units >> 16)};
   }
+  SharedMatrix of_warp() const { return *this; }
 
   // Two neighbours along the depth, of one row.
   unsigned pair(int row, int depth) const {

@@ -1,0 +1,23 @@
+#include "cuda/limits.h"
+
+#include <algorithm>
+
+namespace convswap {
+
+std::string why_not_flat(const ConvProblem& problem) {
+  if (problem.type == ElementType::float64) return "it does not compute float64";
+  if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
+  if (problem.result_elements() == 0) return "the output is empty";
+  if (problem.channels_per_group() == 0) return "the input has no channels";
+  if (problem.group > kMostGridRows) {
+    return "it takes at most " + std::to_string(kMostGridRows) + " groups";
+  }
+  return {};
+}
+
+std::string why_not_indexed(std::initializer_list<int64_t> largest) {
+  constexpr int64_t kMostIndex = 1 << 30;
+  return std::max(largest) > kMostIndex ? "its indices have 32 bits and the problem needs more" : "";
+}
+
+}  // namespace convswap

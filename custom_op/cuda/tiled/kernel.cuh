@@ -1,0 +1,253 @@
+#pragma once
+
+// The kernel of `tiled`; see tiled.cc.
+
+#include "conv/epilogue_math.h"
+#include "cuda/tiled/arguments.h"
+
+namespace convswap::tiled {
+
+extern __shared__ __align__(16) float shared[];
+
+// Copies count numbers to shared memory, four of a thread at a time, so that their latencies overlap.
+template <typename Load, typename Store>
+__device__ inline void stage(int count, Load load, Store store) {
+  constexpr int kAtATime = 4;
+  const int threads = static_cast<int>(blockDim.x);
+  for (int first = static_cast<int>(threadIdx.x); first < count; first += kAtATime * threads) {
+    float values[kAtATime];
+#pragma unroll
+    for (int j = 0; j < kAtATime; ++j) {
+      const int i = first + j * threads;
+      values[j] = i < count ? load(i) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtATime; ++j) {
+      const int i = first + j * threads;
+      if (i < count) store(i, values[j]);
+    }
+  }
+}
+
+// Of so many channels the part that a tile needs, zero beyond the image.
+template <typename T>
+__device__ inline void stage_window(const Arguments<T>& a, const T* x, int channels, int first_row,
+                                    int first_column, float* window) {
+  const auto place = [&](int i, int& channel, int& row, int& column) {
+    channel = static_cast<int>(a.window_size.quotient(i));
+    const int within = i - channel * static_cast<int>(a.window_size.divisor);
+    row = static_cast<int>(a.window_width.quotient(within));
+    column = within - row * static_cast<int>(a.window_width.divisor);
+  };
+  stage(
+      channels * static_cast<int>(a.window_size.divisor),
+      [&](int i) {
+        int channel, row, column;
+        place(i, channel, row, column);
+        row += first_row, column += first_column;
+        const bool is_inside = row >= 0 && row < a.height && column >= 0 && column < a.width;
+        return is_inside ? static_cast<float>(x[(channel * a.height + row) * a.width + column]) : 0.0f;
+      },
+      [&](int i, float value) {
+        int channel, row, column;
+        place(i, channel, row, column);
+        window[channel * a.window_plane + row * a.window_pitch + column] = value;
+      });
+}
+
+// Taps that are neighbours in w, of so many filters that are far apart there, come to lie the other way
+// round. A warp takes 8 taps of 4 filters: whole sectors of memory, and 32 different banks.
+template <typename T>
+__device__ inline void stage_weights(const Arguments<T>& a, const T* w, int taps, int filters,
+                                     float* weights) {
+  const int quads = static_cast<int>(a.filter_quads.divisor);
+  const int taps_of_filter = a.channels * a.filter_height * a.filter_width;
+  const auto place = [&](int i, int& tap, int& filter) {
+    const int many = i / 32;
+    const int eights = static_cast<int>(a.filter_quads.quotient(many));
+    tap = eights * 8 + i % 8;
+    filter = (many - eights * quads) * 4 + i / 8 % 4;
+  };
+  stage((taps + 7) / 8 * quads * 32,
+        [&](int i) {
+          int tap, filter;
+          place(i, tap, filter);
+          return tap < taps && filter < filters ? static_cast<float>(w[filter * taps_of_filter + tap]) : 0.0f;
+        },
+        [&](int i, float value) {
+          int tap, filter;
+          place(i, tap, filter);
+          if (tap < taps) weights[tap * a.weight_pitch + filter] = value;
+        });
+}
+
+// A thread's outputs: 2 rows x kColumns pixels of each of its filters. Its columns lie as far apart as there
+// are threads side by side, so that neighbouring threads read neighbouring numbers.
+template <int kFilters, int kColumns>
+struct Sums {
+  float of[kFilters][2][kColumns] = {};
+
+  __device__ void add_tap(const float* pixels, int next_row, int next_column, const float* taps) {
+    float tap[kFilters];
+    if constexpr (kFilters % 4 == 0) {
+#pragma unroll
+      for (int k = 0; k < kFilters; k += 4) {
+        *reinterpret_cast<float4*>(tap + k) = *reinterpret_cast<const float4*>(taps + k);
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kFilters; ++k) tap[k] = taps[k];
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        const float pixel = pixels[i * next_row + j * next_column];
+#pragma unroll
+        for (int k = 0; k < kFilters; ++k) of[k][i][j] += pixel * tap[k];
+      }
+    }
+  }
+
+  // A row of a filter; kTaps 0 stands for any number of taps, any distance apart.
+  template <int kTaps>
+  __device__ void add_row(const float* pixels, int next_row, int next_column, const float* taps, int pitch,
+                          int count, int distance) {
+    if constexpr (kTaps == 0) {
+#pragma unroll 1
+      for (int s = 0; s < count; ++s) {
+        add_tap(pixels + s * distance, next_row, next_column, taps + s * pitch);
+      }
+    } else {
+#pragma unroll
+      for (int s = 0; s < kTaps; ++s) add_tap(pixels + s, next_row, next_column, taps + s * pitch);
+    }
+  }
+};
+
+// Where a thread stands in its block: its pixels, its filters, and which rows of the filters are its own.
+struct Place {
+  int row, column, filter, split;
+};
+
+// Rows of the filters, of so many channels, that are a thread's.
+template <int kTaps, typename T, int kFilters, int kColumns>
+__device__ inline void add_channels(const Arguments<T>& a, const Place& place, int channels,
+                                    const float* window, const float* weights,
+                                    Sums<kFilters, kColumns>& sums) {
+  const float* const corner =
+      window + place.row * a.stride_height * a.window_pitch + place.column * a.stride_width;
+  const int next_row = a.stride_height * a.window_pitch;
+  const int next_column = a.columns / kColumns * a.stride_width;
+#pragma unroll 1
+  for (int u = place.split; u < channels * a.filter_height; u += a.splits) {
+    const int c = static_cast<int>(a.rows_of_filter.quotient(u)), r = u - c * a.filter_height;
+    sums.template add_row<kTaps>(corner + c * a.window_plane + r * a.dilation_height * a.window_pitch,
+                                 next_row, next_column,
+                                 weights + u * a.filter_width * a.weight_pitch + place.filter, a.weight_pitch,
+                                 a.filter_width, a.dilation_width);
+  }
+}
+
+// Writes what a tile gives of y from its sums, which lie in shared memory: splits x filters x rows x columns.
+template <typename T>
+__device__ inline void write_results(const Arguments<T>& a, const float* results, int n, int first_filter,
+                                     int filters, int first_row, int first_column) {
+  const Epilogue& epilogue = a.epilogue;
+  const Pool& pool = epilogue.pool;
+  const int tile = a.rows * a.columns, split = a.filters_of_block * tile;
+  const int y_plane = static_cast<int>(a.y_plane.divisor), y_columns = static_cast<int>(a.y_columns.divisor);
+  const int first_y_row = first_row / a.rows * a.y_rows;
+  const int first_y_column = first_column / a.columns * y_columns;
+  for (int i = static_cast<int>(threadIdx.x); i < filters * y_plane; i += static_cast<int>(blockDim.x)) {
+    const int k = static_cast<int>(a.y_plane.quotient(i)), within = i - k * y_plane;
+    const int row_of_tile = static_cast<int>(a.y_columns.quotient(within));
+    const int y_row = first_y_row + row_of_tile;
+    const int y_column = first_y_column + within - row_of_tile * y_columns;
+    if (y_row >= a.y_height || y_column >= a.y_width) continue;
+    const long long plane = static_cast<long long>(n) * a.out_channels + first_filter + k;
+    const float bias = a.b == nullptr ? 0.0f : static_cast<float>(a.b[first_filter + k]);
+    const auto value_at = [&](int64_t row, int64_t column) {
+      const int at = k * tile + (static_cast<int>(row) - first_row) * a.columns + static_cast<int>(column) -
+                     first_column;
+      float value = results[at];
+      for (int s = 1; s < a.splits; ++s) value += results[s * split + at];
+      value += bias;
+      if (a.z != nullptr)
+        value += static_cast<float>(a.z[(plane * a.out_height + row) * a.out_width + column]);
+      return activate<float>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+    };
+    const float value = pool.kind == PoolKind::none
+                            ? value_at(y_row, y_column)
+                            : pooled<float>(pool.kind, PoolWindow(pool, 0, y_row, a.out_height),
+                                            PoolWindow(pool, 1, y_column, a.out_width), value_at);
+    a.y[(plane * a.y_height + y_row) * a.y_width + y_column] = static_cast<T>(value);
+  }
+}
+
+template <typename T, int kFilters, int kColumns>
+__global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ Arguments<T> a) {
+  const int tile_column = static_cast<int>(blockIdx.x) % a.tiles_across;
+  const int tiles_before = static_cast<int>(blockIdx.x) / a.tiles_across;
+  const int n = tiles_before / a.tiles_down;
+  const int first_row = tiles_before % a.tiles_down * a.rows, first_column = tile_column * a.columns;
+  const int group = static_cast<int>(blockIdx.y) / a.filter_blocks;
+  const int first_of_group = static_cast<int>(blockIdx.y) % a.filter_blocks * a.filters_of_block;
+  const int first_filter = group * a.filters + first_of_group;
+  const int filters = min(a.filters_of_block, a.filters - first_of_group);
+  const int taps = a.filter_height * a.filter_width;
+
+  const int across = a.columns / kColumns, pixels = a.rows / 2 * across;
+  const int thread = static_cast<int>(threadIdx.x), threads_before = thread / pixels;
+  const int filter_threads = a.filters_of_block / kFilters;
+  const Place place = {thread % pixels / across * 2, thread % pixels % across,
+                       threads_before % filter_threads * kFilters, threads_before / filter_threads};
+  const bool is_at_work = place.split < a.splits;
+
+  float* const window = shared;
+  float* const weights = shared + a.channels_at_a_time * a.window_plane;
+  Sums<kFilters, kColumns> sums;
+  for (int first_channel = 0; first_channel < a.channels; first_channel += a.channels_at_a_time) {
+    const int channels = min(a.channels_at_a_time, a.channels - first_channel);
+    const long long channels_before =
+        static_cast<long long>(n) * a.in_channels + group * a.channels + first_channel;
+    if (first_channel > 0) __syncthreads();
+    stage_window(a, a.x + channels_before * a.height * a.width, channels,
+                 first_row * a.stride_height - a.pad_top, first_column * a.stride_width - a.pad_left, window);
+    stage_weights(a, a.w + (static_cast<long long>(first_filter) * a.channels + first_channel) * taps,
+                  channels * taps, filters, weights);
+    __syncthreads();
+    if (!is_at_work) continue;
+    const int unrolled = a.dilation_width == 1 ? a.filter_width : 0;
+    if (unrolled == 1) {
+      add_channels<1>(a, place, channels, window, weights, sums);
+    } else if (unrolled == 3) {
+      add_channels<3>(a, place, channels, window, weights, sums);
+    } else if (unrolled == 5) {
+      add_channels<5>(a, place, channels, window, weights, sums);
+    } else if (unrolled == 7) {
+      add_channels<7>(a, place, channels, window, weights, sums);
+    } else {
+      add_channels<0>(a, place, channels, window, weights, sums);
+    }
+  }
+
+  __syncthreads();
+  float* const results = shared;
+  if (is_at_work) {
+#pragma unroll
+    for (int k = 0; k < kFilters; ++k) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int filter = place.split * a.filters_of_block + place.filter + k;
+        const int at = (filter * a.rows + place.row + i) * a.columns + place.column;
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) results[at + j * across] = sums.of[k][i][j];
+      }
+    }
+  }
+  __syncthreads();
+  write_results(a, results, n, first_filter, filters, first_row, first_column);
+}
+
+}  // namespace convswap::tiled

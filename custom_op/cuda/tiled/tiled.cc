@@ -1,0 +1,100 @@
+// Tiles in shared memory, sums in registers, ordinary arithmetic: the kernel for what tensor cores do not pay
+// for.
+//
+// A block computes a tile of one image's outputs for some filters of one group. It stages what the tile needs
+// of a few channels, zeros where the image ends, and these channels' weights, filters side by side; then each
+// thread multiplies, with up to 2 x 4 pixels of 8 filters in registers: for each tap eight pixels and two
+// loads of four weights, and 64 multiplications. Neighbouring threads have neighbouring pixels, so that none
+// of these loads meets a conflict of banks, and weights reach all of them at once.
+//
+// Small problems are cut finer: small tiles, few filters of a thread, and up to eight threads that share the
+// same outputs, each with filter rows of its own. Their sums meet in shared memory, from which all threads
+// then write: residual, activation and the pool, whose windows a tile holds whole.
+//
+// Sums are float32 whatever the precision, of float16 and bfloat16 data too.
+//
+// Data flow: one kernel, no scratch memory; several blocks on a multiprocessor, of which one stages while
+// others multiply.
+//
+// Limits: 1-D and 2-D; float16, bfloat16 and float32; a pool whose windows lie side by side without padding,
+// of 1, 2 or 4 outputs each way; any other pool is a second kernel.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cuda/epilogue/epilogue_kernel.h"
+#include "cuda/limits.h"
+#include "cuda/tiled/plan.h"
+#include "cuda/tiled/tiling.h"
+
+namespace convswap {
+namespace tiled {
+namespace {
+
+bool pools_inside_tiles(const Pool& pool) {
+  for (int axis = 0; axis < 2; ++axis) {
+    const int64_t extent = pool.kernel[axis];
+    if (extent != 1 && extent != 2 && extent != 4) return false;
+    if (pool.stride[axis] != extent || pool.pad_begin[axis] != 0 || pool.pad_end[axis] != 0) return false;
+  }
+  return true;
+}
+
+class Tiled final : public Algorithm {
+ public:
+  std::string_view name() const override { return "tiled"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+
+  std::string why_not(const ConvProblem& problem, const Device& device) const override {
+    if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    const std::string too_far = why_not_indexed(
+        {problem.in_channels * problem.input_size(), problem.out_channels * problem.output_size(),
+         problem.batch * problem.output_size(), problem.channels_per_group() * problem.filter_size() * 64,
+         problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
+         problem.input[2] + problem.pad_begin[2] + problem.pad_end[2]});
+    if (!too_far.empty()) return too_far;
+    // Blocks of different filters are rows of the grid.
+    if (problem.out_channels > kMostGridRows) {
+      return "it takes at most " + std::to_string(kMostGridRows) + " filters";
+    }
+    if (!pools_inside_tiles(problem.epilogue.pool)) {
+      if (const std::string reason = why_not_apart(problem); !reason.empty()) return reason;
+    }
+    if (!best_tiling(own_part(problem), device)) {
+      return "its smallest tile, one channel of a filter's reach, does not fit into the " +
+             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
+    }
+    return {};
+  }
+
+  std::optional<double> estimate(const ConvProblem& problem, const Device& device) const override {
+    const double nanoseconds = best_tiling(own_part(problem), device)->cost;
+    return nanoseconds * 1e-6 +
+           (pools_inside_tiles(problem.epilogue.pool) ? 0 : estimate_epilogue(problem, device));
+  }
+
+  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
+    if (!pools_inside_tiles(problem.epilogue.pool)) {
+      return with_epilogue_kernel(make_plan(problem.without_epilogue(), device), problem, device);
+    }
+    if (problem.type == ElementType::float16) return plan_float16(problem, device);
+    if (problem.type == ElementType::bfloat16) return plan_bfloat16(problem, device);
+    return plan_float32(problem, device);
+  }
+
+ private:
+  static ConvProblem own_part(const ConvProblem& problem) {
+    return pools_inside_tiles(problem.epilogue.pool) ? problem : problem.without_epilogue();
+  }
+};
+
+}  // namespace
+}  // namespace tiled
+
+const Algorithm& cuda_tiled() {
+  static const tiled::Tiled algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

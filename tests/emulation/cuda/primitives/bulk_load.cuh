@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "cuda/primitives/copy_barrier.h"
+#include "cuda_emulation.h"
+
+namespace convswap {
+
+// What has been asked for arrives as late as it may: when the first thread waits for it.
+struct BulkLoad {
+  void* to;
+  const void* from;
+  unsigned bytes;
+};
+struct BulkLoads {
+  std::vector<BulkLoad> started;
+  bool are_all = false;
+  unsigned phases = 0;  // that have ended
+};
+inline std::map<const CopyBarrier*, BulkLoads> bulk_loads;
+// A block may not end before all has arrived.
+inline const bool loads_are_checked_at_the_end = [] {
+  emulation::block_ends.push_back([] {
+    for (const auto& [barrier, loads] : bulk_loads) {
+      if (!loads.started.empty() || loads.are_all) emulation::fail("a bulk load that nobody waited for");
+    }
+    bulk_loads.clear();
+  });
+  return true;
+}();
+
+inline void make_copy_barrier(CopyBarrier* barrier) {
+  if (bulk_loads.count(barrier) != 0) emulation::fail("a barrier of copies that is made twice");
+  bulk_loads[barrier] = {};
+}
+inline BulkLoads& loads_of(CopyBarrier* barrier) {
+  const auto found = bulk_loads.find(barrier);
+  if (found == bulk_loads.end()) emulation::fail("a barrier of copies that nobody has made");
+  return found->second;
+}
+inline void bulk_load(void* shared, const void* global, unsigned bytes, CopyBarrier* barrier) {
+  const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  if (!is_aligned(global) || !is_aligned(shared) || bytes % 16 != 0) {
+    emulation::fail("a bulk load that is not aligned");
+  }
+  BulkLoads& loads = loads_of(barrier);
+  if (loads.are_all) emulation::fail("a bulk load before the last ones were waited for");
+  // What comes must not be there before: a read that does not wait then shows.
+  std::memset(shared, 0xFF, bytes);
+  loads.started.push_back({shared, global, bytes});
+}
+inline void commit_bulk_loads(CopyBarrier* barrier) { loads_of(barrier).are_all = true; }
+inline void wait_for_bulk_loads(CopyBarrier* barrier, unsigned phase) {
+  BulkLoads& loads = loads_of(barrier);
+  // Other threads may have waited for it before, but not for the phase behind it.
+  if (loads.phases % 2 != phase) {
+    if (loads.phases == 0) emulation::fail("a wait for a phase that has not begun");
+    return;
+  }
+  if (!loads.are_all) emulation::fail("a wait for copies that nobody has started");
+  for (const BulkLoad& load : loads.started) std::memcpy(load.to, load.from, load.bytes);
+  loads = {{}, false, loads.phases + 1};
+}
+
+}  // namespace convswap
