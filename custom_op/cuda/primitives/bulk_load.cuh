@@ -4,8 +4,8 @@
 
 namespace convswap {
 
-// Bulk copies from global to shared memory, whose arrival a barrier there counts. Code for cards below compute
-// capability 9.0 has none: there these do nothing.
+// Bulk copies from global to shared memory, whose arrival a barrier there counts. Code for cards below
+// compute capability 9.0 has none: there these do nothing.
 
 // By one thread, before any other may use it, which all see after they have met.
 __device__ inline void make_copy_barrier(CopyBarrier* barrier) {
