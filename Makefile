@@ -45,6 +45,7 @@ test: all $(stamps)/oldest $(stamps)/torch
 tables: all
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare-fused --device cuda --fuse
+	$(python) benchmarks/one_image.py benchmarks/h200/one-image.json --device cuda
 	$(python) benchmarks/readme_tables.py
 	$(python) benchmarks/ladder_page.py --measure
 

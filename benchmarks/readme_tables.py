@@ -4,11 +4,12 @@ The results are what these commands wrote on the card that the folder is named a
 
     python benchmarks/compare_networks.py benchmarks/h200/compare
     python benchmarks/compare_networks.py benchmarks/h200/compare-fused --fuse
+    python benchmarks/one_image.py benchmarks/h200/one-image.json
     convswap bench course --against all --json benchmarks/h200/bench-course.json
 
 `python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
-each table that README.md has a place for: networks, all-networks, fused, layers. The place of `fused` stays
-empty until some network was compared so.
+each table that README.md has a place for: networks, all-networks, fused, one-image, layers. The places of
+`fused` and `one-image` stay empty until there are such results.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 from convswap.models import ALL_NETWORKS, NETWORKS
 
 HERE = Path(__file__).parent
-FUSED = "compare-fused"
+FUSED, ONE_IMAGE = "compare-fused", "one-image.json"
+SIDES = ("default", "swapped", "fused")
 # What the figures of one table must have in common.
 SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
 
@@ -181,7 +183,35 @@ def layers(results: Path) -> str:
     return table([*headings, "relative L2 error"], rows)
 
 
-TABLES = {"networks": networks, "all-networks": all_networks, "fused": fused, "layers": layers}
+def one_image(results: Path) -> str:
+    """The course's networks on one image."""
+    file = results / ONE_IMAGE
+    if not file.exists():
+        return ""
+    found = json.loads(file.read_text())["rows"]
+    columns = [(graph, side) for graph in sorted({row["cuda_graph"] for row in found}) for side in SIDES]
+    times: dict[str, list[float]] = {}
+    for network in dict.fromkeys(row["network"] for row in found):
+        own = {row["cuda_graph"]: row["us"] for row in found if row["network"] == network}
+        times[network] = [own[graph][side] for graph, side in columns]
+    times["together"] = [sum(column) for column in zip(*times.values(), strict=True)]
+    rows = [[name, *(f"{microseconds:.1f}" for microseconds in own)] for name, own in times.items()]
+    headings = [f"{side}{' in a graph' if graph else ''}" for graph, side in columns]
+    return f"""\
+One image at a time, microseconds until the answer is there, as it is and with a CUDA graph:
+
+{table(["network", *headings], rows)}
+
+Made by `python benchmarks/one_image.py benchmarks/h200/{ONE_IMAGE}`."""
+
+
+TABLES = {
+    "networks": networks,
+    "all-networks": all_networks,
+    "fused": fused,
+    "one-image": one_image,
+    "layers": layers,
+}
 
 
 def main() -> None:
