@@ -116,6 +116,16 @@ def test_tensor_cores_are_as_accurate_as_float32_in_precision_ieee(layer, algori
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_rows_below_an_image_are_zeros_whatever_a_tile_held_before(stride, algorithm):
+    # So many images that every part of the card computes several tiles.
+    attributes = {"pads": [0, 0, 3, 0], "strides": [stride, 1]}
+    for shape, weights in (((1500, 1, 19, 20), (6, 1, 5, 5)), ((700, 4, 26, 21), (6, 4, 8, 5))):
+        check(algorithm, ConvCase(shape, weights, True, attributes))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("width", [12, 14, 15])
 @pytest.mark.parametrize("height", range(7, 18))
 @pytest.mark.parametrize("filters", [1, 2, 3, 4, 6, 8, 12])

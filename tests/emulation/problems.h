@@ -72,10 +72,16 @@ inline ConvProblem draw_problem(Random& random) {
   p.out_channels = p.group * between(random, 1, one_in(random, 4) ? 60 : 14);
   p.has_bias = one_in(random, 2);
   p.filter = {1, between(random, 1, 8), between(random, 1, one_in(random, 5) ? 11 : 7)};
+  // Zeros below alone, which a tile must not take for rows of the tile before it: of many images, so that
+  // each team of threads has many tiles.
+  const bool is_padded_below = one_in(random, 8);
+  if (is_padded_below) p.batch = between(random, 8, 16);
   for (int axis = 1; axis < 3; ++axis) {
     if (one_in(random, 3)) p.stride[axis] = between(random, 1, 4);
     if (one_in(random, 6)) p.dilation[axis] = between(random, 1, 3);
-    if (one_in(random, 2)) p.pad_begin[axis] = between(random, 0, 4), p.pad_end[axis] = between(random, 0, 4);
+    if (one_in(random, 3)) p.pad_begin[axis] = between(random, 0, 4);
+    if (one_in(random, 3)) p.pad_end[axis] = between(random, 0, 4);
+    if (is_padded_below) p.pad_begin[axis] = 0, p.pad_end[axis] = axis == 1 ? between(random, 1, 4) : 0;
     const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
     const int64_t pads = p.pad_begin[axis] + p.pad_end[axis];
     p.input[axis] = std::max<int64_t>(1, reach - pads) + between(random, 0, 24);

@@ -23,7 +23,7 @@ struct Arguments {
   // in elements, and to how many bytes, at most 16, a core's row is aligned there. Else channels lie as in x.
   bool copies_input;
   int source_plane, source_image, load_bytes;
-  bool is_unpadded;  // no output reads beyond the image's columns, or above its rows
+  bool is_unpadded;  // no output reads beyond the image
   int batch, in_channels, out_channels;
   int channels, filters;  // of a group
   int input_height, input_width, output_height, output_width;

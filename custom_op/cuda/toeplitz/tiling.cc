@@ -332,10 +332,12 @@ Cut::Cut(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_),
 }
 
 bool is_unpadded(const ConvProblem& problem, const Cut& cut) {
-  const int64_t last_column = (problem.output[2] - 1) * problem.stride[2] +
-                              (problem.filter[2] - 1) * problem.dilation[2] - problem.pad_begin[2];
-  return problem.pad_begin[1] == 0 && problem.pad_begin[2] == 0 && last_column < problem.input[2] &&
-         problem.channels_per_group() % cut.bundle == 0;
+  for (const int axis : {1, 2}) {
+    const int64_t last = (problem.output[axis] - 1) * problem.stride[axis] +
+                         (problem.filter[axis] - 1) * problem.dilation[axis];
+    if (problem.pad_begin[axis] != 0 || last >= problem.input[axis]) return false;
+  }
+  return problem.channels_per_group() % cut.bundle == 0;
 }
 
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
