@@ -1,4 +1,4 @@
-"""The checkout and the CMake that the build tests use."""
+"""The checkout, its benchmarks and the CMake that the build tests use."""
 
 from __future__ import annotations
 
@@ -38,3 +38,14 @@ def error_of(answer: subprocess.CompletedProcess[str]) -> str:
     lines = message.strip("\n").splitlines()
     end = next((i for i, line in enumerate(lines) if not line.startswith("  ")), len(lines))
     return " ".join(line.strip() for line in lines[:end])
+
+
+def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run benchmarks/<name>.py as a user does."""
+    return subprocess.run(
+        [sys.executable, REPOSITORY / "benchmarks" / f"{name}.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )

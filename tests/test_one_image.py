@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
-from build_tools import REPOSITORY
+from build_tools import run_script
 
 NETWORKS = ("ece408-2019sp", "ece408-2017-low")
-
-
-def run_script(name, *arguments):
-    return subprocess.run(
-        [sys.executable, REPOSITORY / "benchmarks" / f"{name}.py", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
 
 
 def measured(file, device, networks, *more):

@@ -9,7 +9,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from build_tools import REPOSITORY
+from build_tools import REPOSITORY, run_script
 from convswap.models import ALL_NETWORKS, LARGE_NETWORKS, NETWORKS
 
 BENCHMARKS = REPOSITORY / "benchmarks"
@@ -23,16 +23,6 @@ def script(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def run_script(name, *arguments):
-    return subprocess.run(
-        [sys.executable, BENCHMARKS / f"{name}.py", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
