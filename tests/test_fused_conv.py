@@ -229,7 +229,6 @@ def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
         reason = _native.why_not(problem, "few_channels", "cuda", compute_capability=80)
         assert ("round twice" in reason) == (rounds_twice and element_type != "float32")
         chosen = _native.choose(problem, "cuda", compute_capability=80)
-        assert chosen != "few_channels" or not reason
         assert not _native.why_not(problem, chosen, "cuda", compute_capability=80)
 
 

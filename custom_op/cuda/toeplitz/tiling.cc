@@ -185,7 +185,8 @@ class Tiler {
     return tiling.shared_bytes <= most;
   }
 
-  // The next number from `least` on that lies as far beyond a boundary of kAlignment as `like`; in elements.
+  // The next number of elements from `least` on that lies as far beyond a boundary of so many bytes as
+  // `like`.
   int64_t aligned_like(int64_t like, int64_t least, int alignment) const {
     const int64_t chunk = alignment / size_of(problem_.type);
     return least + ((like - least) % chunk + chunk) % chunk;

@@ -45,7 +45,7 @@ struct Tiling {
   int64_t source_plane = 0, source_image = 0;
   int64_t cores_bytes = 0, raw_bytes = 0;  // of a team
   int64_t shared_bytes = 0;
-  double cost = std::numeric_limits<double>::infinity();  // clock cycles, estimated
+  double cost = std::numeric_limits<double>::infinity();  // nanoseconds, estimated
 };
 
 // The cheapest tiling by estimate; empty where none fits into the device's shared memory. The problem must
