@@ -154,11 +154,12 @@ struct InputRows {
 };
 
 // Starts the copies of a tile's input, if there is such a tile and no chunk reaches beyond x; whether it did.
-// Every channel comes to lie as far from a boundary of a chunk as in x.
+// Every channel comes to lie as far from a boundary of a chunk as in x. kFinishes: none are ever asked for,
+// which the compiler shall know.
 template <bool kFinishes, typename Element>
 __device__ inline bool start_copies(const Arguments<Element>& problem, int index, int first_channel,
                                     Element* raw, CopyBarrier* barrier) {
-  if (!problem.copies_input || index >= problem.tiles) return false;
+  if (kFinishes || !problem.copies_input || index >= problem.tiles) return false;
   constexpr int kChunk = InputRows<Element>::kChunk;
   const Tile tile = Tile::of<kFinishes>(problem, index);
   const InputRows<Element> rows(problem, tile, first_channel);

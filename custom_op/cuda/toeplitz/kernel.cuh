@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
               begin_sums<Format, kTiles>(
                   problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row),
                   weights, sums);
-              const OwnScales<kTiles> own_scales(problem, scales + block * filter_folds);
+              const OwnScales<kTiles, kFinishes> own_scales(problem, scales + block * filter_folds);
               finish_warpgroup_products(sums);
               write_results<Format, kTiles, kFinishes>(problem, results, image, first_row,
                                                        scales + block * filter_folds, own_scales, is_far,

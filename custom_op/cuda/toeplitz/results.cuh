@@ -68,12 +68,12 @@ struct ColumnScales {
 };
 
 // The scales of a thread's columns, tile by tile, where a core's row has several outputs. They are fetched
-// before the first result is stored, since the compiler takes no load past a store; of more tiles each when
-// it is needed, since holding all of them cost more than that saved (benchmarks/toeplitz.md, versions 9 and
-// 11).
-template <int kTiles>
+// before the first result is stored, since the compiler takes no load past a store; of more tiles, or where
+// something follows, each when it is needed, since holding all of them cost more registers than that saved
+// (benchmarks/toeplitz.md, versions 9, 11 and 12).
+template <int kTiles, bool kFinishes>
 struct OwnScales {
-  static constexpr bool kAreHeld = kTiles <= 10;
+  static constexpr bool kAreHeld = kTiles <= 10 && !kFinishes;
   FilterScale held[kAreHeld ? kTiles : 1];
   const FilterScale* first;
   int log2_outputs;
@@ -141,7 +141,7 @@ template <typename Format, int kTiles, bool kFinishes, Writing kWriting, typenam
           typename Element = typename Format::Element>
 __device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
                                   int image, int first, const FilterScale* scales,
-                                  const OwnScales<kTiles>& own, const float (&sums)[kTiles][4]) {
+                                  const OwnScales<kTiles, kFinishes>& own, const float (&sums)[kTiles][4]) {
   constexpr int kSize = sizeof(Stored);
   const int pair = 2 * (threadIdx.x % 4);
   SharedAddress waiting[2];
@@ -206,7 +206,7 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
 template <typename Format, int kTiles, bool kAverages, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_pooled(const Arguments<Element>& problem, const Results<Element>& results,
-                                    int image, int first, const OwnScales<kTiles>& own_scales,
+                                    int image, int first, const OwnScales<kTiles, true>& own_scales,
                                     const float (&sums)[kTiles][4]) {
   const int pair = 2 * (threadIdx.x % 4);
   SharedAddress waiting[2];
@@ -263,18 +263,22 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
 template <typename Format, int kTiles, bool kFinishes, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_as(const Arguments<Element>& problem, const Results<Element>& results, int image,
-                                int first, const FilterScale* scales, const OwnScales<kTiles>& own,
+                                int first, const FilterScale* scales, const OwnScales<kTiles, kFinishes>& own,
                                 const float (&sums)[kTiles][4]) {
+  if constexpr (kFinishes) {
+    if (problem.pools_sums) {
+      if (problem.definition.epilogue.pool.kind == PoolKind::average) {
+        write_pooled<Format, kTiles, true, Stored>(problem, results, image, first, own, sums);
+      } else {
+        write_pooled<Format, kTiles, false, Stored>(problem, results, image, first, own, sums);
+      }
+      return;
+    }
+  }
   const bool is_full =
       results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
       problem.log2_outputs > 0;
-  if (kFinishes && problem.pools_sums) {
-    if (problem.definition.epilogue.pool.kind == PoolKind::average) {
-      write_pooled<Format, kTiles, true, Stored>(problem, results, image, first, own, sums);
-    } else {
-      write_pooled<Format, kTiles, false, Stored>(problem, results, image, first, own, sums);
-    }
-  } else if (!is_full) {
+  if (!is_full) {
     write_sums<Format, kTiles, kFinishes, Writing::any, Stored>(problem, results, image, first, scales, own,
                                                                 sums);
   } else if (problem.folds > 1) {
@@ -293,7 +297,8 @@ __device__ inline void write_as(const Arguments<Element>& problem, const Results
 template <typename Format, int kTiles, bool kFinishes, typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
                                      int image, int first, const FilterScale* scales,
-                                     const OwnScales<kTiles>& own, bool is_far, float (&sums)[kTiles][4]) {
+                                     const OwnScales<kTiles, kFinishes>& own, bool is_far,
+                                     float (&sums)[kTiles][4]) {
   if (Format::kIsScaled && is_far) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
