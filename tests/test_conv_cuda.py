@@ -27,6 +27,17 @@ RELATIVE_L2 = {"toeplitz": 6e-4, "few_channels": 6e-4, "tiled": 1e-5, "naive": 1
 TENSOR_CORE_ALGORITHMS = ("toeplitz", "few_channels")
 ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "tiled", "naive")
 on_tensor_cores = pytest.mark.parametrize("algorithm", TENSOR_CORE_ALGORITHMS)
+FOLLOWS = {
+    "alone": {},
+    "Relu": {"activation": "Relu"},
+    "LeakyRelu": {"activation": "LeakyRelu", "activation_alpha": 0.25},
+    "Relu and pool": {
+        "activation": "Relu",
+        "pool": "MaxPool",
+        "pool_kernel_shape": [2, 2],
+        "pool_strides": [2, 2],
+    },
+}
 # Also the draws that an H200 and an ordinary card would tile differently are planned for, without a card.
 CAPABILITIES = (80, 86, 90, 120)
 
@@ -140,21 +151,50 @@ def test_tensor_cores_give_the_definition_for_every_remainder_of_folded_rows(
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 @pytest.mark.parametrize(("x_spread", "w_spread"), [(40, 0), (0, 40), (40, 40), (100, 20), (0, 120)])
+@pytest.mark.parametrize("follows", FOLLOWS.values(), ids=FOLLOWS)
 @on_tensor_cores
-def test_values_that_span_hundreds_of_binades_keep_their_accuracy(x_spread, w_spread, precision, algorithm):
+def test_values_that_span_hundreds_of_binades_keep_their_accuracy(
+    x_spread, w_spread, precision, follows, algorithm
+):
     random = np.random.default_rng(3)
     case = ConvCase((4, 2, 20, 21), (9, 2, 3, 3), True)
     x, w, b = case.arrays()
     x = np.ldexp(x, random.integers(-x_spread, x_spread + 1, x.shape)).astype(np.float32)
     w = np.ldexp(w, random.integers(-w_spread, min(w_spread, 120 - x_spread) + 1, w.shape)).astype(np.float32)
-    y = run(algorithm, x, w, b, {}, precision=precision)
+    y = run(algorithm, x, w, b, follows, precision=precision)
     wide = [array.astype(np.float64) for array in (x, w, b)]
-    truth = _native.conv(*wide, algorithm="reference")
-    magnitude = _native.conv(*(np.abs(array) for array in wide), algorithm="reference")
+    # Nothing that follows makes a difference larger, and of a pool's magnitudes the largest counts.
+    truth = _native.conv(*wide, algorithm="reference", **follows)
+    magnitude = _native.conv(*(np.abs(array) for array in wide), algorithm="reference", **follows)
     operand = TF32_OPERAND if precision == "tf32" else 0.0
     # The smallest float32 beside, for what lies below all of them.
     bound = 1.01 * (2 * operand + (case.terms + 2) * TENSOR_CORE) * magnitude + 2.0**-149 * case.terms
     assert np.all(np.abs(y - truth) <= bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("follows", FOLLOWS.values(), ids=FOLLOWS)
+@on_tensor_cores
+def test_one_value_far_below_the_others_does_not_slow_a_layer_down(follows, algorithm):
+    case = ConvCase((128, 64, 56, 56), (64, 64, 3, 3), True, {"pads": [1, 1, 1, 1]})
+    x, w, b = case.arrays()
+    small = x.copy()
+    small[5, 7, 20, 30] = 1e-20
+    attributes = case.attributes | follows
+    problem = _native.Problem(x.shape, w.shape, True, **attributes)
+    if reason := _native.why_not(problem, algorithm, "cuda"):
+        pytest.skip(f"{algorithm}: {reason}")
+    y = _native.DeviceArray(problem.output_shape)
+    weights, bias = _native.DeviceArray.from_numpy(w), _native.DeviceArray.from_numpy(b)
+    inputs = [_native.DeviceArray.from_numpy(array) for array in (x, small)]
+
+    def milliseconds(input_array: _native.DeviceArray) -> float:
+        return _native.conv_device(input_array, weights, bias, y, algorithm=algorithm, runs=20, **attributes)
+
+    ordinary, with_small = ([milliseconds(array) for _ in range(5)] for array in inputs)
+    # Its tile takes a few times as long as another, and a multiprocessor computes several of them. As the
+    # definition says, on one multiprocessor, a tile would take milliseconds.
+    assert min(with_small) < 4 * min(ordinary)
 
 
 @pytest.mark.gpu

@@ -182,20 +182,30 @@ __device__ inline bool start_copies(const Arguments<Element>& problem, int index
   return true;
 }
 
+// Images of a tile, and rows of their input.
+struct StagedPart {
+  int first_image, end_image, first_row, end_row;
+};
+
 // Loads a tile's input, from `raw` where it was copied to, converts it with the window's scale and stores it
 // as cores; returns what the thread has seen. `kWindowed` leaves out what lies outside the window, of input
-// that no copies have brought.
+// that no copies have brought, and stages a part only, else all.
 template <typename Format, bool kWindowed, int kBundle, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& problem, const Tile& tile,
                                                     int first_channel, BinadeWindow window,
                                                     const StagedItem* places, bool is_copied,
-                                                    const Element* raw, unsigned* cores) {
+                                                    const Element* raw, StagedPart part, unsigned* cores) {
   constexpr int kAtOnce = 2;  // loads in flight before the first store
   const int first_row = tile.first_row * problem.stride_height - problem.pad_height;
   const int first_column = tile.first_column * problem.stride_width - problem.pad_width;
   const bool asks = problem.copies_input || !is_inside(problem, tile, first_column);
   const int rows = min(problem.input_rows, problem.input_height - first_row);
-  const int items = asks && !is_copied ? problem.image_items : rows * problem.items_per_row;
+  int items = asks && !is_copied ? problem.image_items : rows * problem.items_per_row;
+  int first_item = 0;
+  if constexpr (kWindowed) {
+    first_item = part.first_row * problem.items_per_row;
+    items = min(items, part.end_row * problem.items_per_row);
+  }
   const Element* const copied = raw + InputRows<Element>(problem, tile, first_channel).beyond();
   const float scale = window.scale();
   ValueRange<Element> range;
@@ -222,12 +232,13 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
   };
 
 #pragma unroll 1
-  for (int image = 0; image < tile.images; ++image) {
+  for (int image = kWindowed ? part.first_image : 0; image < (kWindowed ? part.end_image : tile.images);
+       ++image) {
     const Element* const source =
         problem.x + ((tile.n + image) * problem.in_channels + first_channel) * problem.input_plane;
     unsigned* const target = cores + image * problem.image_cores * 4;
 #pragma unroll 1
-    for (int item = thread_of_team(); item < items; item += kAtOnce * kTeamThreads) {
+    for (int item = first_item + thread_of_team(); item < items; item += kAtOnce * kTeamThreads) {
       CoreRow<Element> core_rows[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -253,20 +264,20 @@ template <typename Format, bool kWindowed, typename Element = typename Format::E
 __device__ inline ValueRange<Element> stage_tile(const Arguments<Element>& problem, const Tile& tile,
                                                  int first_channel, BinadeWindow window,
                                                  const StagedItem* items, bool is_copied, const Element* raw,
-                                                 unsigned* cores) {
+                                                 StagedPart part, unsigned* cores) {
   switch (problem.log2_bundle) {
     case 0:
       return stage_bundles<Format, kWindowed, 1>(problem, tile, first_channel, window, items, is_copied, raw,
-                                                 cores);
+                                                 part, cores);
     case 1:
       return stage_bundles<Format, kWindowed, 2>(problem, tile, first_channel, window, items, is_copied, raw,
-                                                 cores);
+                                                 part, cores);
     case 2:
       return stage_bundles<Format, kWindowed, 4>(problem, tile, first_channel, window, items, is_copied, raw,
-                                                 cores);
+                                                 part, cores);
     default:
       return stage_bundles<Format, kWindowed, 8>(problem, tile, first_channel, window, items, is_copied, raw,
-                                                 cores);
+                                                 part, cores);
   }
 }
 

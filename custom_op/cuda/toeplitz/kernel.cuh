@@ -26,6 +26,20 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
   }
 }
 
+// Nothing may stay infinite that is left as it is when others are staged: it meets weights of zero.
+template <typename Element>
+__device__ inline void clear_cores(const Arguments<Element>& problem, unsigned* cores) {
+  for (int i = thread_of_team(); i < problem.cores_bytes / 4; i += kTeamThreads) cores[i] = 0u;
+}
+
+// The Toeplitz matrix of a filter block.
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ inline SharedMatrix block_matrix(const Arguments<Element>& problem, unsigned char* matrices,
+                                            int block) {
+  return SharedMatrix::at(reinterpret_cast<unsigned*>(matrices), kTiles * 8)
+      .advanced(block * Format::kParts * problem.steps * kTiles * 16);
+}
+
 // Begins sums = kRows rows of the input, from `cores` on, times the matrix of one filter block.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatrix cores, SharedMatrix matrix,
@@ -51,6 +65,90 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
                                                                b.advanced(i * kStepUnits));
       }
     }
+  }
+}
+
+// Computes a tile that is followed by something and does not go the usual way. Where its input spans several
+// windows, the sums of all are added up in registers: for each 64 rows of the product, what they take is
+// staged again, for every window that has some of it. With no windows it is computed as defined. All of that
+// is rare, and one call, since each call costs the kernel registers; so does what is passed, and what can be
+// found again is not.
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ __noinline__ void compute_apart(const Arguments<Element>& problem, int index, int top,
+                                           int windows) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  const int team = team_of_block(), group = blockIdx.y;
+  unsigned char* const own = shared + problem.shared.teams + team * problem.shared.team_bytes;
+  const Tile tile = Tile::of<true>(problem, index);
+  const int* const tops = reinterpret_cast<const int*>(shared + problem.shared.tops);
+  const StagedItem* const items = reinterpret_cast<const StagedItem*>(shared + problem.shared.items);
+  unsigned* const cores = reinterpret_cast<unsigned*>(own);
+  FilterScale* const scales = reinterpret_cast<FilterScale*>(own + problem.shared.scales);
+  TeamState& state = *reinterpret_cast<TeamState*>(own + problem.shared.state);
+  const int first_filter = group * problem.filters;
+  if (windows == 0) compute_as_defined<true>(problem, index, first_filter);
+  clear_cores(problem, cores);
+  if (windows == 0) return meet_team(team);
+  const Element* const bias = problem.b == nullptr ? nullptr : problem.b + first_filter;
+  const Element *const no_bias = nullptr, *const not_copied = nullptr;
+  const int chunks = (problem.product_rows + kRows - 1) / kRows;
+  for (int block = 0; block < problem.filter_blocks; ++block) {
+    if (block > 0) wait_until_bulk_stores_have_read();
+    const int first = block * problem.filters_per_block;
+    const int filters = min(problem.filters_per_block, problem.filters - first);
+    const Results<Element> results =
+        Results<Element>::template of<true>(problem, tile, first_filter + first, filters, own);
+    const SharedMatrix matrix = block_matrix<Format, kTiles>(problem, shared, block);
+    const FilterScale* const block_scales = scales + block * (kTiles * kTileColumns >> problem.log2_outputs);
+#pragma unroll 1
+    for (int i = 0; i < tile.images * chunks; ++i) {
+      const int image = i / chunks, first_row = i % chunks * kRows;
+      const int last_row = min(first_row + kRows, problem.product_rows) - 1;
+      const int phases = problem.row_phases.divisor;
+      const StagedPart part = {image, image + 1, static_cast<int>(problem.pitch.quotient(first_row)) * phases,
+                               min(problem.input_rows, (static_cast<int>(problem.pitch.quotient(last_row)) +
+                                                        (problem.window_rows - 1) / phases + 1) *
+                                                           phases)};
+      float whole[kTiles][4] = {};
+      // Most rows need the first window alone.
+      ValueRange<Element> seen;
+      int window_top = top;
+      do {
+        meet_team(team);
+        seen = stage_tile<Format, true>(problem, tile, group * problem.channels, BinadeWindow(window_top),
+                                        items, false, not_copied, part, cores);
+        find_scales<Format, kTiles>(problem, tops, 0, window_top, no_bias, true, scales);
+        show_to_copies_and_products();
+        seen = reduce_team(seen, team, &state);
+        float sums[kTiles][4];
+        begin_sums<Format, kTiles>(
+            problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row), matrix,
+            sums);
+        finish_warpgroup_products(sums);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          const ColumnScales scale(problem, results, block_scales, t * kTileColumns + 2 * (threadIdx.x % 4),
+                                   0);
+          whole[t][0] += sums[t][0] * scale.first.rest * scale.first.factor;
+          whole[t][1] += sums[t][1] * scale.second.rest * scale.second.factor;
+          whole[t][2] += sums[t][2] * scale.first.rest * scale.first.factor;
+          whole[t][3] += sums[t][3] * scale.second.rest * scale.second.factor;
+        }
+        window_top -= kBinades;
+      } while (seen.most != 0 && window_top >= seen.bottom());
+      meet_team(team);
+      find_scales<Format, kTiles>(problem, tops, 0, top, bias, false, scales);
+      meet_team(team);
+      write_results<Format, kTiles, true>(problem, results, image, first_row, block_scales,
+                                          OwnScales<kTiles, true>(problem, block_scales), false, whole);
+    }
+    meet_team(team);
+    if (problem.finish != Finish::nothing) {
+      finish(problem, index, first_filter + first, filters, own);
+    }
+    show_to_copies_and_products();
+    meet_team(team);
+    store_in_bulk(problem, results);
   }
 }
 
@@ -84,10 +182,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
 
   find_items(problem, items);
   for (int i = threadIdx.x; i < problem.filters; i += blockDim.x) tops[i] = kFirstTop;
-  const auto clear_cores = [&] {
-    for (int i = thread_of_team(); i < problem.cores_bytes / 4; i += kTeamThreads) cores[i] = 0u;
-  };
-  clear_cores();
+  clear_cores(problem, cores);
   // Beside the copies too, since what lies there meets weights of zero.
   for (int i = thread_of_team(); i < problem.raw_bytes / 4; i += kTeamThreads) {
     reinterpret_cast<unsigned*>(raw)[i] = 0u;
@@ -102,7 +197,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
 
   // Weights and pixels are converted by a guess of how large they are, and again in the rare case that it
   // does not hold.
-  bool weights_are_finite = true;
+  bool can_multiply = true;  // with these weights
   bool are_measured = false;
   int weight_windows = 1;
   int top = kFirstTop;
@@ -118,8 +213,9 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       measure_weights<Format>(problem, w, tops, &weight_state);
       __syncthreads();
       are_measured = true;
-      weights_are_finite = weight_state.windows != ~0u;
-      if (weights_are_finite) {
+      // What follows takes whole sums, which windows of weights would give one after the other.
+      can_multiply = weight_state.windows == 1 || (!kFinishes && weight_state.windows != ~0u);
+      if (can_multiply) {
         weight_windows = static_cast<int>(weight_state.windows);
         --weight_window;
         continue;
@@ -136,31 +232,36 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
         phase ^= 1;
       }
       const ValueRange<Element> range = stage_tile<Format, false>(
-          problem, tile, first_channel, BinadeWindow(top), items, is_copied, raw, cores);
+          problem, tile, first_channel, BinadeWindow(top), items, is_copied, raw, {}, cores);
       show_to_copies_and_products();
       wait_until_bulk_stores_have_read();
       bool is_staged = true;
       int windows = 1;
       const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      const bool all_fit =
-          meet_team_and(team, fits && weights_are_finite && (!kFinishes || weight_windows == 1));
+      const bool all_fit = meet_team_and(team, fits && can_multiply);
       const int next = index + gridDim.x * teams;
       is_copied = start_copies<kFinishes>(problem, next, first_channel, raw, &state.copies);
       if (!all_fit) {
         const ValueRange<Element> whole = reduce_team(range, team, &state);
         is_staged = false;
-        windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
-        // What follows a convolution is computed of whole sums, which windows would give one after the other.
-        if (kFinishes && (windows > 1 || weight_windows > 1)) windows = 0;
+        windows = can_multiply && whole.is_finite() ? whole.windows() : 0;
+        // Where one window is enough it gets some room for the tiles that follow.
+        if (windows > 0) {
+          top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
+        }
+        if constexpr (kFinishes && Format::kIsScaled) {
+          if (windows != 1) {
+            compute_apart<Format, kTiles>(problem, index, top, windows);
+            scaled_for = top + 1;
+            continue;
+          }
+        }
         if (windows == 0) {
           if (weight_window == 0) compute_as_defined<kFinishes>(problem, index, first_filter);
-          // Rows that the next tile leaves as they are must not be infinite.
-          clear_cores();
+          clear_cores(problem, cores);
           meet_team(team);
           continue;
         }
-        // Where one window is enough it gets some room for the tiles that follow.
-        top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
       }
 
       if (next < problem.tiles && !is_copied) {
@@ -173,7 +274,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
           if (!is_staged) {
             meet_team(team);
             stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, false,
-                                     raw, cores);
+                                     raw, {0, tile.images, 0, problem.input_rows}, cores);
             show_to_copies_and_products();
             scaled_for = window_top + 1;
             meet_team(team);
@@ -182,7 +283,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
         is_staged = false;
         if (scaled_for != window_top) {
           const bool is_near = find_scales<Format, kTiles>(problem, tops, weight_window, window_top,
-                                                           is_first ? bias : nullptr, scales);
+                                                           is_first ? bias : nullptr, true, scales);
           scaled_for = window_top;
           is_far = !meet_team_and(team, is_near);
         }
@@ -195,8 +296,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
           const int filters = min(problem.filters_per_block, problem.filters - first);
           const Results<Element> results =
               Results<Element>::template of<kFinishes>(problem, tile, first_filter + first, filters, own);
-          const SharedMatrix weights = SharedMatrix::at(matrix, kTiles * 8)
-                                           .advanced(block * Format::kParts * problem.steps * kTiles * 16);
+          const SharedMatrix weights = block_matrix<Format, kTiles>(problem, shared, block);
 #pragma unroll 1
           for (int image = 0; image < tile.images; ++image) {
 #pragma unroll 1

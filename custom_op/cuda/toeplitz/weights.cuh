@@ -84,10 +84,10 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
 }
 
 // Finds what turns a team's sums into results, for every filter and fold of every filter block. Returns
-// whether one factor is enough for those of this thread.
+// whether one factor is enough for those of this thread. `are_scaled`: the sums are still of scaled numbers.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline bool find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
-                                   int top, const Element* bias, FilterScale* scales) {
+                                   int top, const Element* bias, bool are_scaled, FilterScale* scales) {
   const int per_block = kTiles * kTileColumns >> problem.log2_outputs;
   bool is_near = true;
   for (int i = thread_of_team(); i < problem.filter_blocks * per_block; i += kTeamThreads) {
@@ -101,7 +101,7 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
         (in_block * problem.results.plane + (within & (problem.folds - 1)) * problem.fold_distance) *
         problem.result_bytes;
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
-    if constexpr (Format::kIsScaled) {
+    if (Format::kIsScaled && are_scaled) {
       const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);
       const int within_float = max(-126, min(127, exponent));
       scale.factor = power_of_two(within_float);
