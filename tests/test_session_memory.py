@@ -20,8 +20,8 @@ from test_op_session import CASE, conv_model, make_session
 
 SESSIONS = 60
 ROUNDS = 3
-# Bytes for each session: two pages. What a round of the same model keeps differs by one, or, of 20 sessions on
-# an H200, by two and a half.
+# Bytes for each session: two pages. What rounds of the same model keep differs by half a page; with 20
+# sessions, on an H200, it differed by two and a half.
 MOST_MORE = 8 << 10
 
 X = CASE.arrays()[0]
