@@ -32,6 +32,8 @@ class NaivePlan final : public Plan {
       : device_(device.index), arguments_(naive_arguments<T>(problem)) {
     blocks_ =
         static_cast<unsigned>(std::min<int64_t>(kMostBlocks, (arguments_.outputs + kThreads - 1) / kThreads));
+    const DeviceGuard guard(device_);
+    start_ = earliest_start(reinterpret_cast<const void*>(naive_kernel<T, Sum>));
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
@@ -44,7 +46,7 @@ class NaivePlan final : public Plan {
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
     launch(reinterpret_cast<const void*>(naive_kernel<T, Sum>), blocks_, kThreads, 0, execution.stream,
-           parameters);
+           parameters, start_);
   }
 
   std::string describe() const override {
@@ -60,6 +62,7 @@ class NaivePlan final : public Plan {
   int device_;
   NaiveArguments<T> arguments_;
   unsigned blocks_ = 0;
+  Start start_ = Start::in_turn;
 };
 
 class Naive final : public Algorithm {
@@ -78,7 +81,7 @@ class Naive final : public Algorithm {
                             static_cast<double>(problem.channels_per_group()) /
                             std::max(1, device.multiprocessors);
     const double each = kTapNanoseconds * static_cast<double>(problem.filter_size()) + kChannelNanoseconds;
-    return 1e-6 * (kLaunchNanoseconds + channels * each);
+    return 1e-6 * (kLaunchNanoseconds - kEarlierNanoseconds + channels * each);
   }
 
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {

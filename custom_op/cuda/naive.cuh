@@ -4,6 +4,7 @@
 
 #include "conv/epilogue_math.h"
 #include "cuda/naive_sum.cuh"
+#include "cuda/primitives/dependent_launch.cuh"
 
 namespace convswap {
 
@@ -34,6 +35,7 @@ __device__ inline Sum naive_result(const NaiveArguments<T>& problem, long long n
 
 template <typename T, typename Sum>
 __global__ void naive_kernel(NaiveArguments<T> problem) {
+  wait_for_kernels_before();
   const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
   for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < problem.outputs;
        i += threads) {

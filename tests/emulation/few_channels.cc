@@ -31,7 +31,7 @@ void run_as(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void
   emulation::run_grid(grid, block, few_channels::shared, shared_bytes, [&] { entry(own); });
 }
 
-void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments) {
+void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments, Start) {
   if (is_epilogue_kernel_of<float>(kernel) || is_epilogue_kernel_of<__half>(kernel) ||
       is_epilogue_kernel_of<__nv_bfloat16>(kernel)) {
     run_as<EpilogueArguments<float>>(kernel, grid, block, shared_bytes, arguments);

@@ -20,7 +20,7 @@ alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // what eac
 
 namespace convswap {
 
-void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments) {
+void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments, Start) {
   const auto entry = reinterpret_cast<void (*)(ladder::Convolution)>(const_cast<void*>(kernel));
   const ladder::Convolution& conv = *static_cast<const ladder::Convolution*>(arguments[0]);
   emulation::run_grid(grid, block, reinterpret_cast<unsigned char*>(ladder::shared), shared_bytes,

@@ -16,7 +16,7 @@ namespace convswap {
 
 const Algorithm& cuda_toeplitz();
 
-void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments) {
+void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments, Start) {
   // Whatever the elements: pointers to them are all that differs between the arguments of the kernels.
   using Arguments = toeplitz::Arguments<float>;
   const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(kernel));

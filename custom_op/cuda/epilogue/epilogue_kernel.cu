@@ -51,6 +51,8 @@ class EpiloguePlan final : public Plan {
     }
     const int64_t blocks = (arguments_.elements + elements_of_block - 1) / elements_of_block;
     blocks_ = static_cast<unsigned>(std::min(kMostBlocks, blocks));
+    const DeviceGuard guard(device_);
+    start_ = earliest_start(kernel());
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
@@ -60,7 +62,7 @@ class EpiloguePlan final : public Plan {
     arguments.y = static_cast<T*>(tensors.y);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
-    launch(kernel(), blocks_, kThreads, 0, execution.stream, parameters);
+    launch(kernel(), blocks_, kThreads, 0, execution.stream, parameters, start_);
   }
 
   std::vector<KernelFacts> kernels() const override {
@@ -83,6 +85,7 @@ class EpiloguePlan final : public Plan {
   bool pools_;
   EpilogueArguments<T> arguments_{};
   unsigned blocks_ = 0;
+  Start start_ = Start::in_turn;
 };
 
 class TwoKernelPlan final : public Plan {
@@ -174,7 +177,9 @@ double estimate_epilogue(const ConvProblem& problem, const Device& device) {
       problem.output_elements() * (problem.epilogue.has_residual ? 2 : 1) + problem.result_elements();
   const bool pools = problem.epilogue.pool.kind != PoolKind::none;
   const double bytes = static_cast<double>(elements) * size_of(problem.type) * (pools ? kPoolFactor : 1);
-  return (kLaunchNanoseconds + bytes / (kBytesPerNanosecond * std::max(1, device.multiprocessors))) * 1e-6;
+  return (kLaunchNanoseconds - kEarlierNanoseconds +
+          bytes / (kBytesPerNanosecond * std::max(1, device.multiprocessors))) *
+         1e-6;
 }
 
 }  // namespace convswap

@@ -4,6 +4,7 @@
 
 #include "conv/epilogue_math.h"
 #include "conv/with_activation.h"
+#include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/fast_divisor.cuh"
 
 namespace convswap {
@@ -61,6 +62,7 @@ __device__ inline void activate_all(const EpilogueArguments<T>& problem) {
 
 template <typename T, typename Sum>
 __global__ void activation_kernel(const EpilogueArguments<T> problem) {
+  wait_for_kernels_before();
   with_activation(problem.epilogue.activation,
                   [&](auto activation) { activate_all<decltype(activation)::value, T, Sum>(problem); });
 }
@@ -122,6 +124,7 @@ __device__ inline void pool_all(const EpilogueArguments<T>& problem) {
 
 template <typename T, typename Sum>
 __global__ void pool_kernel(const EpilogueArguments<T> problem) {
+  wait_for_kernels_before();
   with_activation(problem.epilogue.activation,
                   [&](auto activation) { pool_all<decltype(activation)::value, T, Sum>(problem); });
 }

@@ -6,6 +6,7 @@
 #include "cuda/few_channels/tile.cuh"
 #include "cuda/few_channels/unit.cuh"
 #include "cuda/few_channels/weights.cuh"
+#include "cuda/primitives/dependent_launch.cuh"
 
 namespace convswap::few_channels {
 
@@ -42,6 +43,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
 #if __CUDA_ARCH__ >= 800
   using Element = typename Format::Element;
   extern __shared__ __align__(16) unsigned char shared[];
+  wait_for_kernels_before();
   const int bundle_slots = problem.steps * kBundlesPerStep;
   const int padded_filters = problem.filter_blocks * kTiles * kFiltersPerTile;
   unsigned* const weights = reinterpret_cast<unsigned*>(shared);

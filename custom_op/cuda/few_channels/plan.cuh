@@ -161,6 +161,7 @@ class Launch {
                     : kernel_of<Format, 2>(tiling_)),
         arguments_(arguments_of<Element>(problem, pass)) {
     allow_shared_memory(kernel_, device.shared_memory_per_block);
+    start_ = earliest_start(kernel_);
     const int resident = resident_blocks(kernel_, threads(), shared_bytes());
     if (resident == 0) throw std::runtime_error("few_channels: a block does not fit on " + device.name);
     const int64_t rows = problem.group * tiling_.filter_splits;
@@ -181,7 +182,7 @@ class Launch {
     while (reinterpret_cast<uintptr_t>(tensors.y) % (arguments.store_width * sizeof(Element)) != 0)
       arguments.store_width /= 2;
     void* parameters[] = {&arguments};
-    launch(kernel_, grid_, threads(), shared_bytes(), stream, parameters);
+    launch(kernel_, grid_, threads(), shared_bytes(), stream, parameters, start_);
   }
 
   KernelFacts facts() const {
@@ -205,6 +206,7 @@ class Launch {
 
   Tiling tiling_;
   const void* kernel_;
+  Start start_ = Start::in_turn;
   Arguments<Element> arguments_;
   dim3 grid_;
 };

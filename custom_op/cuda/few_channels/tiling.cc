@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cuda/few_channels/layout.h"
+#include "cuda/primitives/launch.h"
 
 namespace convswap::few_channels {
 namespace {
@@ -232,7 +233,7 @@ class Tiler {
     const double off = problem_.type != ElementType::float32   ? 0.95
                        : problem_.precision == Precision::tf32 ? 1.1
                                                                : 1.0;
-    return kLaunch +
+    return kLaunch - kEarlierNanoseconds +
            off * waves * (tiles_per_block * (beside * shared + alone) + beside * first_shared + first_alone);
   }
 

@@ -27,9 +27,27 @@ int resident_blocks(const void* kernel, int threads, size_t shared_bytes) {
   return blocks;
 }
 
-void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream, void** arguments) {
-  CONVSWAP_CHECK_CUDA(
-      cudaLaunchKernel(kernel, grid, block, arguments, shared_bytes, static_cast<cudaStream_t>(stream)));
+Start earliest_start(const void* kernel) {
+  // What counts is the code: PTX for an older architecture runs on a newer card too, and does not wait.
+  constexpr int kOldest = 90;
+  cudaFuncAttributes attributes{};
+  CONVSWAP_CHECK_CUDA(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.ptxVersion >= kOldest ? Start::early : Start::in_turn;
+}
+
+void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream, void** arguments,
+            Start start) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &early;
+  config.numAttrs = start == Start::early ? 1 : 0;
+  CONVSWAP_CHECK_CUDA(cudaLaunchKernelExC(&config, kernel, arguments));
 }
 
 }  // namespace convswap

@@ -32,7 +32,9 @@ struct Arguments {
 
   // A block's tile: outputs of the convolution, filters, and the channels that are staged at a time.
   int rows, columns, filters_of_block, channels_at_a_time, splits;
-  int tiles_down, tiles_across, filter_blocks;
+  FastDivisor tiles_down, tiles_across, filter_blocks;
+  // The threads that are side by side, those of the same filters, and those of a split with other filters.
+  FastDivisor threads_across, threads_of_filter, filter_threads;
   // The part of a channel that a tile needs, and how far apart its rows and channels are staged.
   FastDivisor window_width, window_size;
   int window_pitch, window_plane;

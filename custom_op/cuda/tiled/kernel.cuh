@@ -3,6 +3,8 @@
 // The kernel of `tiled`; see tiled.cc.
 
 #include "conv/epilogue_math.h"
+#include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/prefetch.cuh"
 #include "cuda/tiled/arguments.h"
 
 namespace convswap::tiled {
@@ -29,56 +31,56 @@ __device__ inline void stage(int count, Load load, Store store) {
   }
 }
 
-// Of so many channels the part that a tile needs, zero beyond the image.
+// Stages, of so many channels, the part of x that a tile needs, zero beyond the image, and the weights of so
+// many filters. Both are asked for before either is there.
+//
+// Taps that are neighbours in w, of filters that are far apart there, come to lie the other way round. A warp
+// takes 8 taps of 4 filters: whole sectors of memory, and 32 different banks.
 template <typename T>
-__device__ inline void stage_window(const Arguments<T>& a, const T* x, int channels, int first_row,
-                                    int first_column, float* window) {
-  const auto place = [&](int i, int& channel, int& row, int& column) {
+__device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T* w, int channels,
+                                      int filters, int first_row, int first_column, float* window,
+                                      float* weights) {
+  const auto pixel_place = [&](int i, int& channel, int& row, int& column) {
     channel = static_cast<int>(a.window_size.quotient(i));
     const int within = i - channel * static_cast<int>(a.window_size.divisor);
     row = static_cast<int>(a.window_width.quotient(within));
     column = within - row * static_cast<int>(a.window_width.divisor);
   };
-  stage(
-      channels * static_cast<int>(a.window_size.divisor),
-      [&](int i) {
-        int channel, row, column;
-        place(i, channel, row, column);
-        row += first_row, column += first_column;
-        const bool is_inside = row >= 0 && row < a.height && column >= 0 && column < a.width;
-        return is_inside ? static_cast<float>(x[(channel * a.height + row) * a.width + column]) : 0.0f;
-      },
-      [&](int i, float value) {
-        int channel, row, column;
-        place(i, channel, row, column);
-        window[channel * a.window_plane + row * a.window_pitch + column] = value;
-      });
-}
-
-// Taps that are neighbours in w, of so many filters that are far apart there, come to lie the other way
-// round. A warp takes 8 taps of 4 filters: whole sectors of memory, and 32 different banks.
-template <typename T>
-__device__ inline void stage_weights(const Arguments<T>& a, const T* w, int taps, int filters,
-                                     float* weights) {
-  const int quads = static_cast<int>(a.filter_quads.divisor);
-  const int taps_of_filter = a.channels * a.filter_height * a.filter_width;
-  const auto place = [&](int i, int& tap, int& filter) {
+  const auto weight_place = [&](int i, int& tap, int& filter) {
     const int many = i / 32;
     const int eights = static_cast<int>(a.filter_quads.quotient(many));
     tap = eights * 8 + i % 8;
-    filter = (many - eights * quads) * 4 + i / 8 % 4;
+    filter = (many - eights * static_cast<int>(a.filter_quads.divisor)) * 4 + i / 8 % 4;
   };
-  stage((taps + 7) / 8 * quads * 32,
-        [&](int i) {
+  const int pixels = channels * static_cast<int>(a.window_size.divisor);
+  const int taps_of_channel = a.filter_height * a.filter_width;
+  const int taps = channels * taps_of_channel, taps_of_filter = a.channels * taps_of_channel;
+  const int weights_begin = (pixels + 31) / 32 * 32;
+  stage(
+      weights_begin + (taps + 7) / 8 * static_cast<int>(a.filter_quads.divisor) * 32,
+      [&](int i) {
+        if (i >= weights_begin) {
           int tap, filter;
-          place(i, tap, filter);
+          weight_place(i - weights_begin, tap, filter);
           return tap < taps && filter < filters ? static_cast<float>(w[filter * taps_of_filter + tap]) : 0.0f;
-        },
-        [&](int i, float value) {
+        }
+        int channel, row, column;
+        pixel_place(i, channel, row, column);
+        row += first_row, column += first_column;
+        const bool is_inside = i < pixels && row >= 0 && row < a.height && column >= 0 && column < a.width;
+        return is_inside ? static_cast<float>(x[(channel * a.height + row) * a.width + column]) : 0.0f;
+      },
+      [&](int i, float value) {
+        if (i >= weights_begin) {
           int tap, filter;
-          place(i, tap, filter);
+          weight_place(i - weights_begin, tap, filter);
           if (tap < taps) weights[tap * a.weight_pitch + filter] = value;
-        });
+        } else if (i < pixels) {
+          int channel, row, column;
+          pixel_place(i, channel, row, column);
+          window[channel * a.window_plane + row * a.window_pitch + column] = value;
+        }
+      });
 }
 
 // A thread's outputs: 2 rows x kColumns pixels of each of its filters. Its columns lie as far apart as there
@@ -124,6 +126,11 @@ struct Sums {
     }
   }
 };
+
+__device__ inline void divide(const FastDivisor& divisor, int n, int& quotient, int& rest) {
+  quotient = static_cast<int>(divisor.quotient_of_any(n));
+  rest = n - quotient * static_cast<int>(divisor.divisor);
+}
 
 // Where a thread stands in its block: its pixels, its filters, and which rows of the filters are its own.
 struct Place {
@@ -187,23 +194,28 @@ __device__ inline void write_results(const Arguments<T>& a, const float* results
 
 template <typename T, int kFilters, int kColumns>
 __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ Arguments<T> a) {
-  const int tile_column = static_cast<int>(blockIdx.x) % a.tiles_across;
-  const int tiles_before = static_cast<int>(blockIdx.x) / a.tiles_across;
-  const int n = tiles_before / a.tiles_down;
-  const int first_row = tiles_before % a.tiles_down * a.rows, first_column = tile_column * a.columns;
-  const int group = static_cast<int>(blockIdx.y) / a.filter_blocks;
-  const int first_of_group = static_cast<int>(blockIdx.y) % a.filter_blocks * a.filters_of_block;
+  int tiles_before, tile_row, tile_column, n, group, filter_block;
+  divide(a.tiles_across, static_cast<int>(blockIdx.x), tiles_before, tile_column);
+  divide(a.tiles_down, tiles_before, n, tile_row);
+  divide(a.filter_blocks, static_cast<int>(blockIdx.y), group, filter_block);
+  const int first_row = tile_row * a.rows, first_column = tile_column * a.columns;
+  const int first_of_group = filter_block * a.filters_of_block;
   const int first_filter = group * a.filters + first_of_group;
   const int filters = min(a.filters_of_block, a.filters - first_of_group);
   const int taps = a.filter_height * a.filter_width;
 
-  const int across = a.columns / kColumns, pixels = a.rows / 2 * across;
-  const int thread = static_cast<int>(threadIdx.x), threads_before = thread / pixels;
-  const int filter_threads = a.filters_of_block / kFilters;
-  const Place place = {thread % pixels / across * 2, thread % pixels % across,
-                       threads_before % filter_threads * kFilters, threads_before / filter_threads};
+  const int thread = static_cast<int>(threadIdx.x), across = static_cast<int>(a.threads_across.divisor);
+  Place place;
+  int threads_before, pixel_of_tile, filter_of_tile;
+  divide(a.threads_of_filter, thread, threads_before, pixel_of_tile);
+  divide(a.threads_across, pixel_of_tile, place.row, place.column);
+  divide(a.filter_threads, threads_before, place.split, filter_of_tile);
+  place.row *= 2, place.filter = filter_of_tile * kFilters;
   const bool is_at_work = place.split < a.splits;
 
+  wait_for_kernels_before();
+  // They are added last, when waiting for them would cost most.
+  if (a.b != nullptr && thread < filters) prefetch_near(a.b + first_filter + thread);
   float* const window = shared;
   float* const weights = shared + a.channels_at_a_time * a.window_plane;
   Sums<kFilters, kColumns> sums;
@@ -212,10 +224,10 @@ __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ A
     const long long channels_before =
         static_cast<long long>(n) * a.in_channels + group * a.channels + first_channel;
     if (first_channel > 0) __syncthreads();
-    stage_window(a, a.x + channels_before * a.height * a.width, channels,
-                 first_row * a.stride_height - a.pad_top, first_column * a.stride_width - a.pad_left, window);
-    stage_weights(a, a.w + (static_cast<long long>(first_filter) * a.channels + first_channel) * taps,
-                  channels * taps, filters, weights);
+    stage_channels(a, a.x + channels_before * a.height * a.width,
+                   a.w + (static_cast<long long>(first_filter) * a.channels + first_channel) * taps, channels,
+                   filters, first_row * a.stride_height - a.pad_top,
+                   first_column * a.stride_width - a.pad_left, window, weights);
     __syncthreads();
     if (!is_at_work) continue;
     const int unrolled = a.dilation_width == 1 ? a.filter_width : 0;

@@ -18,7 +18,7 @@ template <typename T>
 Arguments<T> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
   const auto blocks = [&](int64_t extent, int of_block) {
-    return narrow((extent + of_block - 1) / of_block);
+    return FastDivisor(static_cast<unsigned>((extent + of_block - 1) / of_block));
   };
   Arguments<T> a{};
   a.channels = narrow(problem.channels_per_group()), a.filters = narrow(problem.filters_per_group());
@@ -36,6 +36,9 @@ Arguments<T> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   a.tiles_down = blocks(problem.output[1], tiling.rows);
   a.tiles_across = blocks(problem.output[2], tiling.columns);
   a.filter_blocks = blocks(problem.filters_per_group(), tiling.filters);
+  a.threads_across = FastDivisor(tiling.columns / tiling.columns_of_thread);
+  a.threads_of_filter = FastDivisor(tiling.rows / 2 * a.threads_across.divisor);
+  a.filter_threads = FastDivisor(tiling.filters / tiling.filters_of_thread);
   a.window_width = FastDivisor(tiling.window_width);
   a.window_size = FastDivisor(tiling.window_height * tiling.window_width);
   a.window_pitch = tiling.window_pitch, a.window_plane = tiling.window_plane;
@@ -56,11 +59,12 @@ class TiledPlan final : public Plan {
         tiling_(*best_tiling(problem, device)),
         kernel_(kernel_for(tiling_)),
         arguments_(arguments_of<T>(problem, tiling_)) {
-    const int64_t tiles = problem.batch * arguments_.tiles_down * arguments_.tiles_across;
-    grid_ =
-        dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(problem.group * arguments_.filter_blocks));
+    const int64_t tiles = problem.batch * arguments_.tiles_down.divisor * arguments_.tiles_across.divisor;
+    grid_ = dim3(static_cast<unsigned>(tiles),
+                 static_cast<unsigned>(problem.group * arguments_.filter_blocks.divisor));
     const DeviceGuard guard(device_);
     allow_shared_memory(kernel_, device.shared_memory_per_block);
+    start_ = earliest_start(kernel_);
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
@@ -73,7 +77,7 @@ class TiledPlan final : public Plan {
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
     launch(kernel_, grid_, static_cast<unsigned>(tiling_.threads), static_cast<size_t>(tiling_.shared_bytes),
-           execution.stream, parameters);
+           execution.stream, parameters, start_);
   }
 
   std::vector<KernelFacts> kernels() const override {
@@ -104,6 +108,7 @@ class TiledPlan final : public Plan {
   int device_;
   Tiling tiling_;
   const void* kernel_;
+  Start start_ = Start::in_turn;
   Arguments<T> arguments_;
   dim3 grid_;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cuda/primitives/launch.h"
 #include "cuda/tiled/arguments.h"
 
 namespace convswap::tiled {
@@ -81,7 +82,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double cycles = number(of_multiprocessor) * warps * of_thread / rate +
                         waves * (stages * kStageCycles / resident + kBlockCycles);
   const double memory = number(problem.bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
-  return kLaunchNanoseconds + std::max(cycles / kCyclesPerNanosecond, memory);
+  return kLaunchNanoseconds - kEarlierNanoseconds + std::max(cycles / kCyclesPerNanosecond, memory);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 // The kernel of the algorithm `toeplitz`; toeplitz.cc tells the idea, plan.cuh fills the arguments.
 
+#include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 #include "cuda/toeplitz/epilogue.cuh"
 #include "cuda/toeplitz/input.cuh"
@@ -159,6 +160,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if __CUDA_ARCH__ >= 900
   using Element = typename Format::Element;
+  wait_for_kernels_before();
   const int team = team_of_block();
   const int group = blockIdx.y;
   extern __shared__ __align__(128) unsigned char shared[];

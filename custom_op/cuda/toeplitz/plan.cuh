@@ -147,6 +147,7 @@ class ToeplitzPlan final : public Plan {
         arguments_(arguments_of<Element>(problem, tiling_)) {
     const DeviceGuard guard(device_);
     allow_shared_memory(kernel_, device.shared_memory_per_block);
+    start_ = earliest_start(kernel_);
     // Tiles go to other blocks before they go to other teams of a block.
     const int64_t share = std::max<int64_t>(1, device.multiprocessors / problem.group);
     grid_ = dim3(static_cast<unsigned>(std::min(tiling_.tile_count, share)),
@@ -170,8 +171,8 @@ class ToeplitzPlan final : public Plan {
         static_cast<int>(reinterpret_cast<uintptr_t>(tensors.y) % kCacheLine / sizeof(Element));
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
-    launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream,
-           parameters);
+    launch(kernel_, grid_, threads(), static_cast<size_t>(tiling_.shared_bytes), execution.stream, parameters,
+           start_);
   }
 
   std::vector<KernelFacts> kernels() const override {
@@ -199,6 +200,7 @@ class ToeplitzPlan final : public Plan {
   int device_;
   Tiling tiling_;
   const void* kernel_;
+  Start start_ = Start::in_turn;
   Arguments<Element> arguments_;
   dim3 grid_;
 };

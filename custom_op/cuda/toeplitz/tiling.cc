@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "conv/epilogue_math.h"
+#include "cuda/primitives/launch.h"
 
 namespace convswap::toeplitz {
 namespace {
@@ -298,7 +299,8 @@ class Tiler {
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
     const double draining = 0.0256 * stored_lines * std::min(tiles, multiprocessors * tiling.teams);
-    return waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360);
+    return waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360) -
+           kEarlierNanoseconds;
   }
 
   // Of a tile, what is left when its sums are written.
