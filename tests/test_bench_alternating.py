@@ -35,7 +35,7 @@ def test_the_shape_changes_with_every_run():
 def test_rows_hold_the_mean_time_of_a_run_in_turn_and_fixed(monkeypatch):
     """The samples are those of the fixed batches and then of all in turn, of the default and then ours."""
     monkeypatch.setattr(
-        "convswap.bench_alternating.back_to_back", lambda samples: [1.0, 2.0, 6.0, 90.0, 1.0, 1.0, 4.0, 6.6]
+        "convswap.bench_alternating.back_to_back", lambda samples: [3.0, 6.0, 18.0, 90.0, 3.0, 3.0, 12.0, 6.6]
     )
     (row,) = run_alternating(layers="2017", batches=[1, 2, 3], device="cpu")
     assert row == {
@@ -64,6 +64,20 @@ def test_only_the_session_in_turn_sees_more_than_one_shape(monkeypatch):
     assert sorted(map(len, shapes.values())) == [1] * 6 + [3] * 2
 
 
+def test_fixed_runs_are_started_from_as_many_bindings_as_those_in_turn(monkeypatch):
+    bindings: list[int] = []
+    create = AlternatingRuns.__init__
+
+    def keep(self, runs):
+        bindings.append(len({id(run) for run in runs}))
+        create(self, runs)
+
+    monkeypatch.setattr(AlternatingRuns, "__init__", keep)
+    monkeypatch.setattr("convswap.bench_alternating.back_to_back", lambda samples: [1.0] * len(samples))
+    run_alternating(layers="2017", batches=[1, 2, 3], device="cpu")
+    assert bindings == [3] * 8
+
+
 def test_both_sides_are_timed(device):
     (row,) = run_alternating(layers="2017", batches=[2, 3, 4], device=device)
     for side in ("default", "convswap"):
@@ -82,7 +96,7 @@ def test_type_that_the_provider_has_no_conv_for_leaves_the_default_open(capsys):
 
 def test_command_prints_the_worst_ratio_last_and_writes_the_rows(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
-        "convswap.bench_alternating.back_to_back", lambda samples: [1.0, 3.0, 40.0, 1.0, 3.0, 4.2]
+        "convswap.bench_alternating.back_to_back", lambda samples: [2.0, 6.0, 40.0, 2.0, 6.0, 4.2]
     )
     file = tmp_path / "rows.json"
     arguments = ["--layers", "2017", "--batch", "1,2", "--device", "cpu", "--json", str(file)]
