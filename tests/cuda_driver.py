@@ -46,6 +46,13 @@ def _context(card: int) -> ctypes.c_void_p:
     return context
 
 
+def bus_id(card: int) -> bytes:
+    """Return the address of the card on the bus, by which others know it too, whatever cards are hidden."""
+    address = ctypes.create_string_buffer(32)
+    _check("cuDeviceGetPCIBusId", address, ctypes.c_int(len(address)), _device(card))
+    return address.value
+
+
 @contextmanager
 def on_card(card: int) -> Iterator[None]:
     """Make the card current for this thread, and afterwards again the one that was."""

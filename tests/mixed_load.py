@@ -61,7 +61,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime
 from conv_property import MOST_OPERATIONS, Draw, check, draws, results
 from convswap import _native, override_session
-from cuda_driver import on_card
+from cuda_driver import bus_id, on_card
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from onnx import helper
 from test_element_types import ort_value
@@ -603,8 +603,9 @@ class CardMemory:
             return
         self._card = ctypes.c_void_p()
         _require_success("nvmlInit", self._nvml.nvmlInit_v2())
-        status = self._nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._card))
-        _require_success("nvmlDeviceGetHandleByIndex", status)
+        # NVML's own numbers count the cards that CUDA_VISIBLE_DEVICES hides as well.
+        status = self._nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id(0), ctypes.byref(self._card))
+        _require_success("nvmlDeviceGetHandleByPciBusId", status)
 
     def used(self) -> int:
         if self._nvml is not None:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ import mixed_load
 import numpy as np
 import onnxruntime
 import pytest
+from convswap import _native
 from mixed_load import MIB, MINUTES, CardMemory, Gate, Problem, Sample, Slot, draw_specs, growth, judge
 
 TESTS = Path(__file__).parent
@@ -283,3 +285,30 @@ def test_memory_is_that_of_this_process_where_it_is_told(nvml: Nvml, used: int) 
     card = CardMemory.__new__(CardMemory)
     card._nvml, card._card = nvml, None
     assert card.used() == used
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("card", range(max(1, len(_native.cuda_devices()))))
+def test_memory_is_that_of_the_card_in_use_though_others_are_hidden(card: int, cuda: str) -> None:
+    asks = f"""
+        import mixed_load
+        from convswap import _native
+        memory = mixed_load.CardMemory()
+        first = _native.DeviceArray([1])
+        before = memory.used()
+        more = _native.DeviceArray([{MIB} * 256])
+        print(memory.used() - before)
+    """
+    environment = os.environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(card)}
+    program = textwrap.dedent(asks)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=TESTS,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # A GiB; what else runs on the card may take or give back less than half of that meanwhile.
+    assert 512 * MIB < int(done.stdout) < 1536 * MIB
