@@ -6,10 +6,15 @@ The results are what these commands wrote on the card that the folder is named a
     python benchmarks/compare_networks.py benchmarks/h200/compare-fused --fuse
     python benchmarks/one_image.py benchmarks/h200/one-image.json
     convswap bench course --against all --json benchmarks/h200/bench-course.json
+    convswap bench course --against all --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
+    convswap bench course --against all --precision ieee --json benchmarks/h200/bench-ieee.json
+    convswap bench course --against all --precision float16 --json benchmarks/h200/bench-float16.json
+    convswap study alexnet --json benchmarks/h200/study-alexnet.json
+    python benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json NETWORK...
 
 `python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
-each table that README.md has a place for: networks, all-networks, fused, one-image, layers. The places of
-`fused` and `one-image` stay empty until there are such results.
+each table of TABLES that README.md has a place for. The places of `fused` and `one-image` stay empty until
+there are such results.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from convswap.models import ALL_NETWORKS, NETWORKS
@@ -27,6 +33,8 @@ from convswap.models import ALL_NETWORKS, NETWORKS
 HERE = Path(__file__).parent
 FUSED, ONE_IMAGE = "compare-fused", "one-image.json"
 SIDES = ("default", "swapped", "fused")
+STUDIED = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
+LONGEST_NAME = 36
 # What the figures of one table must have in common.
 SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
 
@@ -183,6 +191,48 @@ def layers(results: Path) -> str:
     return table([*headings, "relative L2 error"], rows)
 
 
+def small_batches(results: Path) -> str:
+    """How many times the faster of default and HEURISTIC each course layer is as fast, for each batch."""
+    found = json.loads((results / "bench-small.json").read_text())
+    batches = list(dict.fromkeys(row["batch"] for row in found))
+    speedups: dict[str, list[float]] = {}
+    for row in found:
+        fastest = min(row["default_ms"], row["others_ms"]["heuristic"])
+        speedups.setdefault(row["layer"], []).append(fastest / row["convswap_ms"])
+    means = [math.exp(fmean(map(math.log, own))) for own in zip(*speedups.values(), strict=True)]
+    rows = [[name, *(f"{own:.2f}x" for own in each)] for name, each in speedups.items()]
+    headings = ["layer", *(f"batch {batch:,}" for batch in batches)]
+    return table(headings, [*rows, ["geometric mean", *(f"{mean:.2f}x" for mean in means)]])
+
+
+def precisions(results: Path) -> str:
+    """The course layers in ieee, beside the default without TF32, and in float16."""
+    ieee, half = (
+        {row["layer"]: row for row in json.loads((results / f"bench-{precision}.json").read_text())}
+        for precision in ("ieee", "float16")
+    )
+    rows = []
+    for layer, row in ieee.items():
+        default, other = row["others_ms"]["no_tf32"], half[layer]
+        rows.append(
+            [
+                layer,
+                f"{default:.2f}",
+                f"{row['convswap_ms']:.2f}",
+                f"{default / row['convswap_ms']:.1f}x",
+                f"{row['relative_l2_error']:.1e}",
+                f"{other['default_ms']:.2f}",
+                f"{other['best_other_ms']:.2f}",
+                f"{other['convswap_ms']:.2f}",
+                f"{other['default_ms'] / other['convswap_ms']:.1f}x",
+                f"{100 * other['floor_ms'] / other['convswap_ms']:.0f} %",
+            ]
+        )
+    headings = ["layer", "`use_tf32=0`", "convswap `ieee`", "speedup", "relative L2 error"]
+    headings += ["default float16", "best other setting", "convswap float16", "speedup", "of the floor"]
+    return table(headings, rows)
+
+
 def one_image(results: Path) -> str:
     """The course's networks on one image."""
     file = results / ONE_IMAGE
@@ -205,12 +255,48 @@ One image at a time, microseconds until the answer is there, as it is and with a
 Made by `python benchmarks/one_image.py benchmarks/h200/{ONE_IMAGE}`."""
 
 
+def study(results: Path) -> str:
+    """The parts of a run of AlexNet, at every fourth power of two of the batches."""
+    rows = []
+    for row in json.loads((results / "study-alexnet.json").read_text())["rows"]:
+        if math.log2(row["batch"]) % 2 == 0:
+            times = [row[f"{part}_ms"] for part in STUDIED]
+            told = ["-" if one is None else three_digits(one) if one else "0" for one in times]
+            rows.append([f"{row['batch']:,}", row["side"], *told])
+    return table(["batch", "side", *(part.replace("_", " ") for part in STUDIED)], rows)
+
+
+def short_name(kernel: str) -> str:
+    """Return a kernel's name without types, with the namespace if it is ours, and its beginning if long."""
+    name = re.sub(r"[<(].*", "", kernel.removeprefix("void "))
+    name = name.removeprefix("convswap::") if name.startswith("convswap::") else name.split("::")[-1]
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+
+
+def against_ncu(results: Path) -> str:
+    """The times of long kernels by the profiler and by Nsight Compute."""
+    rows = []
+    for row in json.loads((results / "profile-against-ncu.json").read_text())["rows"]:
+        if row["ncu_us"] is None:
+            continue
+        times = [row["profile_us"], row["profile_apart_us"]]
+        far = ["-" if one is None else f"{one / row['ncu_us'] - 1:+.1%}" for one in times]
+        where = [row["network"], row["side"], ", ".join(row["nodes"]), f"`{short_name(row['kernel'])}`"]
+        rows.append([*where, f"{row['ncu_us']:.1f}", f"{times[0]:.1f}", *far])
+    headings = ["network", "side", "node", "kernel", "Nsight Compute", "`profile`"]
+    return table([*headings, "difference", "difference, kernels apart"], rows)
+
+
 TABLES = {
     "networks": networks,
     "all-networks": all_networks,
     "fused": fused,
     "one-image": one_image,
+    "small-batches": small_batches,
+    "precisions": precisions,
     "layers": layers,
+    "study": study,
+    "against-ncu": against_ncu,
 }
 
 

@@ -213,6 +213,95 @@ def test_networks_that_were_not_compared_fused_are_named_below_the_others(fused_
     assert "--fuse`. Not compared fused yet: vgg16." in page
 
 
+def bench_row(layer, batch=10_000, **times):
+    return {"layer": layer, "batch": batch, "relative_l2_error": 1.25e-7, "floor_ms": 0.25, **times}
+
+
+def cells_of(readme):
+    """Return the rows of the only table, without the rule below its headings."""
+    lines = [line for line in readme.read_text().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert {len(row) for row in rows} == {len(rows[0])}
+    return [rows[0], *rows[2:]]
+
+
+def test_small_batches_are_set_against_the_faster_of_default_and_heuristic(tmp_path, readme):
+    rows = [
+        bench_row("a", 1, default_ms=4.0, others_ms={"heuristic": 5.0, "nhwc": 0.1}, convswap_ms=2.0),
+        bench_row("a", 64, default_ms=9.0, others_ms={"heuristic": 6.0, "nhwc": 0.1}, convswap_ms=2.0),
+        bench_row("b", 1, default_ms=4.0, others_ms={"heuristic": 8.0, "nhwc": 0.1}, convswap_ms=8.0),
+        bench_row("b", 64, default_ms=3.0, others_ms={"heuristic": 3.0, "nhwc": 0.1}, convswap_ms=0.25),
+    ]
+    (tmp_path / "bench-small.json").write_text(json.dumps(rows))
+    readme.write_text("<!-- small-batches -->\n<!-- /small-batches -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 0, answer.stderr
+    assert cells_of(readme) == [
+        ["layer", "batch 1", "batch 64"],
+        ["a", "2.00x", "3.00x"],
+        ["b", "0.50x", "12.00x"],
+        ["geometric mean", "1.00x", "6.00x"],
+    ]
+
+
+def test_ieee_is_set_against_the_default_without_tf32_and_float16_against_its_own(tmp_path, readme):
+    ieee = bench_row("a", default_ms=1.0, others_ms={"no_tf32": 6.0}, convswap_ms=2.0)
+    half = bench_row("a", default_ms=5.0, best_other_ms=4.0, others_ms={}, convswap_ms=0.5)
+    for precision, row in (("ieee", ieee), ("float16", half)):
+        (tmp_path / f"bench-{precision}.json").write_text(json.dumps([row]))
+    readme.write_text("<!-- precisions -->\n<!-- /precisions -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 0, answer.stderr
+    (row,) = cells_of(readme)[1:]
+    assert row == ["a", "6.00", "2.00", "3.0x", "1.2e-07", "5.00", "4.00", "0.50", "10.0x", "50 %"]
+
+
+def test_the_study_has_a_row_for_every_fourth_batch_and_dashes_where_it_failed(tmp_path, readme):
+    parts = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
+    rows = [
+        {"batch": batch, "side": side, **{f"{part}_ms": i * batch / 10 for i, part in enumerate(parts)}}
+        for batch in (1, 2, 4)
+        for side in ("default", "convswap")
+    ]
+    rows[-1] |= {f"{part}_ms": None for part in parts}
+    (tmp_path / "study-alexnet.json").write_text(json.dumps({"rows": rows}))
+    readme.write_text("<!-- study -->\n<!-- /study -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 0, answer.stderr
+    headings, *rows = cells_of(readme)
+    assert headings == ["batch", "side", *(part.replace("_", " ") for part in parts)]
+    assert [row[:2] for row in rows] == [[b, s] for b in "14" for s in ("default", "convswap")]
+    assert rows[2][2:6] == ["0", "0.400", "0.800", "1.20"] and rows[3][2:] == ["-"] * len(parts)
+
+
+def test_kernels_are_set_against_ncu_by_short_names(tmp_path, readme):
+    row = {
+        "network": "n",
+        "side": "convswap",
+        "nodes": ["conv1", "conv2"],
+        "kernel": "void convswap::a::b<1>()",
+    }
+    rows = [
+        {**row, "profile_us": 102.0, "profile_apart_us": None, "ncu_us": 100.0},
+        {
+            **row,
+            "kernel": "void other::" + "c" * 40,
+            "profile_us": 98.0,
+            "profile_apart_us": 99,
+            "ncu_us": 100,
+        },
+        {**row, "profile_us": 98.0, "profile_apart_us": 99, "ncu_us": None},
+    ]
+    (tmp_path / "profile-against-ncu.json").write_text(json.dumps({"rows": rows}))
+    readme.write_text("<!-- against-ncu -->\n<!-- /against-ncu -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 0, answer.stderr
+    assert cells_of(readme)[1:] == [
+        ["n", "convswap", "conv1, conv2", "`a::b`", "100.0", "102.0", "+2.0%", "-"],
+        ["n", "convswap", "conv1, conv2", f"`{'c' * 33}...`", "100.0", "98.0", "-2.0%", "-1.0%"],
+    ]
+
+
 def test_half_a_place_is_refused(results, readme):
     readme.write_text("<!-- all-networks -->\n")
     answer = run_script("readme_tables", "--results", results, "--readme", readme)
@@ -227,7 +316,7 @@ def test_the_tables_of_the_readme_are_what_the_results_give(tmp_path):
     copy.write_text(page, encoding="utf-8")
     answer = run_script("readme_tables", "--readme", copy)
     assert answer.returncode == 0, answer.stderr
-    assert "networks, " in answer.stdout and answer.stdout.endswith("layers\n")
+    assert "networks, " in answer.stdout and answer.stdout.endswith("layers, against-ncu\n")
     assert copy.read_text(encoding="utf-8") == page
 
 

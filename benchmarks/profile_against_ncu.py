@@ -1,0 +1,210 @@
+"""Set the kernels' times of `convswap profile` beside those of Nsight Compute.
+
+    python benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json ece408-2019fa
+
+Nsight Compute runs each kernel by itself, from when the one before has ended and the card has come to rest.
+In a profile a kernel follows the one before at once, as it does without a profiler; so each network is
+profiled twice, as it is and with CUDA_LAUNCH_BLOCKING=1, with which the host waits for every kernel. Where
+the two profiles differ, it is the company of other kernels that costs time, not the profiler that errs.
+
+The runs are the same in all three: those that `convswap profile NETWORK --against default --on-card` records,
+under Nsight Compute one side in a process, since its table does not tell sides. Its clock and caches are left
+as they are (`--clock-control none --cache-control none`), and it counts nothing but time, in one pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+
+import onnx_ir as ir
+from convswap.demangle import demangle
+from convswap.device import choose_device, environment
+from convswap.errors import ConvswapError
+from convswap.profile_records import Records
+from convswap.recording import record
+from convswap.sessions import CONVSWAP, DEFAULT
+from convswap.subject import open_subject, source_of
+from convswap.swap import swap
+
+RUNS = 10
+# In microseconds: what is shorter is not compared.
+LONG = 100.0
+SIDES = {side.name: side for side in (DEFAULT, CONVSWAP)}
+
+
+class NcuWindow:
+    """In the place of CUPTI: lets Nsight Compute look at the timed runs, and records nothing itself."""
+
+    def __init__(self) -> None:
+        self._driver = ctypes.CDLL("libcuda.so.1")
+
+    def connect(self) -> None:
+        """Do nothing: nobody else can have taken what this uses."""
+
+    def start(self) -> None:
+        """Do nothing yet: `flush` is called when set-up and warm-up are over."""
+
+    def now(self) -> int:
+        """Return the nanoseconds of a clock that does not go back."""
+        return time.monotonic_ns()
+
+    def flush(self) -> None:
+        """Let the profiler look from here on."""
+        self._require_success(self._driver.cuProfilerStart())
+
+    def stop(self) -> Records:
+        """Let the profiler look no more; there are no records."""
+        self._require_success(self._driver.cuProfilerStop())
+        return Records((), ())
+
+    @staticmethod
+    def _require_success(status: int) -> None:
+        if status:
+            raise ConvswapError(f"the driver cannot tell Nsight Compute to look: status {status}")
+
+
+def run_side(network: str, side: str, runs: int) -> None:
+    """Run one side of `network`, to be called in a process that Nsight Compute watches."""
+    device = choose_device("cuda")
+    subject = open_subject(network, None)
+    source = source_of(subject, None, None, device)
+    model = subject.plain if side == DEFAULT.name else ir.to_proto(swap(subject.model).model)
+    record(
+        {SIDES[side]: model},
+        source.first(source.batch),
+        device,
+        NcuWindow(),
+        runs=runs,
+        resident=True,
+        progress=lambda _: None,
+    )
+
+
+def by_ncu(network: str, side: str, runs: int) -> dict[str, float]:
+    """Return the mean microseconds of each kernel of the timed runs of one side, by its demangled name."""
+    command = ["ncu", "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off"]
+    command += ["--metrics", "gpu__time_duration.sum", "--print-kernel-base", "mangled"]
+    command += ["--print-units", "base", "--csv", sys.executable, __file__, "--run", network, side, str(runs)]
+    out = run(command)
+    table = out[out.find('"ID"') :].splitlines()
+    times = defaultdict(list)
+    for row in csv.DictReader(table):
+        times[demangle(row["Kernel Name"])].append(float(row["Metric Value"].replace(",", "")) / 1e3)
+    if not times:
+        raise ConvswapError(f"Nsight Compute saw no kernel of {network}: {out.strip()[-300:]}")
+    return {name: fmean(each) for name, each in times.items()}
+
+
+def by_profile(network: str, runs: int, blocking: bool) -> dict[str, dict]:
+    """Return what `convswap profile` says of each side."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "profile.json"
+        command = [sys.executable, "-m", "convswap.cli", "profile", network, "--against", "default"]
+        command += ["--on-card", "--runs", str(runs), "--json", str(file)]
+        run(command, {"CUDA_LAUNCH_BLOCKING": "1"} if blocking else {})
+        return json.loads(file.read_text(encoding="utf-8"))["sides"]
+
+
+def run(command: list[str], more: dict[str, str] | None = None) -> str:
+    """Run `command` with `more` in its environment; return what it prints.
+
+    Raises:
+        ConvswapError: it failed.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | (more or {}))
+    if done.returncode:
+        raise ConvswapError(
+            f"{command[0]} ended with status {done.returncode}: {(done.stdout + done.stderr).strip()[-600:]}"
+        )
+    return done.stdout
+
+
+def rows_of(network: str, runs: int) -> list[dict]:
+    """Return a row for each kernel of `network` whose calls take more than LONG microseconds on average."""
+    profiles = {blocking: by_profile(network, runs, blocking) for blocking in (False, True)}
+    rows = []
+    for side in SIDES:
+        usual, apart = (
+            {entry["name"]: entry for entry in profiles[blocking][side]["profiling_result"]}
+            for blocking in (False, True)
+        )
+        ncu = by_ncu(network, side, runs)
+        for name, entry in usual.items():
+            if entry["avg_ns"] > LONG * 1e3:
+                rows.append(
+                    {
+                        "network": network,
+                        "side": side,
+                        "kernel": name,
+                        "nodes": entry["nodes"],
+                        "profile_us": entry["avg_ns"] / 1e3,
+                        # The search of the default provider may take other kernels in another process.
+                        "profile_apart_us": apart[name]["avg_ns"] / 1e3 if name in apart else None,
+                        "ncu_us": ncu.get(name),
+                    }
+                )
+    return rows
+
+
+def print_rows(rows: list[dict]) -> None:
+    """Print a line for each kernel: its times, and how far each profile is from Nsight Compute."""
+    print(f"{'profile':>9} {'apart':>9} {'ncu':>9}  us  kernel")
+    for row in rows:
+        times = [row["profile_us"], row["profile_apart_us"], row["ncu_us"]]
+        told = " ".join(f"{'-' if one is None else f'{one:.1f}':>9}" for one in times)
+        far = [
+            "" if one is None or row["ncu_us"] is None else f"{one / row['ncu_us'] - 1:+.1%}"
+            for one in times[:2]
+        ]
+        print(
+            f"{told}  {far[0]:>7} {far[1]:>7}  {row['side']} {','.join(row['nodes'])}: {row['kernel'][:60]}"
+        )
+
+
+def main() -> int:
+    """Compare the networks and write the file; return the exit status."""
+    if sys.argv[1:2] == ["--run"]:
+        network, side, runs = sys.argv[2:]
+        run_side(network, side, int(runs))
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, metavar="FILE", help="where the results go")
+    parser.add_argument("networks", nargs="+", metavar="NETWORK", help="a network's name")
+    parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"of each side; default: {RUNS}")
+    options = parser.parse_args()
+    try:
+        if options.runs < 1:
+            raise ConvswapError(f"--runs must be at least 1, but {options.runs} was given")
+        if shutil.which("ncu") is None:
+            raise ConvswapError("there is no ncu; install Nsight Compute, which comes with the CUDA toolkit")
+        device = choose_device("cuda")
+        rows = []
+        for network in options.networks:
+            print(network, file=sys.stderr, flush=True)
+            rows += rows_of(network, options.runs)
+        print_rows(rows)
+        options.file.parent.mkdir(parents=True, exist_ok=True)
+        found = {"environment": environment(device), "runs": options.runs, "rows": rows}
+        options.file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    except (ConvswapError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
