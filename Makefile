@@ -31,6 +31,8 @@ options := $(PYTHON) $(NVCC) $(CONVSWAP_CUDA_ARCHITECTURES)
 sources := $(shell find custom_op cmake python models export -not -path '*__pycache__*') CMakeLists.txt pyproject.toml
 c_sources := $(shell find custom_op python/bindings examples tests/emulation -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
+bench = $(python) -m convswap.cli bench course --device cuda --against all
+
 .PHONY: all compare test tables lint sanitize clean changed_options
 .DELETE_ON_ERROR:
 
@@ -46,6 +48,11 @@ tables: all
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare-fused --device cuda --fuse
 	$(python) benchmarks/one_image.py benchmarks/h200/one-image.json --device cuda
+	$(bench) --json benchmarks/h200/bench-course.json
+	$(bench) --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
+	$(bench) --precision ieee --json benchmarks/h200/bench-ieee.json
+	$(bench) --precision float16 --json benchmarks/h200/bench-float16.json
+	$(python) benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json ece408-2019fa ece408-2018fa
 	$(python) benchmarks/readme_tables.py
 	$(python) benchmarks/ladder_page.py --measure
 

@@ -1,0 +1,128 @@
+"""`tools/sanitize_cuda.py`: the GPU tests under compute-sanitizer, with a program in that one's place."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+
+import pytest
+from build_tools import REPOSITORY
+
+REPORT_OF_OURS = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 4 bytes
+=========     at void convswap::tiled::kernel<float, 8, 4>(Arguments)+0x1f0
+=========     by thread (3,0,0) in block (0,0,0)
+========="""
+REPORT_OF_OTHERS = """\
+========= Uninitialized __global__ memory read of size 2 bytes
+=========     at void cudnn::ops::nhwcToNchwKernel<float>(int)+0x80
+=========         Host Frame: cudnnConvolutionForward [0x1] in libcudnn.so.9
+=========
+========= ERROR SUMMARY: 1 error"""
+# Logs what the tests' text asks for, where the real one would have found it, and runs the rest.
+STAND_IN = """\
+#!{python}
+import os, sys
+_, _, tool, _, _, _, log, *command = sys.argv
+text = "".join(open(word.split("::")[0]).read() for word in command if "::" in word)
+with open(log, "w") as file:
+    file.write({ours!r} + "\\n" if "BAD IN " + tool in text else "========= COMPUTE-SANITIZER\\n")
+    file.write({others!r} + "\\n" if "STRANGE" in text else "")
+os.execv(command[0], command)
+"""
+
+
+@pytest.fixture
+def tool(monkeypatch, tmp_path):
+    """The program as a module, which takes tests without a card, and finds the stand-in."""
+    path = REPOSITORY / "tools" / "sanitize_cuda.py"
+    spec = importlib.util.spec_from_file_location("sanitize_cuda", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "MARKERS", "not gpu")
+    program = tmp_path / "bin" / "compute-sanitizer"
+    program.parent.mkdir()
+    program.write_text(STAND_IN.format(python=sys.executable, ours=REPORT_OF_OURS, others=REPORT_OF_OTHERS))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.chdir(tmp_path)
+    return module
+
+
+def write_tests(folder, name, text):
+    file = folder / f"test_{name}.py"
+    file.write_text(text)
+    return file.name
+
+
+TWO = "def test_one(): pass\ndef test_two(): assert False\n"
+
+
+def test_clean_tests_are_run_under_each_tool_and_not_again(tool, tmp_path, capsys):
+    state = tmp_path / "new" / "state.jsonl"
+    arguments = ["--state", str(state), "--jobs", "2", "--tools", "memcheck,racecheck"]
+    assert tool.main([*arguments, "--", write_tests(tmp_path, "clean", TWO)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "memcheck: 1 failed, 1 passed, 0 left; 0 reports of ours, 0 others"
+    assert said[1].startswith("  failed without a report of ours: ") and said[1].endswith("::test_two")
+    lines = [json.loads(line) for line in state.read_text().splitlines()]
+    assert sorted((line["tool"], line["outcome"]) for line in lines) == [
+        (name, outcome) for name in ("memcheck", "racecheck") for outcome in ("failed", "passed")
+    ]
+    assert tool.main([*arguments, "--", write_tests(tmp_path, "clean", TWO)]) == 0
+    assert len(state.read_text().splitlines()) == len(lines)
+
+
+def test_a_report_of_ours_is_told_with_the_tests_of_its_group(tool, tmp_path, capsys):
+    state = tmp_path / "state.jsonl"
+    bad = write_tests(tmp_path, "bad", TWO + "# BAD IN racecheck, STRANGE")
+    clean = write_tests(tmp_path, "clean", TWO)
+    arguments = ["--state", str(state), "--group", "1", "--tools", "memcheck,racecheck"]
+    assert tool.main([*arguments, "--", bad, clean]) == 1
+    said = capsys.readouterr().out
+    assert "memcheck: 2 failed, 2 passed, 0 left; 0 reports of ours, 2 others\n" in said
+    assert "racecheck: 2 failed, 2 passed, 0 left; 2 reports of ours, 2 others\n" in said
+    assert "  Invalid __global__ read of size 4 bytes\n" in said and "Uninitialized" not in said
+    found = [json.loads(line) for line in state.read_text().splitlines()]
+    ours = [line for line in found if line.get("ours")]
+    assert {test.split("::")[-1] for line in ours for test in line["tests"]} == {"test_one", "test_two"}
+    assert all("test_bad" in test for line in ours for test in line["tests"])
+
+
+def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys):
+    slow = write_tests(
+        tmp_path, "slow", "import time\n\ndef test_one(): pass\n\ndef test_two(): time.sleep(60)\n"
+    )
+    state = tmp_path / "state.jsonl"
+    begin = time.monotonic()
+    assert tool.main(["--state", str(state), "--tools", "memcheck", "--seconds", "6", "--", slow]) == 0
+    assert time.monotonic() - begin < 30
+    assert "memcheck: 1 passed, 1 left;" in capsys.readouterr().out
+
+
+def test_reports_are_told_from_the_words_around_them(tool):
+    log = f"{REPORT_OF_OURS}\n{REPORT_OF_OTHERS}\n========= RACECHECK SUMMARY: 0 hazards displayed\n"
+    ours, others = tool.reports_in(log)
+    # The first block begins with the tool's name.
+    assert ours.splitlines()[:2] == [
+        "Invalid __global__ read of size 4 bytes",
+        "at void convswap::tiled::kernel<float, 8, 4>(Arguments)+0x1f0",
+    ]
+    assert tool.OURS.search(ours) and not tool.OURS.search(others)
+
+
+def test_what_cannot_be_run_is_one_line(tool, tmp_path, capsys, monkeypatch):
+    state = ["--state", str(tmp_path / "state.jsonl")]
+    with pytest.raises(SystemExit) as ended:
+        tool.main([*state, "--tools", "memchek"])
+    assert ended.value.code == 2
+    assert "there is no tool 'memchek'; choose from memcheck, " in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        tool.main([*state, "--", str(tmp_path / "test_missing.py")])
+    assert ended.value.code == 2 and "pytest finds no test: " in capsys.readouterr().err
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tool.main(state) == 2
+    assert capsys.readouterr().err == "there is no compute-sanitizer; it comes with the CUDA toolkit\n"

@@ -1,0 +1,189 @@
+"""Run the GPU tests under the tools of compute-sanitizer.
+
+    python tools/sanitize_cuda.py --state build/sanitized_cuda.jsonl --seconds 540
+    python tools/sanitize_cuda.py --state build/racecheck.jsonl --tools racecheck -- tests/test_conv_cuda.py
+
+Tests run in groups, each group in a process of its own under one tool, several at once. The state file gets
+a line for each test that ended and for each report; a test that is in it is not run again under that tool, so
+that a run that its time limit ended goes on where it stopped. Tests marked `large` are left out: the tools
+would take hours for tensors of 2^31 elements.
+
+A report counts where the kernel or whoever launched it is ours; reports in other libraries' kernels (cuDNN's,
+on the default provider's side) are counted apart. Tests may fail under a tool without a report, those that
+measure time or free memory above all; they are named at the end.
+
+Exits 1 where a report is ours, 2 where the tests or the tools cannot be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+MARKERS = "gpu and not large"
+GROUP, JOBS = 40, 12
+# For each test, by pytest: the tools slow some down a hundredfold.
+TEST_SECONDS = 120
+OURS = re.compile(r"convswap::|libconvswap|_native\.")
+ENDED = re.compile(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR)", re.MULTILINE)
+NOT_A_REPORT = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "Target application returned")
+
+
+class State:
+    """The lines of the state file: {"tool", "test", "outcome"} or {"tool", "tests", "ours", "report"}."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def add(self, lines: Iterable[dict]) -> None:
+        """Keep the lines, in the file too."""
+        with self._lock, self._path.open("a", encoding="utf-8") as file:
+            for line in lines:
+                self.lines.append(line)
+                file.write(json.dumps(line) + "\n")
+
+    def outcomes(self, tool: str) -> dict[str, str]:
+        """Return how each test ended under `tool`."""
+        return {
+            line["test"]: line["outcome"] for line in self.lines if "test" in line and line["tool"] == tool
+        }
+
+    def reports(self, tool: str) -> list[dict]:
+        """Return what `tool` reported."""
+        return [line for line in self.lines if "report" in line and line["tool"] == tool]
+
+
+def reports_in(log: str) -> list[str]:
+    """Return the reports in what a tool logged, one text each."""
+    found: list[list[str]] = [[]]
+    for line in log.splitlines():
+        text = line.removeprefix("=========").strip()
+        if not text:
+            found.append([])
+        elif not text.startswith(NOT_A_REPORT):
+            found[-1].append(text)
+    return ["\n".join(lines) for lines in found if lines]
+
+
+def collect(arguments: Sequence[str]) -> list[str]:
+    """Return the names of the tests; ends the program where there are none."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", MARKERS, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    tests = [line for line in done.stdout.splitlines() if "::" in line]
+    if not tests:
+        print(f"pytest finds no test: {(done.stdout + done.stderr).strip()[-300:]}", file=sys.stderr)
+        raise SystemExit(2)
+    return tests
+
+
+def run_group(tool: str, tests: Sequence[str], seconds: float) -> list[dict]:
+    """Run the tests under `tool`, for so many seconds at most; return the lines of the state."""
+    with tempfile.TemporaryDirectory() as folder:
+        log, out = Path(folder) / "log", Path(folder) / "out"
+        command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--log-file", str(log)]
+        command += [sys.executable, "-m", "pytest", "-v", "-m", MARKERS, "--timeout", str(TEST_SECONDS)]
+        command += ["-p", "no:cacheprovider", *tests]
+        with out.open("wb") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+            try:
+                process.wait(max(1.0, seconds))
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        said = out.read_text(encoding="utf-8", errors="replace")
+        logged = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    lines: list[dict] = [
+        {"tool": tool, "test": test, "outcome": outcome.lower()} for test, outcome in ENDED.findall(said)
+    ]
+    for report in reports_in(logged):
+        lines.append(
+            {"tool": tool, "tests": list(tests), "ours": bool(OURS.search(report)), "report": report}
+        )
+    return lines
+
+
+def summary(tool: str, state: State, tests: Sequence[str]) -> str:
+    """Return in a line how many tests ended how, and what was reported."""
+    outcomes = state.outcomes(tool)
+    ends = Counter(outcomes[test] for test in tests if test in outcomes)
+    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(ends.items()))
+    reports = state.reports(tool)
+    ours = sum(each["ours"] for each in reports)
+    left = len(tests) - sum(ends.values())
+    return (
+        f"{tool}: {told or 'none ended'}, {left} left; {ours} reports of ours, {len(reports) - ours} others"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is not in the state yet; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--state", type=Path, required=True, metavar="FILE.jsonl")
+    parser.add_argument("--tools", default=",".join(TOOLS), help=f"default: {','.join(TOOLS)}")
+    parser.add_argument("--seconds", type=float, default=540, help="end after so many; default: 540")
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"processes at once; default: {JOBS}")
+    parser.add_argument("--group", type=int, default=GROUP, help=f"tests of a process; default: {GROUP}")
+    parser.add_argument("tests", nargs="*", help="what pytest is to collect, after --; default: all")
+    options = parser.parse_args(arguments)
+    tools = options.tools.split(",")
+    if unknown := [tool for tool in tools if tool not in TOOLS]:
+        parser.error(f"there is no tool {unknown[0]!r}; choose from {', '.join(TOOLS)}")
+    if min(options.jobs, options.group) < 1:
+        parser.error("--jobs and --group must be at least 1")
+    if shutil.which("compute-sanitizer") is None:
+        print("there is no compute-sanitizer; it comes with the CUDA toolkit", file=sys.stderr)
+        return 2
+    end = time.monotonic() + options.seconds
+    state = State(options.state)
+    tests = collect(options.tests)
+    groups = []
+    for tool in tools:
+        done = state.outcomes(tool)
+        left = [test for test in tests if test not in done]
+        groups.append([(tool, left[i : i + options.group]) for i in range(0, len(left), options.group)])
+    # The tools take turns, so that each has come as far as the others when the time is over.
+    queue = [
+        group for turn in range(max(map(len, groups))) for own in groups for group in own[turn : turn + 1]
+    ]
+
+    def work(group: tuple[str, list[str]]) -> None:
+        tool, own = group
+        seconds = end - time.monotonic()
+        if seconds > 0:
+            state.add(run_group(tool, own, seconds))
+            print(summary(tool, state, tests), file=sys.stderr, flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for future in [pool.submit(work, group) for group in queue]:
+            future.result()
+    for tool in tools:
+        print(summary(tool, state, tests))
+        failed = [test for test, outcome in state.outcomes(tool).items() if outcome in ("failed", "error")]
+        if failed:
+            print(f"  failed without a report of ours: {' '.join(sorted(failed))}")
+        for each in [each for each in state.reports(tool) if each["ours"]][:3]:
+            print("  " + each["report"].replace("\n", "\n  "))
+    return 1 if any(each["ours"] for tool in tools for each in state.reports(tool)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
