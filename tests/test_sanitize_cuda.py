@@ -103,6 +103,15 @@ def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys)
     assert "memcheck: 1 passed, 1 left;" in capsys.readouterr().out
 
 
+def test_each_group_sees_one_card_in_turn(tool, tmp_path, capsys):
+    sees = "import os\ndef test_{0}(): assert os.environ['CUDA_VISIBLE_DEVICES'] == '{0}'\n"
+    files = [write_tests(tmp_path, f"card{card}", sees.format(card)) for card in (3, 5)]
+    state = tmp_path / "state.jsonl"
+    arguments = ["--state", str(state), "--tools", "memcheck", "--group", "1", "--cards", "3,5"]
+    assert tool.main([*arguments, "--", *files]) == 0
+    assert "memcheck: 2 passed, 0 left;" in capsys.readouterr().out
+
+
 def test_reports_are_told_from_the_words_around_them(tool):
     log = f"{REPORT_OF_OURS}\n{REPORT_OF_OTHERS}\n========= RACECHECK SUMMARY: 0 hazards displayed\n"
     ours, others = tool.reports_in(log)

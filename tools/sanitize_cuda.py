@@ -94,15 +94,21 @@ def collect(arguments: Sequence[str]) -> list[str]:
     return tests
 
 
-def run_group(tool: str, tests: Sequence[str], seconds: float) -> list[dict]:
-    """Run the tests under `tool`, for so many seconds at most; return the lines of the state."""
+def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None) -> list[dict]:
+    """Run the tests under `tool`, for so many seconds at most; return the lines of the state.
+
+    `card` is the one that they see; None for all.
+    """
+    environment = os.environ | ({} if card is None else {"CUDA_VISIBLE_DEVICES": card})
     with tempfile.TemporaryDirectory() as folder:
         log, out = Path(folder) / "log", Path(folder) / "out"
         command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--log-file", str(log)]
         command += [sys.executable, "-m", "pytest", "-v", "-m", MARKERS, "--timeout", str(TEST_SECONDS)]
         command += ["-p", "no:cacheprovider", *tests]
         with out.open("wb") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdout=file, stderr=file, start_new_session=True, env=environment
+            )
             try:
                 process.wait(max(1.0, seconds))
             except subprocess.TimeoutExpired:
@@ -141,6 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tools", default=",".join(TOOLS), help=f"default: {','.join(TOOLS)}")
     parser.add_argument("--seconds", type=float, default=540, help="end after so many; default: 540")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"processes at once; default: {JOBS}")
+    parser.add_argument("--cards", help="one for each process in turn, as 0,1; default: all for each")
     parser.add_argument("--group", type=int, default=GROUP, help=f"tests of a process; default: {GROUP}")
     parser.add_argument("tests", nargs="*", help="what pytest is to collect, after --; default: all")
     options = parser.parse_args(arguments)
@@ -165,15 +172,17 @@ def main(arguments: list[str] | None = None) -> int:
         group for turn in range(max(map(len, groups))) for own in groups for group in own[turn : turn + 1]
     ]
 
-    def work(group: tuple[str, list[str]]) -> None:
+    cards = options.cards.split(",") if options.cards else [None]
+
+    def work(number: int, group: tuple[str, list[str]]) -> None:
         tool, own = group
         seconds = end - time.monotonic()
         if seconds > 0:
-            state.add(run_group(tool, own, seconds))
+            state.add(run_group(tool, own, seconds, cards[number % len(cards)]))
             print(summary(tool, state, tests), file=sys.stderr, flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for future in [pool.submit(work, group) for group in queue]:
+        for future in [pool.submit(work, number, group) for number, group in enumerate(queue)]:
             future.result()
     for tool in tools:
         print(summary(tool, state, tests))
