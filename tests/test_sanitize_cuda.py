@@ -86,6 +86,10 @@ def test_a_report_of_ours_is_told_with_the_tests_of_its_group(tool, tmp_path, ca
     assert "memcheck: 2 failed, 2 passed, 0 left; 0 reports of ours, 2 others\n" in said
     assert "racecheck: 2 failed, 2 passed, 0 left; 2 reports of ours, 2 others\n" in said
     assert "  Invalid __global__ read of size 4 bytes\n" in said and "Uninitialized" not in said
+    # What failed beside a report needs no other reason.
+    memcheck, racecheck = said.split("racecheck: ")
+    assert "test_bad.py::test_two" in memcheck and "test_clean.py::test_two" in memcheck
+    assert "test_bad.py::test_two" not in racecheck and "test_clean.py::test_two" in racecheck
     found = [json.loads(line) for line in state.read_text().splitlines()]
     ours = [line for line in found if line.get("ours")]
     assert {test.split("::")[-1] for line in ours for test in line["tests"]} == {"test_one", "test_two"}
@@ -98,9 +102,50 @@ def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys)
     )
     state = tmp_path / "state.jsonl"
     begin = time.monotonic()
-    assert tool.main(["--state", str(state), "--tools", "memcheck", "--seconds", "6", "--", slow]) == 0
-    assert time.monotonic() - begin < 30
+    assert tool.main(["--state", str(state), "--tools", "memcheck", "--seconds", "20", "--", slow]) == 0
+    assert time.monotonic() - begin < 50
     assert "memcheck: 1 passed, 1 left;" in capsys.readouterr().out
+
+
+def test_a_process_that_crashes_is_told_and_does_not_hold_up_the_others(tool, tmp_path, capsys):
+    crash = "import os\ndef test_one(): pass\ndef test_two(): os.abort()\ndef test_three(): pass\n"
+    file, state = write_tests(tmp_path, "crash", crash), tmp_path / "state.jsonl"
+    arguments = ["--state", str(state), "--tools", "memcheck", "--", file]
+    assert tool.main(arguments) == 1
+    said = capsys.readouterr()
+    assert "memcheck: 1 crashed, 1 passed, 1 left;" in said.out
+    assert "  crashed without a report of ours: test_crash.py::test_two\n" in said.out
+    assert "status -6 under memcheck: " in said.err
+    assert tool.main(arguments) == 1
+    assert "memcheck: 1 crashed, 2 passed, 0 left;" in capsys.readouterr().out
+
+
+def test_a_tool_under_which_nothing_runs_is_no_success(tool, tmp_path, capsys):
+    program = tmp_path / "bin" / "compute-sanitizer"
+    program.write_text("#!/bin/sh\necho Device not supported >&2\nexit 255\n")
+    file, state = write_tests(tmp_path, "clean", TWO), tmp_path / "state.jsonl"
+    assert tool.main(["--state", str(state), "--tools", "memcheck", "--group", "1", "--", file]) == 1
+    said = capsys.readouterr()
+    assert "memcheck: 2 crashed, 0 left;" in said.out
+    assert "status 255 under memcheck: Device not supported\n" in said.err
+
+
+def test_what_was_skipped_or_run_with_another_library_is_run_again(tool, tmp_path, capsys, monkeypatch):
+    skip = "import pytest\ndef test_one(): pytest.skip('no card')\ndef test_two(): pass\n"
+    file, state = write_tests(tmp_path, "skip", skip), tmp_path / "state.jsonl"
+    arguments = ["--state", str(state), "--tools", "memcheck", "--", file]
+    runs = []
+    run_group = tool.run_group
+    monkeypatch.setattr(
+        tool, "run_group", lambda name, tests, *rest: runs.append(tests) or run_group(name, tests, *rest)
+    )
+    assert tool.main(arguments) == tool.main(arguments) == 0
+    monkeypatch.setattr(tool, "library_hash", lambda: "another")
+    with state.open("a") as lines:
+        lines.write('{"half of a line')
+    assert tool.main(arguments) == 0
+    one, two = (f"test_skip.py::test_{name}" for name in ("one", "two"))
+    assert runs == [[one, two], [one], [one, two]]
 
 
 def test_each_group_sees_one_card_in_turn(tool, tmp_path, capsys):
@@ -131,7 +176,11 @@ def test_what_cannot_be_run_is_one_line(tool, tmp_path, capsys, monkeypatch):
     assert "there is no tool 'memchek'; choose from memcheck, " in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
         tool.main([*state, "--", str(tmp_path / "test_missing.py")])
-    assert ended.value.code == 2 and "pytest finds no test: " in capsys.readouterr().err
+    assert ended.value.code == 2 and "pytest cannot collect the tests, status 4: " in capsys.readouterr().err
+    broken = [write_tests(tmp_path, "broken", "import nothing\n"), write_tests(tmp_path, "clean", TWO)]
+    with pytest.raises(SystemExit) as ended:
+        tool.main([*state, "--", *broken])
+    assert ended.value.code == 2 and "No module named 'nothing'" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path))
     assert tool.main(state) == 2
     assert capsys.readouterr().err == "there is no compute-sanitizer; it comes with the CUDA toolkit\n"

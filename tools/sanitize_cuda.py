@@ -4,15 +4,16 @@
     python tools/sanitize_cuda.py --state build/racecheck.jsonl --tools racecheck -- tests/test_conv_cuda.py
 
 Tests run in groups, each group in a process of its own under one tool, several at once. The state file gets
-a line for each test that ended and for each report; a test that is in it is not run again under that tool, so
-that a run that its time limit ended goes on where it stopped. Tests marked `large` are left out: the tools
-would take hours for tensors of 2^31 elements.
+a line for each test that ended and for each report, with a hash of the library; a test that is in it is not
+run again under that tool with that library, unless it was skipped, so that a run that its time limit ended
+goes on where it stopped. Tests marked `large` are left out: the tools would take hours for tensors of 2^31
+elements.
 
 A report counts where the kernel or whoever launched it is ours; reports in other libraries' kernels (cuDNN's,
 on the default provider's side) are counted apart. Tests may fail under a tool without a report, those that
 measure time or free memory above all; they are named at the end.
 
-Exits 1 where a report is ours, 2 where the tests or the tools cannot be run.
+Exits 1 where a report is ours or a process crashed, 2 where the tests or the tools cannot be run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -34,37 +36,55 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from convswap import library_path
+
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 MARKERS = "gpu and not large"
 GROUP, JOBS = 40, 12
 # For each test, by pytest: the tools slow some down a hundredfold.
 TEST_SECONDS = 120
 OURS = re.compile(r"convswap::|libconvswap|_native\.")
-ENDED = re.compile(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR)", re.MULTILINE)
+ENDED = re.compile(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)", re.MULTILINE)
+# Of pytest: all passed, some failed; everything else is no end of its own.
+ORDINARY_ENDS = (0, 1)
 NOT_A_REPORT = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "Target application returned")
 
 
 class State:
-    """The lines of the state file: {"tool", "test", "outcome"} or {"tool", "tests", "ours", "report"}."""
+    """The lines of the state file: {"tool", "test", "outcome"} or {"tool", "tests", "ours", "report"}.
 
-    def __init__(self, path: Path) -> None:
+    Each has the library's hash beside these; those of another library are left in the file and not read.
+    """
+
+    def __init__(self, path: Path, library: str) -> None:
         self._path = path
+        self._library = library
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        self.lines = []
+        for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            # The last line may be half of one, where the run before was stopped.
+            with contextlib.suppress(json.JSONDecodeError):
+                line = json.loads(text)
+                if line["library"] == library:
+                    self.lines.append(line)
 
     def add(self, lines: Iterable[dict]) -> None:
         """Keep the lines, in the file too."""
         with self._lock, self._path.open("a", encoding="utf-8") as file:
             for line in lines:
                 self.lines.append(line)
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps({"library": self._library, **line}) + "\n")
 
     def outcomes(self, tool: str) -> dict[str, str]:
         """Return how each test ended under `tool`."""
         return {
             line["test"]: line["outcome"] for line in self.lines if "test" in line and line["tool"] == tool
         }
+
+    def done(self, tool: str) -> set[str]:
+        """Return the tests that need not run again under `tool`."""
+        return {test for test, outcome in self.outcomes(tool).items() if outcome != "skipped"}
 
     def reports(self, tool: str) -> list[dict]:
         """Return what `tool` reported."""
@@ -88,10 +108,16 @@ def collect(arguments: Sequence[str]) -> list[str]:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", MARKERS, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     tests = [line for line in done.stdout.splitlines() if "::" in line]
-    if not tests:
-        print(f"pytest finds no test: {(done.stdout + done.stderr).strip()[-300:]}", file=sys.stderr)
+    if done.returncode != 0 or not tests:
+        said = (done.stdout + done.stderr).strip()[-600:]
+        print(f"pytest cannot collect the tests, status {done.returncode}: {said}", file=sys.stderr)
         raise SystemExit(2)
     return tests
+
+
+def library_hash() -> str:
+    """Return what tells one build of the library from another."""
+    return hashlib.sha256(library_path().read_bytes()).hexdigest()[:16]
 
 
 def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None) -> list[dict]:
@@ -109,9 +135,12 @@ def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None)
             process = subprocess.Popen(
                 command, stdout=file, stderr=file, start_new_session=True, env=environment
             )
+            is_cut_off = False
             try:
                 process.wait(max(1.0, seconds))
             except subprocess.TimeoutExpired:
+                is_cut_off = True
+            finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -120,6 +149,13 @@ def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None)
     lines: list[dict] = [
         {"tool": tool, "test": test, "outcome": outcome.lower()} for test, outcome in ENDED.findall(said)
     ]
+    if not is_cut_off and process.returncode not in ORDINARY_ENDS:
+        # Whichever came next took the process with it, and would again.
+        ended = {line["test"] for line in lines}
+        lines += [{"tool": tool, "test": test, "outcome": "crashed"} for test in tests if test not in ended][
+            :1
+        ]
+        print(f"status {process.returncode} under {tool}: {said.strip()[-600:]}", file=sys.stderr, flush=True)
     for report in reports_in(logged):
         lines.append(
             {"tool": tool, "tests": list(tests), "ours": bool(OURS.search(report)), "report": report}
@@ -160,11 +196,11 @@ def main(arguments: list[str] | None = None) -> int:
         print("there is no compute-sanitizer; it comes with the CUDA toolkit", file=sys.stderr)
         return 2
     end = time.monotonic() + options.seconds
-    state = State(options.state)
     tests = collect(options.tests)
+    state = State(options.state, library_hash())
     groups = []
     for tool in tools:
-        done = state.outcomes(tool)
+        done = state.done(tool)
         left = [test for test in tests if test not in done]
         groups.append([(tool, left[i : i + options.group]) for i in range(0, len(left), options.group)])
     # The tools take turns, so that each has come as far as the others when the time is over.
@@ -186,12 +222,19 @@ def main(arguments: list[str] | None = None) -> int:
             future.result()
     for tool in tools:
         print(summary(tool, state, tests))
-        failed = [test for test, outcome in state.outcomes(tool).items() if outcome in ("failed", "error")]
-        if failed:
-            print(f"  failed without a report of ours: {' '.join(sorted(failed))}")
-        for each in [each for each in state.reports(tool) if each["ours"]][:3]:
+        ours = [each for each in state.reports(tool) if each["ours"]]
+        reported = {test for each in ours for test in each["tests"]}
+        for ends, told in ((("failed", "error"), "failed"), (("crashed",), "crashed")):
+            own = [test for test, outcome in state.outcomes(tool).items() if outcome in ends]
+            if unexplained := sorted(set(own) - reported):
+                print(f"  {told} without a report of ours: {' '.join(unexplained)}")
+        for each in ours[:3]:
             print("  " + each["report"].replace("\n", "\n  "))
-    return 1 if any(each["ours"] for tool in tools for each in state.reports(tool)) else 0
+    if not any(state.outcomes(tool) for tool in tools):
+        print("no test ended; the time was too short, or the tool cannot run them", file=sys.stderr)
+        return 2
+    crashed = any("crashed" in state.outcomes(tool).values() for tool in tools)
+    return 1 if crashed or any(each["ours"] for tool in tools for each in state.reports(tool)) else 0
 
 
 if __name__ == "__main__":
