@@ -1,7 +1,8 @@
 # make            sets everything up: a virtual environment in .venv, the packages, the build
 # make compare    does so and compares a course network before and after the swap
 # make test       ... and runs every test, with PyTorch, and that with the oldest ONNX Runtime in .venv-oldest
-# make tables     ... and measures every network and the ladder on an H200, for benchmarks, docs and README.md
+# make tables     ... and measures every network, the course layers and the ladder on an H200, for benchmarks,
+#                 docs and README.md; all but the profiler beside Nsight Compute
 # make lint       ... and checks the style of every source file
 # make sanitize   builds with the compiler's sanitizers and runs the tests of the compiled code
 # make clean      removes all that these have made
@@ -52,7 +53,6 @@ tables: all
 	$(bench) --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
 	$(bench) --precision ieee --json benchmarks/h200/bench-ieee.json
 	$(bench) --precision float16 --json benchmarks/h200/bench-float16.json
-	$(python) benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json ece408-2019fa ece408-2018fa
 	$(python) benchmarks/readme_tables.py
 	$(python) benchmarks/ladder_page.py --measure
 

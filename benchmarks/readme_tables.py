@@ -256,7 +256,7 @@ Made by `python benchmarks/one_image.py benchmarks/h200/{ONE_IMAGE}`."""
 
 
 def study(results: Path) -> str:
-    """The parts of a run of AlexNet, at every fourth power of two of the batches."""
+    """The parts of a run of AlexNet, at those batches that are powers of four."""
     rows = []
     for row in json.loads((results / "study-alexnet.json").read_text())["rows"]:
         if math.log2(row["batch"]) % 2 == 0:

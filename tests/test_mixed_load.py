@@ -299,7 +299,8 @@ def test_memory_is_that_of_the_card_in_use_though_others_are_hidden(card: int, c
         more = _native.DeviceArray([{MIB} * 256])
         print(memory.used() - before)
     """
-    environment = os.environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(card)}
+    visible = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": visible[card] if visible else str(card)}
     program = textwrap.dedent(asks)
     done = subprocess.run(
         [sys.executable, "-c", program],

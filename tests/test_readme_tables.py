@@ -256,7 +256,7 @@ def test_ieee_is_set_against_the_default_without_tf32_and_float16_against_its_ow
     assert row == ["a", "6.00", "2.00", "3.0x", "1.2e-07", "5.00", "4.00", "0.50", "10.0x", "50 %"]
 
 
-def test_the_study_has_a_row_for_every_fourth_batch_and_dashes_where_it_failed(tmp_path, readme):
+def test_the_study_has_a_row_for_every_power_of_four_and_dashes_where_it_failed(tmp_path, readme):
     parts = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
     rows = [
         {"batch": batch, "side": side, **{f"{part}_ms": i * batch / 10 for i, part in enumerate(parts)}}

@@ -32,7 +32,8 @@ int resident_blocks(const void* kernel, int threads, size_t shared_bytes);
 // (dependent_launch.cuh).
 enum class Start { in_turn, early };
 // What an early start saves on an H200, by which the estimates of all algorithms are less than what they were
-// fitted to: 0.99 to 1.29 us over the course layers at batches 1, 8 and 64.
+// fitted to: 0.99 to 1.29 us over the course layers at batches 1, 8 and 64. Older cards' estimates are those
+// of an H200 too, since they serve to compare algorithms.
 constexpr double kEarlierNanoseconds = 1150;
 
 // Start::early for a kernel that begins so, where its code was compiled for cards that can wait (compute

@@ -32,7 +32,7 @@ __device__ inline void stage(int count, Load load, Store store) {
 }
 
 // Stages, of so many channels, the part of x that a tile needs, zero beyond the image, and the weights of so
-// many filters. Both are asked for before either is there.
+// many filters. Of small tiles both are asked for before either is there.
 //
 // Taps that are neighbours in w, of filters that are far apart there, come to lie the other way round. A warp
 // takes 8 taps of 4 filters: whole sectors of memory, and 32 different banks.
@@ -159,13 +159,13 @@ __device__ inline void add_channels(const Arguments<T>& a, const Place& place, i
 // Writes what a tile gives of y from its sums, which lie in shared memory: splits x filters x rows x columns.
 template <typename T>
 __device__ inline void write_results(const Arguments<T>& a, const float* results, int n, int first_filter,
-                                     int filters, int first_row, int first_column) {
+                                     int filters, int tile_row, int tile_column) {
   const Epilogue& epilogue = a.epilogue;
   const Pool& pool = epilogue.pool;
   const int tile = a.rows * a.columns, split = a.filters_of_block * tile;
   const int y_plane = static_cast<int>(a.y_plane.divisor), y_columns = static_cast<int>(a.y_columns.divisor);
-  const int first_y_row = first_row / a.rows * a.y_rows;
-  const int first_y_column = first_column / a.columns * y_columns;
+  const int first_row = tile_row * a.rows, first_column = tile_column * a.columns;
+  const int first_y_row = tile_row * a.y_rows, first_y_column = tile_column * y_columns;
   for (int i = static_cast<int>(threadIdx.x); i < filters * y_plane; i += static_cast<int>(blockDim.x)) {
     const int k = static_cast<int>(a.y_plane.quotient(i)), within = i - k * y_plane;
     const int row_of_tile = static_cast<int>(a.y_columns.quotient(within));
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ A
   const bool is_at_work = place.split < a.splits;
 
   wait_for_kernels_before();
-  // They are added last, when waiting for them would cost most.
+  // Biases are added last, when waiting for them would cost most.
   if (a.b != nullptr && thread < filters) prefetch_near(a.b + first_filter + thread);
   float* const window = shared;
   float* const weights = shared + a.channels_at_a_time * a.window_plane;
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ A
     }
   }
   __syncthreads();
-  write_results(a, results, n, first_filter, filters, first_row, first_column);
+  write_results(a, results, n, first_filter, filters, tile_row, tile_column);
 }
 
 }  // namespace convswap::tiled
