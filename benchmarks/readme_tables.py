@@ -79,6 +79,14 @@ def check_same_kind(found: Iterable[dict[str, Any]], folder: Path) -> None:
         raise SystemExit(f"the results in {folder} are of different kinds: {listed}")
 
 
+def read(results: Path, name: str) -> Any:
+    """Return what is in a file of results; ends the program where there is none."""
+    file = results / name
+    if not file.exists():
+        raise SystemExit(f"there is no {file}; the commands that make the results are in the help")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
 def three_digits(number: float) -> str:
     """Return `number`, above zero, with three digits that count, or all those before the point."""
     return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f}"
@@ -185,7 +193,7 @@ def layers(results: Path) -> str:
             f"{100 * row['floor_ms'] / row['convswap_ms']:.0f} %",
             f"{row['relative_l2_error']:.1e}",
         ]
-        for row in json.loads((results / "bench-course.json").read_text())
+        for row in read(results, "bench-course.json")
     ]
     headings = ["layer", "default", "best other setting", "convswap", "speedup", "floor", "of the floor"]
     return table([*headings, "relative L2 error"], rows)
@@ -193,7 +201,7 @@ def layers(results: Path) -> str:
 
 def small_batches(results: Path) -> str:
     """How many times the faster of default and HEURISTIC each course layer is as fast, for each batch."""
-    found = json.loads((results / "bench-small.json").read_text())
+    found = read(results, "bench-small.json")
     batches = list(dict.fromkeys(row["batch"] for row in found))
     speedups: dict[str, list[float]] = {}
     for row in found:
@@ -208,7 +216,7 @@ def small_batches(results: Path) -> str:
 def precisions(results: Path) -> str:
     """The course layers in ieee, beside the default without TF32, and in float16."""
     ieee, half = (
-        {row["layer"]: row for row in json.loads((results / f"bench-{precision}.json").read_text())}
+        {row["layer"]: row for row in read(results, f"bench-{precision}.json")}
         for precision in ("ieee", "float16")
     )
     rows = []
@@ -258,7 +266,7 @@ Made by `python benchmarks/one_image.py benchmarks/h200/{ONE_IMAGE}`."""
 def study(results: Path) -> str:
     """The parts of a run of AlexNet, at those batches that are powers of four."""
     rows = []
-    for row in json.loads((results / "study-alexnet.json").read_text())["rows"]:
+    for row in read(results, "study-alexnet.json")["rows"]:
         if math.log2(row["batch"]) % 2 == 0:
             times = [row[f"{part}_ms"] for part in STUDIED]
             told = ["-" if one is None else three_digits(one) if one else "0" for one in times]
@@ -276,7 +284,7 @@ def short_name(kernel: str) -> str:
 def against_ncu(results: Path) -> str:
     """The times of long kernels by the profiler and by Nsight Compute."""
     rows = []
-    for row in json.loads((results / "profile-against-ncu.json").read_text())["rows"]:
+    for row in read(results, "profile-against-ncu.json")["rows"]:
         if row["ncu_us"] is None:
             continue
         times = [row["profile_us"], row["profile_apart_us"]]
@@ -302,7 +310,9 @@ TABLES = {
 
 def main() -> None:
     """Replace the tables in the readme."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--results", type=Path, default=HERE / "h200", help="default: benchmarks/h200")
     parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md", help="default: README.md")
     options = parser.parse_args()

@@ -302,6 +302,15 @@ def test_kernels_are_set_against_ncu_by_short_names(tmp_path, readme):
     ]
 
 
+@pytest.mark.parametrize("name", ["small-batches", "precisions", "layers", "study", "against-ncu"])
+def test_a_missing_file_is_named(name, tmp_path, readme):
+    readme.write_text(f"<!-- {name} -->\n<!-- /{name} -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith(f"there is no {tmp_path}/") and line.endswith("are in the help")
+
+
 def test_half_a_place_is_refused(results, readme):
     readme.write_text("<!-- all-networks -->\n")
     answer = run_script("readme_tables", "--results", results, "--readme", readme)
