@@ -11,7 +11,6 @@ of the bursts, of the host's clock, in microseconds. On the CPU there are no CUD
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from convswap.closeness import relative_l2_error
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.models import NETWORKS, find
+from convswap.output_file import check_writable, write_json
 from convswap.sessions import CONVSWAP, DEFAULT, make_session, on_device, plain_errors
 from convswap.subject import open_subject, source_of
 from convswap.swap import swap
@@ -114,13 +114,14 @@ def main() -> int:
                 f"{others[0]} is not a network of the course; give one of {', '.join(NETWORKS)}"
             )
         device = choose_device(options.device)
+        options.file.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(options.file)
         rows = []
         for number, name in enumerate(names, start=1):
             print(f"{name}, {number} of {len(names)}", file=sys.stderr, flush=True)
             rows += times_of(name, device, options.data, options.bursts, options.runs)
-        options.file.parent.mkdir(parents=True, exist_ok=True)
         found = {"environment": environment(device), "bursts": options.bursts, "runs": options.runs}
-        options.file.write_text(json.dumps(found | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
+        write_json(options.file, found | {"rows": rows})
     except (ConvswapError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -32,6 +32,8 @@ import onnx_ir as ir
 from convswap.demangle import demangle
 from convswap.device import choose_device, environment
 from convswap.errors import ConvswapError
+from convswap.models import find
+from convswap.output_file import check_writable, write_json
 from convswap.profile_records import Records
 from convswap.recording import record
 from convswap.sessions import CONVSWAP, DEFAULT
@@ -189,15 +191,18 @@ def main() -> int:
             raise ConvswapError(f"--runs must be at least 1, but {options.runs} was given")
         if shutil.which("ncu") is None:
             raise ConvswapError("there is no ncu; install Nsight Compute, which comes with the CUDA toolkit")
+        for network in options.networks:
+            find(network)
         device = choose_device("cuda")
+        options.file.parent.mkdir(parents=True, exist_ok=True)
+        check_writable(options.file)
         rows = []
         for network in options.networks:
             print(network, file=sys.stderr, flush=True)
             rows += rows_of(network, options.runs)
         print_rows(rows)
-        options.file.parent.mkdir(parents=True, exist_ok=True)
         found = {"environment": environment(device), "runs": options.runs, "rows": rows}
-        options.file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_json(options.file, found)
     except (ConvswapError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

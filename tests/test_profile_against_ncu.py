@@ -85,6 +85,26 @@ def test_without_nsight_compute_one_line_says_so(tool, monkeypatch, tmp_path, ca
     assert line.startswith("there is no ncu; install Nsight Compute")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["found.json", "ece408-2019fb"], "unknown network 'ece408-2019fb'"),
+        (["found.json", "ece408-2019fa", "--runs", "0"], "--runs must be at least 1, but 0 was given"),
+        ([".", "ece408-2019fa"], "it is a folder; name a file"),
+    ],
+    ids=str,
+)
+def test_wrong_input_is_refused_before_anything_runs(arguments, told, tool, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(tool.shutil, "which", lambda name: name)
+    monkeypatch.setattr(tool, "choose_device", lambda name: None)
+    monkeypatch.setattr(tool, "rows_of", None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["profile_against_ncu", *arguments])
+    assert tool.main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
 def test_a_program_that_fails_is_named_with_what_it_said(tool):
     with pytest.raises(tool.ConvswapError, match="ended with status 3: told"):
         tool.run([sys.executable, "-c", "print('told'); raise SystemExit(3)"])
