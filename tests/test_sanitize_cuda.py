@@ -26,7 +26,9 @@ REPORT_OF_OTHERS = """\
 STAND_IN = """\
 #!{python}
 import os, sys
-_, _, tool, _, _, _, log, *command = sys.argv
+if sys.argv[1:] == ["--version"]:
+    sys.exit(print("Version 2026.4.0.0 (build 1)"))
+_, _, tool, _, _, _, log, _, _, _, _, *command = sys.argv
 text = "".join(open(word.split("::")[0]).read() for word in command if "::" in word)
 with open(log, "w") as file:
     file.write({ours!r} + "\\n" if "BAD IN " + tool in text else "========= COMPUTE-SANITIZER\\n")
@@ -181,6 +183,15 @@ def test_what_cannot_be_run_is_one_line(tool, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         tool.main([*state, "--", *broken])
     assert ended.value.code == 2 and "No module named 'nothing'" in capsys.readouterr().err
+    program = tmp_path / "bin" / "compute-sanitizer"
+    program.write_text("#!/bin/sh\necho Version 2025.3.1.0\n")
+    assert tool.main(state) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "initcheck needs compute-sanitizer 2026.4, but this one is 2025.3.1.0; pip install"
+    )
+    program.write_text("#!/bin/sh\n")
+    assert tool.main(state) == 2 and "this one is unknown; " in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path))
     assert tool.main(state) == 2
     assert capsys.readouterr().err == "there is no compute-sanitizer; it comes with the CUDA toolkit\n"

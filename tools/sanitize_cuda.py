@@ -9,9 +9,14 @@ run again under that tool with that library, unless it was skipped, so that a ru
 goes on where it stopped. Tests marked `large` are left out: the tools would take hours for tensors of 2^31
 elements.
 
-A report counts where the kernel or whoever launched it is ours; reports in other libraries' kernels (cuDNN's,
-on the default provider's side) are counted apart. Tests may fail under a tool without a report, those that
-measure time or free memory above all; they are named at the end.
+The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
+default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
+the others are counted apart. Tests may fail under a tool without a report, those that measure time or free
+memory above all; they are named at the end.
+
+initcheck asks for compute-sanitizer 2026.4 (CUDA 13.5, or `pip install nvidia-cuda-sanitizer-api`): those
+before 2025.4 take what bulk copies wrote, and those before 2026.4 what other libraries' kernels wrote, for
+never written.
 
 Exits 1 where a report is ours or a process crashed, 2 where the tests or the tools cannot be run.
 """
@@ -43,6 +48,10 @@ MARKERS = "gpu and not large"
 GROUP, JOBS = 40, 12
 # For each test, by pytest: the tools slow some down a hundredfold.
 TEST_SECONDS = 120
+KERNELS = "kernel_substring=convswap"
+# Of the host: whose call it was, and not all of Python's below.
+CALLERS = 24
+INITCHECK_SINCE = (2026, 4)
 OURS = re.compile(r"convswap::|libconvswap|_native\.")
 ENDED = re.compile(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)", re.MULTILINE)
 # Of pytest: all passed, some failed; everything else is no end of its own.
@@ -115,6 +124,13 @@ def collect(arguments: Sequence[str]) -> list[str]:
     return tests
 
 
+def sanitizer_version() -> tuple[int, ...]:
+    """Return the version of compute-sanitizer; empty where it does not say one."""
+    said = subprocess.run(["compute-sanitizer", "--version"], capture_output=True, text=True, check=False)
+    match = re.search(r"Version ([0-9.]+)", said.stdout)
+    return tuple(map(int, match[1].split("."))) if match else ()
+
+
 def library_hash() -> str:
     """Return what tells one build of the library from another."""
     return hashlib.sha256(library_path().read_bytes()).hexdigest()[:16]
@@ -129,6 +145,7 @@ def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None)
     with tempfile.TemporaryDirectory() as folder:
         log, out = Path(folder) / "log", Path(folder) / "out"
         command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--log-file", str(log)]
+        command += ["--kernel-name", KERNELS, "--num-callers-host", str(CALLERS)]
         command += [sys.executable, "-m", "pytest", "-v", "-m", MARKERS, "--timeout", str(TEST_SECONDS)]
         command += ["-p", "no:cacheprovider", *tests]
         with out.open("wb") as file:
@@ -194,6 +211,15 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--jobs and --group must be at least 1")
     if shutil.which("compute-sanitizer") is None:
         print("there is no compute-sanitizer; it comes with the CUDA toolkit", file=sys.stderr)
+        return 2
+    version = sanitizer_version()
+    if "initcheck" in tools and version < INITCHECK_SINCE:
+        told = ".".join(map(str, version)) or "unknown"
+        print(
+            f"initcheck needs compute-sanitizer 2026.4, but this one is {told}; "
+            "pip install nvidia-cuda-sanitizer-api, or leave it out by --tools",
+            file=sys.stderr,
+        )
         return 2
     end = time.monotonic() + options.seconds
     tests = collect(options.tests)
