@@ -137,6 +137,19 @@ def test_rows_below_an_image_are_zeros_whatever_a_tile_held_before(stride, algor
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@pytest.mark.parametrize("pads", [[0, 9, 0, 0], [0, 40, 0, 40]], ids=["before", "around"])
+def test_tiles_in_the_padding_alone_are_zeros_whatever_shared_memory_held(pads, precision, algorithm):
+    # So many images that ordinary numbers fill the shared memory of the whole card.
+    before = ConvCase((1500, 8, 32, 32), (16, 8, 5, 5))
+    # So few that tiles are narrow.
+    for shape, weights in (((3, 1, 2, 24), (1, 1, 1, 1)), ((1, 49, 25, 12), (1, 49, 7, 1))):
+        run(algorithm, *before.arrays(), {}, precision=precision)
+        check(algorithm, ConvCase(shape, weights, False, {"pads": pads}), precision)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("width", [12, 14, 15])
 @pytest.mark.parametrize("height", range(7, 18))
 @pytest.mark.parametrize("filters", [1, 2, 3, 4, 6, 8, 12])

@@ -5,8 +5,8 @@
 // a kernel's own headers, with this folder before custom_op on the include path: the headers of
 // cuda/primitives/ that are instructions of the card have counterparts here.
 //
-// Found so: wrong results, reads of what was never written (shared memory begins as NaN), writes beyond a
-// block's shared memory, barriers that not all threads reach. Not found: races, since a thread runs alone
+// Found so: wrong results, reads of what was never written (shared memory begins as NaN or as ordinary
+// numbers), writes beyond a block's shared memory, barriers that not all threads reach. Not found: races, since a thread runs alone
 // until its next barrier, copies that are used before they were waited for, and fences that are missing.
 // Those take compute-sanitizer and a card.
 
@@ -28,8 +28,11 @@ namespace emulation {
 
 constexpr size_t kStackBytes = 1 << 17;
 constexpr size_t kSharedBytes = 1 << 18;
-constexpr unsigned kNotANumber = 0x7fc17fc1u;  // as float32, as two float16 and two bfloat16
-constexpr unsigned kBeyond = 0xdeadbeefu;      // what lies behind a block's shared memory
+// As float32, as two float16 and two bfloat16. A kernel may take another way where it meets NaN, which hides
+// that it read too far: so shared memory begins with ordinary numbers in every second problem.
+constexpr unsigned kNotANumber = 0x7fc17fc1u;
+constexpr unsigned kOrdinary = 0x42424242u;
+constexpr unsigned kBeyond = 0xdeadbeefu;  // what lies behind a block's shared memory
 
 struct Fiber {
   ucontext_t context;
@@ -64,6 +67,7 @@ struct Warpgroup {
 inline std::vector<Warpgroup> warpgroups;
 inline Barrier block_barrier;
 inline bool all_agree, all_agreed;
+inline unsigned unwritten = kNotANumber;  // what shared memory begins as
 inline bool has_moved;  // whether a thread passed a barrier or ended in this round
 inline dim3 block_size, grid_size;
 inline uint3 block_index;
@@ -148,7 +152,7 @@ inline void enter_thread() {
 inline void run_block(unsigned char* shared, size_t shared_bytes) {
   const int threads = block_threads();
   for (size_t i = 0; i < kSharedBytes; i += 4) {
-    std::memcpy(shared + i, i < shared_bytes ? &kNotANumber : &kBeyond, 4);
+    std::memcpy(shared + i, i < shared_bytes ? &unwritten : &kBeyond, 4);
   }
   warps.assign((threads + 31) / 32, {});
   warpgroups.assign((threads + 127) / 128, {});

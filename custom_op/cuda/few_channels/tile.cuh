@@ -23,14 +23,14 @@ struct Tile {
 // The part of the input that a tile reads.
 struct InputWindow {
   int first_row, first_column;   // may lie in the padding
-  int begin_column, end_column;  // inside the image
+  int begin_column, end_column;  // inside the image; no column is before the end where all is padding
 
   template <typename Arguments>
   __device__ InputWindow(const Arguments& problem, const Tile& tile) {
     first_row = tile.first_row * problem.stride_height - problem.pad_height;
     first_column = tile.first_column * problem.stride_width - problem.pad_width;
     begin_column = max(0, first_column);
-    end_column = min(problem.input_width, first_column + problem.raw_columns);
+    end_column = max(0, min(problem.input_width, first_column + problem.raw_columns));
   }
 };
 
