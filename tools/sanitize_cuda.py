@@ -3,16 +3,17 @@
     python tools/sanitize_cuda.py --state build/sanitized_cuda.jsonl --seconds 540
     python tools/sanitize_cuda.py --state build/racecheck.jsonl --tools racecheck -- tests/test_conv_cuda.py
 
-Tests run in groups, each group in a process of its own under one tool, several at once. The state file gets
-a line for each test that ended and for each report, with a hash of the library; a test that is in it is not
-run again under that tool with that library, unless it was skipped, so that a run that its time limit ended
-goes on where it stopped. Tests marked `large` are left out: the tools would take hours for tensors of 2^31
-elements.
+Tests are dealt out to groups, each group in a process of its own under one tool, several at once: the tools
+take a minute to look through the kernels that a process loads, so large groups take less time in all, and
+`--group 1` tells which test a report belongs to. The state file gets a line for each test that ended and for
+each report, with a hash of the library; a test that is in it is not run again under that tool with that
+library, unless it was skipped, so that a run that its time limit ended goes on where it stopped. Tests marked
+`large` are left out: the tools would take hours for tensors of 2^31 elements.
 
 The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
 default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
 the others are counted apart. Tests may fail under a tool without a report, those that measure time or free
-memory above all; they are named at the end.
+memory above all; they are named at the end with what they said.
 
 initcheck asks for compute-sanitizer 2026.4 (CUDA 13.5, or `pip install nvidia-cuda-sanitizer-api`): those
 before 2025.4 take what bulk copies wrote, and those before 2026.4 what other libraries' kernels wrote, for
@@ -28,6 +29,7 @@ import concurrent.futures
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -45,7 +47,7 @@ from convswap import library_path
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 MARKERS = "gpu and not large"
-GROUP, JOBS = 40, 12
+GROUP, JOBS = 400, 12
 # For each test, by pytest: the tools slow some down a hundredfold.
 TEST_SECONDS = 120
 KERNELS = "kernel_substring=convswap"
@@ -54,15 +56,17 @@ CALLERS = 24
 INITCHECK_SINCE = (2026, 4)
 OURS = re.compile(r"convswap::|libconvswap|_native\.")
 ENDED = re.compile(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)", re.MULTILINE)
+SAID = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?) - (.*)", re.MULTILINE)
 # Of pytest: all passed, some failed; everything else is no end of its own.
 ORDINARY_ENDS = (0, 1)
 NOT_A_REPORT = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "Target application returned")
 
 
 class State:
-    """The lines of the state file: {"tool", "test", "outcome"} or {"tool", "tests", "ours", "report"}.
+    """The lines of the state file.
 
-    Each has the library's hash beside these; those of another library are left in the file and not read.
+    {"tool", "test", "outcome", "said"} or {"tool", "tests", "ours", "report"}, each with the library's hash
+    beside these; those of another library are left in the file and not read.
     """
 
     def __init__(self, path: Path, library: str) -> None:
@@ -90,6 +94,12 @@ class State:
         return {
             line["test"]: line["outcome"] for line in self.lines if "test" in line and line["tool"] == tool
         }
+
+    def said(self, tool: str, test: str) -> str:
+        """Return pytest's line about how the test failed under `tool`."""
+        return next(
+            line["said"] for line in reversed(self.lines) if line.get("test") == test and line["tool"] == tool
+        )
 
     def done(self, tool: str) -> set[str]:
         """Return the tests that need not run again under `tool`."""
@@ -163,15 +173,19 @@ def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None)
                 process.wait()
         said = out.read_text(encoding="utf-8", errors="replace")
         logged = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    reasons = dict(SAID.findall(said))
     lines: list[dict] = [
-        {"tool": tool, "test": test, "outcome": outcome.lower()} for test, outcome in ENDED.findall(said)
+        {"tool": tool, "test": test, "outcome": outcome.lower(), "said": reasons.get(test, "")}
+        for test, outcome in ENDED.findall(said)
     ]
     if not is_cut_off and process.returncode not in ORDINARY_ENDS:
         # Whichever came next took the process with it, and would again.
         ended = {line["test"] for line in lines}
-        lines += [{"tool": tool, "test": test, "outcome": "crashed"} for test in tests if test not in ended][
-            :1
-        ]
+        lines += [
+            {"tool": tool, "test": test, "outcome": "crashed", "said": ""}
+            for test in tests
+            if test not in ended
+        ][:1]
         print(f"status {process.returncode} under {tool}: {said.strip()[-600:]}", file=sys.stderr, flush=True)
     for report in reports_in(logged):
         lines.append(
@@ -228,7 +242,8 @@ def main(arguments: list[str] | None = None) -> int:
     for tool in tools:
         done = state.done(tool)
         left = [test for test in tests if test not in done]
-        groups.append([(tool, left[i : i + options.group]) for i in range(0, len(left), options.group)])
+        count = math.ceil(len(left) / options.group)
+        groups.append([(tool, left[i::count]) for i in range(count)])
     # The tools take turns, so that each has come as far as the others when the time is over.
     queue = [
         group for turn in range(max(map(len, groups))) for own in groups for group in own[turn : turn + 1]
@@ -251,9 +266,10 @@ def main(arguments: list[str] | None = None) -> int:
         ours = [each for each in state.reports(tool) if each["ours"]]
         reported = {test for each in ours for test in each["tests"]}
         for ends, told in ((("failed", "error"), "failed"), (("crashed",), "crashed")):
-            own = [test for test, outcome in state.outcomes(tool).items() if outcome in ends]
-            if unexplained := sorted(set(own) - reported):
-                print(f"  {told} without a report of ours: {' '.join(unexplained)}")
+            for test, outcome in sorted(state.outcomes(tool).items()):
+                if outcome in ends and test not in reported:
+                    said = state.said(tool, test)
+                    print(f"  {told} without a report of ours: {test}{said and f': {said}'}")
         for each in ours[:3]:
             print("  " + each["report"].replace("\n", "\n  "))
     if not any(state.outcomes(tool) for tool in tools):
