@@ -9,6 +9,7 @@ The results are what these commands wrote on the card that the folder is named a
     convswap bench course --against all --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
     convswap bench course --against all --precision ieee --json benchmarks/h200/bench-ieee.json
     convswap bench course --against all --precision float16 --json benchmarks/h200/bench-float16.json
+    convswap study alexnet --json benchmarks/h200/study-alexnet.json
     python benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json NETWORK...
 
 `python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
@@ -32,6 +33,7 @@ from convswap.models import ALL_NETWORKS, NETWORKS
 HERE = Path(__file__).parent
 FUSED, ONE_IMAGE = "compare-fused", "one-image.json"
 SIDES = ("default", "swapped", "fused")
+STUDIED = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
 LONGEST_NAME = 36
 # What the figures of one table must have in common.
 SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
@@ -261,6 +263,17 @@ One image at a time, microseconds until the answer is there, as it is and with a
 Made by `python benchmarks/one_image.py benchmarks/h200/{ONE_IMAGE}`."""
 
 
+def study(results: Path) -> str:
+    """The parts of a run of AlexNet, at those batches that are powers of four."""
+    rows = []
+    for row in read(results, "study-alexnet.json")["rows"]:
+        if math.log2(row["batch"]) % 2 == 0:
+            times = [row[f"{part}_ms"] for part in STUDIED]
+            told = ["-" if one is None else three_digits(one) if one else "0" for one in times]
+            rows.append([f"{row['batch']:,}", row["side"], *told])
+    return table(["batch", "side", *(part.replace("_", " ") for part in STUDIED)], rows)
+
+
 def short_name(kernel: str) -> str:
     """Return a kernel's name without types, with the namespace if it is ours, and its beginning if long."""
     name = re.sub(r"[<(].*", "", kernel.removeprefix("void "))
@@ -290,6 +303,7 @@ TABLES = {
     "small-batches": small_batches,
     "precisions": precisions,
     "layers": layers,
+    "study": study,
     "against-ncu": against_ncu,
 }
 

@@ -256,6 +256,24 @@ def test_ieee_is_set_against_the_default_without_tf32_and_float16_against_its_ow
     assert row == ["a", "6.00", "2.00", "3.0x", "1.2e-07", "5.00", "4.00", "0.50", "10.0x", "50 %"]
 
 
+def test_the_study_has_a_row_for_every_power_of_four_and_dashes_where_it_failed(tmp_path, readme):
+    parts = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
+    rows = [
+        {"batch": batch, "side": side, **{f"{part}_ms": i * batch / 10 for i, part in enumerate(parts)}}
+        for batch in (1, 2, 4)
+        for side in ("default", "convswap")
+    ]
+    rows[-1] |= {f"{part}_ms": None for part in parts}
+    (tmp_path / "study-alexnet.json").write_text(json.dumps({"rows": rows}))
+    readme.write_text("<!-- study -->\n<!-- /study -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 0, answer.stderr
+    headings, *rows = cells_of(readme)
+    assert headings == ["batch", "side", *(part.replace("_", " ") for part in parts)]
+    assert [row[:2] for row in rows] == [[b, s] for b in "14" for s in ("default", "convswap")]
+    assert rows[2][2:6] == ["0", "0.400", "0.800", "1.20"] and rows[3][2:] == ["-"] * len(parts)
+
+
 def test_kernels_are_set_against_ncu_by_short_names(tmp_path, readme):
     row = {
         "network": "n",
@@ -284,7 +302,7 @@ def test_kernels_are_set_against_ncu_by_short_names(tmp_path, readme):
     ]
 
 
-@pytest.mark.parametrize("name", ["small-batches", "precisions", "layers", "against-ncu"])
+@pytest.mark.parametrize("name", ["small-batches", "precisions", "layers", "study", "against-ncu"])
 def test_a_missing_file_is_named(name, tmp_path, readme):
     readme.write_text(f"<!-- {name} -->\n<!-- /{name} -->\n")
     answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
@@ -307,7 +325,7 @@ def test_the_tables_of_the_readme_are_what_the_results_give(tmp_path):
     copy.write_text(page, encoding="utf-8")
     answer = run_script("readme_tables", "--readme", copy)
     assert answer.returncode == 0, answer.stderr
-    assert "networks, " in answer.stdout and answer.stdout.endswith("layers, against-ncu\n")
+    assert "networks, " in answer.stdout and answer.stdout.endswith("study, against-ncu\n")
     assert copy.read_text(encoding="utf-8") == page
 
 
