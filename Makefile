@@ -53,6 +53,7 @@ tables: all
 	$(bench) --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
 	$(bench) --precision ieee --json benchmarks/h200/bench-ieee.json
 	$(bench) --precision float16 --json benchmarks/h200/bench-float16.json
+	$(python) -m convswap.cli study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json -o docs/alexnet-study.png
 	$(python) benchmarks/readme_tables.py
 	$(python) benchmarks/ladder_page.py --measure
 

@@ -6,9 +6,9 @@
 // cuda/primitives/ that are instructions of the card have counterparts here.
 //
 // Found so: wrong results, reads of what was never written (shared memory begins as NaN or as ordinary
-// numbers), writes beyond a block's shared memory, barriers that not all threads reach. Not found: races, since a thread runs alone
-// until its next barrier, copies that are used before they were waited for, and fences that are missing.
-// Those take compute-sanitizer and a card.
+// numbers), writes beyond a block's shared memory, barriers that not all threads reach. Not found: races,
+// since a thread runs alone until its next barrier, copies that are used before they were waited for, and
+// fences that are missing. Those take compute-sanitizer and a card.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -68,7 +68,7 @@ inline std::vector<Warpgroup> warpgroups;
 inline Barrier block_barrier;
 inline bool all_agree, all_agreed;
 inline unsigned unwritten = kNotANumber;  // what shared memory begins as
-inline bool has_moved;  // whether a thread passed a barrier or ended in this round
+inline bool has_moved;                    // whether a thread passed a barrier or ended in this round
 inline dim3 block_size, grid_size;
 inline uint3 block_index;
 inline std::function<void()> thread_body;
