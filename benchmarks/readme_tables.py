@@ -9,7 +9,7 @@ The results are what these commands wrote on the card that the folder is named a
     convswap bench course --against all --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
     convswap bench course --against all --precision ieee --json benchmarks/h200/bench-ieee.json
     convswap bench course --against all --precision float16 --json benchmarks/h200/bench-float16.json
-    convswap study alexnet --json benchmarks/h200/study-alexnet.json
+    convswap study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json
     python benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json NETWORK...
 
 `python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for

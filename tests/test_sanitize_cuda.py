@@ -69,7 +69,7 @@ def test_clean_tests_are_run_under_each_tool_and_not_again(tool, tmp_path, capsy
     assert tool.main([*arguments, "--", write_tests(tmp_path, "clean", TWO)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "memcheck: 1 failed, 1 passed, 0 left; 0 reports of ours, 0 others"
-    assert said[1:] == ["  failed without a report of ours: test_clean.py::test_two: assert False", *said[2:]]
+    assert said[1] == "  failed without a report of ours: test_clean.py::test_two: assert False"
     assert said[2].startswith("racecheck: ")
     lines = [json.loads(line) for line in state.read_text().splitlines()]
     assert sorted((line["tool"], line["outcome"]) for line in lines) == [

@@ -4,11 +4,11 @@
     python tools/sanitize_cuda.py --state build/racecheck.jsonl --tools racecheck -- tests/test_conv_cuda.py
 
 Tests are dealt out to groups, each group in a process of its own under one tool, several at once: the tools
-take a minute to look through the kernels that a process loads, so large groups take less time in all, and
-`--group 1` tells which test a report belongs to. The state file gets a line for each test that ended and for
-each report, with a hash of the library; a test that is in it is not run again under that tool with that
-library, unless it was skipped, so that a run that its time limit ended goes on where it stopped. Tests marked
-`large` are left out: the tools would take hours for tensors of 2^31 elements.
+look through all kernels that a process loads, which takes seconds for each file of them, so large groups take
+less time in all, and `--group 1` tells which test a report belongs to. The state file gets a line for each
+test that ended and for each report, with a hash of the library; a test that is in it is not run again under
+that tool with that library, unless it was skipped, so that a run that its time limit ended goes on where it
+stopped. Tests marked `large` are left out: the tools would take hours for tensors of 2^31 elements.
 
 The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
 default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
@@ -228,9 +228,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     version = sanitizer_version()
     if "initcheck" in tools and version < INITCHECK_SINCE:
-        told = ".".join(map(str, version)) or "unknown"
+        since, own = (".".join(map(str, each)) for each in (INITCHECK_SINCE, version))
         print(
-            f"initcheck needs compute-sanitizer 2026.4, but this one is {told}; "
+            f"initcheck needs compute-sanitizer {since}, but this one is {own or 'unknown'}; "
             "pip install nvidia-cuda-sanitizer-api, or leave it out by --tools",
             file=sys.stderr,
         )

@@ -23,7 +23,7 @@ struct Tile {
 // The part of the input that a tile reads.
 struct InputWindow {
   int first_row, first_column;   // may lie in the padding
-  int begin_column, end_column;  // inside the image; no column is before the end where all is padding
+  int begin_column, end_column;  // inside the image; the end is at least 0, also in the padding
 
   template <typename Arguments>
   __device__ InputWindow(const Arguments& problem, const Tile& tile) {
