@@ -229,7 +229,8 @@ def check(draw: Draw, device: str) -> int:
         rounding = ROUNDINGS[draw.type]
         operand, unit, size = 0.0, rounding.sums, magnitude
         if name in ON_TENSOR_CORES:
-            # float32 data are rounded to 11 bits, or in three parts; tensor cores truncate their sums.
+            # float32 data are rounded to 11 bits, or to 23, for which the room of the sums is enough: the
+            # tensor cores truncate them.
             rounds = draw.type == "float32" and draw.precision == "tf32"
             operand, unit = (TF32_OPERAND if rounds else 0.0), max(unit, TENSOR_CORE)
         elif name == "ladder_13_winograd":

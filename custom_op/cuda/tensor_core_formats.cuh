@@ -2,7 +2,7 @@
 
 // How the tensor core is given float32, float16 and bfloat16 data.
 //
-// float16 keeps as many bits of a number as TF32 does, 11, but of 29 binades only. So float32 data are
+// float16 keeps as many bits of a number as TF32 does, 11, but of 29 binades only; two keep 23, for ieee. So float32 data are
 // scaled by a power of two, which is exact, one for the pixels of a tile and one for the weights of a
 // filter, such that the largest value lands in float16's uppermost binade but one. Values that span more
 // binades are taken one window of 29 binades after the other, the rest counting as zeros meanwhile.
@@ -98,10 +98,13 @@ struct ValueRange {
   }
 };
 
-// One product of one part of the pixels and one of the weights: most formats have no more.
+// One product of one part of the pixels and one of the weights: most formats have no more. Of others the first
+// kCorrections terms are too large, and what they sum up to is multiplied by kCorrectionScale before the rest.
 struct OnePart {
   static constexpr int kParts = 1;
   static constexpr int kTerms = 1;
+  static constexpr int kCorrections = 0;
+  static constexpr float kCorrectionScale = 1.0f;
   static __device__ constexpr int pixel_part(int) { return 0; }
   static __device__ constexpr int weight_part(int) { return 0; }
 };
@@ -133,28 +136,28 @@ struct ScaledFloat16Pairs : Float32Elements, OnePart {
   }
 };
 
-struct Bfloat16Triples : Float32Elements {
-  using Number = __nv_bfloat16;
-  static constexpr bool kIsScaled = false;
-  static constexpr int kParts = 3;
-  static constexpr int kTerms = 6;
+// What float16 leaves of a number is a second one, in a window of the same binades since it counts 2^12
+// times: together 23 bits. The product of two second parts would be 2^-24 of the whole and is left out.
+struct TwoScaledFloat16 : Float32Elements {
+  using Number = __half;
+  static constexpr bool kIsScaled = true;
+  static constexpr int kParts = 2;
+  static constexpr int kTerms = 3;
+  static constexpr int kCorrections = 2;
+  static constexpr float kCorrectionScale = 0x1p-12f;
 
-  // Two bits for each term, the first in the lowest.
-  static __device__ constexpr int pixel_part(int term) { return 0b00'00'01'01'00'10 >> 2 * term & 3; }
-  static __device__ constexpr int weight_part(int term) { return 0b00'01'00'01'10'00 >> 2 * term & 3; }
+  static __device__ constexpr int pixel_part(int term) { return term == 0 ? 1 : 0; }
+  static __device__ constexpr int weight_part(int term) { return term == 1 ? 1 : 0; }
 
-  static __device__ unsigned pair(float first, float second, float, int part) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(part_of(first, part), part_of(second, part));
+  static __device__ unsigned pair(float first, float second, float scale, int part) {
+    first *= scale, second *= scale;
+    __half2 both = __floats2half2_rn(first, second);
+    if (part == 1) {
+      // Exact differences of less than 2^4.
+      both = __floats2half2_rn((first - __low2float(both)) / kCorrectionScale,
+                               (second - __high2float(both)) / kCorrectionScale);
+    }
     return *reinterpret_cast<const unsigned*>(&both);
-  }
-
- private:
-  // The first part is cut off, since rounding up might overflow; differences are exact.
-  static __device__ float part_of(float value, int part) {
-    const float first = __uint_as_float(__float_as_uint(value) & 0xffff0000u);
-    if (part == 0) return first;
-    const float second = __bfloat162float(__float2bfloat16_rn(value - first));
-    return part == 1 ? second : value - first - second;
   }
 };
 

@@ -10,7 +10,7 @@ alignas(128) unsigned char shared[emulation::kSharedBytes];  // what the kernel 
 #include "cuda/few_channels/plan_bfloat16.cu"
 #include "cuda/few_channels/plan_float16.cu"
 #include "cuda/few_channels/plan_float32_as_scaled_float16.cu"
-#include "cuda/few_channels/plan_float32_as_three_bfloat16.cu"
+#include "cuda/few_channels/plan_float32_as_two_float16.cu"
 #include "problems.h"
 
 namespace convswap {

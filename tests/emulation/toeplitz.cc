@@ -9,7 +9,7 @@ alignas(128) unsigned char shared[emulation::kSharedBytes];  // what the kernel 
 #include "cuda/toeplitz/plan_bfloat16.cu"
 #include "cuda/toeplitz/plan_float16.cu"
 #include "cuda/toeplitz/plan_float32_as_scaled_float16.cu"
-#include "cuda/toeplitz/plan_float32_as_three_bfloat16.cu"
+#include "cuda/toeplitz/plan_float32_as_two_float16.cu"
 #include "problems.h"
 
 namespace convswap {

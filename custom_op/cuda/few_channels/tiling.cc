@@ -293,10 +293,10 @@ int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots) {
 }
 
 int parts_of(const ConvProblem& problem) {
-  return problem.type == ElementType::float32 && problem.precision == Precision::ieee ? 3 : 1;
+  return problem.type == ElementType::float32 && problem.precision == Precision::ieee ? 2 : 1;
 }
 
-int terms_of(const ConvProblem& problem) { return parts_of(problem) == 3 ? 6 : 1; }
+int terms_of(const ConvProblem& problem) { return parts_of(problem) == 2 ? 3 : 1; }
 
 int store_width(const ConvProblem& problem) {
   return problem.output[2] % 4 == 0 ? 4 : problem.output[2] % 2 == 0 ? 2 : 1;

@@ -67,12 +67,24 @@ struct Unit {
     bundles += lane % 4;
 #pragma unroll 1
     for (int term = 0; term < Format::kTerms; ++term) {
+      if (Format::kCorrections > 0 && term == Format::kCorrections) scale(Format::kCorrectionScale);
       multiply_parts(problem.steps, pixels + Format::pixel_part(term) * problem.part_words, bundles,
                      weights + Format::weight_part(term) * problem.steps * kStepWeights + lane * kWords);
     }
   }
 
  private:
+  __device__ void scale(float factor) {
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[i][tile][j] *= factor;
+      }
+    }
+  }
+
   __device__ void multiply_parts(int steps, const unsigned* pixels, const FilterBundle* bundles,
                                  const unsigned* weights) {
 #pragma unroll 1

@@ -55,6 +55,15 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
   cores = cores.of_warp(), matrix = matrix.of_warp();
 #pragma unroll
   for (int term = 0; term < Format::kTerms; ++term) {
+    if (Format::kCorrections > 0 && term == Format::kCorrections) {
+      finish_warpgroup_products(sums);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[t][j] *= Format::kCorrectionScale;
+      }
+      begin_warpgroup_products(sums);
+    }
     const SharedMatrix a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
     const SharedMatrix b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
     // Two at a time and no rest: after a loop with a rest the compiler waits for every product.

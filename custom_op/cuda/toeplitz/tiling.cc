@@ -420,8 +420,8 @@ bool lies_apart(const ConvProblem& problem, Finish finish) {
 }
 
 int parts_of(const ConvProblem& problem) {
-  return problem.type == ElementType::float32 && problem.precision == Precision::ieee ? 3 : 1;
+  return problem.type == ElementType::float32 && problem.precision == Precision::ieee ? 2 : 1;
 }
-int terms_of(const ConvProblem& problem) { return parts_of(problem) == 3 ? 6 : 1; }
+int terms_of(const ConvProblem& problem) { return parts_of(problem) == 2 ? 3 : 1; }
 
 }  // namespace convswap::toeplitz

@@ -21,8 +21,8 @@
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does;
 // tensor_core_formats.cuh tells how, and what happens to values that float16 cannot hold together. float16
-// and bfloat16 data go in as they are; in precision ieee float32 data are cut into three bfloat16 parts. Sums
-// are float32. Tiles with an infinity or a NaN are computed as the definition says.
+// and bfloat16 data go in as they are; in precision ieee float32 data become two float16 each, of which three
+// products are taken. Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
 //
 // Data flow: one block on each multiprocessor, persistent, holds the matrix. Up to four teams of four warps
 // take tiles, each on its own: one converts its input while another multiplies and a third writes its
@@ -76,7 +76,7 @@ class Toeplitz final : public Algorithm {
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
     if (problem.type == ElementType::float16) return plan_float16(problem, device);
     if (problem.type == ElementType::bfloat16) return plan_bfloat16(problem, device);
-    return problem.precision == Precision::ieee ? plan_float32_as_three_bfloat16(problem, device)
+    return problem.precision == Precision::ieee ? plan_float32_as_two_float16(problem, device)
                                                 : plan_float32_as_scaled_float16(problem, device);
   }
 
