@@ -18,7 +18,6 @@ class ActivityKind(enum.IntEnum):
     KERNEL = 3
     DRIVER = 4
     RUNTIME = 5
-    CONCURRENT_KERNEL = 10
     OVERHEAD = 17
 
 
@@ -57,7 +56,7 @@ NAMES = {
 
 
 def kernel(name: str, start: int, end: int, correlation: int) -> SimpleNamespace:
-    return SimpleNamespace(kind=10, name=name, start=start, end=end, correlation_id=correlation, stream_id=7)
+    return SimpleNamespace(kind=3, name=name, start=start, end=end, correlation_id=correlation, stream_id=7)
 
 
 def memcpy(copy_kind: int, start: int, end: int, correlation: int, size: int = 64) -> SimpleNamespace:

@@ -2,10 +2,10 @@
 
 // How the tensor core is given float32, float16 and bfloat16 data.
 //
-// float16 keeps as many bits of a number as TF32 does, 11, but of 29 binades only; two keep 23, for ieee. So float32 data are
-// scaled by a power of two, which is exact, one for the pixels of a tile and one for the weights of a
-// filter, such that the largest value lands in float16's uppermost binade but one. Values that span more
-// binades are taken one window of 29 binades after the other, the rest counting as zeros meanwhile.
+// float16 keeps as many bits of a number as TF32 does, 11, but of 29 binades only; two keep 23, for ieee. So
+// float32 data are scaled by a power of two, which is exact, one for the pixels of a tile and one for the
+// weights of a filter, such that the largest value lands in float16's uppermost binade but one. Values that
+// span more binades are taken one window of 29 binades after the other, the rest counting as zeros meanwhile.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -98,8 +98,9 @@ struct ValueRange {
   }
 };
 
-// One product of one part of the pixels and one of the weights: most formats have no more. Of others the first
-// kCorrections terms are too large, and what they sum up to is multiplied by kCorrectionScale before the rest.
+// One product of one part of the pixels and one of the weights: most formats have no more. Of others the
+// first kCorrections terms are too large, and what they sum up to is multiplied by kCorrectionScale before
+// the rest.
 struct OnePart {
   static constexpr int kParts = 1;
   static constexpr int kTerms = 1;
@@ -137,7 +138,7 @@ struct ScaledFloat16Pairs : Float32Elements, OnePart {
 };
 
 // What float16 leaves of a number is a second one, in a window of the same binades since it counts 2^12
-// times: together 23 bits. The product of two second parts would be 2^-24 of the whole and is left out.
+// times: together 23 bits. The product of two second parts, at most 2^-22 of the whole, is left out.
 struct TwoScaledFloat16 : Float32Elements {
   using Number = __half;
   static constexpr bool kIsScaled = true;

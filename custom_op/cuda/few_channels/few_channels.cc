@@ -22,8 +22,8 @@
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does; formats.cuh
 // tells how, and what happens to values that float16 cannot hold together. float16 and bfloat16 data go in
-// as they are; in precision ieee float32 data become two float16 each, of which three products are taken. Sums
-// are float32. Tiles with an infinity or a NaN are computed as the definition says.
+// as they are; in precision ieee float32 data become two float16 each, of which three products are taken.
+// Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
 //
 // Data flow: persistent blocks; the weights are converted and laid out once per block; the raw input of the
 // next tile is copied asynchronously while the tensor cores work on this one. No scratch memory.
@@ -31,8 +31,8 @@
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 8.0 or newer;
 // filters whose rows have at most 11 taps for each remainder of the stride; a smallest tile that fits into
 // shared memory. It stages all channels at once, which is what makes it an algorithm for few of them: where
-// they do not fit it takes several passes, each of which reads and writes the output again, and which only
-// float32 data allow.
+// they do not fit, or in precision ieee their sums get too long (limits.h), it takes several passes, each of
+// which reads and writes the output again, and which only float32 data allow.
 
 #include <memory>
 #include <optional>
@@ -89,6 +89,10 @@ class FewChannels final : public ConvolutionOnly {
     if (bundles.taps > kMostTaps) {
       return "filter rows of " + std::to_string(problem.filter[2]) + " taps at stride " +
              std::to_string(problem.stride[2]) + " are wider than its " + std::to_string(kMostTaps);
+    }
+    if (loses_accuracy(problem_with_channels(problem, 1), 1)) {
+      return "sums over a filter of " + std::to_string(problem.filter[1]) + " x " +
+             std::to_string(problem.filter[2]) + " taps are too long for its precision ieee";
     }
     const size_t passes = passes_of(problem, device).size();
     if (passes == 0 || (passes > 1 && problem.type != ElementType::float32)) {

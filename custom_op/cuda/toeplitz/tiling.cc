@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "conv/epilogue_math.h"
+#include "cuda/limits.h"
 #include "cuda/primitives/launch.h"
 
 namespace convswap::toeplitz {
@@ -22,6 +23,10 @@ constexpr int64_t kMostIndex = 1 << 30;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+int64_t most_steps(const ConvProblem& problem) {
+  return parts_of(problem) > 1 ? kMostProductsOfIeee : kMostSteps;
+}
+
 class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
@@ -32,7 +37,7 @@ class Tiler {
     for (int bundle = 1; bundle <= kCoreElements && bundle < 2 * channels; bundle *= 2) {
       for (int folds = 1; folds <= 4 && folds <= problem_.output[1]; folds *= 2) {
         const Cut cut(problem_, bundle, folds);
-        if (cut.steps() > kMostSteps) continue;
+        if (cut.steps() > most_steps(problem_)) continue;
         for (const int tiles : kKernelTiles) try_filters(cut, tiles, best);
       }
     }

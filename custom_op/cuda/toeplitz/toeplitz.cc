@@ -36,7 +36,8 @@
 // apart, in float32.
 //
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0; the matrix and a tile must fit
-// into shared memory, which makes it an algorithm for few channels and filters of moderate size.
+// into shared memory, which makes it an algorithm for few channels and filters of moderate size; in precision
+// ieee sums must be short (limits.h).
 
 #include <memory>
 #include <optional>
@@ -93,7 +94,8 @@ class Toeplitz final : public Algorithm {
     if (!reason.empty()) return reason;
     if (!best_tiling(problem, device)) {
       return "its matrix and its smallest tile do not fit into the " +
-             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
+             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name +
+             (parts_of(problem) > 1 ? ", or its sums are too long for precision ieee" : "");
     }
     return {};
   }
