@@ -52,7 +52,7 @@ def problem_of(case: ConvCase, **how) -> _native.Problem:
 
 def run(algorithm: str, x, w, b, attributes, *, precision: str = "tf32") -> np.ndarray:
     """Return what the card computes into memory that held NaN; whatever is not written shows."""
-    problem = _native.Problem(x.shape, w.shape, b is not None, **attributes)
+    problem = _native.Problem(x.shape, w.shape, b is not None, precision=precision, **attributes)
     if "compute capability" in (reason := _native.why_not(problem, algorithm, "cuda")):
         pytest.skip(f"{algorithm}: {reason}")
     y = _native.DeviceArray(problem.output_shape)
@@ -126,9 +126,28 @@ def test_long_sums_stay_accurate_in_precision_ieee():
     case = ConvCase((2, 96, 20, 22), (24, 96, 5, 5))
     problem = problem_of(case, precision="ieee")
     assert "passes" in _native.describe_plan(problem, "cuda", "few_channels")
-    assert "too long for precision ieee" in _native.why_not(problem, "toeplitz", "cuda")
     assert relative_l2_in_ieee("few_channels", case) <= 1e-6
     assert relative_l2_in_ieee(_native.choose(problem, "cuda"), case) <= 1e-6
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize(
+    ("algorithm", "capability", "longest", "too_long"),
+    [
+        # Rows of 11 taps, of which a product takes four bundles of four.
+        ("few_channels", 90, (1, 64, 11), (1, 65, 11)),
+        ("few_channels", 80, (1, 32, 11), (1, 33, 11)),
+        # Eight channels in a core, two cores in a product, and products two at a time.
+        ("toeplitz", 90, (704, 1, 1), (705, 1, 1)),
+    ],
+)
+def test_sums_too_long_for_precision_ieee_are_declined(algorithm, capability, longest, too_long):
+    def why_not(filter_shape, precision):
+        problem = _native.Problem((2, filter_shape[0], 70, 20), (4, *filter_shape), precision=precision)
+        return _native.why_not(problem, algorithm, "cuda", compute_capability=capability)
+
+    assert why_not(longest, "ieee") == why_not(too_long, "tf32") == ""
+    assert "too long for" in why_not(too_long, "ieee")
 
 
 def relative_l2_in_ieee(algorithm, case):
@@ -179,8 +198,19 @@ def test_tensor_cores_give_the_definition_for_every_remainder_of_folded_rows(
 def test_values_that_span_hundreds_of_binades_keep_their_accuracy(
     x_spread, w_spread, precision, follows, algorithm
 ):
-    random = np.random.default_rng(3)
     case = ConvCase((4, 2, 20, 21), (9, 2, 3, 3), True)
+    check_binades(case, x_spread, w_spread, precision, follows, algorithm)
+
+
+@pytest.mark.gpu
+def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee():
+    case = ConvCase((2, 96, 12, 14), (5, 96, 5, 5), True)
+    assert "passes" in _native.describe_plan(problem_of(case, precision="ieee"), "cuda", "few_channels")
+    check_binades(case, 60, 40, "ieee", {}, "few_channels")
+
+
+def check_binades(case, x_spread, w_spread, precision, follows, algorithm):
+    random = np.random.default_rng(3)
     x, w, b = case.arrays()
     x = np.ldexp(x, random.integers(-x_spread, x_spread + 1, x.shape)).astype(np.float32)
     w = np.ldexp(w, random.integers(-w_spread, min(w_spread, 120 - x_spread) + 1, w.shape)).astype(np.float32)
@@ -381,13 +411,14 @@ def test_more_groups_than_a_grid_has_rows_are_left_to_another_algorithm():
     ids=case_id,
 )
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan], ids=["inf", "-inf", "nan"])
-def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(case, odd, algorithm):
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(precision, case, odd, algorithm):
     random = np.random.default_rng(5)
     for _ in range(8):
         x, w, b = case.arrays()
         x[tuple(random.integers(0, size) for size in x.shape)] = odd
         truth = convolve(x, w, b, **case.attributes)
-        y = run(algorithm, x, w, b, case.attributes)
+        y = run(algorithm, x, w, b, case.attributes, precision=precision)
         assert np.array_equal(np.isnan(y), np.isnan(truth))
         assert np.array_equal(np.isposinf(y), np.isposinf(truth))
         assert np.array_equal(np.isneginf(y), np.isneginf(truth))

@@ -15,6 +15,8 @@ std::string why_not_flat(const ConvProblem& problem) {
   return {};
 }
 
+int64_t most_products_of_ieee(const Device& device) { return device.compute_capability >= 90 ? 44 : 22; }
+
 std::string why_not_indexed(std::initializer_list<int64_t> largest) {
   constexpr int64_t kMostIndex = 1 << 30;
   return std::max(largest) > kMostIndex ? "its indices have 32 bits and the problem needs more" : "";

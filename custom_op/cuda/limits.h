@@ -4,6 +4,7 @@
 #include <string>
 
 #include "conv/problem.h"
+#include "plan/device.h"
 
 namespace convswap {
 
@@ -11,8 +12,9 @@ inline constexpr int64_t kMostGridRows = 65'535;
 
 // How many products of the tensor core one sum may take in precision ieee. It cuts the sum off where float32
 // ends, each time, so that what is lost grows with their number: on an H200, with random data, 42 products
-// left a relative L2 error of 8.9e-7 and 50 of 1.07e-6. These stay below 1e-6.
-inline constexpr int64_t kMostProductsOfIeee = 44;
+// left a relative L2 error of 8.9e-7 and 50 of 1.07e-6. Older cards are said to cut off twice in a product
+// of this depth, so they take half; those and newer ones have not been measured.
+int64_t most_products_of_ieee(const Device& device);
 
 // Why a kernel for float32, float16 and bfloat16 data with one or two spatial axes, whose grid has a row for
 // each group, cannot compute a problem, whatever its sizes else; empty where nothing is in the way.

@@ -90,7 +90,7 @@ class FewChannels final : public ConvolutionOnly {
       return "filter rows of " + std::to_string(problem.filter[2]) + " taps at stride " +
              std::to_string(problem.stride[2]) + " are wider than its " + std::to_string(kMostTaps);
     }
-    if (loses_accuracy(problem_with_channels(problem, 1), 1)) {
+    if (loses_accuracy(problem_with_channels(problem, 1), 1, device)) {
       return "sums over a filter of " + std::to_string(problem.filter[1]) + " x " +
              std::to_string(problem.filter[2]) + " taps are too long for its precision ieee";
     }

@@ -276,9 +276,9 @@ FilterBundles::FilterBundles(const ConvProblem& problem) {
 
 int64_t FilterBundles::steps() const { return ceil_divide(count, kBundlesPerStep); }
 
-bool loses_accuracy(const ConvProblem& problem, int folds) {
+bool loses_accuracy(const ConvProblem& problem, int folds, const Device& device) {
   const FilterBundles bundles(folded_problem(problem, folds));
-  return parts_of(problem) > 1 && bundles.steps() * bundles.taps > kMostProductsOfIeee;
+  return parts_of(problem) > 1 && bundles.steps() * bundles.taps > most_products_of_ieee(device);
 }
 
 int64_t quads_per_output_row(const ConvProblem& problem) { return ceil_divide(problem.output[2], kQuad); }
@@ -315,7 +315,7 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
                       problem.filters_per_group() * folds > kFiltersPerTile)) {
       break;
     }
-    if (loses_accuracy(problem, folds)) break;
+    if (loses_accuracy(problem, folds, device)) continue;
     const std::optional<Tiling> tiling = Tiler(problem, folds, device).best();
     if (tiling && (!best || tiling->cost < best->cost)) best = tiling;
   }

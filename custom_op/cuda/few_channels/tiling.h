@@ -62,11 +62,11 @@ struct Pass {
 };
 
 // Whether sums over all channels, of rows folded so many times, are too long for precision ieee.
-bool loses_accuracy(const ConvProblem& problem, int folds);
+bool loses_accuracy(const ConvProblem& problem, int folds, const Device& device);
 
 // The fewest launches that compute the problem, each with its cheapest tiling; empty where not even one
-// channel's smallest tile fits into the device's shared memory or its sums lose accuracy. The problem must have an output, channels,
-// one or two spatial axes and filter rows of at most kMostTaps taps.
+// channel's smallest tile fits into the device's shared memory or its sums lose accuracy. The problem must
+// have an output, channels, one or two spatial axes and filter rows of at most kMostTaps taps.
 std::vector<Pass> passes_of(const ConvProblem& problem, const Device& device);
 
 // The problem with so many neighbouring output rows folded into one, each a filter of its own: the filter

@@ -23,8 +23,8 @@ constexpr int64_t kMostIndex = 1 << 30;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t most_steps(const ConvProblem& problem) {
-  return parts_of(problem) > 1 ? kMostProductsOfIeee : kMostSteps;
+int64_t most_steps(const ConvProblem& problem, const Device& device) {
+  return parts_of(problem) > 1 ? most_products_of_ieee(device) : kMostSteps;
 }
 
 class Tiler {
@@ -37,7 +37,7 @@ class Tiler {
     for (int bundle = 1; bundle <= kCoreElements && bundle < 2 * channels; bundle *= 2) {
       for (int folds = 1; folds <= 4 && folds <= problem_.output[1]; folds *= 2) {
         const Cut cut(problem_, bundle, folds);
-        if (cut.steps() > most_steps(problem_)) continue;
+        if (cut.steps() > most_steps(problem_, device_)) continue;
         for (const int tiles : kKernelTiles) try_filters(cut, tiles, best);
       }
     }
