@@ -432,7 +432,8 @@ def test_the_time_of_a_long_conv_agrees_with_cuda_events(cuda):
 @needs_cupti
 def test_recording_does_not_lengthen_kernels_of_many_blocks(cuda):
     # Half of what cuDNN takes for this layer are changes of layout, of which CUPTI could make 5 % more. By
-    # events the time between kernels counts too, so what they take together cannot be more.
+    # events the time between kernels counts too, so what they take together cannot be more; half a percent is
+    # for what differs from run to run. On an H200 it is 0.995 of it, and recorded the other way 1.017.
     model = conv_model(1)
     found = profile(model, batch=10_000, resident=True, against="default")
     assert any("Nhwc" in row["name"] for row in checked(found)["sides"]["default"]["profiling_result"])

@@ -20,10 +20,10 @@
 // convolution are staged by their remainder, which makes each remainder a filter row of its own with unit
 // stride.
 //
-// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does; formats.cuh
-// tells how, and what happens to values that float16 cannot hold together. float16 and bfloat16 data go in
-// as they are; in precision ieee float32 data become two float16 each, of which three products are taken.
-// Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
+// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does;
+// tensor_core_formats.cuh tells how, and what happens to values that float16 cannot hold together. float16
+// and bfloat16 data go in as they are; in precision ieee float32 data become two float16 each, of which three
+// products are taken. Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
 //
 // Data flow: persistent blocks; the weights are converted and laid out once per block; the raw input of the
 // next tile is copied asynchronously while the tensor cores work on this one. No scratch memory.

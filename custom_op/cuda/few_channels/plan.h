@@ -6,8 +6,8 @@
 
 namespace convswap::few_channels {
 
-// The plans of few_channels, by what its kernel makes of the data; formats.cuh tells how. Each is a file of
-// its own, since each has dozens of kernels to compile.
+// The plans of few_channels, by what its kernel makes of the data; tensor_core_formats.cuh tells how. Each is
+// a file of its own, since each has dozens of kernels to compile.
 std::unique_ptr<Plan> plan_float32_as_scaled_float16(const ConvProblem& problem, const Device& device);
 std::unique_ptr<Plan> plan_float32_as_two_float16(const ConvProblem& problem, const Device& device);
 std::unique_ptr<Plan> plan_float16(const ConvProblem& problem, const Device& device);
