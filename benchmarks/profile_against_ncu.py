@@ -6,6 +6,7 @@ Nsight Compute runs each kernel by itself, from when the one before has ended an
 In a profile a kernel follows the one before at once, as it does without a profiler; so each network is
 profiled twice, as it is and with CUDA_LAUNCH_BLOCKING=1, with which the host waits for every kernel. Where
 the two profiles differ, it is the company of other kernels that costs time, not the profiler that errs.
+Networks of short kernels are recorded another way (cupti_collector.py), which this does not check.
 
 The runs are the same in all three: those that `convswap profile NETWORK --against default --on-card` records,
 under Nsight Compute one side in a process, since its table does not tell sides. Its clock and caches are left
@@ -56,13 +57,13 @@ class NcuWindow:
         """Do nothing: nobody else can have taken what this uses."""
 
     def start(self) -> None:
-        """Do nothing yet: `flush` is called when set-up and warm-up are over."""
+        """Do nothing yet: `prepare` is called when set-up and warm-up are over."""
 
     def now(self) -> int:
         """Return the nanoseconds of a clock that does not go back."""
         return time.monotonic_ns()
 
-    def flush(self) -> None:
+    def prepare(self, since: int) -> None:
         """Let the profiler look from here on."""
         self._require_success(self._driver.cuProfilerStart())
 

@@ -18,6 +18,7 @@ class ActivityKind(enum.IntEnum):
     KERNEL = 3
     DRIVER = 4
     RUNTIME = 5
+    CONCURRENT_KERNEL = 10
     OVERHEAD = 17
 
 
@@ -55,8 +56,10 @@ NAMES = {
 }
 
 
-def kernel(name: str, start: int, end: int, correlation: int) -> SimpleNamespace:
-    return SimpleNamespace(kind=3, name=name, start=start, end=end, correlation_id=correlation, stream_id=7)
+def kernel(name: str, start: int, end: int, correlation: int, kind: int = 10) -> SimpleNamespace:
+    return SimpleNamespace(
+        kind=kind, name=name, start=start, end=end, correlation_id=correlation, stream_id=7
+    )
 
 
 def memcpy(copy_kind: int, start: int, end: int, correlation: int, size: int = 64) -> SimpleNamespace:

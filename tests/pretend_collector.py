@@ -38,8 +38,9 @@ class PretendCollector:
         passed = time.time_ns() - self._origin
         return self._origin + OFFSET + passed + int(passed * DRIFT)
 
-    def flush(self) -> None:
-        self.asked.append("flush")
+    def prepare(self, since: int) -> None:
+        assert self._begin < since <= self.now()
+        self.asked.append("prepare")
 
     def stop(self) -> Records:
         self.asked.append("stop")

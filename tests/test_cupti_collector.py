@@ -71,15 +71,47 @@ def test_what_never_ended_and_what_is_not_asked_for_is_left_out(cupti):
     assert (records.activities, records.calls) == ((), ())
 
 
-def test_records_flushed_on_the_way_are_kept_and_the_next_recording_begins_empty(cupti):
+def test_records_from_before_the_timed_runs_are_kept_and_the_next_recording_begins_empty(cupti):
     collector = CuptiCollector()
     collector.start()
     cupti.pending = [fake_cupti.kernel("a", 1, 2, correlation=1)]
-    collector.flush()
+    collector.prepare(0)
     cupti.pending = [fake_cupti.kernel("b", 3, 4, correlation=2)]
     assert [one.name for one in collector.stop().activities] == ["a", "b"]
     collector.start()
     assert collector.stop().activities == ()
+
+
+@pytest.mark.parametrize(
+    ("kernels", "kind"),
+    [
+        ([(1_000, 101_001)], "KERNEL"),
+        ([(1_000, 101_000)], "CONCURRENT_KERNEL"),
+        # Half of the time in long ones, and a little more; those before the warm-up do not count.
+        (
+            [(1_000, 1_000), (10_000, 210_000), *[(300_000 + i, 300_100 + i) for i in range(2000)]],
+            "CONCURRENT_KERNEL",
+        ),
+        ([(10_000, 210_000), *[(300_000 + i, 300_100 + i) for i in range(1999)]], "KERNEL"),
+        ([(0, 900_000), (1_000_000, 1_002_000)], "CONCURRENT_KERNEL"),
+        ([], "CONCURRENT_KERNEL"),
+    ],
+)
+def test_long_kernels_are_recorded_one_after_the_other(cupti, kernels, kind):
+    collector = CuptiCollector()
+    collector.start()
+    cupti.pending = [fake_cupti.kernel("k", begin, end, correlation=1) for begin, end in kernels]
+    collector.prepare(1_000)
+    names = {fake_cupti.ActivityKind(each).name for each in cupti.enabled}
+    assert names == {kind, "MEMCPY", "MEMSET", "RUNTIME", "DRIVER"}
+    cupti.pending = [fake_cupti.kernel("timed", 2, 5, correlation=2, kind=fake_cupti.ActivityKind[kind])]
+    records = collector.stop()
+    assert [one.name for one in records.activities].count("timed") == 1
+    assert cupti.enabled == []
+    # The next recording begins as the first did.
+    collector.start()
+    assert fake_cupti.ActivityKind.CONCURRENT_KERNEL in cupti.enabled
+    collector.stop()
 
 
 def test_nothing_stays_enabled_and_a_process_subscribes_once(cupti):
@@ -88,7 +120,7 @@ def test_nothing_stays_enabled_and_a_process_subscribes_once(cupti):
         collector.connect()
         collector.start()
         names = {fake_cupti.ActivityKind(kind).name for kind in cupti.enabled}
-        assert names == {"KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "DRIVER"}
+        assert names == {"CONCURRENT_KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "DRIVER"}
         assert collector.now() == 123_456
         collector.stop()
         assert cupti.enabled == []

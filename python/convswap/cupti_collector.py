@@ -2,10 +2,13 @@
 
 It uses CUPTI's activity records, the way that costs least: records of kernels, copies and API calls go into
 buffers, and CUPTI hands them over when they are full or flushed. No counter is read, and the clocks of the
-card stay as they are. Kernels run one after the other while it records. Where they may run beside each other
-CUPTI adds instructions to each of their blocks, and cuDNN's changes of layout, which have very many, took up
-to 8 % longer on an H200; so, those over 100 us agree with Nsight Compute within 1 % (measured by
-benchmarks/profile_against_ncu.py), and short ones seem some 2 us longer than the other way.
+card stay as they are.
+
+CUPTI knows two ways to take the times of kernels, and neither suits all. Where kernels may run beside each
+other it adds instructions to every block: cuDNN's changes of layout, which have very many, took up to 8 %
+longer on an H200. Where they run one after the other a kernel of 2.6 us seems to take 3.2 to 3.8, as much
+more as any other. So recording begins the first way, and goes on the second where the card spends most of its
+time in long kernels (both beside Nsight Compute, as in benchmarks/profile_against_ncu.py).
 
 CUPTI takes one subscriber in a process, which subscribes here first: another profiler is noticed at once, and
 named. The subscription stays until the process ends, since records may be collected again.
@@ -24,7 +27,10 @@ from convswap.errors import ConvswapError
 from convswap.profile_records import COPY, KERNEL, SET, Activity, Call, Records
 
 SUBSCRIBER = "convswap profile"
-_KINDS = ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "DRIVER")
+_KINDS = ("MEMCPY", "MEMSET", "RUNTIME", "DRIVER")
+# Kernels beside each other, and one after the other.
+_SHORT_KERNELS, _LONG_KERNELS = "CONCURRENT_KERNEL", "KERNEL"
+_LONG_NANOSECONDS = 100_000
 # Room for some 40,000 records.
 _BUFFER_BYTES = 8 << 20
 _ANY_NUMBER_OF_RECORDS = 0
@@ -56,10 +62,10 @@ class CuptiCollector:
         with _plain_refusals():
             return _connect().now()
 
-    def flush(self) -> None:
-        """Take the complete records out of CUPTI's buffers."""
+    def prepare(self, since: int) -> None:
+        """Empty CUPTI's buffers, and record as suits the kernels that ran since then."""
         with _plain_refusals():
-            _connect().flush()
+            _connect().prepare(since)
 
     def stop(self) -> Records:
         """End the recording and return it."""
@@ -118,7 +124,10 @@ class _Connection:
         self._kinds = [getattr(cupti.ActivityKind, name) for name in _KINDS]
         self._copies = int(cupti.ActivityKind.MEMCPY)
         self._sets = int(cupti.ActivityKind.MEMSET)
-        self._work = {int(cupti.ActivityKind.KERNEL), self._copies, self._sets}
+        self._short_kernels = getattr(cupti.ActivityKind, _SHORT_KERNELS)
+        self._long_kernels = getattr(cupti.ActivityKind, _LONG_KERNELS)
+        self._kernels = self._short_kernels
+        self._work = {int(self._short_kernels), int(self._long_kernels), self._copies, self._sets}
         self._domains = {
             int(cupti.ActivityKind.RUNTIME): cupti.CallbackDomain.RUNTIME_API,
             int(cupti.ActivityKind.DRIVER): cupti.CallbackDomain.DRIVER_API,
@@ -132,27 +141,36 @@ class _Connection:
     def enable(self) -> None:
         """Begin to record all kinds."""
         self._activities, self._calls = [], []
-        for kind in self._kinds:
+        self._kernels = self._short_kernels
+        for kind in (self._kernels, *self._kinds):
             self._check(self.cupti.activity_enable, kind)
 
     def now(self) -> int:
         """Return CUPTI's time in nanoseconds."""
         return int(self._check(self.cupti.get_timestamp))
 
-    def flush(self) -> None:
-        """Have the complete records handed over."""
-        self._check(self.cupti.activity_flush_all, _COMPLETE_ONLY)
+    def prepare(self, since: int) -> None:
+        """Have the complete records handed over, and record as suits the kernels since then."""
+        self._flush()
+        times = [one.duration for one in self._activities if one.kind == KERNEL and one.start >= since]
+        if 2 * sum(time for time in times if time > _LONG_NANOSECONDS) > sum(times):
+            self._check(self.cupti.activity_disable, self._kernels)
+            self._kernels = self._long_kernels
+            self._check(self.cupti.activity_enable, self._kernels)
 
     def take(self) -> Records:
         """Stop recording; return the records, and forget them."""
-        self.flush()
-        for kind in self._kinds:
+        self._flush()
+        for kind in (self._kernels, *self._kinds):
             self._check(self.cupti.activity_disable, kind)
         # What never completed would keep a whole buffer back.
         self._check(self.cupti.activity_flush_all, _FORCED)
         records = Records(tuple(self._activities), tuple(self._calls))
         self._activities, self._calls = [], []
         return records
+
+    def _flush(self) -> None:
+        self._check(self.cupti.activity_flush_all, _COMPLETE_ONLY)
 
     def _subscribe(self) -> None:
         parameters = self.cupti.SubscriberParams()

@@ -99,8 +99,8 @@ class Collector(Protocol):
     def now(self) -> int:
         """Return the time by the clock of the records."""
 
-    def flush(self) -> None:
-        """Take what was recorded so far out of the buffers, so that none is full soon."""
+    def prepare(self, since: int) -> None:
+        """Make ready for the runs that are timed, which will be like those since the time `since`."""
 
     def stop(self) -> Records:
         """End the recording and return it. Nothing may be running on the card."""

@@ -98,6 +98,7 @@ def record(
                 progress(f"setting up {side.name}")
                 sides.append(recorder.set_up(side, model, bind))
             progress("warming up")
+            warming = collector.now()
             for number in range(WARM_UPS):
                 for one in sides:
                     recorder.run(one, WARM_UP, number)
@@ -105,7 +106,7 @@ def record(
             count = timed_runs(slowest) if runs is None else runs
             for one in sides:
                 one.milliseconds.clear()
-            collector.flush()
+            collector.prepare(warming)
             progress(f"recording {count} runs of {' and '.join(one.side.name for one in sides)}")
             for number in range(count):
                 for one in sides:
