@@ -32,6 +32,8 @@ int kernel_taps(int64_t taps) {
 // More would not fit into a thread's registers.
 int most_tiles(int taps) { return taps > 7 ? 2 : 3; }
 
+constexpr int kTensorCores = 4;  // of a multiprocessor
+
 // Issue slots of the tensor core for a multiplication of 16 pixels and 8 filters (Nsight Compute, H200).
 double multiplication_slots(int bundle) { return bundle == 4 ? 6 : 4; }
 
@@ -82,15 +84,19 @@ class Tiler {
 
   void try_rows(Tiling tiling, int64_t all, Tiling& best) const {
     const int64_t most = std::min<int64_t>(all, kMostQuads / tiling.quads);
-    // Beyond a few rows one more makes little difference.
-    for (int64_t rows = 1; rows <= most;
-         rows = rows < most ? std::min(most, rows + 1 + rows / 8) : most + 1) {
+    for (int64_t rows = 1; rows <= most; rows = next_rows(rows, all)) {
       tiling.rows = static_cast<int>(rows);
       tiling.images = 1;
       if (!measure(tiling)) return;
       if (tiling.cost < best.cost) best = tiling;
       if (tiling.halves_images && rows == all) try_images(tiling, best);
     }
+  }
+
+  // The fewest rows that leave fewer bands.
+  static int64_t next_rows(int64_t rows, int64_t all) {
+    const int64_t bands = ceil_divide(all, rows);
+    return bands == 1 ? all + 1 : ceil_divide(all, bands - 1);
   }
 
   void try_images(Tiling tiling, Tiling& best) const {
@@ -198,8 +204,8 @@ class Tiler {
     const double beside = std::min(resident, ceil_divide(rows * columns, device_.multiprocessors));
 
     const int64_t quads = int64_t{tiling.images} * tiling.rows * tiling.quads;
-    const double rounds = ceil_divide(ceil_divide(quads, kQuadsPerUnit) * tiling.filter_blocks, tiling.warps);
-    const double units = rounds * tiling.warps;
+    const int64_t units = ceil_divide(quads, kQuadsPerUnit) * tiling.filter_blocks;
+    const double rounds = ceil_divide(units, tiling.warps);
     const double steps = bundles_.steps() * terms_of(problem_);
     const double multiplications = steps * tiling.taps * tiling.tiles * kQuad;
     const double loads = steps * (bundles_.size * (tiling.taps + 3) / 4.0 + tiling.taps * tiling.tiles);
@@ -218,11 +224,21 @@ class Tiler {
                            size_of(problem_.type) * beside;
       store += 13 * std::clamp((bytes / 1024 - 150) / 200, 0.0, 1.0);
     }
-    const double shared = units * (0.038 * multiplications * multiplication_slots(bundles_.size) +
-                                   0.33 * loads + store * tiling.tiles + 3.2) +
-                          0.13 * tiling.raw_words + 8.7 * runs_per_warp * tiling.warps;
-    const double alone = rounds * (0.47 * multiplications + 220 * steps + 11 * tiling.tiles + 8) +
-                         130 * std::ceil(staged / (32 * tiling.warps)) + 220 * runs_per_warp + 800;
+    // Tiles of eight filters of which none exists are multiplied, and stored for half.
+    const double tiles_of_filters = tiling.filter_blocks * tiling.tiles;
+    const double filters_in_split = static_cast<double>(problem_.filters_per_group()) / tiling.filter_splits;
+    const double stored =
+        0.5 + 0.5 * std::min(1.0, std::ceil(filters_in_split / kFiltersPerTile) / tiles_of_filters);
+    const double slots_of_unit = multiplications * multiplication_slots(bundles_.size);
+    const double unit_shared = 0.038 * slots_of_unit + 0.33 * loads + store * stored * tiling.tiles + 3.2;
+    const double unit_alone = 0.47 * multiplications + 220 * steps + 11 * tiling.tiles + 8;
+    // Long sums are bound by the tensor cores, each of which takes whole units.
+    const double computing =
+        std::max(rounds * (beside * tiling.warps * unit_shared + unit_alone),
+                 0.17 * slots_of_unit * kTensorCores * std::ceil(beside * units / kTensorCores));
+    const double shared = 0.13 * tiling.raw_words + 8.7 * runs_per_warp * tiling.warps;
+    const double alone =
+        130 * std::ceil(staged / (32 * tiling.warps)) + 220 * runs_per_warp + 800 + computing;
     const double first_shared = 0.22 * weights + 12.5 * lines;
     const double first_alone = 480 * std::ceil(weights / (32 * tiling.warps));
     // So that it can be compared with the other algorithms: what the sum takes beside that at batches of 1
