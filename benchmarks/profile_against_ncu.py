@@ -63,9 +63,10 @@ class NcuWindow:
         """Return the nanoseconds of a clock that does not go back."""
         return time.monotonic_ns()
 
-    def prepare(self, since: int) -> None:
-        """Let the profiler look from here on."""
+    def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
+        """Let the profiler look from here on; it takes all kernels' times alike."""
         self._require_success(self._driver.cuProfilerStart())
+        return bool(long_kernels)
 
     def stop(self) -> Records:
         """Let the profiler look no more; there are no records."""

@@ -24,6 +24,8 @@ class PretendCollector:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.prepared_for: list[bool | None] = []
+        self.warm_up_began = 0
         self._origin = time.time_ns()
         self._begin = 0
 
@@ -38,9 +40,11 @@ class PretendCollector:
         passed = time.time_ns() - self._origin
         return self._origin + OFFSET + passed + int(passed * DRIFT)
 
-    def prepare(self, since: int) -> None:
-        assert self._begin < since <= self.now()
+    def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
         self.asked.append("prepare")
+        self.warm_up_began = since
+        self.prepared_for.append(long_kernels)
+        return True if long_kernels is None else long_kernels
 
     def stop(self) -> Records:
         self.asked.append("stop")

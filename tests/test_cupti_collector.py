@@ -101,7 +101,11 @@ def test_long_kernels_are_recorded_one_after_the_other(cupti, kernels, kind):
     collector = CuptiCollector()
     collector.start()
     cupti.pending = [fake_cupti.kernel("k", begin, end, correlation=1) for begin, end in kernels]
-    collector.prepare(1_000)
+    # Copies do not count, however long.
+    cupti.pending.append(
+        fake_cupti.memcpy(fake_cupti.ActivityMemcpyKind.HTOD, 2_000, 9_002_000, correlation=2)
+    )
+    assert collector.prepare(1_000) == (kind == "KERNEL")
     names = {fake_cupti.ActivityKind(each).name for each in cupti.enabled}
     assert names == {kind, "MEMCPY", "MEMSET", "RUNTIME", "DRIVER"}
     cupti.pending = [fake_cupti.kernel("timed", 2, 5, correlation=2, kind=fake_cupti.ActivityKind[kind])]
@@ -112,6 +116,27 @@ def test_long_kernels_are_recorded_one_after_the_other(cupti, kernels, kind):
     collector.start()
     assert fake_cupti.ActivityKind.CONCURRENT_KERNEL in cupti.enabled
     collector.stop()
+
+
+@pytest.mark.parametrize("long_kernels", [False, True])
+def test_kernels_are_recorded_as_asked(cupti, long_kernels):
+    collector = CuptiCollector()
+    collector.start()
+    cupti.pending = [fake_cupti.kernel("k", 0, 5 if long_kernels else 900_000, correlation=1)]
+    assert collector.prepare(0, long_kernels) is long_kernels
+    assert (fake_cupti.ActivityKind.KERNEL in cupti.enabled) is long_kernels
+    assert (fake_cupti.ActivityKind.CONCURRENT_KERNEL in cupti.enabled) is not long_kernels
+    collector.stop()
+
+
+def test_a_refusal_of_the_other_way_leaves_nothing_enabled(cupti):
+    collector = CuptiCollector()
+    collector.start()
+    cupti.refuse = {"activity_enable": fake_cupti.Result.ERROR_UNKNOWN}
+    with pytest.raises(ConvswapError, match="refuses to record: ERROR_UNKNOWN"):
+        collector.prepare(0, True)
+    collector.stop()
+    assert cupti.enabled == []
 
 
 def test_nothing_stays_enabled_and_a_process_subscribes_once(cupti):
@@ -234,7 +259,8 @@ sys.exit(main(["profile", "ece408-2019sp", "--data", "synthetic"]))
 
 
 @pytest.mark.gpu
-def test_the_card_records_what_a_session_does(cuda):
+@pytest.mark.parametrize("long_kernels", [False, True, False])
+def test_the_card_records_what_a_session_does(cuda, long_kernels):
     pytest.importorskip("cupti", reason="cupti-python is not installed")
     import numpy as np
     from convswap.device import choose_device
@@ -250,12 +276,14 @@ def test_the_card_records_what_a_session_does(cuda):
     run.once()
     collector = CuptiCollector()
     collector.start()
+    run.once()
+    assert collector.prepare(0, long_kernels) is long_kernels
     begin = collector.now()
     for _ in range(3):
         run.once()
     end = collector.now()
     records = collector.stop()
-    kernels = [one for one in records.activities if one.kind == "kernel"]
+    kernels = [one for one in records.activities if one.kind == "kernel" and one.start >= begin]
     # Two Convs and a Relu, three times.
     assert len(kernels) >= 9 and len(kernels) % 3 == 0
     launches = {call.correlation: call for call in records.calls}

@@ -19,7 +19,7 @@ from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.export import export_network
 from convswap.profile import profile, profile_with
-from convswap.profile_records import KERNEL, RUN, SET_UP, Records
+from convswap.profile_records import KERNEL, RUN, SET_UP, WARM_UP, Records
 from convswap.profile_report import print_profile
 from convswap.profile_result import Profile
 from convswap.profile_trace import trace_text
@@ -123,7 +123,7 @@ def test_set_up_warm_up_and_runs_are_apart_and_the_sides_take_turns(both_sides):
     order = [(window.side, window.phase, window.number) for window in windows]
     turns = [
         (side, phase, n)
-        for phase, count in (("warm-up", 3), ("run", 6))
+        for phase, count in (("warm-up", 4), ("run", 6))
         for n in range(count)
         for side in SIDES
     ]
@@ -201,6 +201,17 @@ def test_only_and_fuse_choose_what_is_swapped():
 def test_the_number_of_runs_is_that_asked_for_and_else_twenty():
     assert pretended(small_model(), runs=5).sides["convswap"].run_count == 5
     assert pretended(small_model(), runs=None).sides["convswap"].run_count == 20
+
+
+def test_the_warm_up_tells_the_collector_what_to_prepare_for():
+    collector = PretendCollector()
+    found = pretended(small_model(), collector, against="default")
+    assert collector.asked == ["start", "prepare", "stop"]
+    assert collector.prepared_for == [None]
+    windows = found.timeline.recording.windows
+    set_up = max(window.end for window in windows if window.phase == SET_UP)
+    warm_up = min(window.start for window in windows if window.phase == WARM_UP)
+    assert set_up <= collector.warm_up_began <= warm_up
 
 
 def test_a_failing_run_ends_the_recording(tmp_path):

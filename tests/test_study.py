@@ -231,6 +231,14 @@ def on_pretended_card(monkeypatch, tmp_path):
     return tmp_path
 
 
+def test_both_sides_of_a_batch_are_recorded_the_same_way(on_pretended_card, monkeypatch):
+    collector = PretendCollector()
+    monkeypatch.setattr(module, "CuptiCollector", lambda: collector)
+    study(batches=[1, 3], runs=1)
+    # The first session of each side loads libraries; then the first side's kernels decide for both.
+    assert collector.prepared_for == [None, None, None, True, None, True]
+
+
 def test_the_command_writes_table_json_and_plots(on_pretended_card, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed, so nothing can be drawn")
     assert main(["study", "alexnet", "--batches", "1,3", "--runs", "2", "--json", "rows.json"]) == 0

@@ -217,9 +217,12 @@ def study_with(
         except MemoryError:
             rows += [StudyRow(batch, side.name, {}, failure=_HOST_SHORT_OF_MEMORY) for side in models]
             continue
+        # Both sides' kernels are recorded the same way.
+        long_kernels: bool | None = None
         for side, own in models.items():
             progress(f"batch {batch:,}, {side.name}")
-            rows.append(_row(collector, device, side, own, feeds, batch, runs))
+            row, long_kernels = _row(collector, device, side, own, feeds, batch, runs, long_kernels)
+            rows.append(row)
     return Study(
         device=device,
         precision=precision,
@@ -245,20 +248,24 @@ def _row(
     feeds: Feeds,
     batch: int,
     runs: int | None,
-) -> StudyRow:
+    long_kernels: bool | None = None,
+) -> tuple[StudyRow, bool | None]:
+    """Return the row of a side, and what kernels it was recorded for: `long_kernels`, unless that is None."""
     try:
-        recording = record({side: model}, feeds, device, collector, runs=runs, progress=_silent)
+        recording = record(
+            {side: model}, feeds, device, collector, runs=runs, long_kernels=long_kernels, progress=_silent
+        )
     except MemoryError:
-        return StudyRow(batch, side.name, {}, failure=_HOST_SHORT_OF_MEMORY)
+        return StudyRow(batch, side.name, {}, failure=_HOST_SHORT_OF_MEMORY), long_kernels
     except ConvswapError as error:
         if not any(sign in str(error) for sign in _SHORT_OF_MEMORY):
             raise
-        return StudyRow(batch, side.name, {}, failure="out of memory")
+        return StudyRow(batch, side.name, {}, failure="out of memory"), long_kernels
     finally:
         # A failed session lives on in its exception until then, with all its memory on the card.
         gc.collect()
     host = recording.host[side.name]
-    return StudyRow(
+    row = StudyRow(
         batch=batch,
         side=side.name,
         parts=_medians(timeline_of(recording).activities, len(host.runs)),
@@ -267,6 +274,7 @@ def _row(
         first_run_ms=host.first_run,
         runs=len(host.runs),
     )
+    return row, recording.long_kernels
 
 
 def _medians(activities: Iterable[Attributed], runs: int) -> dict[str, float]:

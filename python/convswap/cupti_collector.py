@@ -7,8 +7,9 @@ card stay as they are.
 CUPTI knows two ways to take the times of kernels, and neither suits all. Where kernels may run beside each
 other it adds instructions to every block: cuDNN's changes of layout, which have very many, took up to 8 %
 longer on an H200. Where they run one after the other a kernel of 2.6 us seems to take 3.2 to 3.8, as much
-more as any other. So recording begins the first way, and goes on the second where the card spends most of its
-time in long kernels (both beside Nsight Compute, as in benchmarks/profile_against_ncu.py).
+more as any other (both beside Nsight Compute, as in benchmarks/profile_against_ncu.py). So recording begins
+the first way; the timed runs are recorded the second way where kernels are long that take most of the card's
+time in the warm-up, of all sides together.
 
 CUPTI takes one subscriber in a process, which subscribes here first: another profiler is noticed at once, and
 named. The subscription stays until the process ends, since records may be collected again.
@@ -62,10 +63,10 @@ class CuptiCollector:
         with _plain_refusals():
             return _connect().now()
 
-    def prepare(self, since: int) -> None:
-        """Empty CUPTI's buffers, and record as suits the kernels that ran since then."""
+    def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
+        """Empty CUPTI's buffers, and record as suits the kernels that ran since then, or as asked."""
         with _plain_refusals():
-            _connect().prepare(since)
+            return _connect().prepare(since, long_kernels)
 
     def stop(self) -> Records:
         """End the recording and return it."""
@@ -126,7 +127,7 @@ class _Connection:
         self._sets = int(cupti.ActivityKind.MEMSET)
         self._short_kernels = getattr(cupti.ActivityKind, _SHORT_KERNELS)
         self._long_kernels = getattr(cupti.ActivityKind, _LONG_KERNELS)
-        self._kernels = self._short_kernels
+        self._enabled: list[Any] = []
         self._work = {int(self._short_kernels), int(self._long_kernels), self._copies, self._sets}
         self._domains = {
             int(cupti.ActivityKind.RUNTIME): cupti.CallbackDomain.RUNTIME_API,
@@ -141,36 +142,43 @@ class _Connection:
     def enable(self) -> None:
         """Begin to record all kinds."""
         self._activities, self._calls = [], []
-        self._kernels = self._short_kernels
-        for kind in (self._kernels, *self._kinds):
-            self._check(self.cupti.activity_enable, kind)
+        for kind in (self._short_kernels, *self._kinds):
+            self._enable(kind)
 
     def now(self) -> int:
         """Return CUPTI's time in nanoseconds."""
         return int(self._check(self.cupti.get_timestamp))
 
-    def prepare(self, since: int) -> None:
-        """Have the complete records handed over, and record as suits the kernels since then."""
-        self._flush()
-        times = [one.duration for one in self._activities if one.kind == KERNEL and one.start >= since]
-        if 2 * sum(time for time in times if time > _LONG_NANOSECONDS) > sum(times):
-            self._check(self.cupti.activity_disable, self._kernels)
-            self._kernels = self._long_kernels
-            self._check(self.cupti.activity_enable, self._kernels)
+    def prepare(self, since: int, long_kernels: bool | None) -> bool:
+        """Have the records handed over, and record as suits the kernels since then, or as asked."""
+        # Nothing runs, so what is not complete never will be.
+        self._check(self.cupti.activity_flush_all, _FORCED)
+        if long_kernels is None:
+            times = [one.duration for one in self._activities if one.kind == KERNEL and one.start >= since]
+            long_kernels = 2 * sum(time for time in times if time > _LONG_NANOSECONDS) > sum(times)
+        if long_kernels:
+            self._disable(self._short_kernels)
+            self._enable(self._long_kernels)
+        return long_kernels
 
     def take(self) -> Records:
         """Stop recording; return the records, and forget them."""
-        self._flush()
-        for kind in (self._kernels, *self._kinds):
-            self._check(self.cupti.activity_disable, kind)
+        self._check(self.cupti.activity_flush_all, _COMPLETE_ONLY)
+        for kind in tuple(self._enabled):
+            self._disable(kind)
         # What never completed would keep a whole buffer back.
         self._check(self.cupti.activity_flush_all, _FORCED)
         records = Records(tuple(self._activities), tuple(self._calls))
         self._activities, self._calls = [], []
         return records
 
-    def _flush(self) -> None:
-        self._check(self.cupti.activity_flush_all, _COMPLETE_ONLY)
+    def _enable(self, kind: Any) -> None:
+        self._check(self.cupti.activity_enable, kind)
+        self._enabled.append(kind)
+
+    def _disable(self, kind: Any) -> None:
+        self._enabled.remove(kind)
+        self._check(self.cupti.activity_disable, kind)
 
     def _subscribe(self) -> None:
         parameters = self.cupti.SubscriberParams()

@@ -99,8 +99,11 @@ class Collector(Protocol):
     def now(self) -> int:
         """Return the time by the clock of the records."""
 
-    def prepare(self, since: int) -> None:
-        """Make ready for the runs that are timed, which will be like those since the time `since`."""
+    def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
+        """Make ready for runs of long kernels, or of short ones; nothing may be running on the card.
+
+        None: as those were that ran since the time `since`. Returns which it is.
+        """
 
     def stop(self) -> Records:
         """End the recording and return it. Nothing may be running on the card."""

@@ -51,12 +51,16 @@ class HostTimes:
 
 @dataclass(frozen=True)
 class Recording:
-    """All that was recorded of the sides, by name in `host`; the times of the rest are the collector's."""
+    """All that was recorded of the sides, by name in `host`; the times of the rest are the collector's.
+
+    `long_kernels` tells for which kernels the collector was prepared.
+    """
 
     records: Records
     windows: tuple[Window, ...]
     nodes: tuple[NodeRun, ...]
     host: Mapping[str, HostTimes]
+    long_kernels: bool
 
 
 def record(
@@ -67,6 +71,7 @@ def record(
     *,
     runs: int | None = None,
     resident: bool = False,
+    long_kernels: bool | None = None,
     progress: Callable[[str], None],
 ) -> Recording:
     """Record set-up, warm-up and runs of `models`, fed `feeds`.
@@ -78,6 +83,7 @@ def record(
         collector: what records; it is started and stopped here.
         runs: how many runs to time; by default 20, or fewer where they take seconds.
         resident: leave inputs and outputs on the device, as `compare` does.
+        long_kernels: what the collector is prepared for; by default what the warm-up shows.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -104,9 +110,11 @@ def record(
                     recorder.run(one, WARM_UP, number)
             slowest = max(one.milliseconds[-1] for one in sides) / 1e3
             count = timed_runs(slowest) if runs is None else runs
+            long_kernels = collector.prepare(warming, long_kernels)
             for one in sides:
+                # The first run may pay for the change.
+                recorder.run(one, WARM_UP, WARM_UPS)
                 one.milliseconds.clear()
-            collector.prepare(warming)
             progress(f"recording {count} runs of {' and '.join(one.side.name for one in sides)}")
             for number in range(count):
                 for one in sides:
@@ -120,6 +128,7 @@ def record(
         records=records,
         windows=tuple(recorder.windows),
         nodes=tuple(nodes),
+        long_kernels=long_kernels,
         host={
             one.side.name: HostTimes(one.session_ms, one.first_run_ms, tuple(one.milliseconds))
             for one in sides
