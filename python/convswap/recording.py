@@ -60,7 +60,7 @@ class Recording:
     windows: tuple[Window, ...]
     nodes: tuple[NodeRun, ...]
     host: Mapping[str, HostTimes]
-    long_kernels: bool
+    long_kernels: bool = False
 
 
 def record(
