@@ -132,22 +132,39 @@ def test_long_sums_stay_accurate_in_precision_ieee():
 
 @needs_cuda_kernels
 @pytest.mark.parametrize(
-    ("algorithm", "capability", "longest", "too_long"),
+    ("algorithm", "capability", "longest", "too_long", "reason"),
     [
         # Rows of 11 taps, of which a product takes four bundles of four.
-        ("few_channels", 90, (1, 64, 11), (1, 65, 11)),
-        ("few_channels", 80, (1, 32, 11), (1, 33, 11)),
+        ("few_channels", 90, (1, 64, 11), (1, 65, 11), "are too long for its precision ieee"),
+        ("few_channels", 80, (1, 32, 11), (1, 33, 11), "are too long for its precision ieee"),
         # Eight channels in a core, two cores in a product, and products two at a time.
-        ("toeplitz", 90, (704, 1, 1), (705, 1, 1)),
+        (
+            "toeplitz",
+            90,
+            (704, 1, 1),
+            (705, 1, 1),
+            "its sums take more than 44 products of the tensor core, the most for precision ieee",
+        ),
     ],
 )
-def test_sums_too_long_for_precision_ieee_are_declined(algorithm, capability, longest, too_long):
+def test_sums_too_long_for_precision_ieee_are_declined(algorithm, capability, longest, too_long, reason):
     def why_not(filter_shape, precision):
         problem = _native.Problem((2, filter_shape[0], 70, 20), (4, *filter_shape), precision=precision)
         return _native.why_not(problem, algorithm, "cuda", compute_capability=capability)
 
     assert why_not(longest, "ieee") == why_not(too_long, "tf32") == ""
-    assert "too long for" in why_not(too_long, "ieee")
+    assert reason in why_not(too_long, "ieee")
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
+    def why_not(filters, channels):
+        problem = _native.Problem((2, channels, 70, 20), (filters, channels, 1, 1), precision=precision)
+        return _native.why_not(problem, "toeplitz", "cuda", compute_capability=90)
+
+    assert why_not(512, 704).startswith("its matrix and its smallest tile do not fit")
+    assert why_not(4, 4097).startswith("its sums take more than")
 
 
 def relative_l2_in_ieee(algorithm, case):

@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "conv/epilogue_math.h"
 #include "cuda/limits.h"
@@ -23,23 +24,14 @@ constexpr int64_t kMostIndex = 1 << 30;
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t most_steps(const ConvProblem& problem, const Device& device) {
-  return parts_of(problem) > 1 ? most_products_of_ieee(device) : kMostSteps;
-}
-
 class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
 
   std::optional<Tiling> best() const {
     std::optional<Tiling> best;
-    const int64_t channels = problem_.channels_per_group();
-    for (int bundle = 1; bundle <= kCoreElements && bundle < 2 * channels; bundle *= 2) {
-      for (int folds = 1; folds <= 4 && folds <= problem_.output[1]; folds *= 2) {
-        const Cut cut(problem_, bundle, folds);
-        if (cut.steps() > most_steps(problem_, device_)) continue;
-        for (const int tiles : kKernelTiles) try_filters(cut, tiles, best);
-      }
+    for (const Cut& cut : cuts_of(problem_, device_)) {
+      for (const int tiles : kKernelTiles) try_filters(cut, tiles, best);
     }
     return best;
   }
@@ -341,6 +333,22 @@ Cut::Cut(const ConvProblem& problem, int bundle_, int folds_) : bundle(bundle_),
       int64_t{outputs - 1} * stride(2) + (problem.filter[2] - 1) * problem.dilation[2] + 1;
   window_cores = ceil_divide(columns, pixels);
   bundles = ceil_divide(problem.channels_per_group(), bundle);
+}
+
+int64_t most_steps(const ConvProblem& problem, const Device& device) {
+  return parts_of(problem) > 1 ? most_products_of_ieee(device) : kMostSteps;
+}
+
+std::vector<Cut> cuts_of(const ConvProblem& problem, const Device& device) {
+  std::vector<Cut> cuts;
+  const int64_t channels = problem.channels_per_group();
+  for (int bundle = 1; bundle <= kCoreElements && bundle < 2 * channels; bundle *= 2) {
+    for (int folds = 1; folds <= 4 && folds <= problem.output[1]; folds *= 2) {
+      const Cut cut(problem, bundle, folds);
+      if (cut.steps() <= most_steps(problem, device)) cuts.push_back(cut);
+    }
+  }
+  return cuts;
 }
 
 bool is_unpadded(const ConvProblem& problem, const Cut& cut) {

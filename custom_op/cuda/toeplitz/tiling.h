@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "conv/problem.h"
 #include "cuda/toeplitz/layout.h"
@@ -26,6 +27,12 @@ struct Cut {
   // Of two cores each; an even number, since the kernel takes two at a time.
   int64_t steps() const { return (depth_cores() + 3) / 4 * 2; }
 };
+
+// How many products of the tensor core a sum may take.
+int64_t most_steps(const ConvProblem& problem, const Device& device);
+
+// All whose sums take no more; none where each would.
+std::vector<Cut> cuts_of(const ConvProblem& problem, const Device& device);
 
 // What a block of the kernel does.
 struct Tiling {

@@ -92,10 +92,13 @@ class Toeplitz final : public Algorithm {
          problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
          problem.channels_per_group() * problem.filter_size() * 16});
     if (!reason.empty()) return reason;
+    if (cuts_of(problem, device).empty()) {
+      return "its sums take more than " + std::to_string(most_steps(problem, device)) +
+             " products of the tensor core" + (parts_of(problem) > 1 ? ", the most for precision ieee" : "");
+    }
     if (!best_tiling(problem, device)) {
       return "its matrix and its smallest tile do not fit into the " +
-             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name +
-             (parts_of(problem) > 1 ? ", or its sums are too long for precision ieee" : "");
+             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
     }
     return {};
   }
