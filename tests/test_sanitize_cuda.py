@@ -196,3 +196,15 @@ def test_what_cannot_be_run_is_one_line(tool, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert tool.main(state) == 2
     assert capsys.readouterr().err == "there is no compute-sanitizer; it comes with the CUDA toolkit\n"
+
+
+def test_tests_of_each_card_are_those_of_the_card_that_a_group_sees(tool, tmp_path, capsys):
+    # Collected for two cards, tests of the second would not be found by a group that sees one.
+    of_each_card = """\
+import os, pytest
+@pytest.mark.parametrize("card", range(len(os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(","))))
+def test_card(card): pass
+"""
+    arguments = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck", "--cards", "0,1"]
+    assert tool.main([*arguments, "--", write_tests(tmp_path, "cards", of_each_card)]) == 0
+    assert capsys.readouterr().out.startswith("memcheck: 1 passed, 0 left; 0 reports of ours")

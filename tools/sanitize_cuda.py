@@ -122,10 +122,15 @@ def reports_in(log: str) -> list[str]:
     return ["\n".join(lines) for lines in found if lines]
 
 
-def collect(arguments: Sequence[str]) -> list[str]:
-    """Return the names of the tests; ends the program where there are none."""
+def environment_of(card: str | None) -> dict[str, str]:
+    """Return the environment of processes that see one card; None for all."""
+    return os.environ | ({} if card is None else {"CUDA_VISIBLE_DEVICES": card})
+
+
+def collect(arguments: Sequence[str], card: str | None) -> list[str]:
+    """Return the names of the tests, which may depend on the cards; ends the program where there are none."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", MARKERS, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment_of(card))
     tests = [line for line in done.stdout.splitlines() if "::" in line]
     if done.returncode != 0 or not tests:
         said = (done.stdout + done.stderr).strip()[-600:]
@@ -151,7 +156,6 @@ def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None)
 
     `card` is the one that they see; None for all.
     """
-    environment = os.environ | ({} if card is None else {"CUDA_VISIBLE_DEVICES": card})
     with tempfile.TemporaryDirectory() as folder:
         log, out = Path(folder) / "log", Path(folder) / "out"
         command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--log-file", str(log)]
@@ -160,7 +164,7 @@ def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None)
         command += ["-p", "no:cacheprovider", *tests]
         with out.open("wb") as file:
             process = subprocess.Popen(
-                command, stdout=file, stderr=file, start_new_session=True, env=environment
+                command, stdout=file, stderr=file, start_new_session=True, env=environment_of(card)
             )
             is_cut_off = False
             try:
@@ -236,7 +240,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 2
     end = time.monotonic() + options.seconds
-    tests = collect(options.tests)
+    cards = options.cards.split(",") if options.cards else [None]
+    tests = collect(options.tests, cards[0])
     state = State(options.state, library_hash())
     groups = []
     for tool in tools:
@@ -248,8 +253,6 @@ def main(arguments: list[str] | None = None) -> int:
     queue = [
         group for turn in range(max(map(len, groups))) for own in groups for group in own[turn : turn + 1]
     ]
-
-    cards = options.cards.split(",") if options.cards else [None]
 
     def work(number: int, group: tuple[str, list[str]]) -> None:
         tool, own = group

@@ -29,6 +29,7 @@ Device read_device(int index) {
   device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, index);
   device.shared_memory_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
   device.shared_memory_per_multiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, index);
+  device.second_level_cache = attribute(cudaDevAttrL2CacheSize, index);
   return device;
 }
 

@@ -22,6 +22,7 @@ struct Device {
   int multiprocessors = 0;
   int shared_memory_per_block = 0;  // bytes a block may ask for, opted in
   int shared_memory_per_multiprocessor = 0;
+  int second_level_cache = 0;  // bytes
 };
 
 const Device& cpu_device();

@@ -44,11 +44,11 @@ void store_misaligned() {
 }
 
 void store_in_bulk_misaligned() {
-  if (threadIdx.x == 0) convswap::bulk_store(output + 4, shared + 4, 16);
+  if (threadIdx.x == 0) convswap::bulk_store(output + 4, shared + 4, 16, false);
 }
 
 void end_without_waiting() {
-  if (threadIdx.x == 0) convswap::bulk_store(output, shared, 16);
+  if (threadIdx.x == 0) convswap::bulk_store(output, shared, 16, false);
 }
 
 // The first 16 bytes of shared memory are what counts the bytes that come to the next.
@@ -69,7 +69,7 @@ void change_source() {
   unsigned* const words = reinterpret_cast<unsigned*>(shared);
   words[threadIdx.x] = input[threadIdx.x];
   __syncthreads();
-  if (threadIdx.x == 0) convswap::bulk_store(output, shared, 16);
+  if (threadIdx.x == 0) convswap::bulk_store(output, shared, 16, false);
   if (threadIdx.x == 1) words[1] = 0;
   __syncthreads();
   convswap::wait_until_bulk_stores_have_read();

@@ -5,12 +5,23 @@ namespace convswap {
 // Bulk copies from shared to global memory. What other threads have written is copied after they showed it
 // and met at a barrier. Code for cards below compute capability 9.0 has none: there these do nothing.
 
-// Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16.
-__device__ inline void bulk_store(void* global, const void* shared, unsigned bytes) {
+// Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16. `leaves_first`: the second-level
+// cache, before all other data.
+__device__ inline void bulk_store(void* global, const void* shared, unsigned bytes, bool leaves_first) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
-               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(bytes)
-               : "memory");
+  const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if (leaves_first) {
+    unsigned long long policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile(
+        "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(global),
+        "r"(from), "r"(bytes), "l"(policy)
+        : "memory");
+  } else {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+  }
 #endif
 }
 

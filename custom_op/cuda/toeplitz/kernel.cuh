@@ -22,7 +22,13 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
     const int p = tile.y_row + i / tile.y_columns % tile.y_rows;
     const int k = first_filter + i / (tile.y_columns * tile.y_rows) % problem.filters;
     const long long n = tile.n + i / (tile.y_columns * tile.y_rows) / problem.filters;
-    problem.y[((n * problem.out_channels + k) * problem.y_height + p) * problem.y_width + q] =
+    const long long plane = (n * problem.out_channels + k) * problem.y_plane;
+    const int first = tile.y_row * problem.y_width + tile.first_column,
+              own = i % (tile.y_columns * tile.y_rows);
+    const OwnElements<Element> stored(problem, tile, tile.y_columns * tile.y_rows,
+                                      plane + first + problem.y_misalignment);
+    if (own < stored.first || own >= stored.end) continue;
+    problem.y[plane + p * problem.y_width + q] =
         static_cast<Element>(naive_result<Element, float>(problem.definition, n, k, 0, p, q));
   }
 }
@@ -162,6 +168,14 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
   }
 }
 
+// The tile of a team in the turn that begins with tile `first`. Neighbours in y go to teams of a block, whose
+// stores then meet in time and place; in the last turn, which is not full, to other blocks first.
+template <typename Element>
+__device__ inline int tile_of_turn(const Arguments<Element>& problem, int first, int team, int teams) {
+  const int all = gridDim.x * teams;
+  return first + (first + all <= problem.tiles ? blockIdx.x * teams + team : blockIdx.x + gridDim.x * team);
+}
+
 // Persistent blocks of some teams, which take tiles on their own; grid.y is the groups. kFinishes: something
 // follows the convolution. A kernel of its own, since it costs the others registers.
 template <typename Format, int kTiles, bool kFinishes>
@@ -212,7 +226,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   bool are_measured = false;
   int weight_windows = 1;
   int top = kFirstTop;
-  const int first_index = blockIdx.x + gridDim.x * team;
+  const int first_index = tile_of_turn(problem, 0, team, teams);
   bool is_copied = start_copies<kFinishes>(problem, first_index, first_channel, raw, &state.copies);
   unsigned phase = 0;
   for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
@@ -236,7 +250,9 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
 
     int scaled_for = top + 1;  // what the scales were last found for
     bool is_far = false;
-    for (int index = first_index; index < problem.tiles; index += gridDim.x * teams) {
+    for (int first_of_turn = 0; first_of_turn < problem.tiles; first_of_turn += gridDim.x * teams) {
+      const int index = tile_of_turn(problem, first_of_turn, team, teams);
+      if (index >= problem.tiles) break;
       const Tile tile = Tile::of<kFinishes>(problem, index);
       if (is_copied) {
         wait_for_bulk_loads(&state.copies, phase);
@@ -250,7 +266,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       int windows = 1;
       const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
       const bool all_fit = meet_team_and(team, fits && can_multiply);
-      const int next = index + gridDim.x * teams;
+      const int next = tile_of_turn(problem, first_of_turn + gridDim.x * teams, team, teams);
       is_copied = start_copies<kFinishes>(problem, next, first_channel, raw, &state.copies);
       if (!all_fit) {
         const ValueRange<Element> whole = reduce_team(range, team, &state);

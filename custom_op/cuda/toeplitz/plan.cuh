@@ -107,6 +107,7 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.bands = FastDivisor(narrow(tiling.bands));
   to.row_advance = narrow(tiling.row_advance);
   to.y_rows = narrow(tiling.y_rows);
+  to.stores_lines = tiling.overlap > 0;
   to.pools = problem.epilogue.pool.kind != PoolKind::none;
   to.pool_pad_height = to.pools ? narrow(problem.epilogue.pool.pad_begin[0]) : 0;
   to.column_tiles = FastDivisor(narrow((core_columns + tiling.cores - 1) / tiling.cores));
@@ -145,10 +146,14 @@ class ToeplitzPlan final : public Plan {
         kernel_(problem.epilogue.is_empty() ? kernel_of<Format, false>(tiling_.tiles)
                                             : kernel_of<Format, true>(tiling_.tiles)),
         arguments_(arguments_of<Element>(problem, tiling_)) {
+    // A y that the cache could not hold shall not drive out of it what is asked for ahead of time. Parts of
+    // lines had better wait there for the rest.
+    const int64_t y_bytes = problem.batch * problem.out_channels * problem.result_size() * sizeof(Element);
+    arguments_.leaves_first = problem.epilogue.is_empty() && y_bytes > device.second_level_cache &&
+                              (!tiling_.copies_input || stores_whole_lines(problem, tiling_));
     const DeviceGuard guard(device_);
     allow_shared_memory(kernel_, device.shared_memory_per_block);
     start_ = earliest_start(kernel_);
-    // Tiles go to other blocks before they go to other teams of a block.
     const int64_t share = std::max<int64_t>(1, device.multiprocessors / problem.group);
     grid_ = dim3(static_cast<unsigned>(std::min(tiling_.tile_count, share)),
                  static_cast<unsigned>(problem.group));
@@ -183,8 +188,9 @@ class ToeplitzPlan final : public Plan {
   std::string describe() const override {
     const Cut& cut = tiling_.cut;
     return "tiles of " + std::to_string(tiling_.images) + " images x " +
-           std::to_string(tiling_.rows * cut.folds) + " rows x " +
-           std::to_string(tiling_.cores * cut.outputs) + " columns, " +
+           std::to_string(tiling_.rows * cut.folds) + " rows" +
+           (tiling_.overlap > 0 ? " (" + std::to_string(tiling_.overlap) + " the next tile's too)" : "") +
+           " x " + std::to_string(tiling_.cores * cut.outputs) + " columns, " +
            std::to_string(tiling_.filters_per_block) + " filters at a time; products of " +
            std::to_string(tiling_.chunks * kRows) + " x " + std::to_string(cut.steps() * kDepth) + " x " +
            std::to_string(tiling_.tiles * kTileColumns) + " for " + std::to_string(cut.outputs) + " x " +

@@ -316,6 +316,25 @@ __device__ inline void write_results(const Arguments<Element>& problem, const Re
   write_as<Format, kTiles, kFinishes, Element>(problem, results, image, first, scales, own, sums);
 }
 
+// Which results of a filter the tile stores, of those that follow each other in y: all, or where tiles
+// overlap whole lines of the cache, up to the one in which the next tile begins.
+template <typename Element>
+struct OwnElements {
+  int first, end;
+
+  // `start`: of the filter's first result, from the boundary of a line.
+  __device__ OwnElements(const Arguments<Element>& problem, const Tile& tile, int elements, long long start)
+      : first(0), end(elements) {
+    if (!problem.stores_lines) return;
+    const auto to_boundary = [&](int element) {
+      return -(static_cast<int>(start) + element) & (Results<Element>::kOfLine - 1);
+    };
+    const int advance = problem.row_advance * problem.y_width;
+    if (tile.first_row > 0) first = to_boundary(0);
+    if (tile.first_row + tile.rows < problem.output_height) end = advance + to_boundary(advance);
+  }
+};
+
 // Results of an image that are contiguous in y.
 template <typename Element>
 struct Segment {
@@ -334,13 +353,16 @@ struct Segment {
       filter = index / tile.y_rows;
       row = index - filter * tile.y_rows;
     }
-    from = results.stored + image * places.image + filter * places.plane + row * places.row;
-    const long long start =
-        results.start + (static_cast<long long>(image) * problem.out_channels + filter) * problem.y_plane +
-        static_cast<long long>(row) * problem.y_width;
-    to = problem.y + (start - problem.y_misalignment);
-    elements =
+    long long start = results.start +
+                      (static_cast<long long>(image) * problem.out_channels + filter) * problem.y_plane +
+                      static_cast<long long>(row) * problem.y_width;
+    const int contiguous =
         tile.y_columns * (places.rows_join ? tile.y_rows : 1) * (places.planes_join ? results.filters : 1);
+    const OwnElements<Element> own(problem, tile, contiguous, start);
+    start += own.first;
+    from = results.stored + image * places.image + filter * places.plane + row * places.row + own.first;
+    to = problem.y + (start - problem.y_misalignment);
+    elements = own.end - own.first;
     head = min(elements, -static_cast<int>(start) & (kChunk - 1));
     body = elements - head & ~(kChunk - 1);
   }
@@ -376,9 +398,10 @@ __device__ inline void for_each_segment(const Arguments<Element>& problem, const
 // Starts the copies of the segments' bodies, and stores what lies beside them.
 template <typename Element>
 __device__ inline void store_in_bulk(const Arguments<Element>& problem, const Results<Element>& results) {
-  for_each_segment(problem, results, [](const Segment<Element>& segment) {
+  for_each_segment(problem, results, [&](const Segment<Element>& segment) {
     if (segment.body > 0) {
-      bulk_store(segment.to + segment.head, segment.from + segment.head, segment.body * sizeof(Element));
+      bulk_store(segment.to + segment.head, segment.from + segment.head, segment.body * sizeof(Element),
+                 problem.leaves_first);
     }
     for (int i = 0; i < segment.elements - segment.body; ++i) segment.store_edge(i);
   });

@@ -66,12 +66,27 @@ class Tiler {
       if (!set_bands(tiling)) continue;
       const bool fits = try_teams(tiling, best);
       fits_any = fits_any || fits;
-      if (!fits || bands > 1 || !is_whole_width) continue;
+      if (!fits || !is_whole_width) continue;
+      if (bands > 1) {
+        try_overlapping(tiling, bands, best);
+        continue;
+      }
       for (tiling.images = 2; tiling.images <= 8 && tiling.images <= problem_.batch; ++tiling.images) {
         if (!try_teams(tiling, best)) break;
       }
     }
     return fits_any;
+  }
+
+  // The same where each tile ends with a whole line of the cache, which takes rows of the next one.
+  void try_overlapping(Tiling tiling, int64_t bands, std::optional<Tiling>& best) const {
+    const int64_t line = kCacheLine / size_of(problem_.type), width = problem_.output[2];
+    if (stores_whole_lines(problem_, tiling) || !problem_.epilogue.is_empty()) return;
+    tiling.overlap = ceil_divide(line - 1, width);
+    const int64_t left = problem_.output[1] - tiling.overlap;
+    if (left <= 0) return;
+    tiling.rows = static_cast<int>(ceil_divide(ceil_divide(left, bands) + tiling.overlap, tiling.cut.folds));
+    if (set_bands(tiling) && tiling.bands > 1) try_teams(tiling, best);
   }
 
   // Whether one team fits.
@@ -102,7 +117,8 @@ class Tiler {
   bool set_bands(Tiling& tiling) const {
     const Pool& pool = problem_.epilogue.pool;
     const int64_t rows = int64_t{tiling.rows} * tiling.cut.folds;
-    tiling.y_rows = tiling.row_advance = rows;
+    tiling.y_rows = rows;
+    tiling.row_advance = rows - tiling.overlap;
     if (pool.kind != PoolKind::none) {
       tiling.y_rows = rows >= problem_.output[1] + pool.pad_begin[0] ? problem_.result[1]
                       : rows >= pool.kernel[0] ? (rows - pool.kernel[0]) / pool.stride[0] + 1
@@ -110,7 +126,7 @@ class Tiler {
       tiling.row_advance = tiling.y_rows * pool.stride[0];
     }
     if (tiling.y_rows == 0 || tiling.row_advance > kMostIndex) return false;
-    tiling.bands = ceil_divide(problem_.result[1], tiling.y_rows);
+    tiling.bands = ceil_divide(problem_.result[1] - tiling.overlap, tiling.y_rows - tiling.overlap);
     return true;
   }
 
@@ -273,7 +289,7 @@ class Tiler {
     const double filters = static_cast<double>(problem_.filters_per_group());
     const double y_columns =
         std::min<double>(tiling.cores * cut.outputs, static_cast<double>(problem_.result[2]));
-    const double rows = static_cast<double>(std::min(tiling.y_rows, problem_.result[1]));
+    const double rows = static_cast<double>(std::min(tiling.y_rows - tiling.overlap, problem_.result[1]));
     const double stored_lines =
         tiling.images * filters * rows * y_columns * static_cast<double>(size_of(problem_.type)) / 128;
     const double segments = tiling.images * (tiling.stored.planes_join ? tiling.filter_blocks
@@ -296,8 +312,21 @@ class Tiler {
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
     const double draining = 0.0256 * stored_lines * std::min(tiles, multiprocessors * tiling.teams);
-    return waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360) -
-           kEarlierNanoseconds;
+    // Of 96 columns all filters of a band are stored at once, next to what other teams of the block store.
+    const bool stores_together = problem_.epilogue.is_empty() && tiling.tiles == 12 && parts == 1;
+    const double computing = waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360) *
+                             (stores_together ? 0.94 : 1);
+    // What stores, loads between them, and lines that are stored in parts take of the memory, by kernels that
+    // do nothing else (benchmarks/toeplitz.md, version 14).
+    const double y_bytes = static_cast<double>(problem_.batch * problem_.out_channels *
+                                               problem_.result_size() * size_of(problem_.type));
+    const double x_bytes = static_cast<double>(problem_.batch * problem_.in_channels * problem_.input_size() *
+                                               size_of(problem_.type));
+    const double parts_of_lines =
+        stores_whole_lines(problem_, tiling) ? 0 : tiles * segments * static_cast<double>(problem_.group);
+    const double moving = 2.1e-4 * y_bytes + 5.2e-4 * x_bytes + 0.06 * parts_of_lines;
+    // Where both are near each other they take longer than either.
+    return std::pow(std::pow(computing, 8) + std::pow(moving, 8), 1.0 / 8) - kEarlierNanoseconds;
   }
 
   // Of a tile, what is left when its sums are written.
@@ -349,6 +378,12 @@ std::vector<Cut> cuts_of(const ConvProblem& problem, const Device& device) {
     }
   }
   return cuts;
+}
+
+bool stores_whole_lines(const ConvProblem& problem, const Tiling& tiling) {
+  const int64_t line = kCacheLine / size_of(problem.type);
+  return tiling.overlap > 0 ||
+         (tiling.row_advance * problem.result[2] % line == 0 && problem.result_size() % line == 0);
 }
 
 bool is_unpadded(const ConvProblem& problem, const Cut& cut) {

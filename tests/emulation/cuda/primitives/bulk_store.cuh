@@ -22,7 +22,7 @@ inline const bool is_checked_at_the_end = [] {
   return true;
 }();
 
-inline void bulk_store(void* global, const void* shared, unsigned bytes) {
+inline void bulk_store(void* global, const void* shared, unsigned bytes, bool) {
   const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   if (!is_aligned(global) || !is_aligned(shared) || bytes % 16 != 0) {
     emulation::fail("a bulk store that is not aligned");

@@ -1,0 +1,214 @@
+// What a card's memory takes for the input and the output of a layer, without any convolution.
+//
+//     nvcc -std=c++20 -O3 -arch=sm_90a -o memory_traffic benchmarks/memory_traffic.cu && ./memory_traffic
+//
+// For each first layer of the course networks (batch 10,000, float32), kernels that read every input once and
+// write every output once, of random data, and do nothing else: how near they come to bytes / (4.3 TB/s), the
+// floor that the tables of convswap count with, is what a kernel that also convolves can hope for. The one
+// that goes tile by tile, by bulk copies from shared memory, does so as `toeplitz` does:
+//
+//   rows, filters  of a tile, and teams of 128 threads that take tiles on each multiprocessor
+//   order          of tiles: "blocks" deals neighbours to different multiprocessors, "teams" to the same one
+//   lines          "parts" stores rows as they are, "whole" lines of 128 bytes, the last one up to its end
+//   cache          "first": what is stored leaves the second-level cache before other data
+//
+// Needs compute capability 9.0 or newer.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <tuple>
+#include <vector>
+
+namespace {
+
+constexpr long long kBatch = 10'000;
+constexpr int kTeam = 128;
+constexpr int kLine = 32;  // elements
+constexpr int kRuns = 3, kRepeats = 9;
+constexpr double kTerabytesPerSecond = 4.3;
+
+void check(cudaError_t status) {
+  if (status == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", cudaGetErrorName(status), cudaGetErrorString(status));
+  std::exit(1);
+}
+
+struct Layer {
+  const char* name;
+  int filters, input_plane, output_height, output_width;
+
+  __host__ __device__ int output_plane() const { return output_height * output_width; }
+  double bytes() const {
+    return 4.0 * kBatch * (input_plane + static_cast<double>(filters) * output_plane());
+  }
+};
+
+struct Tiles {
+  int rows, filters, teams;
+  bool neighbours_in_block, whole_lines, leaves_first;
+};
+
+// Bits of a float of (0.5, 1), so that neither the data nor the time are those of zeros.
+__device__ float noise(unsigned i) { return __uint_as_float(0x3f000000u | (i * 2654435761u >> 9)); }
+
+__global__ void fill(float* data, long long count) {
+  const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < count; i += step) {
+    data[i] = noise(static_cast<unsigned>(i));
+  }
+}
+
+// One block for each image: all of it is read, then all that comes of it written, by ordinary stores.
+__global__ void __launch_bounds__(512) image_by_image(Layer layer, const float4* x, float4* y) {
+  const int input = layer.input_plane / 4, output = layer.filters * layer.output_plane() / 4;
+  float4 sum{};
+  for (int i = threadIdx.x; i < input; i += blockDim.x) {
+    const float4 pixels = x[static_cast<long long>(blockIdx.x) * input + i];
+    sum.x += pixels.x, sum.y += pixels.y, sum.z += pixels.z, sum.w += pixels.w;
+  }
+  for (int i = threadIdx.x; i < output; i += blockDim.x) {
+    sum.x += static_cast<float>(i);
+    y[static_cast<long long>(blockIdx.x) * output + i] = sum;
+  }
+}
+
+__device__ void store(float* global, const float* shared, unsigned bytes, bool leaves_first) {
+  const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  if (leaves_first) {
+    asm volatile(
+        "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(global),
+        "r"(from), "r"(bytes), "l"(policy)
+        : "memory");
+  } else {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+  }
+}
+
+// How many elements lie between copies of filters' rows in shared memory, with room to begin anywhere in a
+// line and to end with one.
+__host__ __device__ int filter_room(const Layer& layer, const Tiles& tiles) {
+  return (tiles.rows * layer.output_width + 3 * kLine - 1) / kLine * kLine;
+}
+
+__global__ void __launch_bounds__(4 * kTeam, 1)
+    tile_by_tile(Layer layer, Tiles tiles, const float4* x, float* y) {
+  extern __shared__ __align__(128) float shared[];
+  const int team = threadIdx.x / kTeam, thread = threadIdx.x % kTeam, all = gridDim.x * tiles.teams;
+  const int room = filter_room(layer, tiles), plane = layer.output_plane();
+  const int band_elements = tiles.rows * layer.output_width;
+  const int bands = (plane + band_elements - 1) / band_elements;
+  const int share = layer.input_plane / 4 / bands;  // of the input that a tile reads
+  float* const own = shared + team * tiles.filters * room;
+  for (int i = thread; i < tiles.filters * room; i += kTeam) own[i] = noise(i + blockIdx.x * 977);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+
+  float seen = 0;
+  const int first =
+      tiles.neighbours_in_block ? blockIdx.x * tiles.teams + team : blockIdx.x + gridDim.x * team;
+  for (long long tile = first; tile < kBatch * bands; tile += all) {
+    const long long n = tile / bands;
+    const int band = static_cast<int>(tile % bands), begin = band * band_elements;
+    const float4* const source = x + n * (layer.input_plane / 4) + band * share;
+    for (int i = thread; i < share; i += kTeam) seen += source[i].x;
+    for (int k = 0; k < layer.filters; k += tiles.filters) {
+      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+      asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kTeam) : "memory");
+      if (thread < min(tiles.filters, layer.filters - k)) {
+        long long from = (n * layer.filters + k + thread) * plane + begin;
+        long long to = from + min(band_elements, plane - begin);
+        if (tiles.whole_lines) {
+          if (band > 0) from = (from + kLine - 1) / kLine * kLine;
+          if (band + 1 < bands) to = (to + kLine - 1) / kLine * kLine;
+        }
+        // Copies begin and end with 16 bytes; what is left between them is for nobody here.
+        from = (from + 3) / 4 * 4;
+        store(y + from, own + thread * room + from % kLine, static_cast<unsigned>(to - from) / 4 * 16,
+              tiles.leaves_first);
+      }
+      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    }
+  }
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  if (seen == 0.5f) y[0] = seen;  // so that the loads are needed
+}
+
+// Milliseconds of a run, the median.
+template <typename Run>
+double milliseconds(Run run) {
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin)), check(cudaEventCreate(&end));
+  std::vector<float> times;
+  for (int i = 0; i < kRepeats; ++i) {
+    check(cudaEventRecord(begin));
+    for (int j = 0; j < kRuns; ++j) run();
+    check(cudaEventRecord(end));
+    check(cudaGetLastError()), check(cudaEventSynchronize(end));
+    float time;
+    check(cudaEventElapsedTime(&time, begin, end));
+    times.push_back(time / kRuns);
+  }
+  std::nth_element(times.begin(), times.begin() + kRepeats / 2, times.end());
+  return times[kRepeats / 2];
+}
+
+void print(const Layer& layer, const char* how, double time) {
+  const double floor = layer.bytes() / kTerabytesPerSecond * 1e-9;
+  std::printf("%-13s %-52s %.3f ms, %2.0f %% of the floor\n", layer.name, how, time, 100 * floor / time);
+}
+
+}  // namespace
+
+int main() {
+  cudaDeviceProp card;
+  check(cudaGetDeviceProperties(&card, 0));
+  if (card.major < 9) {
+    std::fprintf(stderr, "it needs compute capability 9.0 or newer; %s has %d.%d\n", card.name, card.major,
+                 card.minor);
+    return 2;
+  }
+  std::printf("%s, batch %lld, float32\n", card.name, kBatch);
+  const Layer layers[] = {{"2019fa conv1", 12, 70 * 70, 66, 66},
+                          {"2018fa conv1", 12, 72 * 72, 66, 66},
+                          {"2020 conv1", 4, 86 * 86, 80, 80}};
+  float *x, *y;
+  check(cudaMalloc(&x, 4ll * kBatch * 86 * 86)), check(cudaMalloc(&y, 4ll * kBatch * 12 * 66 * 66));
+  fill<<<1024, 512>>>(x, kBatch * 86 * 86);
+  check(cudaFuncSetAttribute(tile_by_tile, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(card.sharedMemPerBlockOptin)));
+  for (const Layer& layer : layers) {
+    const auto input = reinterpret_cast<const float4*>(x);
+    print(layer, "outputs alone, one after the other",
+          milliseconds([&] { fill<<<1024, 512>>>(y, kBatch * layer.filters * layer.output_plane()); }));
+    print(layer, "image by image",
+          milliseconds([&] { image_by_image<<<kBatch, 512>>>(layer, input, reinterpret_cast<float4*>(y)); }));
+    for (const auto& [rows, filters, teams] :
+         {std::tuple{22, 6, 4}, {17, 12, 3}, {27, 4, 4}, {33, 6, 3}, {80, 2, 3}}) {
+      for (int how : {0, 1, 3, 7, 5}) {
+        Tiles tiles{std::min(rows, layer.output_height),
+                    std::min(filters, layer.filters),
+                    teams,
+                    (how & 1) != 0,
+                    (how & 2) != 0,
+                    (how & 4) != 0};
+        const size_t bytes = sizeof(float) * tiles.teams * tiles.filters * filter_room(layer, tiles);
+        if (bytes > card.sharedMemPerBlockOptin) continue;
+        char text[100];
+        std::snprintf(text, sizeof text, "%d rows, %d filters, %d teams; %s, %s%s", tiles.rows, tiles.filters,
+                      tiles.teams, tiles.neighbours_in_block ? "teams" : "blocks",
+                      tiles.whole_lines ? "whole" : "parts", tiles.leaves_first ? ", first" : "");
+        print(layer, text, milliseconds([&] {
+                // One block on each multiprocessor, as where the matrix takes the rest of shared memory.
+                tile_by_tile<<<card.multiProcessorCount, kTeam * tiles.teams, card.sharedMemPerBlockOptin>>>(
+                    layer, tiles, input, y);
+              }));
+      }
+    }
+  }
+}
