@@ -25,8 +25,8 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
     const long long plane = (n * problem.out_channels + k) * problem.y_plane;
     const int first = tile.y_row * problem.y_width + tile.first_column,
               own = i % (tile.y_columns * tile.y_rows);
-    const OwnElements<Element> stored(problem, tile, tile.y_columns * tile.y_rows,
-                                      plane + first + problem.y_misalignment);
+    const OwnElements<kFinishes, Element> stored(problem, tile, tile.y_columns * tile.y_rows,
+                                                 plane + first + problem.y_misalignment);
     if (own < stored.first || own >= stored.end) continue;
     problem.y[plane + p * problem.y_width + q] =
         static_cast<Element>(naive_result<Element, float>(problem.definition, n, k, 0, p, q));
@@ -164,16 +164,20 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
     }
     show_to_copies_and_products();
     meet_team(team);
-    store_in_bulk(problem, results);
+    store_in_bulk<true>(problem, results);
   }
 }
 
-// The tile of a team in the turn that begins with tile `first`. Neighbours in y go to teams of a block, whose
-// stores then meet in time and place; in the last turn, which is not full, to other blocks first.
-template <typename Element>
-__device__ inline int tile_of_turn(const Arguments<Element>& problem, int first, int team, int teams) {
-  const int all = gridDim.x * teams;
-  return first + (first + all <= problem.tiles ? blockIdx.x * teams + team : blockIdx.x + gridDim.x * team);
+// The tile for the place of a team in the order of blocks, then teams, then turns. Without anything that
+// follows, neighbours in y go to teams of a block, whose stores then meet in time and place; but in the last
+// turn, which is not full, to other blocks first.
+template <bool kFinishes, typename Element>
+__device__ inline int tile_at(const Arguments<Element>& problem, int place) {
+  if (kFinishes) return place;
+  const int teams = blockDim.x / kTeamThreads, team = team_of_block();
+  const int of_turn = blockIdx.x + gridDim.x * team;
+  const bool is_full = place - of_turn + static_cast<int>(gridDim.x) * teams <= problem.tiles;
+  return is_full ? place - of_turn + static_cast<int>(blockIdx.x) * teams + team : place;
 }
 
 // Persistent blocks of some teams, which take tiles on their own; grid.y is the groups. kFinishes: something
@@ -226,8 +230,9 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   bool are_measured = false;
   int weight_windows = 1;
   int top = kFirstTop;
-  const int first_index = tile_of_turn(problem, 0, team, teams);
-  bool is_copied = start_copies<kFinishes>(problem, first_index, first_channel, raw, &state.copies);
+  const int first_place = blockIdx.x + gridDim.x * team;
+  bool is_copied = start_copies<kFinishes>(problem, tile_at<kFinishes>(problem, first_place), first_channel,
+                                           raw, &state.copies);
   unsigned phase = 0;
   for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
     const ValueRange<Element> weight_range =
@@ -250,9 +255,8 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
 
     int scaled_for = top + 1;  // what the scales were last found for
     bool is_far = false;
-    for (int first_of_turn = 0; first_of_turn < problem.tiles; first_of_turn += gridDim.x * teams) {
-      const int index = tile_of_turn(problem, first_of_turn, team, teams);
-      if (index >= problem.tiles) break;
+    for (int place = first_place; place < problem.tiles; place += gridDim.x * teams) {
+      const int index = tile_at<kFinishes>(problem, place);
       const Tile tile = Tile::of<kFinishes>(problem, index);
       if (is_copied) {
         wait_for_bulk_loads(&state.copies, phase);
@@ -266,7 +270,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       int windows = 1;
       const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
       const bool all_fit = meet_team_and(team, fits && can_multiply);
-      const int next = tile_of_turn(problem, first_of_turn + gridDim.x * teams, team, teams);
+      const int next = tile_at<kFinishes>(problem, place + gridDim.x * teams);
       is_copied = start_copies<kFinishes>(problem, next, first_channel, raw, &state.copies);
       if (!all_fit) {
         const ValueRange<Element> whole = reduce_team(range, team, &state);
@@ -346,7 +350,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
           show_to_copies_and_products();
           meet_team(team);
           if (kFinishes || (windows == 1 && weight_windows == 1)) {
-            store_in_bulk(problem, results);
+            store_in_bulk<kFinishes>(problem, results);
           } else {
             store_by_threads(problem, index, first_filter + first, filters, own, !is_first);
           }
@@ -355,7 +359,8 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     }
     if (weight_window + 1 < weight_windows) {
       __syncthreads();
-      is_copied = start_copies<kFinishes>(problem, first_index, first_channel, raw, &state.copies);
+      is_copied = start_copies<kFinishes>(problem, tile_at<kFinishes>(problem, first_place), first_channel,
+                                          raw, &state.copies);
     }
   }
   wait_until_bulk_stores_have_read();

@@ -318,14 +318,14 @@ __device__ inline void write_results(const Arguments<Element>& problem, const Re
 
 // Which results of a filter the tile stores, of those that follow each other in y: all, or where tiles
 // overlap whole lines of the cache, up to the one in which the next tile begins.
-template <typename Element>
+template <bool kFinishes, typename Element>
 struct OwnElements {
   int first, end;
 
   // `start`: of the filter's first result, from the boundary of a line.
   __device__ OwnElements(const Arguments<Element>& problem, const Tile& tile, int elements, long long start)
       : first(0), end(elements) {
-    if (!problem.stores_lines) return;
+    if (kFinishes || !problem.stores_lines) return;
     const auto to_boundary = [&](int element) {
       return -(static_cast<int>(start) + element) & (Results<Element>::kOfLine - 1);
     };
@@ -336,7 +336,7 @@ struct OwnElements {
 };
 
 // Results of an image that are contiguous in y.
-template <typename Element>
+template <bool kFinishes, typename Element>
 struct Segment {
   const Element* from;
   Element* to;
@@ -358,7 +358,7 @@ struct Segment {
                       static_cast<long long>(row) * problem.y_width;
     const int contiguous =
         tile.y_columns * (places.rows_join ? tile.y_rows : 1) * (places.planes_join ? results.filters : 1);
-    const OwnElements<Element> own(problem, tile, contiguous, start);
+    const OwnElements<kFinishes, Element> own(problem, tile, contiguous, start);
     start += own.first;
     from = results.stored + image * places.image + filter * places.plane + row * places.row + own.first;
     to = problem.y + (start - problem.y_misalignment);
@@ -383,25 +383,25 @@ struct Segment {
 };
 
 // Calls store(segment) for every segment, in one thread each; neighbours are threads of different warps.
-template <typename Element, typename Store>
+template <bool kFinishes, typename Element, typename Store>
 __device__ inline void for_each_segment(const Arguments<Element>& problem, const Results<Element>& results,
                                         Store store) {
-  const int count = Segment<Element>::count(problem, results);
+  const int count = Segment<kFinishes, Element>::count(problem, results);
   constexpr int kWarps = kTeamThreads / 32;
   for (int i = threadIdx.x % 32 * kWarps + thread_of_team() / 32; i < results.tile.images * count;
        i += kTeamThreads) {
     const int image = i / count;
-    store(Segment<Element>(problem, results, image, i - image * count));
+    store(Segment<kFinishes, Element>(problem, results, image, i - image * count));
   }
 }
 
 // Starts the copies of the segments' bodies, and stores what lies beside them.
-template <typename Element>
+template <bool kFinishes, typename Element>
 __device__ inline void store_in_bulk(const Arguments<Element>& problem, const Results<Element>& results) {
-  for_each_segment(problem, results, [&](const Segment<Element>& segment) {
+  for_each_segment<kFinishes>(problem, results, [&](const Segment<kFinishes, Element>& segment) {
     if (segment.body > 0) {
       bulk_store(segment.to + segment.head, segment.from + segment.head, segment.body * sizeof(Element),
-                 problem.leaves_first);
+                 !kFinishes && problem.leaves_first);
     }
     for (int i = 0; i < segment.elements - segment.body; ++i) segment.store_edge(i);
   });
@@ -415,11 +415,11 @@ __device__ __noinline__ void store_by_threads(const Arguments<Element>& problem,
                                               int filters, unsigned char* own, bool adds) {
   const Results<Element> results = Results<Element>::template of<false>(
       problem, Tile::of<false>(problem, index), first_filter, filters, own);
-  const int count = results.tile.images * Segment<Element>::count(problem, results);
+  const int count = results.tile.images * Segment<false, Element>::count(problem, results);
   for (int i = thread_of_team() / 32; i < count; i += kTeamThreads / 32) {
-    const int image = i / Segment<Element>::count(problem, results);
-    const Segment<Element> segment(problem, results, image,
-                                   i - image * Segment<Element>::count(problem, results));
+    const int image = i / Segment<false, Element>::count(problem, results);
+    const Segment<false, Element> segment(problem, results, image,
+                                          i - image * Segment<false, Element>::count(problem, results));
     for (int j = threadIdx.x % 32; j < segment.elements; j += 32) {
       Element value = segment.from[j];
       if (adds) value = static_cast<Element>(static_cast<float>(value) + static_cast<float>(segment.to[j]));
