@@ -1,8 +1,8 @@
 // What a card's memory takes for the input and the output of a layer, without any convolution.
 //
-//     nvcc -std=c++20 -O3 -arch=sm_90a -o memory_traffic benchmarks/memory_traffic.cu && ./memory_traffic
+//     nvcc -std=c++20 -O3 -arch=sm_90 -o memory_traffic benchmarks/memory_traffic.cu && ./memory_traffic
 //
-// For each first layer of the course networks (batch 10,000, float32), kernels that read every input once and
+// For three first layers of the course networks (batch 10,000, float32), kernels that read every input once and
 // write every output once, of random data, and do nothing else: how near they come to bytes / (4.3 TB/s), the
 // floor that the tables of convswap count with, is what a kernel that also convolves can hope for. The one
 // that goes tile by tile, by bulk copies from shared memory, does so as `toeplitz` does:
@@ -50,7 +50,7 @@ struct Tiles {
   bool neighbours_in_block, whole_lines, leaves_first;
 };
 
-// Bits of a float of (0.5, 1), so that neither the data nor the time are those of zeros.
+// A float of [0.5, 1), so that neither the data nor the time are those of zeros.
 __device__ float noise(unsigned i) { return __uint_as_float(0x3f000000u | (i * 2654435761u >> 9)); }
 
 __global__ void fill(float* data, long long count) {

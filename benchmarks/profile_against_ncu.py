@@ -64,7 +64,10 @@ class NcuWindow:
         return time.monotonic_ns()
 
     def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
-        """Let the profiler look from here on; it takes all kernels' times alike."""
+        """Let the profiler look from here on; it takes all kernels' times alike.
+
+        One more warm-up follows, which `by_ncu` leaves out.
+        """
         self._require_success(self._driver.cuProfilerStart())
         return bool(long_kernels)
 
@@ -108,7 +111,8 @@ def by_ncu(network: str, side: str, runs: int) -> dict[str, float]:
         times[demangle(row["Kernel Name"])].append(float(row["Metric Value"].replace(",", "")) / 1e3)
     if not times:
         raise ConvswapError(f"Nsight Compute saw no kernel of {network}: {out.strip()[-300:]}")
-    return {name: fmean(each) for name, each in times.items()}
+    # The last warm-up comes before the timed runs, with as many calls of each kernel.
+    return {name: fmean(each[len(each) // (runs + 1) :]) for name, each in times.items()}
 
 
 def by_profile(network: str, runs: int, blocking: bool) -> dict[str, dict]:

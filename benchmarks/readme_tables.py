@@ -183,7 +183,7 @@ Made by `python benchmarks/compare_networks.py benchmarks/h200/{FUSED} --device 
 
 
 def layers(results: Path) -> str:
-    """The convolutions of the course suite; the card's clock is of runs back to back."""
+    """The convolutions of the course suite, each run waited for, and ours also back to back."""
     back_to_back = {
         (row["layer"], row["batch"]): row["convswap_ms"] for row in read(results, "bench-algorithms.json")
     }

@@ -173,17 +173,17 @@ def relative_l2_in_ieee(algorithm, case):
 
 
 @pytest.mark.gpu
-def test_tiles_of_toeplitz_that_overlap_store_whole_lines_and_each_result_once():
+def test_tiles_of_toeplitz_that_overlap_store_each_result_once():
     rng = np.random.default_rng(3)
     x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((2000, 1, 70, 70), (12, 1, 5, 5)))
     b = rng.standard_normal(12, dtype=np.float32)
-    # Rows 17 and 18 of the output belong to two tiles. Of an infinity or a NaN a tile is computed as defined,
-    # and of values far apart in parts that are added up, each by the tile that stores the result.
+    # Rows 17, 34 and 51 of the output are computed by two tiles. A tile with an infinity or a NaN is computed
+    # as defined, one of values far apart in parts that are added up; both store what is theirs alone.
     x[5, 0, 18, 3], x[700, 0, 20, 60], x[1999, 0, 36, 30] = np.inf, np.nan, -np.inf
     x[9, 0, 19], x[1500, 0, 17] = x[9, 0, 19] * 1e-20, x[1500, 0, 17] * 1e25
     y = run("toeplitz", x, w, b, {})
     plan = _native.describe_plan(_native.Problem(x.shape, w.shape, True), "cuda", "toeplitz")
-    assert "the next tile's too" in plan
+    assert "1 of them the next tile's too" in plan
     truth = run("naive", x, w, b, {})
     finite = np.isfinite(truth)
     np.testing.assert_array_equal(y[~finite], truth[~finite])

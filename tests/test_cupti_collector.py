@@ -129,6 +129,25 @@ def test_kernels_are_recorded_as_asked(cupti, long_kernels):
     collector.stop()
 
 
+def test_a_refusal_at_the_start_leaves_nothing_enabled(cupti, monkeypatch):
+    enable = cupti.activity_enable
+
+    def refuse_driver_calls(kind):
+        cupti.refuse = {"activity_enable": fake_cupti.Result.ERROR_UNKNOWN} if kind.name == "DRIVER" else {}
+        enable(kind)
+
+    monkeypatch.setattr(cupti, "activity_enable", refuse_driver_calls)
+    collector = CuptiCollector()
+    with pytest.raises(ConvswapError, match="refuses to record: ERROR_UNKNOWN"):
+        collector.start()
+    assert cupti.enabled == []
+    monkeypatch.setattr(cupti, "activity_enable", enable)
+    cupti.refuse = {}
+    collector.start()
+    collector.stop()
+    assert cupti.enabled == []
+
+
 def test_a_refusal_of_the_other_way_leaves_nothing_enabled(cupti):
     collector = CuptiCollector()
     collector.start()

@@ -22,6 +22,9 @@ SOURCES = REPOSITORY / "custom_op"
 SEEDS = 100
 # Of problems that came out wrong once: with padding below alone, tiles took rows of the tile before.
 ONCE_WRONG = {"toeplitz": (215, 285)}
+# Of problems whose tiles overlap so that lines are stored whole: with several folds, bands and groups, in all
+# precisions and types. A change of the estimate may ask for others.
+OVERLAPPING = (2645, 2814, 3398, 3448, 3688, 4611, 4738, 5389)
 # A kernel that never ends must not keep the tests from ending; 100 seeds take 15 seconds.
 MOST_SECONDS = 600
 # What 100 seeds must at least compute; the algorithm refuses the others.
@@ -73,17 +76,24 @@ def test_algorithm_is_the_definition_for_random_problems(tmp_path: Path, algorit
     assert computed_of(program, 0, SEEDS) >= LEAST_COMPUTED
     for seed in ONCE_WRONG.get(algorithm, ()):
         assert computed_of(program, seed, seed + 1) == 1
+    for seed in OVERLAPPING if algorithm == "toeplitz" else ():
+        assert " of them the next tile's too)" in told_of(program, seed, seed + 1)
 
 
 def computed_of(program: Path, first: int, end: int) -> int:
     """Return how many of the problems of so many seeds the algorithm takes; all must come out right."""
+    computed, _, rest = told_of(program, first, end).splitlines()[-1].partition(" ")
+    assert rest == "problems computed, 0 wrong"
+    return int(computed)
+
+
+def told_of(program: Path, first: int, end: int) -> str:
+    """Return what the program prints of so many seeds, whose problems must come out right."""
     done = subprocess.run(
         [program, str(first), str(end)], capture_output=True, text=True, timeout=MOST_SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    computed, _, rest = done.stdout.splitlines()[-1].partition(" ")
-    assert rest == "problems computed, 0 wrong"
-    return int(computed)
+    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -212,6 +212,8 @@ def test_the_warm_up_tells_the_collector_what_to_prepare_for():
     set_up = max(window.end for window in windows if window.phase == SET_UP)
     warm_up = min(window.start for window in windows if window.phase == WARM_UP)
     assert set_up <= collector.warm_up_began <= warm_up
+    # The pretended collector finds kernels long.
+    assert any("recorded one after the other" in note for note in found.notes)
 
 
 def test_a_failing_run_ends_the_recording(tmp_path):

@@ -262,8 +262,10 @@ def test_the_command_writes_table_json_and_plots(on_pretended_card, capsys):
         "session_ms",
         "first_run_ms",
         "runs",
+        "long_kernels",
         "failure",
     }
+    assert {row["long_kernels"] for row in written["rows"]} == {True}
     assert (on_pretended_card / "alexnet-study.png").read_bytes().startswith(b"\x89PNG")
 
 

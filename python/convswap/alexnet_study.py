@@ -70,7 +70,8 @@ class StudyRow:
     """One side at one batch, in milliseconds: the medians of each part of `PARTS` over all runs.
 
     `run_ms` is the median of a run by the host's clock; the set-up is the session's creation and its first
-    run, by the same clock. Where `failure` is not "", it says why there are no times, and `parts` is empty.
+    run, by the same clock. `long_kernels` tells for which kernels they were recorded (cupti_collector.py).
+    Where `failure` is not "", it says why there are no times, and `parts` is empty.
     """
 
     batch: int
@@ -80,6 +81,7 @@ class StudyRow:
     session_ms: float = 0.0
     first_run_ms: float = 0.0
     runs: int = 0
+    long_kernels: bool | None = None
     failure: str = ""
 
     @property
@@ -108,6 +110,7 @@ class StudyRow:
             "session_ms": self.session_ms if known else None,
             "first_run_ms": self.first_run_ms if known else None,
             "runs": self.runs,
+            "long_kernels": self.long_kernels,
             "failure": self.failure,
         }
 
@@ -217,12 +220,12 @@ def study_with(
         except MemoryError:
             rows += [StudyRow(batch, side.name, {}, failure=_HOST_SHORT_OF_MEMORY) for side in models]
             continue
-        # Both sides' kernels are recorded the same way.
+        # Both sides' kernels are recorded the same way, as suits the first that can be run.
         long_kernels: bool | None = None
         for side, own in models.items():
             progress(f"batch {batch:,}, {side.name}")
-            row, long_kernels = _row(collector, device, side, own, feeds, batch, runs, long_kernels)
-            rows.append(row)
+            rows.append(_row(collector, device, side, own, feeds, batch, runs, long_kernels))
+            long_kernels = rows[-1].long_kernels
     return Study(
         device=device,
         precision=precision,
@@ -249,23 +252,23 @@ def _row(
     batch: int,
     runs: int | None,
     long_kernels: bool | None = None,
-) -> tuple[StudyRow, bool | None]:
-    """Return the row of a side, and what kernels it was recorded for: `long_kernels`, unless that is None."""
+) -> StudyRow:
+    """Return the row of a side, recorded for `long_kernels`, or where that is None as suits its kernels."""
     try:
         recording = record(
             {side: model}, feeds, device, collector, runs=runs, long_kernels=long_kernels, progress=_silent
         )
     except MemoryError:
-        return StudyRow(batch, side.name, {}, failure=_HOST_SHORT_OF_MEMORY), long_kernels
+        return StudyRow(batch, side.name, {}, long_kernels=long_kernels, failure=_HOST_SHORT_OF_MEMORY)
     except ConvswapError as error:
         if not any(sign in str(error) for sign in _SHORT_OF_MEMORY):
             raise
-        return StudyRow(batch, side.name, {}, failure="out of memory"), long_kernels
+        return StudyRow(batch, side.name, {}, long_kernels=long_kernels, failure="out of memory")
     finally:
         # A failed session lives on in its exception until then, with all its memory on the card.
         gc.collect()
     host = recording.host[side.name]
-    row = StudyRow(
+    return StudyRow(
         batch=batch,
         side=side.name,
         parts=_medians(timeline_of(recording).activities, len(host.runs)),
@@ -273,8 +276,8 @@ def _row(
         session_ms=host.session,
         first_run_ms=host.first_run,
         runs=len(host.runs),
+        long_kernels=recording.long_kernels,
     )
-    return row, recording.long_kernels
 
 
 def _medians(activities: Iterable[Attributed], runs: int) -> dict[str, float]:

@@ -219,9 +219,10 @@ bool is_right(double y, const Truth& truth, Precision precision) {
 // What is drawn beside ordinary numbers.
 enum class Values { any, normal };
 
+// `tells` how the problem is planned.
 template <typename Element>
 bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& device, Random& random,
-           Values values = Values::any) {
+           Values values = Values::any, bool tells = false) {
   const bool has_any = values == Values::any, is_wide = has_any && std::is_same_v<Element, float>;
   const int64_t x_count = p.batch * p.in_channels * p.input_size();
   const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
@@ -244,6 +245,7 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
   Element* const y_begin = y.data() + kGuard + shift;
 
   const std::unique_ptr<Plan> plan = algorithm.make_plan(p, device);
+  if (tells) std::printf("%s\n", plan->describe().c_str());
   std::vector<float> scratch(plan->scratch_bytes() / sizeof(float) + 1, NAN);
   plan->run({x.data() + shift, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr},
             {nullptr, nullptr, scratch.data()});
@@ -279,7 +281,7 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
 }
 
 // Whether the problem of a seed comes out right; `computed` counts those that the algorithm takes.
-inline bool check_seed(const Algorithm& algorithm, int seed, int& computed) {
+inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& computed) {
   Random random(seed);
   ConvProblem problem = draw_problem(random);
   Device device = draw_device(random);
@@ -287,22 +289,25 @@ inline bool check_seed(const Algorithm& algorithm, int seed, int& computed) {
   emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
   if (!algorithm.why_not(problem, device).empty()) return true;
   ++computed;
-  if (problem.type == ElementType::float16) return check<__half>(algorithm, problem, device, random);
-  if (problem.type == ElementType::bfloat16) return check<__nv_bfloat16>(algorithm, problem, device, random);
-  return check<float>(algorithm, problem, device, random);
+  const auto right_as = [&]<typename Element>(Element) {
+    return check<Element>(algorithm, problem, device, random, Values::any, tells);
+  };
+  if (problem.type == ElementType::float16) return right_as(__half());
+  if (problem.type == ElementType::bfloat16) return right_as(__nv_bfloat16());
+  return right_as(0.0f);
 }
 
-// Draws a problem for each seed that the arguments name, FIRST and END; prints what is wrong, and last how
-// many problems were right. Returns what main returns.
+// Draws a problem for each seed that the arguments name, FIRST and END; prints what is wrong, of a single
+// problem how it is planned, and last how many problems were right. Returns what main returns.
 inline int check_seeds(const Algorithm& algorithm, int count, char** arguments) {
   if (count != 3) {
     std::printf("usage: %s FIRST END\n", arguments[0]);
     return 2;
   }
-  const int end = std::atoi(arguments[2]);
+  const int first = std::atoi(arguments[1]), end = std::atoi(arguments[2]);
   int computed = 0, wrong = 0;
-  for (int seed = std::atoi(arguments[1]); seed < end; ++seed) {
-    if (check_seed(algorithm, seed, computed)) continue;
+  for (int seed = first; seed < end; ++seed) {
+    if (check_seed(algorithm, seed, end == first + 1, computed)) continue;
     std::printf("seed %d\n", seed);
     ++wrong;
   }

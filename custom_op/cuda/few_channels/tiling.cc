@@ -226,8 +226,7 @@ class Tiler {
     }
     // Tiles of eight filters of which none exists are multiplied, and stored for half.
     const double filter_tiles = 1.0 * tiling.filter_splits * tiling.filter_blocks * tiling.tiles;
-    const double existing =
-        std::min<double>(filter_tiles, ceil_divide(problem_.filters_per_group(), kFiltersPerTile));
+    const double existing = static_cast<double>(ceil_divide(problem_.filters_per_group(), kFiltersPerTile));
     const double stored = 0.5 + 0.5 * existing / filter_tiles;
     const double slots_of_unit = multiplications * multiplication_slots(bundles_.size);
     const double unit_shared = 0.038 * slots_of_unit + 0.33 * loads + store * stored * tiling.tiles + 3.2;

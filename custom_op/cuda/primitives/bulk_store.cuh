@@ -5,8 +5,8 @@ namespace convswap {
 // Bulk copies from shared to global memory. What other threads have written is copied after they showed it
 // and met at a barrier. Code for cards below compute capability 9.0 has none: there these do nothing.
 
-// Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16. `leaves_first`: the second-level
-// cache, before all other data.
+// Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16. `leaves_first`: what is
+// stored leaves the second-level cache before all other data.
 __device__ inline void bulk_store(void* global, const void* shared, unsigned bytes, bool leaves_first) {
 #if __CUDA_ARCH__ >= 900
   const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));

@@ -57,8 +57,8 @@ struct Arguments {
   FastDivisor bands, column_tiles;
   int tiles;
   int row_advance, y_rows;  // from a tile to the next below it, in rows of the convolution, and of y in each
-  bool stores_lines;        // whole ones of the cache, with what the next tile's first row has of the last
-  bool leaves_first;        // y the cache, before all other data
+  bool stores_lines;        // tiles overlap, and each stores whole lines of the cache
+  bool leaves_first;        // y leaves the cache before all other data
   int pool_pad_height;
   bool pools;
   int product_rows;  // of each image

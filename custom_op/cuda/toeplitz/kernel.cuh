@@ -23,11 +23,11 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
     const int k = first_filter + i / (tile.y_columns * tile.y_rows) % problem.filters;
     const long long n = tile.n + i / (tile.y_columns * tile.y_rows) / problem.filters;
     const long long plane = (n * problem.out_channels + k) * problem.y_plane;
-    const int first = tile.y_row * problem.y_width + tile.first_column,
-              own = i % (tile.y_columns * tile.y_rows);
+    const int first = tile.y_row * problem.y_width + tile.first_column;
+    const int element = i % (tile.y_columns * tile.y_rows);
     const OwnElements<kFinishes, Element> stored(problem, tile, tile.y_columns * tile.y_rows,
                                                  plane + first + problem.y_misalignment);
-    if (own < stored.first || own >= stored.end) continue;
+    if (element < stored.first || element >= stored.end) continue;
     problem.y[plane + p * problem.y_width + q] =
         static_cast<Element>(naive_result<Element, float>(problem.definition, n, k, 0, p, q));
   }

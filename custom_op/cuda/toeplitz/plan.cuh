@@ -146,8 +146,8 @@ class ToeplitzPlan final : public Plan {
         kernel_(problem.epilogue.is_empty() ? kernel_of<Format, false>(tiling_.tiles)
                                             : kernel_of<Format, true>(tiling_.tiles)),
         arguments_(arguments_of<Element>(problem, tiling_)) {
-    // A y that the cache could not hold shall not drive out of it what is asked for ahead of time. Parts of
-    // lines had better wait there for the rest.
+    // A y that the cache cannot hold shall not drive out of it input that is asked for ahead of time. Where
+    // copies bring the input nothing is to be kept, and parts of lines had better wait for the rest.
     const int64_t y_bytes = problem.batch * problem.out_channels * problem.result_size() * sizeof(Element);
     arguments_.leaves_first = problem.epilogue.is_empty() && y_bytes > device.second_level_cache &&
                               (!tiling_.copies_input || stores_whole_lines(problem, tiling_));
@@ -189,7 +189,8 @@ class ToeplitzPlan final : public Plan {
     const Cut& cut = tiling_.cut;
     return "tiles of " + std::to_string(tiling_.images) + " images x " +
            std::to_string(tiling_.rows * cut.folds) + " rows" +
-           (tiling_.overlap > 0 ? " (" + std::to_string(tiling_.overlap) + " the next tile's too)" : "") +
+           (tiling_.overlap > 0 ? " (" + std::to_string(tiling_.overlap) + " of them the next tile's too)"
+                                : "") +
            " x " + std::to_string(tiling_.cores * cut.outputs) + " columns, " +
            std::to_string(tiling_.filters_per_block) + " filters at a time; products of " +
            std::to_string(tiling_.chunks * kRows) + " x " + std::to_string(cut.steps() * kDepth) + " x " +

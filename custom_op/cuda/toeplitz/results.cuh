@@ -327,7 +327,7 @@ struct OwnElements {
       : first(0), end(elements) {
     if (kFinishes || !problem.stores_lines) return;
     const auto to_boundary = [&](int element) {
-      return -(static_cast<int>(start) + element) & (Results<Element>::kOfLine - 1);
+      return static_cast<int>(-(start + element) & (Results<Element>::kOfLine - 1));
     };
     const int advance = problem.row_advance * problem.y_width;
     if (tile.first_row > 0) first = to_boundary(0);

@@ -78,7 +78,7 @@ class Tiler {
     return fits_any;
   }
 
-  // The same where each tile ends with a whole line of the cache, which takes rows of the next one.
+  // The same where each tile but the last ends with a whole line of the cache, which takes rows of the next.
   void try_overlapping(Tiling tiling, int64_t bands, std::optional<Tiling>& best) const {
     const int64_t line = kCacheLine / size_of(problem_.type), width = problem_.output[2];
     if (stores_whole_lines(problem_, tiling) || !problem_.epilogue.is_empty()) return;
@@ -312,12 +312,15 @@ class Tiler {
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
     const double draining = 0.0256 * stored_lines * std::min(tiles, multiprocessors * tiling.teams);
-    // Of 96 columns all filters of a band are stored at once, next to what other teams of the block store.
-    const bool stores_together = problem_.epilogue.is_empty() && tiling.tiles == 12 && parts == 1;
+    // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block: what they took of
+    // 2019fa and 2018fa conv1 beside this estimate, whose filters are one block.
+    const bool gains_most =
+        problem_.epilogue.is_empty() && tiling.tiles == 12 && tiling.filter_blocks == 1 && parts == 1;
     const double computing = waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360) *
-                             (stores_together ? 0.94 : 1);
-    // What stores, loads between them, and lines that are stored in parts take of the memory, by kernels that
-    // do nothing else (benchmarks/toeplitz.md, version 14).
+                             (gains_most ? 0.94 : 1);
+    // What stores, loads between them, and lines that are stored in parts take of the memory
+    // (benchmarks/toeplitz.md, version 14); less than they do by themselves, so that with what computing
+    // takes the times of some 500 tilings come out.
     const double y_bytes = static_cast<double>(problem_.batch * problem_.out_channels *
                                                problem_.result_size() * size_of(problem_.type));
     const double x_bytes = static_cast<double>(problem_.batch * problem_.in_channels * problem_.input_size() *
@@ -382,8 +385,9 @@ std::vector<Cut> cuts_of(const ConvProblem& problem, const Device& device) {
 
 bool stores_whole_lines(const ConvProblem& problem, const Tiling& tiling) {
   const int64_t line = kCacheLine / size_of(problem.type);
-  return tiling.overlap > 0 ||
-         (tiling.row_advance * problem.result[2] % line == 0 && problem.result_size() % line == 0);
+  if (tiling.overlap > 0) return true;
+  return int64_t{tiling.cores} * tiling.cut.outputs >= problem.output[2] &&
+         tiling.y_rows * problem.result[2] % line == 0 && problem.result_size() % line == 0;
 }
 
 bool is_unpadded(const ConvProblem& problem, const Cut& cut) {

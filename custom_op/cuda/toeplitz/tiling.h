@@ -43,7 +43,7 @@ struct Tiling {
   int teams = 1;
   int64_t tile_count = 0;
   int64_t bands = 1, row_advance = 1, y_rows = 1;
-  int64_t overlap = 0;  // rows of the next tile that are computed too, so that whole lines are stored
+  int64_t overlap = 0;  // rows of the next tile that are computed too, so that lines are stored whole
   int64_t pitch = 0, core_rows = 0, plane_cores = 0, image_cores = 0, part_cores = 0;
   int64_t cores_per_row = 0, input_rows = 0, image_items = 0;
   int64_t product_rows = 0, chunks = 0;  // of an image
@@ -60,7 +60,8 @@ struct Tiling {
 // have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
-// Whether a tile's results of a filter end where a line of the cache does, wherever they lie in y.
+// Whether a tile's results of a filter end where a line of the cache does, in a y that begins with one. The
+// last tile's need not.
 bool stores_whole_lines(const ConvProblem& problem, const Tiling& tiling);
 
 // Whether no output reads beyond the image, and no core's row beyond the channels.

@@ -27,10 +27,13 @@
 // Data flow: one block on each multiprocessor, persistent, holds the matrix. Up to four teams of four warps
 // take tiles, each on its own: one converts its input while another multiplies and a third writes its
 // results, which wait in shared memory in y's order and go out in bulk copies, where they lie as far from a
-// line of the cache as in y. Neighbouring tiles go to the teams of one multiprocessor, and a tile that would
-// end in the midst of a line computes the row below it too and stores the line to its end, since memory takes
-// long for lines that come in parts (benchmarks/memory_traffic.cu). Without padding, and where shared memory
-// has the room, bulk copies also bring a team's next input while it multiplies this one. No scratch memory.
+// line of the cache as in y. Without padding, and where shared memory has the room, bulk copies also bring a
+// team's next input while it multiplies this one. No scratch memory.
+//
+// Memory takes long for lines that come in parts (benchmarks/memory_traffic.cu). So, without anything that
+// follows, neighbouring tiles go to the teams of one multiprocessor, and where it is cheaper a tile also
+// computes as many rows of the next one as complete its last line. Which tile stores such a result depends on
+// where y begins, and so may its last bits.
 //
 // What follows the convolution is computed before anything leaves the multiprocessor: bounds (Relu, Clip)
 // where a sum is scaled; a pool of 2 x 2 of the sums in registers, when two output rows are folded; other
