@@ -2,10 +2,10 @@
 //
 //     nvcc -std=c++20 -O3 -arch=sm_90 -o memory_traffic benchmarks/memory_traffic.cu && ./memory_traffic
 //
-// For three first layers of the course networks (batch 10,000, float32), kernels that read every input once and
-// write every output once, of random data, and do nothing else: how near they come to bytes / (4.3 TB/s), the
-// floor that the tables of convswap count with, is what a kernel that also convolves can hope for. The one
-// that goes tile by tile, by bulk copies from shared memory, does so as `toeplitz` does:
+// For three first layers of the course networks (batch 10,000, float32), kernels that read every input once
+// and write every output once, of random data, and do nothing else: how near they come to bytes / (4.3 TB/s),
+// the floor that the tables of convswap count with, is what a kernel that also convolves can hope for. The
+// one that goes tile by tile, by bulk copies from shared memory, does so as `toeplitz` does:
 //
 //   rows, filters  of a tile, and teams of 128 threads that take tiles on each multiprocessor
 //   order          of tiles: "blocks" deals neighbours to different multiprocessors, "teams" to the same one
