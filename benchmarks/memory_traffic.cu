@@ -1,6 +1,7 @@
 // What a card's memory takes for the input and the output of a layer, without any convolution.
 //
-//     nvcc -std=c++20 -O3 -arch=sm_90 -o memory_traffic benchmarks/memory_traffic.cu && ./memory_traffic
+//     nvcc -std=c++20 -O3 -arch=sm_90 -Icustom_op -o memory_traffic benchmarks/memory_traffic.cu
+//     ./memory_traffic
 //
 // For three first layers of the course networks (batch 10,000, float32), kernels that read every input once
 // and write every output once, of random data, and do nothing else: how near they come to bytes / (4.3 TB/s),
@@ -15,11 +16,12 @@
 // Needs compute capability 9.0 or newer.
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <tuple>
 #include <vector>
+
+#include "cuda/primitives/bulk_store.cuh"
 
 namespace {
 
@@ -74,22 +76,6 @@ __global__ void __launch_bounds__(512) image_by_image(Layer layer, const float4*
   }
 }
 
-__device__ void store(float* global, const float* shared, unsigned bytes, bool leaves_first) {
-  const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  if (leaves_first) {
-    asm volatile(
-        "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(global),
-        "r"(from), "r"(bytes), "l"(policy)
-        : "memory");
-  } else {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(from),
-                 "r"(bytes)
-                 : "memory");
-  }
-}
-
 // How many elements lie between copies of filters' rows in shared memory, with room to begin anywhere in a
 // line and to end with one.
 __host__ __device__ int filter_room(const Layer& layer, const Tiles& tiles) {
@@ -106,7 +92,7 @@ __global__ void __launch_bounds__(4 * kTeam, 1)
   const int share = layer.input_plane / 4 / bands;  // of the input that a tile reads
   float* const own = shared + team * tiles.filters * room;
   for (int i = thread; i < tiles.filters * room; i += kTeam) own[i] = noise(i + blockIdx.x * 977);
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  convswap::show_to_copies_and_products();
   __syncthreads();
 
   float seen = 0;
@@ -118,7 +104,7 @@ __global__ void __launch_bounds__(4 * kTeam, 1)
     const float4* const source = x + n * (layer.input_plane / 4) + band * share;
     for (int i = thread; i < share; i += kTeam) seen += source[i].x;
     for (int k = 0; k < layer.filters; k += tiles.filters) {
-      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+      convswap::wait_until_bulk_stores_have_read();
       asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kTeam) : "memory");
       if (thread < min(tiles.filters, layer.filters - k)) {
         long long from = (n * layer.filters + k + thread) * plane + begin;
@@ -129,13 +115,13 @@ __global__ void __launch_bounds__(4 * kTeam, 1)
         }
         // Copies begin and end with 16 bytes; what is left between them is for nobody here.
         from = (from + 3) / 4 * 4;
-        store(y + from, own + thread * room + from % kLine, static_cast<unsigned>(to - from) / 4 * 16,
-              tiles.leaves_first);
+        convswap::bulk_store(y + from, own + thread * room + from % kLine,
+                             static_cast<unsigned>(to - from) / 4 * 16, tiles.leaves_first);
       }
-      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+      convswap::commit_bulk_stores();
     }
   }
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  convswap::wait_until_bulk_stores_have_read();
   if (seen == 0.5f) y[0] = seen;  // so that the loads are needed
 }
 
