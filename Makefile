@@ -51,6 +51,8 @@ tables: all
 	$(python) benchmarks/one_image.py benchmarks/h200/one-image.json --device cuda
 	$(bench) --json benchmarks/h200/bench-course.json
 	$(bench) --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
+	$(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000 \
+		--json benchmarks/h200/bench-algorithms.json
 	$(bench) --precision ieee --json benchmarks/h200/bench-ieee.json
 	$(bench) --precision float16 --json benchmarks/h200/bench-float16.json
 	$(python) -m convswap.cli study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json -o docs/alexnet-study.png

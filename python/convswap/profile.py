@@ -165,21 +165,25 @@ def profile_with(
         timeline=timeline,
         notes=(
             *(f"left as it was on our side: {left.op} {left.node}: {left.reason}" for left in swapping.left),
-            *([_ONE_AFTER_THE_OTHER] if recording.long_kernels else []),
+            *_one_after_the_other(timeline),
             *_lost_kernels(timeline),
             *_nothing_recorded(timeline),
         ),
     )
 
 
-_ONE_AFTER_THE_OTHER = (
-    "kernels were recorded one after the other, as suits the long ones that took most of their time; "
-    "short ones seem up to 2.4 us longer"
-)
-
-
 def _silent(_: str) -> None:
     """Show no progress."""
+
+
+def _one_after_the_other(timeline: Timeline) -> list[str]:
+    """Say how kernels were recorded, where that makes short ones seem longer."""
+    if not timeline.recording.long_kernels:
+        return []
+    return [
+        "kernels were recorded one after the other, as suits the long ones that took most of their time; "
+        "short ones seem up to 2.4 us longer"
+    ]
 
 
 def _lost_kernels(timeline: Timeline) -> list[str]:
