@@ -41,6 +41,7 @@ os.execv(command[0], command)
 def tool(monkeypatch, tmp_path):
     """The program as a module, which takes tests without a card, and finds the stand-in."""
     path = REPOSITORY / "tools" / "sanitize_cuda.py"
+    monkeypatch.syspath_prepend(path.parent)
     spec = importlib.util.spec_from_file_location("sanitize_cuda", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -100,14 +101,25 @@ def test_a_report_of_ours_is_told_with_the_tests_of_its_group(tool, tmp_path, ca
 
 
 def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys):
-    slow = write_tests(
-        tmp_path, "slow", "import time\n\ndef test_one(): pass\n\ndef test_two(): time.sleep(60)\n"
-    )
+    three = "def test_one(): pass\ndef test_two(): raise KeyError('x')\ndef test_three(): time.sleep(60)\n"
+    slow = write_tests(tmp_path, "slow", "import time\n" + three)
     state = tmp_path / "state.jsonl"
     begin = time.monotonic()
     assert tool.main(["--state", str(state), "--tools", "memcheck", "--seconds", "20", "--", slow]) == 0
     assert time.monotonic() - begin < 50
-    assert "memcheck: 1 passed, 1 left;" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "memcheck: 1 failed, 1 passed, 1 left;" in said
+    assert "  failed without a report of ours: test_slow.py::test_two: KeyError: 'x'\n" in said
+
+
+def test_tests_that_load_the_same_kernels_come_together(tool):
+    tests = [f"test_{i}.py::test[{name}]" for i in range(2) for name in ("tiled-ieee", "float16-tiled", "x")]
+    assert tool.grouped(tests, 4) == [
+        ["test_0.py::test[x]", "test_1.py::test[x]", "test_0.py::test[float16-tiled]"],
+        ["test_1.py::test[float16-tiled]", *(f"test_{i}.py::test[tiled-ieee]" for i in range(2))],
+    ]
+    assert tool.grouped(tests, 1) == [[test] for test in tool.grouped(tests, 6)[0]]
+    assert tool.grouped([], 4) == []
 
 
 def test_a_process_that_crashes_is_told_and_does_not_hold_up_the_others(tool, tmp_path, capsys):

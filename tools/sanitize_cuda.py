@@ -4,8 +4,9 @@
     python tools/sanitize_cuda.py --state build/racecheck.jsonl --tools racecheck -- tests/test_conv_cuda.py
 
 Tests are dealt out to groups, each group in a process of its own under one tool, several at once: the tools
-look through all kernels that a process loads, which takes seconds for each file of them, so large groups take
-less time in all, and `--group 1` tells which test a report belongs to. The state file gets a line for each
+look through all kernels that a process loads, which takes seconds for each file of them. So large groups take
+less time in all, tests that name the same algorithm and type come together, and `--group 1` tells which test
+a report belongs to. The state file gets a line for each
 test that ended and for each report, with a hash of the library; a test that is in it is not run again under
 that tool with that library, unless it was skipped, so that a run that its time limit ended goes on where it
 stopped. Tests marked `large` are left out: the tools would take hours for tensors of 2^31 elements.
@@ -44,6 +45,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import failure_lines
 from convswap import library_path
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -57,7 +59,9 @@ CALLERS = 24
 INITCHECK_SINCE = (2026, 4)
 OURS = re.compile(r"convswap::|libconvswap|_native\.")
 ENDED = re.compile(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)", re.MULTILINE)
-SAID = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?) - (.*)", re.MULTILINE)
+SAID = re.compile(rf"^{failure_lines.BEGINNING}(\S+::.*?) - (.*)", re.MULTILINE)
+# What the names of tests say about the kernels that they load; libraries have files of kernels for each type.
+KERNELS_OF = re.compile(r"naive|tiled|few_channels|toeplitz|b?float\d+|tf32|ieee")
 # Of pytest: all passed, some failed; everything else is no end of its own.
 ORDINARY_ENDS = (0, 1)
 NOT_A_REPORT = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "Target application returned")
@@ -125,7 +129,9 @@ def reports_in(log: str) -> list[str]:
 
 def environment_of(card: str | None) -> dict[str, str]:
     """Return the environment of processes that see one card; None for all."""
-    return os.environ | ({} if card is None else {"CUDA_VISIBLE_DEVICES": card})
+    plugins = str(Path(failure_lines.__file__).parent)
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, [plugins, os.environ.get("PYTHONPATH")]))}
+    return os.environ | paths | ({} if card is None else {"CUDA_VISIBLE_DEVICES": card})
 
 
 def collect(arguments: Sequence[str], card: str | None) -> list[str]:
@@ -152,6 +158,13 @@ def library_hash() -> str:
     return hashlib.sha256(library_path().read_bytes()).hexdigest()[:16]
 
 
+def grouped(tests: Sequence[str], most: int) -> list[list[str]]:
+    """Return the tests in groups of `most` at most, those together that name the same kernels."""
+    ordered = sorted(tests, key=lambda test: sorted(set(KERNELS_OF.findall(test))))
+    count = math.ceil(len(tests) / most)
+    return [ordered[len(tests) * i // count : len(tests) * (i + 1) // count] for i in range(count)]
+
+
 def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None) -> list[dict]:
     """Run the tests under `tool`, for so many seconds at most; return the lines of the state.
 
@@ -162,7 +175,7 @@ def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None)
         command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--log-file", str(log)]
         command += ["--kernel-name", KERNELS, "--num-callers-host", str(CALLERS)]
         command += [sys.executable, "-m", "pytest", "-v", "-m", MARKERS, "--timeout", str(TEST_SECONDS)]
-        command += ["-p", "no:cacheprovider", *tests]
+        command += ["-p", "no:cacheprovider", "-p", failure_lines.__name__, *tests]
         with out.open("wb") as file:
             process = subprocess.Popen(
                 command, stdout=file, stderr=file, start_new_session=True, env=environment_of(card)
@@ -248,8 +261,7 @@ def main(arguments: list[str] | None = None) -> int:
     for tool in tools:
         done = state.done(tool)
         left = [test for test in tests if test not in done]
-        count = math.ceil(len(left) / options.group)
-        groups.append([(tool, left[i::count]) for i in range(count)])
+        groups.append([(tool, group) for group in grouped(left, options.group)])
     # The tools take turns, so that each has come as far as the others when the time is over.
     queue = [
         group for turn in range(max(map(len, groups))) for own in groups for group in own[turn : turn + 1]
