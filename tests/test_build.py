@@ -104,6 +104,20 @@ def test_without_cuda_the_module_builds_and_says_why_it_has_no_kernels(tmp_path:
     assert "cuda" not in needed.stdout and "onnxruntime" not in needed.stdout
 
 
+@pytest.mark.parametrize("capability", [80, 100, 120])
+def test_what_hopper_alone_has_leaves_other_cards_buildable(capability: int, tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("it takes nvcc")
+    # Of each algorithm with such instructions one file, as a build for all cards compiles it.
+    for algorithm in ("toeplitz",):
+        command = [nvcc, "-std=c++20", f"-gencode=arch=compute_{capability},code=sm_{capability}", "-c"]
+        command += [f"-I{REPOSITORY / 'custom_op'}", "-o", str(tmp_path / f"{algorithm}.o")]
+        command += [str(REPOSITORY / "custom_op" / "cuda" / algorithm / "plan_float16.cu")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_the_installed_package_is_complete() -> None:
     files = {str(file) for file in importlib.metadata.files("convswap") or ()}
     assert {"convswap/py.typed", "convswap/libconvswap.so", "convswap/_native.pyi"} <= files

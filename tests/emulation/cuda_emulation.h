@@ -207,6 +207,7 @@ inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared
 
 #define __CUDACC__
 #define __CUDA_ARCH__ 900
+#define __CUDA_ARCH_FEAT_SM90_ALL
 #undef __device__
 #undef __global__
 #undef __shared__
