@@ -51,7 +51,6 @@ from convswap import library_path
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 MARKERS = "gpu and not large"
 GROUP, JOBS = 400, 12
-# For each test, by pytest: the tools slow some down a hundredfold.
 TEST_SECONDS = 120
 KERNELS = "kernel_substring=convswap"
 # Of the host: whose call it was, and not all of Python's below.
@@ -165,8 +164,10 @@ def grouped(tests: Sequence[str], most: int) -> list[list[str]]:
     return [ordered[len(tests) * i // count : len(tests) * (i + 1) // count] for i in range(count)]
 
 
-def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None) -> list[dict]:
-    """Run the tests under `tool`, for so many seconds at most; return the lines of the state.
+def run_group(
+    tool: str, tests: Sequence[str], seconds: float, card: str | None, test_seconds: int
+) -> list[dict]:
+    """Run the tests under `tool`, for so many seconds at most, each and all; return the lines of the state.
 
     `card` is the one that they see; None for all.
     """
@@ -174,7 +175,7 @@ def run_group(tool: str, tests: Sequence[str], seconds: float, card: str | None)
         log, out = Path(folder) / "log", Path(folder) / "out"
         command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--log-file", str(log)]
         command += ["--kernel-name", KERNELS, "--num-callers-host", str(CALLERS)]
-        command += [sys.executable, "-m", "pytest", "-v", "-m", MARKERS, "--timeout", str(TEST_SECONDS)]
+        command += [sys.executable, "-m", "pytest", "-v", "-m", MARKERS, "--timeout", str(test_seconds)]
         command += ["-p", "no:cacheprovider", "-p", failure_lines.__name__, *tests]
         with out.open("wb") as file:
             process = subprocess.Popen(
@@ -231,6 +232,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, required=True, metavar="FILE.jsonl")
     parser.add_argument("--tools", default=",".join(TOOLS), help=f"default: {','.join(TOOLS)}")
     parser.add_argument("--seconds", type=float, default=540, help="end after so many; default: 540")
+    parser.add_argument(
+        "--test-seconds",
+        type=int,
+        default=TEST_SECONDS,
+        help=f"of each test, which a tool may slow down a hundredfold; default: {TEST_SECONDS}",
+    )
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"processes at once; default: {JOBS}")
     parser.add_argument("--cards", help="one for each process in turn, as 0,1; default: all for each")
     parser.add_argument("--group", type=int, default=GROUP, help=f"tests of a process; default: {GROUP}")
@@ -271,7 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
         tool, own = group
         seconds = end - time.monotonic()
         if seconds > 0:
-            state.add(run_group(tool, own, seconds, cards[number % len(cards)]))
+            state.add(run_group(tool, own, seconds, cards[number % len(cards)], options.test_seconds))
             print(summary(tool, state, tests), file=sys.stderr, flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
