@@ -185,7 +185,7 @@ __device__ inline int tile_at(const Arguments<Element>& problem, int place) {
 template <typename Format, int kTiles, bool kFinishes>
 __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
-// Code for other cards, which is never run, has none of the instructions.
+// Other cards never run it, and have none of its instructions.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using Element = typename Format::Element;
   wait_for_kernels_before();
