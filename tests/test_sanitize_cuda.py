@@ -62,6 +62,7 @@ def write_tests(folder, name, text):
 
 
 TWO = "def test_one(): pass\ndef test_two(): assert False\n"
+WORDLESS = "import pytest\ndef test_one(): pytest.fail('', pytrace=False)\ndef test_two(): pass\n"
 
 
 def test_clean_tests_are_run_under_each_tool_and_not_again(tool, tmp_path, capsys):
@@ -110,6 +111,14 @@ def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys)
     said = capsys.readouterr().out
     assert "memcheck: 1 failed, 1 passed, 1 left;" in said
     assert "  failed without a report of ours: test_slow.py::test_two: KeyError: 'x'\n" in said
+
+
+def test_a_failure_without_a_word_does_not_end_the_group(tool, tmp_path, capsys):
+    arguments = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck"]
+    assert tool.main([*arguments, "--", write_tests(tmp_path, "wordless", WORDLESS)]) == 0
+    said = capsys.readouterr().out
+    assert "memcheck: 1 failed, 1 passed, 0 left;" in said
+    assert "  failed without a report of ours: test_wordless.py::test_one" in said
 
 
 def test_tests_that_load_the_same_kernels_come_together(tool):
@@ -189,6 +198,10 @@ def test_what_cannot_be_run_is_one_line(tool, tmp_path, capsys, monkeypatch):
         tool.main([*state, "--tools", "memchek"])
     assert ended.value.code == 2
     assert "there is no tool 'memchek'; choose from memcheck, " in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        tool.main([*state, "--test-seconds", "0"])
+    assert ended.value.code == 2
+    assert "--jobs, --group and --test-seconds must be at least 1" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
         tool.main([*state, "--", str(tmp_path / "test_missing.py")])
     assert ended.value.code == 2 and "pytest cannot collect the tests, status 4: " in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """A plugin of pytest that says in a line why a test failed, at once: for runs that may not come to their end.
 
-python -m pytest -p failure_lines
+`python -m pytest -p failure_lines`, with this folder on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class FailureLines:
         """Write the line, where the reporter has written how the test ended."""
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            reason = str(crash.message if crash else report.longrepr).strip().splitlines()[0]
+            reason, *_ = str(crash.message if crash else report.longrepr).strip().splitlines() or [""]
             self._terminal.ensure_newline()
             self._terminal.write_line(f"{BEGINNING}{report.nodeid} - {reason}")
 

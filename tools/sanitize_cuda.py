@@ -6,10 +6,10 @@
 Tests are dealt out to groups, each group in a process of its own under one tool, several at once: the tools
 look through all kernels that a process loads, which takes seconds for each file of them. So large groups take
 less time in all, tests that name the same algorithm and type come together, and `--group 1` tells which test
-a report belongs to. The state file gets a line for each
-test that ended and for each report, with a hash of the library; a test that is in it is not run again under
-that tool with that library, unless it was skipped, so that a run that its time limit ended goes on where it
-stopped. Tests marked `large` are left out: the tools would take hours for tensors of 2^31 elements.
+a report belongs to. The state file gets a line for each test that ended and for each report, with a hash of
+the library; a test that is in it is not run again under that tool with that library, unless it was skipped,
+so that a run that its time limit ended goes on where it stopped. Tests marked `large` are left out: the tools
+would take hours for tensors of 2^31 elements.
 
 The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
 default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
@@ -127,7 +127,7 @@ def reports_in(log: str) -> list[str]:
 
 
 def environment_of(card: str | None) -> dict[str, str]:
-    """Return the environment of processes that see one card; None for all."""
+    """Return the environment of pytest's processes, with our plugin; they see one card, None for all."""
     plugins = str(Path(failure_lines.__file__).parent)
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, [plugins, os.environ.get("PYTHONPATH")]))}
     return os.environ | paths | ({} if card is None else {"CUDA_VISIBLE_DEVICES": card})
@@ -246,8 +246,8 @@ def main(arguments: list[str] | None = None) -> int:
     tools = options.tools.split(",")
     if unknown := [tool for tool in tools if tool not in TOOLS]:
         parser.error(f"there is no tool {unknown[0]!r}; choose from {', '.join(TOOLS)}")
-    if min(options.jobs, options.group) < 1:
-        parser.error("--jobs and --group must be at least 1")
+    if min(options.jobs, options.group, options.test_seconds) < 1:
+        parser.error("--jobs, --group and --test-seconds must be at least 1")
     if shutil.which("compute-sanitizer") is None:
         print("there is no compute-sanitizer; it comes with the CUDA toolkit", file=sys.stderr)
         return 2
