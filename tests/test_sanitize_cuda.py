@@ -16,6 +16,10 @@ REPORT_OF_OURS = """\
 =========     at void convswap::tiled::kernel<float, 8, 4>(Arguments)+0x1f0
 =========     by thread (3,0,0) in block (0,0,0)
 ========="""
+REPORT_OF_A_CALL = """\
+========= Program hit cudaErrorStreamCaptureUnsupported (error 900) on CUDA API call to cudaMalloc.
+=========         Host Frame:  [0x159d7a] in _native.cpython-312-x86_64-linux-gnu.so
+========="""
 REPORT_OF_OTHERS = """\
 ========= Uninitialized __global__ memory read of size 2 bytes
 =========     at void cudnn::ops::nhwcToNchwKernel<float>(int)+0x80
@@ -28,9 +32,11 @@ STAND_IN = """\
 import os, sys
 if sys.argv[1:] == ["--version"]:
     sys.exit(print("Version 2026.4.0.0 (build 1)"))
-_, _, tool, _, _, _, log, _, _, _, _, *command = sys.argv
+_, _, tool, _, _, _, log, *rest = sys.argv
+command = rest[rest.index(sys.executable):]
 text = "".join(open(word.split("::")[0]).read() for word in command if "::" in word)
 with open(log, "w") as file:
+    file.write({api!r} + "\\n" if "FAILING" in text and "--report-api-errors" not in rest else "")
     file.write({ours!r} + "\\n" if "BAD IN " + tool in text else "========= COMPUTE-SANITIZER\\n")
     file.write({others!r} + "\\n" if "STRANGE" in text else "")
 os.execv(command[0], command)
@@ -48,7 +54,8 @@ def tool(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "MARKERS", "not gpu")
     program = tmp_path / "bin" / "compute-sanitizer"
     program.parent.mkdir()
-    program.write_text(STAND_IN.format(python=sys.executable, ours=REPORT_OF_OURS, others=REPORT_OF_OTHERS))
+    reports = {"ours": REPORT_OF_OURS, "others": REPORT_OF_OTHERS, "api": REPORT_OF_A_CALL}
+    program.write_text(STAND_IN.format(python=sys.executable, **reports))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     monkeypatch.chdir(tmp_path)
@@ -99,6 +106,25 @@ def test_a_report_of_ours_is_told_with_the_tests_of_its_group(tool, tmp_path, ca
     ours = [line for line in found if line.get("ours")]
     assert {test.split("::")[-1] for line in ours for test in line["tests"]} == {"test_one", "test_two"}
     assert all("test_bad" in test for line in ours for test in line["tests"])
+
+
+def test_calls_that_a_test_has_fail_are_not_reported(tool, tmp_path, capsys):
+    marked = "import pytest\n@pytest.mark.failing_calls\ndef test_three(): 'FAILING'\n"
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  failing_calls\n")
+    arguments = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck"]
+    files = [write_tests(tmp_path, "marked", marked), write_tests(tmp_path, "clean", TWO)]
+    assert tool.main([*arguments, "--", *files]) == 0
+    assert "memcheck: 1 failed, 2 passed, 0 left; 0 reports of ours" in capsys.readouterr().out
+    unmarked = write_tests(tmp_path, "unmarked", marked.replace("@pytest.mark.failing_calls", ""))
+    assert tool.main([*arguments, "--", unmarked]) == 1
+    assert "memcheck: 1 passed, 0 left; 1 reports of ours, 0 others" in capsys.readouterr().out
+
+
+def test_racecheck_takes_no_more_cores_than_there_are_for_each_job(tool, monkeypatch):
+    monkeypatch.setattr(tool.os, "cpu_count", lambda: 32)
+    assert tool.options_of("racecheck", False, 30) == ["--racecheck-num-workers", "2"]
+    assert tool.options_of("racecheck", True, 40) == ["--racecheck-num-workers", "1"]
+    assert tool.options_of("synccheck", True, 1) == tool.options_of("memcheck", False, 1) == []
 
 
 def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys):

@@ -15,7 +15,8 @@ The tools look at our kernels and at every call of the driver; other libraries' 
 default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
 the others are counted apart. Tests may fail under a tool without a report, those that measure time or free
 memory above all; they are named at the end with what they said. With --cards tests see one card each, and
-those of several are not collected.
+those of several are not collected. Calls that fail are not reported where tests are marked `failing_calls`,
+which have them fail on purpose.
 
 initcheck asks for compute-sanitizer 2026.4 (CUDA 13.5, or `pip install nvidia-cuda-sanitizer-api`): those
 before 2025.4 take what bulk copies wrote, and those before 2026.4 what other libraries' kernels wrote, for
@@ -50,6 +51,7 @@ from convswap import library_path
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 MARKERS = "gpu and not large"
+FAILING_CALLS = "failing_calls"
 GROUP, JOBS = 400, 12
 TEST_SECONDS = 120
 KERNELS = "kernel_substring=convswap"
@@ -63,6 +65,7 @@ SAID = re.compile(rf"^{failure_lines.BEGINNING}(\S+::.*?) - (.*)", re.MULTILINE)
 KERNELS_OF = re.compile(r"naive|tiled|few_channels|toeplitz|b?float\d+|tf32|ieee")
 # Of pytest: all passed, some failed; everything else is no end of its own.
 ORDINARY_ENDS = (0, 1)
+NONE_COLLECTED = 5
 NOT_A_REPORT = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "Target application returned")
 
 
@@ -133,16 +136,18 @@ def environment_of(card: str | None) -> dict[str, str]:
     return os.environ | paths | ({} if card is None else {"CUDA_VISIBLE_DEVICES": card})
 
 
-def collect(arguments: Sequence[str], card: str | None) -> list[str]:
-    """Return the names of the tests, which may depend on the cards; ends the program where there are none."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", MARKERS, *arguments]
+def collect(arguments: Sequence[str], card: str | None, markers: str, ends: Sequence[int]) -> list[str]:
+    """Return the names of the marked tests, which may depend on the card.
+
+    Ends the program where pytest ends in another way than `ends`.
+    """
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", markers, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment_of(card))
-    tests = [line for line in done.stdout.splitlines() if "::" in line]
-    if done.returncode != 0 or not tests:
+    if done.returncode not in ends:
         said = (done.stdout + done.stderr).strip()[-600:]
         print(f"pytest cannot collect the tests, status {done.returncode}: {said}", file=sys.stderr)
         raise SystemExit(2)
-    return tests
+    return [line for line in done.stdout.splitlines() if "::" in line]
 
 
 def sanitizer_version() -> tuple[int, ...]:
@@ -164,17 +169,30 @@ def grouped(tests: Sequence[str], most: int) -> list[list[str]]:
     return [ordered[len(tests) * i // count : len(tests) * (i + 1) // count] for i in range(count)]
 
 
+def options_of(tool: str, fails_calls: bool, jobs: int) -> list[str]:
+    """Return what `tool` is to be told, where so many run at once."""
+    if tool == "racecheck":
+        # Each would take all cores for itself, and the time would go into their waiting for each other.
+        return ["--racecheck-num-workers", str(math.ceil((os.cpu_count() or 1) / jobs))]
+    return ["--report-api-errors", "no"] if tool == "memcheck" and fails_calls else []
+
+
 def run_group(
-    tool: str, tests: Sequence[str], seconds: float, card: str | None, test_seconds: int
+    tool: str,
+    tests: Sequence[str],
+    seconds: float,
+    card: str | None,
+    test_seconds: int,
+    options: Sequence[str],
 ) -> list[dict]:
     """Run the tests under `tool`, for so many seconds at most, each and all; return the lines of the state.
 
-    `card` is the one that they see; None for all.
+    `card` is the one that they see; None for all. `options` are the tool's own.
     """
     with tempfile.TemporaryDirectory() as folder:
         log, out = Path(folder) / "log", Path(folder) / "out"
         command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--log-file", str(log)]
-        command += ["--kernel-name", KERNELS, "--num-callers-host", str(CALLERS)]
+        command += ["--kernel-name", KERNELS, "--num-callers-host", str(CALLERS), *options]
         command += [sys.executable, "-m", "pytest", "-v", "-m", MARKERS, "--timeout", str(test_seconds)]
         command += ["-p", "no:cacheprovider", "-p", failure_lines.__name__, *tests]
         with out.open("wb") as file:
@@ -262,13 +280,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     end = time.monotonic() + options.seconds
     cards = options.cards.split(",") if options.cards else [None]
-    tests = collect(options.tests, cards[0])
+    tests = collect(options.tests, cards[0], MARKERS, ends=(0,))
+    failing = f"({MARKERS}) and {FAILING_CALLS}"
+    fail_calls = set(collect(options.tests, cards[0], failing, ends=(0, NONE_COLLECTED)))
     state = State(options.state, library_hash())
     groups = []
     for tool in tools:
         done = state.done(tool)
         left = [test for test in tests if test not in done]
-        groups.append([(tool, group) for group in grouped(left, options.group)])
+        parts = ([t for t in left if t not in fail_calls], [t for t in left if t in fail_calls])
+        groups.append([(tool, group) for part in parts for group in grouped(part, options.group)])
     # The tools take turns, so that each has come as far as the others when the time is over.
     queue = [
         group for turn in range(max(map(len, groups))) for own in groups for group in own[turn : turn + 1]
@@ -278,7 +299,9 @@ def main(arguments: list[str] | None = None) -> int:
         tool, own = group
         seconds = end - time.monotonic()
         if seconds > 0:
-            state.add(run_group(tool, own, seconds, cards[number % len(cards)], options.test_seconds))
+            own_options = options_of(tool, own[0] in fail_calls, options.jobs)
+            card = cards[number % len(cards)]
+            state.add(run_group(tool, own, seconds, card, options.test_seconds, own_options))
             print(summary(tool, state, tests), file=sys.stderr, flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
