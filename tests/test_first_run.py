@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import onnx
@@ -69,12 +70,14 @@ def test_the_order_of_the_sides_turns_round_and_the_first_of_each_does_not_count
     assert found["convswap_ms"] == found["default_ms"] == 46.0
 
 
-def test_command_prints_the_ratio_last_and_writes_the_figures(tmp_path, capsys, processes):
-    path, file = saved(small_model(), tmp_path), tmp_path / "first.json"
+def test_command_prints_the_ratio_last_and_writes_the_figures(tmp_path, monkeypatch, capsys, processes):
+    # Where the folder's name is long, the line would be wrapped.
+    monkeypatch.chdir(tmp_path)
+    path, file = Path(saved(small_model(), tmp_path)).name, tmp_path / "first.json"
     arguments = ["--first-run", path, "--batch", "3", "--device", "cpu", "--json", str(file)]
     assert main(["bench", *arguments, "--algorithm", "reference"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{path}, batch 3, precision tf32, algorithm reference"
+    assert lines[0] == "model.onnx, batch 3, precision tf32, algorithm reference"
     found = json.loads(file.read_text())
     ratio = found["convswap_ms"] / found["default_ms"]
     assert lines[-1] == f"convswap takes {ratio:.2f} times what the default does until its first answer."
