@@ -120,11 +120,11 @@ def test_calls_that_a_test_has_fail_are_not_reported(tool, tmp_path, capsys):
     assert "memcheck: 1 passed, 0 left; 1 reports of ours, 0 others" in capsys.readouterr().out
 
 
-def test_racecheck_takes_no_more_cores_than_there_are_for_each_job(tool, monkeypatch):
+def test_racecheck_shares_the_cores_among_the_jobs(tool, monkeypatch):
     monkeypatch.setattr(tool.os, "cpu_count", lambda: 32)
-    assert tool.options_of("racecheck", False, 30) == ["--racecheck-num-workers", "2"]
-    assert tool.options_of("racecheck", True, 40) == ["--racecheck-num-workers", "1"]
-    assert tool.options_of("synccheck", True, 1) == tool.options_of("memcheck", False, 1) == []
+    assert tool.options_of("racecheck", False, 30) == ("--racecheck-num-workers", "2")
+    assert tool.options_of("racecheck", True, 40) == ("--racecheck-num-workers", "1")
+    assert tool.options_of("synccheck", True, 1) == tool.options_of("memcheck", False, 1) == ()
 
 
 def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys):

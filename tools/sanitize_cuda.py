@@ -169,12 +169,12 @@ def grouped(tests: Sequence[str], most: int) -> list[list[str]]:
     return [ordered[len(tests) * i // count : len(tests) * (i + 1) // count] for i in range(count)]
 
 
-def options_of(tool: str, fails_calls: bool, jobs: int) -> list[str]:
-    """Return what `tool` is to be told, where so many run at once."""
+def options_of(tool: str, fails_calls: bool, jobs: int) -> tuple[str, ...]:
+    """Return what `tool` is to be told about a test, where so many processes run at once."""
     if tool == "racecheck":
         # Each would take all cores for itself, and the time would go into their waiting for each other.
-        return ["--racecheck-num-workers", str(math.ceil((os.cpu_count() or 1) / jobs))]
-    return ["--report-api-errors", "no"] if tool == "memcheck" and fails_calls else []
+        return ("--racecheck-num-workers", str(math.ceil((os.cpu_count() or 1) / jobs)))
+    return ("--report-api-errors", "no") if tool == "memcheck" and fails_calls else ()
 
 
 def run_group(
@@ -287,19 +287,22 @@ def main(arguments: list[str] | None = None) -> int:
     groups = []
     for tool in tools:
         done = state.done(tool)
-        left = [test for test in tests if test not in done]
-        parts = ([t for t in left if t not in fail_calls], [t for t in left if t in fail_calls])
-        groups.append([(tool, group) for part in parts for group in grouped(part, options.group)])
+        parts: dict[tuple[str, ...], list[str]] = {}
+        for test in tests:
+            if test not in done:
+                parts.setdefault(options_of(tool, test in fail_calls, options.jobs), []).append(test)
+        groups.append(
+            [(tool, own, group) for own, part in parts.items() for group in grouped(part, options.group)]
+        )
     # The tools take turns, so that each has come as far as the others when the time is over.
     queue = [
         group for turn in range(max(map(len, groups))) for own in groups for group in own[turn : turn + 1]
     ]
 
-    def work(number: int, group: tuple[str, list[str]]) -> None:
-        tool, own = group
+    def work(number: int, group: tuple[str, tuple[str, ...], list[str]]) -> None:
+        tool, own_options, own = group
         seconds = end - time.monotonic()
         if seconds > 0:
-            own_options = options_of(tool, own[0] in fail_calls, options.jobs)
             card = cards[number % len(cards)]
             state.add(run_group(tool, own, seconds, card, options.test_seconds, own_options))
             print(summary(tool, state, tests), file=sys.stderr, flush=True)
