@@ -15,6 +15,18 @@ std::string why_not_flat(const ConvProblem& problem) {
   return {};
 }
 
+std::string why_not_hopper(const Device& device) {
+  if (device.compute_capability != 90) {
+    return "it needs compute capability 9.0, and " + device.name + " has " +
+           std::to_string(device.compute_capability / 10) + "." +
+           std::to_string(device.compute_capability % 10);
+  }
+  if (!CONVSWAP_HAS_HOPPER_CODE) {
+    return "this build has no code for compute capability 9.0; build it with CONVSWAP_CUDA_ARCHITECTURES=90";
+  }
+  return {};
+}
+
 int64_t most_products_of_ieee(const Device& device) { return device.compute_capability >= 90 ? 44 : 22; }
 
 std::string why_not_indexed(std::initializer_list<int64_t> largest) {

@@ -20,6 +20,9 @@ int64_t most_products_of_ieee(const Device& device);
 // each group, cannot compute a problem, whatever its sizes else; empty where nothing is in the way.
 std::string why_not_flat(const ConvProblem& problem);
 
+// Why a device has no instructions for warpgroups, or this build none for it; empty where it can run them.
+std::string why_not_hopper(const Device& device);
+
 // Why a kernel whose indices have 32 bits cannot reach so far; empty where it can.
 std::string why_not_indexed(std::initializer_list<int64_t> largest);
 

@@ -104,6 +104,24 @@ inline bool meet_warpgroup_and(bool agrees) {
   return own.agreed;
 }
 
+// A barrier with a number, and whether all of its threads agree.
+struct NamedBarrier {
+  Barrier barrier;
+  bool agree = true, agreed = true;
+};
+inline NamedBarrier named_barriers[16];
+
+inline bool meet_named(int number, int threads, bool agrees) {
+  NamedBarrier& own = named_barriers[number];
+  own.agree = own.agree && agrees;
+  if (own.barrier.arrived + 1 == threads) {
+    own.agreed = own.agree;
+    own.agree = true;
+  }
+  meet(own.barrier, threads);
+  return own.agreed;
+}
+
 inline int block_threads() { return static_cast<int>(block_size.x * block_size.y * block_size.z); }
 
 inline bool meet_block(bool agrees) {
@@ -157,6 +175,7 @@ inline void run_block(unsigned char* shared, size_t shared_bytes) {
   warps.assign((threads + 31) / 32, {});
   warpgroups.assign((threads + 127) / 128, {});
   block_barrier = {};
+  std::fill(std::begin(named_barriers), std::end(named_barriers), NamedBarrier());
   all_agree = true;
   if (fibers.size() < static_cast<size_t>(threads)) fibers.resize(threads);
   for (int i = 0; i < threads; ++i) {

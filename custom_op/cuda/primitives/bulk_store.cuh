@@ -25,6 +25,15 @@ __device__ inline void bulk_store(void* global, const void* shared, unsigned byt
 #endif
 }
 
+// Adds `bytes` of float32 to what is there, both sides aligned to 16, `bytes` a multiple of it.
+__device__ inline void bulk_add(float* global, const float* shared, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
+               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(bytes)
+               : "memory");
+#endif
+}
+
 // Closes the group of copies that this thread has started since the last call.
 __device__ inline void commit_bulk_stores() {
 #if __CUDA_ARCH__ >= 900
@@ -36,6 +45,13 @@ __device__ inline void commit_bulk_stores() {
 __device__ inline void wait_until_bulk_stores_have_read() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+
+// Waits until all that this thread's copies store is there for copies that it starts later.
+__device__ inline void wait_until_bulk_stores_have_ended() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 #endif
 }
 

@@ -62,17 +62,26 @@ __device__ inline void finish_warpgroup_products(float (&sums)[kTiles][4]) {
 template <typename Number, int kTiles>
 __device__ inline void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b);
 
+// The same with `a` in registers, each of which holds two neighbours along the depth: those that begin at
+// 2 (l % 4), of rows l / 4 and l / 4 + 8 of a warp's 16, then those of these rows 8 deeper.
+template <typename Number, int kTiles>
+__device__ inline void add_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4],
+                                             SharedMatrix b);
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define CONVSWAP_SUMS(t) "+f"(sums[t][0]), "+f"(sums[t][1]), "+f"(sums[t][2]), "+f"(sums[t][3])
 #define CONVSWAP_SUMS_2(t) CONVSWAP_SUMS(t), CONVSWAP_SUMS(t + 1)
 #define CONVSWAP_SUMS_4(t) CONVSWAP_SUMS_2(t), CONVSWAP_SUMS_2(t + 2)
 #define CONVSWAP_SUMS_8(t) CONVSWAP_SUMS_4(t), CONVSWAP_SUMS_4(t + 4)
+#define CONVSWAP_SUMS_16(t) CONVSWAP_SUMS_8(t), CONVSWAP_SUMS_8(t + 8)
 #define CONVSWAP_NAMES_2 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define CONVSWAP_NAMES_4 CONVSWAP_NAMES_2 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define CONVSWAP_NAMES_6 CONVSWAP_NAMES_4 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define CONVSWAP_NAMES_8 CONVSWAP_NAMES_6 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define CONVSWAP_NAMES_10 CONVSWAP_NAMES_8 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define CONVSWAP_NAMES_12 CONVSWAP_NAMES_10 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define CONVSWAP_NAMES_16                                                                                   \
+  CONVSWAP_NAMES_12 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define CONVSWAP_PRODUCT(Number, type, tiles, columns, names, a_name, b_name, ...)                     \
   template <>                                                                                          \
   __device__ inline void add_warpgroup_product<Number, tiles>(float (&sums)[tiles][4], SharedMatrix a, \
@@ -91,17 +100,32 @@ __device__ inline void add_warpgroup_product(float (&sums)[kTiles][4], SharedMat
   CONVSWAP_PRODUCT(Number, type, 10, "80", CONVSWAP_NAMES_10, "%40", "%41", CONVSWAP_SUMS_8(0), \
                    CONVSWAP_SUMS_2(8))                                                          \
   CONVSWAP_PRODUCT(Number, type, 12, "96", CONVSWAP_NAMES_12, "%48", "%49", CONVSWAP_SUMS_8(0), \
-                   CONVSWAP_SUMS_4(8))
+                   CONVSWAP_SUMS_4(8))                                                          \
+  CONVSWAP_PRODUCT(Number, type, 16, "128", CONVSWAP_NAMES_16, "%64", "%65", CONVSWAP_SUMS_16(0))
 CONVSWAP_PRODUCTS(__half, "f16")
 CONVSWAP_PRODUCTS(__nv_bfloat16, "bf16")
+#define CONVSWAP_HELD_PRODUCT(Number, type)                                                                \
+  template <>                                                                                              \
+  __device__ inline void add_warpgroup_product<Number, 16>(float (&sums)[16][4], const unsigned (&a)[4],   \
+                                                          SharedMatrix b) {                                \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" CONVSWAP_NAMES_16       \
+                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 0;"                                               \
+                 : CONVSWAP_SUMS_16(0)                                                                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()));                       \
+  }
+CONVSWAP_HELD_PRODUCT(__half, "f16")
+CONVSWAP_HELD_PRODUCT(__nv_bfloat16, "bf16")
+#undef CONVSWAP_HELD_PRODUCT
 #undef CONVSWAP_PRODUCTS
 #undef CONVSWAP_PRODUCT
+#undef CONVSWAP_NAMES_16
 #undef CONVSWAP_NAMES_12
 #undef CONVSWAP_NAMES_10
 #undef CONVSWAP_NAMES_8
 #undef CONVSWAP_NAMES_6
 #undef CONVSWAP_NAMES_4
 #undef CONVSWAP_NAMES_2
+#undef CONVSWAP_SUMS_16
 #undef CONVSWAP_SUMS_8
 #undef CONVSWAP_SUMS_4
 #undef CONVSWAP_SUMS_2

@@ -241,7 +241,9 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     const bool weights_fit = Format::kIsScaled ? weight_range.fits(kFirstTop) : weight_range.is_finite();
     show_to_copies_and_products();
     if (!__syncthreads_and(are_measured || weights_fit)) {
-      measure_weights<Format>(problem, w, tops, &weight_state);
+      measure_filters<Format>(w, problem.filters,
+                              problem.channels * problem.filter_height * problem.filter_width, tops,
+                              &weight_state.windows);
       __syncthreads();
       are_measured = true;
       // What follows takes whole sums, which windows of weights would give one after the other.

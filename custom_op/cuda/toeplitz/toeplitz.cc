@@ -63,15 +63,7 @@ class Toeplitz final : public Algorithm {
 
   std::string why_not(const ConvProblem& problem, const Device& device) const override {
     if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    if (device.compute_capability != 90) {
-      return "it needs compute capability 9.0, and " + device.name + " has " +
-             std::to_string(device.compute_capability / 10) + "." +
-             std::to_string(device.compute_capability % 10);
-    }
-    if (!CONVSWAP_HAS_HOPPER_CODE) {
-      return "this build has no code for compute capability 9.0; build it with "
-             "CONVSWAP_CUDA_ARCHITECTURES=90";
-    }
+    if (const std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     return why_too_large(problem, device);
   }
 

@@ -2,27 +2,11 @@
 
 // The way of the weights into shared memory: as the Toeplitz matrix.
 
+#include "cuda/filter_windows.cuh"
 #include "cuda/tensor_core_formats.cuh"
 #include "cuda/toeplitz/input.cuh"
 
 namespace convswap::toeplitz {
-
-// Finds how large each filter's weights are, one filter to a warp.
-template <typename Format, typename Element = typename Format::Element>
-__device__ inline void measure_weights(const Arguments<Element>& problem, const Element* w, int* tops,
-                                       WeightState* state) {
-  const int size = problem.channels * problem.filter_height * problem.filter_width;
-  for (int filter = threadIdx.x / 32; filter < problem.filters; filter += blockDim.x / 32) {
-    const Element* const values = w + static_cast<long long>(filter) * size;
-    ValueRange<Element> range;
-    for (int i = threadIdx.x % 32; i < size; i += 32) range.include(values[i]);
-    range.reduce_warp();
-    if (threadIdx.x % 32 != 0) continue;
-    const bool is_finite = range.is_finite();
-    tops[filter] = Format::kIsScaled && is_finite ? range.top() : 0;
-    atomicMax(&state->windows, !is_finite ? ~0u : Format::kIsScaled ? range.windows() : 1u);
-  }
-}
 
 // Writes the Toeplitz matrix of every filter block and part, step after step. Returns what the thread has
 // seen of the weights.

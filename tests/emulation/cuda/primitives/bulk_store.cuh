@@ -31,6 +31,12 @@ inline void bulk_store(void* global, const void* shared, unsigned bytes, bool) {
   bulk_stores[threadIdx.x].push_back({from, {from, from + bytes}});
   std::memcpy(global, shared, bytes);
 }
+inline void bulk_add(float* global, const float* shared, unsigned bytes) {
+  std::vector<float> sums(shared, shared + bytes / sizeof(float));
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] += global[i];
+  bulk_store(global, shared, bytes, false);
+  std::memcpy(global, sums.data(), bytes);
+}
 inline void commit_bulk_stores() {}
 inline void wait_until_bulk_stores_have_read() {
   for (const BulkStore& store : bulk_stores[threadIdx.x]) {
@@ -40,6 +46,7 @@ inline void wait_until_bulk_stores_have_read() {
   }
   bulk_stores[threadIdx.x].clear();
 }
+inline void wait_until_bulk_stores_have_ended() { wait_until_bulk_stores_have_read(); }
 inline void show_to_copies_and_products() {}
 
 }  // namespace convswap

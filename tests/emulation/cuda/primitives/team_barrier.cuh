@@ -11,4 +11,9 @@ inline int thread_of_team() { return static_cast<int>(threadIdx.x) % kTeamThread
 inline void meet_team(int) { emulation::meet_warpgroup(); }
 inline bool meet_team_and(int, bool agrees) { return emulation::meet_warpgroup_and(agrees); }
 
+inline void meet_threads(int barrier, int threads) { emulation::meet_named(barrier, threads, true); }
+inline bool meet_threads_and(int barrier, int threads, bool agrees) {
+  return emulation::meet_named(barrier, threads, agrees);
+}
+
 }  // namespace convswap

@@ -36,10 +36,10 @@ void finish_warpgroup_products(float (&)[kTiles][4]) {
   emulation::meet_warpgroup();
 }
 
-template <typename Number, int kTiles>
-void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b) {
-  // The four warps are given the same matrices.
-  emulation::meet_warpgroup_with(a.start);
+// sums += a * b, where a(row, depth) gives two neighbours along the depth.
+template <typename Number, int kTiles, typename First>
+void add_product(float (&sums)[kTiles][4], First a, SharedMatrix b) {
+  // The four warps are given the same matrix.
   emulation::meet_warpgroup_with(b.start);
   const int lane = emulation::lane();
   for (int j = 0; j < 4; ++j) {
@@ -48,12 +48,30 @@ void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatri
       const int column = tile * 8 + lane % 4 * 2 + j % 2;
       double sum = sums[tile][j];
       for (int depth = 0; depth < 16; depth += 2) {
-        const unsigned x = a.pair(row, depth), y = b.pair(column, depth);
+        const unsigned x = a(row, depth), y = b.pair(column, depth);
         for (int half = 0; half < 2; ++half) sum += number_at<Number>(x, half) * number_at<Number>(y, half);
       }
       sums[tile][j] = static_cast<float>(sum);
     }
   }
+}
+
+template <typename Number, int kTiles>
+void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b) {
+  emulation::meet_warpgroup_with(a.start);
+  add_product<Number>(sums, [&](int row, int depth) { return a.pair(row, depth); }, b);
+}
+
+template <typename Number, int kTiles>
+void add_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4], SharedMatrix b) {
+  emulation::Warp& warp = emulation::warp();
+  std::copy_n(a, 4, warp.a[emulation::lane()]);
+  emulation::meet_warp();
+  add_product<Number>(
+      sums,
+      [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 8 / 2][row % 16 / 8 + depth / 8 * 2]; },
+      b);
+  emulation::meet_warp();
 }
 
 }  // namespace convswap

@@ -1,0 +1,52 @@
+#pragma once
+
+// What the kernel of `implicit_gemm` is told; implicit_gemm.cc explains the words. tiling.cc decides,
+// plan.cuh fills in.
+
+#include "cuda/implicit_gemm/layout.h"
+#include "cuda/naive.cuh"
+#include "cuda/primitives/fast_divisor.cuh"
+
+namespace convswap::implicit_gemm {
+
+template <typename Element>
+struct Arguments {
+  const Element* x;
+  const Element* w;
+  const Element* b;
+  Element* y;
+  int y_misalignment;  // elements from a boundary of kAlignment to y
+  NaiveArguments<Element> definition;
+
+  long long input_elements;
+  int batch, in_channels, out_channels;
+  int channels, group_filters;  // of a group
+  int filters, filter_blocks;   // of a block, and blocks of a group
+  int input_width, input_plane;
+  int output_height, output_width, output_plane;
+  int filter_height, filter_width;
+  int stride_height, pad_height, pad_width;
+  FastDivisor dilation_height, dilation_width;
+  FastDivisor input_width_divisor;
+
+  int folds;
+  int chunks;      // of channels
+  int half_chunk;  // the one whose pixels lie side by side; -1 for none
+  FastDivisor row_phases, column_phases;
+  FastDivisor pitch;
+  int plane_places, plane_rows;
+  int bundle_places, part_places, slot_places;
+  int steps, steps_held;
+  int output_chunks;
+  int stages, stage_bytes;
+  int bands;
+  Band band[kMostBands];
+  int band_plane, results_bytes;
+  bool leaves_first;  // y leaves the cache before all other data
+  SharedOffsets shared;
+  RowOwner rows[kRows];
+  HalfStep half_steps[2 * kMostSteps];
+  unsigned step_places[kMostSteps];  // of the first half, and in the upper half the distance of the second
+};
+
+}  // namespace convswap::implicit_gemm

@@ -1,0 +1,151 @@
+#pragma once
+
+// The way of an image: from global memory by bulk copies, a chunk of channels at a time, and converted to
+// where the tensor core reads it.
+
+#include "cuda/implicit_gemm/arguments.h"
+#include "cuda/primitives/bulk_load.cuh"
+#include "cuda/primitives/shared_store.cuh"
+#include "cuda/tensor_core_formats.cuh"
+
+namespace convswap::implicit_gemm {
+
+// Finds the places of every pixel of a channel. Those that no output reads go to one that none does either.
+template <typename Element>
+__device__ inline void find_places(const Arguments<Element>& problem, PixelPlaces* places) {
+  const int row_phases = problem.row_phases.divisor, column_phases = problem.column_phases.divisor;
+  const int pitch = problem.pitch.divisor;
+  for (int i = threadIdx.x; i < problem.input_plane; i += blockDim.x) {
+    const int h = problem.input_width_divisor.quotient_of_any(i);
+    const int row = h + problem.pad_height;
+    const int column = i - h * problem.input_width + problem.pad_width;
+    const int lower_row = problem.row_phases.quotient(row);
+    const int row_phase = row - lower_row * row_phases;
+    const auto place_of = [&](int across) {
+      const int lower = problem.column_phases.quotient(across);
+      if (across < 0 || lower >= pitch || lower_row >= problem.plane_rows) return problem.bundle_places - 1;
+      const int plane = row_phase * column_phases + across - lower * column_phases;
+      return plane * problem.plane_places + lower_row * pitch + lower;
+    };
+    places[i] = {static_cast<unsigned short>(place_of(column)),
+                 static_cast<unsigned short>(column == 0 ? problem.bundle_places - 1 : place_of(column - 1))};
+  }
+}
+
+// Some channels of an image, where they lie in x.
+template <typename Element>
+struct Chunk {
+  static constexpr int kOfAlignment = kAlignment / sizeof(Element);
+  int channels;
+  long long begin;  // of the first, in x
+
+  __device__ Chunk(const Arguments<Element>& problem, int image, int first_channel, int chunk)
+      : channels(min(kChunkChannels, problem.channels - chunk * kChunkChannels)),
+        begin((static_cast<long long>(image) * problem.in_channels + first_channel +
+               chunk * kChunkChannels) *
+              problem.input_plane) {}
+  // How far it begins from a boundary, there and where it is loaded to.
+  __device__ int beyond(const Arguments<Element>& problem) const {
+    return static_cast<int>(reinterpret_cast<unsigned long long>(problem.x + begin) % kAlignment /
+                            sizeof(Element));
+  }
+};
+
+// Loads a chunk by one thread. Copies move what is aligned, and more than the chunk at its ends; but nothing
+// from beside x, whose first and last elements the thread then moves itself.
+template <typename Element>
+__device__ inline void start_load(const Arguments<Element>& problem, const Chunk<Element>& chunk,
+                                  unsigned char* stage, CopyBarrier* loaded) {
+  constexpr int kOfAlignment = Chunk<Element>::kOfAlignment;
+  Element* const to = reinterpret_cast<Element*>(stage);
+  const int beyond = chunk.beyond(problem);
+  const int end = beyond + chunk.channels * problem.input_plane;  // counted from the boundary before it
+  const long long boundary = chunk.begin - beyond;
+  int first_copied = 0, end_copied = end + kOfAlignment - 1 & ~(kOfAlignment - 1);
+  if (boundary < 0) {
+    first_copied = kOfAlignment;
+    for (int i = beyond; i < min(end, first_copied); ++i) to[i] = problem.x[boundary + i];
+  }
+  if (boundary + end_copied > problem.input_elements) {
+    end_copied -= kOfAlignment;
+    for (int i = max(max(beyond, end_copied), first_copied); i < end; ++i) to[i] = problem.x[boundary + i];
+  }
+  if (end_copied > first_copied) {
+    bulk_load(to + first_copied, problem.x + boundary + first_copied,
+              (end_copied - first_copied) * sizeof(Element), loaded);
+  }
+  commit_bulk_loads(loaded);
+}
+
+// Converts a chunk of so many channels that lies at `from`, by the converters; returns what this thread has
+// seen. kWindowed leaves out what is outside of the window.
+template <typename Format, bool kWindowed, int kChannels, typename Element = typename Format::Element>
+__device__ inline ValueRange<Element> convert_channels(const Arguments<Element>& problem, int chunk,
+                                                       const Element* from, const PixelPlaces* places,
+                                                       BinadeWindow window, unsigned char* slot,
+                                                       ValueRange<Element> range) {
+  constexpr int kAtOnce = 4;  // loads in flight before the first store
+  const bool is_half = chunk == problem.half_chunk;
+  const float scale = window.scale();
+  // A place's first or second half.
+  unsigned char* const target =
+      slot + (chunk / 2) * problem.bundle_places * kPlaceBytes + (is_half ? 0 : chunk % 2 * kPlaceBytes / 2);
+  const int last = problem.input_plane - 1;
+#pragma unroll 1
+  for (int first = threadIdx.x; first <= last; first += kAtOnce * kConverters) {
+    Element values[kAtOnce][kChunkChannels];
+    PixelPlaces place[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      // The last is converted again where there are no more, which costs less than to ask.
+      const int pixel = min(first + i * kConverters, last);
+      place[i] = places[pixel];
+#pragma unroll
+      for (int c = 0; c < kChunkChannels; ++c) {
+        values[i][c] = c < kChannels ? from[c * problem.input_plane + pixel] : Format::zero();
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      range.include(values[i][0], values[i][1]);
+      if (kChannels > 2) range.include(values[i][2], values[i][3]);
+      if constexpr (kWindowed) {
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) {
+          if (!window.holds(values[i][c])) values[i][c] = Format::zero();
+        }
+      }
+#pragma unroll
+      for (int part = 0; part < Format::kParts; ++part) {
+        const unsigned lower = Format::pair(values[i][0], values[i][1], scale, part);
+        const unsigned upper = Format::pair(values[i][2], values[i][3], scale, part);
+        unsigned char* const of_part = target + part * problem.part_places * kPlaceBytes;
+        store_shared(reinterpret_cast<unsigned*>(of_part + place[i].own * kPlaceBytes), lower, upper);
+        if (is_half) {
+          store_shared(reinterpret_cast<unsigned*>(of_part + place[i].before * kPlaceBytes + kPlaceBytes / 2),
+                       lower, upper);
+        }
+      }
+    }
+  }
+  return range;
+}
+
+template <typename Format, bool kWindowed, typename Element = typename Format::Element>
+__device__ inline ValueRange<Element> convert(const Arguments<Element>& problem, int chunk, int channels,
+                                              const Element* from, const PixelPlaces* places,
+                                              BinadeWindow window, unsigned char* slot,
+                                              ValueRange<Element> range) {
+  switch (channels) {
+    case 1:
+      return convert_channels<Format, kWindowed, 1>(problem, chunk, from, places, window, slot, range);
+    case 2:
+      return convert_channels<Format, kWindowed, 2>(problem, chunk, from, places, window, slot, range);
+    case 3:
+      return convert_channels<Format, kWindowed, 3>(problem, chunk, from, places, window, slot, range);
+    default:
+      return convert_channels<Format, kWindowed, 4>(problem, chunk, from, places, window, slot, range);
+  }
+}
+
+}  // namespace convswap::implicit_gemm

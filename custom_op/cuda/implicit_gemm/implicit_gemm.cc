@@ -1,0 +1,110 @@
+// Convolution as a matrix product without im2col, on Hopper's tensor cores: the image lies in shared memory
+// once, and every filter tap reads it from another place.
+//
+// Filters are the rows of the product and pixels its columns:
+//
+//   sums[(k, fold), pixel] = sum over half steps (bundle of channels, r, s) of
+//                            w[k, 8 channels, r - fold, s] * image[bundle, pixel + (r, s), 8 channels]
+//
+// The tensor core takes from shared memory *cores*: 8 rows of 8 numbers, 16 bytes each. A *place* of the
+// image holds 8 channels of a pixel, so that 8 neighbouring pixels are a core, wherever one begins to read:
+// a tap is an address. Of channels that do not fill eight, up to four share their place with those of the
+// next pixel, so that such a half step covers two taps.
+//
+// A product has 64 rows. Where filters are fewer, neighbouring output rows are *folded*: each filter comes
+// once for each fold, shifted by a row. Rows of the image then lie in planes by their remainder (`phases`),
+// as they do for strides. Products take 64 neighbouring places at a time; what lies between two rows is
+// computed and not stored.
+//
+// The weights of the first 24 steps stay in registers, which halves what is asked of shared memory; the rest
+// is read from there each time.
+//
+// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does;
+// tensor_core_formats.cuh tells how. Images whose values float16 cannot hold together are converted and
+// multiplied once for each window of binades, and what comes of it is added to y by copies that add. float16
+// and bfloat16 data go in as they are; in precision ieee float32 data become two float16 each, of which three
+// products are taken. Sums are float32. Images with an infinity or a NaN are computed as the definition says.
+//
+// Data flow: one block on each multiprocessor, persistent, takes image after image, and its warps have roles,
+// which hand over to each other and never meet all together. Bulk copies bring four channels at a time. Three
+// warps convert them into one of two slots. Two teams of four warps multiply, 64 outputs in turns, so that
+// one writes its results while the other multiplies. Results wait in the order of y, in a few bands of rows,
+// and one warp has bulk copies take each band away. No scratch memory.
+//
+// Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0; two converted images, the
+// results of one and what is on its way must fit into shared memory, so images are small and channels few; a
+// sum takes at most 128 products of the tensor core, in precision ieee fewer (limits.h). What follows the
+// convolution is computed by a second kernel. A block takes whole images, so that it is for batches that
+// fill the card.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cuda/convolution_only.h"
+#include "cuda/implicit_gemm/plan.h"
+#include "cuda/implicit_gemm/tiling.h"
+#include "cuda/limits.h"
+
+namespace convswap {
+namespace implicit_gemm {
+namespace {
+
+class ImplicitGemm final : public ConvolutionOnly {
+ public:
+  std::string_view name() const override { return "implicit_gemm"; }
+
+ protected:
+  std::string why_not_alone(const ConvProblem& problem, const Device& device) const override {
+    if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (const std::string reason = why_not_hopper(device); !reason.empty()) return reason;
+    return why_too_large(problem, device);
+  }
+
+  std::optional<double> estimate_alone(const ConvProblem& problem, const Device& device) const override {
+    return best_tiling(problem, device)->cost * 1e-6;
+  }
+
+  std::unique_ptr<Plan> plan_alone(const ConvProblem& problem, const Device& device) const override {
+    if (problem.type == ElementType::float16) return plan_float16(problem, device);
+    if (problem.type == ElementType::bfloat16) return plan_bfloat16(problem, device);
+    return problem.precision == Precision::ieee ? plan_float32_as_two_float16(problem, device)
+                                                : plan_float32_as_scaled_float16(problem, device);
+  }
+
+ private:
+  static std::string why_too_large(const ConvProblem& problem, const Device& device) {
+    // What fits into shared memory needs fewer bits than its indices have, but for the following.
+    const int64_t blocks = problem.group * ((problem.filters_per_group() + kRows - 1) / kRows);
+    const std::string reason = why_not_indexed(
+        {problem.batch, problem.in_channels, problem.out_channels, blocks, problem.input_size() * kChunkChannels,
+         problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
+         problem.input[2] + problem.pad_begin[2] + problem.pad_end[2], problem.stride[1] * kRows,
+         problem.stride[2], problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
+         problem.channels_per_group() * problem.filter_size() * kRows});
+    if (!reason.empty()) return reason;
+    if (blocks > kMostGridRows) {
+      return "it takes at most " + std::to_string(kMostGridRows) + " groups of at most " +
+             std::to_string(kRows) + " filters";
+    }
+    if (const int64_t most = most_steps(problem, device); fewest_steps(problem) > most) {
+      return "its sums take more than " + std::to_string(most) + " products of the tensor core" +
+             (parts_of(problem) > 1 ? ", the most for precision ieee" : "");
+    }
+    if (!best_tiling(problem, device)) {
+      return "its images and their results do not fit into the " +
+             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
+    }
+    return {};
+  }
+};
+
+}  // namespace
+}  // namespace implicit_gemm
+
+const Algorithm& cuda_implicit_gemm() {
+  static const implicit_gemm::ImplicitGemm algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

@@ -1,0 +1,423 @@
+#pragma once
+
+// The kernel of the algorithm `implicit_gemm`; implicit_gemm.cc tells the idea, plan.cuh fills the arguments.
+
+#include "cuda/implicit_gemm/image.cuh"
+#include "cuda/implicit_gemm/results.cuh"
+#include "cuda/implicit_gemm/weights.cuh"
+#include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/hand_over.cuh"
+#include "cuda/primitives/registers.cuh"
+#include "cuda/primitives/team_barrier.cuh"
+#include "cuda/primitives/warpgroup_multiply.cuh"
+
+namespace convswap::implicit_gemm {
+
+// What a block works on.
+struct Share {
+  int first_channel, first_filter, filters;
+
+  template <typename Element>
+  __device__ explicit Share(const Arguments<Element>& problem) {
+    const int group = blockIdx.y / problem.filter_blocks;
+    const int of_group = blockIdx.y % problem.filter_blocks * problem.filters;
+    first_channel = group * problem.channels;
+    first_filter = group * problem.group_filters + of_group;
+    filters = min(problem.filters, problem.group_filters - of_group);
+  }
+};
+
+// The parts of shared memory, found each time: a register is worth more than an addition.
+template <typename Part>
+__device__ inline Part* shared_part(int offset) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  return reinterpret_cast<Part*>(shared + offset);
+}
+template <typename Element>
+__device__ inline BlockState& state_of_block(const Arguments<Element>& problem) {
+  return *shared_part<BlockState>(problem.shared.state);
+}
+template <typename Element>
+__device__ inline unsigned char* slot_of(const Arguments<Element>& problem, int index) {
+  return shared_part<unsigned char>(problem.shared.slots) + index * problem.slot_places * kPlaceBytes;
+}
+
+// How often barriers have been passed by those of a role, which goes on where weights take several windows.
+struct Progress {
+  int tasks = 0;             // converted images, each of which has the slot of its number modulo kSlots
+  int stored = 0;            // of them, those that were stored or added
+  int stage = 0, phase = 0;  // of the loads
+  int output_chunks = 0;     // of both teams
+
+  __device__ int slot() const { return tasks % kSlots; }
+  __device__ unsigned slot_phase() const { return tasks / kSlots & 1; }
+};
+
+// Says that an image has been converted; by every converter.
+template <typename Element>
+__device__ inline void give(const Arguments<Element>& problem, Progress& progress, SlotState task) {
+  BlockState& state = state_of_block(problem);
+  if (threadIdx.x == 0) state.slots[progress.slot()] = task;
+  hand_over_of_warp(&state.converted[progress.slot()]);
+  ++progress.tasks;
+}
+
+template <typename Element>
+__device__ inline void wait_for_slot(const Arguments<Element>& problem, const Progress& progress) {
+  take_over(&state_of_block(problem).multiplied[progress.slot()], progress.slot_phase() ^ 1);
+}
+
+// How many images have been given, and the guess for the next one.
+struct Given {
+  int tasks, top;
+};
+
+// Converts an image again that does not fit the guess of how large it is, from global memory and as often as
+// it has windows of binades. `range` is what the thread has seen of it.
+template <typename Format, typename Element = typename Format::Element>
+__device__ __noinline__ Given convert_apart(const Arguments<Element>& problem, int image, int top,
+                                            ValueRange<Element> range, bool can_multiply, int tasks,
+                                            int weight_window) {
+  BlockState& state = state_of_block(problem);
+  Progress progress;
+  progress.tasks = tasks;
+  range.reduce_warp();
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(&state.most, range.most);
+    atomicMin(&state.least_less_one, range.least_less_one);
+  }
+  meet_threads(kConvertersMeet, kConverters);
+  const ValueRange<Element> whole{state.most, state.least_less_one};
+  meet_threads(kConvertersMeet, kConverters);
+  if (threadIdx.x == 0) state.most = 0u, state.least_less_one = ~0u;
+  if (!can_multiply || !whole.is_finite()) {
+    // With the first window of the weights it is computed at once.
+    if (weight_window == 0) give(problem, progress, {image, top, Task::define});
+    return {progress.tasks, top};
+  }
+  if constexpr (Format::kIsScaled) {
+    const int windows = whole.windows();
+    for (int window = 0; window < windows; ++window) {
+      if (window > 0) wait_for_slot(problem, progress);
+      const int window_top = whole.top() - window * kBinades;
+      for (int chunk = 0; chunk < problem.chunks; ++chunk) {
+        const Chunk<Element> own(problem, image, Share(problem).first_channel, chunk);
+        convert<Format, true>(problem, chunk, own.channels, problem.x + own.begin,
+                              shared_part<PixelPlaces>(problem.shared.pixels), BinadeWindow(window_top),
+                              slot_of(problem, progress.slot()), range);
+      }
+      show_to_copies_and_products();
+      meet_threads(kConvertersMeet, kConverters);
+      give(problem, progress, {image, window_top, weight_window + window > 0 ? Task::add : Task::store});
+    }
+    top = whole.top();
+  }
+  return {progress.tasks, top};
+}
+
+// Loads and converts images, one after the other.
+template <typename Format, typename Element = typename Format::Element>
+__device__ inline void convert_images(const Arguments<Element>& problem, int weight_window,
+                                      bool can_multiply, Progress& progress) {
+  BlockState& state = state_of_block(problem);
+  const int first_channel = Share(problem).first_channel;
+  const auto stage_at = [&](int stage) {
+    return shared_part<unsigned char>(problem.shared.stages) + stage * problem.stage_bytes;
+  };
+  // Starts the next load of the block, if there is one.
+  int loaded_image = blockIdx.x, loaded_chunk = 0;
+  const auto start = [&](int stage) {
+    if (threadIdx.x != 0 || loaded_image >= problem.batch) return;
+    start_load(problem, Chunk<Element>(problem, loaded_image, first_channel, loaded_chunk), stage_at(stage),
+               &state.loaded[stage]);
+    if (++loaded_chunk == problem.chunks) loaded_chunk = 0, loaded_image += gridDim.x;
+  };
+  for (int i = 0; i < problem.stages; ++i) start((progress.stage + i) % problem.stages);
+  int top = kFirstTop;
+  for (int image = blockIdx.x; image < problem.batch; image += gridDim.x) {
+    wait_for_slot(problem, progress);
+    ValueRange<Element> range;
+    bool all_fit = can_multiply;
+    for (int chunk = 0; chunk < problem.chunks; ++chunk) {
+      const Chunk<Element> own(problem, image, first_channel, chunk);
+      wait_for_bulk_loads(&state.loaded[progress.stage], progress.phase);
+      const Element* const from =
+          reinterpret_cast<const Element*>(stage_at(progress.stage)) + own.beyond(problem);
+      range = convert<Format, false>(problem, chunk, own.channels, from,
+                                     shared_part<PixelPlaces>(problem.shared.pixels), BinadeWindow(top),
+                                     slot_of(problem, progress.slot()), range);
+      show_to_copies_and_products();
+      const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
+      all_fit = meet_threads_and(kConvertersMeet, kConverters, fits) && all_fit;
+      start(progress.stage);
+      if (++progress.stage == problem.stages) progress.stage = 0, progress.phase ^= 1;
+    }
+    if (all_fit) {
+      give(problem, progress, {image, top, weight_window > 0 ? Task::add : Task::store});
+    } else {
+      const Given given =
+          convert_apart<Format>(problem, image, top, range, can_multiply, progress.tasks, weight_window);
+      progress.tasks = given.tasks, top = given.top;
+    }
+  }
+  wait_for_slot(problem, progress);
+  give(problem, progress, {0, 0, Task::end});
+}
+
+// Begins sums = the products of a converted image's columns, from `image` on, and all weights; calls
+// end_turn() when so few are left that the other team had better begin.
+template <typename Format, typename EndTurn, typename Element = typename Format::Element>
+__device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatrix image,
+                                  const HeldWeights& held, SharedMatrix weights, EndTurn end_turn,
+                                  float (&sums)[kTiles][4]) {
+  using Number = typename Format::Number;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[t][i] = 0.0f;
+  }
+  const int turn_ends = max(0, problem.steps - kStepsOfBoth);
+  image = image.of_warp();
+  begin_warpgroup_products(sums);
+#pragma unroll
+  for (int term = 0; term < Format::kTerms; ++term) {
+    const bool is_last = term == Format::kTerms - 1;
+    if (Format::kCorrections > 0 && term == Format::kCorrections) {
+      finish_warpgroup_products(sums);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[t][i] *= Format::kCorrectionScale;
+      }
+      begin_warpgroup_products(sums);
+    }
+    const SharedMatrix b = image.advanced(Format::pixel_part(term) * problem.part_places);
+    int first = 0, staged = problem.steps - problem.steps_held;
+    if (Format::weight_part(term) == 0) {
+#pragma unroll
+      for (int step = 0; step < kHeldSteps; step += kStepsAtOnce) {
+        if (step < problem.steps_held) {
+          if (is_last && step == turn_ends) end_turn();
+#pragma unroll
+          for (int i = step; i < step + kStepsAtOnce; ++i) {
+            add_warpgroup_product<Number, kTiles>(sums, held.of_step[i], b.advanced(problem.step_places[i]));
+          }
+        }
+      }
+      first = problem.steps_held, staged = 0;
+    }
+#pragma unroll 1
+    for (int step = first; step < problem.steps; step += kStepsAtOnce) {
+      if (is_last && step == turn_ends) end_turn();
+#pragma unroll
+      for (int i = 0; i < kStepsAtOnce; ++i) {
+        add_warpgroup_product<Number, kTiles>(sums, weights.advanced((staged + step - first + i) * kStepUnits),
+                                              b.advanced(problem.step_places[step + i]));
+      }
+    }
+  }
+}
+
+// The bands of an image that a team has waited for, until what they held before was stored, and those that it
+// has given to be stored. Of the next ones the first and the last chunk of outputs is at hand.
+struct OwnBands {
+  static constexpr int kNoChunk = 1 << 30;
+  unsigned phase;
+  int waited = 0, given = 0;
+  int next_first, next_last;
+
+  template <typename Element>
+  __device__ OwnBands(const Arguments<Element>& problem, unsigned phase)
+      : phase(phase), next_first(problem.band[0].first_chunk), next_last(problem.band[0].last_chunk) {}
+
+  template <typename Element>
+  __device__ void wait_for_next(const Arguments<Element>& problem) {
+    take_over(&state_of_block(problem).stored[waited], phase ^ 1);
+    ++waited;
+    next_first = waited < problem.bands ? problem.band[waited].first_chunk : kNoChunk;
+  }
+  // For those that `chunk` has results of.
+  template <typename Element>
+  __device__ void wait_for(const Arguments<Element>& problem, int chunk) {
+    while (next_first <= chunk) wait_for_next(problem);
+  }
+  // Gives those that end before `chunk`.
+  template <typename Element>
+  __device__ void give_before(const Arguments<Element>& problem, int chunk) {
+    while (next_last < chunk) {
+      if (waited == given) wait_for_next(problem);
+      show_to_copies_and_products();
+      hand_over_of_warp(&state_of_block(problem).written[given]);
+      ++given;
+      next_last = given < problem.bands ? problem.band[given].last_chunk : kNoChunk;
+    }
+  }
+};
+
+// Multiplies converted images and writes their results: a team of two, which take turns at the tensor cores,
+// so that one writes while the other multiplies.
+template <typename Format, typename Element = typename Format::Element>
+__device__ inline void multiply_images(const Arguments<Element>& problem, const Weights<Format>& weights,
+                                       Progress& progress) {
+  BlockState& state = state_of_block(problem);
+  const Share share(problem);
+  const int team = team_of_block() - 1;
+  unsigned* const staged_weights = shared_part<unsigned>(0);
+  const HeldWeights held(problem, weights, shared_part<unsigned>(problem.shared.results));
+  const int of_first = problem.steps - problem.steps_held;
+  stage_weights(problem, weights, 0, problem.steps_held, of_first, staged_weights);
+  if constexpr (Format::kParts > 1) {
+    stage_weights(problem, weights, 1, 0, problem.steps, staged_weights + of_first * kStepUnits * 4);
+  }
+  show_to_copies_and_products();
+  meet_threads(kMultipliersMeet, kMultipliers);
+  const SharedMatrix staged = SharedMatrix::at(staged_weights, kRows).of_warp();
+
+  RowScale* const scales = shared_part<RowScale>(problem.shared.scales) + team * kRows;
+  int scaled_for = 0;
+  bool are_scaled = false, are_first = false, are_far = false;
+  for (;;) {
+    const int slot = progress.slot();
+    take_over(&state.converted[slot], progress.slot_phase());
+    const SlotState own = state.slots[slot];
+    ++progress.tasks;
+    if (own.task == Task::define || own.task == Task::end) {
+      hand_over_of_warp(&state.multiplied[slot]);
+      if (own.task == Task::end) return;
+      compute_as_defined(problem, own.image, share.first_filter, share.filters);
+      continue;
+    }
+    if (!are_scaled || scaled_for != own.top || are_first != (own.task == Task::store)) {
+      are_scaled = true, scaled_for = own.top, are_first = own.task == Task::store;
+      meet_threads(kFirstTeamMeets + team, kMultipliers / kTeams);
+      const bool is_near =
+          find_scales<Format>(problem, shared_part<int>(problem.shared.tops), weights.window, own.top,
+                              share.first_filter, share.filters, are_first, scales);
+      are_far = !meet_threads_and(kFirstTeamMeets + team, kMultipliers / kTeams, is_near);
+    }
+    const SharedMatrix image = SharedMatrix::at(slot_of(problem, slot), 0);
+    const SharedAddress results =
+        shared_address(shared_part<unsigned char>(problem.shared.results)) +
+        results_beyond(problem, own.image, share.first_filter) * static_cast<int>(sizeof(Element));
+    OwnBands bands(problem, progress.stored++ & 1);
+    const int first_chunk = progress.output_chunks;
+    progress.output_chunks += problem.output_chunks;
+    int chunk = (first_chunk + team) % kTeams;
+    if (chunk >= problem.output_chunks) hand_over_of_warp(&state.multiplied[slot]);
+    for (; chunk < problem.output_chunks; chunk += kTeams) {
+      float sums[kTiles][4];
+      // Its turns have the numbers of every second chunk.
+      take_over(&state.turns[team], (first_chunk + chunk) / kTeams & 1 ^ (team == 0 ? 1 : 0));
+      begin_sums<Format>(
+          problem, image.advanced(chunk * kColumns), held, staged,
+          [&] { hand_over_of_warp(&state.turns[1 - team]); }, sums);
+      Writing writing(scales, shared_part<int>(problem.shared.outputs) + chunk * kColumns);
+      finish_warpgroup_products(sums);
+      if (chunk + kTeams >= problem.output_chunks) hand_over_of_warp(&state.multiplied[slot]);
+      bands.wait_for(problem, chunk);
+      writing.write<Format>(results, are_far, sums);
+      bands.give_before(problem, chunk + kTeams);
+    }
+    bands.give_before(problem, problem.output_chunks);
+  }
+}
+
+// Stores the results of images, band by band: one warp.
+template <typename Element>
+__device__ inline void store_images(const Arguments<Element>& problem, Progress& progress) {
+  BlockState& state = state_of_block(problem);
+  const Share share(problem);
+  for (;;) {
+    const int slot = progress.slot();
+    take_over(&state.converted[slot], progress.slot_phase());
+    const SlotState own = state.slots[slot];
+    hand_over_of_warp(&state.multiplied[slot]);
+    ++progress.tasks;
+    if (own.task == Task::end) break;
+    if (own.task == Task::define) continue;
+    const unsigned phase = progress.stored++ & 1;
+    for (int band = 0; band < problem.bands; ++band) {
+      take_over(&state.written[band], phase);
+      if (own.task == Task::add) wait_until_bulk_stores_have_ended();
+      store_band(problem, problem.band[band], own.image, share.first_filter, share.filters,
+                 own.task == Task::add, shared_part<unsigned char>(problem.shared.results));
+      wait_until_bulk_stores_have_read();
+      hand_over_of_warp(&state.stored[band]);
+    }
+  }
+  wait_until_bulk_stores_have_ended();
+}
+
+// Persistent blocks, each of which takes whole images; grid.y is the groups and their blocks of filters.
+template <typename Format>
+__global__ void __launch_bounds__(kThreads, 1)
+    kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
+// Other cards never run it, and have none of its instructions.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using Element = typename Format::Element;
+  wait_for_kernels_before();
+  BlockState& state = state_of_block(problem);
+  const Share share(problem);
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+
+  find_places(problem, shared_part<PixelPlaces>(problem.shared.pixels));
+  find_outputs(problem, shared_part<int>(problem.shared.outputs));
+  // Places between rows stay zeros.
+  for (int i = threadIdx.x; i < kSlots * problem.slot_places; i += kThreads) {
+    shared_part<uint4>(problem.shared.slots)[i] = make_uint4(0u, 0u, 0u, 0u);
+  }
+  if (threadIdx.x == 0) {
+    state.most = 0u, state.least_less_one = ~0u, state.weight_windows = 1u;
+    for (int i = 0; i < problem.stages; ++i) make_copy_barrier(&state.loaded[i]);
+    for (int i = 0; i < kSlots; ++i) {
+      make_hand_over(&state.converted[i], kConverters / 32);
+      make_hand_over(&state.multiplied[i], kMultipliers / 32 + 1);
+    }
+    for (int i = 0; i < problem.bands; ++i) {
+      make_hand_over(&state.written[i], kMultipliers / 32);
+      make_hand_over(&state.stored[i], 1);
+    }
+    for (int i = 0; i < kTeams; ++i) make_hand_over(&state.turns[i], kMultipliers / 32 / kTeams);
+  }
+  show_to_copies_and_products();
+
+  // Where there is room the weights are read from shared memory, since each is asked for more than once.
+  const int size = problem.channels * problem.filter_height * problem.filter_width;
+  const int weights = share.filters * size;
+  const Element* const all_weights = problem.w + static_cast<long long>(share.first_filter) * size;
+  Element* const room = shared_part<Element>(problem.shared.results + kStagedBytes);
+  const bool has_room = kStagedBytes + weights * static_cast<int>(sizeof(Element)) <= problem.results_bytes;
+  int* const tops = shared_part<int>(problem.shared.tops);
+  Progress progress;
+  int windows = 1;
+  for (int window = 0; window < windows; ++window) {
+    if (has_room) {
+      for (int i = threadIdx.x; i < weights; i += kThreads) room[i] = all_weights[i];
+    }
+    __syncthreads();
+    const Element* const from = has_room ? room : all_weights;
+    if (window == 0) {
+      measure_filters<Format>(from, share.filters, size, tops, &state.weight_windows);
+      __syncthreads();
+    }
+    const bool can_multiply = state.weight_windows != ~0u;
+    windows = can_multiply ? static_cast<int>(state.weight_windows) : 1;
+    if (warp < 4) {
+      leave_registers<kRegistersOfConverters>();
+      if (warp < kConverters / 32) {
+        convert_images<Format>(problem, window, can_multiply, progress);
+      } else {
+        store_images(problem, progress);
+      }
+      take_registers<kRegisters>();
+    } else {
+      take_registers<kRegistersOfMultipliers>();
+      multiply_images(problem, Weights<Format>{from, tops, share.filters, window}, progress);
+      leave_registers<kRegisters>();
+    }
+    __syncthreads();
+  }
+#endif
+}
+
+}  // namespace convswap::implicit_gemm

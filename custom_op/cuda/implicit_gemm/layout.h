@@ -1,0 +1,106 @@
+#pragma once
+
+// What the tiling of `implicit_gemm` and its kernel agree on; implicit_gemm.cc explains the words.
+
+#include "cuda/primitives/copy_barrier.h"
+#include "cuda/primitives/hand_over.h"
+
+namespace convswap::implicit_gemm {
+
+constexpr int kPlaceBytes = 16;    // eight numbers of one place of the image
+constexpr int kChunkChannels = 4;  // what is loaded and converted at a time
+constexpr int kRows = 64;          // of a product: filters of all folds
+constexpr int kColumns = 128;      // of a product: neighbouring outputs
+constexpr int kDepth = 16;         // of a product: two half steps of eight
+constexpr int kTiles = kColumns / 8;
+// Weights of the first steps stay in registers; those of the others are read from shared memory each time.
+constexpr int kHeldSteps = 24;
+// Products of so many steps follow each other without a question.
+constexpr int kStepsAtOnce = 4;
+// On their way into registers so many steps lie in shared memory.
+constexpr int kStagedSteps = 8;
+constexpr int kMostSteps = 128;
+// A team's last products are multiplied beside the first ones of the other, so that the tensor cores never
+// wait for a team to begin.
+constexpr int kStepsOfBoth = 4;
+constexpr int kStepUnits = kRows * kDepth * 2 / 16;  // of 16 bytes, that the weights of a step take
+constexpr int kStagedBytes = kStagedSteps * kStepUnits * 16;
+
+// Three warps convert, one stores, and two teams of four multiply.
+constexpr int kConverters = 96;
+constexpr int kTeams = 2;
+constexpr int kMultipliers = 128 * kTeams;
+constexpr int kThreads = 128 + kMultipliers;
+// Registers of a thread: that the kernel begins with, and by roles.
+constexpr int kRegisters = 168, kRegistersOfConverters = 104, kRegistersOfMultipliers = 200;
+static_assert(kRegistersOfConverters * 128 + kRegistersOfMultipliers * kMultipliers <= kRegisters * kThreads);
+// Barriers at which they meet among themselves.
+constexpr int kConvertersMeet = 1, kMultipliersMeet = 2, kFirstTeamMeets = 3;
+
+constexpr int kSlots = 2;       // of converted images
+constexpr int kMostStages = 4;  // of chunks as they are loaded
+constexpr int kMostBands = 4;   // of an image's output rows
+constexpr int kAlignment = 16;  // bytes, of what copies in bulk move
+
+// Eight numbers of the depth: where they lie beside those of an output, in the input's rows and columns, and
+// in which bundle of channels. No bundle, -1: they meet weights of zero.
+struct HalfStep {
+  short bundle, row, column;
+};
+
+// Where a pixel is stored, and, among the channels of a half-filled place, where it is the second one.
+struct alignas(4) PixelPlaces {
+  unsigned short own, before;
+};
+
+// What turns the sums of a row of the product into results, and how far these lie from those of the first
+// filter and fold, in bytes; less than 0 where there is no such filter.
+struct alignas(16) RowScale {
+  float factor, rest;  // two of them, since one float32 may not hold it
+  float bias;
+  int offset;
+};
+
+// The filter and the fold of a row of the product; no filter, -1.
+struct RowOwner {
+  short filter, fold;
+};
+
+// A band of output rows, which waits in shared memory until it is stored.
+struct Band {
+  int first_row, rows;           // of y
+  int begin;                     // bytes into the results
+  int first_chunk, last_chunk;   // of outputs, that have some of it
+};
+
+// What is to be done with a converted image.
+enum class Task {
+  store,
+  add,     // another window of the image before
+  define,  // infinities or NaN: as the definition says
+  end,     // there is no other
+};
+
+struct SlotState {
+  int image;
+  int top;  // of the window that it was converted with
+  Task task;
+};
+
+// What the block keeps in shared memory beside images, weights and results.
+struct BlockState {
+  CopyBarrier loaded[kMostStages];
+  HandOver converted[kSlots], multiplied[kSlots];
+  HandOver written[kMostBands], stored[kMostBands];
+  HandOver turns[kTeams];
+  SlotState slots[kSlots];
+  unsigned most, least_less_one;  // of an image that did not fit the scale
+  unsigned weight_windows;
+};
+
+// Bytes into shared memory, which begins with the weights that are not held in registers.
+struct SharedOffsets {
+  int slots, stages, results, pixels, outputs, scales, tops, state;
+};
+
+}  // namespace convswap::implicit_gemm

@@ -1,0 +1,267 @@
+// Chooses what a block of implicit_gemm does: the cheapest by estimate among some candidates, without any
+// measurement.
+
+#include "cuda/implicit_gemm/tiling.h"
+
+#include <cmath>
+
+#include "cuda/limits.h"
+#include "cuda/primitives/launch.h"
+
+namespace convswap::implicit_gemm {
+namespace {
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t unit) { return ceil_divide(a, unit) * unit; }
+
+// The half steps along the depth: bundle after bundle, the rows that any fold reads, and their taps.
+std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& tiling) {
+  std::vector<bool> is_read((tiling.folds - 1) * problem.stride[1] +
+                            (problem.filter[1] - 1) * problem.dilation[1] + 1);
+  for (int64_t fold = 0; fold < tiling.folds; ++fold) {
+    for (int64_t r = 0; r < problem.filter[1]; ++r) {
+      is_read[fold * problem.stride[1] + r * problem.dilation[1]] = true;
+    }
+  }
+  std::vector<HalfStep> found;
+  for (int64_t bundle = 0; bundle < tiling.bundles; ++bundle) {
+    // Two taps at a time where two pixels lie side by side.
+    const bool is_half = 2 * bundle == tiling.half_chunk;
+    const int64_t taps = is_half && problem.dilation[2] == 1 ? 2 : 1;
+    for (int64_t row = 0; row < static_cast<int64_t>(is_read.size()); ++row) {
+      for (int64_t s = 0; is_read[row] && s < problem.filter[2]; s += taps) {
+        found.push_back({static_cast<short>(bundle), static_cast<short>(row),
+                         static_cast<short>(s * problem.dilation[2])});
+      }
+    }
+  }
+  found.resize(round_up(found.size(), 2 * kStepsAtOnce), {-1, 0, 0});
+  return found;
+}
+
+class Tiler {
+ public:
+  Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
+
+  std::optional<Tiling> best() const {
+    std::optional<Tiling> best;
+    Tiling tiling = start();
+    for (tiling.folds = 1; tiling.folds * tiling.filters <= kRows && tiling.folds <= problem_.output[1];
+         tiling.folds *= 2) {
+      if (!cut(tiling)) continue;
+      for (tiling.stages = 1; tiling.stages <= kMostStages; ++tiling.stages) {
+        for (int bands = 1; bands <= kMostBands && bands <= tiling.groups; ++bands) {
+          tiling.bands = bands;
+          if (!measure(tiling)) continue;
+          tiling.cost = cost(tiling);
+          if (!best || tiling.cost < best->cost) best = tiling;
+        }
+      }
+    }
+    return best;
+  }
+
+  // What does not depend on the choices.
+  Tiling start() const {
+    Tiling tiling;
+    tiling.filter_blocks = static_cast<int>(ceil_divide(problem_.filters_per_group(), kRows));
+    tiling.filters = static_cast<int>(ceil_divide(problem_.filters_per_group(), tiling.filter_blocks));
+    tiling.chunks = ceil_divide(problem_.channels_per_group(), kChunkChannels);
+    tiling.bundles = ceil_divide(tiling.chunks, 2);
+    tiling.half_chunk = tiling.chunks % 2 == 1 ? tiling.chunks - 1 : -1;
+    tiling.column_phases = problem_.stride[2];
+    return tiling;
+  }
+
+ private:
+  // Sets what follows from the number of folds; false where sums get too long or an image does not fit.
+  bool cut(Tiling& tiling) const {
+    const int64_t most = device_.shared_memory_per_block / kPlaceBytes;
+    tiling.row_phases = tiling.folds * problem_.stride[1];
+    tiling.groups = ceil_divide(problem_.output[1], tiling.folds);
+    const int64_t rows_beyond =
+        ((tiling.folds - 1) * problem_.stride[1] + (problem_.filter[1] - 1) * problem_.dilation[1]) /
+        tiling.row_phases;
+    const int64_t columns_beyond = (problem_.filter[2] - 1) * problem_.dilation[2] / tiling.column_phases;
+    tiling.plane_rows = tiling.groups + rows_beyond;
+    tiling.pitch = problem_.output[2] + columns_beyond;
+    // One place is for what no output reads.
+    const int64_t planes = tiling.row_phases * tiling.column_phases;
+    if (tiling.plane_rows > most || tiling.pitch > most || planes > most) return false;
+    tiling.plane_places = tiling.plane_rows * tiling.pitch;
+    if (tiling.plane_places > most || planes * tiling.plane_places > most) return false;
+    tiling.bundle_places = planes * tiling.plane_places + 1;
+    if (tiling.bundles * tiling.bundle_places > most || fewest_steps(problem_) > kMostSteps) return false;
+    tiling.half_steps = half_steps_of(problem_, tiling);
+    if (tiling.steps() > most_steps(problem_, device_)) return false;
+    tiling.part_places = tiling.bundles * tiling.bundle_places;
+    tiling.output_chunks =
+        ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], kColumns);
+    // The last product reads beyond the last output.
+    int64_t farthest = 1;
+    for (const HalfStep& half : tiling.half_steps) farthest = std::max(farthest, tiling.place_of(half) + 1);
+    const int parts = parts_of(problem_);
+    tiling.slot_places = (parts - 1) * tiling.part_places +
+                         std::max(tiling.part_places, farthest + tiling.output_chunks * kColumns);
+    tiling.shared_steps = tiling.steps() - tiling.steps_held() + (parts - 1) * tiling.steps();
+    tiling.stage_bytes = round_up(
+        std::min<int64_t>(kChunkChannels, problem_.channels_per_group()) * problem_.input_size() * size() +
+            2 * kAlignment,
+        kAlignment);
+    return true;
+  }
+
+  // Sets the places in shared memory; false where they are too many.
+  bool measure(Tiling& tiling) const {
+    const int64_t most = device_.shared_memory_per_block;
+    if (!set_bands(tiling)) return false;
+    int64_t end = tiling.shared_steps * kStepUnits * 16;
+    const auto place = [&](int& offset, int64_t bytes) {
+      offset = static_cast<int>(std::min(end, most));
+      end += round_up(bytes, 128);
+    };
+    place(tiling.shared.slots, kSlots * tiling.slot_places * kPlaceBytes);
+    place(tiling.shared.stages, tiling.stages * tiling.stage_bytes);
+    place(tiling.shared.results, tiling.results_bytes);
+    place(tiling.shared.pixels, problem_.input_size() * static_cast<int64_t>(sizeof(PixelPlaces)));
+    place(tiling.shared.outputs, tiling.output_chunks * kColumns * static_cast<int64_t>(sizeof(int)));
+    place(tiling.shared.scales, kTeams * kRows * static_cast<int64_t>(sizeof(RowScale)));
+    place(tiling.shared.tops, tiling.filters * static_cast<int64_t>(sizeof(int)));
+    place(tiling.shared.state, sizeof(BlockState));
+    tiling.shared_bytes = end;
+    return end <= most;
+  }
+
+  // Cuts the output rows into bands.
+  bool set_bands(Tiling& tiling) const {
+    const int64_t width = problem_.output[2];
+    const int64_t of_alignment = kAlignment / size();
+    const int64_t groups = ceil_divide(tiling.groups, tiling.bands);
+    tiling.bands = static_cast<int>(ceil_divide(tiling.groups, groups));
+    const int64_t least = groups * tiling.folds * width;
+    if (least > device_.shared_memory_per_block) return false;
+    set_owners(tiling, least);
+    int64_t begin = 0;
+    for (int i = 0; i < tiling.bands; ++i) {
+      const int64_t first = i * groups, end = std::min(first + groups, tiling.groups);
+      // As far from a boundary as in y, counted from the image's first result.
+      const int64_t beyond = first * tiling.folds * width % of_alignment;
+      tiling.band[i] = {
+          .first_row = static_cast<int>(first * tiling.folds),
+          .rows = static_cast<int>(std::min(end * tiling.folds, problem_.output[1]) - first * tiling.folds),
+          .begin = static_cast<int>(begin + beyond * size()),
+          .first_chunk = static_cast<int>(first * tiling.pitch / kColumns),
+          .last_chunk = static_cast<int>(((end - 1) * tiling.pitch + width - 1) / kColumns)};
+      begin += round_up((tiling.filters * tiling.band_plane + 2 * of_alignment) * size(), kAlignment);
+      if (begin > device_.shared_memory_per_block) return false;
+    }
+    tiling.results_bytes = std::max<int64_t>(begin, kStagedBytes);
+    return true;
+  }
+
+  // Sets the distance of filters' results, at least so much and as far from a boundary as in y, and which
+  // filter and fold each row of the product is of, by which the results that a warp writes at once, of eight
+  // rows, meet least in the banks of shared memory.
+  void set_owners(Tiling& tiling, int64_t least) const {
+    constexpr int kTried = 8;
+    const int64_t of_alignment = kAlignment / size();
+    const int64_t first =
+        least + ((problem_.output_size() - least) % of_alignment + of_alignment) % of_alignment;
+    int fewest = std::numeric_limits<int>::max();
+    for (int64_t plane = first; plane < first + kTried * of_alignment; plane += of_alignment) {
+      std::array<RowOwner, kRows> owners;
+      const int turns = choose_owners(tiling, plane, owners);
+      if (turns < fewest) tiling.band_plane = plane, tiling.owners = owners, fewest = turns;
+    }
+  }
+
+  // Chooses the owners of rows, eight after eight, each time the one that meets the others least; returns how
+  // many times in all the banks must be asked for a store of each eight.
+  int choose_owners(const Tiling& tiling, int64_t plane, std::array<RowOwner, kRows>& owners) const {
+    constexpr int kBanks = 32;
+    std::vector<RowOwner> left;
+    for (int fold = 0; fold < tiling.folds; ++fold) {
+      for (int filter = 0; filter < tiling.filters; ++filter) {
+        left.push_back({static_cast<short>(filter), static_cast<short>(fold)});
+      }
+    }
+    owners.fill({-1, 0});
+    int turns = 0;
+    for (int row = 0; row < kRows && !left.empty(); row += 8) {
+      std::array<int, kBanks> asked{};
+      // A thread's words; neighbours of two bytes may share one.
+      const auto bank = [&](const RowOwner& owner, int i) {
+        const int64_t element = owner.filter * plane + owner.fold * problem_.output[2] + 2 * i;
+        return element * size() / 4 % kBanks;
+      };
+      for (int i = 0; i < 8 && !left.empty(); ++i) {
+        const auto meetings = [&](const RowOwner& owner) {
+          int count = 0;
+          for (int j = 0; j < 4; ++j) count += asked[bank(owner, j)];
+          return count;
+        };
+        const auto chosen = std::min_element(left.begin(), left.end(), [&](const auto& a, const auto& b) {
+          return meetings(a) < meetings(b);
+        });
+        for (int j = 0; j < 4; ++j) ++asked[bank(*chosen, j)];
+        owners[row + i] = *chosen;
+        left.erase(chosen);
+      }
+      turns += *std::max_element(asked.begin(), asked.end());
+    }
+    return turns;
+  }
+
+  int64_t size() const { return size_of(problem_.type); }
+
+  // Nanoseconds, without what launching takes.
+  double cost(const Tiling& tiling) const {
+    const double terms = terms_of(problem_);
+    const double chunks = static_cast<double>(tiling.output_chunks);
+    const double multiplying = chunks * static_cast<double>(tiling.steps()) * terms * 64;
+    const double blocks_per_image = static_cast<double>(problem_.group * tiling.filter_blocks);
+    const double share = std::max(1.0, std::floor(device_.multiprocessors / blocks_per_image));
+    const double waves = std::ceil(blocks_per_image / device_.multiprocessors);
+    const double images = std::ceil(static_cast<double>(problem_.batch) / share);
+    const double pixels = static_cast<double>(problem_.input_size() * tiling.chunks);
+    const double image = multiplying + 0.2 * pixels + 400 + (tiling.stages == 1 ? 500 : 0) +
+                         (tiling.bands == 1 ? 1000 : 0);
+    return waves * (images * image + multiplying + 15000) * 0.57 - kEarlierNanoseconds;
+  }
+
+  const ConvProblem& problem_;
+  const Device& device_;
+};
+
+}  // namespace
+
+int64_t Tiling::place_of(const HalfStep& half) const {
+  if (half.bundle < 0) return 0;
+  const int64_t plane = half.row % row_phases * column_phases + half.column % column_phases;
+  return half.bundle * bundle_places + plane * plane_places + half.row / row_phases * pitch +
+         half.column / column_phases;
+}
+
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
+  return Tiler(problem, device).best();
+}
+
+int64_t fewest_steps(const ConvProblem& problem) {
+  // Of a place's eight numbers, four are of the half-filled bundle.
+  const int64_t chunks = ceil_divide(problem.channels_per_group(), kChunkChannels);
+  const int64_t taps = problem.filter[1] * problem.filter[2];
+  const int64_t of_half = problem.dilation[2] == 1 ? problem.filter[1] * ceil_divide(problem.filter[2], 2)
+                                                   : taps;
+  return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * of_half, 2), kStepsAtOnce);
+}
+
+int64_t most_steps(const ConvProblem& problem, const Device& device) {
+  return parts_of(problem) > 1 ? std::min<int64_t>(kMostSteps, most_products_of_ieee(device)) : kMostSteps;
+}
+
+int parts_of(const ConvProblem& problem) {
+  return problem.type == ElementType::float32 && problem.precision == Precision::ieee ? 2 : 1;
+}
+int terms_of(const ConvProblem& problem) { return parts_of(problem) == 2 ? 3 : 1; }
+
+}  // namespace convswap::implicit_gemm

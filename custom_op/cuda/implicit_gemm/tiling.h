@@ -1,0 +1,60 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "conv/problem.h"
+#include "cuda/implicit_gemm/layout.h"
+#include "plan/device.h"
+
+namespace convswap::implicit_gemm {
+
+// What a block of the kernel does.
+struct Tiling {
+  int folds = 1;          // neighbouring output rows of a column of the product
+  int filters = 0;        // of a block
+  int filter_blocks = 1;  // of a group
+  int64_t chunks = 0;     // of channels
+  int64_t bundles = 0;    // of eight channels, the last perhaps of four and two pixels side by side
+  int64_t half_chunk = -1;  // the chunk in such a bundle
+  int64_t row_phases = 1, column_phases = 1;
+  std::vector<HalfStep> half_steps;  // two for each step
+  int64_t groups = 0;                // of folded output rows
+  int64_t pitch = 0, plane_rows = 0, plane_places = 0;  // of one row phase and column phase
+  int64_t bundle_places = 0, part_places = 0, slot_places = 0;
+  int64_t output_chunks = 0;  // of kColumns
+  int stages = 2;
+  int64_t stage_bytes = 0;
+  int bands = 2;
+  std::array<Band, kMostBands> band{};
+  int64_t band_plane = 0;  // elements from a filter's results to the next one's
+  std::array<RowOwner, kRows> owners{};
+  int64_t results_bytes = 0;
+  int64_t shared_steps = 0;  // whose weights lie in shared memory
+  SharedOffsets shared{};
+  int64_t shared_bytes = 0;
+  double cost = std::numeric_limits<double>::infinity();  // nanoseconds, estimated
+
+  int64_t steps() const { return static_cast<int64_t>(half_steps.size()) / 2; }
+  int64_t steps_held() const { return std::min<int64_t>(steps(), kHeldSteps); }
+  // From an output's place to that of what a half step takes for it.
+  int64_t place_of(const HalfStep& half) const;
+};
+
+// The cheapest tiling by estimate; empty where none fits into the device's shared memory. The problem must
+// have an output, channels, and one or two spatial axes.
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
+
+// The fewest products of the tensor core that a sum can take, and how many it may.
+int64_t fewest_steps(const ConvProblem& problem);
+int64_t most_steps(const ConvProblem& problem, const Device& device);
+
+// Into how many parts each number is split for the tensor core, and how many products of them count.
+int parts_of(const ConvProblem& problem);
+int terms_of(const ConvProblem& problem);
+
+}  // namespace convswap::implicit_gemm

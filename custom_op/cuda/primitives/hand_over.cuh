@@ -1,0 +1,50 @@
+#pragma once
+
+#include "cuda/primitives/hand_over.h"
+
+namespace convswap {
+
+// Barriers at which those who wait are not those who arrive. A phase ends when so many have arrived, and the
+// next begins; phases are 0 and 1 in turns. Code for cards below compute capability 9.0 has none: there these
+// do nothing.
+
+// By one thread, before any other may use it, which all see after they have met.
+__device__ inline void make_hand_over(HandOver* barrier, unsigned arrivals) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(barrier))),
+               "r"(arrivals)
+               : "memory");
+#endif
+}
+
+// Arrives: what this thread has done before is seen by those who take over.
+__device__ inline void hand_over(HandOver* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
+               : "memory");
+#endif
+}
+
+// The same once for a warp, of what all its threads have done.
+__device__ inline void hand_over_of_warp(HandOver* barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) hand_over(barrier);
+}
+
+// Waits until a phase of that number has ended. Of a new barrier, phase 1 counts as the one that has.
+__device__ inline void take_over(HandOver* barrier, unsigned phase) {
+#if __CUDA_ARCH__ >= 900
+  unsigned has_ended;
+  do {
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(has_ended)
+        : "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(phase)
+        : "memory");
+  } while (has_ended == 0);
+#endif
+}
+
+}  // namespace convswap
