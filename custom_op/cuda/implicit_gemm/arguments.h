@@ -38,10 +38,10 @@ struct Arguments {
   int bundle_places, part_places, slot_places;
   int steps, steps_held;
   int output_chunks;
+  int first_ragged;  // of them, that has columns of the last rows, where some folds have no row
   int stages, stage_bytes;
-  int bands;
-  Band band[kMostBands];
-  int band_plane, results_bytes;
+  int buffers, buffer_bytes, results_bytes;
+  bool writes_pairs;  // of neighbouring results, where an image's first is aligned to two
   bool leaves_first;  // y leaves the cache before all other data
   SharedOffsets shared;
   RowOwner rows[kRows];

@@ -49,6 +49,10 @@ struct Progress {
   int stage = 0, phase = 0;  // of the loads
   int output_chunks = 0;     // of both teams
 
+  __device__ int buffer(int buffers) const { return buffers == 1 ? 0 : stored % kMostBuffers; }
+  __device__ unsigned buffer_phase(int buffers) const {
+    return (buffers == 1 ? stored : stored / kMostBuffers) & 1;
+  }
   __device__ int slot() const { return tasks % kSlots; }
   __device__ unsigned slot_phase() const { return tasks / kSlots & 1; }
 };
@@ -171,14 +175,9 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
                                   const HeldWeights& held, SharedMatrix weights, EndTurn end_turn,
                                   float (&sums)[kTiles][4]) {
   using Number = typename Format::Number;
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[t][i] = 0.0f;
-  }
   const int turn_ends = max(0, problem.steps - kStepsOfBoth);
   image = image.of_warp();
-  begin_warpgroup_products(sums);
+  begin_warpgroup_products();
 #pragma unroll
   for (int term = 0; term < Format::kTerms; ++term) {
     const bool is_last = term == Format::kTerms - 1;
@@ -196,11 +195,16 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
     if (Format::weight_part(term) == 0) {
 #pragma unroll
       for (int step = 0; step < kHeldSteps; step += kStepsAtOnce) {
-        if (step < problem.steps_held) {
+        if (step == 0 || step < problem.steps_held) {
           if (is_last && step == turn_ends) end_turn();
 #pragma unroll
           for (int i = step; i < step + kStepsAtOnce; ++i) {
-            add_warpgroup_product<Number, kTiles>(sums, held.of_step[i], b.advanced(problem.step_places[i]));
+            const SharedMatrix shifted = b.advanced(problem.step_places[i]);
+            if (term == 0 && i == 0) {
+              set_warpgroup_product<Number, kTiles>(sums, held.of_step[i], shifted);
+            } else {
+              add_warpgroup_product<Number, kTiles>(sums, held.of_step[i], shifted);
+            }
           }
         }
       }
@@ -218,42 +222,6 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
   }
 }
 
-// The bands of an image that a team has waited for, until what they held before was stored, and those that it
-// has given to be stored. Of the next ones the first and the last chunk of outputs is at hand.
-struct OwnBands {
-  static constexpr int kNoChunk = 1 << 30;
-  unsigned phase;
-  int waited = 0, given = 0;
-  int next_first, next_last;
-
-  template <typename Element>
-  __device__ OwnBands(const Arguments<Element>& problem, unsigned phase)
-      : phase(phase), next_first(problem.band[0].first_chunk), next_last(problem.band[0].last_chunk) {}
-
-  template <typename Element>
-  __device__ void wait_for_next(const Arguments<Element>& problem) {
-    take_over(&state_of_block(problem).stored[waited], phase ^ 1);
-    ++waited;
-    next_first = waited < problem.bands ? problem.band[waited].first_chunk : kNoChunk;
-  }
-  // For those that `chunk` has results of.
-  template <typename Element>
-  __device__ void wait_for(const Arguments<Element>& problem, int chunk) {
-    while (next_first <= chunk) wait_for_next(problem);
-  }
-  // Gives those that end before `chunk`.
-  template <typename Element>
-  __device__ void give_before(const Arguments<Element>& problem, int chunk) {
-    while (next_last < chunk) {
-      if (waited == given) wait_for_next(problem);
-      show_to_copies_and_products();
-      hand_over_of_warp(&state_of_block(problem).written[given]);
-      ++given;
-      next_last = given < problem.bands ? problem.band[given].last_chunk : kNoChunk;
-    }
-  }
-};
-
 // Multiplies converted images and writes their results: a team of two, which take turns at the tensor cores,
 // so that one writes while the other multiplies.
 template <typename Format, typename Element = typename Format::Element>
@@ -263,16 +231,20 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
   const Share share(problem);
   const int team = team_of_block() - 1;
   unsigned* const staged_weights = shared_part<unsigned>(0);
-  const HeldWeights held(problem, weights, shared_part<unsigned>(problem.shared.results));
+  const RowWeights<Format> row_weights(problem, weights);
+  const HeldWeights held(problem, row_weights, shared_part<unsigned>(problem.shared.results));
   const int of_first = problem.steps - problem.steps_held;
-  stage_weights(problem, weights, 0, problem.steps_held, of_first, staged_weights);
+  row_weights.stage(problem, 0, problem.steps_held, of_first, staged_weights);
   if constexpr (Format::kParts > 1) {
-    stage_weights(problem, weights, 1, 0, problem.steps, staged_weights + of_first * kStepUnits * 4);
+    row_weights.stage(problem, 1, 0, problem.steps, staged_weights + of_first * kStepUnits * 4);
   }
   show_to_copies_and_products();
   meet_threads(kMultipliersMeet, kMultipliers);
   const SharedMatrix staged = SharedMatrix::at(staged_weights, kRows).of_warp();
 
+  const SharedAddress unread =
+      shared_address(shared_part<unsigned char>(problem.shared.unread) +
+                     (threadIdx.x - (kThreads - kMultipliers)) * kUnreadBytes);
   RowScale* const scales = shared_part<RowScale>(problem.shared.scales) + team * kRows;
   int scaled_for = 0;
   bool are_scaled = false, are_first = false, are_far = false;
@@ -296,14 +268,18 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
       are_far = !meet_threads_and(kFirstTeamMeets + team, kMultipliers / kTeams, is_near);
     }
     const SharedMatrix image = SharedMatrix::at(slot_of(problem, slot), 0);
-    const SharedAddress results =
-        shared_address(shared_part<unsigned char>(problem.shared.results)) +
-        results_beyond(problem, own.image, share.first_filter) * static_cast<int>(sizeof(Element));
-    OwnBands bands(problem, progress.stored++ & 1);
+    const int buffer = progress.buffer(problem.buffers);
+    const unsigned buffer_phase = progress.buffer_phase(problem.buffers);
+    ++progress.stored;
+    const int beyond = results_beyond(problem, own.image, share.first_filter);
+    const SharedAddress results = shared_address(shared_part<unsigned char>(problem.shared.results)) +
+                                  buffer * problem.buffer_bytes + beyond * static_cast<int>(sizeof(Element));
+    const bool writes_pairs = problem.writes_pairs && beyond % 2 == 0;
     const int first_chunk = progress.output_chunks;
     progress.output_chunks += problem.output_chunks;
     int chunk = (first_chunk + team) % kTeams;
     if (chunk >= problem.output_chunks) hand_over_of_warp(&state.multiplied[slot]);
+    bool is_waited_for = false;
     for (; chunk < problem.output_chunks; chunk += kTeams) {
       float sums[kTiles][4];
       // Its turns have the numbers of every second chunk.
@@ -311,18 +287,20 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
       begin_sums<Format>(
           problem, image.advanced(chunk * kColumns), held, staged,
           [&] { hand_over_of_warp(&state.turns[1 - team]); }, sums);
-      Writing writing(scales, shared_part<int>(problem.shared.outputs) + chunk * kColumns);
+      Writing writing(scales, shared_part<int>(problem.shared.outputs) + chunk * kOutputsOfChunk);
       finish_warpgroup_products(sums);
       if (chunk + kTeams >= problem.output_chunks) hand_over_of_warp(&state.multiplied[slot]);
-      bands.wait_for(problem, chunk);
-      writing.write<Format>(results, are_far, sums);
-      bands.give_before(problem, chunk + kTeams);
+      if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
+      is_waited_for = true;
+      writing.write<Format>(results, unread, are_far, chunk >= problem.first_ragged, writes_pairs, sums);
     }
-    bands.give_before(problem, problem.output_chunks);
+    if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
+    show_to_copies_and_products();
+    hand_over_of_warp(&state.written[buffer]);
   }
 }
 
-// Stores the results of images, band by band: one warp.
+// Stores the results of images: one warp.
 template <typename Element>
 __device__ inline void store_images(const Arguments<Element>& problem, Progress& progress) {
   BlockState& state = state_of_block(problem);
@@ -335,15 +313,14 @@ __device__ inline void store_images(const Arguments<Element>& problem, Progress&
     ++progress.tasks;
     if (own.task == Task::end) break;
     if (own.task == Task::define) continue;
-    const unsigned phase = progress.stored++ & 1;
-    for (int band = 0; band < problem.bands; ++band) {
-      take_over(&state.written[band], phase);
-      if (own.task == Task::add) wait_until_bulk_stores_have_ended();
-      store_band(problem, problem.band[band], own.image, share.first_filter, share.filters,
-                 own.task == Task::add, shared_part<unsigned char>(problem.shared.results));
-      wait_until_bulk_stores_have_read();
-      hand_over_of_warp(&state.stored[band]);
-    }
+    const int buffer = progress.buffer(problem.buffers);
+    take_over(&state.written[buffer], progress.buffer_phase(problem.buffers));
+    ++progress.stored;
+    if (own.task == Task::add) wait_until_bulk_stores_have_ended();
+    store_results(problem, own.image, share.first_filter, share.filters, own.task == Task::add,
+                  shared_part<unsigned char>(problem.shared.results) + buffer * problem.buffer_bytes);
+    wait_until_bulk_stores_have_read();
+    hand_over_of_warp(&state.stored[buffer]);
   }
   wait_until_bulk_stores_have_ended();
 }
@@ -373,7 +350,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       make_hand_over(&state.converted[i], kConverters / 32);
       make_hand_over(&state.multiplied[i], kMultipliers / 32 + 1);
     }
-    for (int i = 0; i < problem.bands; ++i) {
+    for (int i = 0; i < problem.buffers; ++i) {
       make_hand_over(&state.written[i], kMultipliers / 32);
       make_hand_over(&state.stored[i], 1);
     }
@@ -392,6 +369,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   int windows = 1;
   for (int window = 0; window < windows; ++window) {
     if (has_room) {
+#pragma unroll 8
       for (int i = threadIdx.x; i < weights; i += kThreads) room[i] = all_weights[i];
     }
     __syncthreads();

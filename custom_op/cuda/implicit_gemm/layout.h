@@ -18,7 +18,7 @@ constexpr int kHeldSteps = 24;
 // Products of so many steps follow each other without a question.
 constexpr int kStepsAtOnce = 4;
 // On their way into registers so many steps lie in shared memory.
-constexpr int kStagedSteps = 8;
+constexpr int kStagedSteps = 4;
 constexpr int kMostSteps = 128;
 // A team's last products are multiplied beside the first ones of the other, so that the tensor cores never
 // wait for a team to begin.
@@ -39,7 +39,7 @@ constexpr int kConvertersMeet = 1, kMultipliersMeet = 2, kFirstTeamMeets = 3;
 
 constexpr int kSlots = 2;       // of converted images
 constexpr int kMostStages = 4;  // of chunks as they are loaded
-constexpr int kMostBands = 4;   // of an image's output rows
+constexpr int kMostBuffers = 2;  // of an image's results
 constexpr int kAlignment = 16;  // bytes, of what copies in bulk move
 
 // Eight numbers of the depth: where they lie beside those of an output, in the input's rows and columns, and
@@ -53,24 +53,27 @@ struct alignas(4) PixelPlaces {
   unsigned short own, before;
 };
 
+// Where the results of a product's columns lie: for each of the four threads that share a row of the sums, those
+// of its two columns of all tiles; apart so that the four read from different banks.
+constexpr int kOutputsOfThread = 2 * kTiles + 4;
+constexpr int kOutputsOfChunk = 4 * kOutputsOfThread;
+// What is no output: farther than any place, so that its sums go where nobody reads them.
+constexpr int kNoOutput = 1 << 30;
+// Where they go: room of each thread for two results.
+constexpr int kUnreadBytes = 8;
+
 // What turns the sums of a row of the product into results, and how far these lie from those of the first
-// filter and fold, in bytes; less than 0 where there is no such filter.
-struct alignas(16) RowScale {
+// filter and fold, in bytes; less than 0 where there is no such filter. Places from `end` on are behind the last
+// output row.
+struct alignas(8) RowScale {
   float factor, rest;  // two of them, since one float32 may not hold it
   float bias;
-  int offset;
+  int offset, end;
 };
 
 // The filter and the fold of a row of the product; no filter, -1.
 struct RowOwner {
   short filter, fold;
-};
-
-// A band of output rows, which waits in shared memory until it is stored.
-struct Band {
-  int first_row, rows;           // of y
-  int begin;                     // bytes into the results
-  int first_chunk, last_chunk;   // of outputs, that have some of it
 };
 
 // What is to be done with a converted image.
@@ -91,7 +94,7 @@ struct SlotState {
 struct BlockState {
   CopyBarrier loaded[kMostStages];
   HandOver converted[kSlots], multiplied[kSlots];
-  HandOver written[kMostBands], stored[kMostBands];
+  HandOver written[kMostBuffers], stored[kMostBuffers];
   HandOver turns[kTeams];
   SlotState slots[kSlots];
   unsigned most, least_less_one;  // of an image that did not fit the scale
@@ -100,7 +103,7 @@ struct BlockState {
 
 // Bytes into shared memory, which begins with the weights that are not held in registers.
 struct SharedOffsets {
-  int slots, stages, results, pixels, outputs, scales, tops, state;
+  int slots, stages, results, unread, pixels, outputs, scales, tops, state;
 };
 
 }  // namespace convswap::implicit_gemm

@@ -57,11 +57,14 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.steps = narrow(tiling.steps());
   to.steps_held = narrow(tiling.steps_held());
   to.output_chunks = narrow(tiling.output_chunks);
+  to.first_ragged = problem.output[1] % tiling.folds == 0
+                        ? to.output_chunks
+                        : narrow((tiling.groups - 1) * tiling.pitch / kColumns);
   to.stages = tiling.stages;
   to.stage_bytes = narrow(tiling.stage_bytes);
-  to.bands = tiling.bands;
-  std::copy(tiling.band.begin(), tiling.band.end(), to.band);
-  to.band_plane = narrow(tiling.band_plane);
+  to.buffers = tiling.buffers;
+  to.buffer_bytes = narrow(tiling.buffer_bytes);
+  to.writes_pairs = problem.output[2] % 2 == 0 && tiling.pitch % 2 == 0;
   to.results_bytes = narrow(tiling.results_bytes);
   to.shared = tiling.shared;
   std::copy(tiling.owners.begin(), tiling.owners.end(), to.rows);
@@ -129,7 +132,8 @@ class ImplicitGemmPlan final : public Plan {
            std::to_string(tiling_.output_chunks * kColumns) + ", the weights of " +
            std::to_string(tiling_.steps_held()) + " of " + std::to_string(tiling_.steps()) +
            " steps in registers; " + std::to_string(tiling_.stages) + " chunks of channels on their way, " +
-           std::to_string(tiling_.bands) + " bands of results; " + std::to_string(grid_.x) + " x " +
+           (tiling_.buffers == 1 ? "1 buffer" : std::to_string(tiling_.buffers) + " buffers") +
+           " for results; " + std::to_string(grid_.x) + " x " +
            std::to_string(grid_.y) + " blocks of " + std::to_string(kThreads) + " threads, " +
            std::to_string(tiling_.shared_bytes) + " bytes of shared memory";
   }

@@ -10,10 +10,8 @@
 
 namespace convswap::implicit_gemm {
 
-constexpr int kNoOutput = -1;
-
 // Finds where the results of each column of the product lie, in bytes from those of the first filter and fold;
-// kNoOutput between rows and behind the last.
+// columns between rows and behind the last are no outputs.
 template <typename Element>
 __device__ inline void find_outputs(const Arguments<Element>& problem, int* outputs) {
   const int pitch = problem.pitch.divisor;
@@ -21,13 +19,12 @@ __device__ inline void find_outputs(const Arguments<Element>& problem, int* outp
     const int group = problem.pitch.quotient_of_any(i);
     const int column = i - group * pitch;
     const int row = group * problem.folds;
-    outputs[i] = kNoOutput;
-    if (column >= problem.output_width || row >= problem.output_height) continue;
-    int band = 0;
-    while (band + 1 < problem.bands && row >= problem.band[band + 1].first_row) ++band;
-    outputs[i] = problem.band[band].begin +
-                 ((row - problem.band[band].first_row) * problem.output_width + column) *
-                     static_cast<int>(sizeof(Element));
+    int place = kNoOutput;
+    if (column < problem.output_width && row < problem.output_height) {
+      place = (row * problem.output_width + column) * static_cast<int>(sizeof(Element));
+    }
+    const int thread = i % 8 / 2, tile = i % kColumns / 8;
+    outputs[i / kColumns * kOutputsOfChunk + thread * kOutputsOfThread + 2 * tile + i % 2] = place;
   }
 }
 
@@ -49,12 +46,14 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
                                    RowScale* scales) {
   const int row = threadIdx.x % 128;
   if (row >= kRows) return true;
-  RowScale scale = {1.0f, 1.0f, 0.0f, -1};
+  RowScale scale = {1.0f, 1.0f, 0.0f, -1, 0};
   bool is_near = true;
   const RowOwner owner = problem.rows[row];
   if (owner.filter >= 0 && owner.filter < filters) {
-    scale.offset = (owner.filter * problem.band_plane + owner.fold * problem.output_width) *
+    scale.offset = (owner.filter * problem.output_plane + owner.fold * problem.output_width) *
                    static_cast<int>(sizeof(Element));
+    scale.end = (problem.output_plane - owner.fold * problem.output_width) *
+                static_cast<int>(sizeof(Element));
     if (problem.b != nullptr && are_first) {
       scale.bias = Format::to_float(problem.b[first_filter + owner.filter]);
     }
@@ -77,15 +76,17 @@ class Writing {
  public:
   // `scales`: of all rows; `outputs`: of these columns.
   __device__ Writing(const RowScale* scales, const int* outputs)
-      : pairs_(reinterpret_cast<const int2*>(outputs) + threadIdx.x % 4) {
+      : outputs_(reinterpret_cast<const int4*>(outputs + threadIdx.x % 4 * kOutputsOfThread)) {
     const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     scales_[0] = scales[row];
     scales_[1] = scales[row + 8];
     fetch(0);
   }
 
+  // `unread`: of this thread, behind all results.
   template <typename Format>
-  __device__ void write(SharedAddress results, bool is_far, float (&sums)[kTiles][4]) {
+  __device__ void write(SharedAddress results, SharedAddress unread, bool is_far, bool is_ragged,
+                        bool writes_pairs, float (&sums)[kTiles][4]) {
     if (Format::kIsScaled && is_far) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
@@ -93,72 +94,89 @@ class Writing {
         for (int i = 0; i < 4; ++i) sums[t][i] *= scales_[i / 2].rest;
       }
     }
-    const SharedAddress rows[] = {results + scales_[0].offset, results + scales_[1].offset};
-    const bool are_rows[] = {scales_[0].offset >= 0, scales_[1].offset >= 0};
-#pragma unroll
-    for (int first = 0; first < kTiles; first += kAtOnce) {
-      if (first > 0) fetch(first);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (!are_rows[i]) continue;
-        const auto store = [&](int place, float sum) {
-          if (place == kNoOutput) return;
-          const float result[] = {sum * scales_[i].factor + scales_[i].bias};
-          store_at(rows[i] + place, Format::pack(result));
-        };
-#pragma unroll
-        for (int t = 0; t < kAtOnce; ++t) {
-          store(places_[t].x, sums[first + t][2 * i]);
-          store(places_[t].y, sums[first + t][2 * i + 1]);
-        }
-      }
+    if (writes_pairs) {
+      write_as<Format, true, true>(results, unread, sums);
+    } else if (is_ragged) {
+      write_as<Format, true, false>(results, unread, sums);
+    } else {
+      write_as<Format, false, false>(results, unread, sums);
     }
   }
 
  private:
   static constexpr int kAtOnce = 4;  // tiles
 
+  // kIsRagged: some columns may be of the last rows, of which not all folds have one. kPairs: neighbouring
+  // results are both outputs or none, and aligned as one.
+  template <typename Format, bool kIsRagged, bool kPairs>
+  __device__ void write_as(SharedAddress results, SharedAddress unread, const float (&sums)[kTiles][4]) {
+#pragma unroll
+    for (int first = 0; first < kTiles; first += kAtOnce) {
+      if (first > 0) fetch(first);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (scales_[i].offset < 0) continue;
+        const SharedAddress row = results + scales_[i].offset;
+        const auto address_of = [&](int place) {
+          return min(row + (kIsRagged && place >= scales_[i].end ? kNoOutput : place), unread);
+        };
+        const auto result_of = [&](float sum) { return sum * scales_[i].factor + scales_[i].bias; };
+#pragma unroll
+        for (int t = 0; t < kAtOnce; ++t) {
+          const int4 places = places_[t / 2];
+          const int place[] = {t % 2 == 0 ? places.x : places.z, t % 2 == 0 ? places.y : places.w};
+          const float results[] = {result_of(sums[first + t][2 * i]), result_of(sums[first + t][2 * i + 1])};
+          if constexpr (kPairs) {
+            store_at(address_of(place[0]), Format::pack(results));
+          } else {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+              const float result[] = {results[j]};
+              store_at(address_of(place[j]), Format::pack(result));
+            }
+          }
+        }
+      }
+    }
+  }
+
   __device__ void fetch(int first) {
 #pragma unroll
-    for (int t = 0; t < kAtOnce; ++t) places_[t] = pairs_[4 * (first + t)];
+    for (int t = 0; t < kAtOnce; t += 2) places_[t / 2] = outputs_[(first + t) / 2];
   }
 
-  const int2* pairs_;
+  const int4* outputs_;
   RowScale scales_[2];
-  int2 places_[kAtOnce];
+  int4 places_[kAtOnce / 2];
 };
 
-// Stores a band of an image to y, or adds it to what is there, a filter to a lane.
+// Stores an image's results to y, or adds them to what is there: one warp. They follow each other there; what
+// copies cannot move, at most seven elements at each end, the lanes store themselves.
 template <typename Element>
-__device__ inline void store_band(const Arguments<Element>& problem, const Band& band, int image,
-                                  int first_filter, int filters, bool adds, const unsigned char* results) {
+__device__ inline void store_results(const Arguments<Element>& problem, int image, int first_filter,
+                                     int filters, bool adds, const unsigned char* results) {
   constexpr int kOfAlignment = kAlignment / sizeof(Element);
-  const int elements = band.rows * problem.output_width;
-  const Element* const first = reinterpret_cast<const Element*>(results + band.begin) +
-                               results_beyond(problem, image, first_filter);
-  for (int filter = threadIdx.x % 32; filter < filters; filter += 32) {
-    const long long begin = (static_cast<long long>(image) * problem.out_channels + first_filter + filter) *
-                                problem.output_plane +
-                            band.first_row * problem.output_width;
-    const Element* const from = first + filter * problem.band_plane;
-    Element* const to = problem.y + begin;
-    // Before the first boundary, and whole chunks from there on.
-    const int head =
-        min(elements, -static_cast<int>(begin + problem.y_misalignment) & (kOfAlignment - 1));
-    const int body = elements - head & ~(kOfAlignment - 1);
-    if (body > 0) {
-      if constexpr (std::is_same_v<Element, float>) {
-        if (adds) bulk_add(to + head, from + head, body * sizeof(Element));
-      }
-      if (!adds) bulk_store(to + head, from + head, body * sizeof(Element), problem.leaves_first);
+  const int lane = threadIdx.x % 32;
+  const int elements = filters * problem.output_plane;
+  const int beyond = results_beyond(problem, image, first_filter);
+  const Element* const from = reinterpret_cast<const Element*>(results) + beyond;
+  Element* const to = problem.y + (static_cast<long long>(image) * problem.out_channels + first_filter) *
+                                      problem.output_plane;
+  // Before the first boundary, and whole chunks from there on.
+  const int head = min(elements, -beyond & (kOfAlignment - 1));
+  const int body = elements - head & ~(kOfAlignment - 1);
+  if (lane == 0 && body > 0) {
+    if constexpr (std::is_same_v<Element, float>) {
+      if (adds) bulk_add(to + head, from + head, body * sizeof(Element));
     }
-    for (int i = 0; i < elements - body; ++i) {
-      const int at = i < head ? i : i + body;
-      to[at] = adds ? static_cast<Element>(static_cast<float>(to[at]) + static_cast<float>(from[at]))
-                    : from[at];
-    }
+    if (!adds) bulk_store(to + head, from + head, body * sizeof(Element), problem.leaves_first);
   }
   commit_bulk_stores();
+  const int at = lane < head ? lane : lane + body;
+  if (lane < elements - body) {
+    to[at] =
+        adds ? static_cast<Element>(static_cast<float>(to[at]) + static_cast<float>(from[at])) : from[at];
+  }
 }
 
 // An image with infinities or NaN, which the tensor core would multiply with zeros: by all who multiply.

@@ -50,8 +50,7 @@ class Tiler {
          tiling.folds *= 2) {
       if (!cut(tiling)) continue;
       for (tiling.stages = 1; tiling.stages <= kMostStages; ++tiling.stages) {
-        for (int bands = 1; bands <= kMostBands && bands <= tiling.groups; ++bands) {
-          tiling.bands = bands;
+        for (tiling.buffers = 1; tiling.buffers <= kMostBuffers; ++tiling.buffers) {
           if (!measure(tiling)) continue;
           tiling.cost = cost(tiling);
           if (!best || tiling.cost < best->cost) best = tiling;
@@ -95,6 +94,7 @@ class Tiler {
     tiling.half_steps = half_steps_of(problem_, tiling);
     if (tiling.steps() > most_steps(problem_, device_)) return false;
     tiling.part_places = tiling.bundles * tiling.bundle_places;
+    tiling.owners = owners_of(tiling);
     tiling.output_chunks =
         ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], kColumns);
     // The last product reads beyond the last output.
@@ -114,7 +114,10 @@ class Tiler {
   // Sets the places in shared memory; false where they are too many.
   bool measure(Tiling& tiling) const {
     const int64_t most = device_.shared_memory_per_block;
-    if (!set_bands(tiling)) return false;
+    tiling.buffer_bytes =
+        round_up((tiling.filters * problem_.output_size() + kAlignment / size()) * size(), 128);
+    tiling.results_bytes = std::max<int64_t>(tiling.buffers * tiling.buffer_bytes, kStagedBytes);
+    if (tiling.results_bytes > most) return false;
     int64_t end = tiling.shared_steps * kStepUnits * 16;
     const auto place = [&](int& offset, int64_t bytes) {
       offset = static_cast<int>(std::min(end, most));
@@ -123,8 +126,10 @@ class Tiler {
     place(tiling.shared.slots, kSlots * tiling.slot_places * kPlaceBytes);
     place(tiling.shared.stages, tiling.stages * tiling.stage_bytes);
     place(tiling.shared.results, tiling.results_bytes);
+    // Behind the results, for sums that are none.
+    place(tiling.shared.unread, kMultipliers * kUnreadBytes);
     place(tiling.shared.pixels, problem_.input_size() * static_cast<int64_t>(sizeof(PixelPlaces)));
-    place(tiling.shared.outputs, tiling.output_chunks * kColumns * static_cast<int64_t>(sizeof(int)));
+    place(tiling.shared.outputs, tiling.output_chunks * kOutputsOfChunk * static_cast<int64_t>(sizeof(int)));
     place(tiling.shared.scales, kTeams * kRows * static_cast<int64_t>(sizeof(RowScale)));
     place(tiling.shared.tops, tiling.filters * static_cast<int64_t>(sizeof(int)));
     place(tiling.shared.state, sizeof(BlockState));
@@ -132,68 +137,25 @@ class Tiler {
     return end <= most;
   }
 
-  // Cuts the output rows into bands.
-  bool set_bands(Tiling& tiling) const {
-    const int64_t width = problem_.output[2];
-    const int64_t of_alignment = kAlignment / size();
-    const int64_t groups = ceil_divide(tiling.groups, tiling.bands);
-    tiling.bands = static_cast<int>(ceil_divide(tiling.groups, groups));
-    const int64_t least = groups * tiling.folds * width;
-    if (least > device_.shared_memory_per_block) return false;
-    set_owners(tiling, least);
-    int64_t begin = 0;
-    for (int i = 0; i < tiling.bands; ++i) {
-      const int64_t first = i * groups, end = std::min(first + groups, tiling.groups);
-      // As far from a boundary as in y, counted from the image's first result.
-      const int64_t beyond = first * tiling.folds * width % of_alignment;
-      tiling.band[i] = {
-          .first_row = static_cast<int>(first * tiling.folds),
-          .rows = static_cast<int>(std::min(end * tiling.folds, problem_.output[1]) - first * tiling.folds),
-          .begin = static_cast<int>(begin + beyond * size()),
-          .first_chunk = static_cast<int>(first * tiling.pitch / kColumns),
-          .last_chunk = static_cast<int>(((end - 1) * tiling.pitch + width - 1) / kColumns)};
-      begin += round_up((tiling.filters * tiling.band_plane + 2 * of_alignment) * size(), kAlignment);
-      if (begin > device_.shared_memory_per_block) return false;
-    }
-    tiling.results_bytes = std::max<int64_t>(begin, kStagedBytes);
-    return true;
-  }
-
-  // Sets the distance of filters' results, at least so much and as far from a boundary as in y, and which
-  // filter and fold each row of the product is of, by which the results that a warp writes at once, of eight
-  // rows, meet least in the banks of shared memory.
-  void set_owners(Tiling& tiling, int64_t least) const {
-    constexpr int kTried = 8;
-    const int64_t of_alignment = kAlignment / size();
-    const int64_t first =
-        least + ((problem_.output_size() - least) % of_alignment + of_alignment) % of_alignment;
-    int fewest = std::numeric_limits<int>::max();
-    for (int64_t plane = first; plane < first + kTried * of_alignment; plane += of_alignment) {
-      std::array<RowOwner, kRows> owners;
-      const int turns = choose_owners(tiling, plane, owners);
-      if (turns < fewest) tiling.band_plane = plane, tiling.owners = owners, fewest = turns;
-    }
-  }
-
-  // Chooses the owners of rows, eight after eight, each time the one that meets the others least; returns how
-  // many times in all the banks must be asked for a store of each eight.
-  int choose_owners(const Tiling& tiling, int64_t plane, std::array<RowOwner, kRows>& owners) const {
+  // Chooses the owners of the product's rows. A warp writes the results of eight at once; each time the filter
+  // and fold is taken whose results meet those of the others least in the banks of shared memory.
+  std::array<RowOwner, kRows> owners_of(const Tiling& tiling) const {
     constexpr int kBanks = 32;
+    std::array<RowOwner, kRows> owners;
+    owners.fill({-1, 0});
+    const auto bank = [&](const RowOwner& owner, int i) {
+      const int64_t element =
+          owner.filter * problem_.output_size() + owner.fold * problem_.output[2] + 2 * i;
+      return element * size() / 4 % kBanks;
+    };
     std::vector<RowOwner> left;
-    for (int fold = 0; fold < tiling.folds; ++fold) {
-      for (int filter = 0; filter < tiling.filters; ++filter) {
+    for (int filter = 0; filter < tiling.filters; ++filter) {
+      for (int fold = 0; fold < tiling.folds; ++fold) {
         left.push_back({static_cast<short>(filter), static_cast<short>(fold)});
       }
     }
-    owners.fill({-1, 0});
-    int turns = 0;
-    for (int row = 0; row < kRows && !left.empty(); row += 8) {
+    for (int row = 0; !left.empty(); row += 8) {
       std::array<int, kBanks> asked{};
-      // A thread's words; neighbours of two bytes may share one.
-      const auto bank = [&](const RowOwner& owner, int i) {
-        const int64_t element = owner.filter * plane + owner.fold * problem_.output[2] + 2 * i;
-        return element * size() / 4 % kBanks;
-      };
       for (int i = 0; i < 8 && !left.empty(); ++i) {
         const auto meetings = [&](const RowOwner& owner) {
           int count = 0;
@@ -207,9 +169,8 @@ class Tiler {
         owners[row + i] = *chosen;
         left.erase(chosen);
       }
-      turns += *std::max_element(asked.begin(), asked.end());
     }
-    return turns;
+    return owners;
   }
 
   int64_t size() const { return size_of(problem_.type); }
@@ -225,7 +186,7 @@ class Tiler {
     const double images = std::ceil(static_cast<double>(problem_.batch) / share);
     const double pixels = static_cast<double>(problem_.input_size() * tiling.chunks);
     const double image = multiplying + 0.2 * pixels + 400 + (tiling.stages == 1 ? 500 : 0) +
-                         (tiling.bands == 1 ? 1000 : 0);
+                         (tiling.buffers == 1 ? 300 : 0);
     return waves * (images * image + multiplying + 15000) * 0.57 - kEarlierNanoseconds;
   }
 

@@ -29,11 +29,10 @@ struct Tiling {
   int64_t output_chunks = 0;  // of kColumns
   int stages = 2;
   int64_t stage_bytes = 0;
-  int bands = 2;
-  std::array<Band, kMostBands> band{};
-  int64_t band_plane = 0;  // elements from a filter's results to the next one's
+  int buffers = 1;            // of an image's results
+  int64_t buffer_bytes = 0;
   std::array<RowOwner, kRows> owners{};
-  int64_t results_bytes = 0;
+  int64_t results_bytes = 0;  // of all
   int64_t shared_steps = 0;  // whose weights lie in shared memory
   SharedOffsets shared{};
   int64_t shared_bytes = 0;

@@ -18,53 +18,67 @@ struct Weights {
   const int* tops;
   int filters;  // that there are
   int window;
+};
 
-  // Two neighbours along the depth, of a row of the product.
-  __device__ unsigned pair(const Arguments<Element>& problem, int row, HalfStep half, int first,
-                           int part) const {
-    const RowOwner owner = problem.rows[row];
-    if (half.bundle < 0 || owner.filter < 0 || owner.filter >= filters) return 0u;
-    // The filter's row that meets the input's row for this fold, times the dilation.
-    const int down = half.row - owner.fold * problem.stride_height;
-    if (down < 0) return 0u;
-    const int r = problem.dilation_height.quotient(down);
-    if (r >= problem.filter_height || r * static_cast<int>(problem.dilation_height.divisor) != down) {
-      return 0u;
+// Of a row of the product two neighbours of each half step, which one of those who multiply converts: four
+// threads a row.
+template <typename Format>
+class RowWeights {
+ public:
+  using Element = typename Format::Element;
+
+  __device__ RowWeights(const Arguments<Element>& problem, const Weights<Format>& weights)
+      : binades_(0), place_(threadIdx.x - (kThreads - kMultipliers)) {
+    const RowOwner owner = problem.rows[place_ / 4];
+    is_row_ = owner.filter >= 0 && owner.filter < weights.filters;
+    const int filter = is_row_ ? owner.filter : 0;
+    fold_row_ = owner.fold * problem.stride_height;
+    from_ = weights.from + filter * problem.channels * problem.filter_height * problem.filter_width;
+    if constexpr (Format::kIsScaled) {
+      binades_ = BinadeWindow(weights.tops[filter] - weights.window * kBinades);
     }
+  }
+
+  // Writes those of some steps to shared memory.
+  __device__ void stage(const Arguments<Element>& problem, int part, int first_step, int steps,
+                        unsigned* to) const {
+#pragma unroll 4
+    for (int i = 0; i < 2 * steps; ++i) {
+      to[i * kMultipliers + place_] = pair(problem, problem.half_steps[2 * first_step + i], part);
+    }
+  }
+
+ private:
+  __device__ unsigned pair(const Arguments<Element>& problem, HalfStep half, int part) const {
+    // The filter's row that meets the input's row for this fold, times the dilation.
+    const int down = half.row - fold_row_;
+    const int r = problem.dilation_height.quotient(max(0, down));
+    const bool is_tap = is_row_ && half.bundle >= 0 && r < problem.filter_height &&
+                        r * static_cast<int>(problem.dilation_height.divisor) == down;
     const bool is_half = 2 * half.bundle == problem.half_chunk;
-    const BinadeWindow binades(Format::kIsScaled ? tops[owner.filter] - window * kBinades : 0);
     const auto weight_at = [&](int j) -> Element {
       const int channel = half.bundle * 8 + (is_half ? j % kChunkChannels : j);
       const int across = half.column + (is_half ? j / kChunkChannels : 0);
       const int s = problem.dilation_width.quotient(across);
-      if (channel >= problem.channels || s >= problem.filter_width ||
+      if (!is_tap || channel >= problem.channels || s >= problem.filter_width ||
           s * static_cast<int>(problem.dilation_width.divisor) != across) {
         return Format::zero();
       }
-      const Element value =
-          from[((owner.filter * problem.channels + channel) * problem.filter_height + r) *
-                   problem.filter_width +
-               s];
-      if constexpr (Format::kIsScaled) return binades.holds(value) ? value : 0.0f;
+      const Element value = from_[(channel * problem.filter_height + r) * problem.filter_width + s];
+      if constexpr (Format::kIsScaled) return binades_.holds(value) ? value : 0.0f;
       return value;
     };
-    return Format::pair(weight_at(first), weight_at(first + 1), binades.scale(), part);
+    const int first = place_ % 4 * 2;
+    return Format::pair(weight_at(first), weight_at(first + 1), binades_.scale(), part);
   }
-};
 
-// Writes those of some steps to shared memory, by all who multiply.
-template <typename Format, typename Element = typename Format::Element>
-__device__ inline void stage_weights(const Arguments<Element>& problem, const Weights<Format>& weights,
-                                     int part, int first_step, int steps, unsigned* to) {
-#pragma unroll 2
-  for (int i = threadIdx.x - (kThreads - kMultipliers); i < steps * kStepUnits * 4; i += kMultipliers) {
-    const int first = i % 4 * 2;
-    const int row = i / 4 % kRows;
-    const int half = i / (4 * kRows) % 2;
-    const int step = first_step + i / (kStepUnits * 4);
-    to[i] = weights.pair(problem, row, problem.half_steps[2 * step + half], first, part);
-  }
-}
+  BinadeWindow binades_;
+  int place_;  // of the first word
+  bool is_row_;
+  int fold_row_;
+  const Element* from_;  // its filter
+};
+static_assert(kMultipliers == 4 * kRows);
 
 // The weights that a thread multiplies from its registers, of the first part.
 struct HeldWeights {
@@ -72,14 +86,15 @@ struct HeldWeights {
 
   // By way of `room` in shared memory, of kStagedBytes.
   template <typename Format, typename Element = typename Format::Element>
-  __device__ HeldWeights(const Arguments<Element>& problem, const Weights<Format>& weights, unsigned* room) {
+  __device__ HeldWeights(const Arguments<Element>& problem, const RowWeights<Format>& weights,
+                         unsigned* room) {
     const int lane = threadIdx.x % 32;
     const int row = threadIdx.x % 128 / 32 * 16 + lane / 4;
 #pragma unroll
     for (int first = 0; first < kHeldSteps; first += kStagedSteps) {
       const int steps = max(0, min(kStagedSteps, problem.steps_held - first));
       meet_threads(kMultipliersMeet, kMultipliers);
-      stage_weights(problem, weights, 0, first, steps, room);
+      weights.stage(problem, 0, first, steps, room);
       meet_threads(kMultipliersMeet, kMultipliers);
 #pragma unroll
       for (int i = 0; i < kStagedSteps; ++i) {

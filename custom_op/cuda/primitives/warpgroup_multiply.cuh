@@ -40,12 +40,16 @@ __device__ inline void hold(float (&sums)[kTiles][4]) {
     asm volatile("" : "+f"(sums[t][0]), "+f"(sums[t][1]), "+f"(sums[t][2]), "+f"(sums[t][3])::"memory");
   }
 }
-template <int kTiles>
-__device__ inline void begin_warpgroup_products(float (&sums)[kTiles][4]) {
-  hold(sums);
+// Of products the first of which sets the sums.
+__device__ inline void begin_warpgroup_products() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
+}
+template <int kTiles>
+__device__ inline void begin_warpgroup_products(float (&sums)[kTiles][4]) {
+  hold(sums);
+  begin_warpgroup_products();
 }
 template <int kTiles>
 __device__ inline void finish_warpgroup_products(float (&sums)[kTiles][4]) {
@@ -66,6 +70,10 @@ __device__ inline void add_warpgroup_product(float (&sums)[kTiles][4], SharedMat
 // 2 (l % 4), of rows l / 4 and l / 4 + 8 of a warp's 16, then those of these rows 8 deeper.
 template <typename Number, int kTiles>
 __device__ inline void add_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4],
+                                             SharedMatrix b);
+// The same for sums = a * b.
+template <typename Number, int kTiles>
+__device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4],
                                              SharedMatrix b);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -104,17 +112,26 @@ __device__ inline void add_warpgroup_product(float (&sums)[kTiles][4], const uns
   CONVSWAP_PRODUCT(Number, type, 16, "128", CONVSWAP_NAMES_16, "%64", "%65", CONVSWAP_SUMS_16(0))
 CONVSWAP_PRODUCTS(__half, "f16")
 CONVSWAP_PRODUCTS(__nv_bfloat16, "bf16")
-#define CONVSWAP_HELD_PRODUCT(Number, type)                                                                \
+// `adds`: 1, or 0 where the sums are set, which then are outputs alone.
+#define CONVSWAP_HELD_PRODUCT(name, Number, type, adds, ...)                                               \
   template <>                                                                                              \
-  __device__ inline void add_warpgroup_product<Number, 16>(float (&sums)[16][4], const unsigned (&a)[4],   \
-                                                          SharedMatrix b) {                                \
+  __device__ inline void name<Number, 16>(float (&sums)[16][4], const unsigned (&a)[4], SharedMatrix b) {  \
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" CONVSWAP_NAMES_16       \
-                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 0;"                                               \
-                 : CONVSWAP_SUMS_16(0)                                                                     \
+                 "}, {%64, %65, %66, %67}, %68, " adds ", 1, 1, 0;"                                        \
+                 : __VA_ARGS__                                                                             \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()));                       \
   }
-CONVSWAP_HELD_PRODUCT(__half, "f16")
-CONVSWAP_HELD_PRODUCT(__nv_bfloat16, "bf16")
+#define CONVSWAP_HELD_PRODUCTS(Number, type)                                                        \
+  CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, "1", CONVSWAP_SUMS_16(0))              \
+  CONVSWAP_HELD_PRODUCT(set_warpgroup_product, Number, type, "0", CONVSWAP_NEW_4(0), CONVSWAP_NEW_4(4), \
+                        CONVSWAP_NEW_4(8), CONVSWAP_NEW_4(12))
+#define CONVSWAP_NEW(t) "=f"(sums[t][0]), "=f"(sums[t][1]), "=f"(sums[t][2]), "=f"(sums[t][3])
+#define CONVSWAP_NEW_4(t) CONVSWAP_NEW(t), CONVSWAP_NEW(t + 1), CONVSWAP_NEW(t + 2), CONVSWAP_NEW(t + 3)
+CONVSWAP_HELD_PRODUCTS(__half, "f16")
+CONVSWAP_HELD_PRODUCTS(__nv_bfloat16, "bf16")
+#undef CONVSWAP_NEW_4
+#undef CONVSWAP_NEW
+#undef CONVSWAP_HELD_PRODUCTS
 #undef CONVSWAP_HELD_PRODUCT
 #undef CONVSWAP_PRODUCTS
 #undef CONVSWAP_PRODUCT

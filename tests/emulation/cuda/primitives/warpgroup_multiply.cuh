@@ -27,6 +27,7 @@ struct SharedMatrix {
   }
 };
 
+inline void begin_warpgroup_products() { emulation::meet_warpgroup(); }
 template <int kTiles>
 void begin_warpgroup_products(float (&)[kTiles][4]) {
   emulation::meet_warpgroup();
@@ -72,6 +73,12 @@ void add_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4], Sha
       [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 8 / 2][row % 16 / 8 + depth / 8 * 2]; },
       b);
   emulation::meet_warp();
+}
+
+template <typename Number, int kTiles>
+void set_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4], SharedMatrix b) {
+  for (auto& tile : sums) std::fill_n(tile, 4, 0.0f);
+  add_warpgroup_product<Number>(sums, a, b);
 }
 
 }  // namespace convswap
