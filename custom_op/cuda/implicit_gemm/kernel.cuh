@@ -242,9 +242,6 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
   meet_threads(kMultipliersMeet, kMultipliers);
   const SharedMatrix staged = SharedMatrix::at(staged_weights, kRows).of_warp();
 
-  const SharedAddress unread =
-      shared_address(shared_part<unsigned char>(problem.shared.unread) +
-                     (threadIdx.x - (kThreads - kMultipliers)) * kUnreadBytes);
   RowScale* const scales = shared_part<RowScale>(problem.shared.scales) + team * kRows;
   int scaled_for = 0;
   bool are_scaled = false, are_first = false, are_far = false;
@@ -275,6 +272,10 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     const SharedAddress results = shared_address(shared_part<unsigned char>(problem.shared.results)) +
                                   buffer * problem.buffer_bytes + beyond * static_cast<int>(sizeof(Element));
     const bool writes_pairs = problem.writes_pairs && beyond % 2 == 0;
+    // Neighbouring threads' in neighbouring banks.
+    const SharedAddress unread =
+        shared_address(shared_part<unsigned char>(problem.shared.unread)) +
+        (threadIdx.x - (kThreads - kMultipliers)) * (writes_pairs ? kUnreadBytes : kUnreadBytes / 2);
     const int first_chunk = progress.output_chunks;
     progress.output_chunks += problem.output_chunks;
     int chunk = (first_chunk + team) % kTeams;
@@ -368,10 +369,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   Progress progress;
   int windows = 1;
   for (int window = 0; window < windows; ++window) {
-    if (has_room) {
-#pragma unroll 8
-      for (int i = threadIdx.x; i < weights; i += kThreads) room[i] = all_weights[i];
-    }
+    if (has_room) copy_weights(all_weights, weights, room);
     __syncthreads();
     const Element* const from = has_room ? room : all_weights;
     if (window == 0) {

@@ -59,7 +59,7 @@ constexpr int kOutputsOfThread = 2 * kTiles + 4;
 constexpr int kOutputsOfChunk = 4 * kOutputsOfThread;
 // What is no output: farther than any place, so that its sums go where nobody reads them.
 constexpr int kNoOutput = 1 << 30;
-// Where they go: room of each thread for two results.
+// Where they go: room of each thread for two float32.
 constexpr int kUnreadBytes = 8;
 
 // What turns the sums of a row of the product into results, and how far these lie from those of the first

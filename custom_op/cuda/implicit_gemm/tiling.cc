@@ -149,8 +149,8 @@ class Tiler {
       return element * size() / 4 % kBanks;
     };
     std::vector<RowOwner> left;
-    for (int filter = 0; filter < tiling.filters; ++filter) {
-      for (int fold = 0; fold < tiling.folds; ++fold) {
+    for (int fold = 0; fold < tiling.folds; ++fold) {
+      for (int filter = 0; filter < tiling.filters; ++filter) {
         left.push_back({static_cast<short>(filter), static_cast<short>(fold)});
       }
     }

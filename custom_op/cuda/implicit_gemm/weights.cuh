@@ -10,6 +10,20 @@
 
 namespace convswap::implicit_gemm {
 
+// Copies weights to shared memory as they are, by all threads.
+template <typename Element>
+__device__ inline void copy_weights(const Element* from, int count, Element* to) {
+  constexpr int kOfWord = sizeof(uint4) / sizeof(Element);
+  const bool are_words = reinterpret_cast<unsigned long long>(from) % sizeof(uint4) == 0;
+  const int words = are_words ? count / kOfWord : 0;
+#pragma unroll 8
+  for (int i = threadIdx.x; i < words; i += kThreads) {
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+  }
+#pragma unroll 8
+  for (int i = words * kOfWord + threadIdx.x; i < count; i += kThreads) to[i] = from[i];
+}
+
 // A block's filters, converted by the window of binades of that number from each filter's uppermost.
 template <typename Format>
 struct Weights {
