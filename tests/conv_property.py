@@ -53,6 +53,7 @@ WINOGRAD = 21 * 2.0**-24
 ON_TENSOR_CORES = (
     "few_channels",
     "toeplitz",
+    "implicit_gemm",
     "ladder_14_tensor_cores",
     "ladder_15_automatic",
     "ladder_16_fused",

@@ -110,7 +110,7 @@ def test_what_hopper_alone_has_leaves_other_cards_buildable(capability: int, tmp
     if nvcc is None:
         pytest.skip("it takes nvcc")
     # Of each algorithm with such instructions one file, as a build for all cards compiles it.
-    for algorithm in ("toeplitz",):
+    for algorithm in ("implicit_gemm", "toeplitz"):
         command = [nvcc, "-std=c++20", f"-gencode=arch=compute_{capability},code=sm_{capability}", "-c"]
         command += [f"-I{REPOSITORY / 'custom_op'}", "-o", str(tmp_path / f"{algorithm}.o")]
         command += [str(REPOSITORY / "custom_op" / "cuda" / algorithm / "plan_float16.cu")]

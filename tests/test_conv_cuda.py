@@ -22,9 +22,9 @@ TF32_OPERAND = 2.0**-11
 # One addition in float32; the tensor core truncates where it adds, which costs up to four times as much.
 FLOAT32 = 2.0**-24
 TENSOR_CORE = 2.0**-22
-RELATIVE_L2 = {"toeplitz": 6e-4, "few_channels": 6e-4, "tiled": 1e-5, "naive": 1e-5}
+RELATIVE_L2 = {"implicit_gemm": 6e-4, "toeplitz": 6e-4, "few_channels": 6e-4, "tiled": 1e-5, "naive": 1e-5}
 
-TENSOR_CORE_ALGORITHMS = ("toeplitz", "few_channels")
+TENSOR_CORE_ALGORITHMS = ("implicit_gemm", "toeplitz", "few_channels")
 ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "tiled", "naive")
 on_tensor_cores = pytest.mark.parametrize("algorithm", TENSOR_CORE_ALGORITHMS)
 FOLLOWS = {
@@ -53,7 +53,10 @@ def problem_of(case: ConvCase, **how) -> _native.Problem:
 def run(algorithm: str, x, w, b, attributes, *, precision: str = "tf32") -> np.ndarray:
     """Return what the card computes into memory that held NaN; whatever is not written shows."""
     problem = _native.Problem(x.shape, w.shape, b is not None, precision=precision, **attributes)
-    if "compute capability" in (reason := _native.why_not(problem, algorithm, "cuda")):
+    reason = _native.why_not(problem, algorithm, "cuda")
+    # It takes images that fit into shared memory whole, and is for no others.
+    is_too_large = algorithm == "implicit_gemm" and ("do not fit" in reason or "its sums take" in reason)
+    if is_too_large or "compute capability" in reason:
         pytest.skip(f"{algorithm}: {reason}")
     y = _native.DeviceArray(problem.output_shape)
     y.poison()

@@ -29,6 +29,8 @@ OVERLAPPING = (2645, 2814, 3398, 3448, 3688, 4611, 4738, 5389)
 MOST_SECONDS = 600
 # What 100 seeds must at least compute; the algorithm refuses the others.
 LEAST_COMPUTED = 80
+# Algorithms that leave what follows a convolution to a second kernel.
+ALONE = ("few_channels", "implicit_gemm")
 
 
 def cuda_includes(nvcc: str) -> list[str]:
@@ -60,7 +62,7 @@ def build(name: str, folder: Path, *others: Path | str) -> Path:
     return program
 
 
-@pytest.mark.parametrize("algorithm", ["few_channels", "toeplitz", "tiled"])
+@pytest.mark.parametrize("algorithm", ["few_channels", "toeplitz", "implicit_gemm", "tiled"])
 def test_algorithm_is_the_definition_for_random_problems(tmp_path: Path, algorithm: str) -> None:
     folder = SOURCES / "cuda" / algorithm
     program = build(
@@ -69,7 +71,7 @@ def test_algorithm_is_the_definition_for_random_problems(tmp_path: Path, algorit
         folder / f"{algorithm}.cc",
         folder / "tiling.cc",
         SOURCES / "cuda" / "limits.cc",
-        *([SOURCES / "cuda" / "convolution_only.cc"] if algorithm == "few_channels" else []),
+        *([SOURCES / "cuda" / "convolution_only.cc"] if algorithm in ALONE else []),
         *sorted((SOURCES / "conv").glob("*.cc")),
         "-DCONVSWAP_HAS_HOPPER_CODE=1",
     )

@@ -187,7 +187,7 @@ def test_every_type_is_rounded_once(element_type, activation, pool, device):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("algorithm", ["toeplitz", "few_channels", "tiled", "naive"])
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"])
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 @pytest.mark.parametrize("activation", ["None", "Relu", "LeakyRelu", "Tanh", "SiLU"])
 def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
@@ -199,7 +199,7 @@ def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("algorithm", ["toeplitz", "few_channels", "tiled", "naive"])
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"])
 @pytest.mark.parametrize("element_type", ["float16", "bfloat16"])
 @pytest.mark.parametrize("pool", ["none", "max", "max overlapping, padded"])
 @pytest.mark.parametrize("activation", ["None", "Relu", "Clip"])

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(len(_native.cuda_devices()) < 2, reason="it needs two GPUs"),
 ]
 
-ALGORITHMS = ("toeplitz", "few_channels", "tiled", "naive")
+ALGORITHMS = ("implicit_gemm", "toeplitz", "few_channels", "tiled", "naive")
 # What a block may have without asking for more, which has to be done for every card.
 SHARED_MEMORY = 48 * 1024
 # Several passes, as large as a block's shared memory.
@@ -127,9 +127,9 @@ def conv_on(card: int, algorithm: str, case: ConvCase) -> np.ndarray:
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize(
     ("algorithm", "case"),
-    # The matrix of toeplitz holds few channels only.
+    # The matrix of toeplitz holds few channels only, and the images of implicit_gemm have few.
     [(name, CASE) for name in ALGORITHMS]
-    + [(name, MANY_CHANNELS) for name in ALGORITHMS if name != "toeplitz"],
+    + [(name, MANY_CHANNELS) for name in ALGORITHMS if name not in ("implicit_gemm", "toeplitz")],
     ids=lambda value: value if isinstance(value, str) else case_id(value),
 )
 def test_direct_call_computes_on_the_card_of_its_arrays_and_leaves_the_current_one(algorithm, case, before):

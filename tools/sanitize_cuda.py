@@ -62,7 +62,7 @@ OURS = re.compile(r"convswap::|libconvswap|_native\.")
 ENDED = re.compile(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)", re.MULTILINE)
 SAID = re.compile(rf"^{failure_lines.BEGINNING}(\S+::.*?) - (.*)", re.MULTILINE)
 # What the names of tests say about the kernels that they load; libraries have files of kernels for each type.
-KERNELS_OF = re.compile(r"naive|tiled|few_channels|toeplitz|b?float\d+|tf32|ieee")
+KERNELS_OF = re.compile(r"naive|tiled|few_channels|toeplitz|implicit_gemm|b?float\d+|tf32|ieee")
 # Of pytest: all passed, some failed; everything else is no end of its own.
 ORDINARY_ENDS = (0, 1)
 NONE_COLLECTED = 5

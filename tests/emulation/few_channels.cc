@@ -6,38 +6,19 @@ namespace convswap::few_channels {
 alignas(128) unsigned char shared[emulation::kSharedBytes];  // what the kernel declares as its shared memory
 }  // namespace convswap::few_channels
 
-#include "cuda/epilogue/epilogue_kernel.cu"
 #include "cuda/few_channels/plan_bfloat16.cu"
 #include "cuda/few_channels/plan_float16.cu"
 #include "cuda/few_channels/plan_float32_as_scaled_float16.cu"
 #include "cuda/few_channels/plan_float32_as_two_float16.cu"
+#include "convolution_only.h"
 #include "problems.h"
 
 namespace convswap {
 
 const Algorithm& cuda_few_channels();
 
-template <typename T>
-bool is_epilogue_kernel_of(const void* kernel) {
-  return kernel == reinterpret_cast<const void*>(activation_kernel<T, float>) ||
-         kernel == reinterpret_cast<const void*>(pool_kernel<T, float>);
-}
-
-// Whatever the elements: pointers to them are all that differs between the arguments of the kernels.
-template <typename Arguments>
-void run_as(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void** arguments) {
-  const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(kernel));
-  const Arguments& own = *static_cast<const Arguments*>(arguments[0]);
-  emulation::run_grid(grid, block, few_channels::shared, shared_bytes, [&] { entry(own); });
-}
-
 void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments, Start) {
-  if (is_epilogue_kernel_of<float>(kernel) || is_epilogue_kernel_of<__half>(kernel) ||
-      is_epilogue_kernel_of<__nv_bfloat16>(kernel)) {
-    run_as<EpilogueArguments<float>>(kernel, grid, block, shared_bytes, arguments);
-  } else {
-    run_as<few_channels::Arguments<float>>(kernel, grid, block, shared_bytes, arguments);
-  }
+  run_own_or_epilogue<few_channels::Arguments<float>>(kernel, grid, block, few_channels::shared, shared_bytes, arguments);
 }
 
 }  // namespace convswap

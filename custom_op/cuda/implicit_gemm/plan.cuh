@@ -64,7 +64,7 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.stage_bytes = narrow(tiling.stage_bytes);
   to.buffers = tiling.buffers;
   to.buffer_bytes = narrow(tiling.buffer_bytes);
-  to.writes_pairs = problem.output[2] % 2 == 0 && tiling.pitch % 2 == 0;
+  to.writes_pairs = writes_pairs(problem, tiling);
   to.results_bytes = narrow(tiling.results_bytes);
   to.shared = tiling.shared;
   std::copy(tiling.owners.begin(), tiling.owners.end(), to.rows);

@@ -32,6 +32,7 @@ struct Tiling {
   int buffers = 1;            // of an image's results
   int64_t buffer_bytes = 0;
   std::array<RowOwner, kRows> owners{};
+  int bank_turns = 0;  // that the banks of shared memory take for a result of each row
   int64_t results_bytes = 0;  // of all
   int64_t shared_steps = 0;  // whose weights lie in shared memory
   SharedOffsets shared{};
@@ -47,6 +48,9 @@ struct Tiling {
 // The cheapest tiling by estimate; empty where none fits into the device's shared memory. The problem must
 // have an output, channels, and one or two spatial axes.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
+
+// Whether neighbouring results may be written as one, where an image's first is aligned to two.
+bool writes_pairs(const ConvProblem& problem, const Tiling& tiling);
 
 // The fewest products of the tensor core that a sum can take, and how many it may.
 int64_t fewest_steps(const ConvProblem& problem);
