@@ -170,6 +170,28 @@ def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
     assert why_not(4, 4097).startswith("its sums take more than")
 
 
+@needs_cuda_kernels
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "how", "reason"),
+    [
+        ((8, 1, 72, 72), (12, 1, 7, 7), {}, "its images and their results do not fit into the "),
+        ((8, 70, 9, 9), (16, 70, 5, 5), {}, "its sums take more than 128 products of the tensor core"),
+        (
+            (8, 40, 9, 9),
+            (16, 40, 5, 5),
+            {"precision": "ieee"},
+            "its sums take more than 44 products of the tensor core, the most for precision ieee",
+        ),
+        ((8, 1, 0), (2, 1, 2), {"pads": [2, 1]}, "the input has no pixels"),
+    ],
+)
+def test_implicit_gemm_says_why_it_cannot(x_shape, w_shape, how, reason):
+    problem = _native.Problem(x_shape, w_shape, **how)
+    said = _native.why_not(problem, "implicit_gemm", "cuda", compute_capability=90)
+    assert said.startswith(reason)
+    assert _native.choose(problem, "cuda", compute_capability=90) != "implicit_gemm"
+
+
 def relative_l2_in_ieee(algorithm, case):
     y = run(algorithm, *case.arrays(), {}, precision="ieee")
     return np.linalg.norm(y - case.truth) / np.linalg.norm(case.truth)

@@ -6,11 +6,11 @@ namespace convswap::implicit_gemm {
 alignas(128) unsigned char shared[emulation::kSharedBytes];  // what the kernel declares as its shared memory
 }  // namespace convswap::implicit_gemm
 
+#include "convolution_only.h"
 #include "cuda/implicit_gemm/plan_bfloat16.cu"
 #include "cuda/implicit_gemm/plan_float16.cu"
 #include "cuda/implicit_gemm/plan_float32_as_scaled_float16.cu"
 #include "cuda/implicit_gemm/plan_float32_as_two_float16.cu"
-#include "convolution_only.h"
 #include "problems.h"
 
 namespace convswap {
@@ -18,7 +18,8 @@ namespace convswap {
 const Algorithm& cuda_implicit_gemm();
 
 void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments, Start) {
-  run_own_or_epilogue<implicit_gemm::Arguments<float>>(kernel, grid, block, implicit_gemm::shared, shared_bytes, arguments);
+  run_own_or_epilogue<implicit_gemm::Arguments<float>>(kernel, grid, block, implicit_gemm::shared,
+                                                       shared_bytes, arguments);
 }
 
 }  // namespace convswap

@@ -41,8 +41,7 @@ struct Chunk {
 
   __device__ Chunk(const Arguments<Element>& problem, int image, int first_channel, int chunk)
       : channels(min(kChunkChannels, problem.channels - chunk * kChunkChannels)),
-        begin((static_cast<long long>(image) * problem.in_channels + first_channel +
-               chunk * kChunkChannels) *
+        begin((static_cast<long long>(image) * problem.in_channels + first_channel + chunk * kChunkChannels) *
               problem.input_plane) {}
   // How far it begins from a boundary, there and where it is loaded to.
   __device__ int beyond(const Arguments<Element>& problem) const {

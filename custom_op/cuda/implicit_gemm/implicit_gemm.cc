@@ -58,6 +58,7 @@ class ImplicitGemm final : public ConvolutionOnly {
   std::string why_not_alone(const ConvProblem& problem, const Device& device) const override {
     if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (const std::string reason = why_not_hopper(device); !reason.empty()) return reason;
+    if (problem.input_size() == 0) return "the input has no pixels";
     return why_too_large(problem, device);
   }
 
@@ -77,8 +78,8 @@ class ImplicitGemm final : public ConvolutionOnly {
     // What fits into shared memory needs fewer bits than its indices have, but for the following.
     const int64_t blocks = problem.group * ((problem.filters_per_group() + kRows - 1) / kRows);
     const std::string reason = why_not_indexed(
-        {problem.batch, problem.in_channels, problem.out_channels, blocks, problem.input_size() * kChunkChannels,
-         problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
+        {problem.batch, problem.in_channels, problem.out_channels, blocks,
+         problem.input_size() * kChunkChannels, problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2], problem.stride[1] * kRows,
          problem.stride[2], problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
          problem.channels_per_group() * problem.filter_size() * kRows});

@@ -121,8 +121,8 @@ __device__ __noinline__ Given convert_apart(const Arguments<Element>& problem, i
 
 // Loads and converts images, one after the other.
 template <typename Format, typename Element = typename Format::Element>
-__device__ inline void convert_images(const Arguments<Element>& problem, int weight_window,
-                                      bool can_multiply, Progress& progress) {
+__device__ inline void convert_images(const Arguments<Element>& problem, int weight_window, bool can_multiply,
+                                      Progress& progress) {
   BlockState& state = state_of_block(problem);
   const int first_channel = Share(problem).first_channel;
   const auto stage_at = [&](int stage) {
@@ -215,7 +215,8 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
       if (is_last && step == turn_ends) end_turn();
 #pragma unroll
       for (int i = 0; i < kStepsAtOnce; ++i) {
-        add_warpgroup_product<Number, kTiles>(sums, weights.advanced((staged + step - first + i) * kStepUnits),
+        add_warpgroup_product<Number, kTiles>(sums,
+                                              weights.advanced((staged + step - first + i) * kStepUnits),
                                               b.advanced(problem.step_places[step + i]));
       }
     }
@@ -259,9 +260,8 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     if (!are_scaled || scaled_for != own.top || are_first != (own.task == Task::store)) {
       are_scaled = true, scaled_for = own.top, are_first = own.task == Task::store;
       meet_threads(kFirstTeamMeets + team, kMultipliers / kTeams);
-      const bool is_near =
-          find_scales<Format>(problem, shared_part<int>(problem.shared.tops), weights.window, own.top,
-                              share.first_filter, share.filters, are_first, scales);
+      const bool is_near = find_scales<Format>(problem, shared_part<int>(problem.shared.tops), weights.window,
+                                               own.top, share.first_filter, share.filters, are_first, scales);
       are_far = !meet_threads_and(kFirstTeamMeets + team, kMultipliers / kTeams, is_near);
     }
     const SharedMatrix image = SharedMatrix::at(slot_of(problem, slot), 0);

@@ -37,10 +37,10 @@ static_assert(kRegistersOfConverters * 128 + kRegistersOfMultipliers * kMultipli
 // Barriers at which they meet among themselves.
 constexpr int kConvertersMeet = 1, kMultipliersMeet = 2, kFirstTeamMeets = 3;
 
-constexpr int kSlots = 2;       // of converted images
-constexpr int kMostStages = 4;  // of chunks as they are loaded
+constexpr int kSlots = 2;        // of converted images
+constexpr int kMostStages = 4;   // of chunks as they are loaded
 constexpr int kMostBuffers = 2;  // of an image's results
-constexpr int kAlignment = 16;  // bytes, of what copies in bulk move
+constexpr int kAlignment = 16;   // bytes, of what copies in bulk move
 
 // Eight numbers of the depth: where they lie beside those of an output, in the input's rows and columns, and
 // in which bundle of channels. No bundle, -1: they meet weights of zero.
@@ -53,8 +53,8 @@ struct alignas(4) PixelPlaces {
   unsigned short own, before;
 };
 
-// Where the results of a product's columns lie: for each of the four threads that share a row of the sums, those
-// of its two columns of all tiles; apart so that the four read from different banks.
+// Where the results of a product's columns lie: for each of the four threads that share a row of the sums,
+// those of its two columns of all tiles; apart so that the four read from different banks.
 constexpr int kOutputsOfThread = 2 * kTiles + 4;
 constexpr int kOutputsOfChunk = 4 * kOutputsOfThread;
 // What is no output: farther than any place, so that its sums go where nobody reads them.
@@ -63,8 +63,8 @@ constexpr int kNoOutput = 1 << 30;
 constexpr int kUnreadBytes = 8;
 
 // What turns the sums of a row of the product into results, and how far these lie from those of the first
-// filter and fold, in bytes; less than 0 where there is no such filter. Places from `end` on are behind the last
-// output row.
+// filter and fold, in bytes; less than 0 where there is no such filter. Places from `end` on are behind the
+// last output row.
 struct alignas(8) RowScale {
   float factor, rest;  // two of them, since one float32 may not hold it
   float bias;

@@ -98,8 +98,8 @@ class ImplicitGemmPlan final : public Plan {
     start_ = earliest_start(kernel_);
     const int64_t blocks_per_image = problem.group * tiling_.filter_blocks;
     const int64_t share = std::max<int64_t>(1, device.multiprocessors / blocks_per_image);
-    grid_ = dim3(static_cast<unsigned>(std::min(problem.batch, share)),
-                 static_cast<unsigned>(blocks_per_image));
+    grid_ =
+        dim3(static_cast<unsigned>(std::min(problem.batch, share)), static_cast<unsigned>(blocks_per_image));
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
@@ -133,9 +133,9 @@ class ImplicitGemmPlan final : public Plan {
            std::to_string(tiling_.steps_held()) + " of " + std::to_string(tiling_.steps()) +
            " steps in registers; " + std::to_string(tiling_.stages) + " chunks of channels on their way, " +
            (tiling_.buffers == 1 ? "1 buffer" : std::to_string(tiling_.buffers) + " buffers") +
-           " for results; " + std::to_string(grid_.x) + " x " +
-           std::to_string(grid_.y) + " blocks of " + std::to_string(kThreads) + " threads, " +
-           std::to_string(tiling_.shared_bytes) + " bytes of shared memory";
+           " for results; " + std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
+           std::to_string(kThreads) + " threads, " + std::to_string(tiling_.shared_bytes) +
+           " bytes of shared memory";
   }
 
  private:

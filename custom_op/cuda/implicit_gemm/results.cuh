@@ -10,8 +10,8 @@
 
 namespace convswap::implicit_gemm {
 
-// Finds where the results of each column of the product lie, in bytes from those of the first filter and fold;
-// columns between rows and behind the last are no outputs.
+// Finds where the results of each column of the product lie, in bytes from those of the first filter and
+// fold; columns between rows and behind the last are no outputs.
 template <typename Element>
 __device__ inline void find_outputs(const Arguments<Element>& problem, int* outputs) {
   const int pitch = problem.pitch.divisor;
@@ -42,8 +42,7 @@ __device__ inline int results_beyond(const Arguments<Element>& problem, int imag
 // Returns whether one factor is enough for this thread's row.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline bool find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
-                                   int top, int first_filter, int filters, bool are_first,
-                                   RowScale* scales) {
+                                   int top, int first_filter, int filters, bool are_first, RowScale* scales) {
   const int row = threadIdx.x % 128;
   if (row >= kRows) return true;
   RowScale scale = {1.0f, 1.0f, 0.0f, -1, 0};
@@ -52,8 +51,8 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
   if (owner.filter >= 0 && owner.filter < filters) {
     scale.offset = (owner.filter * problem.output_plane + owner.fold * problem.output_width) *
                    static_cast<int>(sizeof(Element));
-    scale.end = (problem.output_plane - owner.fold * problem.output_width) *
-                static_cast<int>(sizeof(Element));
+    scale.end =
+        (problem.output_plane - owner.fold * problem.output_width) * static_cast<int>(sizeof(Element));
     if (problem.b != nullptr && are_first) {
       scale.bias = Format::to_float(problem.b[first_filter + owner.filter]);
     }
@@ -181,8 +180,8 @@ __device__ inline void store_results(const Arguments<Element>& problem, int imag
 
 // An image with infinities or NaN, which the tensor core would multiply with zeros: by all who multiply.
 template <typename Element>
-__device__ inline void compute_as_defined(const Arguments<Element>& problem, int image,
-                                                int first_filter, int filters) {
+__device__ inline void compute_as_defined(const Arguments<Element>& problem, int image, int first_filter,
+                                          int filters) {
   const int count = filters * problem.output_plane;
   const int width = problem.output_width;
   for (int i = threadIdx.x - (kThreads - kMultipliers); i < count; i += kMultipliers) {
@@ -190,8 +189,8 @@ __device__ inline void compute_as_defined(const Arguments<Element>& problem, int
     const int element = i - filter * problem.output_plane;
     const long long k = first_filter + filter;
     const long long plane = (static_cast<long long>(image) * problem.out_channels + k) * problem.output_plane;
-    problem.y[plane + element] = static_cast<Element>(naive_result<Element, float>(
-        problem.definition, image, k, 0, element / width, element % width));
+    problem.y[plane + element] = static_cast<Element>(
+        naive_result<Element, float>(problem.definition, image, k, 0, element / width, element % width));
   }
 }
 

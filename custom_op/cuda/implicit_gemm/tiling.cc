@@ -94,8 +94,7 @@ class Tiler {
     if (tiling.steps() > most_steps(problem_, device_)) return false;
     tiling.part_places = tiling.bundles * tiling.bundle_places;
     choose_owners(tiling);
-    tiling.output_chunks =
-        ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], kColumns);
+    tiling.output_chunks = ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], kColumns);
     // The last product reads beyond the last output.
     int64_t farthest = 1;
     for (const HalfStep& half : tiling.half_steps) farthest = std::max(farthest, tiling.place_of(half) + 1);
@@ -136,15 +135,14 @@ class Tiler {
     return end <= most;
   }
 
-  // Chooses the owners of the product's rows. A warp writes the results of eight at once; each time the filter
-  // and fold is taken whose results meet those of the others least in the banks of shared memory.
+  // Chooses the owners of the product's rows. A warp writes the results of eight at once; each time the
+  // filter and fold is taken whose results meet those of the others least in the banks of shared memory.
   void choose_owners(Tiling& tiling) const {
     constexpr int kBanks = 32;
     tiling.owners.fill({-1, 0});
     tiling.bank_turns = 0;
     const auto bank = [&](const RowOwner& owner, int i) {
-      const int64_t element =
-          owner.filter * problem_.output_size() + owner.fold * problem_.output[2] + 2 * i;
+      const int64_t element = owner.filter * problem_.output_size() + owner.fold * problem_.output[2] + 2 * i;
       return element * size() / 4 % kBanks;
     };
     std::vector<RowOwner> left;
@@ -174,8 +172,8 @@ class Tiler {
 
   int64_t size() const { return size_of(problem_.type); }
 
-  // Nanoseconds: fitted to 113 measurements on an H200 of the course's layers and ten others, in all precisions
-  // and with other tilings than the chosen ones; most come out within 8 %.
+  // Nanoseconds: fitted to 113 measurements on an H200 of the course's layers and ten others, in all
+  // precisions and with other tilings than the chosen ones; most come out within 8 %.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double steps = static_cast<double>(tiling.steps());
@@ -198,10 +196,10 @@ class Tiler {
     const double waves = std::ceil(blocks_per_image / device_.multiprocessors);
     const double images = std::ceil(static_cast<double>(problem_.batch) / share);
     const double computing = waves * (9500 + 250 * steps * parts + images * image);
-    const double bytes = static_cast<double>(
-        problem_.batch * size() *
-        (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
-         problem_.out_channels * problem_.output_size()));
+    const double bytes =
+        static_cast<double>(problem_.batch * size() *
+                            (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
+                             problem_.out_channels * problem_.output_size()));
     // Where both are near each other they take longer than either.
     return std::pow(std::pow(computing, 8) + std::pow(2.8e-4 * bytes, 8), 1.0 / 8);
   }
@@ -231,8 +229,8 @@ int64_t fewest_steps(const ConvProblem& problem) {
   // Of a place's eight numbers, four are of the half-filled bundle.
   const int64_t chunks = ceil_divide(problem.channels_per_group(), kChunkChannels);
   const int64_t taps = problem.filter[1] * problem.filter[2];
-  const int64_t of_half = problem.dilation[2] == 1 ? problem.filter[1] * ceil_divide(problem.filter[2], 2)
-                                                   : taps;
+  const int64_t of_half =
+      problem.dilation[2] == 1 ? problem.filter[1] * ceil_divide(problem.filter[2], 2) : taps;
   return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * of_half, 2), kStepsAtOnce);
 }
 

@@ -15,26 +15,26 @@ namespace convswap::implicit_gemm {
 
 // What a block of the kernel does.
 struct Tiling {
-  int folds = 1;          // neighbouring output rows of a column of the product
-  int filters = 0;        // of a block
-  int filter_blocks = 1;  // of a group
-  int64_t chunks = 0;     // of channels
-  int64_t bundles = 0;    // of eight channels, the last perhaps of four and two pixels side by side
+  int folds = 1;            // neighbouring output rows of a column of the product
+  int filters = 0;          // of a block
+  int filter_blocks = 1;    // of a group
+  int64_t chunks = 0;       // of channels
+  int64_t bundles = 0;      // of eight channels, the last perhaps of four and two pixels side by side
   int64_t half_chunk = -1;  // the chunk in such a bundle
   int64_t row_phases = 1, column_phases = 1;
-  std::vector<HalfStep> half_steps;  // two for each step
-  int64_t groups = 0;                // of folded output rows
+  std::vector<HalfStep> half_steps;                     // two for each step
+  int64_t groups = 0;                                   // of folded output rows
   int64_t pitch = 0, plane_rows = 0, plane_places = 0;  // of one row phase and column phase
   int64_t bundle_places = 0, part_places = 0, slot_places = 0;
   int64_t output_chunks = 0;  // of kColumns
   int stages = 2;
   int64_t stage_bytes = 0;
-  int buffers = 1;            // of an image's results
+  int buffers = 1;  // of an image's results
   int64_t buffer_bytes = 0;
   std::array<RowOwner, kRows> owners{};
-  int bank_turns = 0;  // that the banks of shared memory take for a result of each row
+  int bank_turns = 0;         // that the banks of shared memory take for a result of each row
   int64_t results_bytes = 0;  // of all
-  int64_t shared_steps = 0;  // whose weights lie in shared memory
+  int64_t shared_steps = 0;   // whose weights lie in shared memory
   SharedOffsets shared{};
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();  // nanoseconds, estimated

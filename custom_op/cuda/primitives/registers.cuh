@@ -9,8 +9,8 @@ __device__ inline unsigned computed_here(unsigned value) {
   return value;
 }
 
-// Changes how many registers each thread of a warpgroup has, to a multiple of eight: to fewer, or to more, for
-// which it waits until others have left them. An instruction of compute capability 9.0 alone.
+// Changes how many registers each thread of a warpgroup has, to a multiple of eight: to fewer, or to more,
+// for which it waits until others have left them. An instruction of compute capability 9.0 alone.
 template <int kRegisters>
 __device__ inline void leave_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -88,7 +88,7 @@ __device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const uns
 #define CONVSWAP_NAMES_8 CONVSWAP_NAMES_6 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define CONVSWAP_NAMES_10 CONVSWAP_NAMES_8 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define CONVSWAP_NAMES_12 CONVSWAP_NAMES_10 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define CONVSWAP_NAMES_16                                                                                   \
+#define CONVSWAP_NAMES_16 \
   CONVSWAP_NAMES_12 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define CONVSWAP_PRODUCT(Number, type, tiles, columns, names, a_name, b_name, ...)                     \
   template <>                                                                                          \
@@ -113,16 +113,16 @@ __device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const uns
 CONVSWAP_PRODUCTS(__half, "f16")
 CONVSWAP_PRODUCTS(__nv_bfloat16, "bf16")
 // `adds`: 1, or 0 where the sums are set, which then are outputs alone.
-#define CONVSWAP_HELD_PRODUCT(name, Number, type, adds, ...)                                               \
-  template <>                                                                                              \
-  __device__ inline void name<Number, 16>(float (&sums)[16][4], const unsigned (&a)[4], SharedMatrix b) {  \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" CONVSWAP_NAMES_16       \
-                 "}, {%64, %65, %66, %67}, %68, " adds ", 1, 1, 0;"                                        \
-                 : __VA_ARGS__                                                                             \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()));                       \
+#define CONVSWAP_HELD_PRODUCT(name, Number, type, adds, ...)                                              \
+  template <>                                                                                             \
+  __device__ inline void name<Number, 16>(float (&sums)[16][4], const unsigned (&a)[4], SharedMatrix b) { \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" CONVSWAP_NAMES_16      \
+                 "}, {%64, %65, %66, %67}, %68, " adds ", 1, 1, 0;"                                       \
+                 : __VA_ARGS__                                                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()));                      \
   }
-#define CONVSWAP_HELD_PRODUCTS(Number, type)                                                        \
-  CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, "1", CONVSWAP_SUMS_16(0))              \
+#define CONVSWAP_HELD_PRODUCTS(Number, type)                                                            \
+  CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, "1", CONVSWAP_SUMS_16(0))                  \
   CONVSWAP_HELD_PRODUCT(set_warpgroup_product, Number, type, "0", CONVSWAP_NEW_4(0), CONVSWAP_NEW_4(4), \
                         CONVSWAP_NEW_4(8), CONVSWAP_NEW_4(12))
 #define CONVSWAP_NEW(t) "=f"(sums[t][0]), "=f"(sums[t][1]), "=f"(sums[t][2]), "=f"(sums[t][3])
