@@ -268,6 +268,15 @@ def test_values_that_span_hundreds_of_binades_keep_their_accuracy(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@on_tensor_cores
+def test_what_a_window_of_binades_adds_may_be_subnormal(precision, algorithm):
+    x, w = np.zeros((1, 1, 8, 8), np.float32), np.full((1, 1, 1, 1), 2.0**-60, np.float32)
+    x[0, 0, 2, 4], x[0, 0, 3, 6] = 1.0, 2.0**-80
+    assert np.array_equal(run(algorithm, x, w, None, {}, precision=precision), x * w)
+
+
+@pytest.mark.gpu
 def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee():
     case = ConvCase((2, 96, 12, 14), (5, 96, 5, 5), True)
     assert "passes" in _native.describe_plan(problem_of(case, precision="ieee"), "cuda", "few_channels")

@@ -5,6 +5,7 @@
 #include "cuda/implicit_gemm/image.cuh"
 #include "cuda/implicit_gemm/results.cuh"
 #include "cuda/implicit_gemm/weights.cuh"
+#include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/hand_over.cuh"
 #include "cuda/primitives/registers.cuh"
@@ -301,9 +302,29 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
   }
 }
 
+// How the results of a window are added. A copy that adds takes subnormal numbers for zeros, so that it may
+// only where none can come of the products, which lie up to 29 binades below the uppermost of either factor
+// and end as far below as they have bits, and of the bias. `top`: of the window of the input.
+template <typename Element>
+__device__ inline Storing way_of_adding(const Arguments<Element>& problem, const Share& share, int top,
+                                        int weight_window) {
+  constexpr int kLeast = -126 + 2 * kBinades + 24;
+  const int* const tops = shared_part<int>(problem.shared.tops);
+  for (int filter = 0; filter < share.filters; ++filter) {
+    const unsigned bias =
+        problem.b == nullptr ? 0u : absolute_bits(static_cast<float>(problem.b[share.first_filter + filter]));
+    if (top + tops[filter] - weight_window * kBinades < kLeast ||
+        (bias != 0u && bias < bits_of_power(-126 + 24))) {
+      return Storing::add_exactly;
+    }
+  }
+  return Storing::add;
+}
+
 // Stores the results of images: one warp.
 template <typename Element>
-__device__ inline void store_images(const Arguments<Element>& problem, Progress& progress) {
+__device__ inline void store_images(const Arguments<Element>& problem, int weight_window,
+                                    Progress& progress) {
   BlockState& state = state_of_block(problem);
   const Share share(problem);
   for (;;) {
@@ -317,8 +338,13 @@ __device__ inline void store_images(const Arguments<Element>& problem, Progress&
     const int buffer = progress.buffer(problem.buffers);
     take_over(&state.written[buffer], progress.buffer_phase(problem.buffers));
     ++progress.stored;
-    if (own.task == Task::add) wait_until_bulk_stores_have_ended();
-    store_results(problem, own.image, share.first_filter, share.filters, own.task == Task::add,
+    Storing storing = Storing::store;
+    if (own.task == Task::add) {
+      storing = way_of_adding(problem, share, own.top, weight_window);
+      wait_until_bulk_stores_have_ended();
+      __syncwarp();
+    }
+    store_results(problem, own.image, share.first_filter, share.filters, storing,
                   shared_part<unsigned char>(problem.shared.results) + buffer * problem.buffer_bytes);
     wait_until_bulk_stores_have_read();
     hand_over_of_warp(&state.stored[buffer]);
@@ -383,7 +409,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (warp < kConverters / 32) {
         convert_images<Format>(problem, window, can_multiply, progress);
       } else {
-        store_images(problem, progress);
+        store_images(problem, window, progress);
       }
       take_registers<kRegisters>();
     } else {

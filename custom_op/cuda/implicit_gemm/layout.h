@@ -38,7 +38,7 @@ static_assert(kRegistersOfConverters * 128 + kRegistersOfMultipliers * kMultipli
 constexpr int kConvertersMeet = 1, kMultipliersMeet = 2, kFirstTeamMeets = 3;
 
 constexpr int kSlots = 2;        // of converted images
-constexpr int kMostStages = 4;   // of chunks as they are loaded
+constexpr int kMostStages = 3;   // of chunks as they are loaded
 constexpr int kMostBuffers = 2;  // of an image's results
 constexpr int kAlignment = 16;   // bytes, of what copies in bulk move
 

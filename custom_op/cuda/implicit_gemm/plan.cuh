@@ -3,7 +3,6 @@
 // A plan of implicit_gemm for one format of the data.
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

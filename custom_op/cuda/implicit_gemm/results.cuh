@@ -1,7 +1,9 @@
 #pragma once
 
-// The way of the results: from the sums to shared memory, where they lie as in y, band by band, and from
+// The way of the results: from the sums to shared memory, where they lie as in y, and from
 // there to y.
+
+#include <type_traits>
 
 #include "cuda/implicit_gemm/arguments.h"
 #include "cuda/primitives/bulk_store.cuh"
@@ -149,11 +151,15 @@ class Writing {
   int4 places_[kAtOnce / 2];
 };
 
+// How an image's results reach y.
+enum class Storing { store, add, add_exactly };
+
 // Stores an image's results to y, or adds them to what is there: one warp. They follow each other there; what
-// copies cannot move, at most seven elements at each end, the lanes store themselves.
+// copies cannot move, at most seven elements at each end, the lanes store themselves, and all that is to be
+// added exactly.
 template <typename Element>
 __device__ inline void store_results(const Arguments<Element>& problem, int image, int first_filter,
-                                     int filters, bool adds, const unsigned char* results) {
+                                     int filters, Storing storing, const unsigned char* results) {
   constexpr int kOfAlignment = kAlignment / sizeof(Element);
   const int lane = threadIdx.x % 32;
   const int elements = filters * problem.output_plane;
@@ -163,7 +169,8 @@ __device__ inline void store_results(const Arguments<Element>& problem, int imag
                                       problem.output_plane;
   // Before the first boundary, and whole chunks from there on.
   const int head = min(elements, -beyond & (kOfAlignment - 1));
-  const int body = elements - head & ~(kOfAlignment - 1);
+  const int body = storing == Storing::add_exactly ? 0 : elements - head & ~(kOfAlignment - 1);
+  const bool adds = storing != Storing::store;
   if (lane == 0 && body > 0) {
     if constexpr (std::is_same_v<Element, float>) {
       if (adds) bulk_add(to + head, from + head, body * sizeof(Element));
@@ -171,8 +178,8 @@ __device__ inline void store_results(const Arguments<Element>& problem, int imag
     if (!adds) bulk_store(to + head, from + head, body * sizeof(Element), problem.leaves_first);
   }
   commit_bulk_stores();
-  const int at = lane < head ? lane : lane + body;
-  if (lane < elements - body) {
+  for (int i = lane; i < elements - body; i += 32) {
+    const int at = i < head ? i : i + body;
     to[at] =
         adds ? static_cast<Element>(static_cast<float>(to[at]) + static_cast<float>(from[at])) : from[at];
   }

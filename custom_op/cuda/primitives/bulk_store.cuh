@@ -3,7 +3,8 @@
 namespace convswap {
 
 // Bulk copies from shared to global memory. What other threads have written is copied after they showed it
-// and met at a barrier. Code for cards below compute capability 9.0 has none: there these do nothing.
+// and met at a barrier or handed it over. Code for cards below compute capability 9.0 has none: there these
+// do nothing.
 
 // Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16. `leaves_first`: what is
 // stored leaves the second-level cache before all other data.
@@ -25,7 +26,8 @@ __device__ inline void bulk_store(void* global, const void* shared, unsigned byt
 #endif
 }
 
-// Adds `bytes` of float32 to what is there, both sides aligned to 16, `bytes` a multiple of it.
+// Adds `bytes` of float32 to what is there, both sides aligned to 16, `bytes` a multiple of it. Subnormal
+// numbers count as zeros, and become such.
 __device__ inline void bulk_add(float* global, const float* shared, unsigned bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),

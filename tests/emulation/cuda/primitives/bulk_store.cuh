@@ -33,7 +33,8 @@ inline void bulk_store(void* global, const void* shared, unsigned bytes, bool) {
 }
 inline void bulk_add(float* global, const float* shared, unsigned bytes) {
   std::vector<float> sums(shared, shared + bytes / sizeof(float));
-  for (size_t i = 0; i < sums.size(); ++i) sums[i] += global[i];
+  const auto flushed = [](float value) { return std::fpclassify(value) == FP_SUBNORMAL ? 0.0f : value; };
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] = flushed(flushed(sums[i]) + flushed(global[i]));
   bulk_store(global, shared, bytes, false);
   std::memcpy(global, sums.data(), bytes);
 }

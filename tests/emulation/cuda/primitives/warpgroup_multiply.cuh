@@ -15,6 +15,7 @@ struct SharedMatrix {
     return {static_cast<const unsigned char*>(shared), leading};
   }
   SharedMatrix advanced(unsigned units) const {
+    if (leading + (units >> 16) >= 1u << 14) emulation::fail("halves of a matrix that lie too far apart");
     return {start + (units & 0xffffu) * 16, leading + (units >> 16)};
   }
   SharedMatrix of_warp() const { return *this; }
