@@ -203,8 +203,8 @@ class Tiler {
         static_cast<double>(problem_.batch * size() *
                             (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
                              problem_.out_channels * problem_.output_size()));
-    // Where both are near each other they take longer than either. Layers of 16 to 64 channels took up to 13
-    // % more than that, and another algorithm loses less by being taken too often.
+    // Where both are near each other they take longer than either. Layers of 16 to 64 channels took more than
+    // that, up to 13 %, and it loses less to take another algorithm too often.
     return 1.05 * std::pow(std::pow(computing, 8) + std::pow(2.8e-4 * bytes, 8), 1.0 / 8);
   }
 
