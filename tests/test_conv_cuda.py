@@ -175,7 +175,7 @@ def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
     ("x_shape", "w_shape", "how", "reason"),
     [
         ((8, 1, 72, 72), (12, 1, 7, 7), {}, "its images and their results do not fit into the "),
-        ((8, 70, 9, 9), (16, 70, 5, 5), {}, "its sums take more than 128 products of the tensor core"),
+        ((8, 100, 9, 9), (16, 100, 5, 5), {}, "its sums take more than 128 products of the tensor core"),
         (
             (8, 40, 9, 9),
             (16, 40, 5, 5),
