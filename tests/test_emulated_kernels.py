@@ -5,6 +5,7 @@ What such a run finds, and what it cannot, is said in emulation/cuda_emulation.h
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import re
 import shutil
@@ -29,7 +30,8 @@ OVERLAPPING = (2645, 2814, 3398, 3448, 3688, 4611, 4738, 5389)
 MOST_SECONDS = 600
 # What 100 seeds must at least compute; the algorithm refuses the others.
 LEAST_COMPUTED = 80
-# Algorithms that leave what follows a convolution to a second kernel.
+ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "tiled")
+# Those that leave what follows a convolution to a second kernel.
 ALONE = ("few_channels", "implicit_gemm")
 
 
@@ -62,19 +64,31 @@ def build(name: str, folder: Path, *others: Path | str) -> Path:
     return program
 
 
-@pytest.mark.parametrize("algorithm", ["few_channels", "toeplitz", "implicit_gemm", "tiled"])
-def test_algorithm_is_the_definition_for_random_problems(tmp_path: Path, algorithm: str) -> None:
-    folder = SOURCES / "cuda" / algorithm
-    program = build(
-        algorithm,
-        tmp_path,
-        folder / f"{algorithm}.cc",
-        folder / "tiling.cc",
-        SOURCES / "cuda" / "limits.cc",
-        *([SOURCES / "cuda" / "convolution_only.cc"] if algorithm in ALONE else []),
-        *sorted((SOURCES / "conv").glob("*.cc")),
-        "-DCONVSWAP_HAS_HOPPER_CODE=1",
-    )
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Compile the programs of all algorithms, side by side: that takes longer than to run them."""
+    folder = tmp_path_factory.mktemp("programs")
+
+    def program_of(algorithm: str) -> Path:
+        sources = SOURCES / "cuda" / algorithm
+        return build(
+            algorithm,
+            folder,
+            sources / f"{algorithm}.cc",
+            sources / "tiling.cc",
+            SOURCES / "cuda" / "limits.cc",
+            *([SOURCES / "cuda" / "convolution_only.cc"] if algorithm in ALONE else []),
+            *sorted((SOURCES / "conv").glob("*.cc")),
+            "-DCONVSWAP_HAS_HOPPER_CODE=1",
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(ALGORITHMS, pool.map(program_of, ALGORITHMS), strict=True))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_algorithm_is_the_definition_for_random_problems(programs: dict[str, Path], algorithm: str) -> None:
+    program = programs[algorithm]
     assert computed_of(program, 0, SEEDS) >= LEAST_COMPUTED
     for seed in ONCE_WRONG.get(algorithm, ()):
         assert computed_of(program, seed, seed + 1) == 1
