@@ -260,10 +260,10 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     }
     if (!are_scaled || scaled_for != own.top || are_first != (own.task == Task::store)) {
       are_scaled = true, scaled_for = own.top, are_first = own.task == Task::store;
-      meet_threads(kFirstTeamMeets + team, kMultipliers / kTeams);
+      meet_team(team_of_block());
       const bool is_near = find_scales<Format>(problem, shared_part<int>(problem.shared.tops), weights.window,
                                                own.top, share.first_filter, share.filters, are_first, scales);
-      are_far = !meet_threads_and(kFirstTeamMeets + team, kMultipliers / kTeams, is_near);
+      are_far = !meet_team_and(team_of_block(), is_near);
     }
     const SharedMatrix image = SharedMatrix::at(slot_of(problem, slot), 0);
     const int buffer = progress.buffer(problem.buffers);
@@ -411,6 +411,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       } else {
         store_images(problem, window, progress);
       }
+      meet_team(0);  // all four warps, before their registers change again
       take_registers<kRegisters>();
     } else {
       take_registers<kRegistersOfMultipliers>();

@@ -34,8 +34,8 @@ constexpr int kThreads = 128 + kMultipliers;
 // Registers of a thread: that the kernel begins with, and by roles.
 constexpr int kRegisters = 168, kRegistersOfConverters = 104, kRegistersOfMultipliers = 200;
 static_assert(kRegistersOfConverters * 128 + kRegistersOfMultipliers * kMultipliers <= kRegisters * kThreads);
-// Barriers at which they meet among themselves.
-constexpr int kConvertersMeet = 1, kMultipliersMeet = 2, kFirstTeamMeets = 3;
+// Barriers at which they meet among themselves, behind those of the block's three teams (team_barrier.cuh).
+constexpr int kConvertersMeet = 4, kMultipliersMeet = 5;
 
 constexpr int kSlots = 2;        // of converted images
 constexpr int kMostStages = 3;   // of chunks as they are loaded

@@ -1,7 +1,6 @@
 #pragma once
 
-// The way of the results: from the sums to shared memory, where they lie as in y, and from
-// there to y.
+// The way of the results: from the sums to shared memory, where they lie as in y, and from there to y.
 
 #include <type_traits>
 
@@ -183,6 +182,8 @@ __device__ inline void store_results(const Arguments<Element>& problem, int imag
     to[at] =
         adds ? static_cast<Element>(static_cast<float>(to[at]) + static_cast<float>(from[at])) : from[at];
   }
+  // Copies that add may come next.
+  if (storing == Storing::add_exactly) show_global_to_copies();
 }
 
 // An image with infinities or NaN, which the tensor core would multiply with zeros: by all who multiply.

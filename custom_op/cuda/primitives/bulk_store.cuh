@@ -65,4 +65,11 @@ __device__ inline void show_to_copies_and_products() {
 #endif
 }
 
+// Lets copies started after the next barrier add to what this thread has written to global memory.
+__device__ inline void show_global_to_copies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+
 }  // namespace convswap

@@ -49,5 +49,6 @@ inline void wait_until_bulk_stores_have_read() {
 }
 inline void wait_until_bulk_stores_have_ended() { wait_until_bulk_stores_have_read(); }
 inline void show_to_copies_and_products() {}
+inline void show_global_to_copies() {}
 
 }  // namespace convswap
