@@ -10,7 +10,7 @@
 
 namespace convswap::implicit_gemm {
 
-// Finds the places of every pixel of a channel. Those that no output reads go to one that none does either.
+// Finds the places of every pixel of a channel.
 template <typename Element>
 __device__ inline void find_places(const Arguments<Element>& problem, PixelPlaces* places) {
   const int row_phases = problem.row_phases.divisor, column_phases = problem.column_phases.divisor;
@@ -21,14 +21,14 @@ __device__ inline void find_places(const Arguments<Element>& problem, PixelPlace
     const int column = i - h * problem.input_width + problem.pad_width;
     const int lower_row = problem.row_phases.quotient(row);
     const int row_phase = row - lower_row * row_phases;
-    const auto place_of = [&](int across) {
+    const auto place_of = [&](int across) -> int {
       const int lower = problem.column_phases.quotient(across);
-      if (across < 0 || lower >= pitch || lower_row >= problem.plane_rows) return problem.bundle_places - 1;
+      if (across < 0 || lower >= pitch || lower_row >= problem.plane_rows) return kNoPlace;
       const int plane = row_phase * column_phases + across - lower * column_phases;
       return plane * problem.plane_places + lower_row * pitch + lower;
     };
     places[i] = {static_cast<unsigned short>(place_of(column)),
-                 static_cast<unsigned short>(column == 0 ? problem.bundle_places - 1 : place_of(column - 1))};
+                 static_cast<unsigned short>(column == 0 ? kNoPlace : place_of(column - 1))};
   }
 }
 
@@ -76,57 +76,85 @@ __device__ inline void start_load(const Arguments<Element>& problem, const Chunk
   commit_bulk_loads(loaded);
 }
 
+// What is to be converted, and to where.
+template <typename Element>
+struct Conversion {
+  const Element* from;  // the first channel's first pixel
+  int plane;            // pixels of a channel
+  const PixelPlaces* places;
+  unsigned char* to;  // the first place's first or second half, of the first part
+  int part_bytes;
+  bool is_half;  // whether pixels lie side by side
+  BinadeWindow window;
+};
+
+// Converts kPixelsAtOnce pixels that are kConverters apart. kAreAll: all of them exist, which saves the
+// questions. kWindowed leaves out what is outside of the window.
+template <typename Format, bool kWindowed, int kChannels, bool kAreAll,
+          typename Element = typename Format::Element>
+__device__ inline void convert_pixels(const Conversion<Element>& task, int first,
+                                      ValueRange<Element>& range) {
+  const float scale = task.window.scale();
+  Element values[kPixelsAtOnce][kChunkChannels];
+  PixelPlaces place[kPixelsAtOnce];
+#pragma unroll
+  for (int i = 0; i < kPixelsAtOnce; ++i) {
+    const int pixel = first + i * kConverters;
+    const bool exists = kAreAll || pixel < task.plane;
+    place[i] = exists ? task.places[pixel] : PixelPlaces{kNoPlace, kNoPlace};
+#pragma unroll
+    for (int c = 0; c < kChunkChannels; ++c) {
+      values[i][c] = c < kChannels && exists ? task.from[c * task.plane + pixel] : Format::zero();
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPixelsAtOnce; ++i) {
+    range.include(values[i][0], values[i][1]);
+    if (kChannels > 2) range.include(values[i][2], values[i][3]);
+    if constexpr (kWindowed) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        if (!task.window.holds(values[i][c])) values[i][c] = Format::zero();
+      }
+    }
+#pragma unroll
+    for (int part = 0; part < Format::kParts; ++part) {
+      const unsigned lower = Format::pair(values[i][0], values[i][1], scale, part);
+      const unsigned upper = Format::pair(values[i][2], values[i][3], scale, part);
+      unsigned char* const of_part = task.to + part * task.part_bytes;
+      if (place[i].own != kNoPlace) {
+        store_shared(reinterpret_cast<unsigned*>(of_part + place[i].own * kPlaceBytes), lower, upper);
+      }
+      if (task.is_half && place[i].before != kNoPlace) {
+        store_shared(reinterpret_cast<unsigned*>(of_part + place[i].before * kPlaceBytes + kPlaceBytes / 2),
+                     lower, upper);
+      }
+    }
+  }
+}
+
 // Converts a chunk of so many channels that lies at `from`, by the converters; returns what this thread has
-// seen. kWindowed leaves out what is outside of the window.
+// seen.
 template <typename Format, bool kWindowed, int kChannels, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> convert_channels(const Arguments<Element>& problem, int chunk,
                                                        const Element* from, const PixelPlaces* places,
                                                        BinadeWindow window, unsigned char* slot,
                                                        ValueRange<Element> range) {
-  constexpr int kAtOnce = 4;  // loads in flight before the first store
   const bool is_half = chunk == problem.half_chunk;
-  const float scale = window.scale();
-  // A place's first or second half.
-  unsigned char* const target =
-      slot + (chunk / 2) * problem.bundle_places * kPlaceBytes + (is_half ? 0 : chunk % 2 * kPlaceBytes / 2);
-  const int last = problem.input_plane - 1;
+  const int half_place = is_half ? 0 : chunk % 2 * kPlaceBytes / 2;
+  const Conversion<Element> task{from,
+                                 problem.input_plane,
+                                 places,
+                                 slot + chunk / 2 * problem.bundle_places * kPlaceBytes + half_place,
+                                 problem.part_places * kPlaceBytes,
+                                 is_half,
+                                 window};
+  int first = threadIdx.x;
 #pragma unroll 1
-  for (int first = threadIdx.x; first <= last; first += kAtOnce * kConverters) {
-    Element values[kAtOnce][kChunkChannels];
-    PixelPlaces place[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      // The last is converted again where there are no more, which costs less than to ask.
-      const int pixel = min(first + i * kConverters, last);
-      place[i] = places[pixel];
-#pragma unroll
-      for (int c = 0; c < kChunkChannels; ++c) {
-        values[i][c] = c < kChannels ? from[c * problem.input_plane + pixel] : Format::zero();
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      range.include(values[i][0], values[i][1]);
-      if (kChannels > 2) range.include(values[i][2], values[i][3]);
-      if constexpr (kWindowed) {
-#pragma unroll
-        for (int c = 0; c < kChannels; ++c) {
-          if (!window.holds(values[i][c])) values[i][c] = Format::zero();
-        }
-      }
-#pragma unroll
-      for (int part = 0; part < Format::kParts; ++part) {
-        const unsigned lower = Format::pair(values[i][0], values[i][1], scale, part);
-        const unsigned upper = Format::pair(values[i][2], values[i][3], scale, part);
-        unsigned char* const of_part = target + part * problem.part_places * kPlaceBytes;
-        store_shared(reinterpret_cast<unsigned*>(of_part + place[i].own * kPlaceBytes), lower, upper);
-        if (is_half) {
-          store_shared(reinterpret_cast<unsigned*>(of_part + place[i].before * kPlaceBytes + kPlaceBytes / 2),
-                       lower, upper);
-        }
-      }
-    }
+  for (; first + (kPixelsAtOnce - 1) * kConverters < task.plane; first += kPixelsAtOnce * kConverters) {
+    convert_pixels<Format, kWindowed, kChannels, true>(task, first, range);
   }
+  if (first < task.plane) convert_pixels<Format, kWindowed, kChannels, false>(task, first, range);
   return range;
 }
 

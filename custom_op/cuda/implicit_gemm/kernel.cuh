@@ -63,7 +63,7 @@ template <typename Element>
 __device__ inline void give(const Arguments<Element>& problem, Progress& progress, SlotState task) {
   BlockState& state = state_of_block(problem);
   if (threadIdx.x == 0) state.slots[progress.slot()] = task;
-  hand_over_of_warp(&state.converted[progress.slot()]);
+  hand_over(&state.converted[progress.slot()]);
   ++progress.tasks;
 }
 
@@ -176,7 +176,6 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
                                   const HeldWeights& held, SharedMatrix weights, EndTurn end_turn,
                                   float (&sums)[kTiles][4]) {
   using Number = typename Format::Number;
-  const int turn_ends = max(0, problem.steps - kStepsOfBoth);
   image = image.of_warp();
   begin_warpgroup_products();
 #pragma unroll
@@ -197,7 +196,7 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
 #pragma unroll
       for (int step = 0; step < kHeldSteps; step += kStepsAtOnce) {
         if (step == 0 || step < problem.steps_held) {
-          if (is_last && step == turn_ends) end_turn();
+          if (is_last && step == problem.turn_ends) end_turn();
 #pragma unroll
           for (int i = step; i < step + kStepsAtOnce; ++i) {
             const SharedMatrix shifted = b.advanced(problem.step_places[i]);
@@ -213,7 +212,7 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
     }
 #pragma unroll 1
     for (int step = first; step < problem.steps; step += kStepsAtOnce) {
-      if (is_last && step == turn_ends) end_turn();
+      if (is_last && step == problem.turn_ends) end_turn();
 #pragma unroll
       for (int i = 0; i < kStepsAtOnce; ++i) {
         add_warpgroup_product<Number, kTiles>(sums,
@@ -253,7 +252,7 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     const SlotState own = state.slots[slot];
     ++progress.tasks;
     if (own.task == Task::define || own.task == Task::end) {
-      hand_over_of_warp(&state.multiplied[slot]);
+      hand_over(&state.multiplied[slot]);
       if (own.task == Task::end) return;
       compute_as_defined(problem, own.image, share.first_filter, share.filters);
       continue;
@@ -280,25 +279,25 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     const int first_chunk = progress.output_chunks;
     progress.output_chunks += problem.output_chunks;
     int chunk = (first_chunk + team) % kTeams;
-    if (chunk >= problem.output_chunks) hand_over_of_warp(&state.multiplied[slot]);
+    if (chunk >= problem.output_chunks) hand_over(&state.multiplied[slot]);
     bool is_waited_for = false;
     for (; chunk < problem.output_chunks; chunk += kTeams) {
       float sums[kTiles][4];
       // Its turns have the numbers of every second chunk.
       take_over(&state.turns[team], (first_chunk + chunk) / kTeams & 1 ^ (team == 0 ? 1 : 0));
       begin_sums<Format>(
-          problem, image.advanced(chunk * kColumns), held, staged,
-          [&] { hand_over_of_warp(&state.turns[1 - team]); }, sums);
+          problem, image.advanced(chunk * kColumns), held, staged, [&] { hand_over(&state.turns[1 - team]); },
+          sums);
       Writing writing(scales, shared_part<int>(problem.shared.outputs) + chunk * kOutputsOfChunk);
       finish_warpgroup_products(sums);
-      if (chunk + kTeams >= problem.output_chunks) hand_over_of_warp(&state.multiplied[slot]);
+      if (chunk + kTeams >= problem.output_chunks) hand_over(&state.multiplied[slot]);
       if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
       is_waited_for = true;
       writing.write<Format>(results, unread, are_far, chunk >= problem.first_ragged, writes_pairs, sums);
     }
     if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
     show_to_copies_and_products();
-    hand_over_of_warp(&state.written[buffer]);
+    hand_over(&state.written[buffer]);
   }
 }
 
@@ -331,7 +330,7 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
     const int slot = progress.slot();
     take_over(&state.converted[slot], progress.slot_phase());
     const SlotState own = state.slots[slot];
-    hand_over_of_warp(&state.multiplied[slot]);
+    hand_over(&state.multiplied[slot]);
     ++progress.tasks;
     if (own.task == Task::end) break;
     if (own.task == Task::define) continue;
@@ -347,7 +346,8 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
     store_results(problem, own.image, share.first_filter, share.filters, storing,
                   shared_part<unsigned char>(problem.shared.results) + buffer * problem.buffer_bytes);
     wait_until_bulk_stores_have_read();
-    hand_over_of_warp(&state.stored[buffer]);
+    __syncwarp();  // or lanes would ask for the next image while the first one waits
+    hand_over(&state.stored[buffer]);
   }
   wait_until_bulk_stores_have_ended();
 }
@@ -374,14 +374,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     state.most = 0u, state.least_less_one = ~0u, state.weight_windows = 1u;
     for (int i = 0; i < problem.stages; ++i) make_copy_barrier(&state.loaded[i]);
     for (int i = 0; i < kSlots; ++i) {
-      make_hand_over(&state.converted[i], kConverters / 32);
-      make_hand_over(&state.multiplied[i], kMultipliers / 32 + 1);
+      make_hand_over(&state.converted[i], kConverters);
+      make_hand_over(&state.multiplied[i], kMultipliers + kStorers);
     }
     for (int i = 0; i < problem.buffers; ++i) {
-      make_hand_over(&state.written[i], kMultipliers / 32);
-      make_hand_over(&state.stored[i], 1);
+      make_hand_over(&state.written[i], kMultipliers);
+      make_hand_over(&state.stored[i], kStorers);
     }
-    for (int i = 0; i < kTeams; ++i) make_hand_over(&state.turns[i], kMultipliers / 32 / kTeams);
+    for (int i = 0; i < kTeams; ++i) make_hand_over(&state.turns[i], kMultipliers / kTeams);
   }
   show_to_copies_and_products();
 

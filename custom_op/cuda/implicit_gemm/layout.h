@@ -21,18 +21,21 @@ constexpr int kStepsAtOnce = 4;
 constexpr int kStagedSteps = 4;
 constexpr int kMostSteps = 128;
 // A team's last products are multiplied beside the first ones of the other, so that the tensor cores never
-// wait for a team to begin.
-constexpr int kStepsOfBoth = 4;
+// wait for a team to begin; those of so many steps, where sums are short or long.
+constexpr int kStepsOfBoth = 4, kStepsOfBothInLongSums = 8;
+constexpr int kLongSum = 24;
 constexpr int kStepUnits = kRows * kDepth * 2 / 16;  // of 16 bytes, that the weights of a step take
 constexpr int kStagedBytes = kStagedSteps * kStepUnits * 16;
 
 // Three warps convert, one stores, and two teams of four multiply.
 constexpr int kConverters = 96;
+constexpr int kPixelsAtOnce = 4;  // of a converter: loads in flight before the first store
+constexpr int kStorers = 32;
 constexpr int kTeams = 2;
 constexpr int kMultipliers = 128 * kTeams;
-constexpr int kThreads = 128 + kMultipliers;
+constexpr int kThreads = kConverters + kStorers + kMultipliers;
 // Registers of a thread: that the kernel begins with, and by roles.
-constexpr int kRegisters = 168, kRegistersOfConverters = 104, kRegistersOfMultipliers = 200;
+constexpr int kRegisters = 168, kRegistersOfConverters = 88, kRegistersOfMultipliers = 208;
 static_assert(kRegistersOfConverters * 128 + kRegistersOfMultipliers * kMultipliers <= kRegisters * kThreads);
 // Barriers at which they meet among themselves, behind those of the block's three teams (team_barrier.cuh).
 constexpr int kConvertersMeet = 4, kMultipliersMeet = 5;
@@ -52,6 +55,7 @@ struct HalfStep {
 struct alignas(4) PixelPlaces {
   unsigned short own, before;
 };
+constexpr unsigned short kNoPlace = 0xffff;  // no output reads it
 
 // Where the results of a product's columns lie: for each of the four threads that share a row of the sums,
 // those of its two columns of all tiles; apart so that the four read from different banks.

@@ -55,6 +55,7 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.slot_places = narrow(tiling.slot_places);
   to.steps = narrow(tiling.steps());
   to.steps_held = narrow(tiling.steps_held());
+  to.turn_ends = std::max(0, to.steps - (to.steps < kLongSum ? kStepsOfBoth : kStepsOfBothInLongSums));
   to.output_chunks = narrow(tiling.output_chunks);
   to.first_ragged = problem.output[1] % tiling.folds == 0
                         ? to.output_chunks

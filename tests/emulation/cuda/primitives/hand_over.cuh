@@ -32,10 +32,6 @@ inline void hand_over(HandOver* barrier) {
   ++own.phases;
   emulation::has_moved = true;
 }
-inline void hand_over_of_warp(HandOver* barrier) {
-  emulation::meet_warp();
-  if (threadIdx.x % 32 == 0) hand_over(barrier);
-}
 inline void take_over(HandOver* barrier, unsigned phase) {
   const HandOvers& own = hand_overs_of(barrier);
   while (own.phases % 2 == phase) emulation::yield();
