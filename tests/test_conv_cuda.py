@@ -17,6 +17,7 @@ from conv_cases import CASES, ConvCase, case_id, convolve, random_cases
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.suites import SUITES
+from repeats import repeats
 
 TF32_OPERAND = 2.0**-11
 # One addition in float32; the tensor core truncates where it adds, which costs up to four times as much.
@@ -303,7 +304,7 @@ def check_binades(case, x_spread, w_spread, precision, follows, algorithm):
 @pytest.mark.parametrize("follows", FOLLOWS.values(), ids=FOLLOWS)
 @on_tensor_cores
 def test_one_value_far_below_the_others_does_not_slow_a_layer_down(follows, algorithm):
-    case = ConvCase((128, 64, 56, 56), (64, 64, 3, 3), True, {"pads": [1, 1, 1, 1]})
+    case = ConvCase((repeats(128), 64, 56, 56), (64, 64, 3, 3), True, {"pads": [1, 1, 1, 1]})
     x, w, b = case.arrays()
     small = x.copy()
     small[5, 7, 20, 30] = 1e-20
@@ -316,7 +317,9 @@ def test_one_value_far_below_the_others_does_not_slow_a_layer_down(follows, algo
     inputs = [_native.DeviceArray.from_numpy(array) for array in (x, small)]
 
     def milliseconds(input_array: _native.DeviceArray) -> float:
-        return _native.conv_device(input_array, weights, bias, y, algorithm=algorithm, runs=20, **attributes)
+        return _native.conv_device(
+            input_array, weights, bias, y, algorithm=algorithm, runs=repeats(20), **attributes
+        )
 
     ordinary, with_small = ([milliseconds(array) for _ in range(5)] for array in inputs)
     # Its tile takes a few times as long as another, and a multiprocessor computes several of them. As the
@@ -326,7 +329,7 @@ def test_one_value_far_below_the_others_does_not_slow_a_layer_down(follows, algo
 
 @pytest.mark.gpu
 def test_naive_is_the_definition_for_many_draws():
-    for case in random_cases(seed=4, count=150):
+    for case in random_cases(seed=4, count=repeats(150)):
         check("naive", case)
 
 
@@ -338,7 +341,7 @@ def test_tensor_cores_give_the_definition_for_many_draws(seed, algorithm):
     cases = supported(algorithm, drawn)
     # C up to 16 and rows up to 11 taps are what they are for; only the largest reaches may be too much.
     assert len(cases) >= 0.9 * len(drawn)
-    for case in cases:
+    for case in cases[: repeats(len(cases))]:
         check(algorithm, case)
 
 
@@ -354,8 +357,8 @@ def test_every_algorithm_is_the_definition_on_every_course_layer(layer, batch, a
 @on_tensor_cores
 @pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
 def test_tensor_cores_give_the_definition_where_blocks_take_several_tiles(layer, algorithm):
-    # More images than any card holds blocks, and no multiple of anything.
-    check(algorithm, ConvCase(layer.input_shape(1031), layer.weight_shape))
+    # More images than any card holds blocks, or than twice its multiprocessors, and no multiple of anything.
+    check(algorithm, ConvCase(layer.input_shape(repeats(1031, least=331)), layer.weight_shape))
 
 
 # Every remainder of the output's width and height by the widest store, with and without padding.

@@ -11,11 +11,12 @@ from build_tools import REPOSITORY
 from convswap import _native
 from every_conv import same_bits
 from onnx import TensorProto, helper, numpy_helper
+from repeats import repeats
 from test_op_session import PROVIDERS, make_session
 from test_runtime_cuda import BoundModel
 
-CHANNELS, LAYERS, RUNS = 4, 12, 100
-SIZES = {"small": (1, 9, 11), "large": (300, 40, 43)}
+CHANNELS, LAYERS, RUNS = 4, 12, repeats(100, least=4)
+SIZES = {"small": (1, 9, 11), "large": (repeats(300), 40, 43)}
 # What follows: nothing, an activation, and a pool whose windows overlap. Of these some algorithms leave to a
 # second kernel what others compute in the first.
 EPILOGUES = {

@@ -20,6 +20,7 @@ from convswap.compare import TOLERANCES
 from convswap.errors import ConvswapError
 from course_layers import course_layers
 from ladder_sources import PAGES, WITH_KERNELS, kernel_file
+from repeats import repeats
 from test_emulated_kernels import SOURCES, build
 from test_op_session import conv_model, make_session, run
 from test_runtime_cuda import GRAPH, RUNS_TO_CAPTURE, BoundModel
@@ -202,6 +203,7 @@ def on_card(page, x, w, b) -> np.ndarray:
 @pytest.mark.parametrize(("batch", "has_bias"), [(1, True), (3, False), (131, True)])
 def test_rung_is_the_convolution_on_the_card(layer, page, batch, has_bias) -> None:
     # 131 images of im2col's columns do not fit into its memory at once.
+    batch = repeats(batch, least=3)
     case = ConvCase(layer.input_shape(batch), layer.weight_shape, has_bias)
     if reason := _native.why_not(
         _native.Problem(case.x_shape, case.w_shape, has_bias, precision=page.precision), page.name, "cuda"
@@ -240,7 +242,7 @@ def test_filters_in_constant_memory_belong_to_one_run_at_a_time(cuda) -> None:
         random = np.random.default_rng(seed)
         x, w = (
             random.normal(size=size).astype(np.float32)
-            for size in (layer.input_shape(64), layer.weight_shape)
+            for size in (layer.input_shape(repeats(64)), layer.weight_shape)
         )
         model = conv_model(x=list(x.shape), w=w, algorithm="ladder_10_constant_memory")
         session = make_session(model, "cuda")
@@ -249,7 +251,7 @@ def test_filters_in_constant_memory_belong_to_one_run_at_a_time(cuda) -> None:
 
     def hammer(number: int) -> None:
         session, x, expected = sessions[number]
-        for _ in range(50):
+        for _ in range(repeats(50)):
             if np.linalg.norm(run(session, x) - expected) > 1e-5 * np.linalg.norm(expected):
                 wrong.append(number)
 
@@ -266,7 +268,8 @@ def test_filters_in_constant_memory_belong_to_one_run_at_a_time(cuda) -> None:
 def test_rung_allocates_and_waits_for_nothing_so_that_a_graph_replays_it(page, cuda) -> None:
     layer = COURSE[4]
     random = np.random.default_rng(0)
-    x, other = (random.normal(size=layer.input_shape(70)).astype(np.float32) for _ in range(2))
+    shape = layer.input_shape(repeats(70))
+    x, other = (random.normal(size=shape).astype(np.float32) for _ in range(2))
     w = random.normal(size=layer.weight_shape).astype(np.float32)
     model = conv_model(x=list(x.shape), w=w, algorithm=page.name, precision=page.precision)
     plain = make_session(model, cuda)

@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from every_conv import answers, make_input, same_bits
+from repeats import repeats
 from test_op_session import make_session
 
 THREADS = 16
@@ -69,8 +70,8 @@ def test_the_same_input_gives_the_same_bits_however_many_threads_run(threads, de
     x = make_input(3, 4, 64, 66)
     [alone] = answers_alone([x], device)
     session = open_session(device)
-    repeats = 256 // threads if device == "cuda" else 16 // threads
-    all_at_once(threads, lambda _: all(same_bits(answers(session, x), alone) for _ in range(repeats)))
+    runs = repeats(256 // threads) if device == "cuda" else 16 // threads
+    all_at_once(threads, lambda _: all(same_bits(answers(session, x), alone) for _ in range(runs)))
 
 
 def test_eight_sessions_at_once_open_run_and_close_while_the_others_run(inputs, device):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import textwrap
 import time
 
 import pytest
@@ -125,6 +126,24 @@ def test_racecheck_shares_the_cores_among_the_jobs(tool, monkeypatch):
     assert tool.options_of("racecheck", False, 30) == ("--racecheck-num-workers", "2")
     assert tool.options_of("racecheck", True, 40) == ("--racecheck-num-workers", "1")
     assert tool.options_of("synccheck", True, 1) == tool.options_of("memcheck", False, 1) == ()
+
+
+def test_under_racecheck_alone_tests_repeat_themselves_less(tool, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "tests"), prepend=":")
+    text = """\
+        from repeats import repeats
+        def test_less(): assert (repeats(200), repeats(200, least=50), repeats(1, least=50)) == (10, 50, 1)
+        def test_all(): assert repeats(200) == repeats(200, least=50) == 200
+    """
+    state = tmp_path / "state.jsonl"
+    arguments = ["--state", str(state), "--tools", "memcheck,racecheck"]
+    assert tool.main([*arguments, "--", write_tests(tmp_path, "share", textwrap.dedent(text))]) == 0
+    lines = [json.loads(line) for line in state.read_text().splitlines()]
+    passed = {(line["tool"], line["test"]) for line in lines if line["outcome"] == "passed"}
+    assert passed == {
+        ("memcheck", "test_share.py::test_all"),
+        ("racecheck", "test_share.py::test_less"),
+    }
 
 
 def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys):

@@ -13,10 +13,11 @@ would take hours for tensors of 2^31 elements.
 
 The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
 default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
-the others are counted apart. Tests may fail under a tool without a report, those that measure time or free
-memory above all; they are named at the end with what they said. With --cards tests see one card each, and
-those of several are not collected. Calls that fail are not reported where tests are marked `failing_calls`,
-which have them fail on purpose.
+the others are counted apart. Under racecheck, which slows kernels down a thousandfold, tests repeat
+themselves less and take fewer images (tests/repeats.py). Tests may fail under a tool without a report, those
+that measure time or free memory above all; they are named at the end with what they said. With --cards tests
+see one card each, and those of several are not collected. Calls that fail are not reported where tests are
+marked `failing_calls`, which have them fail on purpose.
 
 initcheck asks for compute-sanitizer 2026.4 (CUDA 13.5, or `pip install nvidia-cuda-sanitizer-api`): those
 before 2025.4 take what bulk copies wrote, and those before 2026.4 what other libraries' kernels wrote, for
@@ -55,6 +56,8 @@ FAILING_CALLS = "failing_calls"
 GROUP, JOBS = 400, 12
 TEST_SECONDS = 120
 KERNELS = "kernel_substring=convswap"
+# How much of their repetitions tests make under the slowest of the tools.
+RACECHECK_SHARE = "0.05"
 # Of the host: whose call it was, and not all of Python's below.
 CALLERS = 24
 INITCHECK_SINCE = (2026, 4)
@@ -129,11 +132,13 @@ def reports_in(log: str) -> list[str]:
     return ["\n".join(lines) for lines in found if lines]
 
 
-def environment_of(card: str | None) -> dict[str, str]:
+def environment_of(card: str | None, tool: str | None = None) -> dict[str, str]:
     """Return the environment of pytest's processes, with our plugin; they see one card, None for all."""
     plugins = str(Path(failure_lines.__file__).parent)
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, [plugins, os.environ.get("PYTHONPATH")]))}
-    return os.environ | paths | ({} if card is None else {"CUDA_VISIBLE_DEVICES": card})
+    seen = {} if card is None else {"CUDA_VISIBLE_DEVICES": card}
+    share = {"CONVSWAP_TEST_SHARE": RACECHECK_SHARE} if tool == "racecheck" else {}
+    return os.environ | paths | seen | share
 
 
 def collect(arguments: Sequence[str], card: str | None, markers: str, ends: Sequence[int]) -> list[str]:
@@ -197,7 +202,7 @@ def run_group(
         command += ["-p", "no:cacheprovider", "-p", failure_lines.__name__, *tests]
         with out.open("wb") as file:
             process = subprocess.Popen(
-                command, stdout=file, stderr=file, start_new_session=True, env=environment_of(card)
+                command, stdout=file, stderr=file, start_new_session=True, env=environment_of(card, tool)
             )
             is_cut_off = False
             try:
