@@ -1,7 +1,7 @@
-"""How much of the same a test computes: less under a tool that slows it down a hundredfold.
+"""How much of the same a test computes: less under the tool that slows it down most.
 
-`tools/sanitize_cuda.py` sets CONVSWAP_TEST_SHARE for racecheck, which looks at what the threads of a block do
-to its shared memory: more blocks, images or runs of one kernel tell it nothing more.
+`tools/sanitize_cuda.py` sets CONVSWAP_TEST_SHARE for racecheck, which looks at what the threads of one block
+do to its shared memory: more blocks or runs of the same kernels tell it nothing more.
 """
 
 from __future__ import annotations

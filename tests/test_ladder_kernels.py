@@ -202,7 +202,7 @@ def on_card(page, x, w, b) -> np.ndarray:
 @each_layer
 @pytest.mark.parametrize(("batch", "has_bias"), [(1, True), (3, False), (131, True)])
 def test_rung_is_the_convolution_on_the_card(layer, page, batch, has_bias) -> None:
-    # 131 images of im2col's columns do not fit into its memory at once.
+    # 131 images of im2col's columns do not fit into its memory at once; racecheck gets fewer, which do.
     batch = repeats(batch, least=3)
     case = ConvCase(layer.input_shape(batch), layer.weight_shape, has_bias)
     if reason := _native.why_not(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -89,12 +90,12 @@ def test_a_missing_profile_is_refused(tmp_path):
         read_node_runs(tmp_path / "none.json", 0, lambda time: time)
 
 
-def test_the_nodes_of_a_session_lie_within_the_time_of_its_run(tmp_path):
-    """So the profile's start and its clock are what they are taken for."""
+def share_of_a_run(prefix: Path) -> float:
+    """Return how much of a run's time its nodes take; asserts that they lie within it."""
     clocks = SystemClocks()
     model = small_model().SerializeToString()
     device = Device("cpu", "asked for")
-    session = load_session(model, DEFAULT, device, profile_prefix=str(tmp_path / "profile"))
+    session = load_session(model, DEFAULT, device, profile_prefix=str(prefix))
     start = session.get_profiling_start_time_ns()
     clock = clocks.which(start)
     assert clock is not None, f"onnxruntime {onnxruntime.__version__} uses another clock"
@@ -107,4 +108,10 @@ def test_the_nodes_of_a_session_lie_within_the_time_of_its_run(tmp_path):
     # Cut to whole microseconds, and two of them added at the end.
     assert min(run.start for run in runs) >= begin - 1_000
     assert max(run.end for run in runs) <= end + 2_000
-    assert sum(run.end - run.start for run in runs) > 0.5 * (end - begin) or end - begin < 2_000_000
+    return sum(run.end - run.start for run in runs) / (end - begin)
+
+
+def test_the_nodes_of_a_session_lie_within_the_time_of_its_run_and_take_most_of_it(tmp_path):
+    """So the profile's start and its clock are what they are taken for."""
+    # Again where the machine had other work between them.
+    assert any(share_of_a_run(tmp_path / str(number)) > 0.5 for number in range(10))

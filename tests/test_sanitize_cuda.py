@@ -129,6 +129,7 @@ def test_racecheck_shares_the_cores_among_the_jobs(tool, monkeypatch):
 
 
 def test_under_racecheck_alone_tests_repeat_themselves_less(tool, tmp_path, monkeypatch):
+    monkeypatch.delenv("CONVSWAP_TEST_SHARE", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "tests"), prepend=":")
     text = """\
         from repeats import repeats

@@ -64,7 +64,7 @@ class FewChannels final : public ConvolutionOnly {
 
   std::optional<double> estimate_alone(const ConvProblem& problem, const Device& device) const override {
     double nanoseconds = 0;
-    for (const Pass& pass : passes_of(problem, device)) nanoseconds += pass.tiling.cost;
+    for (const Pass& pass : passes_of(problem, device)) nanoseconds += pass.tiling.estimate;
     return nanoseconds * 1e-6;
   }
 

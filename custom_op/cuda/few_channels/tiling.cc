@@ -184,14 +184,14 @@ class Tiler {
     place(tiling.shared.state, sizeof(BlockState));
     tiling.shared_bytes = end;
     if (tiling.shared_bytes > device_.shared_memory_per_block) return false;
-    tiling.cost = cost(tiling);
+    set_cost(tiling);
     return true;
   }
 
-  // Nanoseconds on an H200. Each part was counted for some 7,000 tilings of the course layers at batches 1 to
-  // 10,000, and what one takes fitted to the times measured. A block's warps share the multiprocessor with
-  // those of the blocks beside it, and wait for memory and for each other on their own.
-  double cost(const Tiling& tiling) const {
+  // Sets the nanoseconds on an H200. Each part was counted for some 7,000 tilings of the course layers at
+  // batches 1 to 10,000, and what one takes fitted to the times measured. A block's warps share the
+  // multiprocessor with those of the blocks beside it, and wait for memory and for each other on their own.
+  void set_cost(Tiling& tiling) const {
     const int64_t tiles = tiles_of(tiling);
     const int64_t rows = problem_.group * tiling.filter_splits;
     const int64_t resident =
@@ -240,22 +240,17 @@ class Tiler {
         130 * std::ceil(staged / (32 * tiling.warps)) + 220 * runs_per_warp + 800 + computing;
     const double first_shared = 0.22 * weights + 12.5 * lines;
     const double first_alone = 480 * std::ceil(weights / (32 * tiling.warps));
-    // Blocks that take several tiles do not end together.
-    const double uneven = 0.5 - 0.5 / tiles_per_block;
-    // So that it can be compared with the other algorithms: what the sum takes beside that at batches of 1
-    // and 64.
-    constexpr double kLaunch = 3800;
-    return kLaunch - kEarlierNanoseconds +
-           off() * waves *
-               ((tiles_per_block + uneven) * (beside * shared + alone) + beside * first_shared + first_alone);
-  }
+    const double tile = beside * shared + alone, first = beside * first_shared + first_alone;
+    tiling.cost = waves * (tiles_per_block * tile + first);
 
-  // How far the sum is off, so that the planner's choice among the algorithms is right: from the course
-  // layers at batches 1 to 10,000. Of float16 it is too small where channels are several and tiles many,
-  // since it takes staging them for half of what it is of float32.
-  double off() const {
-    if (problem_.type == ElementType::float32) return 1.1;
-    return problem_.channels_per_group() > 1 && problem_.batch >= 64 ? 1.12 : 0.85;
+    // So that it can be compared with the other algorithms: what the sum takes beside that at batches of 1
+    // and 64, and how far it is off on the course layers from batch 64 on. Where channels are several, blocks
+    // of several tiles do not end together; and of float16 the sum is then too small, since it takes staging
+    // for half of what it is of float32. Tilings are not chosen by that: it would favour one huge tile.
+    constexpr double kLaunch = 3800;
+    const double several = problem_.channels_per_group() > 1 ? 1 - 1 / tiles_per_block : 0;
+    const double off = problem_.type == ElementType::float32 ? 1.1 : 0.95 + 0.26 * several;
+    tiling.estimate = kLaunch - kEarlierNanoseconds + off * (tiling.cost + waves * several / 2 * tile);
   }
 
   const ConvProblem problem_;

@@ -24,6 +24,8 @@ constexpr int kMostSteps = 128;
 // wait for a team to begin; those of so many steps, where sums are short or long.
 constexpr int kStepsOfBoth = 4, kStepsOfBothInLongSums = 8;
 constexpr int kLongSum = 24;
+static_assert(kHeldSteps % kStepsAtOnce == 0 && kStepsOfBoth % kStepsAtOnce == 0 &&
+              kStepsOfBothInLongSums % kStepsAtOnce == 0);
 constexpr int kStepUnits = kRows * kDepth * 2 / 16;  // of 16 bytes, that the weights of a step take
 constexpr int kStagedBytes = kStagedSteps * kStepUnits * 16;
 

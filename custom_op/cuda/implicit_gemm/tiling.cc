@@ -173,9 +173,10 @@ class Tiler {
   int64_t size() const { return size_of(problem_.type); }
 
   // Nanoseconds: fitted to 113 measurements on an H200 of version 8, of the course's layers and ten others,
-  // in all precisions and with other tilings than the chosen ones; most come out within 8 %. They were runs
-  // back to back, each of which started early, so that kEarlierNanoseconds need not be taken off. Version 9
-  // takes less for an image; what a block takes before its first and behind its last is of that one.
+  // in all precisions and with other tilings than the chosen ones, most of which came out within 8 %. They
+  // were runs back to back, each of which started early, so that kEarlierNanoseconds need not be taken off.
+  // Version 9 takes less for an image, which was measured in TF32 and float16 alone; what a block takes
+  // before its first and behind its last is of that version, on the course's layers.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double steps = static_cast<double>(tiling.steps());
@@ -185,7 +186,8 @@ class Tiler {
         (463 + 5.2 * std::pow(tiling.bank_turns, 1.5)) * (writes_pairs(problem_, tiling) ? 0.5 : 1);
     // Teams in turns: one writes while the other multiplies.
     const double output_chunk = std::max(multiplying, (multiplying + writing) / 2);
-    const double rounds = std::ceil(static_cast<double>(problem_.input_size()) / (4 * kConverters));
+    const double rounds =
+        std::ceil(static_cast<double>(problem_.input_size()) / (kPixelsAtOnce * kConverters));
     const double converting = static_cast<double>(tiling.chunks) * (400 + 100 * rounds * (2 + parts) / 3);
     const double loading = tiling.stages == 1   ? 0.0164 * static_cast<double>(tiling.stage_bytes)
                            : tiling.stages == 2 ? 10
