@@ -45,7 +45,6 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.folds = tiling.folds;
   to.chunks = narrow(tiling.chunks);
   to.half_chunk = narrow(tiling.half_chunk);
-  to.pairs_rows = tiling.pairs_rows;
   to.row_phases = FastDivisor(narrow(tiling.row_phases));
   to.column_phases = FastDivisor(narrow(tiling.column_phases));
   to.pitch = FastDivisor(narrow(tiling.pitch));
