@@ -171,20 +171,6 @@ def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
     assert why_not(4, 4097).startswith("its sums take more than")
 
 
-@pytest.mark.gpu
-def test_implicit_gemm_pairs_rows_where_planes_of_rows_are_even_in_number():
-    def plan(filters, **attributes):
-        problem = _native.Problem((8, 4, 20, 20), (filters, 4, 7, 7), **attributes)
-        if reason := _native.why_not(problem, "implicit_gemm", "cuda"):
-            pytest.skip(reason)
-        return _native.describe_plan(problem, "cuda", "implicit_gemm")
-
-    # Ten rows of four folds, two at a time, by seven taps, of which a product takes two.
-    assert "18 of 18 steps" in plan(16)
-    # Seven rows by four pairs of taps where rows lie in one plane, four pairs of rows by seven taps in two.
-    assert "14 of 14 steps" in plan(64) and "14 of 14 steps" in plan(64, strides=[2, 1])
-
-
 @needs_cuda_kernels
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "how", "reason"),
@@ -195,13 +181,6 @@ def test_implicit_gemm_pairs_rows_where_planes_of_rows_are_even_in_number():
             (8, 40, 9, 9),
             (16, 40, 5, 5),
             {"precision": "ieee"},
-            "its sums take more than 44 products of the tensor core, the most for precision ieee",
-        ),
-        # Rows cannot be paired, since 64 filters leave no room for a second fold, nor pixels apart.
-        (
-            (8, 12, 16, 20),
-            (64, 12, 7, 7),
-            {"precision": "ieee", "dilations": [1, 2]},
             "its sums take more than 44 products of the tensor core, the most for precision ieee",
         ),
         ((8, 1, 0), (2, 1, 2), {"pads": [2, 1]}, "the input has no pixels"),

@@ -30,9 +30,8 @@ struct Arguments {
   FastDivisor input_width_divisor;
 
   int folds;
-  int chunks;       // of channels
-  int half_chunk;   // the one of which a place has two pixels; -1 for none
-  bool pairs_rows;  // these lie below each other, not side by side
+  int chunks;      // of channels
+  int half_chunk;  // the one whose pixels lie side by side; -1 for none
   FastDivisor row_phases, column_phases;
   FastDivisor pitch;
   int plane_places, plane_rows;
@@ -43,13 +42,8 @@ struct Arguments {
   int first_ragged;  // of them, that has columns of the last rows, where some folds have no row
   int stages, stage_bytes;
   int buffers, buffer_bytes, results_bytes;
-  int bands;            // of output rows, which are stored one after the other
-  int filter_elements;  // from a filter's results to those of the next, where they wait
-  int band_elements;    // of a filter, in the first band
-  int band_columns;     // of the product, in the first band
-  int band_chunk;       // the last one that has columns of the first band
-  bool writes_pairs;    // of neighbouring results, where an image's first is aligned to two
-  bool leaves_first;    // y leaves the cache before all other data
+  bool writes_pairs;  // of neighbouring results, where an image's first is aligned to two
+  bool leaves_first;  // y leaves the cache before all other data
   SharedOffsets shared;
   RowOwner rows[kRows];
   HalfStep half_steps[2 * kMostSteps];

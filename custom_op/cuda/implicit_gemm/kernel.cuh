@@ -269,8 +269,8 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     const unsigned buffer_phase = progress.buffer_phase(problem.buffers);
     ++progress.stored;
     const int beyond = results_beyond(problem, own.image, share.first_filter);
-    const SharedAddress results =
-        shared_address(shared_part<unsigned char>(problem.shared.results)) + buffer * problem.buffer_bytes;
+    const SharedAddress results = shared_address(shared_part<unsigned char>(problem.shared.results)) +
+                                  buffer * problem.buffer_bytes + beyond * static_cast<int>(sizeof(Element));
     const bool writes_pairs = problem.writes_pairs && beyond % 2 == 0;
     // Neighbouring threads' in neighbouring banks.
     const SharedAddress unread =
@@ -280,19 +280,7 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     progress.output_chunks += problem.output_chunks;
     int chunk = (first_chunk + team) % kTeams;
     if (chunk >= problem.output_chunks) hand_over(&state.multiplied[slot]);
-    unsigned waited_for = 0;  // a bit for each band
-    const auto wait_for_band = [&](int band) {
-      if (waited_for >> band & 1) return;
-      take_over(&state.stored[buffer + band], buffer_phase ^ 1);
-      waited_for |= 1u << band;
-    };
-    int band = 0;  // that this team has not handed over
-    const auto hand_over_band = [&] {
-      wait_for_band(band);
-      show_to_copies_and_products();
-      hand_over(&state.written[buffer + band]);
-      ++band;
-    };
+    bool is_waited_for = false;
     for (; chunk < problem.output_chunks; chunk += kTeams) {
       float sums[kTiles][4];
       // Its turns have the numbers of every second chunk.
@@ -300,16 +288,16 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
       begin_sums<Format>(
           problem, image.advanced(chunk * kColumns), held, staged, [&] { hand_over(&state.turns[1 - team]); },
           sums);
-      Writing writing(problem, scales, shared_part<int>(problem.shared.outputs) + chunk * kOutputsOfChunk,
-                      beyond);
+      Writing writing(scales, shared_part<int>(problem.shared.outputs) + chunk * kOutputsOfChunk);
       finish_warpgroup_products(sums);
       if (chunk + kTeams >= problem.output_chunks) hand_over(&state.multiplied[slot]);
-      if (chunk <= problem.band_chunk) wait_for_band(0);
-      if ((chunk + 1) * kColumns > problem.band_columns && problem.bands > 1) wait_for_band(1);
+      if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
+      is_waited_for = true;
       writing.write<Format>(results, unread, are_far, chunk >= problem.first_ragged, writes_pairs, sums);
-      if (band == 0 && problem.bands > 1 && chunk + kTeams > problem.band_chunk) hand_over_band();
     }
-    while (band < problem.bands) hand_over_band();
+    if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
+    show_to_copies_and_products();
+    hand_over(&state.written[buffer]);
   }
 }
 
@@ -347,7 +335,7 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
     if (own.task == Task::end) break;
     if (own.task == Task::define) continue;
     const int buffer = progress.buffer(problem.buffers);
-    const unsigned buffer_phase = progress.buffer_phase(problem.buffers);
+    take_over(&state.written[buffer], progress.buffer_phase(problem.buffers));
     ++progress.stored;
     Storing storing = Storing::store;
     if (own.task == Task::add) {
@@ -355,14 +343,11 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
       wait_until_bulk_stores_have_ended();
       __syncwarp();
     }
-    for (int band = 0; band < problem.bands; ++band) {
-      take_over(&state.written[buffer + band], buffer_phase);
-      store_results(problem, own.image, share.first_filter, share.filters, band, storing,
-                    shared_part<unsigned char>(problem.shared.results) + buffer * problem.buffer_bytes);
-      wait_until_bulk_stores_have_read();
-      __syncwarp();  // or lanes would ask for the next image while the first one waits
-      hand_over(&state.stored[buffer + band]);
-    }
+    store_results(problem, own.image, share.first_filter, share.filters, storing,
+                  shared_part<unsigned char>(problem.shared.results) + buffer * problem.buffer_bytes);
+    wait_until_bulk_stores_have_read();
+    __syncwarp();  // or lanes would ask for the next image while the first one waits
+    hand_over(&state.stored[buffer]);
   }
   wait_until_bulk_stores_have_ended();
 }
@@ -392,7 +377,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       make_hand_over(&state.converted[i], kConverters);
       make_hand_over(&state.multiplied[i], kMultipliers + kStorers);
     }
-    for (int i = 0; i < max(problem.buffers, problem.bands); ++i) {
+    for (int i = 0; i < problem.buffers; ++i) {
       make_hand_over(&state.written[i], kMultipliers);
       make_hand_over(&state.stored[i], kStorers);
     }

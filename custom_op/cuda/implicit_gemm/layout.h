@@ -7,8 +7,7 @@
 
 namespace convswap::implicit_gemm {
 
-constexpr int kPlaceBytes = 16;  // eight numbers of one place of the image
-constexpr int kHalfPlaceBytes = kPlaceBytes / 2;
+constexpr int kPlaceBytes = 16;    // eight numbers of one place of the image
 constexpr int kChunkChannels = 4;  // what is loaded and converted at a time
 constexpr int kRows = 64;          // of a product: filters of all folds
 constexpr int kColumns = 128;      // of a product: neighbouring outputs
@@ -17,7 +16,7 @@ constexpr int kTiles = kColumns / 8;
 // Weights of the first steps stay in registers; those of the others are read from shared memory each time.
 constexpr int kHeldSteps = 24;
 // Products of so many steps follow each other without a question.
-constexpr int kStepsAtOnce = 2;
+constexpr int kStepsAtOnce = 4;
 // On their way into registers so many steps lie in shared memory.
 constexpr int kStagedSteps = 4;
 constexpr int kMostSteps = 128;
@@ -45,7 +44,7 @@ constexpr int kConvertersMeet = 4, kMultipliersMeet = 5;
 
 constexpr int kSlots = 2;        // of converted images
 constexpr int kMostStages = 3;   // of chunks as they are loaded
-constexpr int kMostBuffers = 2;  // of an image's results, or bands of it where there is one
+constexpr int kMostBuffers = 2;  // of an image's results
 constexpr int kAlignment = 16;   // bytes, of what copies in bulk move
 
 // Eight numbers of the depth: where they lie beside those of an output, in the input's rows and columns, and
@@ -54,10 +53,9 @@ struct HalfStep {
   short bundle, row, column;
 };
 
-// Where a pixel is stored, in half places: alone in one, and in the half-filled bundle as the second of two
-// side by side, which is its other place, or as the first or second of two below each other, its only one.
+// Where a pixel is stored, and, among the channels of a half-filled place, where it is the second one.
 struct alignas(4) PixelPlaces {
-  unsigned short own, paired;
+  unsigned short own, before;
 };
 constexpr unsigned short kNoPlace = 0xffff;  // no output reads it
 
@@ -77,7 +75,6 @@ struct alignas(8) RowScale {
   float factor, rest;  // two of them, since one float32 may not hold it
   float bias;
   int offset, end;
-  int filter;
 };
 
 // The filter and the fold of a row of the product; no filter, -1.

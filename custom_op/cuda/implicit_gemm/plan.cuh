@@ -45,7 +45,6 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.folds = tiling.folds;
   to.chunks = narrow(tiling.chunks);
   to.half_chunk = narrow(tiling.half_chunk);
-  to.pairs_rows = tiling.pairs_rows;
   to.row_phases = FastDivisor(narrow(tiling.row_phases));
   to.column_phases = FastDivisor(narrow(tiling.column_phases));
   to.pitch = FastDivisor(narrow(tiling.pitch));
@@ -67,11 +66,6 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.buffer_bytes = narrow(tiling.buffer_bytes);
   to.writes_pairs = writes_pairs(problem, tiling);
   to.results_bytes = narrow(tiling.results_bytes);
-  to.bands = tiling.bands;
-  to.filter_elements = narrow(tiling.filter_elements);
-  to.band_elements = narrow(tiling.band_groups * tiling.folds * problem.output[2]);
-  to.band_columns = narrow(tiling.band_groups * tiling.pitch);
-  to.band_chunk = (to.band_columns - 1) / kColumns;
   to.shared = tiling.shared;
   std::copy(tiling.owners.begin(), tiling.owners.end(), to.rows);
   for (int step = 0; step < to.steps; ++step) {
@@ -139,8 +133,7 @@ class ImplicitGemmPlan final : public Plan {
            std::to_string(tiling_.steps_held()) + " of " + std::to_string(tiling_.steps()) +
            " steps in registers; " + std::to_string(tiling_.stages) + " chunks of channels on their way, " +
            (tiling_.buffers == 1 ? "1 buffer" : std::to_string(tiling_.buffers) + " buffers") +
-           (tiling_.bands == 1 ? "" : " of " + std::to_string(tiling_.bands) + " bands") + " for results; " +
-           std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
+           " for results; " + std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
            std::to_string(kThreads) + " threads, " + std::to_string(tiling_.shared_bytes) +
            " bytes of shared memory";
   }

@@ -22,8 +22,7 @@ __device__ inline void find_outputs(const Arguments<Element>& problem, int* outp
     const int row = group * problem.folds;
     int place = kNoOutput;
     if (column < problem.output_width && row < problem.output_height) {
-      place = (row * problem.output_width + column) * static_cast<int>(sizeof(Element)) +
-              (group * pitch < problem.band_columns ? 0 : kAlignment);
+      place = (row * problem.output_width + column) * static_cast<int>(sizeof(Element));
     }
     const int thread = i % 8 / 2, tile = i % kColumns / 8;
     outputs[i / kColumns * kOutputsOfChunk + thread * kOutputsOfThread + 2 * tile + i % 2] = place;
@@ -39,14 +38,6 @@ __device__ inline int results_beyond(const Arguments<Element>& problem, int imag
                           (kAlignment / sizeof(Element) - 1));
 }
 
-// The same of a filter where it waits: in bands each lies by itself.
-template <typename Element>
-__device__ inline int filter_beyond(const Arguments<Element>& problem, int beyond, int filter) {
-  return problem.bands == 1
-             ? beyond
-             : (beyond + filter * problem.output_plane & kAlignment / static_cast<int>(sizeof(Element)) - 1);
-}
-
 // Finds the scales of all rows, by a team. `top`: of the window of the input; `weight_window`: the number of
 // that of the weights. `are_first`: the results are the first of their image, to which the bias belongs.
 // Returns whether one factor is enough for this thread's row.
@@ -55,16 +46,14 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
                                    int top, int first_filter, int filters, bool are_first, RowScale* scales) {
   const int row = threadIdx.x % 128;
   if (row >= kRows) return true;
-  RowScale scale = {1.0f, 1.0f, 0.0f, -1, 0, 0};
+  RowScale scale = {1.0f, 1.0f, 0.0f, -1, 0};
   bool is_near = true;
   const RowOwner owner = problem.rows[row];
   if (owner.filter >= 0 && owner.filter < filters) {
-    scale.filter = owner.filter;
-    scale.offset = (owner.filter * problem.filter_elements + owner.fold * problem.output_width) *
+    scale.offset = (owner.filter * problem.output_plane + owner.fold * problem.output_width) *
                    static_cast<int>(sizeof(Element));
     scale.end =
-        (problem.output_plane - owner.fold * problem.output_width) * static_cast<int>(sizeof(Element)) +
-        (problem.bands == 1 ? 0 : kAlignment);
+        (problem.output_plane - owner.fold * problem.output_width) * static_cast<int>(sizeof(Element));
     if (problem.b != nullptr && are_first) {
       scale.bias = Format::to_float(problem.b[first_filter + owner.filter]);
     }
@@ -86,20 +75,11 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
 class Writing {
  public:
   // `scales`: of all rows; `outputs`: of these columns.
-  // `beyond`: how far the results of the first filter lie from a boundary, in elements.
-  template <typename Element>
-  __device__ Writing(const Arguments<Element>& problem, const RowScale* scales, const int* outputs,
-                     int beyond)
+  __device__ Writing(const RowScale* scales, const int* outputs)
       : outputs_(reinterpret_cast<const int4*>(outputs + threadIdx.x % 4 * kOutputsOfThread)) {
     const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     scales_[0] = scales[row];
     scales_[1] = scales[row + 8];
-#pragma unroll
-    for (RowScale& scale : scales_) {
-      const int offset =
-          scale.offset + filter_beyond(problem, beyond, scale.filter) * static_cast<int>(sizeof(Element));
-      if (scale.offset >= 0) scale.offset = offset;
-    }
     fetch(0);
   }
 
@@ -173,46 +153,35 @@ class Writing {
 // How an image's results reach y.
 enum class Storing { store, add, add_exactly };
 
-// Stores the results of a band of an image to y, or adds them to what is there: one warp. Of one band all
-// filters follow each other there; of two each filter is a piece by itself. What copies cannot move, at most
-// seven elements at each end, the lanes store themselves, and all that is to be added exactly.
+// Stores an image's results to y, or adds them to what is there: one warp. They follow each other there; what
+// copies cannot move, at most seven elements at each end, the lanes store themselves, and all that is to be
+// added exactly.
 template <typename Element>
 __device__ inline void store_results(const Arguments<Element>& problem, int image, int first_filter,
-                                     int filters, int band, Storing storing, const unsigned char* results) {
+                                     int filters, Storing storing, const unsigned char* results) {
   constexpr int kOfAlignment = kAlignment / sizeof(Element);
   const int lane = threadIdx.x % 32;
+  const int elements = filters * problem.output_plane;
   const int beyond = results_beyond(problem, image, first_filter);
-  const int pieces = problem.bands == 1 ? 1 : filters;
-  const int begin = band == 0 ? 0 : problem.band_elements;
-  const int end = problem.bands == 1 ? filters * problem.output_plane
-                  : band == 0        ? problem.band_elements
-                                     : problem.output_plane;
-  const int elements = end - begin;
+  const Element* const from = reinterpret_cast<const Element*>(results) + beyond;
+  Element* const to = problem.y + (static_cast<long long>(image) * problem.out_channels + first_filter) *
+                                      problem.output_plane;
+  // Before the first boundary, and whole chunks from there on.
+  const int head = min(elements, -beyond & (kOfAlignment - 1));
+  const int body = storing == Storing::add_exactly ? 0 : elements - head & ~(kOfAlignment - 1);
   const bool adds = storing != Storing::store;
-  for (int piece = 0; piece < pieces; ++piece) {
-    const int first = piece * problem.output_plane + begin;
-    const Element* const from = reinterpret_cast<const Element*>(results) + piece * problem.filter_elements +
-                                filter_beyond(problem, beyond, piece) + begin +
-                                (band == 0 ? 0 : kOfAlignment);
-    Element* const to =
-        problem.y + first +
-        (static_cast<long long>(image) * problem.out_channels + first_filter) * problem.output_plane;
-    // Before the first boundary, and whole chunks from there on.
-    const int head = min(elements, -(beyond + first) & (kOfAlignment - 1));
-    const int body = storing == Storing::add_exactly ? 0 : elements - head & ~(kOfAlignment - 1);
-    if (lane == 0 && body > 0) {
-      if constexpr (std::is_same_v<Element, float>) {
-        if (adds) bulk_add(to + head, from + head, body * sizeof(Element));
-      }
-      if (!adds) bulk_store(to + head, from + head, body * sizeof(Element), problem.leaves_first);
+  if (lane == 0 && body > 0) {
+    if constexpr (std::is_same_v<Element, float>) {
+      if (adds) bulk_add(to + head, from + head, body * sizeof(Element));
     }
-    for (int i = lane; i < elements - body; i += 32) {
-      const int at = i < head ? i : i + body;
-      to[at] =
-          adds ? static_cast<Element>(static_cast<float>(to[at]) + static_cast<float>(from[at])) : from[at];
-    }
+    if (!adds) bulk_store(to + head, from + head, body * sizeof(Element), problem.leaves_first);
   }
   commit_bulk_stores();
+  for (int i = lane; i < elements - body; i += 32) {
+    const int at = i < head ? i : i + body;
+    to[at] =
+        adds ? static_cast<Element>(static_cast<float>(to[at]) + static_cast<float>(from[at])) : from[at];
+  }
   // Copies that add may come next.
   if (storing == Storing::add_exactly) show_global_to_copies();
 }

@@ -13,13 +13,10 @@ namespace {
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t unit) { return ceil_divide(a, unit) * unit; }
 
-// The half steps along the depth: bundle after bundle, the rows that any fold reads, and their taps; of the
-// half-filled bundle two rows or two taps at a time.
+// The half steps along the depth: bundle after bundle, the rows that any fold reads, and their taps.
 std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& tiling) {
-  // One more, which nothing reads, for a pair of the last.
-  const int64_t rows =
-      (tiling.folds - 1) * problem.stride[1] + (problem.filter[1] - 1) * problem.dilation[1] + 1;
-  std::vector<bool> is_read(rows + 1);
+  std::vector<bool> is_read((tiling.folds - 1) * problem.stride[1] +
+                            (problem.filter[1] - 1) * problem.dilation[1] + 1);
   for (int64_t fold = 0; fold < tiling.folds; ++fold) {
     for (int64_t r = 0; r < problem.filter[1]; ++r) {
       is_read[fold * problem.stride[1] + r * problem.dilation[1]] = true;
@@ -27,12 +24,11 @@ std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& ti
   }
   std::vector<HalfStep> found;
   for (int64_t bundle = 0; bundle < tiling.bundles; ++bundle) {
+    // Two taps at a time where two pixels lie side by side.
     const bool is_half = 2 * bundle == tiling.half_chunk;
-    const int64_t down = is_half && tiling.pairs_rows ? 2 : 1;
-    const int64_t across = is_half && !tiling.pairs_rows && problem.dilation[2] == 1 ? 2 : 1;
-    for (int64_t row = 0; row < rows; row += down) {
-      if (!is_read[row] && !(down == 2 && is_read[row + 1])) continue;
-      for (int64_t s = 0; s < problem.filter[2]; s += across) {
+    const int64_t taps = is_half && problem.dilation[2] == 1 ? 2 : 1;
+    for (int64_t row = 0; row < static_cast<int64_t>(is_read.size()); ++row) {
+      for (int64_t s = 0; is_read[row] && s < problem.filter[2]; s += taps) {
         found.push_back({static_cast<short>(bundle), static_cast<short>(row),
                          static_cast<short>(s * problem.dilation[2])});
       }
@@ -42,17 +38,6 @@ std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& ti
   return found;
 }
 
-// What no tiling's steps are below: as if every fold and every pair of rows could be had.
-int64_t least_steps(const ConvProblem& problem) {
-  // Of a place's eight numbers, four are of the half-filled bundle.
-  const int64_t chunks = ceil_divide(problem.channels_per_group(), kChunkChannels);
-  const int64_t taps = problem.filter[1] * problem.filter[2];
-  const int64_t side_by_side =
-      problem.dilation[2] == 1 ? problem.filter[1] * ceil_divide(problem.filter[2], 2) : taps;
-  const int64_t of_half = std::min(side_by_side, ceil_divide(problem.filter[1], 2) * problem.filter[2]);
-  return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * of_half, 2), kStepsAtOnce);
-}
-
 class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
@@ -60,51 +45,21 @@ class Tiler {
   std::optional<Tiling> best() const {
     std::optional<Tiling> best;
     Tiling tiling = start();
-    for (tiling.folds = 1; can_fold(tiling); tiling.folds *= 2) {
+    for (tiling.folds = 1; tiling.folds * tiling.filters <= kRows && tiling.folds <= problem_.output[1];
+         tiling.folds *= 2) {
       if (!cut(tiling)) continue;
       for (tiling.stages = 1; tiling.stages <= kMostStages; ++tiling.stages) {
         for (tiling.buffers = 1; tiling.buffers <= kMostBuffers; ++tiling.buffers) {
-          for (tiling.bands = 1; tiling.bands <= (tiling.buffers == 1 ? most_bands(tiling) : 1);
-               ++tiling.bands) {
-            if (!measure(tiling)) continue;
-            tiling.cost = cost(tiling);
-            if (!best || tiling.cost < best->cost) best = tiling;
-          }
+          if (!measure(tiling)) continue;
+          tiling.cost = cost(tiling);
+          if (!best || tiling.cost < best->cost) best = tiling;
         }
       }
     }
     return best;
   }
 
-  int64_t fewest_steps() const {
-    const int64_t least = least_steps(problem_);
-    // What has so many rows does not fit either.
-    const bool is_tall = problem_.filter[1] * problem_.dilation[1] + kRows * problem_.stride[1] >
-                         device_.shared_memory_per_block;
-    if (least > kMostSteps || is_tall) return least;
-    int64_t fewest = std::numeric_limits<int64_t>::max();
-    Tiling tiling = start();
-    for (tiling.folds = 1; can_fold(tiling); tiling.folds *= 2) {
-      tiling.row_phases = tiling.folds * problem_.stride[1];
-      choose_half_steps(tiling);
-      fewest = std::min(fewest, tiling.steps());
-    }
-    return fewest;
-  }
-
  private:
-  // Of the first half of the chunks, all rows of which they have a column.
-  static int64_t groups_of_first_band(const Tiling& tiling) {
-    return ceil_divide(tiling.output_chunks / 2 * kColumns, tiling.pitch);
-  }
-  static int most_bands(const Tiling& tiling) {
-    return tiling.output_chunks > 1 && groups_of_first_band(tiling) < tiling.groups ? 2 : 1;
-  }
-
-  bool can_fold(const Tiling& tiling) const {
-    return tiling.folds * tiling.filters <= kRows && tiling.folds <= problem_.output[1];
-  }
-
   // What does not depend on the choices.
   Tiling start() const {
     Tiling tiling;
@@ -133,11 +88,10 @@ class Tiler {
     tiling.plane_places = tiling.plane_rows * tiling.pitch;
     if (tiling.plane_places > most || planes * tiling.plane_places > most) return false;
     tiling.bundle_places = planes * tiling.plane_places;
-    if (tiling.bundles * tiling.bundle_places > most || least_steps(problem_) > kMostSteps) return false;
-    choose_half_steps(tiling);
+    if (tiling.bundles * tiling.bundle_places > most || fewest_steps(problem_) > kMostSteps) return false;
+    tiling.half_steps = half_steps_of(problem_, tiling);
     if (tiling.steps() > most_steps(problem_, device_)) return false;
-    tiling.part_places =
-        tiling.bundles * tiling.bundle_places - (tiling.pairs_rows ? tiling.bundle_places / 2 : 0);
+    tiling.part_places = tiling.bundles * tiling.bundle_places;
     choose_owners(tiling);
     tiling.output_chunks = ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], kColumns);
     // The last product reads beyond the last output.
@@ -154,26 +108,11 @@ class Tiler {
     return true;
   }
 
-  // Two rows in a place take half the places, and each pixel is stored once.
-  void choose_half_steps(Tiling& tiling) const {
-    tiling.pairs_rows = false;
-    tiling.half_steps = half_steps_of(problem_, tiling);
-    if (tiling.half_chunk < 0 || tiling.row_phases % 2 != 0) return;
-    Tiling paired = tiling;
-    paired.pairs_rows = true;
-    paired.half_steps = half_steps_of(problem_, paired);
-    if (paired.steps() <= tiling.steps()) tiling = std::move(paired);
-  }
-
   // Sets the places in shared memory; false where they are too many.
   bool measure(Tiling& tiling) const {
     const int64_t most = device_.shared_memory_per_block;
-    const int64_t of_alignment = kAlignment / size();
-    tiling.band_groups = tiling.bands == 1 ? tiling.groups : groups_of_first_band(tiling);
-    tiling.filter_elements = tiling.bands == 1
-                                 ? problem_.output_size()
-                                 : round_up(problem_.output_size() + 2 * of_alignment, of_alignment);
-    tiling.buffer_bytes = round_up((tiling.filters * tiling.filter_elements + of_alignment) * size(), 128);
+    tiling.buffer_bytes =
+        round_up((tiling.filters * problem_.output_size() + kAlignment / size()) * size(), 128);
     tiling.results_bytes = std::max<int64_t>(tiling.buffers * tiling.buffer_bytes, kStagedBytes);
     if (tiling.results_bytes > most) return false;
     int64_t end = tiling.shared_steps * kStepUnits * 16;
@@ -253,8 +192,7 @@ class Tiler {
     const double loading = tiling.stages == 1   ? 0.0164 * static_cast<double>(tiling.stage_bytes)
                            : tiling.stages == 2 ? 10
                                                 : 0;
-    const double storing =
-        tiling.buffers == 1 && tiling.bands == 1 ? 0.0117 * static_cast<double>(tiling.buffer_bytes) : 0;
+    const double storing = tiling.buffers == 1 ? 0.0117 * static_cast<double>(tiling.buffer_bytes) : 0;
     const double of_version_9 = parts > 1 ? 1 : 0.93;
     const double image = of_version_9 * (static_cast<double>(tiling.output_chunks) * output_chunk +
                                          converting + loading + storing + 126);
@@ -280,8 +218,7 @@ class Tiler {
 
 int64_t Tiling::place_of(const HalfStep& half) const {
   if (half.bundle < 0) return 0;
-  const int64_t rows = pairs_rows && 2 * half.bundle == half_chunk ? 2 : 1;  // of a place
-  const int64_t plane = half.row % row_phases / rows * column_phases + half.column % column_phases;
+  const int64_t plane = half.row % row_phases * column_phases + half.column % column_phases;
   return half.bundle * bundle_places + plane * plane_places + half.row / row_phases * pitch +
          half.column / column_phases;
 }
@@ -294,8 +231,13 @@ bool writes_pairs(const ConvProblem& problem, const Tiling& tiling) {
   return problem.output[2] % 2 == 0 && tiling.pitch % 2 == 0;
 }
 
-int64_t fewest_steps(const ConvProblem& problem, const Device& device) {
-  return Tiler(problem, device).fewest_steps();
+int64_t fewest_steps(const ConvProblem& problem) {
+  // Of a place's eight numbers, four are of the half-filled bundle.
+  const int64_t chunks = ceil_divide(problem.channels_per_group(), kChunkChannels);
+  const int64_t taps = problem.filter[1] * problem.filter[2];
+  const int64_t of_half =
+      problem.dilation[2] == 1 ? problem.filter[1] * ceil_divide(problem.filter[2], 2) : taps;
+  return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * of_half, 2), kStepsAtOnce);
 }
 
 int64_t most_steps(const ConvProblem& problem, const Device& device) {

@@ -19,9 +19,8 @@ struct Tiling {
   int filters = 0;          // of a block
   int filter_blocks = 1;    // of a group
   int64_t chunks = 0;       // of channels
-  int64_t bundles = 0;      // of eight channels, the last perhaps of four of two pixels
+  int64_t bundles = 0;      // of eight channels, the last perhaps of four and two pixels side by side
   int64_t half_chunk = -1;  // the chunk in such a bundle
-  bool pairs_rows = false;  // these two lie below each other, not side by side
   int64_t row_phases = 1, column_phases = 1;
   std::vector<HalfStep> half_steps;                     // two for each step
   int64_t groups = 0;                                   // of folded output rows
@@ -32,9 +31,6 @@ struct Tiling {
   int64_t stage_bytes = 0;
   int buffers = 1;  // of an image's results
   int64_t buffer_bytes = 0;
-  int bands = 1;                // of output rows, which are stored one after the other
-  int64_t band_groups = 0;      // of the first band
-  int64_t filter_elements = 0;  // from a filter's results to those of the next, where they wait
   std::array<RowOwner, kRows> owners{};
   int bank_turns = 0;         // that the banks of shared memory take for a result of each row
   int64_t results_bytes = 0;  // of all
@@ -57,7 +53,7 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
 bool writes_pairs(const ConvProblem& problem, const Tiling& tiling);
 
 // The fewest products of the tensor core that a sum can take, and how many it may.
-int64_t fewest_steps(const ConvProblem& problem, const Device& device);
+int64_t fewest_steps(const ConvProblem& problem);
 int64_t most_steps(const ConvProblem& problem, const Device& device);
 
 // Into how many parts each number is split for the tensor core, and how many products of them count.
