@@ -32,6 +32,11 @@ options := $(PYTHON) $(NVCC) $(CONVSWAP_CUDA_ARCHITECTURES)
 sources := $(shell find custom_op cmake python models export -not -path '*__pycache__*') CMakeLists.txt pyproject.toml
 c_sources := $(shell find custom_op python/bindings examples tests/emulation -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
+# Tests run two at a time; beside a card, of which some watch the free memory, and where a Python that was given
+# has no pytest-xdist, one by one.
+has_card := $(wildcard /dev/nvidia0 /dev/dxg)
+parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n 2 --dist worksteal'))
+
 bench = $(python) -m convswap.cli bench course --device cuda --against all
 
 .PHONY: all compare test tables lint sanitize clean changed_options
@@ -43,7 +48,7 @@ compare: all
 	$(python) -m convswap.cli compare ece408-2019fa
 
 test: all $(stamps)/oldest $(stamps)/torch
-	$(python) -m pytest
+	$(python) -m pytest $(parallel)
 
 tables: all
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda
