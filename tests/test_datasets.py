@@ -37,8 +37,13 @@ def idx_bytes(array: np.ndarray) -> bytes:
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
+def compressed(content: bytes) -> bytes:
+    """Return it as gzip does at no particular time, since tests are named after what they read."""
+    return gzip.compress(content, mtime=0)
+
+
 def idx_gz(array: np.ndarray) -> bytes:
-    return gzip.compress(idx_bytes(array), mtime=0)
+    return compressed(idx_bytes(array))
 
 
 SMALL_FILES = {"pixels.gz": idx_gz(SMALL_PIXELS), "labels.gz": idx_gz(SMALL_LABELS)}
@@ -389,11 +394,11 @@ def test_an_idx_file_gives_back_its_array(array: np.ndarray) -> None:
         (idx_bytes(SMALL_LABELS), r"its gzip stream cannot be read \(Not a gzipped file"),
         (b"", "its magic number is 0x, expected 0x00000801"),
         (idx_gz(SMALL_LABELS)[:-9], "its gzip stream is cut off"),
-        (gzip.compress(b"\x00\x00\x08\x01\x00", mtime=0), "it ends inside its header of 8 bytes"),
+        (compressed(b"\x00\x00\x08\x01\x00"), "it ends inside its header of 8 bytes"),
         (idx_gz(SMALL_PIXELS), "its magic number is 0x00000803, expected 0x00000801"),
         (idx_gz(SMALL_LABELS[:19]), "its header states 19, expected 20"),
-        (gzip.compress(idx_bytes(SMALL_LABELS)[:-1], mtime=0), "its header states 20 = 20 bytes but 19 follow"),
-        (gzip.compress(idx_bytes(SMALL_LABELS) + b"?", mtime=0), "its header states 20 = 20 bytes and more follow"),
+        (compressed(idx_bytes(SMALL_LABELS)[:-1]), "its header states 20 = 20 bytes but 19 follow"),
+        (compressed(idx_bytes(SMALL_LABELS) + b"?"), "its header states 20 = 20 bytes and more follow"),
     ],
 )
 def test_a_damaged_idx_file_is_named_with_the_reason(content: bytes, reason: str) -> None:
@@ -406,8 +411,8 @@ def test_a_damaged_idx_file_is_named_with_the_reason(content: bytes, reason: str
     ("size", "reason"), [(2**32 - 1, "4294967295, expected 20"), (20, "20 = 20 bytes and more follow")]
 )
 def test_a_file_that_unpacks_to_gigabytes_takes_no_memory(size: int, reason: str) -> None:
-    start = gzip.compress(struct.pack(">HBBI", 0, 8, 1, size), mtime=0)
-    content = start + gzip.compress(bytes(64 << 20), mtime=0) * 40
+    start = compressed(struct.pack(">HBBI", 0, 8, 1, size))
+    content = start + compressed(bytes(64 << 20)) * 40
     tracemalloc.start()
     with pytest.raises(ConvswapError, match=reason):
         read_idx(io.BytesIO(content), "some.gz", (20,))
