@@ -34,7 +34,7 @@ c_sources := $(shell find custom_op python/bindings examples tests/emulation -na
 
 # Tests run two at a time; beside a card, of which some watch the free memory, and where a Python that was given
 # has no pytest-xdist, one by one.
-has_card := $(wildcard /dev/nvidia0 /dev/dxg)
+has_card := $(wildcard /dev/nvidia[0-9]* /dev/dxg)
 parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n 2 --dist worksteal'))
 
 bench = $(python) -m convswap.cli bench course --device cuda --against all
