@@ -171,6 +171,39 @@ def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
     assert why_not(4, 4097).startswith("its sums take more than")
 
 
+@pytest.mark.gpu
+def test_implicit_gemm_pairs_rows_where_planes_of_rows_are_even_in_number():
+    def plan(filters, **attributes):
+        problem = _native.Problem((8, 4, 20, 20), (filters, 4, 7, 7), **attributes)
+        if reason := _native.why_not(problem, "implicit_gemm", "cuda"):
+            pytest.skip(reason)
+        return _native.describe_plan(problem, "cuda", "implicit_gemm")
+
+    # Ten rows of four folds, two at a time, by seven taps, of which a product takes two.
+    assert "18 of 18 steps" in plan(16)
+    # Seven rows by four pairs of taps where rows lie in one plane; in two planes four pairs of rows by seven
+    # taps are as many, so that pixels stay side by side.
+    assert "14 of 14 steps" in plan(64) and "14 of 14 steps" in plan(64, strides=[2, 1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "loads", "buffers"),
+    [
+        # Six chunks of channels each wait for their load where only one is on its way.
+        ((2048, 24, 28, 28), (24, 24, 3, 3), "3 chunks", "1 buffer"),
+        # One chunk, and the results of two images fill what three loads would take.
+        ((2048, 4, 40, 40), (16, 4, 7, 7), "1 chunk", "2 buffers"),
+    ],
+)
+def test_implicit_gemm_gives_room_to_loads_or_to_results(x_shape, w_shape, loads, buffers):
+    problem = _native.Problem(x_shape, w_shape)
+    if reason := _native.why_not(problem, "implicit_gemm", "cuda"):
+        pytest.skip(reason)
+    plan = _native.describe_plan(problem, "cuda", "implicit_gemm")
+    assert f"{loads} of channels on" in plan and f"{buffers} for results" in plan
+
+
 @needs_cuda_kernels
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "how", "reason"),
@@ -181,6 +214,13 @@ def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
             (8, 40, 9, 9),
             (16, 40, 5, 5),
             {"precision": "ieee"},
+            "its sums take more than 44 products of the tensor core, the most for precision ieee",
+        ),
+        # Rows cannot be paired, since 64 filters leave no room for a second fold, nor pixels apart.
+        (
+            (8, 12, 16, 20),
+            (64, 12, 7, 7),
+            {"precision": "ieee", "dilations": [1, 2]},
             "its sums take more than 44 products of the tensor core, the most for precision ieee",
         ),
         ((8, 1, 0), (2, 1, 2), {"pads": [2, 1]}, "the input has no pixels"),

@@ -30,8 +30,9 @@ struct Arguments {
   FastDivisor input_width_divisor;
 
   int folds;
-  int chunks;      // of channels
-  int half_chunk;  // the one whose pixels lie side by side; -1 for none
+  int chunks;       // of channels
+  int half_chunk;   // the one of which a place has two pixels; -1 for none
+  bool pairs_rows;  // these lie below each other, not side by side
   FastDivisor row_phases, column_phases;
   FastDivisor pitch;
   int plane_places, plane_rows;

@@ -21,14 +21,17 @@ __device__ inline void find_places(const Arguments<Element>& problem, PixelPlace
     const int column = i - h * problem.input_width + problem.pad_width;
     const int lower_row = problem.row_phases.quotient(row);
     const int row_phase = row - lower_row * row_phases;
-    const auto place_of = [&](int across) -> int {
-      const int lower = problem.column_phases.quotient(across);
+    // A half of the place at a column, in the planes of that number among those of rows.
+    const auto half_place = [&](int plane_of_rows, int across, int half) {
+      const int lower = problem.column_phases.quotient(max(0, across));
       if (across < 0 || lower >= pitch || lower_row >= problem.plane_rows) return kNoPlace;
-      const int plane = row_phase * column_phases + across - lower * column_phases;
-      return plane * problem.plane_places + lower_row * pitch + lower;
+      const int plane = plane_of_rows * column_phases + across - lower * column_phases;
+      return static_cast<unsigned short>(2 * (plane * problem.plane_places + lower_row * pitch + lower) +
+                                         half);
     };
-    places[i] = {static_cast<unsigned short>(place_of(column)),
-                 static_cast<unsigned short>(column == 0 ? kNoPlace : place_of(column - 1))};
+    places[i] = {half_place(row_phase, column, 0), problem.pairs_rows
+                                                       ? half_place(row_phase / 2, column, row_phase % 2)
+                                                       : half_place(row_phase, column - 1, 1)};
   }
 }
 
@@ -84,7 +87,7 @@ struct Conversion {
   const PixelPlaces* places;
   unsigned char* to;  // the first place's first or second half, of the first part
   int part_bytes;
-  bool is_half;  // whether pixels lie side by side
+  bool are_below, are_beside;  // two pixels in a place, and how
   BinadeWindow window;
 };
 
@@ -122,13 +125,13 @@ __device__ inline void convert_pixels(const Conversion<Element>& task, int first
       const unsigned lower = Format::pair(values[i][0], values[i][1], scale, part);
       const unsigned upper = Format::pair(values[i][2], values[i][3], scale, part);
       unsigned char* const of_part = task.to + part * task.part_bytes;
-      if (place[i].own != kNoPlace) {
-        store_shared(reinterpret_cast<unsigned*>(of_part + place[i].own * kPlaceBytes), lower, upper);
-      }
-      if (task.is_half && place[i].before != kNoPlace) {
-        store_shared(reinterpret_cast<unsigned*>(of_part + place[i].before * kPlaceBytes + kPlaceBytes / 2),
-                     lower, upper);
-      }
+      const auto store = [&](int half_place) {
+        store_shared(reinterpret_cast<unsigned*>(of_part + half_place * kHalfPlaceBytes), lower, upper);
+      };
+      // A choice and not a second question, which would be a branch.
+      const int at = task.are_below ? place[i].paired : place[i].own;
+      if (at != kNoPlace) store(at);
+      if (task.are_beside && place[i].paired != kNoPlace) store(place[i].paired);
     }
   }
 }
@@ -141,14 +144,15 @@ __device__ inline ValueRange<Element> convert_channels(const Arguments<Element>&
                                                        BinadeWindow window, unsigned char* slot,
                                                        ValueRange<Element> range) {
   const bool is_half = chunk == problem.half_chunk;
-  const int half_place = is_half ? 0 : chunk % 2 * kPlaceBytes / 2;
-  const Conversion<Element> task{from,
-                                 problem.input_plane,
-                                 places,
-                                 slot + chunk / 2 * problem.bundle_places * kPlaceBytes + half_place,
-                                 problem.part_places * kPlaceBytes,
-                                 is_half,
-                                 window};
+  const Conversion<Element> task{
+      from,
+      problem.input_plane,
+      places,
+      slot + chunk / 2 * problem.bundle_places * kPlaceBytes + chunk % 2 * kHalfPlaceBytes,
+      problem.part_places * kPlaceBytes,
+      is_half && problem.pairs_rows,
+      is_half && !problem.pairs_rows,
+      window};
   int first = threadIdx.x;
 #pragma unroll 1
   for (; first + (kPixelsAtOnce - 1) * kConverters < task.plane; first += kPixelsAtOnce * kConverters) {

@@ -8,8 +8,9 @@
 //
 // The tensor core takes from shared memory *cores*: 8 rows of 8 numbers, 16 bytes each. A *place* of the
 // image holds 8 channels of a pixel, so that 8 neighbouring pixels are a core, wherever one begins to read:
-// a tap is an address. Of channels that do not fill eight, up to four share their place with those of the
-// next pixel, so that such a half step covers two taps.
+// a tap is an address. Of channels that do not fill eight, up to four share their place with those of a
+// neighbour, so that such a half step covers two taps: of the pixel below, where planes of rows (see below)
+// are even in number and that takes fewer steps; else of the next one.
 //
 // A product has 64 rows. Where filters are fewer, neighbouring output rows are *folded*: each filter comes
 // once for each fold, shifted by a row. Rows of the image then lie in planes by their remainder (`phases`),
@@ -88,15 +89,13 @@ class ImplicitGemm final : public ConvolutionOnly {
       return "it takes at most " + std::to_string(kMostGridRows) + " groups of at most " +
              std::to_string(kRows) + " filters";
     }
-    if (const int64_t most = most_steps(problem, device); fewest_steps(problem) > most) {
+    if (best_tiling(problem, device)) return {};
+    if (const int64_t most = most_steps(problem, device); fewest_steps(problem, device) > most) {
       return "its sums take more than " + std::to_string(most) + " products of the tensor core" +
              (parts_of(problem) > 1 ? ", the most for precision ieee" : "");
     }
-    if (!best_tiling(problem, device)) {
-      return "its images and their results do not fit into the " +
-             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
-    }
-    return {};
+    return "its images and their results do not fit into the " +
+           std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
   }
 };
 

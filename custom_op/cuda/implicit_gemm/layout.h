@@ -7,7 +7,8 @@
 
 namespace convswap::implicit_gemm {
 
-constexpr int kPlaceBytes = 16;    // eight numbers of one place of the image
+constexpr int kPlaceBytes = 16;  // eight numbers of one place of the image
+constexpr int kHalfPlaceBytes = kPlaceBytes / 2;
 constexpr int kChunkChannels = 4;  // what is loaded and converted at a time
 constexpr int kRows = 64;          // of a product: filters of all folds
 constexpr int kColumns = 128;      // of a product: neighbouring outputs
@@ -16,7 +17,7 @@ constexpr int kTiles = kColumns / 8;
 // Weights of the first steps stay in registers; those of the others are read from shared memory each time.
 constexpr int kHeldSteps = 24;
 // Products of so many steps follow each other without a question.
-constexpr int kStepsAtOnce = 4;
+constexpr int kStepsAtOnce = 2;
 // On their way into registers so many steps lie in shared memory.
 constexpr int kStagedSteps = 4;
 constexpr int kMostSteps = 128;
@@ -53,9 +54,10 @@ struct HalfStep {
   short bundle, row, column;
 };
 
-// Where a pixel is stored, and, among the channels of a half-filled place, where it is the second one.
+// Where a pixel is stored, in half places: alone in one, and in the half-filled bundle as the second of two
+// side by side, which is its other place, or as the first or second of two below each other, its only one.
 struct alignas(4) PixelPlaces {
-  unsigned short own, before;
+  unsigned short own, paired;
 };
 constexpr unsigned short kNoPlace = 0xffff;  // no output reads it
 

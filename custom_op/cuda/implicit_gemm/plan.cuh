@@ -45,6 +45,7 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.folds = tiling.folds;
   to.chunks = narrow(tiling.chunks);
   to.half_chunk = narrow(tiling.half_chunk);
+  to.pairs_rows = tiling.pairs_rows;
   to.row_phases = FastDivisor(narrow(tiling.row_phases));
   to.column_phases = FastDivisor(narrow(tiling.column_phases));
   to.pitch = FastDivisor(narrow(tiling.pitch));
@@ -131,7 +132,9 @@ class ImplicitGemmPlan final : public Plan {
            std::to_string(tiling_.steps() * kDepth) + " x " +
            std::to_string(tiling_.output_chunks * kColumns) + ", the weights of " +
            std::to_string(tiling_.steps_held()) + " of " + std::to_string(tiling_.steps()) +
-           " steps in registers; " + std::to_string(tiling_.stages) + " chunks of channels on their way, " +
+           " steps in registers; " +
+           (tiling_.stages == 1 ? "1 chunk of channels on its way, "
+                                : std::to_string(tiling_.stages) + " chunks of channels on their way, ") +
            (tiling_.buffers == 1 ? "1 buffer" : std::to_string(tiling_.buffers) + " buffers") +
            " for results; " + std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
            std::to_string(kThreads) + " threads, " + std::to_string(tiling_.shared_bytes) +

@@ -13,10 +13,13 @@ namespace {
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t unit) { return ceil_divide(a, unit) * unit; }
 
-// The half steps along the depth: bundle after bundle, the rows that any fold reads, and their taps.
+// The half steps along the depth: bundle after bundle, the rows that any fold reads, and their taps; of the
+// half-filled bundle two rows or two taps at a time.
 std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& tiling) {
-  std::vector<bool> is_read((tiling.folds - 1) * problem.stride[1] +
-                            (problem.filter[1] - 1) * problem.dilation[1] + 1);
+  // One more, which nothing reads, for a pair of the last.
+  const int64_t rows =
+      (tiling.folds - 1) * problem.stride[1] + (problem.filter[1] - 1) * problem.dilation[1] + 1;
+  std::vector<bool> is_read(rows + 1);
   for (int64_t fold = 0; fold < tiling.folds; ++fold) {
     for (int64_t r = 0; r < problem.filter[1]; ++r) {
       is_read[fold * problem.stride[1] + r * problem.dilation[1]] = true;
@@ -24,11 +27,12 @@ std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& ti
   }
   std::vector<HalfStep> found;
   for (int64_t bundle = 0; bundle < tiling.bundles; ++bundle) {
-    // Two taps at a time where two pixels lie side by side.
     const bool is_half = 2 * bundle == tiling.half_chunk;
-    const int64_t taps = is_half && problem.dilation[2] == 1 ? 2 : 1;
-    for (int64_t row = 0; row < static_cast<int64_t>(is_read.size()); ++row) {
-      for (int64_t s = 0; is_read[row] && s < problem.filter[2]; s += taps) {
+    const int64_t down = is_half && tiling.pairs_rows ? 2 : 1;
+    const int64_t across = is_half && !tiling.pairs_rows && problem.dilation[2] == 1 ? 2 : 1;
+    for (int64_t row = 0; row < rows; row += down) {
+      if (!is_read[row] && !(down == 2 && is_read[row + 1])) continue;
+      for (int64_t s = 0; s < problem.filter[2]; s += across) {
         found.push_back({static_cast<short>(bundle), static_cast<short>(row),
                          static_cast<short>(s * problem.dilation[2])});
       }
@@ -38,6 +42,17 @@ std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& ti
   return found;
 }
 
+// What no tiling's steps are below: as if every fold and every pair of rows could be had.
+int64_t least_steps(const ConvProblem& problem) {
+  // Of a place's eight numbers, four are of the half-filled bundle.
+  const int64_t chunks = ceil_divide(problem.channels_per_group(), kChunkChannels);
+  const int64_t taps = problem.filter[1] * problem.filter[2];
+  const int64_t side_by_side =
+      problem.dilation[2] == 1 ? problem.filter[1] * ceil_divide(problem.filter[2], 2) : taps;
+  const int64_t of_half = std::min(side_by_side, ceil_divide(problem.filter[1], 2) * problem.filter[2]);
+  return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * of_half, 2), kStepsAtOnce);
+}
+
 class Tiler {
  public:
   Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
@@ -45,8 +60,7 @@ class Tiler {
   std::optional<Tiling> best() const {
     std::optional<Tiling> best;
     Tiling tiling = start();
-    for (tiling.folds = 1; tiling.folds * tiling.filters <= kRows && tiling.folds <= problem_.output[1];
-         tiling.folds *= 2) {
+    for (tiling.folds = 1; can_fold(tiling); tiling.folds *= 2) {
       if (!cut(tiling)) continue;
       for (tiling.stages = 1; tiling.stages <= kMostStages; ++tiling.stages) {
         for (tiling.buffers = 1; tiling.buffers <= kMostBuffers; ++tiling.buffers) {
@@ -59,7 +73,27 @@ class Tiler {
     return best;
   }
 
+  int64_t fewest_steps() const {
+    const int64_t least = least_steps(problem_);
+    // What has so many rows does not fit either.
+    const bool is_tall = problem_.filter[1] * problem_.dilation[1] + kRows * problem_.stride[1] >
+                         device_.shared_memory_per_block;
+    if (least > kMostSteps || is_tall) return least;
+    int64_t fewest = std::numeric_limits<int64_t>::max();
+    Tiling tiling = start();
+    for (tiling.folds = 1; can_fold(tiling); tiling.folds *= 2) {
+      tiling.row_phases = tiling.folds * problem_.stride[1];
+      choose_half_steps(tiling);
+      fewest = std::min(fewest, tiling.steps());
+    }
+    return fewest;
+  }
+
  private:
+  bool can_fold(const Tiling& tiling) const {
+    return tiling.folds * tiling.filters <= kRows && tiling.folds <= problem_.output[1];
+  }
+
   // What does not depend on the choices.
   Tiling start() const {
     Tiling tiling;
@@ -88,10 +122,11 @@ class Tiler {
     tiling.plane_places = tiling.plane_rows * tiling.pitch;
     if (tiling.plane_places > most || planes * tiling.plane_places > most) return false;
     tiling.bundle_places = planes * tiling.plane_places;
-    if (tiling.bundles * tiling.bundle_places > most || fewest_steps(problem_) > kMostSteps) return false;
-    tiling.half_steps = half_steps_of(problem_, tiling);
+    if (tiling.bundles * tiling.bundle_places > most || least_steps(problem_) > kMostSteps) return false;
+    choose_half_steps(tiling);
     if (tiling.steps() > most_steps(problem_, device_)) return false;
-    tiling.part_places = tiling.bundles * tiling.bundle_places;
+    tiling.part_places =
+        tiling.bundles * tiling.bundle_places - (tiling.pairs_rows ? tiling.bundle_places / 2 : 0);
     choose_owners(tiling);
     tiling.output_chunks = ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], kColumns);
     // The last product reads beyond the last output.
@@ -106,6 +141,18 @@ class Tiler {
             2 * kAlignment,
         kAlignment);
     return true;
+  }
+
+  // Two rows in a place take half the places, and each pixel is stored once; it must take fewer products as
+  // well, or it takes longer (benchmarks/implicit_gemm.md, version 10).
+  void choose_half_steps(Tiling& tiling) const {
+    tiling.pairs_rows = false;
+    tiling.half_steps = half_steps_of(problem_, tiling);
+    if (tiling.half_chunk < 0 || tiling.row_phases % 2 != 0) return;
+    Tiling paired = tiling;
+    paired.pairs_rows = true;
+    paired.half_steps = half_steps_of(problem_, paired);
+    if (paired.steps() < tiling.steps()) tiling = std::move(paired);
   }
 
   // Sets the places in shared memory; false where they are too many.
@@ -176,7 +223,8 @@ class Tiler {
   // in all precisions and with other tilings than the chosen ones, most of which came out within 8 %. They
   // were runs back to back, each of which started early, so that kEarlierNanoseconds need not be taken off.
   // Version 9 takes less for an image, which was measured in TF32 and float16 alone; what a block takes
-  // before its first and behind its last is of that version, on the course's layers.
+  // before its first and behind its last is of that version, on the course's layers. What loads take is of
+  // version 10, from six layers with one stage, where it counts: 7 % too short to 23 % too long.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double steps = static_cast<double>(tiling.steps());
@@ -188,14 +236,16 @@ class Tiler {
     const double output_chunk = std::max(multiplying, (multiplying + writing) / 2);
     const double rounds =
         std::ceil(static_cast<double>(problem_.input_size()) / (kPixelsAtOnce * kConverters));
-    const double converting = static_cast<double>(tiling.chunks) * (400 + 100 * rounds * (2 + parts) / 3);
-    const double loading = tiling.stages == 1   ? 0.0164 * static_cast<double>(tiling.stage_bytes)
-                           : tiling.stages == 2 ? 10
-                                                : 0;
+    const double chunks = static_cast<double>(tiling.chunks);
+    const double converting = 400 + 100 * rounds * (2 + parts) / 3;
+    const double loading = 1000 + 0.0377 * static_cast<double>(tiling.stage_bytes);
+    // Those who convert wait for loads, of which there are as many on their way as stages.
+    const double given = chunks * std::max(converting, (converting + loading) / tiling.stages);
     const double storing = tiling.buffers == 1 ? 0.0117 * static_cast<double>(tiling.buffer_bytes) : 0;
     const double of_version_9 = parts > 1 ? 1 : 0.93;
-    const double image = of_version_9 * (static_cast<double>(tiling.output_chunks) * output_chunk +
-                                         converting + loading + storing + 126);
+    const double multiplied = of_version_9 * (static_cast<double>(tiling.output_chunks) * output_chunk +
+                                              chunks * converting + storing + 126);
+    const double image = longer_of(given, multiplied);
 
     const double blocks_per_image = static_cast<double>(problem_.group * tiling.filter_blocks);
     const double share = std::max(1.0, std::floor(device_.multiprocessors / blocks_per_image));
@@ -206,9 +256,11 @@ class Tiler {
         static_cast<double>(problem_.batch * size() *
                             (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
                              problem_.out_channels * problem_.output_size()));
-    // Where both are near each other they take longer than either.
-    return std::pow(std::pow(computing, 8) + std::pow(2.8e-4 * bytes, 8), 1.0 / 8);
+    return longer_of(computing, 2.8e-4 * bytes);
   }
+
+  // Of what goes on at the same time: where both are near each other they take longer than either.
+  static double longer_of(double a, double b) { return std::pow(std::pow(a, 8) + std::pow(b, 8), 1.0 / 8); }
 
   const ConvProblem& problem_;
   const Device& device_;
@@ -218,7 +270,8 @@ class Tiler {
 
 int64_t Tiling::place_of(const HalfStep& half) const {
   if (half.bundle < 0) return 0;
-  const int64_t plane = half.row % row_phases * column_phases + half.column % column_phases;
+  const int64_t rows = pairs_rows && 2 * half.bundle == half_chunk ? 2 : 1;  // of a place
+  const int64_t plane = half.row % row_phases / rows * column_phases + half.column % column_phases;
   return half.bundle * bundle_places + plane * plane_places + half.row / row_phases * pitch +
          half.column / column_phases;
 }
@@ -231,13 +284,8 @@ bool writes_pairs(const ConvProblem& problem, const Tiling& tiling) {
   return problem.output[2] % 2 == 0 && tiling.pitch % 2 == 0;
 }
 
-int64_t fewest_steps(const ConvProblem& problem) {
-  // Of a place's eight numbers, four are of the half-filled bundle.
-  const int64_t chunks = ceil_divide(problem.channels_per_group(), kChunkChannels);
-  const int64_t taps = problem.filter[1] * problem.filter[2];
-  const int64_t of_half =
-      problem.dilation[2] == 1 ? problem.filter[1] * ceil_divide(problem.filter[2], 2) : taps;
-  return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * of_half, 2), kStepsAtOnce);
+int64_t fewest_steps(const ConvProblem& problem, const Device& device) {
+  return Tiler(problem, device).fewest_steps();
 }
 
 int64_t most_steps(const ConvProblem& problem, const Device& device) {

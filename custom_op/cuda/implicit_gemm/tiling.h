@@ -19,8 +19,9 @@ struct Tiling {
   int filters = 0;          // of a block
   int filter_blocks = 1;    // of a group
   int64_t chunks = 0;       // of channels
-  int64_t bundles = 0;      // of eight channels, the last perhaps of four and two pixels side by side
+  int64_t bundles = 0;      // of eight channels, the last perhaps of four of two pixels
   int64_t half_chunk = -1;  // the chunk in such a bundle
+  bool pairs_rows = false;  // these two lie below each other, not side by side
   int64_t row_phases = 1, column_phases = 1;
   std::vector<HalfStep> half_steps;                     // two for each step
   int64_t groups = 0;                                   // of folded output rows
@@ -53,7 +54,7 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
 bool writes_pairs(const ConvProblem& problem, const Tiling& tiling);
 
 // The fewest products of the tensor core that a sum can take, and how many it may.
-int64_t fewest_steps(const ConvProblem& problem);
+int64_t fewest_steps(const ConvProblem& problem, const Device& device);
 int64_t most_steps(const ConvProblem& problem, const Device& device);
 
 // Into how many parts each number is split for the tensor core, and how many products of them count.

@@ -64,25 +64,25 @@ class RowWeights {
 
  private:
   __device__ unsigned pair(const Arguments<Element>& problem, HalfStep half, int part) const {
-    // The filter's row that meets the input's row for this fold, times the dilation.
-    const int down = half.row - fold_row_;
-    const int r = problem.dilation_height.quotient(max(0, down));
-    const bool is_tap = is_row_ && half.bundle >= 0 && r < problem.filter_height &&
-                        r * static_cast<int>(problem.dilation_height.divisor) == down;
+    const int first = place_ % 4 * 2;
     const bool is_half = 2 * half.bundle == problem.half_chunk;
+    const int pixel = is_half ? first / kChunkChannels : 0;  // of the two in a place
+    // The filter's row and column that meet the input's for this fold, times the dilations.
+    const int down = half.row + (problem.pairs_rows ? pixel : 0) - fold_row_;
+    const int across = half.column + (problem.pairs_rows ? 0 : pixel);
+    const int r = problem.dilation_height.quotient(max(0, down));
+    const int s = problem.dilation_width.quotient(across);
+    const bool is_tap = is_row_ && half.bundle >= 0 && r < problem.filter_height &&
+                        s < problem.filter_width &&
+                        r * static_cast<int>(problem.dilation_height.divisor) == down &&
+                        s * static_cast<int>(problem.dilation_width.divisor) == across;
     const auto weight_at = [&](int j) -> Element {
       const int channel = half.bundle * 8 + (is_half ? j % kChunkChannels : j);
-      const int across = half.column + (is_half ? j / kChunkChannels : 0);
-      const int s = problem.dilation_width.quotient(across);
-      if (!is_tap || channel >= problem.channels || s >= problem.filter_width ||
-          s * static_cast<int>(problem.dilation_width.divisor) != across) {
-        return Format::zero();
-      }
+      if (!is_tap || channel >= problem.channels) return Format::zero();
       const Element value = from_[(channel * problem.filter_height + r) * problem.filter_width + s];
       if constexpr (Format::kIsScaled) return binades_.holds(value) ? value : 0.0f;
       return value;
     };
-    const int first = place_ % 4 * 2;
     return Format::pair(weight_at(first), weight_at(first + 1), binades_.scale(), part);
   }
 
