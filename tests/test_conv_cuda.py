@@ -173,17 +173,17 @@ def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
 
 @pytest.mark.gpu
 def test_implicit_gemm_pairs_rows_where_planes_of_rows_are_even_in_number():
-    def plan(filters, **attributes):
-        problem = _native.Problem((8, 4, 20, 20), (filters, 4, 7, 7), **attributes)
+    def plan(filters, size, **attributes):
+        problem = _native.Problem((2048, 4, size, size), (filters, 4, 7, 7), **attributes)
         if reason := _native.why_not(problem, "implicit_gemm", "cuda"):
             pytest.skip(reason)
         return _native.describe_plan(problem, "cuda", "implicit_gemm")
 
     # Ten rows of four folds, two at a time, by seven taps, of which a product takes two.
-    assert "18 of 18 steps" in plan(16)
+    assert "18 of 18 steps" in plan(16, 40)
     # Seven rows by four pairs of taps where rows lie in one plane; in two planes four pairs of rows by seven
     # taps are as many, so that pixels stay side by side.
-    assert "14 of 14 steps" in plan(64) and "14 of 14 steps" in plan(64, strides=[2, 1])
+    assert "14 of 14 steps" in plan(64, 20) and "14 of 14 steps" in plan(64, 20, strides=[2, 1])
 
 
 @pytest.mark.gpu
