@@ -11,6 +11,7 @@ from convswap.device import Device
 from convswap.export import read_mxnet
 from convswap.sessions import CONVSWAP, CONVSWAP_IEEE, DEFAULT, make_session, run
 from convswap.swap import swap
+from repeats import repeats
 
 # By the course's table; resizing leaves 0.1 % of the pixels to rounding.
 ACCURACIES = {"ece408": 0.8398, "baseline": 0.8236}
@@ -26,7 +27,7 @@ def images():
 
 def classes(model, side, device, images) -> np.ndarray:
     session = make_session(model, side, device)
-    batches = np.split(images.images, 20)
+    batches = np.split(images.images[: repeats(10_000)], 20)
     return np.concatenate([run(session, {"image": batch})[0].argmax(axis=1) for batch in batches])
 
 

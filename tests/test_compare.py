@@ -22,6 +22,7 @@ from convswap.sessions import CONVSWAP, DEFAULT, make_session
 from convswap.swap import swap
 from convswap.truth import Truth, evaluate
 from onnx import TensorProto, helper, numpy_helper
+from repeats import repeats
 from swap_models import make_model, tensor_info, weights
 
 # The package's function of the same name hides the module.
@@ -493,7 +494,7 @@ def _no_gpu() -> str:
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
 def test_network_on_the_gpu_agrees_with_float64_and_has_every_side_and_floor():
-    found = compare(NETWORK, data="synthetic", images=600, against="all")
+    found = compare(NETWORK, data="synthetic", images=repeats(600, least=100), against="all")
     written = checked(found)
     assert written["device"] == "cuda" and written["environment"]["card"]
     assert set(found.sides) == {"default", "convswap", "heuristic", "no_tf32", "nhwc"}

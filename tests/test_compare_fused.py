@@ -17,6 +17,7 @@ from convswap.sessions import make_session
 from convswap.swap import swap
 from fuse_models import FILTERS, array, conv, declare, fuse, model, node, tensor
 from onnx import TensorProto, helper, numpy_helper
+from repeats import repeats
 from test_compare import SCHEMA, checked
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -441,8 +442,9 @@ def test_fused_convs_whose_type_no_constant_tells_stand_for_constants_of_that_ty
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 def test_fused_network_on_the_gpu_agrees_and_has_every_side_and_floor(cuda, precision):
+    images = repeats(600, least=100)
     found = compare(
-        NETWORK, data="synthetic", images=600, device=cuda, against="all", fuse=True, precision=precision
+        NETWORK, data="synthetic", images=images, device=cuda, against="all", fuse=True, precision=precision
     )
     written = checked(found)
     assert written["device"] == "cuda" and found.within_tolerance

@@ -54,11 +54,11 @@ def all_at_once(threads: int, work: Callable[[int], bool]) -> None:
 def test_sixteen_threads_of_one_session_get_the_bits_of_runs_alone(inputs, device):
     alone = answers_alone(inputs, device)
     # Each time a new session, so that the threads also plan their shapes at once.
-    for _ in range(4):
+    for _ in range(repeats(4)):
         session = open_session(device)
 
         def run_every_input(thread: int, session=session) -> bool:
-            order = [(thread + turn) % THREADS for turn in range(THREADS)]
+            order = [(thread + turn) % THREADS for turn in range(repeats(THREADS, least=3))]
             return all(same_bits(answers(session, inputs[i]), alone[i]) for i in order)
 
         all_at_once(THREADS, run_every_input)
@@ -79,9 +79,9 @@ def test_eight_sessions_at_once_open_run_and_close_while_the_others_run(inputs, 
 
     def open_run_and_close(thread: int) -> bool:
         right = True
-        for turn in range(3):
+        for turn in range(repeats(3)):
             session = open_session(device)
-            chosen = [(5 * thread + 3 * turn + i) % THREADS for i in range(THREADS)]
+            chosen = [(5 * thread + 3 * turn + i) % THREADS for i in range(repeats(THREADS, least=3))]
             right &= all(same_bits(answers(session, inputs[i]), alone[i]) for i in chosen)
             del session
         return right
