@@ -58,6 +58,10 @@ tables: all
 	$(bench) --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
 	$(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000 \
 		--json benchmarks/h200/bench-algorithms.json
+	$(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000 \
+		--precision ieee --json benchmarks/h200/bench-algorithms-ieee.json
+	$(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000 \
+		--precision float16 --json benchmarks/h200/bench-algorithms-float16.json
 	$(bench) --precision ieee --json benchmarks/h200/bench-ieee.json
 	$(bench) --precision float16 --json benchmarks/h200/bench-float16.json
 	$(python) -m convswap.cli study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json -o docs/alexnet-study.png
