@@ -38,6 +38,7 @@ has_card := $(wildcard /dev/nvidia[0-9]* /dev/dxg)
 parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n 2 --dist worksteal'))
 
 bench = $(python) -m convswap.cli bench course --device cuda --against all
+algorithms = $(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000
 
 .PHONY: all compare test tables lint sanitize clean changed_options
 .DELETE_ON_ERROR:
@@ -56,12 +57,9 @@ tables: all
 	$(python) benchmarks/one_image.py benchmarks/h200/one-image.json --device cuda
 	$(bench) --json benchmarks/h200/bench-course.json
 	$(bench) --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
-	$(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000 \
-		--json benchmarks/h200/bench-algorithms.json
-	$(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000 \
-		--precision ieee --json benchmarks/h200/bench-algorithms-ieee.json
-	$(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000 \
-		--precision float16 --json benchmarks/h200/bench-algorithms-float16.json
+	$(algorithms) --json benchmarks/h200/bench-algorithms.json
+	$(algorithms) --precision ieee --json benchmarks/h200/bench-algorithms-ieee.json
+	$(algorithms) --precision float16 --json benchmarks/h200/bench-algorithms-float16.json
 	$(bench) --precision ieee --json benchmarks/h200/bench-ieee.json
 	$(bench) --precision float16 --json benchmarks/h200/bench-float16.json
 	$(python) -m convswap.cli study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json -o docs/alexnet-study.png
