@@ -1,6 +1,7 @@
 """The course's own checkpoint: accuracy and agreement on all 10,000 test images."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,14 @@ CPU = Device("cpu", "asked for")
 def images():
     if not os.environ.get("CONVSWAP_DATA"):
         pytest.skip("CONVSWAP_DATA is not set, so the course checkpoint is not here")
-    return datasets.load("fashion-mnist", image_size=48)
+    loaded = datasets.load("fashion-mnist", image_size=48)
+    count = repeats(len(loaded.labels))
+    return replace(loaded, images=loaded.images[:count], labels=loaded.labels[:count])
 
 
 def classes(model, side, device, images) -> np.ndarray:
     session = make_session(model, side, device)
-    batches = np.split(images.images[: repeats(10_000)], 20)
+    batches = np.split(images.images, 20)
     return np.concatenate([run(session, {"image": batch})[0].argmax(axis=1) for batch in batches])
 
 
@@ -58,5 +61,6 @@ def test_our_op_on_the_card_names_the_same_classes_in_ieee_and_nearly_all_in_tf3
     np.testing.assert_array_equal(classes(ieee, CONVSWAP_IEEE, card, images), named)
     # In TF32 near ties may fall either way.
     tf32 = classes(ir.to_proto(swap(model).model), CONVSWAP, card, images)
-    assert np.mean(tf32 == named) >= 0.9995
-    assert np.mean(tf32 == images.labels) == pytest.approx(ACCURACIES[name], abs=0.0002)
+    assert np.sum(tf32 != named) <= 5
+    if len(images.labels) == 10_000:
+        assert np.mean(tf32 == images.labels) == pytest.approx(ACCURACIES[name], abs=0.0002)

@@ -171,19 +171,29 @@ def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
     assert why_not(4, 4097).startswith("its sums take more than")
 
 
+def plan_of_implicit_gemm(x_shape, w_shape, **attributes) -> str:
+    problem = _native.Problem(x_shape, w_shape, **attributes)
+    if "compute capability" in (reason := _native.why_not(problem, "implicit_gemm", "cuda")):
+        pytest.skip(reason)
+    return _native.describe_plan(problem, "cuda", "implicit_gemm")
+
+
 @pytest.mark.gpu
-def test_implicit_gemm_pairs_rows_where_planes_of_rows_are_even_in_number():
+def test_implicit_gemm_pairs_rows_where_planes_of_rows_are_even_and_that_takes_fewer_products():
     def plan(filters, size, **attributes):
-        problem = _native.Problem((2048, 4, size, size), (filters, 4, 7, 7), **attributes)
-        if reason := _native.why_not(problem, "implicit_gemm", "cuda"):
-            pytest.skip(reason)
-        return _native.describe_plan(problem, "cuda", "implicit_gemm")
+        return plan_of_implicit_gemm((2048, 4, size, size), (filters, 4, 7, 7), **attributes)
 
     # Ten rows of four folds, two at a time, by seven taps, of which a product takes two.
-    assert "18 of 18 steps" in plan(16, 40)
+    assert "18 of 18 steps in registers; two rows in a place" in plan(16, 40)
     # Seven rows by four pairs of taps where rows lie in one plane; in two planes four pairs of rows by seven
-    # taps are as many, so that pixels stay side by side.
-    assert "14 of 14 steps" in plan(64, 20) and "14 of 14 steps" in plan(64, 20, strides=[2, 1])
+    # taps are as many.
+    for strides in ([1, 1], [2, 1]):
+        one_row = plan(64, 20, strides=strides)
+        assert "14 of 14 steps" in one_row and "rows in a place" not in one_row
+    # Three pairs of rows by five taps are fewer than six rows by three pairs of taps, but not beside the taps
+    # of whole places, in steps of two.
+    conv2 = plan_of_implicit_gemm((2048, 12, 33, 33), (24, 12, 5, 5))
+    assert "24 of 24 steps" in conv2 and "rows in a place" not in conv2
 
 
 @pytest.mark.gpu
@@ -197,10 +207,7 @@ def test_implicit_gemm_pairs_rows_where_planes_of_rows_are_even_in_number():
     ],
 )
 def test_implicit_gemm_gives_room_to_loads_or_to_results(x_shape, w_shape, loads, buffers):
-    problem = _native.Problem(x_shape, w_shape)
-    if reason := _native.why_not(problem, "implicit_gemm", "cuda"):
-        pytest.skip(reason)
-    plan = _native.describe_plan(problem, "cuda", "implicit_gemm")
+    plan = plan_of_implicit_gemm(x_shape, w_shape)
     assert f"{loads} of channels on" in plan and f"{buffers} for results" in plan
 
 
@@ -397,7 +404,8 @@ def test_every_algorithm_is_the_definition_on_every_course_layer(layer, batch, a
 @on_tensor_cores
 @pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
 def test_tensor_cores_give_the_definition_where_blocks_take_several_tiles(layer, algorithm):
-    # More images than any card holds blocks, and no multiple of anything.
+    # More images than any card holds blocks, and no multiple of anything; racecheck gets two for each
+    # multiprocessor.
     check(algorithm, ConvCase(layer.input_shape(repeats(1031, least=307)), layer.weight_shape))
 
 

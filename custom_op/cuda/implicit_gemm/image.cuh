@@ -21,11 +21,11 @@ __device__ inline void find_places(const Arguments<Element>& problem, PixelPlace
     const int column = i - h * problem.input_width + problem.pad_width;
     const int lower_row = problem.row_phases.quotient(row);
     const int row_phase = row - lower_row * row_phases;
-    // A half of the place at a column, in the planes of that number among those of rows.
-    const auto half_place = [&](int plane_of_rows, int across, int half) {
+    // A half of a column's place; `rows`: the row phase of its plane, or the pair of them.
+    const auto half_place = [&](int rows, int across, int half) {
       const int lower = problem.column_phases.quotient(max(0, across));
       if (across < 0 || lower >= pitch || lower_row >= problem.plane_rows) return kNoPlace;
-      const int plane = plane_of_rows * column_phases + across - lower * column_phases;
+      const int plane = rows * column_phases + across - lower * column_phases;
       return static_cast<unsigned short>(2 * (plane * problem.plane_places + lower_row * pitch + lower) +
                                          half);
     };

@@ -9,8 +9,9 @@
 // The tensor core takes from shared memory *cores*: 8 rows of 8 numbers, 16 bytes each. A *place* of the
 // image holds 8 channels of a pixel, so that 8 neighbouring pixels are a core, wherever one begins to read:
 // a tap is an address. Of channels that do not fill eight, up to four share their place with those of a
-// neighbour, so that such a half step covers two taps: of the pixel below, where planes of rows (see below)
-// are even in number and that takes fewer steps; else of the next one.
+// neighbour, so that such a half step covers two taps. It is the next pixel of the row, and each is then
+// stored twice, once behind its neighbour; or that of the next row, of two rows that always go together, and
+// each is stored once, where planes of rows (as follows) are even in number and it takes fewer products.
 //
 // A product has 64 rows. Where filters are fewer, neighbouring output rows are *folded*: each filter comes
 // once for each fold, shifted by a row. Rows of the image then lie in planes by their remainder (`phases`),

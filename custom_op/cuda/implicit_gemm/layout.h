@@ -54,8 +54,9 @@ struct HalfStep {
   short bundle, row, column;
 };
 
-// Where a pixel is stored, in half places: alone in one, and in the half-filled bundle as the second of two
-// side by side, which is its other place, or as the first or second of two below each other, its only one.
+// Where a pixel is stored, in half places, of which 16 bits can number twice those that there are. `own`: for
+// its own tap. `paired`, of the half-filled bundle: where pixels are side by side a second time, behind the
+// one before it; where they are below each other the only time.
 struct alignas(4) PixelPlaces {
   unsigned short own, paired;
 };

@@ -132,7 +132,7 @@ class ImplicitGemmPlan final : public Plan {
            std::to_string(tiling_.steps() * kDepth) + " x " +
            std::to_string(tiling_.output_chunks * kColumns) + ", the weights of " +
            std::to_string(tiling_.steps_held()) + " of " + std::to_string(tiling_.steps()) +
-           " steps in registers; " +
+           " steps in registers; " + (tiling_.pairs_rows ? "two rows in a place; " : "") +
            (tiling_.stages == 1 ? "1 chunk of channels on its way, "
                                 : std::to_string(tiling_.stages) + " chunks of channels on their way, ") +
            (tiling_.buffers == 1 ? "1 buffer" : std::to_string(tiling_.buffers) + " buffers") +

@@ -13,12 +13,16 @@ namespace {
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t unit) { return ceil_divide(a, unit) * unit; }
 
+// From the first row that the folds' filters read to the last.
+int64_t rows_across(const ConvProblem& problem, int64_t folds) {
+  return (folds - 1) * problem.stride[1] + (problem.filter[1] - 1) * problem.dilation[1] + 1;
+}
+
 // The half steps along the depth: bundle after bundle, the rows that any fold reads, and their taps; of the
 // half-filled bundle two rows or two taps at a time.
 std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& tiling) {
+  const int64_t rows = rows_across(problem, tiling.folds);
   // One more, which nothing reads, for a pair of the last.
-  const int64_t rows =
-      (tiling.folds - 1) * problem.stride[1] + (problem.filter[1] - 1) * problem.dilation[1] + 1;
   std::vector<bool> is_read(rows + 1);
   for (int64_t fold = 0; fold < tiling.folds; ++fold) {
     for (int64_t r = 0; r < problem.filter[1]; ++r) {
@@ -42,7 +46,7 @@ std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& ti
   return found;
 }
 
-// What no tiling's steps are below: as if every fold and every pair of rows could be had.
+// What no tiling's steps are below: those of one fold, as if its rows could be paired.
 int64_t least_steps(const ConvProblem& problem) {
   // Of a place's eight numbers, four are of the half-filled bundle.
   const int64_t chunks = ceil_divide(problem.channels_per_group(), kChunkChannels);
@@ -75,21 +79,22 @@ class Tiler {
 
   int64_t fewest_steps() const {
     const int64_t least = least_steps(problem_);
-    // What has so many rows does not fit either.
-    const bool is_tall = problem_.filter[1] * problem_.dilation[1] + kRows * problem_.stride[1] >
-                         device_.shared_memory_per_block;
-    if (least > kMostSteps || is_tall) return least;
-    int64_t fewest = std::numeric_limits<int64_t>::max();
+    if (least > kMostSteps) return least;
+    std::optional<int64_t> fewest;
     Tiling tiling = start();
-    for (tiling.folds = 1; can_fold(tiling); tiling.folds *= 2) {
+    // Folds of more rows than there is room for places do not fit, and would take long to count.
+    for (tiling.folds = 1; can_fold(tiling) && rows_across(problem_, tiling.folds) <= most_places();
+         tiling.folds *= 2) {
       tiling.row_phases = tiling.folds * problem_.stride[1];
       choose_half_steps(tiling);
-      fewest = std::min(fewest, tiling.steps());
+      fewest = std::min(fewest.value_or(tiling.steps()), tiling.steps());
     }
-    return fewest;
+    return fewest.value_or(least);
   }
 
  private:
+  int64_t most_places() const { return device_.shared_memory_per_block / kPlaceBytes; }
+
   bool can_fold(const Tiling& tiling) const {
     return tiling.folds * tiling.filters <= kRows && tiling.folds <= problem_.output[1];
   }
@@ -108,12 +113,10 @@ class Tiler {
 
   // Sets what follows from the number of folds; false where sums get too long or an image does not fit.
   bool cut(Tiling& tiling) const {
-    const int64_t most = device_.shared_memory_per_block / kPlaceBytes;
+    const int64_t most = most_places();
     tiling.row_phases = tiling.folds * problem_.stride[1];
     tiling.groups = ceil_divide(problem_.output[1], tiling.folds);
-    const int64_t rows_beyond =
-        ((tiling.folds - 1) * problem_.stride[1] + (problem_.filter[1] - 1) * problem_.dilation[1]) /
-        tiling.row_phases;
+    const int64_t rows_beyond = (rows_across(problem_, tiling.folds) - 1) / tiling.row_phases;
     const int64_t columns_beyond = (problem_.filter[2] - 1) * problem_.dilation[2] / tiling.column_phases;
     tiling.plane_rows = tiling.groups + rows_beyond;
     tiling.pitch = problem_.output[2] + columns_beyond;
@@ -122,6 +125,7 @@ class Tiler {
     tiling.plane_places = tiling.plane_rows * tiling.pitch;
     if (tiling.plane_places > most || planes * tiling.plane_places > most) return false;
     tiling.bundle_places = planes * tiling.plane_places;
+    // Before they are listed, which bounds the list.
     if (tiling.bundles * tiling.bundle_places > most || least_steps(problem_) > kMostSteps) return false;
     choose_half_steps(tiling);
     if (tiling.steps() > most_steps(problem_, device_)) return false;
@@ -219,12 +223,13 @@ class Tiler {
 
   int64_t size() const { return size_of(problem_.type); }
 
-  // Nanoseconds: fitted to 113 measurements on an H200 of version 8, of the course's layers and ten others,
-  // in all precisions and with other tilings than the chosen ones, most of which came out within 8 %. They
-  // were runs back to back, each of which started early, so that kEarlierNanoseconds need not be taken off.
-  // Of version 10 are what a block takes before its first image and behind its last, from the course's layers
-  // at batches 64 and 512; the factor for an image, in precision ieee from two layers; and what loads take,
-  // from six layers with one stage, where it counts: 7 % too short to 23 % too long.
+  // Nanoseconds. The parts of an image are fitted to 113 measurements of version 8 on an H200, of the
+  // course's layers and ten others, in all precisions and with other tilings than the chosen ones; the factor
+  // for an image is of version 9, in precision ieee of version 10; what a block takes before its first image
+  // and behind its last, and what loads take, of version 10. They are runs back to back, each of which
+  // started early, so that kEarlierNanoseconds need not be taken off. On the course's layers at batches from
+  // 512 on it comes out 10 % too short to 10 % too long; at batch 64, where no block has two images, 5 to
+  // 23 % too long.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double steps = static_cast<double>(tiling.steps());
@@ -242,9 +247,9 @@ class Tiler {
     // Those who convert wait for loads, of which there are as many on their way as stages.
     const double given = chunks * std::max(converting, (converting + loading) / tiling.stages);
     const double storing = tiling.buffers == 1 ? 0.0117 * static_cast<double>(tiling.buffer_bytes) : 0;
-    const double of_version_10 = parts > 1 ? 1.1 : 0.93;
-    const double multiplied = of_version_10 * (static_cast<double>(tiling.output_chunks) * output_chunk +
-                                               chunks * converting + storing + 126);
+    const double of_image = parts > 1 ? 1.1 : 0.93;
+    const double multiplied = of_image * (static_cast<double>(tiling.output_chunks) * output_chunk +
+                                          chunks * converting + storing + 126);
     const double image = longer_of(given, multiplied);
 
     const double blocks_per_image = static_cast<double>(problem_.group * tiling.filter_blocks);

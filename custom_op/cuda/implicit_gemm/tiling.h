@@ -53,7 +53,8 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
 // Whether neighbouring results may be written as one, where an image's first is aligned to two.
 bool writes_pairs(const ConvProblem& problem, const Tiling& tiling);
 
-// The fewest products of the tensor core that a sum can take, and how many it may.
+// The fewest products of the tensor core that a sum can take, or less where none of its folds fits, and how
+// many it may.
 int64_t fewest_steps(const ConvProblem& problem, const Device& device);
 int64_t most_steps(const ConvProblem& problem, const Device& device);
 
