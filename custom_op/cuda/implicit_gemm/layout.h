@@ -77,7 +77,8 @@ constexpr int kUnreadBytes = 8;
 struct alignas(8) RowScale {
   float factor, rest;  // two of them, since one float32 may not hold it
   float bias;
-  int offset, end;
+  int end;
+  int offsets[2];  // of images in turns
 };
 
 // The filter and the fold of a row of the product; no filter, -1.
