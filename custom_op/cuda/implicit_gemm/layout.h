@@ -77,8 +77,7 @@ constexpr int kUnreadBytes = 8;
 struct alignas(8) RowScale {
   float factor, rest;  // two of them, since one float32 may not hold it
   float bias;
-  int end;
-  int offsets[2];  // of images in turns
+  int offset, end;
 };
 
 // The filter and the fold of a row of the product; no filter, -1.

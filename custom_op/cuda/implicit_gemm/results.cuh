@@ -46,14 +46,12 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
                                    int top, int first_filter, int filters, bool are_first, RowScale* scales) {
   const int row = threadIdx.x % 128;
   if (row >= kRows) return true;
-  RowScale scale = {1.0f, 1.0f, 0.0f, 0, {-1, -1}};
+  RowScale scale = {1.0f, 1.0f, 0.0f, -1, 0};
   bool is_near = true;
   const RowOwner owner = problem.rows[row];
   if (owner.filter >= 0 && owner.filter < filters) {
-    const int offset = (owner.filter * problem.output_plane + owner.fold * problem.output_width) *
-                       static_cast<int>(sizeof(Element));
-    const bool is_late = owner.filter >= filters - problem.late_filters;
-    scale.offsets[0] = offset, scale.offsets[1] = offset + (is_late ? problem.late_bytes : 0);
+    scale.offset = (owner.filter * problem.output_plane + owner.fold * problem.output_width) *
+                   static_cast<int>(sizeof(Element));
     scale.end =
         (problem.output_plane - owner.fold * problem.output_width) * static_cast<int>(sizeof(Element));
     if (problem.b != nullptr && are_first) {
@@ -76,16 +74,12 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
 // computed.
 class Writing {
  public:
-  // `scales`: of all rows; `outputs`: of these columns; `turn`: of the image.
-  __device__ Writing(const RowScale* scales, const int* outputs, int turn)
+  // `scales`: of all rows; `outputs`: of these columns.
+  __device__ Writing(const RowScale* scales, const int* outputs)
       : outputs_(reinterpret_cast<const int4*>(outputs + threadIdx.x % 4 * kOutputsOfThread)) {
     const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const RowScale& scale = scales[row + 8 * i];
-      factors_[i] = scale.factor, rests_[i] = scale.rest, biases_[i] = scale.bias;
-      ends_[i] = scale.end, offsets_[i] = scale.offsets[turn];
-    }
+    scales_[0] = scales[row];
+    scales_[1] = scales[row + 8];
     fetch(0);
   }
 
@@ -97,7 +91,7 @@ class Writing {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[t][i] *= rests_[i / 2];
+        for (int i = 0; i < 4; ++i) sums[t][i] *= scales_[i / 2].rest;
       }
     }
     if (writes_pairs) {
@@ -121,12 +115,12 @@ class Writing {
       if (first > 0) fetch(first);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (offsets_[i] < 0) continue;
-        const SharedAddress row = results + offsets_[i];
+        if (scales_[i].offset < 0) continue;
+        const SharedAddress row = results + scales_[i].offset;
         const auto address_of = [&](int place) {
-          return min(row + (kIsRagged && place >= ends_[i] ? kNoOutput : place), unread);
+          return min(row + (kIsRagged && place >= scales_[i].end ? kNoOutput : place), unread);
         };
-        const auto result_of = [&](float sum) { return sum * factors_[i] + biases_[i]; };
+        const auto result_of = [&](float sum) { return sum * scales_[i].factor + scales_[i].bias; };
 #pragma unroll
         for (int t = 0; t < kAtOnce; ++t) {
           const int4 places = places_[t / 2];
@@ -152,23 +146,26 @@ class Writing {
   }
 
   const int4* outputs_;
-  // Of the thread's two rows.
-  float factors_[2], rests_[2], biases_[2];
-  int offsets_[2], ends_[2];
+  RowScale scales_[2];
   int4 places_[kAtOnce / 2];
 };
 
 // How an image's results reach y.
 enum class Storing { store, add, add_exactly };
 
-// Stores results that follow each other in y to there, or adds them to what is there: one warp. What copies
-// cannot move, at most seven elements at each end, the lanes store themselves, and all that is to be added
-// exactly. Both sides lie `beyond` a boundary.
+// Stores an image's results to y, or adds them to what is there: one warp. They follow each other there; what
+// copies cannot move, at most seven elements at each end, the lanes store themselves, and all that is to be
+// added exactly.
 template <typename Element>
-__device__ inline void store_piece(const Element* from, Element* to, int elements, int beyond,
-                                   Storing storing, bool leaves_first) {
+__device__ inline void store_results(const Arguments<Element>& problem, int image, int first_filter,
+                                     int filters, Storing storing, const unsigned char* results) {
   constexpr int kOfAlignment = kAlignment / sizeof(Element);
   const int lane = threadIdx.x % 32;
+  const int elements = filters * problem.output_plane;
+  const int beyond = results_beyond(problem, image, first_filter);
+  const Element* const from = reinterpret_cast<const Element*>(results) + beyond;
+  Element* const to = problem.y + (static_cast<long long>(image) * problem.out_channels + first_filter) *
+                                      problem.output_plane;
   // Before the first boundary, and whole chunks from there on.
   const int head = min(elements, -beyond & (kOfAlignment - 1));
   const int body = storing == Storing::add_exactly ? 0 : elements - head & ~(kOfAlignment - 1);
@@ -177,30 +174,14 @@ __device__ inline void store_piece(const Element* from, Element* to, int element
     if constexpr (std::is_same_v<Element, float>) {
       if (adds) bulk_add(to + head, from + head, body * sizeof(Element));
     }
-    if (!adds) bulk_store(to + head, from + head, body * sizeof(Element), leaves_first);
+    if (!adds) bulk_store(to + head, from + head, body * sizeof(Element), problem.leaves_first);
   }
   commit_bulk_stores();
-#pragma unroll 1
   for (int i = lane; i < elements - body; i += 32) {
     const int at = i < head ? i : i + body;
     to[at] =
         adds ? static_cast<Element>(static_cast<float>(to[at]) + static_cast<float>(from[at])) : from[at];
   }
-}
-
-// Stores an image's results, those of the late filters behind the others; each are a group of copies.
-template <typename Element>
-__device__ inline void store_results(const Arguments<Element>& problem, int image, int first_filter,
-                                     int filters, Storing storing, const unsigned char* results, int turn) {
-  const int beyond = results_beyond(problem, image, first_filter);
-  const Element* const from = reinterpret_cast<const Element*>(results) + beyond;
-  Element* const to = problem.y + (static_cast<long long>(image) * problem.out_channels + first_filter) *
-                                      problem.output_plane;
-  const int early = max(0, filters - problem.late_filters) * problem.output_plane;
-  const int late = filters * problem.output_plane - early;
-  store_piece(from, to, early, beyond, storing, problem.leaves_first);
-  store_piece(from + early + turn * problem.late_bytes / static_cast<int>(sizeof(Element)), to + early, late,
-              beyond + early, storing, problem.leaves_first);
   // Copies that add may come next.
   if (storing == Storing::add_exactly) show_global_to_copies();
 }

@@ -43,12 +43,10 @@ __device__ inline void commit_bulk_stores() {
 #endif
 }
 
-// Waits until all that this thread's copies take has been read, so that it may be overwritten; but for what
-// the last kGroupsLeft groups take.
-template <int kGroupsLeft = 0>
+// Waits until all that this thread's copies take has been read, so that it may be overwritten.
 __device__ inline void wait_until_bulk_stores_have_read() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kGroupsLeft) : "memory");
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 #endif
 }
 

@@ -10,10 +10,8 @@ namespace convswap {
 struct BulkStore {
   const char* from;
   std::vector<char> bytes;
-  int group;
 };
 inline std::vector<BulkStore> bulk_stores[1024];
-inline int bulk_store_groups[1024];  // that were committed
 // A block may not end before what its copies read has been read.
 inline const bool is_checked_at_the_end = [] {
   emulation::block_ends.push_back([] {
@@ -30,7 +28,7 @@ inline void bulk_store(void* global, const void* shared, unsigned bytes, bool) {
     emulation::fail("a bulk store that is not aligned");
   }
   const char* const from = static_cast<const char*>(shared);
-  bulk_stores[threadIdx.x].push_back({from, {from, from + bytes}, bulk_store_groups[threadIdx.x]});
+  bulk_stores[threadIdx.x].push_back({from, {from, from + bytes}});
   std::memcpy(global, shared, bytes);
 }
 inline void bulk_add(float* global, const float* shared, unsigned bytes) {
@@ -40,18 +38,14 @@ inline void bulk_add(float* global, const float* shared, unsigned bytes) {
   bulk_store(global, shared, bytes, false);
   std::memcpy(global, sums.data(), bytes);
 }
-inline void commit_bulk_stores() { ++bulk_store_groups[threadIdx.x]; }
-template <int kGroupsLeft = 0>
+inline void commit_bulk_stores() {}
 inline void wait_until_bulk_stores_have_read() {
-  std::vector<BulkStore>& stores = bulk_stores[threadIdx.x];
-  for (const BulkStore& store : stores) {
+  for (const BulkStore& store : bulk_stores[threadIdx.x]) {
     if (std::memcmp(store.from, store.bytes.data(), store.bytes.size()) != 0) {
       emulation::fail("a bulk store whose source changes");
     }
   }
-  std::erase_if(stores, [](const BulkStore& store) {
-    return store.group < bulk_store_groups[threadIdx.x] - kGroupsLeft;
-  });
+  bulk_stores[threadIdx.x].clear();
 }
 inline void wait_until_bulk_stores_have_ended() { wait_until_bulk_stores_have_read(); }
 inline void show_to_copies_and_products() {}
