@@ -30,6 +30,8 @@ OVERLAPPING = (2645, 2814, 3398, 3448, 3688, 4611, 4738, 5389)
 MOST_SECONDS = 600
 # What 100 seeds must at least compute; the algorithm refuses the others.
 LEAST_COMPUTED = 80
+# From CROWDED on, as in problems.h, blocks have several images: 30 of them take 20 seconds.
+CROWDED, CROWDED_SEEDS, LEAST_CROWDED_COMPUTED = 1_000_000, 30, 20
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "tiled")
 # Those that leave what follows a convolution to a second kernel.
 ALONE = ("few_channels", "implicit_gemm")
@@ -94,6 +96,14 @@ def test_algorithm_is_the_definition_for_random_problems(programs: dict[str, Pat
         assert computed_of(program, seed, seed + 1) == 1
     for seed in OVERLAPPING if algorithm == "toeplitz" else ():
         assert " of them the next tile's too)" in told_of(program, seed, seed + 1)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_algorithm_is_the_definition_where_blocks_have_several_images(
+    programs: dict[str, Path], algorithm: str
+) -> None:
+    computed = computed_of(programs[algorithm], CROWDED, CROWDED + CROWDED_SEEDS)
+    assert computed >= LEAST_CROWDED_COMPUTED
 
 
 def computed_of(program: Path, first: int, end: int) -> int:

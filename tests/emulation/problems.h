@@ -132,6 +132,23 @@ inline void pad_before(ConvProblem& p, Device& device, Random& random) {
   device.multiprocessors = 132;
 }
 
+// From this seed on blocks have several images, of many filters now and then, on cards of any shared memory:
+// what an image leaves to the next one is theirs.
+constexpr int kCrowdedFrom = 1'000'000;
+inline void crowd(ConvProblem& p, Device& device, Random& random) {
+  p.batch = between(random, 4, 12);
+  if (one_in(random, 2)) {
+    p.group = 1;
+    p.in_channels = between(random, 1, 5);
+    p.out_channels = between(random, 60, 130);
+  }
+  p.epilogue = {};
+  p.result = p.output;
+  device.multiprocessors = static_cast<int>(between(random, 1, 3));
+  device.shared_memory_per_block = static_cast<int>(128 * between(random, 180, 1816));
+  device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
+}
+
 template <typename Element>
 Element element(float value) {
   if constexpr (std::is_same_v<Element, __half>) return __float2half(value);
@@ -286,6 +303,7 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   ConvProblem problem = draw_problem(random);
   Device device = draw_device(random);
   if (seed % 8 == 3) pad_before(problem, device, random);
+  if (seed >= kCrowdedFrom) crowd(problem, device, random);
   emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
   if (!algorithm.why_not(problem, device).empty()) return true;
   ++computed;
