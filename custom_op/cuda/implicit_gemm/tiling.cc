@@ -159,33 +159,12 @@ class Tiler {
     if (paired.steps() < tiling.steps()) tiling = std::move(paired);
   }
 
-  // The tensor core takes addresses and distances of 14 bits, in units of a place.
-  int64_t most_shared_bytes() const {
-    return std::min<int64_t>(device_.shared_memory_per_block, ((1 << 14) - 64) * kPlaceBytes);
-  }
-
-  // Sets the places in shared memory; false where they are too many. What is left beside one buffer is a
-  // second place for the last filters' results.
+  // Sets the places in shared memory; false where they are too many.
   bool measure(Tiling& tiling) const {
-    const auto set_late_filters = [&](int64_t filters) {
-      tiling.late_filters = static_cast<int>(filters);
-      tiling.late_bytes =
-          filters == 0 ? 0 : round_up(filters * problem_.output_size() * size() + kAlignment, 128);
-      return set_places(tiling);
-    };
-    if (!set_late_filters(0)) return false;
-    if (tiling.buffers > 1) return true;
-    const int64_t left = (most_shared_bytes() - tiling.shared_bytes) / 128 * 128 - kLateGap - kAlignment;
-    return set_late_filters(std::min<int64_t>(
-        tiling.filters - 1, std::max<int64_t>(0, left) / (problem_.output_size() * size())));
-  }
-
-  bool set_places(Tiling& tiling) const {
-    const int64_t most = most_shared_bytes();
-    const int64_t late_bytes = tiling.late_filters == 0 ? 0 : kLateGap + tiling.late_bytes;
+    const int64_t most = device_.shared_memory_per_block;
     tiling.buffer_bytes =
         round_up((tiling.filters * problem_.output_size() + kAlignment / size()) * size(), 128);
-    tiling.results_bytes = std::max<int64_t>(tiling.buffers * tiling.buffer_bytes + late_bytes, kStagedBytes);
+    tiling.results_bytes = std::max<int64_t>(tiling.buffers * tiling.buffer_bytes, kStagedBytes);
     if (tiling.results_bytes > most) return false;
     int64_t end = tiling.shared_steps * kStepUnits * 16;
     const auto place = [&](int& offset, int64_t bytes) {
@@ -203,7 +182,8 @@ class Tiler {
     place(tiling.shared.tops, tiling.filters * static_cast<int64_t>(sizeof(int)));
     place(tiling.shared.state, sizeof(BlockState));
     tiling.shared_bytes = end;
-    return end <= most;
+    // The tensor core takes addresses and distances of 14 bits, in units of a place.
+    return end <= std::min<int64_t>(most, ((1 << 14) - 64) * kPlaceBytes);
   }
 
   // Chooses the owners of the product's rows. A warp writes the results of eight at once; each time the
@@ -266,9 +246,7 @@ class Tiler {
     const double loading = 1000 + 0.0377 * static_cast<double>(tiling.stage_bytes);
     // Those who convert wait for loads, of which there are as many on their way as stages.
     const double given = chunks * std::max(converting, (converting + loading) / tiling.stages);
-    const double waited_for =
-        tiling.buffers == 1 ? 1 - static_cast<double>(tiling.late_filters) / tiling.filters : 0;
-    const double storing = 0.0117 * static_cast<double>(tiling.buffer_bytes) * waited_for;
+    const double storing = tiling.buffers == 1 ? 0.0117 * static_cast<double>(tiling.buffer_bytes) : 0;
     const double of_image = parts > 1 ? 1.1 : 0.93;
     const double multiplied = of_image * (static_cast<double>(tiling.output_chunks) * output_chunk +
                                           chunks * converting + storing + 126);
