@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument(
         "--against", metavar="SIDES", help="of the course's networks; default: all, or with --fuse, default"
     )
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()  # networks may follow options
     try:
         options.networks = [find(name).name for name in options.networks] or list(ALL_NETWORKS)
         return compare_all(options)

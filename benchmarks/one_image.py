@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("--data", default=None, metavar="NAME", help="fashion-mnist or synthetic")
     parser.add_argument("--bursts", type=int, default=BURSTS, metavar="N", help=f"default: {BURSTS}")
     parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"of a burst; default: {RUNS}")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()  # networks may follow options
     try:
         if min(options.bursts, options.runs) < 1:
             raise ConvswapError("--bursts and --runs must be at least 1")

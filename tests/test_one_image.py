@@ -12,7 +12,8 @@ NETWORKS = ("ece408-2019sp", "ece408-2017-low")
 
 def measured(file, device, networks, *more):
     options = ["--device", device, "--data", "synthetic", "--bursts", 2, "--runs", 2, *more]
-    answer = run_script("one_image", file, *networks, *options)
+    # Networks may stand on both sides of the options.
+    answer = run_script("one_image", file, *networks[:1], *options, *networks[1:])
     assert answer.returncode == 0, answer.stderr
     return json.loads(file.read_text())
 

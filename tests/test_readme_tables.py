@@ -368,6 +368,18 @@ def test_all_networks_are_compared_even_after_one_that_failed(fuse, tmp_path, mo
     }
 
 
+def test_networks_may_follow_options(tmp_path, monkeypatch):
+    compare_networks = script("compare_networks")
+    seen = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda arguments, check: seen.append(arguments[4]) or SimpleNamespace(returncode=0)
+    )
+    networks = [NETWORK, "vgg16"]
+    monkeypatch.setattr(sys, "argv", ["compare_networks", str(tmp_path), "--device", "cuda", *networks])
+    assert compare_networks.main() == 0
+    assert seen == networks
+
+
 def test_an_unknown_network_is_refused_before_any_is_compared(tmp_path):
     answer = run_script("compare_networks", tmp_path / "folder", NETWORK, "resnet51")
     assert answer.returncode == 2

@@ -43,6 +43,8 @@ struct Arguments {
   int first_ragged;  // of them, that has columns of the last rows, where some folds have no row
   int stages, stage_bytes;
   int buffers, buffer_bytes, results_bytes;
+  int late_filters;   // of a block, whose results have a second place where there is one buffer
+  int late_bytes;     // from their first place to the second
   bool writes_pairs;  // of neighbouring results, where an image's first is aligned to two
   bool leaves_first;  // y leaves the cache before all other data
   SharedOffsets shared;

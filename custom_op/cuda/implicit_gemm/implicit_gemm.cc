@@ -11,7 +11,8 @@
 // a tap is an address. Of channels that do not fill eight, up to four share their place with those of a
 // neighbour, so that such a half step covers two taps. It is the next pixel of the row, and each is then
 // stored twice, once behind its neighbour; or that of the next row, of two rows that always go together, and
-// each is stored once, where planes of rows (as follows) are even in number and it takes fewer products.
+// each is stored once, where planes of rows (as follows) are even in number and it takes fewer products, or
+// its smaller image leaves the room that results need.
 //
 // A product has 64 rows. Where filters are fewer, neighbouring output rows are *folded*: each filter comes
 // once for each fold, shifted by a row. Rows of the image then lie in planes by their remainder (`phases`),
@@ -31,7 +32,9 @@
 // which hand over to each other and never meet all together. Bulk copies bring four channels at a time. Three
 // warps convert them into one of two slots. Two teams of four warps multiply, 128 outputs in turns, so that
 // one writes its results while the other multiplies. Results wait in the order of y until the whole image has
-// been multiplied, and one warp has a bulk copy take them away. No scratch memory.
+// been multiplied, and one warp has bulk copies take them away. Where there is no room for the results of two
+// images, as many of the last filters as there is room for have two places, which images take in turns: the
+// next image then waits for the others' copy alone. No scratch memory.
 //
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0; two converted images, the
 // results of one and what is on its way must fit into shared memory, so images are small and channels few; a

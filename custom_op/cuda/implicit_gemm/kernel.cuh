@@ -48,7 +48,6 @@ struct Progress {
   int tasks = 0;             // converted images, each of which has the slot of its number modulo kSlots
   int stored = 0;            // of them, those that were stored or added
   int stage = 0, phase = 0;  // of the loads
-  int output_chunks = 0;     // of both teams
 
   __device__ int buffer(int buffers) const { return buffers == 1 ? 0 : stored % kMostBuffers; }
   __device__ unsigned buffer_phase(int buffers) const {
@@ -267,6 +266,7 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     const SharedMatrix image = SharedMatrix::at(slot_of(problem, slot), 0);
     const int buffer = progress.buffer(problem.buffers);
     const unsigned buffer_phase = progress.buffer_phase(problem.buffers);
+    const unsigned first_chunk = static_cast<unsigned>(progress.stored) * problem.output_chunks;
     ++progress.stored;
     const int beyond = results_beyond(problem, own.image, share.first_filter);
     const SharedAddress results = shared_address(shared_part<unsigned char>(problem.shared.results)) +
@@ -276,9 +276,7 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     const SharedAddress unread =
         shared_address(shared_part<unsigned char>(problem.shared.unread)) +
         (threadIdx.x - (kThreads - kMultipliers)) * (writes_pairs ? kUnreadBytes : kUnreadBytes / 2);
-    const int first_chunk = progress.output_chunks;
-    progress.output_chunks += problem.output_chunks;
-    int chunk = (first_chunk + team) % kTeams;
+    int chunk = static_cast<int>((first_chunk + team) % kTeams);
     if (chunk >= problem.output_chunks) hand_over(&state.multiplied[slot]);
     bool is_waited_for = false;
     for (; chunk < problem.output_chunks; chunk += kTeams) {
@@ -288,7 +286,9 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
       begin_sums<Format>(
           problem, image.advanced(chunk * kColumns), held, staged, [&] { hand_over(&state.turns[1 - team]); },
           sums);
-      Writing writing(scales, shared_part<int>(problem.shared.outputs) + chunk * kOutputsOfChunk);
+      // With two buffers no filters are late, and both places one.
+      Writing writing(scales, shared_part<int>(problem.shared.outputs) + chunk * kOutputsOfChunk,
+                      buffer_phase);
       finish_warpgroup_products(sums);
       if (chunk + kTeams >= problem.output_chunks) hand_over(&state.multiplied[slot]);
       if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
@@ -335,7 +335,8 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
     if (own.task == Task::end) break;
     if (own.task == Task::define) continue;
     const int buffer = progress.buffer(problem.buffers);
-    take_over(&state.written[buffer], progress.buffer_phase(problem.buffers));
+    const unsigned buffer_phase = progress.buffer_phase(problem.buffers);
+    take_over(&state.written[buffer], buffer_phase);
     ++progress.stored;
     Storing storing = Storing::store;
     if (own.task == Task::add) {
@@ -343,11 +344,18 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
       wait_until_bulk_stores_have_ended();
       __syncwarp();
     }
-    store_results(problem, own.image, share.first_filter, share.filters, storing,
-                  shared_part<unsigned char>(problem.shared.results) + buffer * problem.buffer_bytes);
+    const unsigned char* const results =
+        shared_part<unsigned char>(problem.shared.results) + buffer * problem.buffer_bytes;
+    const int early = max(0, share.filters - problem.late_filters);
+    store_results(problem, own.image, share.first_filter, 0, early, storing, results);
     wait_until_bulk_stores_have_read();
     __syncwarp();  // or lanes would ask for the next image while the first one waits
     hand_over(&state.stored[buffer]);
+    // The next image has their other place, and the one after it waits until the next one's others are read.
+    if (early < share.filters) {
+      store_results(problem, own.image, share.first_filter, early, share.filters, storing,
+                    results + kLateGap + buffer_phase * problem.late_bytes);
+    }
   }
   wait_until_bulk_stores_have_ended();
 }

@@ -47,6 +47,9 @@ constexpr int kSlots = 2;        // of converted images
 constexpr int kMostStages = 3;   // of chunks as they are loaded
 constexpr int kMostBuffers = 2;  // of an image's results
 constexpr int kAlignment = 16;   // bytes, of what copies in bulk move
+// Bytes between the results of the late filters, which copies may still be reading, and those of the others,
+// which may lie farther from a boundary the next time. In banks as without it.
+constexpr int kLateGap = 128;
 
 // Eight numbers of the depth: where they lie beside those of an output, in the input's rows and columns, and
 // in which bundle of channels. No bundle, -1: they meet weights of zero.
@@ -77,7 +80,8 @@ constexpr int kUnreadBytes = 8;
 struct alignas(8) RowScale {
   float factor, rest;  // two of them, since one float32 may not hold it
   float bias;
-  int offset, end;
+  int end;
+  int offsets[2];  // in the two places of late filters
 };
 
 // The filter and the fold of a row of the product; no filter, -1.

@@ -65,6 +65,8 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.stage_bytes = narrow(tiling.stage_bytes);
   to.buffers = tiling.buffers;
   to.buffer_bytes = narrow(tiling.buffer_bytes);
+  to.late_filters = tiling.late_filters;
+  to.late_bytes = narrow(tiling.late_bytes);
   to.writes_pairs = writes_pairs(problem, tiling);
   to.results_bytes = narrow(tiling.results_bytes);
   to.shared = tiling.shared;
@@ -136,7 +138,11 @@ class ImplicitGemmPlan final : public Plan {
            (tiling_.stages == 1 ? "1 chunk of channels on its way, "
                                 : std::to_string(tiling_.stages) + " chunks of channels on their way, ") +
            (tiling_.buffers == 1 ? "1 buffer" : std::to_string(tiling_.buffers) + " buffers") +
-           " for results; " + std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
+           " for results" +
+           (tiling_.late_filters == 0
+                ? "; "
+                : " and one for " + std::to_string(tiling_.late_filters) + " filters; ") +
+           std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
            std::to_string(kThreads) + " threads, " + std::to_string(tiling_.shared_bytes) +
            " bytes of shared memory";
   }

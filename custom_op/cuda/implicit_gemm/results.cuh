@@ -46,12 +46,15 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
                                    int top, int first_filter, int filters, bool are_first, RowScale* scales) {
   const int row = threadIdx.x % 128;
   if (row >= kRows) return true;
-  RowScale scale = {1.0f, 1.0f, 0.0f, -1, 0};
+  RowScale scale = {1.0f, 1.0f, 0.0f, 0, {-1, -1}};
   bool is_near = true;
   const RowOwner owner = problem.rows[row];
   if (owner.filter >= 0 && owner.filter < filters) {
-    scale.offset = (owner.filter * problem.output_plane + owner.fold * problem.output_width) *
-                   static_cast<int>(sizeof(Element));
+    const int offset = (owner.filter * problem.output_plane + owner.fold * problem.output_width) *
+                       static_cast<int>(sizeof(Element));
+    const bool is_late = owner.filter >= filters - problem.late_filters;
+    scale.offsets[0] = offset + (is_late ? kLateGap : 0);
+    scale.offsets[1] = scale.offsets[0] + (is_late ? problem.late_bytes : 0);
     scale.end =
         (problem.output_plane - owner.fold * problem.output_width) * static_cast<int>(sizeof(Element));
     if (problem.b != nullptr && are_first) {
@@ -74,12 +77,17 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
 // computed.
 class Writing {
  public:
-  // `scales`: of all rows; `outputs`: of these columns.
-  __device__ Writing(const RowScale* scales, const int* outputs)
+  // `scales`: of all rows; `outputs`: of these columns; `place`: of the late
+  // filters' results.
+  __device__ Writing(const RowScale* scales, const int* outputs, int place)
       : outputs_(reinterpret_cast<const int4*>(outputs + threadIdx.x % 4 * kOutputsOfThread)) {
     const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-    scales_[0] = scales[row];
-    scales_[1] = scales[row + 8];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const RowScale& scale = scales[row + 8 * i];
+      factors_[i] = scale.factor, rests_[i] = scale.rest, biases_[i] = scale.bias;
+      ends_[i] = scale.end, offsets_[i] = scale.offsets[place];
+    }
     fetch(0);
   }
 
@@ -91,7 +99,7 @@ class Writing {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[t][i] *= scales_[i / 2].rest;
+        for (int i = 0; i < 4; ++i) sums[t][i] *= rests_[i / 2];
       }
     }
     if (writes_pairs) {
@@ -115,12 +123,12 @@ class Writing {
       if (first > 0) fetch(first);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (scales_[i].offset < 0) continue;
-        const SharedAddress row = results + scales_[i].offset;
+        if (offsets_[i] < 0) continue;
+        const SharedAddress row = results + offsets_[i];
         const auto address_of = [&](int place) {
-          return min(row + (kIsRagged && place >= scales_[i].end ? kNoOutput : place), unread);
+          return min(row + (kIsRagged && place >= ends_[i] ? kNoOutput : place), unread);
         };
-        const auto result_of = [&](float sum) { return sum * scales_[i].factor + scales_[i].bias; };
+        const auto result_of = [&](float sum) { return sum * factors_[i] + biases_[i]; };
 #pragma unroll
         for (int t = 0; t < kAtOnce; ++t) {
           const int4 places = places_[t / 2];
@@ -146,26 +154,31 @@ class Writing {
   }
 
   const int4* outputs_;
-  RowScale scales_[2];
+  // Of the thread's two rows.
+  float factors_[2], rests_[2], biases_[2];
+  int offsets_[2], ends_[2];
   int4 places_[kAtOnce / 2];
 };
 
 // How an image's results reach y.
 enum class Storing { store, add, add_exactly };
 
-// Stores an image's results to y, or adds them to what is there: one warp. They follow each other there; what
-// copies cannot move, at most seven elements at each end, the lanes store themselves, and all that is to be
-// added exactly.
+// Stores the results of some of a block's filters to y, or adds them to what is there: one warp. They follow
+// each other there; what copies cannot move, at most seven elements at each end, the lanes store themselves,
+// and all that is to be added exactly. `results`: where those of the first of all filters would lie.
 template <typename Element>
 __device__ inline void store_results(const Arguments<Element>& problem, int image, int first_filter,
-                                     int filters, Storing storing, const unsigned char* results) {
+                                     int begin_filter, int end_filter, Storing storing,
+                                     const unsigned char* results) {
   constexpr int kOfAlignment = kAlignment / sizeof(Element);
   const int lane = threadIdx.x % 32;
-  const int elements = filters * problem.output_plane;
-  const int beyond = results_beyond(problem, image, first_filter);
+  const int begin = begin_filter * problem.output_plane;
+  const int elements = end_filter * problem.output_plane - begin;
+  const int beyond = results_beyond(problem, image, first_filter) + begin;
   const Element* const from = reinterpret_cast<const Element*>(results) + beyond;
-  Element* const to = problem.y + (static_cast<long long>(image) * problem.out_channels + first_filter) *
-                                      problem.output_plane;
+  Element* const to =
+      problem.y + begin +
+      (static_cast<long long>(image) * problem.out_channels + first_filter) * problem.output_plane;
   // Before the first boundary, and whole chunks from there on.
   const int head = min(elements, -beyond & (kOfAlignment - 1));
   const int body = storing == Storing::add_exactly ? 0 : elements - head & ~(kOfAlignment - 1);

@@ -65,12 +65,14 @@ class Tiler {
     std::optional<Tiling> best;
     Tiling tiling = start();
     for (tiling.folds = 1; can_fold(tiling); tiling.folds *= 2) {
-      if (!cut(tiling)) continue;
-      for (tiling.stages = 1; tiling.stages <= kMostStages; ++tiling.stages) {
-        for (tiling.buffers = 1; tiling.buffers <= kMostBuffers; ++tiling.buffers) {
-          if (!measure(tiling)) continue;
-          tiling.cost = cost(tiling);
-          if (!best || tiling.cost < best->cost) best = tiling;
+      for (const bool pairs_rows : {false, true}) {
+        if (!cut(tiling, pairs_rows)) continue;
+        for (tiling.stages = 1; tiling.stages <= kMostStages; ++tiling.stages) {
+          for (tiling.buffers = 1; tiling.buffers <= kMostBuffers; ++tiling.buffers) {
+            if (!measure(tiling)) continue;
+            tiling.cost = cost(tiling);
+            if (!best || tiling.cost < best->cost) best = tiling;
+          }
         }
       }
     }
@@ -86,8 +88,12 @@ class Tiler {
     for (tiling.folds = 1; can_fold(tiling) && rows_across(problem_, tiling.folds) <= most_places();
          tiling.folds *= 2) {
       tiling.row_phases = tiling.folds * problem_.stride[1];
-      choose_half_steps(tiling);
-      fewest = std::min(fewest.value_or(tiling.steps()), tiling.steps());
+      for (const bool pairs_rows : {false, true}) {
+        if (pairs_rows && !can_pair_rows(tiling)) continue;
+        tiling.pairs_rows = pairs_rows;
+        tiling.half_steps = half_steps_of(problem_, tiling);
+        fewest = std::min(fewest.value_or(tiling.steps()), tiling.steps());
+      }
     }
     return fewest.value_or(least);
   }
@@ -111,10 +117,13 @@ class Tiler {
     return tiling;
   }
 
-  // Sets what follows from the number of folds; false where sums get too long or an image does not fit.
-  bool cut(Tiling& tiling) const {
+  // Sets what follows from the number of folds and whether two rows share a place; false where they cannot,
+  // sums get too long or an image does not fit.
+  bool cut(Tiling& tiling, bool pairs_rows) const {
     const int64_t most = most_places();
     tiling.row_phases = tiling.folds * problem_.stride[1];
+    if (pairs_rows && !can_pair_rows(tiling)) return false;
+    tiling.pairs_rows = pairs_rows;
     tiling.groups = ceil_divide(problem_.output[1], tiling.folds);
     const int64_t rows_beyond = (rows_across(problem_, tiling.folds) - 1) / tiling.row_phases;
     const int64_t columns_beyond = (problem_.filter[2] - 1) * problem_.dilation[2] / tiling.column_phases;
@@ -127,7 +136,7 @@ class Tiler {
     tiling.bundle_places = planes * tiling.plane_places;
     // Before they are listed, which bounds the list.
     if (tiling.bundles * tiling.bundle_places > most || least_steps(problem_) > kMostSteps) return false;
-    choose_half_steps(tiling);
+    tiling.half_steps = half_steps_of(problem_, tiling);
     if (tiling.steps() > most_steps(problem_, device_)) return false;
     tiling.part_places =
         tiling.bundles * tiling.bundle_places - (tiling.pairs_rows ? tiling.bundle_places / 2 : 0);
@@ -147,24 +156,37 @@ class Tiler {
     return true;
   }
 
-  // Two rows in a place take half the places, and each pixel is stored once; it must take fewer products as
-  // well, or it takes longer (benchmarks/implicit_gemm.md, version 10).
-  void choose_half_steps(Tiling& tiling) const {
-    tiling.pairs_rows = false;
-    tiling.half_steps = half_steps_of(problem_, tiling);
-    if (tiling.half_chunk < 0 || tiling.row_phases % 2 != 0) return;
-    Tiling paired = tiling;
-    paired.pairs_rows = true;
-    paired.half_steps = half_steps_of(problem_, paired);
-    if (paired.steps() < tiling.steps()) tiling = std::move(paired);
+  bool can_pair_rows(const Tiling& tiling) const {
+    return tiling.half_chunk >= 0 && tiling.row_phases % 2 == 0;
   }
 
-  // Sets the places in shared memory; false where they are too many.
+  // The tensor core takes addresses and distances of 14 bits, in units of a place.
+  int64_t most_shared_bytes() const {
+    return std::min<int64_t>(device_.shared_memory_per_block, ((1 << 14) - 64) * kPlaceBytes);
+  }
+
+  // Sets the places in shared memory; false where they are too many. What is left beside one buffer is a
+  // second place for the last filters' results.
   bool measure(Tiling& tiling) const {
-    const int64_t most = device_.shared_memory_per_block;
+    const auto set_late_filters = [&](int64_t filters) {
+      tiling.late_filters = static_cast<int>(filters);
+      tiling.late_bytes =
+          filters == 0 ? 0 : round_up(filters * problem_.output_size() * size() + kAlignment, 128);
+      return set_places(tiling);
+    };
+    if (!set_late_filters(0)) return false;
+    if (tiling.buffers > 1) return true;
+    const int64_t left = (most_shared_bytes() - tiling.shared_bytes) / 128 * 128 - kLateGap - kAlignment;
+    return set_late_filters(std::min<int64_t>(
+        tiling.filters - 1, std::max<int64_t>(0, left) / (problem_.output_size() * size())));
+  }
+
+  bool set_places(Tiling& tiling) const {
+    const int64_t most = most_shared_bytes();
+    const int64_t late_bytes = tiling.late_filters == 0 ? 0 : kLateGap + tiling.late_bytes;
     tiling.buffer_bytes =
         round_up((tiling.filters * problem_.output_size() + kAlignment / size()) * size(), 128);
-    tiling.results_bytes = std::max<int64_t>(tiling.buffers * tiling.buffer_bytes, kStagedBytes);
+    tiling.results_bytes = std::max<int64_t>(tiling.buffers * tiling.buffer_bytes + late_bytes, kStagedBytes);
     if (tiling.results_bytes > most) return false;
     int64_t end = tiling.shared_steps * kStepUnits * 16;
     const auto place = [&](int& offset, int64_t bytes) {
@@ -182,8 +204,7 @@ class Tiler {
     place(tiling.shared.tops, tiling.filters * static_cast<int64_t>(sizeof(int)));
     place(tiling.shared.state, sizeof(BlockState));
     tiling.shared_bytes = end;
-    // The tensor core takes addresses and distances of 14 bits, in units of a place.
-    return end <= std::min<int64_t>(most, ((1 << 14) - 64) * kPlaceBytes);
+    return end <= most;
   }
 
   // Chooses the owners of the product's rows. A warp writes the results of eight at once; each time the
@@ -226,10 +247,11 @@ class Tiler {
   // Nanoseconds. The parts of an image are fitted to 113 measurements of version 8 on an H200, of the
   // course's layers and ten others, in all precisions and with other tilings than the chosen ones; the factor
   // for an image is of version 9, in precision ieee of version 10; what a block takes before its first image
-  // and behind its last, and what loads take, of version 10. They are runs back to back, each of which
-  // started early, so that kEarlierNanoseconds need not be taken off. On the course's layers at batches from
-  // 512 on it comes out 10 % too short to 10 % too long; at batch 64, where no block has two images, 5 to
-  // 23 % too long.
+  // and behind its last, and what loads take, of version 10; what it costs to pair rows, and how far loads
+  // slow products down that take longer, of version 11. They are runs back to back, each of which started
+  // early, so that kEarlierNanoseconds need not be taken off. On the course's layers at batches from 512 on
+  // it comes out 7 % too short to 10 % too long; at batch 64, where no block has two images, 4 to 20 % too
+  // long.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double steps = static_cast<double>(tiling.steps());
@@ -246,11 +268,13 @@ class Tiler {
     const double loading = 1000 + 0.0377 * static_cast<double>(tiling.stage_bytes);
     // Those who convert wait for loads, of which there are as many on their way as stages.
     const double given = chunks * std::max(converting, (converting + loading) / tiling.stages);
-    const double storing = tiling.buffers == 1 ? 0.0117 * static_cast<double>(tiling.buffer_bytes) : 0;
-    const double of_image = parts > 1 ? 1.1 : 0.93;
+    const double waited_for =
+        tiling.buffers == 1 ? 1 - static_cast<double>(tiling.late_filters) / tiling.filters : 0;
+    const double storing = 0.0117 * static_cast<double>(tiling.buffer_bytes) * waited_for;
+    const double of_image = (parts > 1 ? 1.1 : 0.93) * (tiling.pairs_rows ? 1.01 : 1);
     const double multiplied = of_image * (static_cast<double>(tiling.output_chunks) * output_chunk +
                                           chunks * converting + storing + 126);
-    const double image = longer_of(given, multiplied);
+    const double image = longer_of<4>(given, multiplied);
 
     const double blocks_per_image = static_cast<double>(problem_.group * tiling.filter_blocks);
     const double share = std::max(1.0, std::floor(device_.multiprocessors / blocks_per_image));
@@ -261,11 +285,15 @@ class Tiler {
         static_cast<double>(problem_.batch * size() *
                             (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
                              problem_.out_channels * problem_.output_size()));
-    return longer_of(computing, 2.8e-4 * bytes);
+    return longer_of<8>(computing, 2.8e-4 * bytes);
   }
 
-  // Of what goes on at the same time: where both are near each other they take longer than either.
-  static double longer_of(double a, double b) { return std::pow(std::pow(a, 8) + std::pow(b, 8), 1.0 / 8); }
+  // Of what goes on at the same time: where both are near each other they take longer than either, the more
+  // so, the lower kPower, the more each varies.
+  template <int kPower>
+  static double longer_of(double a, double b) {
+    return std::pow(std::pow(a, kPower) + std::pow(b, kPower), 1.0 / kPower);
+  }
 
   const ConvProblem& problem_;
   const Device& device_;
