@@ -8,8 +8,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 def repeats(count: int, least: int = 1) -> int:
     """Return `count`, or as much of it as CONVSWAP_TEST_SHARE says, from `least` on."""
     return max(min(count, least), math.ceil(count * float(os.environ.get("CONVSWAP_TEST_SHARE", "1"))))
+
+
+def some_of(items: Iterable[Item]) -> list[Item]:
+    """Return the items, or as many as `repeats` says, spread evenly over them, the last among them."""
+    every = list(items)
+    count = repeats(len(every))
+    return [every[(i + 1) * len(every) // count - 1] for i in range(count)]

@@ -15,7 +15,7 @@ from repeats import repeats
 from test_op_session import PROVIDERS, make_session
 from test_runtime_cuda import BoundModel
 
-CHANNELS, LAYERS, RUNS = 4, 12, repeats(100, least=4)
+CHANNELS, LAYERS, RUNS = 4, repeats(12, least=4), repeats(100, least=4)
 SIZES = {"small": (1, 9, 11), "large": (repeats(300), 40, 43)}
 # What follows: nothing, an activation, and a pool whose windows overlap. Of these some algorithms leave to a
 # second kernel what others compute in the first.

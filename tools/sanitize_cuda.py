@@ -57,7 +57,7 @@ GROUP, JOBS = 400, 12
 TEST_SECONDS = 120
 KERNELS = "kernel_substring=convswap"
 # How much of their repetitions tests make under the slowest of the tools.
-RACECHECK_SHARE = "0.05"
+RACECHECK_SHARE = "0.02"
 # Of the host: whose call it was, and not all of Python's below.
 CALLERS = 24
 INITCHECK_SINCE = (2026, 4)
