@@ -220,6 +220,25 @@ def test_implicit_gemm_gives_room_to_loads_or_to_results(x_shape, w_shape, loads
     assert f"{loads} of channels on" in plan and buffers in plan
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape"),
+    [
+        ((4, 41, 41), (17, 4, 7, 7)),
+        # Two blocks share the filters, 34 and 33.
+        ((3, 33, 33), (67, 3, 5, 5)),
+    ],
+)
+def test_implicit_gemm_stores_late_results_of_images_that_begin_anywhere(x_shape, w_shape, precision):
+    # Three images for each block or more, as many as it takes to come back to a place, whose results begin at
+    # other distances from a boundary each time, since those of an image are no multiple of four.
+    case = ConvCase((repeats(1031, least=400), *x_shape), w_shape, True)
+    if precision == "tf32":
+        assert "1 buffer for results and one for 15 filters" in plan_of_implicit_gemm(case.x_shape, w_shape)
+    check("implicit_gemm", case, precision)
+
+
 @needs_cuda_kernels
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "how", "reason"),
@@ -238,6 +257,13 @@ def test_implicit_gemm_gives_room_to_loads_or_to_results(x_shape, w_shape, loads
             (64, 12, 7, 7),
             {"precision": "ieee", "dilations": [1, 2]},
             "its sums take more than 44 products of the tensor core, the most for precision ieee",
+        ),
+        # 44 products with rows in pairs, 46 without.
+        (
+            (16, 1, 40, 40),
+            (16, 1, 15, 11),
+            {"precision": "ieee"},
+            "its images and their results do not fit into the ",
         ),
         ((8, 1, 0), (2, 1, 2), {"pads": [2, 1]}, "the input has no pixels"),
     ],

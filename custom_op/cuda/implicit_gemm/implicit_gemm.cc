@@ -11,8 +11,8 @@
 // a tap is an address. Of channels that do not fill eight, up to four share their place with those of a
 // neighbour, so that such a half step covers two taps. It is the next pixel of the row, and each is then
 // stored twice, once behind its neighbour; or that of the next row, of two rows that always go together, and
-// each is stored once, where planes of rows (as follows) are even in number and it takes fewer products, or
-// its smaller image leaves the room that results need.
+// each is stored once, where planes of rows (as follows) are even in number and that takes fewer products, or
+// the smaller converted image leaves results the room that they had better have.
 //
 // A product has 64 rows. Where filters are fewer, neighbouring output rows are *folded*: each filter comes
 // once for each fold, shifted by a row. Rows of the image then lie in planes by their remainder (`phases`),

@@ -351,7 +351,8 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
     wait_until_bulk_stores_have_read();
     __syncwarp();  // or lanes would ask for the next image while the first one waits
     hand_over(&state.stored[buffer]);
-    // The next image has their other place, and the one after it waits until the next one's others are read.
+    // The next image writes its own to their other place. The one after it may write here once `stored` of
+    // the next has come, before which this warp waits until all of its copies, these among them, have read.
     if (early < share.filters) {
       store_results(problem, own.image, share.first_filter, early, share.filters, storing,
                     results + kLateGap + buffer_phase * problem.late_bytes);

@@ -77,8 +77,7 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
 // computed.
 class Writing {
  public:
-  // `scales`: of all rows; `outputs`: of these columns; `place`: of the late
-  // filters' results.
+  // `scales`: of all rows; `outputs`: of these columns; `place`: of the late filters' results.
   __device__ Writing(const RowScale* scales, const int* outputs, int place)
       : outputs_(reinterpret_cast<const int4*>(outputs + threadIdx.x % 4 * kOutputsOfThread)) {
     const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;

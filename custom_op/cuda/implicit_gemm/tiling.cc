@@ -65,6 +65,7 @@ class Tiler {
     std::optional<Tiling> best;
     Tiling tiling = start();
     for (tiling.folds = 1; can_fold(tiling); tiling.folds *= 2) {
+      choose_owners(tiling);
       for (const bool pairs_rows : {false, true}) {
         if (!cut(tiling, pairs_rows)) continue;
         for (tiling.stages = 1; tiling.stages <= kMostStages; ++tiling.stages) {
@@ -140,7 +141,6 @@ class Tiler {
     if (tiling.steps() > most_steps(problem_, device_)) return false;
     tiling.part_places =
         tiling.bundles * tiling.bundle_places - (tiling.pairs_rows ? tiling.bundle_places / 2 : 0);
-    choose_owners(tiling);
     tiling.output_chunks = ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], kColumns);
     // The last product reads beyond the last output.
     int64_t farthest = 1;
@@ -248,10 +248,10 @@ class Tiler {
   // course's layers and ten others, in all precisions and with other tilings than the chosen ones; the factor
   // for an image is of version 9, in precision ieee of version 10; what a block takes before its first image
   // and behind its last, and what loads take, of version 10; what it costs to pair rows, and how far loads
-  // slow products down that take longer, of version 11. They are runs back to back, each of which started
-  // early, so that kEarlierNanoseconds need not be taken off. On the course's layers at batches from 512 on
-  // it comes out 7 % too short to 10 % too long; at batch 64, where no block has two images, 4 to 20 % too
-  // long.
+  // slow down products that take longer than they do, of version 11. They are runs back to back, each of
+  // which started early, so that kEarlierNanoseconds need not be taken off. On the course's layers at batches
+  // from 512 on it comes out 7 % too short to 10 % too long; at batch 64, where no block has two images, 4 to
+  // 20 % too long.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double steps = static_cast<double>(tiling.steps());
@@ -289,7 +289,7 @@ class Tiler {
   }
 
   // Of what goes on at the same time: where both are near each other they take longer than either, the more
-  // so, the lower kPower, the more each varies.
+  // so the lower kPower is, which is for what varies more.
   template <int kPower>
   static double longer_of(double a, double b) {
     return std::pow(std::pow(a, kPower) + std::pow(b, kPower), 1.0 / kPower);

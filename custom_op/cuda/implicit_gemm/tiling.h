@@ -30,9 +30,9 @@ struct Tiling {
   int64_t output_chunks = 0;  // of kColumns
   int stages = 2;
   int64_t stage_bytes = 0;
-  int buffers = 1;       // of an image's results
-  int late_filters = 0;  // the last ones, whose results have a second place where there is one buffer
-  int64_t late_bytes = 0;
+  int buffers = 1;         // of an image's results
+  int late_filters = 0;    // the last ones, whose results have a second place where there is one buffer
+  int64_t late_bytes = 0;  // from their first place to the second
   int64_t buffer_bytes = 0;
   std::array<RowOwner, kRows> owners{};
   int bank_turns = 0;         // that the banks of shared memory take for a result of each row
