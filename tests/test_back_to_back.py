@@ -131,7 +131,22 @@ def timer_of(driver: Driver, monkeypatch) -> GpuTimer:
     return GpuTimer()
 
 
+class HostClock:
+    """Stands for `time` in the timer, so that a host that is busy by itself changes no hold."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.seconds = 0.0
+        monkeypatch.setattr(gpu_timer, "time", self)
+
+    def perf_counter(self) -> float:
+        return self.seconds
+
+    def pass_by(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
 def test_stream_is_held_while_all_work_is_queued_between_two_events(monkeypatch):
+    HostClock(monkeypatch)
     driver = Driver()
     timer = timer_of(driver, monkeypatch)
     assert timer.provider_options == {"user_compute_stream": "4711"}
@@ -147,21 +162,21 @@ def test_stream_is_held_while_all_work_is_queued_between_two_events(monkeypatch)
 
 
 def test_work_is_started_again_after_a_longer_hold_where_the_host_took_longer_to_start_it(monkeypatch):
-    driver = Driver()
+    driver, clock = Driver(), HostClock(monkeypatch)
     timer = timer_of(driver, monkeypatch)
     hold = gpu_timer.HOLD_MICROSECONDS
     # As a first run, which plans.
     slow = [1.5 * hold * 1e-6]
-    timer.milliseconds(lambda: time.sleep(slow.pop() if slow else 0))
+    timer.milliseconds(lambda: clock.pass_by(slow.pop() if slow else 0))
     assert driver.holds == [hold, 4 * hold]
 
 
 def test_longer_holds_end_where_the_host_is_never_done_in_time(monkeypatch):
-    driver = Driver()
+    driver, clock = Driver(), HostClock(monkeypatch)
     timer = timer_of(driver, monkeypatch)
     monkeypatch.setattr(gpu_timer, "HOLD_MICROSECONDS", 1_000)
     monkeypatch.setattr(gpu_timer, "LONGEST_HOLD_MICROSECONDS", 16_000)
-    assert timer.milliseconds(lambda: time.sleep(20e-3)) == 7.5
+    assert timer.milliseconds(lambda: clock.pass_by(20e-3)) == 7.5
     assert driver.holds == [1_000, 4_000, 16_000]
 
 
