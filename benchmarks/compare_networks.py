@@ -66,7 +66,7 @@ def main() -> int:
     """Read the command line and compare; return the exit status, as `convswap compare` has it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the results go")
-    parser.add_argument("networks", nargs="*", metavar="NETWORK", help="default: all")
+    parser.add_argument("networks", nargs="*", default=[], metavar="NETWORK", help="default: all")
     parser.add_argument("--device", metavar="D", help="as for convswap compare")
     parser.add_argument("--images", metavar="N", help="as for convswap compare")
     parser.add_argument("--precision", metavar="P", help="as for convswap compare")

@@ -99,7 +99,9 @@ def main() -> int:
     """Time the networks and write the file; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, metavar="FILE", help="where the results go")
-    parser.add_argument("networks", nargs="*", metavar="NETWORK", help="default: all of the course")
+    parser.add_argument(
+        "networks", nargs="*", default=[], metavar="NETWORK", help="default: all of the course"
+    )
     parser.add_argument("--device", metavar="D", help="cuda or cpu; default: the GPU where there is one")
     parser.add_argument("--data", default=None, metavar="NAME", help="fashion-mnist or synthetic")
     parser.add_argument("--bursts", type=int, default=BURSTS, metavar="N", help=f"default: {BURSTS}")
