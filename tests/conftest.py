@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 from convswap import _native
 from cuda_driver import free_bytes
+from repeats import SHARE, time_fewer_runs
 
 # ONNX Runtime reads it when it is imported, which none of the imports above do. Tests must send nothing.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if SHARE in os.environ:
+    time_fewer_runs()
 
 # What a test marked `large` may take: two tensors of 2^31 float32 and one of 2^32, with room to build them.
 LARGE_HOST_BYTES = 48 << 30

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 Item = TypeVar("Item")
+SHARE = "CONVSWAP_TEST_SHARE"
 
 
 def repeats(count: int, least: int = 1) -> int:
     """Return `count`, or as much of it as CONVSWAP_TEST_SHARE says, from `least` on."""
-    return max(min(count, least), math.ceil(count * float(os.environ.get("CONVSWAP_TEST_SHARE", "1"))))
+    return max(min(count, least), math.ceil(count * float(os.environ.get(SHARE, "1"))))
 
 
 def some_of(items: Iterable[Item]) -> list[Item]:
@@ -24,3 +25,14 @@ def some_of(items: Iterable[Item]) -> list[Item]:
     every = list(items)
     count = repeats(len(every))
     return [every[(i + 1) * len(every) // count - 1] for i in range(count)]
+
+
+def time_fewer_runs() -> None:
+    """Have comparisons and benches time fewer runs, too: as many as `repeats` says."""
+    # Not above: what they import is not everywhere where tests are.
+    from convswap import back_to_back, measure
+
+    measure.RUNS = repeats(measure.RUNS, least=3)  # of fewer there is no report
+    measure.WARM_UPS = repeats(measure.WARM_UPS)
+    for name in ("RUNS", "ROUNDS", "WARM_UPS"):
+        setattr(back_to_back, name, repeats(getattr(back_to_back, name)))

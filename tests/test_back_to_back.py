@@ -17,6 +17,7 @@ from convswap.lone_conv import lone_conv, lone_data
 from convswap.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device
 from convswap.suites import SUITES
 from onnx import TensorProto, helper
+from repeats import repeats
 
 
 class Samples:
@@ -204,10 +205,11 @@ def test_card_s_time_is_that_of_its_work_alone(side, cuda):
     run = BoundRun(session, on_device({"x": lone_data(layer, 1, "tf32")}, device), device)
     run.once()
     begin = time.perf_counter()
-    run.burst(200)
-    host = (time.perf_counter() - begin) * 1e3 / 200
-    times = [session_sample(run, timer)(200) for _ in range(5)]
+    runs = repeats(200)
+    run.burst(runs)
+    host = (time.perf_counter() - begin) * 1e3 / runs
+    times = [session_sample(run, timer)(runs) for _ in range(repeats(5))]
     # Launching a kernel takes the card a microsecond at least; the rest is room for other work of the host.
     assert 1e-3 < np.median(times) <= 1.1 * host
     # A quarter of the runs take a quarter of the time, for nothing else is between the events.
-    assert session_sample(run, timer)(50) == pytest.approx(np.median(times), rel=0.2)
+    assert session_sample(run, timer)(repeats(50)) == pytest.approx(np.median(times), rel=0.2)

@@ -494,7 +494,7 @@ def _no_gpu() -> str:
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
 def test_network_on_the_gpu_agrees_with_float64_and_has_every_side_and_floor():
-    found = compare(NETWORK, data="synthetic", images=repeats(600, least=200), against="all")
+    found = compare(NETWORK, data="synthetic", images=repeats(600, least=20), against="all")
     written = checked(found)
     assert written["device"] == "cuda" and written["environment"]["card"]
     assert set(found.sides) == {"default", "convswap", "heuristic", "no_tf32", "nhwc"}
@@ -508,7 +508,7 @@ def test_network_on_the_gpu_agrees_with_float64_and_has_every_side_and_floor():
 @pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
 def test_short_runs_on_the_gpu_are_timed_in_bursts():
     # Beside other work on the card a run may take too long to count as short.
-    for _ in range(5):
+    for _ in range(repeats(5)):
         found = compare(small_model(), batch=2)
         if found.default.times.burst > 1:
             break

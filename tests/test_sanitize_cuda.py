@@ -132,13 +132,18 @@ def test_under_racecheck_alone_tests_repeat_themselves_less(tool, tmp_path, monk
     monkeypatch.delenv("CONVSWAP_TEST_SHARE", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "tests"), prepend=":")
     text = """\
-        from repeats import repeats, some_of
+        from convswap import back_to_back, measure
+        from repeats import repeats, some_of, time_fewer_runs
         def test_less():
             assert (repeats(200), repeats(200, least=50), repeats(1, least=50)) == (4, 50, 1)
             assert (some_of(range(150)), some_of("ab")) == ([49, 99, 149], ["b"])
+            time_fewer_runs()
+            assert (measure.RUNS, back_to_back.RUNS, back_to_back.ROUNDS) == (3, 4, 1)
         def test_all():
             assert repeats(200) == repeats(200, least=50) == 200
             assert some_of(range(150)) == list(range(150))
+            time_fewer_runs()
+            assert (measure.RUNS, back_to_back.RUNS, back_to_back.ROUNDS) == (20, 200, 5)
     """
     state = tmp_path / "state.jsonl"
     arguments = ["--state", str(state), "--tools", "memcheck,racecheck"]

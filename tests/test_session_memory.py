@@ -16,10 +16,11 @@ import onnxruntime
 import pytest
 from mixed_load import host_memory
 from onnx import TensorProto, helper
+from repeats import repeats
 from test_op_session import CASE, conv_model, make_session
 
-SESSIONS = 60
-ROUNDS = 3
+SESSIONS = repeats(60)
+ROUNDS = repeats(3)
 # Bytes for each session: two pages. What rounds of the same model keep differs by half a page; with 20
 # sessions, on an H200, it differed by two and a half.
 MOST_MORE = 8 << 10

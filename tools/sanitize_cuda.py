@@ -13,11 +13,11 @@ would take hours for tensors of 2^31 elements.
 
 The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
 default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
-the others are counted apart. Under racecheck, the slowest, tests repeat themselves less and take fewer images
-(tests/repeats.py). Tests may fail under a tool without a report, those that measure time or free memory above
-all; they are named at the end with what they said. With --cards tests see one card each, and those of several
-are not collected. Calls that fail are not reported where tests are marked `failing_calls`, which have them
-fail on purpose.
+the others are counted apart. Under racecheck, the slowest, tests repeat themselves less, take fewer images
+and time fewer runs (tests/repeats.py). Tests may fail under a tool without a report, those that measure time
+or free memory above all; they are named at the end with what they said. With --cards tests see one card each,
+and those of several are not collected. Calls that fail are not reported where tests are marked
+`failing_calls`, which have them fail on purpose.
 
 initcheck asks for compute-sanitizer 2026.4 (CUDA 13.5, or `pip install nvidia-cuda-sanitizer-api`): those
 before 2025.4 take what bulk copies wrote, and those before 2026.4 what other libraries' kernels wrote, for
