@@ -12,7 +12,8 @@
 #   PYTHON_ENV=system     no .venv and no network: PYTHON has the packages already, and convswap goes there too
 #   NVCC=auto             nvcc from PATH or /usr/local/cuda; for a card without either, from PyPI. Also: a path;
 #                         pypi, always from PyPI; none, no CUDA kernels
-#   CONVSWAP_CUDA_ARCHITECTURES=80;90    the cards to build for; default: those of this machine, 90 with none
+#   CONVSWAP_CUDA_ARCHITECTURES=80;90    the cards to build for, and newer ones; 90-real: it alone, which takes
+#                         less time; default: those of this machine alone, 90-real with none
 
 PYTHON ?= python3
 PYTHON_ENV ?= venv

@@ -61,6 +61,17 @@ def test_nvcc_asked_for_and_missing_gets_one_clear_line(tmp_path: Path) -> None:
     assert error_of(answer).startswith("CONVSWAP_CUDA is ON and nvcc was not found; install the CUDA toolkit")
 
 
+@pytest.mark.parametrize(
+    ("asked", "built"), [("80;90", "80;90a-real;90-virtual"), ("80-real;90-real", "80-real;90a-real")]
+)
+def test_cards_are_built_for_as_asked(asked: str, built: str, tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("it takes nvcc")
+    answer = cmake("-S", REPOSITORY, "-B", tmp_path, f"-DCONVSWAP_CUDA_ARCHITECTURES={asked}")
+    assert answer.returncode == 0, answer.stderr
+    assert f", cards {built}\n" in answer.stdout
+
+
 def test_without_cuda_the_module_builds_and_says_why_it_has_no_kernels(tmp_path: Path) -> None:
     configured = cmake(
         "-S",

@@ -137,7 +137,18 @@ def test_kernels_for_newer_cards_only_are_a_finding(tmp_path: Path, monkeypatch:
     assert kernels[1].advice == "CONVSWAP_CUDA_ARCHITECTURES=86 make"
 
 
-@pytest.mark.parametrize("architectures", ["86", "80 90", "75"])
+@pytest.mark.parametrize("architectures", ["90-real", "75-real 90", "89-real"])
+def test_kernels_for_other_generations_alone_are_a_finding(
+    architectures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_cards(tmp_path, monkeypatch, "NVIDIA A10, 8.6, 550.1")
+    monkeypatch.setattr(doctor, "_import_native", lambda: built_for(architectures))
+    kernels = [finding for finding in diagnose() if finding.name == "CUDA kernels"]
+    assert [finding.ok for finding in kernels] == [True, False]
+    assert "-real" not in kernels[0].found
+
+
+@pytest.mark.parametrize("architectures", ["86", "80 90", "75", "86-real", "90-real 80-real"])
 def test_kernels_for_the_card_or_an_older_one_fit(
     architectures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,8 +138,8 @@ choose_nvcc() {
     none) CONVSWAP_CUDA=OFF ;;
     *) CUDACXX=$NVCC ;;
   esac
-  # With no card to ask, one generation: each takes a minute or more to compile for.
-  [ -n "$(cuda_of_driver)" ] || CONVSWAP_CUDA_ARCHITECTURES=${CONVSWAP_CUDA_ARCHITECTURES:-90}
+  # With no card to ask, one generation alone: each takes minutes to compile for.
+  [ -n "$(cuda_of_driver)" ] || CONVSWAP_CUDA_ARCHITECTURES=${CONVSWAP_CUDA_ARCHITECTURES:-90-real}
 }
 
 # What CMake gave as the reason of its first error, in one line.

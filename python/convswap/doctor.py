@@ -45,6 +45,8 @@ ONNXRUNTIME_PACKAGES = (
 )
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
+# Of the name of an architecture that a build has no portable form for, as CMake calls it.
+ALONE = "-real"
 OPTIONAL_PACKAGES = ("torch",)
 
 
@@ -216,12 +218,11 @@ def _card_findings(cards: Sequence[Card], native: ModuleType | None) -> Iterator
     if not native.has_cuda_kernels:
         yield Finding("CUDA kernels", False if cards else None, native.no_cuda_reason)
         return
-    architectures = sorted(int(name) for name in native.architectures.split())
-    listed = ", ".join(map(str, architectures))
+    architectures = native.architectures.split()
+    listed = ", ".join(map(str, sorted(int(name.removesuffix(ALONE)) for name in architectures)))
     yield Finding("CUDA kernels", True, f"for compute capability {listed}")
     for card in cards:
-        # nvcc keeps the portable form beside the compiled one, so newer cards are served too.
-        if card.compute_capability < architectures[0]:
+        if not any(_serves(architecture, card) for architecture in architectures):
             yield Finding(
                 "CUDA kernels",
                 False,
@@ -236,6 +237,13 @@ def _card_findings(cards: Sequence[Card], native: ModuleType | None) -> Iterator
             yield Finding(
                 "algorithms", None, f"few_channels cannot be used: {reason}; {choice} is used instead"
             )
+
+
+def _serves(architecture: str, card: Card) -> bool:
+    """Tell whether a card runs what was built for `architecture`, as CMake calls it."""
+    built, own = int(architecture.removesuffix(ALONE)), card.compute_capability
+    # Compiled code runs on its own generation from there on; the portable form on newer generations too.
+    return own >= built and (not architecture.endswith(ALONE) or own // 10 == built // 10)
 
 
 def _capability(card: Card) -> str:
