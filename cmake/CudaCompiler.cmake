@@ -42,6 +42,12 @@ if(CONVSWAP_CUDA)
     if(NOT CONVSWAP_CUDA_ARCHITECTURES)
       set(CONVSWAP_CUDA_ARCHITECTURES 75 80 86 89 90 100 120)
     endif()
+    foreach(architecture IN LISTS CONVSWAP_CUDA_ARCHITECTURES)
+      if(NOT architecture MATCHES "^[0-9][0-9]+(-real)?$")
+        message(FATAL_ERROR "CONVSWAP_CUDA_ARCHITECTURES has ${architecture}; expected compute capabilities without "
+          "the dot, like 90, or 90-real for that card alone")
+      endif()
+    endforeach()
     # Code for Hopper alone may use the instructions that only Hopper has; newer cards take what is portable.
     list(TRANSFORM CONVSWAP_CUDA_ARCHITECTURES REPLACE "^90$" "90a-real;90-virtual"
       OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)

@@ -72,6 +72,18 @@ def test_cards_are_built_for_as_asked(asked: str, built: str, tmp_path: Path) ->
     assert f", cards {built}\n" in answer.stdout
 
 
+@pytest.mark.parametrize("asked", ["9.0", "90a", "native"])
+def test_what_is_no_compute_capability_gets_one_clear_line(asked: str, tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("it takes nvcc")
+    answer = cmake("-S", REPOSITORY, "-B", tmp_path, f"-DCONVSWAP_CUDA_ARCHITECTURES=80;{asked}")
+    assert answer.returncode != 0
+    assert error_of(answer) == (
+        f"CONVSWAP_CUDA_ARCHITECTURES has {asked}; expected compute capabilities without the dot, like 90, "
+        "or 90-real for that card alone"
+    )
+
+
 def test_without_cuda_the_module_builds_and_says_why_it_has_no_kernels(tmp_path: Path) -> None:
     configured = cmake(
         "-S",
