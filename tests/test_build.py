@@ -219,6 +219,15 @@ def test_no_network_gets_one_clear_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("then", ["", "Call Stack (most recent call first):\n  A.txt:3 (include)\n"])
+def test_what_cmake_refuses_gets_one_clear_line(then: str, tmp_path: Path) -> None:
+    said = f"CMake Error at cmake/A.cmake:1 (message):\n  ONE is 9; expected\n  90\n{then}\n-- Incomplete\n"
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    write_program(tmp_path / ".venv" / "bin" / "python", f"cat <<'END'\n{said}END\nexit 1")
+    line = only_line(set_up(tmp_path, "build", {"NVCC": "none"}))
+    assert line == "convswap: the build failed: ONE is 9; expected 90"
+
+
 def test_pytorch_that_cannot_be_had_gets_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     write_program(tmp_path / ".venv" / "bin" / "python", f'exec {sys.executable} "$@"')

@@ -144,7 +144,9 @@ choose_nvcc() {
 
 # What CMake gave as the reason of its first error, in one line.
 reason_of_cmake() {
-  awk '/CMake Error at/ { found = 1; next } found && NF == 0 && text { exit } found && NF { $1 = $1; text = text " " $0 }
+  awk '/CMake Error at/ { found = 1; next }
+    found && (/^ *Call Stack/ || NF == 0 && text) { exit }
+    found && NF { $1 = $1; text = text " " $0 }
     END { print text }' "$log"
 }
 
