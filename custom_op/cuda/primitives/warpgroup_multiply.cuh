@@ -51,13 +51,25 @@ __device__ inline void begin_warpgroup_products(float (&sums)[kTiles][4]) {
   hold(sums);
   begin_warpgroup_products();
 }
-template <int kTiles>
-__device__ inline void finish_warpgroup_products(float (&sums)[kTiles][4]) {
+// After the last product, at once: what is waited for is itself in the tensor core's queue, where products of
+// other warps would come before it.
+__device__ inline void end_warpgroup_products() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+// Before the sums are read.
+template <int kTiles>
+__device__ inline void await_warpgroup_products(float (&sums)[kTiles][4]) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #endif
   hold(sums);
+}
+template <int kTiles>
+__device__ inline void finish_warpgroup_products(float (&sums)[kTiles][4]) {
+  end_warpgroup_products();
+  await_warpgroup_products(sums);
 }
 
 // sums (64 x 8 kTiles) += a (64 x 16) * b (8 kTiles x 16) transposed. Warp i of the four holds rows 16 i to

@@ -72,16 +72,20 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
     }
     const SharedMatrix a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
     const SharedMatrix b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
-    // Two at a time and no rest: after a loop with a rest the compiler waits for every product.
+    const auto add = [&](int step) {
+      add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(problem.step_places[step]),
+                                                             b.advanced(step * kStepUnits));
+    };
+    // What is left over of two at a time comes first: after a loop with a rest the compiler waits for every
+    // product.
+    if (problem.steps % 2 != 0) add(0);
 #pragma unroll 1
-    for (int step = 0; step < problem.steps; step += 2) {
-#pragma unroll
-      for (int i = step; i < step + 2; ++i) {
-        add_warpgroup_product<typename Format::Number, kTiles>(sums, a.advanced(problem.step_places[i]),
-                                                               b.advanced(i * kStepUnits));
-      }
+    for (int step = problem.steps % 2; step < problem.steps; step += 2) {
+      add(step);
+      add(step + 1);
     }
   }
+  end_warpgroup_products();
 }
 
 // Computes a tile that is followed by something and does not go the usual way. Where its input spans several
@@ -116,6 +120,7 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
         Results<Element>::template of<true>(problem, tile, first_filter + first, filters, own);
     const SharedMatrix matrix = block_matrix<Format, kTiles>(problem, shared, block);
     const FilterScale* const block_scales = scales + block * (kTiles * kTileColumns >> problem.log2_outputs);
+    const Writing writing = writing_of<kTiles>(problem, results);
 #pragma unroll 1
     for (int i = 0; i < tile.images * chunks; ++i) {
       const int image = i / chunks, first_row = i % chunks * kRows;
@@ -140,7 +145,7 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
         begin_sums<Format, kTiles>(
             problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row), matrix,
             sums);
-        finish_warpgroup_products(sums);
+        await_warpgroup_products(sums);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           const ColumnScales scale(problem, results, block_scales, t * kTileColumns + 2 * (threadIdx.x % 4),
@@ -155,8 +160,9 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
       meet_team(team);
       find_scales<Format, kTiles>(problem, tops, 0, top, bias, false, scales);
       meet_team(team);
-      write_results<Format, kTiles, true>(problem, results, image, first_row, block_scales,
-                                          OwnScales<kTiles, true>(problem, block_scales), false, whole);
+      write_results<Format>(problem, results,
+                            Prepared<kTiles, true>(problem, results, writing, image, first_row, block_scales),
+                            false, whole);
     }
     meet_team(team);
     if (problem.finish != Finish::nothing) {
@@ -331,6 +337,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
           const Results<Element> results =
               Results<Element>::template of<kFinishes>(problem, tile, first_filter + first, filters, own);
           const SharedMatrix weights = block_matrix<Format, kTiles>(problem, shared, block);
+          const Writing writing = writing_of<kTiles>(problem, results);
 #pragma unroll 1
           for (int image = 0; image < tile.images; ++image) {
 #pragma unroll 1
@@ -339,11 +346,10 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
               begin_sums<Format, kTiles>(
                   problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row),
                   weights, sums);
-              const OwnScales<kTiles, kFinishes> own_scales(problem, scales + block * filter_folds);
-              finish_warpgroup_products(sums);
-              write_results<Format, kTiles, kFinishes>(problem, results, image, first_row,
-                                                       scales + block * filter_folds, own_scales, is_far,
-                                                       sums);
+              const Prepared<kTiles, kFinishes> prepared(problem, results, writing, image, first_row,
+                                                         scales + block * filter_folds);
+              await_warpgroup_products(sums);
+              write_results<Format>(problem, results, prepared, is_far, sums);
             }
           }
           if (kFinishes && problem.finish != Finish::nothing) {

@@ -67,13 +67,13 @@ struct ColumnScales {
   }
 };
 
-// The scales of a thread's columns, tile by tile, where a core's row has several outputs. They are fetched
-// before the first result is stored, since the compiler takes no load past a store; of more tiles, or where
-// something follows, each when it is needed, since holding all of them cost more registers than that saved
-// (benchmarks/toeplitz.md, versions 9, 11 and 12).
+// The scales of a thread's columns, tile by tile, where a core's row has several outputs. The compiler takes
+// no load past a store, so all are fetched before the first result is stored; of more tiles, or where
+// something follows, holding all of them cost more registers than that saved (benchmarks/toeplitz.md,
+// versions 9, 11, 12 and 15), and each is fetched while the one before is used.
 template <int kTiles, bool kFinishes>
 struct OwnScales {
-  static constexpr bool kAreHeld = kTiles <= 10 && !kFinishes;
+  static constexpr bool kAreHeld = kTiles <= 6 && !kFinishes;
   FilterScale held[kAreHeld ? kTiles : 1];
   const FilterScale* first;
   int log2_outputs;
@@ -81,27 +81,48 @@ struct OwnScales {
   template <typename Element>
   __device__ OwnScales(const Arguments<Element>& problem, const FilterScale* scales)
       : first(scales), log2_outputs(problem.log2_outputs) {
-    if constexpr (kAreHeld) {
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) held[t] = found(t);
+    for (int t = 0; t < (kAreHeld ? kTiles : 1); ++t) held[t] = found(t);
+  }
+  // Calls use(t, scale) for every kStep-th tile.
+  template <int kStep = 1, typename Use>
+  __device__ void for_each_tile(Use use) const {
+    FilterScale next = held[0];
+#pragma unroll
+    for (int t = 0; t < kTiles; t += kStep) {
+      const FilterScale scale = next;
+      if (t + kStep < kTiles) next = kAreHeld ? held[kAreHeld ? t + kStep : 0] : found(t + kStep);
+      use(t, scale);
     }
   }
-  __device__ FilterScale of_tile(int t) const {
-    if constexpr (kAreHeld) return held[t];
-    return found(t);
-  }
+
+ private:
   __device__ FilterScale found(int t) const {
     return first[(t * kTileColumns + 2 * (threadIdx.x % 4)) >> log2_outputs];
   }
 };
 
-// How the sums of a tile's rows and columns are written.
+// How the sums of a tile's rows and columns are written. The fastest ones are asked for first.
 enum class Writing {
-  any,      // with every question asked of every result
-  folds,    // all columns are filters, and each core's row has several outputs
-  columns,  // and each filter one fold
-  pairs,    // and neighbouring results are always both of the tile, and aligned as one
+  pairs,         // as columns, and neighbouring results are always both of the tile, and aligned as one
+  paired_folds,  // as folds, and the same
+  columns,       // as folds, and each filter has one fold
+  folds,         // all columns are filters, and each core's row has several outputs
+  any,           // with every question asked of every result
 };
+
+// The way of all results of a filter block.
+template <int kTiles, typename Element>
+__device__ inline Writing writing_of(const Arguments<Element>& problem, const Results<Element>& results) {
+  const bool is_full =
+      results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
+      problem.log2_outputs > 0;
+  if (!is_full) return Writing::any;
+  const bool is_paired =
+      problem.writes_pairs && (shared_address(results.waiting) & (2 * problem.result_bytes - 1)) == 0;
+  if (problem.folds > 1) return is_paired ? Writing::paired_folds : Writing::folds;
+  return is_paired ? Writing::pairs : Writing::columns;
+}
 
 // A result of a sum. kFinishes: within the bounds of what follows.
 template <bool kFinishes, typename Element>
@@ -136,55 +157,90 @@ struct SumPlace {
   }
 };
 
-// Writes the sums of kRows rows of the product, from row `first` of an image on, to where results wait.
+// Where a thread's pairs of sums go, for i = 0 and 1, and how many folds of the first and of the second of a
+// pair there are. Of sums that are pooled: where the result of their window goes, and whether there is one.
+struct OwnPlaces {
+  SharedAddress waiting[2];
+  int rows_left[2], second_rows_left[2];
+
+  template <bool kFinishes, typename Element>
+  static __device__ OwnPlaces of(const Arguments<Element>& problem, const Results<Element>& results,
+                                 int image, int first) {
+    OwnPlaces own;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const SumPlace place(problem, first, i);
+      int row = place.core_row << problem.log2_folds, column = place.column;
+      own.rows_left[i] =
+          place.core < problem.cores && column < results.tile.columns ? results.tile.rows - row : 0;
+      own.second_rows_left[i] = column + 1 < results.tile.columns ? own.rows_left[i] : 0;
+      if (kFinishes && problem.pools_sums) {
+        row = place.core_row, column /= 2;
+        const bool is_inside = place.core < problem.cores && column < results.tile.y_columns;
+        own.rows_left[i] = is_inside ? results.tile.y_rows - row : 0;
+      }
+      const int element = image * problem.results.image + row * problem.results.row + column;
+      own.waiting[i] = shared_address(results.waiting) + element * problem.result_bytes;
+    }
+    return own;
+  }
+};
+
+// What is known of the results of kRows rows, from row `first` of an image on, before their sums are.
+template <int kTiles, bool kFinishes>
+struct Prepared {
+  Writing writing;
+  OwnPlaces places;
+  OwnScales<kTiles, kFinishes> scales;
+
+  // `scales`: of the filter block.
+  template <typename Element>
+  __device__ Prepared(const Arguments<Element>& problem, const Results<Element>& results, Writing writing,
+                      int image, int first, const FilterScale* scales)
+      : writing(writing),
+        places(OwnPlaces::of<kFinishes>(problem, results, image, first)),
+        scales(problem, scales) {}
+};
+
+// Writes the sums of kRows rows of the product to where results wait.
 template <typename Format, int kTiles, bool kFinishes, Writing kWriting, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
-                                  int image, int first, const FilterScale* scales,
-                                  const OwnScales<kTiles, kFinishes>& own, const float (&sums)[kTiles][4]) {
+                                  const Prepared<kTiles, kFinishes>& own, const float (&sums)[kTiles][4]) {
   constexpr int kSize = sizeof(Stored);
+  const OwnPlaces& places = own.places;
   const int pair = 2 * (threadIdx.x % 4);
-  SharedAddress waiting[2];
-  int rows_left[2];
-  int second_rows_left[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const SumPlace place(problem, first, i);
-    const int row = place.core_row << problem.log2_folds;
-    rows_left[i] =
-        place.core < problem.cores && place.column < results.tile.columns ? results.tile.rows - row : 0;
-    second_rows_left[i] = place.column + 1 < results.tile.columns ? rows_left[i] : 0;
-    waiting[i] = shared_address(static_cast<Stored*>(results.waiting) + image * problem.results.image +
-                                row * problem.results.row + place.column);
-  }
   const auto store = [&](SharedAddress target, const FilterScale& scale, float sum) {
     store_result<Format, Stored>(target, result_of<kFinishes>(problem, scale, sum));
   };
+  if constexpr (kWriting == Writing::any) {
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    if constexpr (kWriting == Writing::any) {
-      const ColumnScales scale(problem, results, scales, t * kTileColumns + pair, kSize);
+    for (int t = 0; t < kTiles; ++t) {
+      const ColumnScales scale(problem, results, own.scales.first, t * kTileColumns + pair, kSize);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (scale.is_first && scale.first_fold < rows_left[i]) {
-          store(waiting[i] + scale.first.offset, scale.first, sums[t][2 * i]);
+        if (scale.is_first && scale.first_fold < places.rows_left[i]) {
+          store(places.waiting[i] + scale.first.offset, scale.first, sums[t][2 * i]);
         }
-        if (scale.is_second && scale.second_fold < rows_left[i] &&
-            (second_rows_left[i] > 0 || problem.log2_outputs == 0)) {
-          store(waiting[i] + scale.second.offset, scale.second, sums[t][2 * i + 1]);
+        if (scale.is_second && scale.second_fold < places.rows_left[i] &&
+            (places.second_rows_left[i] > 0 || problem.log2_outputs == 0)) {
+          store(places.waiting[i] + scale.second.offset, scale.second, sums[t][2 * i + 1]);
         }
       }
-    } else {
+    }
+  } else {
+    constexpr bool kAreFolds = kWriting == Writing::folds || kWriting == Writing::paired_folds;
+    constexpr bool kArePairs = kWriting == Writing::pairs || kWriting == Writing::paired_folds;
+    own.scales.for_each_tile([&](int t, const FilterScale& scale) {
       const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
-      const int fold = kWriting == Writing::folds ? filter_fold & (problem.folds - 1) : 0;
-      const FilterScale scale = own.of_tile(t);
+      const int fold = kAreFolds ? filter_fold & (problem.folds - 1) : 0;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const SharedAddress target = waiting[i] + scale.offset;
-        if constexpr (kWriting == Writing::pairs) {
+        const SharedAddress target = places.waiting[i] + scale.offset;
+        if constexpr (kArePairs) {
           const float both[] = {result_of<kFinishes>(problem, scale, sums[t][2 * i]),
                                 result_of<kFinishes>(problem, scale, sums[t][2 * i + 1])};
-          if (fold < rows_left[i]) {
+          if (fold < places.rows_left[i]) {
             if constexpr (std::is_same_v<Stored, float>) {
               store_at(target, make_uint2(__float_as_uint(both[0]), __float_as_uint(both[1])));
             } else {
@@ -192,11 +248,11 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
             }
           }
         } else {
-          if (fold < rows_left[i]) store(target, scale, sums[t][2 * i]);
-          if (fold < second_rows_left[i]) store(target + kSize, scale, sums[t][2 * i + 1]);
+          if (fold < places.rows_left[i]) store(target, scale, sums[t][2 * i]);
+          if (fold < places.second_rows_left[i]) store(target + kSize, scale, sums[t][2 * i + 1]);
         }
       }
-    }
+    });
   }
 }
 
@@ -206,19 +262,9 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
 template <typename Format, int kTiles, bool kAverages, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_pooled(const Arguments<Element>& problem, const Results<Element>& results,
-                                    int image, int first, const OwnScales<kTiles, true>& own_scales,
-                                    const float (&sums)[kTiles][4]) {
+                                    const Prepared<kTiles, true>& prepared, const float (&sums)[kTiles][4]) {
   const int pair = 2 * (threadIdx.x % 4);
-  SharedAddress waiting[2];
-  bool is_inside[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const SumPlace place(problem, first, i);
-    is_inside[i] = place.core < problem.cores && place.column / 2 < results.tile.y_columns &&
-                   place.core_row < results.tile.y_rows;
-    waiting[i] = shared_address(static_cast<Stored*>(results.waiting) + image * problem.results.image +
-                                place.core_row * problem.results.row + place.column / 2);
-  }
+  const OwnPlaces& places = prepared.places;
   const auto both = [&](const FilterScale& scale, float a, float b) {
     return kAverages ? result_of<true>(problem, scale, a) + result_of<true>(problem, scale, b)
                      : larger_or_nan(a, b);
@@ -230,90 +276,85 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
   };
   if (problem.log2_outputs == 3) {
     // A tile of columns is a fold: the window's rows are sums of the same thread.
-#pragma unroll
-    for (int t = 0; t < kTiles; t += 2) {
-      const FilterScale scale = own_scales.of_tile(t);
+    prepared.scales.template for_each_tile<2>([&](int t, const FilterScale& scale) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float upper = both(scale, sums[t][2 * i], sums[t][2 * i + 1]);
         const float lower = both(scale, sums[t + 1][2 * i], sums[t + 1][2 * i + 1]);
-        if (is_inside[i] && t / 2 < results.filters) store(waiting[i], scale, upper, lower);
+        if (places.rows_left[i] > 0 && t / 2 < results.filters) store(places.waiting[i], scale, upper, lower);
       }
-    }
+    });
     return;
   }
   // A neighbour has the window's other row. Each gives the other what that one writes.
   const int distance = 1 << (problem.log2_outputs - 1);
   const bool is_lower = (threadIdx.x & distance) != 0;
-  const SharedAddress own = is_lower ? waiting[1] : waiting[0];
-  const bool is_own_inside = is_lower ? is_inside[1] : is_inside[0];
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
+  const SharedAddress own = is_lower ? places.waiting[1] : places.waiting[0];
+  const bool is_own_inside = (is_lower ? places.rows_left[1] : places.rows_left[0]) > 0;
+  prepared.scales.for_each_tile([&](int t, const FilterScale& scale) {
     const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
-    const FilterScale scale = own_scales.of_tile(t);
     const float first_row = both(scale, sums[t][0], sums[t][1]);
     const float second_row = both(scale, sums[t][2], sums[t][3]);
     const float given = __shfl_xor_sync(~0u, is_lower ? first_row : second_row, distance);
     if (is_own_inside && filter_fold / 2 < results.filters) {
       store(own, scale, is_lower ? second_row : first_row, given);
     }
-  }
+  });
 }
 
 template <typename Format, int kTiles, bool kFinishes, typename Stored,
           typename Element = typename Format::Element>
-__device__ inline void write_as(const Arguments<Element>& problem, const Results<Element>& results, int image,
-                                int first, const FilterScale* scales, const OwnScales<kTiles, kFinishes>& own,
-                                const float (&sums)[kTiles][4]) {
+__device__ inline void write_as(const Arguments<Element>& problem, const Results<Element>& results,
+                                const Prepared<kTiles, kFinishes>& own, const float (&sums)[kTiles][4]) {
   if constexpr (kFinishes) {
     if (problem.pools_sums) {
       if (problem.definition.epilogue.pool.kind == PoolKind::average) {
-        write_pooled<Format, kTiles, true, Stored>(problem, results, image, first, own, sums);
+        write_pooled<Format, kTiles, true, Stored>(problem, results, own, sums);
       } else {
-        write_pooled<Format, kTiles, false, Stored>(problem, results, image, first, own, sums);
+        write_pooled<Format, kTiles, false, Stored>(problem, results, own, sums);
       }
       return;
     }
   }
-  const bool is_full =
-      results.filters << (problem.log2_outputs + problem.log2_folds) == kTiles * kTileColumns &&
-      problem.log2_outputs > 0;
-  if (!is_full) {
-    write_sums<Format, kTiles, kFinishes, Writing::any, Stored>(problem, results, image, first, scales, own,
-                                                                sums);
-  } else if (problem.folds > 1) {
-    write_sums<Format, kTiles, kFinishes, Writing::folds, Stored>(problem, results, image, first, scales, own,
-                                                                  sums);
-  } else if (problem.writes_pairs && shared_address(results.waiting) % (2 * sizeof(Stored)) == 0) {
-    write_sums<Format, kTiles, kFinishes, Writing::pairs, Stored>(problem, results, image, first, scales, own,
-                                                                  sums);
-  } else {
-    write_sums<Format, kTiles, kFinishes, Writing::columns, Stored>(problem, results, image, first, scales,
-                                                                    own, sums);
+  const auto write = [&](auto writing) {
+    write_sums<Format, kTiles, kFinishes, decltype(writing)::value, Stored>(problem, results, own, sums);
+  };
+  using enum Writing;
+  switch (own.writing) {
+    case pairs:
+      return write(std::integral_constant<Writing, pairs>());
+    case paired_folds:
+      return write(std::integral_constant<Writing, paired_folds>());
+    case columns:
+      return write(std::integral_constant<Writing, columns>());
+    case folds:
+      return write(std::integral_constant<Writing, folds>());
+    case any:
+      return write(std::integral_constant<Writing, any>());
   }
 }
 
 // `is_far`: one factor does not hold what undoes the scales.
 template <typename Format, int kTiles, bool kFinishes, typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
-                                     int image, int first, const FilterScale* scales,
-                                     const OwnScales<kTiles, kFinishes>& own, bool is_far,
+                                     const Prepared<kTiles, kFinishes>& own, bool is_far,
                                      float (&sums)[kTiles][4]) {
   if (Format::kIsScaled && is_far) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const ColumnScales scale(problem, results, scales, t * kTileColumns + 2 * (threadIdx.x % 4), 0);
+      const ColumnScales scale(problem, results, own.scales.first, t * kTileColumns + 2 * (threadIdx.x % 4),
+                               0);
       sums[t][0] *= scale.first.rest, sums[t][1] *= scale.second.rest;
       sums[t][2] *= scale.first.rest, sums[t][3] *= scale.second.rest;
     }
   }
   if constexpr (kFinishes && sizeof(Element) < sizeof(float)) {
     if (problem.lies_apart) {
-      write_as<Format, kTiles, kFinishes, float>(problem, results, image, first, scales, own, sums);
+      write_as<Format, kTiles, kFinishes, float>(problem, results, own, sums);
       return;
     }
   }
-  write_as<Format, kTiles, kFinishes, Element>(problem, results, image, first, scales, own, sums);
+  write_as<Format, kTiles, kFinishes, Element>(problem, results, own, sums);
 }
 
 // Which results of a filter the tile stores, of those that follow each other in y: all, or where tiles

@@ -281,10 +281,17 @@ class Tiler {
         tiling.filters_per_block * cut.outputs * cut.folds == tiling.tiles * kTileColumns && cut.outputs > 1;
     const bool pools = pools_sums(problem_, cut);
     const bool folds = is_full && cut.folds > 1;
+    const bool pairs = problem_.output[2] % 2 == 0, is_wide = size_of(problem_.type) == 4;
     const double writing = pools      ? 19.5
                            : !is_full ? 19.2
-                                      : (problem_.output[2] % 2 != 0 ? 8.7 : 4.7) + (folds ? 1.2 : 0.0);
-    const double writing_alone = pools ? 12.0 : 8.4 + (!is_full ? 20.0 : folds ? 22.1 : 0.0);
+                                      : (!pairs    ? 8.7
+                                         : is_wide ? 4.7
+                                                   : 3.3) +
+                                            (folds ? 1.2 : 0.0);
+    const double writing_alone = pools ? 12.0
+                                       : (is_wide ? 8.4 : 2.0) + (!is_full          ? 20.0
+                                                                  : folds && !pairs ? 22.1
+                                                                                    : 0.0);
     const double items = static_cast<double>(tiling.images * tiling.image_items) / 32;  // of a warp
     const double filters = static_cast<double>(problem_.filters_per_group());
     const double y_columns =
@@ -299,7 +306,7 @@ class Tiler {
                           21.5 * items * (2 + parts) / 3 + 0.95 * stored_lines + 13.1 * segments +
                           25.3 * tiling.filter_blocks;
     const double alone = 14.5 * products + writing_alone * sum_tiles + (pools ? 235 : 115) * units +
-                         (tiling.copies_input ? 87 : 362) * std::ceil(items / 8) + 5.8 * segments +
+                         (tiling.copies_input ? 60 : 362) * std::ceil(items / 8) + 5.8 * segments +
                          690 * tiling.filter_blocks + 667;
     const double multiprocessors =
         std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
@@ -312,12 +319,15 @@ class Tiler {
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
     const double draining = 0.0256 * stored_lines * std::min(tiles, multiprocessors * tiling.teams);
-    // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block: what they took of
-    // 2019fa and 2018fa conv1 beside this estimate, whose filters are one block.
+    // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block, and in float32 by
+    // scales that are fetched ahead: what they took of 2019fa and 2018fa conv1 beside this estimate, whose
+    // filters are one block.
     const bool gains_most =
         problem_.epilogue.is_empty() && tiling.tiles == 12 && tiling.filter_blocks == 1 && parts == 1;
     const double computing = waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360) *
-                             (gains_most ? 0.94 : 1);
+                             (!gains_most ? 1
+                              : is_wide   ? 0.84
+                                          : 0.94);
     // What stores, loads between them, and lines that are stored in parts take of the memory
     // (benchmarks/toeplitz.md, version 14); less than they do by themselves, so that with what computing
     // takes the times of some 500 tilings come out.
@@ -327,7 +337,9 @@ class Tiler {
                                                size_of(problem_.type));
     const double parts_of_lines =
         stores_whole_lines(problem_, tiling) ? 0 : tiles * segments * static_cast<double>(problem_.group);
-    const double moving = 2.1e-4 * y_bytes + 5.2e-4 * x_bytes + 0.06 * parts_of_lines;
+    // Copies ask for the next tile's input so early that some of it has left the cache before it is read.
+    const double moving =
+        (2.1e-4 * y_bytes + 5.2e-4 * x_bytes + 0.06 * parts_of_lines) * (tiling.copies_input ? 1.07 : 1);
     // Where both are near each other they take longer than either.
     return std::pow(std::pow(computing, 8) + std::pow(moving, 8), 1.0 / 8) - kEarlierNanoseconds;
   }

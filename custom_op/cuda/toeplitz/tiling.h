@@ -24,8 +24,7 @@ struct Cut {
 
   Cut(const ConvProblem& problem, int bundle, int folds);
   int64_t depth_cores() const { return bundles * window_rows * window_cores; }
-  // Of two cores each; an even number, since the kernel takes two at a time.
-  int64_t steps() const { return (depth_cores() + 3) / 4 * 2; }
+  int64_t steps() const { return (depth_cores() + 1) / 2; }  // of two cores each
 };
 
 // How many products of the tensor core a sum may take.

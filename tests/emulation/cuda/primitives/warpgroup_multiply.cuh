@@ -33,9 +33,14 @@ template <int kTiles>
 void begin_warpgroup_products(float (&)[kTiles][4]) {
   emulation::meet_warpgroup();
 }
+inline void end_warpgroup_products() {}
 template <int kTiles>
-void finish_warpgroup_products(float (&)[kTiles][4]) {
+void await_warpgroup_products(float (&)[kTiles][4]) {
   emulation::meet_warpgroup();
+}
+template <int kTiles>
+void finish_warpgroup_products(float (&sums)[kTiles][4]) {
+  await_warpgroup_products(sums);
 }
 
 // sums += a * b, where a(row, depth) gives two neighbours along the depth.
