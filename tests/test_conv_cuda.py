@@ -360,10 +360,46 @@ def test_what_a_window_of_binades_adds_may_be_subnormal(precision, algorithm):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@on_tensor_cores
+def test_what_is_there_before_the_next_window_of_the_weights_may_be_subnormal(precision, algorithm):
+    x, w = np.zeros((1, 1, 8, 8), np.float32), np.ldexp(np.float32(1), [[[[0, -28, -39]]]]).astype(np.float32)
+    x[0, 0, 0, 0], x[0, 0, 5, 5] = 1.0, 2.0**-110
+    expected = sum(x[..., s : s + 6] * w[0, 0, 0, s] for s in range(3))
+    assert expected[0, 0, 5, 4] == 2.0**-138 and expected[0, 0, 5, 3] == 2.0**-149
+    assert np.array_equal(run(algorithm, x, w, None, {}, precision=precision), expected)
+
+
+@pytest.mark.gpu
 def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee():
     case = ConvCase((2, 96, 12, 14), (5, 96, 5, 5), True)
     assert "passes" in _native.describe_plan(problem_of(case, precision="ieee"), "cuda", "few_channels")
     check_binades(case, 60, 40, "ieee", {}, "few_channels")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@pytest.mark.parametrize("channels", [1, 4, 6, 12, 30])
+@on_tensor_cores
+def test_images_may_have_other_ranges_than_those_before_them(channels, precision, algorithm):
+    blocks = 132  # of an H200; on others the images of a block differ more
+    case = ConvCase((repeats(10, least=4) * blocks, channels, 14, 15), (9, channels, 3, 3), True)
+    x, w, b = case.arrays()
+    random = np.random.default_rng(4)
+    exponents = random.choice([0, 0, 20, -40, -70], len(x))
+    for i in range(blocks, len(x)):
+        if random.random() < 0.6:
+            exponents[i] = exponents[i - blocks]
+    # All of an image's values or half of them.
+    share = random.choice([0.5, 1.0], (len(x), 1, 1, 1))
+    where = random.random(x.shape) < share
+    x = np.where(where, np.ldexp(x, exponents[:, None, None, None]), x).astype(np.float32)
+    # One in five is not finite.
+    odd = random.random(len(x)) < 0.2
+    x[odd, 0, 3, 4] = np.inf
+    y = run(algorithm, x, w, b, {}, precision=precision)
+    assert not np.isfinite(y[odd]).all(axis=(1, 2, 3)).any()
+    check_each_output(case, y[~odd], x[~odd], w, b, precision, {})
 
 
 def check_binades(case, x_spread, w_spread, precision, follows, algorithm):
@@ -372,6 +408,10 @@ def check_binades(case, x_spread, w_spread, precision, follows, algorithm):
     x = np.ldexp(x, random.integers(-x_spread, x_spread + 1, x.shape)).astype(np.float32)
     w = np.ldexp(w, random.integers(-w_spread, min(w_spread, 120 - x_spread) + 1, w.shape)).astype(np.float32)
     y = run(algorithm, x, w, b, follows, precision=precision)
+    check_each_output(case, y, x, w, b, precision, follows)
+
+
+def check_each_output(case, y, x, w, b, precision, follows):
     wide = [array.astype(np.float64) for array in (x, w, b)]
     # Nothing that follows makes a difference larger, and of a pool's magnitudes the largest counts.
     truth = _native.conv(*wide, algorithm="reference", **follows)
