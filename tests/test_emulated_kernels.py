@@ -26,6 +26,8 @@ ONCE_WRONG = {"toeplitz": (215, 285)}
 # Of problems whose tiles overlap so that lines are stored whole: with several folds, bands and groups, in all
 # precisions and types. A change of the estimate may ask for others.
 OVERLAPPING = (2645, 2814, 3448, 4611, 4738, 5389, 5543, 5575)
+# Of problems whose results are two folds that are stored in pairs, in float32, float32 and float16.
+PAIRED_FOLDS = (198, 667, 1619)
 # Of problems with late filters, whose places overlap where there is no gap before or none between them.
 LATE = (1_000_052, 1_000_097, 1_000_132)
 # A kernel that never ends must not keep the tests from ending; 100 seeds take 15 seconds.
@@ -101,6 +103,8 @@ def test_algorithm_is_the_definition_for_random_problems(programs: dict[str, Pat
         assert computed_of(program, seed, seed + 1) == 1
     for seed in OVERLAPPING if algorithm == "toeplitz" else ():
         assert " of them the next tile's too)" in told_of(program, seed, seed + 1)
+    for seed in PAIRED_FOLDS if algorithm == "toeplitz" else ():
+        assert " x 2 outputs, " in told_of(program, seed, seed + 1)
     for seed in LATE if algorithm == "implicit_gemm" else ():
         assert "1 buffer for results and one for " in told_of(program, seed, seed + 1)
 

@@ -301,9 +301,9 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
   }
 }
 
-// How the results of a window are added. A copy that adds takes subnormal numbers for zeros, so that it may
-// only where none can come of the products, which lie up to 29 binades below the uppermost of either factor
-// and end as far below as they have bits, and of the bias. `top`: of the window of the input.
+// How the results of a window are added. A copy that adds may take subnormal numbers for zeros, so that it
+// does only where none can come of the products, which lie up to 29 binades below the uppermost of either
+// factor and end as far below as they have bits, and of the bias. `top`: of the window of the input.
 template <typename Element>
 __device__ inline Storing way_of_adding(const Arguments<Element>& problem, const Share& share, int top,
                                         int weight_window) {

@@ -51,8 +51,8 @@ __device__ inline void begin_warpgroup_products(float (&sums)[kTiles][4]) {
   hold(sums);
   begin_warpgroup_products();
 }
-// After the last product, at once: what is waited for is itself in the tensor core's queue, where products of
-// other warps would come before it.
+// After the last product, at once: most likely what is waited for is itself in the tensor core's queue, where
+// products of other warps would come before it (benchmarks/toeplitz.md, version 15).
 __device__ inline void end_warpgroup_products() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -66,6 +66,7 @@ __device__ inline void await_warpgroup_products(float (&sums)[kTiles][4]) {
 #endif
   hold(sums);
 }
+// Both, where nothing is to be done meanwhile.
 template <int kTiles>
 __device__ inline void finish_warpgroup_products(float (&sums)[kTiles][4]) {
   end_warpgroup_products();

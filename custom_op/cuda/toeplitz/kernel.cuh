@@ -47,7 +47,8 @@ __device__ inline SharedMatrix block_matrix(const Arguments<Element>& problem, u
       .advanced(block * Format::kParts * problem.steps * kTiles * 16);
 }
 
-// Begins sums = kRows rows of the input, from `cores` on, times the matrix of one filter block.
+// Begins sums = kRows rows of the input, from `cores` on, times the matrix of one filter block; what is left
+// is to wait for them (await_warpgroup_products).
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatrix cores, SharedMatrix matrix,
                                   float (&sums)[kTiles][4]) {

@@ -14,8 +14,8 @@ constexpr int kMostSteps = 256;   // multiplications along the depth; the kernel
 constexpr int kCacheLine = 128;   // bytes
 constexpr int kAlignment = 16;    // bytes, of what copies in bulk move
 
-// The cores of a step: their numbers, -1 for none, and where they lie in the staged input. The order is that
-// in which the places ascend, since the distance has no sign.
+// The cores of a step: their numbers, -1 for no second one. The order is that in which their places in the
+// staged input ascend, since the distance has no sign.
 struct StepCores {
   short first, second;
 };

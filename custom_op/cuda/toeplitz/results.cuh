@@ -75,12 +75,12 @@ template <int kTiles, bool kFinishes>
 struct OwnScales {
   static constexpr bool kAreHeld = kTiles <= 6 && !kFinishes;
   FilterScale held[kAreHeld ? kTiles : 1];
-  const FilterScale* first;
+  const FilterScale* all;  // of the filter block
   int log2_outputs;
 
   template <typename Element>
   __device__ OwnScales(const Arguments<Element>& problem, const FilterScale* scales)
-      : first(scales), log2_outputs(problem.log2_outputs) {
+      : all(scales), log2_outputs(problem.log2_outputs) {
 #pragma unroll
     for (int t = 0; t < (kAreHeld ? kTiles : 1); ++t) held[t] = found(t);
   }
@@ -98,20 +98,22 @@ struct OwnScales {
 
  private:
   __device__ FilterScale found(int t) const {
-    return first[(t * kTileColumns + 2 * (threadIdx.x % 4)) >> log2_outputs];
+    return all[(t * kTileColumns + 2 * (threadIdx.x % 4)) >> log2_outputs];
   }
 };
 
-// How the sums of a tile's rows and columns are written. The fastest ones are asked for first.
+// How the sums of a tile's rows and columns are written. But for the last, all columns are filters, and each
+// core's row has several outputs.
 enum class Writing {
-  pairs,         // as columns, and neighbouring results are always both of the tile, and aligned as one
-  paired_folds,  // as folds, and the same
-  columns,       // as folds, and each filter has one fold
-  folds,         // all columns are filters, and each core's row has several outputs
+  pairs,         // each filter has one fold, and results in pairs
+  paired_folds,  // each filter has several folds, and results in pairs: neighbours that are always both of
+                 // the tile, and aligned as one
+  columns,       // each filter has one fold
+  folds,         // each filter has several folds
   any,           // with every question asked of every result
 };
 
-// The way of all results of a filter block.
+// The way of all results of a filter block. Of sums that are pooled it says nothing.
 template <int kTiles, typename Element>
 __device__ inline Writing writing_of(const Arguments<Element>& problem, const Results<Element>& results) {
   const bool is_full =
@@ -157,43 +159,43 @@ struct SumPlace {
   }
 };
 
-// Where a thread's pairs of sums go, for i = 0 and 1, and how many folds of the first and of the second of a
-// pair there are. Of sums that are pooled: where the result of their window goes, and whether there is one.
+// Where the results of a thread's pairs of sums go, for i = 0 and 1, and how many rows of the tile there are
+// from there on, for the first and the second of a pair: so many of its folds are results. Where sums are
+// pooled, one pair is of a window, of which there is one result.
 struct OwnPlaces {
   SharedAddress waiting[2];
   int rows_left[2], second_rows_left[2];
 
+  // Of rows of the product from row `first` of an image on.
   template <bool kFinishes, typename Element>
   static __device__ OwnPlaces of(const Arguments<Element>& problem, const Results<Element>& results,
                                  int image, int first) {
-    OwnPlaces own;
+    const Tile& tile = results.tile;
+    const bool pools = kFinishes && problem.pools_sums;
+    const int log2_folds = pools ? 0 : problem.log2_folds, log2_columns = pools ? 1 : 0;
+    const int rows = pools ? tile.y_rows : tile.rows, columns = pools ? tile.y_columns : tile.columns;
+    OwnPlaces places;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const SumPlace place(problem, first, i);
-      int row = place.core_row << problem.log2_folds, column = place.column;
-      own.rows_left[i] =
-          place.core < problem.cores && column < results.tile.columns ? results.tile.rows - row : 0;
-      own.second_rows_left[i] = column + 1 < results.tile.columns ? own.rows_left[i] : 0;
-      if (kFinishes && problem.pools_sums) {
-        row = place.core_row, column /= 2;
-        const bool is_inside = place.core < problem.cores && column < results.tile.y_columns;
-        own.rows_left[i] = is_inside ? results.tile.y_rows - row : 0;
-      }
+      const SumPlace sum(problem, first, i);
+      const int row = sum.core_row << log2_folds, column = sum.column >> log2_columns;
+      places.rows_left[i] = sum.core < problem.cores && column < columns ? rows - row : 0;
+      places.second_rows_left[i] = column + 1 < columns ? places.rows_left[i] : 0;
       const int element = image * problem.results.image + row * problem.results.row + column;
-      own.waiting[i] = shared_address(results.waiting) + element * problem.result_bytes;
+      places.waiting[i] = shared_address(results.waiting) + element * problem.result_bytes;
     }
-    return own;
+    return places;
   }
 };
 
-// What is known of the results of kRows rows, from row `first` of an image on, before their sums are.
+// What a thread knows of the results of kRows rows before it has their sums: how and where to write them.
 template <int kTiles, bool kFinishes>
 struct Prepared {
   Writing writing;
   OwnPlaces places;
   OwnScales<kTiles, kFinishes> scales;
 
-  // `scales`: of the filter block.
+  // Of rows from row `first` of an image on. `scales`: of the filter block.
   template <typename Element>
   __device__ Prepared(const Arguments<Element>& problem, const Results<Element>& results, Writing writing,
                       int image, int first, const FilterScale* scales)
@@ -206,9 +208,10 @@ struct Prepared {
 template <typename Format, int kTiles, bool kFinishes, Writing kWriting, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_sums(const Arguments<Element>& problem, const Results<Element>& results,
-                                  const Prepared<kTiles, kFinishes>& own, const float (&sums)[kTiles][4]) {
+                                  const Prepared<kTiles, kFinishes>& prepared,
+                                  const float (&sums)[kTiles][4]) {
   constexpr int kSize = sizeof(Stored);
-  const OwnPlaces& places = own.places;
+  const OwnPlaces& places = prepared.places;
   const int pair = 2 * (threadIdx.x % 4);
   const auto store = [&](SharedAddress target, const FilterScale& scale, float sum) {
     store_result<Format, Stored>(target, result_of<kFinishes>(problem, scale, sum));
@@ -216,7 +219,7 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
   if constexpr (kWriting == Writing::any) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const ColumnScales scale(problem, results, own.scales.first, t * kTileColumns + pair, kSize);
+      const ColumnScales scale(problem, results, prepared.scales.all, t * kTileColumns + pair, kSize);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (scale.is_first && scale.first_fold < places.rows_left[i]) {
@@ -231,7 +234,7 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
   } else {
     constexpr bool kAreFolds = kWriting == Writing::folds || kWriting == Writing::paired_folds;
     constexpr bool kArePairs = kWriting == Writing::pairs || kWriting == Writing::paired_folds;
-    own.scales.for_each_tile([&](int t, const FilterScale& scale) {
+    prepared.scales.for_each_tile([&](int t, const FilterScale& scale) {
       const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
       const int fold = kAreFolds ? filter_fold & (problem.folds - 1) : 0;
 #pragma unroll
@@ -289,15 +292,15 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
   // A neighbour has the window's other row. Each gives the other what that one writes.
   const int distance = 1 << (problem.log2_outputs - 1);
   const bool is_lower = (threadIdx.x & distance) != 0;
-  const SharedAddress own = is_lower ? places.waiting[1] : places.waiting[0];
-  const bool is_own_inside = (is_lower ? places.rows_left[1] : places.rows_left[0]) > 0;
+  const SharedAddress waiting = is_lower ? places.waiting[1] : places.waiting[0];
+  const bool is_inside = (is_lower ? places.rows_left[1] : places.rows_left[0]) > 0;
   prepared.scales.for_each_tile([&](int t, const FilterScale& scale) {
     const int filter_fold = (t * kTileColumns + pair) >> problem.log2_outputs;
     const float first_row = both(scale, sums[t][0], sums[t][1]);
     const float second_row = both(scale, sums[t][2], sums[t][3]);
     const float given = __shfl_xor_sync(~0u, is_lower ? first_row : second_row, distance);
-    if (is_own_inside && filter_fold / 2 < results.filters) {
-      store(own, scale, is_lower ? second_row : first_row, given);
+    if (is_inside && filter_fold / 2 < results.filters) {
+      store(waiting, scale, is_lower ? second_row : first_row, given);
     }
   });
 }
@@ -305,22 +308,22 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
 template <typename Format, int kTiles, bool kFinishes, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_as(const Arguments<Element>& problem, const Results<Element>& results,
-                                const Prepared<kTiles, kFinishes>& own, const float (&sums)[kTiles][4]) {
+                                const Prepared<kTiles, kFinishes>& prepared, const float (&sums)[kTiles][4]) {
   if constexpr (kFinishes) {
     if (problem.pools_sums) {
       if (problem.definition.epilogue.pool.kind == PoolKind::average) {
-        write_pooled<Format, kTiles, true, Stored>(problem, results, own, sums);
+        write_pooled<Format, kTiles, true, Stored>(problem, results, prepared, sums);
       } else {
-        write_pooled<Format, kTiles, false, Stored>(problem, results, own, sums);
+        write_pooled<Format, kTiles, false, Stored>(problem, results, prepared, sums);
       }
       return;
     }
   }
   const auto write = [&](auto writing) {
-    write_sums<Format, kTiles, kFinishes, decltype(writing)::value, Stored>(problem, results, own, sums);
+    write_sums<Format, kTiles, kFinishes, decltype(writing)::value, Stored>(problem, results, prepared, sums);
   };
   using enum Writing;
-  switch (own.writing) {
+  switch (prepared.writing) {
     case pairs:
       return write(std::integral_constant<Writing, pairs>());
     case paired_folds:
@@ -337,24 +340,24 @@ __device__ inline void write_as(const Arguments<Element>& problem, const Results
 // `is_far`: one factor does not hold what undoes the scales.
 template <typename Format, int kTiles, bool kFinishes, typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
-                                     const Prepared<kTiles, kFinishes>& own, bool is_far,
+                                     const Prepared<kTiles, kFinishes>& prepared, bool is_far,
                                      float (&sums)[kTiles][4]) {
   if (Format::kIsScaled && is_far) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const ColumnScales scale(problem, results, own.scales.first, t * kTileColumns + 2 * (threadIdx.x % 4),
-                               0);
+      const ColumnScales scale(problem, results, prepared.scales.all,
+                               t * kTileColumns + 2 * (threadIdx.x % 4), 0);
       sums[t][0] *= scale.first.rest, sums[t][1] *= scale.second.rest;
       sums[t][2] *= scale.first.rest, sums[t][3] *= scale.second.rest;
     }
   }
   if constexpr (kFinishes && sizeof(Element) < sizeof(float)) {
     if (problem.lies_apart) {
-      write_as<Format, kTiles, kFinishes, float>(problem, results, own, sums);
+      write_as<Format, kTiles, kFinishes, float>(problem, results, prepared, sums);
       return;
     }
   }
-  write_as<Format, kTiles, kFinishes, Element>(problem, results, own, sums);
+  write_as<Format, kTiles, kFinishes, Element>(problem, results, prepared, sums);
 }
 
 // Which results of a filter the tile stores, of those that follow each other in y: all, or where tiles

@@ -268,8 +268,9 @@ class Tiler {
 
   // Nanoseconds, without what launching takes: fitted to 8,500 tilings of the course layers measured on an
   // H200 (batch 10,000, TF32 and float16, some with what follows), so that both the times and the choices are
-  // near. Each part counts twice, for what the teams of a multiprocessor share and for what a team waits
-  // alone.
+  // near; what writing pairs, copies of the input and 96 columns take, once more to 256 tilings of first
+  // layers (benchmarks/toeplitz.md, version 15). Each part counts twice, for what the teams of a
+  // multiprocessor share and for what a team waits alone.
   double cost(const Tiling& tiling) const {
     const Cut& cut = tiling.cut;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
@@ -319,9 +320,8 @@ class Tiler {
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
     const double draining = 0.0256 * stored_lines * std::min(tiles, multiprocessors * tiling.teams);
-    // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block, and in float32 by
-    // scales that are fetched ahead: what they took of 2019fa and 2018fa conv1 beside this estimate, whose
-    // filters are one block.
+    // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block and scales are fetched
+    // ahead: what they took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block.
     const bool gains_most =
         problem_.epilogue.is_empty() && tiling.tiles == 12 && tiling.filter_blocks == 1 && parts == 1;
     const double computing = waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360) *
@@ -337,7 +337,7 @@ class Tiler {
                                                size_of(problem_.type));
     const double parts_of_lines =
         stores_whole_lines(problem_, tiling) ? 0 : tiles * segments * static_cast<double>(problem_.group);
-    // Copies ask for the next tile's input so early that some of it has left the cache before it is read.
+    // By the times alone, copies of the next tile's input cost this where the memory bounds.
     const double moving =
         (2.1e-4 * y_bytes + 5.2e-4 * x_bytes + 0.06 * parts_of_lines) * (tiling.copies_input ? 1.07 : 1);
     // Where both are near each other they take longer than either.
@@ -429,9 +429,8 @@ void place_steps(const Tiling& tiling, StepCores* cores, unsigned* places) {
     int64_t first = 2 * step, second = first + 1;
     if (second >= cut.depth_cores()) {
       // What is no core meets weights of zero, wherever it is read.
-      const bool is_first = first < cut.depth_cores();
-      cores[step] = {static_cast<short>(is_first ? first : -1), -1};
-      places[step] = static_cast<unsigned>(is_first ? place_of(first) : 0) | 1u << 16;
+      cores[step] = {static_cast<short>(first), -1};
+      places[step] = static_cast<unsigned>(place_of(first)) | 1u << 16;
       continue;
     }
     if (place_of(second) < place_of(first)) std::swap(first, second);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+
 #include "cuda/primitives/tensor_core.cuh"
 #include "cuda_emulation.h"
 
@@ -28,24 +30,33 @@ struct SharedMatrix {
   }
 };
 
-inline void begin_warpgroup_products() { emulation::meet_warpgroup(); }
+// Whether a thread has begun products that it has not ended.
+inline std::array<bool, 1024> products_are_open;
+
+inline void begin_warpgroup_products() {
+  emulation::meet_warpgroup();
+  products_are_open[emulation::current] = true;
+}
 template <int kTiles>
 void begin_warpgroup_products(float (&)[kTiles][4]) {
-  emulation::meet_warpgroup();
+  begin_warpgroup_products();
 }
-inline void end_warpgroup_products() {}
+inline void end_warpgroup_products() { products_are_open[emulation::current] = false; }
 template <int kTiles>
 void await_warpgroup_products(float (&)[kTiles][4]) {
+  if (products_are_open[emulation::current]) emulation::fail("products that are waited for before they end");
   emulation::meet_warpgroup();
 }
 template <int kTiles>
 void finish_warpgroup_products(float (&sums)[kTiles][4]) {
+  end_warpgroup_products();
   await_warpgroup_products(sums);
 }
 
 // sums += a * b, where a(row, depth) gives two neighbours along the depth.
 template <typename Number, int kTiles, typename First>
 void add_product(float (&sums)[kTiles][4], First a, SharedMatrix b) {
+  if (!products_are_open[emulation::current]) emulation::fail("a product that has not been begun");
   // The four warps are given the same matrix.
   emulation::meet_warpgroup_with(b.start);
   const int lane = emulation::lane();
