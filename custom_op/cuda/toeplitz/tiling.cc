@@ -282,17 +282,13 @@ class Tiler {
         tiling.filters_per_block * cut.outputs * cut.folds == tiling.tiles * kTileColumns && cut.outputs > 1;
     const bool pools = pools_sums(problem_, cut);
     const bool folds = is_full && cut.folds > 1;
-    const bool pairs = problem_.output[2] % 2 == 0, is_wide = size_of(problem_.type) == 4;
-    const double writing = pools      ? 19.5
-                           : !is_full ? 19.2
-                                      : (!pairs    ? 8.7
-                                         : is_wide ? 4.7
-                                                   : 3.3) +
-                                            (folds ? 1.2 : 0.0);
-    const double writing_alone = pools ? 12.0
-                                       : (is_wide ? 8.4 : 2.0) + (!is_full          ? 20.0
-                                                                  : folds && !pairs ? 22.1
-                                                                                    : 0.0);
+    // Nearly what the kernel asks before it stores two results as one.
+    const bool pairs = problem_.output[2] % 2 == 0;
+    const bool is_float32 = problem_.type == ElementType::float32;
+    const double pair = is_float32 ? 4.7 : 3.3, unpaired_folds = folds && !pairs ? 22.1 : 0.0;
+    const double writing_full = (pairs ? pair : 8.7) + (folds ? 1.2 : 0.0);
+    const double writing = pools ? 19.5 : is_full ? writing_full : 19.2;
+    const double writing_alone = pools ? 12.0 : (is_float32 ? 8.4 : 2.0) + (is_full ? unpaired_folds : 20.0);
     const double items = static_cast<double>(tiling.images * tiling.image_items) / 32;  // of a warp
     const double filters = static_cast<double>(problem_.filters_per_group());
     const double y_columns =
@@ -320,14 +316,14 @@ class Tiler {
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
     const double draining = 0.0256 * stored_lines * std::min(tiles, multiprocessors * tiling.teams);
-    // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block and scales are fetched
-    // ahead: what they took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block.
+    // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block, and in float32 by
+    // scales that are fetched ahead, which needs several outputs in a core's row: what they took of 2019fa
+    // and 2018fa conv1 beside this estimate, whose filters are one block.
     const bool gains_most =
         problem_.epilogue.is_empty() && tiling.tiles == 12 && tiling.filter_blocks == 1 && parts == 1;
+    const double most_gained = is_float32 && is_full ? 0.84 : 0.94;
     const double computing = waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360) *
-                             (!gains_most ? 1
-                              : is_wide   ? 0.84
-                                          : 0.94);
+                             (gains_most ? most_gained : 1);
     // What stores, loads between them, and lines that are stored in parts take of the memory
     // (benchmarks/toeplitz.md, version 14); less than they do by themselves, so that with what computing
     // takes the times of some 500 tilings come out.
