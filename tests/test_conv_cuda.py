@@ -283,12 +283,15 @@ def relative_l2_in_ieee(algorithm, case):
 @pytest.mark.gpu
 def test_tiles_of_toeplitz_that_overlap_store_each_result_once():
     rng = np.random.default_rng(3)
-    x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((2000, 1, 70, 70), (12, 1, 5, 5)))
+    images = repeats(800, least=16)
+    x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((images, 1, 70, 70), (12, 1, 5, 5)))
     b = rng.standard_normal(12, dtype=np.float32)
-    # Rows 17, 34 and 51 of the output are computed by two tiles. A tile with an infinity or a NaN is computed
-    # as defined, one of values far apart in parts that are added up; both store what is theirs alone.
-    x[5, 0, 18, 3], x[700, 0, 20, 60], x[1999, 0, 36, 30] = np.inf, np.nan, -np.inf
-    x[9, 0, 19], x[1500, 0, 17] = x[9, 0, 19] * 1e-20, x[1500, 0, 17] * 1e25
+    # Rows 17, 34 and 51 of the output are computed by two tiles, of 16 images every fifth. A tile with an
+    # infinity or a NaN is computed as defined, one of values far apart in parts that are added up; both store
+    # what is theirs alone.
+    x[5, 0, 18, 3], x[images // 2, 0, 20, 60], x[-1, 0, 36, 30] = np.inf, np.nan, -np.inf
+    x[9, 0, 19] *= 1e-20
+    x[images * 3 // 4, 0, 17] *= 1e25
     y = run("toeplitz", x, w, b, {})
     plan = _native.describe_plan(_native.Problem(x.shape, w.shape, True), "cuda", "toeplitz")
     assert "1 of them the next tile's too" in plan
@@ -581,8 +584,13 @@ def test_tensor_cores_give_the_definition_for_every_number_of_filters(algorithm)
 def test_large_batches_many_groups_and_many_filters_are_the_definition(case, algorithm):
     if algorithm == "toeplitz" and case.w_shape[0] == 2000:
         pytest.skip("its matrix of so many filters does not fit into shared memory")
-    batch, *channel = case.x_shape
-    check(algorithm, dataclasses.replace(case, x_shape=(repeats(batch), *channel)))
+    batch, channels, *image = case.x_shape
+    filters, *filter_ = case.w_shape
+    attributes = dict(case.attributes)
+    if attributes.get("group") == channels:
+        channels = filters = attributes["group"] = repeats(channels, least=1000)
+    x_shape, w_shape = (repeats(batch), channels, *image), (filters, *filter_)
+    check(algorithm, dataclasses.replace(case, x_shape=x_shape, w_shape=w_shape, attributes=attributes))
 
 
 @pytest.mark.gpu
