@@ -16,8 +16,8 @@
 //
 // A product has 64 rows. Where filters are fewer, neighbouring output rows are *folded*: each filter comes
 // once for each fold, shifted by a row. Rows of the image then lie in planes by their remainder (`phases`),
-// as they do for strides. Products take 128 neighbouring places at a time; what lies between two rows is
-// computed and not stored.
+// as they do for strides. Products take 128 neighbouring places at a time, or 120 where fewer then lie behind
+// the last output; what lies between two rows is computed and not stored.
 //
 // The weights of the first 24 steps stay in registers, which halves what is asked of shared memory; the rest
 // is read from there each time.
@@ -30,7 +30,7 @@
 //
 // Data flow: one block on each multiprocessor, persistent, takes image after image, and its warps have roles,
 // which hand over to each other and never meet all together. Bulk copies bring four channels at a time. Three
-// warps convert them into one of two slots. Two teams of four warps multiply, 128 outputs in turns, so that
+// warps convert them into one of two slots. Two teams of four warps multiply, a product each in turns, so that
 // one writes its results while the other multiplies. Results wait in the order of y until the whole image has
 // been multiplied, and one warp has bulk copies take them away. Where there is no room for the results of two
 // images, as many of the last filters as there is room for have two places, which images take in turns: the

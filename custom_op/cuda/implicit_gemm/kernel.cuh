@@ -170,7 +170,7 @@ __device__ inline void convert_images(const Arguments<Element>& problem, int wei
 
 // Begins sums = the products of a converted image's columns, from `image` on, and all weights; calls
 // end_turn() when so few are left that the other team had better begin.
-template <typename Format, typename EndTurn, typename Element = typename Format::Element>
+template <typename Format, int kTiles, typename EndTurn, typename Element = typename Format::Element>
 __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatrix image,
                                   const HeldWeights& held, SharedMatrix weights, EndTurn end_turn,
                                   float (&sums)[kTiles][4]) {
@@ -224,7 +224,7 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
 
 // Multiplies converted images and writes their results: a team of two, which take turns at the tensor cores,
 // so that one writes while the other multiplies.
-template <typename Format, typename Element = typename Format::Element>
+template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline void multiply_images(const Arguments<Element>& problem, const Weights<Format>& weights,
                                        Progress& progress) {
   BlockState& state = state_of_block(problem);
@@ -283,17 +283,18 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
       float sums[kTiles][4];
       // Its turns have the numbers of every second chunk.
       take_over(&state.turns[team], (first_chunk + chunk) / kTeams & 1 ^ (team == 0 ? 1 : 0));
-      begin_sums<Format>(
-          problem, image.advanced(chunk * kColumns), held, staged, [&] { hand_over(&state.turns[1 - team]); },
-          sums);
+      begin_sums<Format, kTiles>(
+          problem, image.advanced(chunk * kTiles * kTileColumns), held, staged,
+          [&] { hand_over(&state.turns[1 - team]); }, sums);
       // With two buffers no filters are late, and both places one.
-      Writing writing(scales, shared_part<int>(problem.shared.outputs) + chunk * kOutputsOfChunk,
-                      buffer_phase);
+      Writing<kTiles> writing(scales, shared_part<int>(problem.shared.outputs) + chunk * kOutputsOfChunk,
+                              buffer_phase);
       finish_warpgroup_products(sums);
       if (chunk + kTeams >= problem.output_chunks) hand_over(&state.multiplied[slot]);
       if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
       is_waited_for = true;
-      writing.write<Format>(results, unread, are_far, chunk >= problem.first_ragged, writes_pairs, sums);
+      writing.template write<Format>(results, unread, are_far, chunk >= problem.first_ragged, writes_pairs,
+                                     sums);
     }
     if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
     show_to_copies_and_products();
@@ -362,7 +363,7 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
 }
 
 // Persistent blocks, each of which takes whole images; grid.y is the groups and their blocks of filters.
-template <typename Format>
+template <typename Format, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 // Other cards never run it, and have none of its instructions.
@@ -374,7 +375,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 
   find_places(problem, shared_part<PixelPlaces>(problem.shared.pixels));
-  find_outputs(problem, shared_part<int>(problem.shared.outputs));
+  find_outputs<kTiles * kTileColumns>(problem, shared_part<int>(problem.shared.outputs));
   // Places between rows stay zeros.
   for (int i = threadIdx.x; i < kSlots * problem.slot_places; i += kThreads) {
     shared_part<uint4>(problem.shared.slots)[i] = make_uint4(0u, 0u, 0u, 0u);
@@ -424,7 +425,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       take_registers<kRegisters>();
     } else {
       take_registers<kRegistersOfMultipliers>();
-      multiply_images(problem, Weights<Format>{from, tops, share.filters, window}, progress);
+      multiply_images<Format, kTiles>(problem, Weights<Format>{from, tops, share.filters, window}, progress);
       leave_registers<kRegisters>();
     }
     __syncthreads();

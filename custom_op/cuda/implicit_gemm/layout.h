@@ -11,9 +11,10 @@ constexpr int kPlaceBytes = 16;  // eight numbers of one place of the image
 constexpr int kHalfPlaceBytes = kPlaceBytes / 2;
 constexpr int kChunkChannels = 4;  // what is loaded and converted at a time
 constexpr int kRows = 64;          // of a product: filters of all folds
-constexpr int kColumns = 128;      // of a product: neighbouring outputs
 constexpr int kDepth = 16;         // of a product: two half steps of eight
-constexpr int kTiles = kColumns / 8;
+// Of the columns of a product, which are neighbouring outputs: one less where fewer are then no outputs.
+constexpr int kMostTiles = 16, kFewerTiles = kMostTiles - 1;
+constexpr int kTileColumns = 8;
 // Weights of the first steps stay in registers; those of the others are read from shared memory each time.
 constexpr int kHeldSteps = 24;
 // Products of so many steps follow each other without a question.
@@ -67,7 +68,7 @@ constexpr unsigned short kNoPlace = 0xffff;  // no output reads it
 
 // Where the results of a product's columns lie: for each of the four threads that share a row of the sums,
 // those of its two columns of all tiles; apart so that the four read from different banks.
-constexpr int kOutputsOfThread = 2 * kTiles + 4;
+constexpr int kOutputsOfThread = 2 * kMostTiles + 4;
 constexpr int kOutputsOfChunk = 4 * kOutputsOfThread;
 // What is no output: farther than any place, so that its sums go where nobody reads them.
 constexpr int kNoOutput = 1 << 30;

@@ -60,7 +60,7 @@ Arguments<Element> arguments_of(const ConvProblem& problem, const Tiling& tiling
   to.output_chunks = narrow(tiling.output_chunks);
   to.first_ragged = problem.output[1] % tiling.folds == 0
                         ? to.output_chunks
-                        : narrow((tiling.groups - 1) * tiling.pitch / kColumns);
+                        : narrow((tiling.groups - 1) * tiling.pitch / tiling.columns());
   to.stages = tiling.stages;
   to.stage_bytes = narrow(tiling.stage_bytes);
   to.buffers = tiling.buffers;
@@ -91,7 +91,8 @@ class ImplicitGemmPlan final : public Plan {
   ImplicitGemmPlan(const ConvProblem& problem, const Device& device)
       : device_(device.index),
         tiling_(best_tiling(problem, device).value()),
-        kernel_(reinterpret_cast<const void*>(kernel<Format>)),
+        kernel_(reinterpret_cast<const void*>(tiling_.tiles == kMostTiles ? kernel<Format, kMostTiles>
+                                                                          : kernel<Format, kFewerTiles>)),
         arguments_(arguments_of<Element>(problem, tiling_)) {
     // A y that the cache cannot hold shall not drive out of it what is asked for next.
     const int64_t y_bytes = problem.batch * problem.out_channels * problem.output_size() * sizeof(Element);
@@ -132,7 +133,7 @@ class ImplicitGemmPlan final : public Plan {
     return "whole images, " + std::to_string(tiling_.filters) + " filters x " +
            std::to_string(tiling_.folds) + " rows at a time; products of 64 x " +
            std::to_string(tiling_.steps() * kDepth) + " x " +
-           std::to_string(tiling_.output_chunks * kColumns) + ", the weights of " +
+           std::to_string(tiling_.output_chunks * tiling_.columns()) + ", the weights of " +
            std::to_string(tiling_.steps_held()) + " of " + std::to_string(tiling_.steps()) +
            " steps in registers; " + (tiling_.pairs_rows ? "two rows in a place; " : "") +
            (tiling_.stages == 1 ? "1 chunk of channels on its way, "

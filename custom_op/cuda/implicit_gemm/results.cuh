@@ -13,7 +13,7 @@ namespace convswap::implicit_gemm {
 
 // Finds where the results of each column of the product lie, in bytes from those of the first filter and
 // fold; columns between rows and behind the last are no outputs.
-template <typename Element>
+template <int kColumns, typename Element>
 __device__ inline void find_outputs(const Arguments<Element>& problem, int* outputs) {
   const int pitch = problem.pitch.divisor;
   for (int i = threadIdx.x; i < problem.output_chunks * kColumns; i += blockDim.x) {
@@ -24,7 +24,7 @@ __device__ inline void find_outputs(const Arguments<Element>& problem, int* outp
     if (column < problem.output_width && row < problem.output_height) {
       place = (row * problem.output_width + column) * static_cast<int>(sizeof(Element));
     }
-    const int thread = i % 8 / 2, tile = i % kColumns / 8;
+    const int thread = i % 8 / 2, tile = i % kColumns / kTileColumns;
     outputs[i / kColumns * kOutputsOfChunk + thread * kOutputsOfThread + 2 * tile + i % 2] = place;
   }
 }
@@ -73,8 +73,9 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
   return is_near;
 }
 
-// How a thread writes the sums of kColumns columns. What the first need is fetched while they are still being
+// How a thread writes the sums of kTiles tiles. What the first need is fetched while they are still being
 // computed.
+template <int kTiles>
 class Writing {
  public:
   // `scales`: of all rows; `outputs`: of these columns; `place`: of the late filters' results.
@@ -129,7 +130,7 @@ class Writing {
         };
         const auto result_of = [&](float sum) { return sum * factors_[i] + biases_[i]; };
 #pragma unroll
-        for (int t = 0; t < kAtOnce; ++t) {
+        for (int t = 0; t < kAtOnce && first + t < kTiles; ++t) {
           const int4 places = places_[t / 2];
           const int place[] = {t % 2 == 0 ? places.x : places.z, t % 2 == 0 ? places.y : places.w};
           const float results[] = {result_of(sums[first + t][2 * i]), result_of(sums[first + t][2 * i + 1])};

@@ -27,7 +27,8 @@ struct Tiling {
   int64_t groups = 0;                                   // of folded output rows
   int64_t pitch = 0, plane_rows = 0, plane_places = 0;  // of one row phase and column phase
   int64_t bundle_places = 0, part_places = 0, slot_places = 0;
-  int64_t output_chunks = 0;  // of kColumns
+  int tiles = kMostTiles;     // of eight columns, of a product
+  int64_t output_chunks = 0;  // of columns()
   int stages = 2;
   int64_t stage_bytes = 0;
   int buffers = 1;         // of an image's results
@@ -42,6 +43,7 @@ struct Tiling {
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();  // nanoseconds, estimated
 
+  int64_t columns() const { return int64_t{tiles} * kTileColumns; }
   int64_t steps() const { return static_cast<int64_t>(half_steps.size()) / 2; }
   int64_t steps_held() const { return std::min<int64_t>(steps(), kHeldSteps); }
   // From an output's place to that of what a half step takes for it.

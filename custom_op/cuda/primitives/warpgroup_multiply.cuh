@@ -94,15 +94,16 @@ __device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const uns
 #define CONVSWAP_SUMS_2(t) CONVSWAP_SUMS(t), CONVSWAP_SUMS(t + 1)
 #define CONVSWAP_SUMS_4(t) CONVSWAP_SUMS_2(t), CONVSWAP_SUMS_2(t + 2)
 #define CONVSWAP_SUMS_8(t) CONVSWAP_SUMS_4(t), CONVSWAP_SUMS_4(t + 4)
-#define CONVSWAP_SUMS_16(t) CONVSWAP_SUMS_8(t), CONVSWAP_SUMS_8(t + 8)
+#define CONVSWAP_SUMS_15 CONVSWAP_SUMS_8(0), CONVSWAP_SUMS_4(8), CONVSWAP_SUMS_2(12), CONVSWAP_SUMS(14)
+#define CONVSWAP_SUMS_16 CONVSWAP_SUMS_15, CONVSWAP_SUMS(15)
 #define CONVSWAP_NAMES_2 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define CONVSWAP_NAMES_4 CONVSWAP_NAMES_2 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define CONVSWAP_NAMES_6 CONVSWAP_NAMES_4 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define CONVSWAP_NAMES_8 CONVSWAP_NAMES_6 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define CONVSWAP_NAMES_10 CONVSWAP_NAMES_8 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define CONVSWAP_NAMES_12 CONVSWAP_NAMES_10 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define CONVSWAP_NAMES_16 \
-  CONVSWAP_NAMES_12 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define CONVSWAP_NAMES_15 CONVSWAP_NAMES_12 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
+#define CONVSWAP_NAMES_16 CONVSWAP_NAMES_15 ", %60, %61, %62, %63"
 #define CONVSWAP_PRODUCT(Number, type, tiles, columns, names, a_name, b_name, ...)                     \
   template <>                                                                                          \
   __device__ inline void add_warpgroup_product<Number, tiles>(float (&sums)[tiles][4], SharedMatrix a, \
@@ -122,33 +123,48 @@ __device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const uns
                    CONVSWAP_SUMS_2(8))                                                          \
   CONVSWAP_PRODUCT(Number, type, 12, "96", CONVSWAP_NAMES_12, "%48", "%49", CONVSWAP_SUMS_8(0), \
                    CONVSWAP_SUMS_4(8))                                                          \
-  CONVSWAP_PRODUCT(Number, type, 16, "128", CONVSWAP_NAMES_16, "%64", "%65", CONVSWAP_SUMS_16(0))
+  CONVSWAP_PRODUCT(Number, type, 15, "120", CONVSWAP_NAMES_15, "%60", "%61", CONVSWAP_SUMS_15)  \
+  CONVSWAP_PRODUCT(Number, type, 16, "128", CONVSWAP_NAMES_16, "%64", "%65", CONVSWAP_SUMS_16)
 CONVSWAP_PRODUCTS(__half, "f16")
 CONVSWAP_PRODUCTS(__nv_bfloat16, "bf16")
 // `adds`: 1, or 0 where the sums are set, which then are outputs alone.
-#define CONVSWAP_HELD_PRODUCT(name, Number, type, adds, ...)                                              \
-  template <>                                                                                             \
-  __device__ inline void name<Number, 16>(float (&sums)[16][4], const unsigned (&a)[4], SharedMatrix b) { \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" CONVSWAP_NAMES_16      \
-                 "}, {%64, %65, %66, %67}, %68, " adds ", 1, 1, 0;"                                       \
-                 : __VA_ARGS__                                                                            \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()));                      \
+#define CONVSWAP_HELD_PRODUCT(name, Number, type, tiles, columns, names, a_names, b_name, adds, ...) \
+  template <>                                                                                        \
+  __device__ inline void name<Number, tiles>(float (&sums)[tiles][4], const unsigned (&a)[4],        \
+                                             SharedMatrix b) {                                       \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" names     \
+                 "}, {" a_names "}, " b_name ", " adds ", 1, 1, 0;"                                  \
+                 : __VA_ARGS__                                                                       \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()));                 \
   }
-#define CONVSWAP_HELD_PRODUCTS(Number, type)                                                            \
-  CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, "1", CONVSWAP_SUMS_16(0))                  \
-  CONVSWAP_HELD_PRODUCT(set_warpgroup_product, Number, type, "0", CONVSWAP_NEW_4(0), CONVSWAP_NEW_4(4), \
-                        CONVSWAP_NEW_4(8), CONVSWAP_NEW_4(12))
+#define CONVSWAP_HELD_PRODUCTS_OF(Number, type, tiles, columns, names, a_names, b_name, sums, new_sums)   \
+  CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, tiles, columns, names, a_names, b_name, "1", \
+                        sums)                                                                             \
+  CONVSWAP_HELD_PRODUCT(set_warpgroup_product, Number, type, tiles, columns, names, a_names, b_name, "0", \
+                        new_sums)
+#define CONVSWAP_HELD_PRODUCTS(Number, type)                                                         \
+  CONVSWAP_HELD_PRODUCTS_OF(Number, type, 15, "120", CONVSWAP_NAMES_15, "%60, %61, %62, %63", "%64", \
+                            CONVSWAP_SUMS_15, CONVSWAP_NEW_15)                                       \
+  CONVSWAP_HELD_PRODUCTS_OF(Number, type, 16, "128", CONVSWAP_NAMES_16, "%64, %65, %66, %67", "%68", \
+                            CONVSWAP_SUMS_16, CONVSWAP_NEW_16)
 #define CONVSWAP_NEW(t) "=f"(sums[t][0]), "=f"(sums[t][1]), "=f"(sums[t][2]), "=f"(sums[t][3])
-#define CONVSWAP_NEW_4(t) CONVSWAP_NEW(t), CONVSWAP_NEW(t + 1), CONVSWAP_NEW(t + 2), CONVSWAP_NEW(t + 3)
+#define CONVSWAP_NEW_5(t) \
+  CONVSWAP_NEW(t), CONVSWAP_NEW(t + 1), CONVSWAP_NEW(t + 2), CONVSWAP_NEW(t + 3), CONVSWAP_NEW(t + 4)
+#define CONVSWAP_NEW_15 CONVSWAP_NEW_5(0), CONVSWAP_NEW_5(5), CONVSWAP_NEW_5(10)
+#define CONVSWAP_NEW_16 CONVSWAP_NEW_15, CONVSWAP_NEW(15)
 CONVSWAP_HELD_PRODUCTS(__half, "f16")
 CONVSWAP_HELD_PRODUCTS(__nv_bfloat16, "bf16")
-#undef CONVSWAP_NEW_4
+#undef CONVSWAP_NEW_16
+#undef CONVSWAP_NEW_15
+#undef CONVSWAP_NEW_5
 #undef CONVSWAP_NEW
 #undef CONVSWAP_HELD_PRODUCTS
+#undef CONVSWAP_HELD_PRODUCTS_OF
 #undef CONVSWAP_HELD_PRODUCT
 #undef CONVSWAP_PRODUCTS
 #undef CONVSWAP_PRODUCT
 #undef CONVSWAP_NAMES_16
+#undef CONVSWAP_NAMES_15
 #undef CONVSWAP_NAMES_12
 #undef CONVSWAP_NAMES_10
 #undef CONVSWAP_NAMES_8
@@ -156,6 +172,7 @@ CONVSWAP_HELD_PRODUCTS(__nv_bfloat16, "bf16")
 #undef CONVSWAP_NAMES_4
 #undef CONVSWAP_NAMES_2
 #undef CONVSWAP_SUMS_16
+#undef CONVSWAP_SUMS_15
 #undef CONVSWAP_SUMS_8
 #undef CONVSWAP_SUMS_4
 #undef CONVSWAP_SUMS_2
