@@ -244,12 +244,14 @@ class Tiler {
     tiling.cost = waves * (tiles_per_block * tile + first);
 
     // So that it can be compared with the other algorithms: what the sum takes beside that at batches of 1
-    // and 64, and how far it is off on the course layers from batch 64 on. Where channels are several, blocks
-    // of several tiles do not end together; and of float16 the sum is then too small, since it takes staging
-    // for half of what it is of float32. Tilings are not chosen by that: it would favour one huge tile.
+    // and 64, and how far it is off from batch 64 on, on the course layers and 17 others. Where channels are
+    // several, blocks of several tiles do not end together; in float16 the sum is then too small where
+    // results are stored one by one, since it takes staging for half of what it is in float32, and in float32
+    // too large where they are not. Tilings are not chosen by that: it would favour one huge tile.
     constexpr double kLaunch = 3800;
     const double several = problem_.channels_per_group() > 1 ? 1 - 1 / tiles_per_block : 0;
-    const double off = problem_.type == ElementType::float32 ? 1.1 : 0.95 + 0.26 * several;
+    const double off = problem_.type == ElementType::float32 ? 1.1 - (width > 1 ? 0.1 * several : 0)
+                                                             : 0.95 + (width > 1 ? 0 : 0.26 * several);
     tiling.estimate = kLaunch - kEarlierNanoseconds + off * (tiling.cost + waves * several / 2 * tile);
   }
 

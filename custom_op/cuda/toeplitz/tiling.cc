@@ -268,8 +268,9 @@ class Tiler {
 
   // Nanoseconds, without what launching takes: fitted to 8,500 tilings of the course layers measured on an
   // H200 (batch 10,000, TF32 and float16, some with what follows), so that both the times and the choices are
-  // near; what writing pairs, copies of the input and 96 columns take, once more to 256 tilings of first
-  // layers (benchmarks/toeplitz.md, version 15). Each part counts twice, for what the teams of a
+  // near; what writing pairs and 96 columns take, once more to 256 tilings of first layers, and what a tile
+  // stages, its units and its products take, to 900 of those and of 20 other layers
+  // (benchmarks/toeplitz.md, version 15 and behind it). Each part counts twice, for what the teams of a
   // multiprocessor share and for what a team waits alone.
   double cost(const Tiling& tiling) const {
     const Cut& cut = tiling.cut;
@@ -289,7 +290,16 @@ class Tiler {
     const double writing_full = (pairs ? pair : 8.7) + (folds ? 1.2 : 0.0);
     const double writing = pools ? 19.5 : is_full ? writing_full : 19.2;
     const double writing_alone = pools ? 12.0 : (is_float32 ? 8.4 : 2.0) + (is_full ? unpaired_folds : 20.0);
-    const double items = static_cast<double>(tiling.images * tiling.image_items) / 32;  // of a warp
+    // The 128 threads of a team stage two items of an image at a time, some of which they stage again.
+    const double rounds = static_cast<double>(tiling.images * ceil_divide(tiling.image_items, 256));
+    const int64_t of_last_round = std::min<int64_t>(tiling.image_items % 256, 128);
+    const double items = static_cast<double>(
+        tiling.images * (8 * (tiling.image_items / 256) + 2 * ceil_divide(of_last_round, 32)));  // of a warp
+    // What copies have brought is there; what may lie outside the image is loaded number by number.
+    const bool is_inside = is_unpadded(problem_, cut);
+    const double copied = cut.bundle > 1 ? 29.0 : !is_float32 ? 16.0 : parts == 1 ? 9.0 : 21.5;
+    const double item = tiling.copies_input ? copied : is_inside ? 25.0 : 7.0;
+    const double round_alone = tiling.copies_input ? 25.0 : is_inside ? 200.0 : 820.0;
     const double filters = static_cast<double>(problem_.filters_per_group());
     const double y_columns =
         std::min<double>(tiling.cores * cut.outputs, static_cast<double>(problem_.result[2]));
@@ -300,11 +310,10 @@ class Tiler {
                                              : tiling.stored.rows_join ? filters
                                                                        : filters * rows);
     const double shared = finishing(tiling) + 0.442 * multiplying + 2.35 * products + writing * sum_tiles +
-                          21.5 * items * (2 + parts) / 3 + 0.95 * stored_lines + 13.1 * segments +
+                          item * items * (2 + parts) / 3 + 0.95 * stored_lines + 13.1 * segments +
                           25.3 * tiling.filter_blocks;
-    const double alone = 14.5 * products + writing_alone * sum_tiles + (pools ? 235 : 115) * units +
-                         (tiling.copies_input ? 60 : 362) * std::ceil(items / 8) + 5.8 * segments +
-                         690 * tiling.filter_blocks + 667;
+    const double alone = 12.0 * products + writing_alone * sum_tiles + (pools ? 235 : 165) * units +
+                         round_alone * rounds + 5.8 * segments + 690 * tiling.filter_blocks + 667;
     const double multiprocessors =
         std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
     const double tiles = static_cast<double>(tiling.tile_count);
@@ -317,13 +326,13 @@ class Tiler {
     // from what batches of 512 take beside the rest.
     const double draining = 0.0256 * stored_lines * std::min(tiles, multiprocessors * tiling.teams);
     // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block, and in float32 by
-    // scales that are fetched ahead, which needs several outputs in a core's row: what they took of 2019fa
-    // and 2018fa conv1 beside this estimate, whose filters are one block.
-    const bool gains_most =
-        problem_.epilogue.is_empty() && tiling.tiles == 12 && tiling.filter_blocks == 1 && parts == 1;
-    const double most_gained = is_float32 && is_full ? 0.84 : 0.94;
+    // scales that are fetched ahead, which needs several outputs in a core's row and no copies: what they
+    // took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block and one fold.
+    const bool gains_most = problem_.epilogue.is_empty() && tiling.tiles == 12 && cut.folds == 1 &&
+                            tiling.filter_blocks == 1 && parts == 1;
+    const double most_gained = is_float32 && is_full && !tiling.copies_input ? 0.84 : 0.94;
     const double computing = waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360) *
-                             (gains_most ? most_gained : 1);
+                             (gains_most ? most_gained : 1) * (tiling.overlap > 0 ? 1.004 : 1);
     // What stores, loads between them, and lines that are stored in parts take of the memory
     // (benchmarks/toeplitz.md, version 14); less than they do by themselves, so that with what computing
     // takes the times of some 500 tilings come out.
