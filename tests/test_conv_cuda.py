@@ -221,21 +221,41 @@ def test_implicit_gemm_gives_room_to_loads_or_to_results(x_shape, w_shape, loads
 
 
 @pytest.mark.gpu
+def test_implicit_gemm_takes_narrower_products_where_fewer_columns_are_no_outputs():
+    def columns(w_shape, **attributes):
+        plan = plan_of_implicit_gemm((10_000, w_shape[1], *size), w_shape, **attributes)
+        return int(plan.split("products of 64 x ")[1].split(",")[0].split(" x ")[1])
+
+    # Of two folds 13 * 33 + 27 = 456 columns, four products of 120 or of 128.
+    size = 33, 33
+    assert columns((24, 12, 7, 7)) == 4 * 120
+    # 14 * 33 + 29 = 491, which 120 do not reach.
+    assert columns((24, 12, 5, 5)) == 4 * 128
+    # Of four folds 8 * 40 + 34 = 354: less to multiply, which gains nothing where the memory bounds.
+    size = 40, 40
+    assert columns((16, 4, 7, 7), type="float16") == 3 * 120
+    assert columns((16, 4, 7, 7)) == 3 * 128
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 @pytest.mark.parametrize(
-    ("x_shape", "w_shape"),
+    ("x_shape", "w_shape", "late_filters"),
     [
-        ((4, 41, 41), (17, 4, 7, 7)),
+        ((4, 41, 41), (17, 4, 7, 7), 15),
         # Two blocks share the filters, 34 and 33.
-        ((3, 33, 33), (67, 3, 5, 5)),
+        ((3, 33, 33), (67, 3, 5, 5), 16),
     ],
 )
-def test_implicit_gemm_stores_late_results_of_images_that_begin_anywhere(x_shape, w_shape, precision):
+def test_implicit_gemm_stores_late_results_of_images_that_begin_anywhere(
+    x_shape, w_shape, late_filters, precision
+):
     # Three images for each block or more, as many as it takes to come back to a place, whose results begin at
     # other distances from a boundary each time, since those of an image are no multiple of four.
     case = ConvCase((repeats(1031, least=400), *x_shape), w_shape, True)
     if precision == "tf32":
-        assert "1 buffer for results and one for 15 filters" in plan_of_implicit_gemm(case.x_shape, w_shape)
+        plan = plan_of_implicit_gemm(case.x_shape, w_shape)
+        assert f"1 buffer for results and one for {late_filters} filters" in plan
     check("implicit_gemm", case, precision)
 
 
@@ -283,14 +303,14 @@ def relative_l2_in_ieee(algorithm, case):
 @pytest.mark.gpu
 def test_tiles_of_toeplitz_that_overlap_store_each_result_once():
     rng = np.random.default_rng(3)
-    images = repeats(800, least=16)
+    images = repeats(1200, least=48)
     x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((images, 1, 70, 70), (12, 1, 5, 5)))
     b = rng.standard_normal(12, dtype=np.float32)
-    # Rows 17, 34 and 51 of the output are computed by two tiles, of 16 images every fifth. A tile with an
-    # infinity or a NaN is computed as defined, one of values far apart in parts that are added up; both store
-    # what is theirs alone.
-    x[5, 0, 18, 3], x[images // 2, 0, 20, 60], x[-1, 0, 36, 30] = np.inf, np.nan, -np.inf
-    x[9, 0, 19] *= 1e-20
+    # Rows 17, 34 and 51 of the output are computed by two tiles, of 48 images rows 13, 26, 39 and 52. A tile
+    # with an infinity or a NaN is computed as defined, one of values far apart in parts that are added up; both
+    # store what is theirs alone.
+    x[5, 0, 17, 3], x[images // 2, 0, 30, 60], x[-1, 0, 52, 30] = np.inf, np.nan, -np.inf
+    x[9, 0, 36:41] *= 1e-20
     x[images * 3 // 4, 0, 17] *= 1e25
     y = run("toeplitz", x, w, b, {})
     plan = _native.describe_plan(_native.Problem(x.shape, w.shape, True), "cuda", "toeplitz")
