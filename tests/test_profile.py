@@ -369,7 +369,8 @@ def test_every_kernel_of_a_run_belongs_to_a_node(cuda, on_card):
 @needs_cupti
 def test_on_a_card_the_nodes_together_are_all_of_the_time(cuda, on_card):
     written = checked(on_card)
-    checked_trace(json.loads(trace_text(on_card))["traceEvents"])
+    # CUPTI relates the clock of the card to that of the host to within some microseconds.
+    checked_trace(json.loads(trace_text(on_card))["traceEvents"], clocks_apart_us=10)
     for side in written["sides"].values():
         assert side["card_ms"] <= side["run_ms"]["median"] * 1.05
         names = {row["name"] for row in side["profiling_result"]}
