@@ -307,8 +307,8 @@ def test_tiles_of_toeplitz_that_overlap_store_each_result_once():
     x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((images, 1, 70, 70), (12, 1, 5, 5)))
     b = rng.standard_normal(12, dtype=np.float32)
     # Rows 17, 34 and 51 of the output are computed by two tiles, of 48 images rows 13, 26, 39 and 52. A tile
-    # with an infinity or a NaN is computed as defined, one of values far apart in parts that are added up; both
-    # store what is theirs alone.
+    # with an infinity or a NaN is computed as defined, one of values far apart in parts that are added up;
+    # both store what is theirs alone.
     x[5, 0, 17, 3], x[images // 2, 0, 30, 60], x[-1, 0, 52, 30] = np.inf, np.nan, -np.inf
     x[9, 0, 36:41] *= 1e-20
     x[images * 3 // 4, 0, 17] *= 1e25

@@ -22,7 +22,7 @@ REQUIRED["s"] = REQUIRED["f"] = {"name", "cat", "id", "pid", "tid", "ts"}
 def checked(events: list[dict], clocks_apart_us: float = 0) -> list[dict]:
     """Return the events after a look at what the format asks for.
 
-    `clocks_apart_us`: how much earlier, by the clock of a card, work may begin than the call that asks for it.
+    `clocks_apart_us`: how much earlier, by a card's clock, work may begin than the call that asks for it.
     """
     assert json.loads(json.dumps(events, allow_nan=False)) == events
     slices = defaultdict(list)

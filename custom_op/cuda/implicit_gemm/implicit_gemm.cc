@@ -30,11 +30,11 @@
 //
 // Data flow: one block on each multiprocessor, persistent, takes image after image, and its warps have roles,
 // which hand over to each other and never meet all together. Bulk copies bring four channels at a time. Three
-// warps convert them into one of two slots. Two teams of four warps multiply, a product each in turns, so that
-// one writes its results while the other multiplies. Results wait in the order of y until the whole image has
-// been multiplied, and one warp has bulk copies take them away. Where there is no room for the results of two
-// images, as many of the last filters as there is room for have two places, which images take in turns: the
-// next image then waits for the others' copy alone. No scratch memory.
+// warps convert them into one of two slots. Two teams of four warps multiply, a product each in turns, so
+// that one writes its results while the other multiplies. Results wait in the order of y until the whole
+// image has been multiplied, and one warp has bulk copies take them away. Where there is no room for the
+// results of two images, as many of the last filters as there is room for have two places, which images take
+// in turns: the next image then waits for the others' copy alone. No scratch memory.
 //
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 9.0; two converted images, the
 // results of one and what is on its way must fit into shared memory, so images are small and channels few; a
