@@ -222,19 +222,17 @@ def test_implicit_gemm_gives_room_to_loads_or_to_results(x_shape, w_shape, loads
 
 @pytest.mark.gpu
 def test_implicit_gemm_takes_narrower_products_where_fewer_columns_are_no_outputs():
-    def columns(w_shape, **attributes):
-        plan = plan_of_implicit_gemm((10_000, w_shape[1], *size), w_shape, **attributes)
+    def columns(size, w_shape, **attributes):
+        plan = plan_of_implicit_gemm((10_000, w_shape[1], size, size), w_shape, **attributes)
         return int(plan.split("products of 64 x ")[1].split(",")[0].split(" x ")[1])
 
     # Of two folds 13 * 33 + 27 = 456 columns, four products of 120 or of 128.
-    size = 33, 33
-    assert columns((24, 12, 7, 7)) == 4 * 120
+    assert columns(33, (24, 12, 7, 7)) == 4 * 120
     # 14 * 33 + 29 = 491, which 120 do not reach.
-    assert columns((24, 12, 5, 5)) == 4 * 128
+    assert columns(33, (24, 12, 5, 5)) == 4 * 128
     # Of four folds 8 * 40 + 34 = 354: less to multiply, which gains nothing where the memory bounds.
-    size = 40, 40
-    assert columns((16, 4, 7, 7), type="float16") == 3 * 120
-    assert columns((16, 4, 7, 7)) == 3 * 128
+    assert columns(40, (16, 4, 7, 7), type="float16") == 3 * 120
+    assert columns(40, (16, 4, 7, 7)) == 3 * 128
 
 
 @pytest.mark.gpu
@@ -301,20 +299,28 @@ def relative_l2_in_ieee(algorithm, case):
 
 
 @pytest.mark.gpu
-def test_tiles_of_toeplitz_that_overlap_store_each_result_once():
+@pytest.mark.parametrize(
+    ("size", "filters", "least", "is_copied"),
+    [(70, 12, 48, False), (57, 7, 88, True)],
+    ids=["loads", "copies"],
+)
+def test_tiles_of_toeplitz_that_overlap_store_each_result_once(size, filters, least, is_copied):
     rng = np.random.default_rng(3)
-    images = repeats(1200, least=48)
-    x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((images, 1, 70, 70), (12, 1, 5, 5)))
-    b = rng.standard_normal(12, dtype=np.float32)
-    # Rows 17, 34 and 51 of the output are computed by two tiles, of 48 images rows 13, 26, 39 and 52. A tile
-    # with an infinity or a NaN is computed as defined, one of values far apart in parts that are added up;
-    # both store what is theirs alone.
-    x[5, 0, 17, 3], x[images // 2, 0, 30, 60], x[-1, 0, 52, 30] = np.inf, np.nan, -np.inf
+    images = repeats(1200, least=least)
+    x = rng.standard_normal((images, 1, size, size), dtype=np.float32)
+    w = rng.standard_normal((filters, 1, 5, 5), dtype=np.float32)
+    b = rng.standard_normal(filters, dtype=np.float32)
+    # Of 70 rows and columns, rows 17, 34 and 51 of the output are computed by two tiles, of 48 images rows
+    # 13, 26, 39 and 52; of 57, row 26, and of 88 images rows 13, 26 and 39. A tile with an infinity or a NaN
+    # is computed as defined, one of values far apart in parts that are added up; both store what is theirs
+    # alone.
+    x[5, 0, 17, 3], x[images // 2, 0, 30, size - 10], x[-1, 0, 52, 30] = np.inf, np.nan, -np.inf
     x[9, 0, 36:41] *= 1e-20
     x[images * 3 // 4, 0, 17] *= 1e25
     y = run("toeplitz", x, w, b, {})
     plan = _native.describe_plan(_native.Problem(x.shape, w.shape, True), "cuda", "toeplitz")
     assert "1 of them the next tile's too" in plan
+    assert ("input by bulk copies" in plan) == is_copied
     truth = run("naive", x, w, b, {})
     finite = np.isfinite(truth)
     np.testing.assert_array_equal(y[~finite], truth[~finite])

@@ -128,6 +128,16 @@ def test_an_arrow_leads_from_each_launch_to_its_work(example):
     assert sorted(ends) == [(5.0, 10.0), (20.0, 50.0)]
 
 
+def test_an_arrow_does_not_point_back_in_time_to_work_that_seems_to_begin_before_it_was_asked_for():
+    begin = BASE + 20_000
+    events = events_of(
+        activities=[Activity(KERNEL, "tick", begin - 3_000, begin + 9_000, 1, stream=7)],
+        calls=[Call("cudaLaunchKernel", begin, begin + 4_000, 1, thread=11)],
+    )
+    ((start, end),) = arrows(events)
+    assert start["ts"] == end["ts"] == 3.0
+
+
 def test_kernels_that_run_at_once_get_tracks_of_their_own():
     activities = [
         Activity(KERNEL, name, BASE + begin, BASE + begin + 100, 1) for name, begin in (("a", 0), ("b", 50))

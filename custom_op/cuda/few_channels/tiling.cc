@@ -244,10 +244,11 @@ class Tiler {
     tiling.cost = waves * (tiles_per_block * tile + first);
 
     // So that it can be compared with the other algorithms: what the sum takes beside that at batches of 1
-    // and 64, and how far it is off from batch 64 on, on the course layers and 17 others. Where channels are
-    // several, blocks of several tiles do not end together; in float16 the sum is then too small where
-    // results are stored one by one, since it takes staging for half of what it is in float32, and in float32
-    // too large where they are not. Tilings are not chosen by that: it would favour one huge tile.
+    // and 64, and how far it is off from batch 64 on, on the course layers and others (few_channels.md in
+    // benchmarks, at its end). Where channels are several, blocks of several tiles do not end together; in
+    // float16 the sum is then too small where results are stored one by one, since it takes staging for half
+    // of what it is in float32, and in float32 too large where they are not. Tilings are not chosen by that:
+    // it would favour one huge tile.
     constexpr double kLaunch = 3800;
     const double several = problem_.channels_per_group() > 1 ? 1 - 1 / tiles_per_block : 0;
     const double off = problem_.type == ElementType::float32 ? 1.1 - (width > 1 ? 0.1 * several : 0)

@@ -196,8 +196,9 @@ class ToeplitzPlan final : public Plan {
            std::to_string(tiling_.chunks * kRows) + " x " + std::to_string(cut.steps() * kDepth) + " x " +
            std::to_string(tiling_.tiles * kTileColumns) + " for " + std::to_string(cut.outputs) + " x " +
            std::to_string(cut.folds) + " outputs, " + std::to_string(cut.bundle) +
-           " channels side by side; " + std::to_string(grid_.x) + " x " + std::to_string(grid_.y) +
-           " blocks of " + std::to_string(threads()) + " threads, " + std::to_string(tiling_.shared_bytes) +
+           " channels side by side; " + (tiling_.copies_input ? "input by bulk copies; " : "") +
+           std::to_string(grid_.x) + " x " + std::to_string(grid_.y) + " blocks of " +
+           std::to_string(threads()) + " threads, " + std::to_string(tiling_.shared_bytes) +
            " bytes of shared memory";
   }
 
