@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from convswap import back_to_back, sessions
+from convswap import _native, back_to_back, sessions
 from convswap.bench import run_suite
 from convswap.bench_tables import print_suite
 from convswap.cli import main
 from convswap.device import Device
 from convswap.errors import ConvswapError
-from convswap.floor import floor_ms
+from convswap.floor import ceilings, floor_ms
 from convswap.lone_conv import lone_conv
 from convswap.models import NETWORKS, Convolution
 from convswap.sessions import Side
@@ -362,3 +362,13 @@ def test_floor_of_an_unknown_card_is_that_of_its_memory_and_none_without_one():
     )
     assert floor_ms(Work(1e9, 1e15), {"name": "Other"}, "tf32") is None
     assert floor_ms(Work(1e9, 1e15), None, "tf32") is None
+
+
+@pytest.mark.gpu
+def test_a_card_tells_what_its_memory_moves_at_most(cuda):
+    for card in _native.cuda_devices():
+        # Bytes per second, from a small laptop's card to several times the fastest one of 2026.
+        assert 1e10 < card["memory_bandwidth"] < 1e14
+        # What was measured on a card stays below.
+        known = ceilings(card)
+        assert known is not None and known.bandwidth <= card["memory_bandwidth"]

@@ -144,6 +144,16 @@ double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray
   return milliseconds / runs;
 }
 
+// Bytes per second that the memory moves at most, at two transfers in each of its clock cycles; None where
+// the driver does not tell.
+py::object memory_bandwidth(int index) {
+  int kilohertz = 0, bits = 0;
+  CONVSWAP_CHECK_CUDA(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, index));
+  CONVSWAP_CHECK_CUDA(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, index));
+  if (kilohertz <= 0 || bits <= 0) return py::none();
+  return py::float_(2e3 * kilohertz * bits / 8);
+}
+
 py::dict device_facts(int index) {
   const Device& device = cuda_device(index);
   int driver = 0;
@@ -155,6 +165,7 @@ py::dict device_facts(int index) {
   facts["compute_capability"] = device.compute_capability;
   facts["multiprocessors"] = device.multiprocessors;
   facts["shared_memory_per_block"] = device.shared_memory_per_block;
+  facts["memory_bandwidth"] = memory_bandwidth(index);
   facts["driver_cuda"] = version_text(driver);
   facts["cuda_runtime"] = version_text(runtime);
   return facts;

@@ -193,6 +193,7 @@ class DeviceFacts(TypedDict):
     compute_capability: int
     multiprocessors: int
     shared_memory_per_block: int
+    memory_bandwidth: float | None
     driver_cuda: str
     cuda_runtime: str
 

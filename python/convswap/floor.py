@@ -32,6 +32,7 @@ def ceilings(card: Mapping[str, Any]) -> Ceilings | None:
     for name, known in _MEASURED.items():
         if name in str(card["name"]):
             return known
+    # Bytes per second by the memory's clock and width: more than a copy reaches.
     bandwidth = float(card.get("memory_bandwidth") or 0)
     return Ceilings(bandwidth) if bandwidth > 0 else None
 

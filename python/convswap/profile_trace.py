@@ -193,9 +193,9 @@ def _complete(one: _Slice, base: int) -> Event:
 
 def _arrow(number: int, call: _Slice, work: _Slice, base: int) -> Iterator[Event]:
     common = {"name": "starts", "cat": "starts", "id": number}
-    # An arrow is tied to the slice that is open where it begins, and where it ends with "bp": "e". CUPTI knows
-    # the card's clock to some microseconds only, by which work may seem to begin before it was asked for: the
-    # arrow then ends within the work, so that it does not point back in time.
+    # An arrow is tied to the slice that is open where it begins, and where it ends with "bp": "e". CUPTI
+    # knows the card's clock to some microseconds only, by which work may seem to begin before it was asked
+    # for: the arrow then ends within the work, so that it does not point back in time.
     end = min(max(work.start, call.start), work.end)
     yield {**common, "ph": "s", "pid": call.process, "tid": call.thread, "ts": (call.start - base) / 1e3}
     yield {
