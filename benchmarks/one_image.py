@@ -20,6 +20,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 from convswap.closeness import relative_l2_error
+from convswap.compare import TOLERANCES
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.models import NETWORKS, find
@@ -30,7 +31,7 @@ from convswap.swap import swap
 
 BURSTS, RUNS, WARM_UPS = 15, 100, 20
 # What compare allows a network in TF32.
-TOLERANCE = 1e-3
+TOLERANCE = TOLERANCES["tf32"]
 
 
 class OneImage:

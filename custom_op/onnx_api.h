@@ -41,6 +41,12 @@ struct ReleaseShapeInfo {
 };
 using ShapeInfo = std::unique_ptr<OrtTensorTypeAndShapeInfo, ReleaseShapeInfo>;
 
+struct ReleaseTypeInfo {
+  const OrtApi* api;
+  void operator()(OrtTypeInfo* info) const { api->ReleaseTypeInfo(info); }
+};
+using TypeInfo = std::unique_ptr<OrtTypeInfo, ReleaseTypeInfo>;
+
 // Unknown dimensions are -1.
 Shape shape_of(const OrtApi& api, const OrtTensorTypeAndShapeInfo* info);
 Shape shape_of(const OrtApi& api, const OrtValue* tensor);

@@ -112,10 +112,13 @@ std::optional<std::string> InferenceAttributes::text(const char* name) const {
   return std::string(value.c_str());
 }
 
-ConvSpec read_spec(const Attributes& attributes, ElementType type) {
+ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision) {
   ConvSpec spec;
   spec.type = type;
-  spec.precision = parse_precision(attributes.text("precision").value_or("tf32"));
+  spec.precision = precision;
+  if (const std::optional<std::string> word = attributes.text("precision")) {
+    spec.precision = parse_precision(*word);
+  }
   spec.auto_pad = parse_auto_pad(attributes.text("auto_pad").value_or("NOTSET"));
   spec.group = attributes.integer("group").value_or(1);
   spec.kernel_shape = attributes.integers("kernel_shape");
@@ -128,8 +131,7 @@ ConvSpec read_spec(const Attributes& attributes, ElementType type) {
 Epilogue read_epilogue(const Attributes& attributes) {
   Epilogue epilogue;
   epilogue.set_activation(parse_activation(attributes.text("activation").value_or("None")),
-                          attributes.real("activation_alpha").value_or(0),
-                          attributes.real("activation_beta").value_or(0));
+                          attributes.real("activation_alpha"), attributes.real("activation_beta"));
   epilogue.pool =
       make_pool(parse_pool_kind(attributes.text("pool").value_or("None")),
                 attributes.integers("pool_kernel_shape"), attributes.integers("pool_strides"),

@@ -48,8 +48,9 @@ class InferenceAttributes final : public Attributes {
   const OrtShapeInferContext* context_;
 };
 
-// The conv spec that the attributes of an ONNX Conv, and our `precision`, describe. Throws InvalidArgument.
-ConvSpec read_spec(const Attributes& attributes, ElementType type);
+// The conv spec that the attributes of an ONNX Conv, and our `precision`, describe; `precision` is that of a
+// node without the attribute. Throws InvalidArgument.
+ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision);
 
 // The epilogue that the further attributes of a FusedConv describe. Throws InvalidArgument.
 Epilogue read_epilogue(const Attributes& attributes);

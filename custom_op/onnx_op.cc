@@ -4,9 +4,12 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include "conv/error.h"
 #include "conv/messages.h"
+#include "conv/open_shapes.h"
 #include "onnx_attributes.h"
 #include "onnx_scratch.h"
 #include "override.h"
@@ -25,8 +28,8 @@ enum class OpKind { conv, fused_conv };
 
 constexpr const char* name_of(OpKind kind) { return kind == OpKind::conv ? "Conv" : "FusedConv"; }
 
-ConvSpec read_spec_of(OpKind kind, const Attributes& attributes, ElementType type) {
-  ConvSpec spec = read_spec(attributes, type);
+ConvSpec read_spec_of(OpKind kind, const Attributes& attributes, ElementType type, Precision precision) {
+  ConvSpec spec = read_spec(attributes, type, precision);
   if (kind == OpKind::fused_conv) spec.epilogue = read_epilogue(attributes);
   return spec;
 }
@@ -59,16 +62,16 @@ ParallelFor session_threads(const OrtApi& api, const OrtKernelContext* context) 
 class ConvKernel {
  public:
   ConvKernel(const OrtApiBase& base, const OrtApi& api, const OrtKernelInfo* info, OpKind op, DeviceKind kind,
-             ElementType type)
+             ElementType type, Precision precision)
       : base_(base),
         api_(api),
         kind_(kind),
-        spec_(read_spec_of(op, KernelAttributes(api, info), type)),
+        spec_(read_spec_of(op, KernelAttributes(api, info), type, precision)),
         plans_(KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto))),
         is_tuned_(plans_.algorithm() == kTuned) {
     check_spec(spec_);
     check_algorithm_name(plans_.algorithm(), kind);
-    check_constant_weights(info);
+    check_open_shapes(spec_, {known_shape(info, 0), known_shape(info, 1), known_shape(info, 2)});
   }
 
   void compute(OrtKernelContext* context) {
@@ -105,11 +108,27 @@ class ConvKernel {
                                        __LINE__, "convswap"));
   }
 
-  void check_constant_weights(const OrtKernelInfo* info) const {
+  // The shape of a constant, or what the model declares; none of an input that is left out.
+  std::optional<Shape> known_shape(const OrtKernelInfo* info, size_t index) const {
+    size_t count = 0;
+    check(api_, api_.KernelInfo_GetInputCount(info, &count));
+    if (index >= count) return std::nullopt;
     int is_constant = 0;
-    const OrtValue* weights = nullptr;
-    check(api_, api_.KernelInfoGetConstantInput_tensor(info, 1, &is_constant, &weights));
-    if (is_constant) check_weights(spec_, shape_of(api_, weights));
+    const OrtValue* constant = nullptr;
+    check(api_, api_.KernelInfoGetConstantInput_tensor(info, index, &is_constant, &constant));
+    if (is_constant) return shape_of(api_, constant);
+    OrtTypeInfo* raw = nullptr;
+    if (OrtStatus* status = api_.KernelInfo_GetInputTypeInfo(info, index, &raw); status != nullptr) {
+      api_.ReleaseStatus(status);  // says only that there is no type
+      return std::nullopt;
+    }
+    const TypeInfo type(raw, {&api_});
+    const OrtTensorTypeAndShapeInfo* tensor = nullptr;  // the type's: not ours to release
+    check(api_, api_.CastTypeInfoToTensorInfo(type.get(), &tensor));
+    Shape shape = tensor == nullptr ? Shape{} : shape_of(api_, tensor);
+    // Of no known rank; or a scalar, of which ONNX Runtime says the same.
+    if (shape.empty()) return std::nullopt;
+    return shape;
   }
 
   const OrtValue* optional_input(const OrtKernelContext* context, size_t index) const {
@@ -129,6 +148,11 @@ class ConvKernel {
   void* data(const OrtValue* tensor) const {
     void* pointer = nullptr;
     check(api_, api_.GetTensorMutableData(const_cast<OrtValue*>(tensor), &pointer));
+    // Memory that a user bound may begin anywhere.
+    if (reinterpret_cast<uintptr_t>(pointer) % size_of(spec_.type) != 0) {
+      throw InvalidArgument("a tensor begins at an address that is no multiple of its elements' " +
+                            std::to_string(size_of(spec_.type)) + " bytes: bind memory that does");
+    }
     return pointer;
   }
 
@@ -185,8 +209,16 @@ ONNXTensorElementDataType onnx_type(ElementType type) {
 // type.
 class ConvOp : public OrtCustomOp {
  public:
-  ConvOp(const OrtApiBase& base, const OrtApi& api, OpKind op_kind, DeviceKind kind, ElementType type)
-      : OrtCustomOp{}, base_(base), api_(api), op_kind_(op_kind), kind_(kind), type_(type) {
+  // `precision` is that of nodes which say none.
+  ConvOp(const OrtApiBase& base, const OrtApi& api, OpKind op_kind, DeviceKind kind, ElementType type,
+         Precision precision)
+      : OrtCustomOp{},
+        base_(base),
+        api_(api),
+        op_kind_(op_kind),
+        kind_(kind),
+        type_(type),
+        precision_(precision) {
     version = kApiVersion;
     GetName = [](const OrtCustomOp* op) { return name_of(self(op).op_kind_); };
     GetExecutionProviderType = [](const OrtCustomOp* op) {
@@ -220,12 +252,14 @@ class ConvOp : public OrtCustomOp {
 
   static OrtStatus* create_kernel(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                                   void** kernel) noexcept {
-    std::string name = std::string("convswap ") + name_of(self(op).op_kind_);
+    std::string name;
     try {
+      name = std::string("convswap ") + name_of(self(op).op_kind_);
       const std::string node = node_name(*api, info);
       name += " node '" + node + "'";
+      const ConvOp& own = self(op);
       *kernel = new NamedKernel{
-          *api, name, {self(op).base_, *api, info, self(op).op_kind_, self(op).kind_, self(op).type_}};
+          *api, name, {own.base_, *api, info, own.op_kind_, own.kind_, own.type_, own.precision_}};
       note_kernel(node);
       return nullptr;
     } catch (...) {
@@ -249,7 +283,7 @@ class ConvOp : public OrtCustomOp {
     try {
       const InferenceAttributes attributes(self(op).api_, context);
       infer_conv_shape(self(op).api_, context,
-                       read_spec_of(self(op).op_kind_, attributes, ElementType::float32));
+                       read_spec_of(self(op).op_kind_, attributes, ElementType::float32, Precision::tf32));
     } catch (...) {
     }
     return nullptr;
@@ -260,6 +294,7 @@ class ConvOp : public OrtCustomOp {
   const OpKind op_kind_;
   const DeviceKind kind_;
   const ElementType type_;
+  const Precision precision_;
 };
 
 // The ops and domains of one ONNX Runtime. They are never destroyed: sessions use them until the process
@@ -270,26 +305,32 @@ class Registry {
     for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
       for (const ElementType type :
            {ElementType::float32, ElementType::float64, ElementType::float16, ElementType::bfloat16}) {
-        convs_.emplace_back(base, api, OpKind::conv, kind, type);
-        fused_convs_.emplace_back(base, api, OpKind::fused_conv, kind, type);
+        convs_.emplace_back(base, api, OpKind::conv, kind, type, Precision::tf32);
+        ieee_convs_.emplace_back(base, api, OpKind::conv, kind, type, Precision::ieee);
+        fused_convs_.emplace_back(base, api, OpKind::fused_conv, kind, type, Precision::tf32);
       }
     }
     check(api, api.CreateCustomOpDomain(kDomain, &domain_));
-    check(api, api.CreateCustomOpDomain("", &onnx_domain_));
+    check(api, api.CreateCustomOpDomain("", &tf32_domain_));
+    check(api, api.CreateCustomOpDomain("", &ieee_domain_));
     for (const ConvOp& op : convs_) {
       check(api, api.CustomOpDomain_Add(domain_, &op));
-      check(api, api.CustomOpDomain_Add(onnx_domain_, &op));
+      check(api, api.CustomOpDomain_Add(tf32_domain_, &op));
     }
+    for (const ConvOp& op : ieee_convs_) check(api, api.CustomOpDomain_Add(ieee_domain_, &op));
     for (const ConvOp& op : fused_convs_) check(api, api.CustomOpDomain_Add(domain_, &op));
   }
 
   OrtCustomOpDomain* domain() const { return domain_; }
-  OrtCustomOpDomain* onnx_domain() const { return onnx_domain_; }
+  OrtCustomOpDomain* onnx_domain(Precision precision) const {
+    return precision == Precision::ieee ? ieee_domain_ : tf32_domain_;
+  }
 
  private:
-  std::deque<ConvOp> convs_, fused_convs_;  // which never move: ONNX Runtime keeps their addresses
+  // Which never move: ONNX Runtime keeps their addresses.
+  std::deque<ConvOp> convs_, ieee_convs_, fused_convs_;
   OrtCustomOpDomain* domain_ = nullptr;
-  OrtCustomOpDomain* onnx_domain_ = nullptr;
+  OrtCustomOpDomain *tf32_domain_ = nullptr, *ieee_domain_ = nullptr;  // ONNX's own
 };
 
 const Registry& registry_of(const OrtApiBase& base, const OrtApi& api) {
@@ -318,8 +359,9 @@ void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* 
   answer_kernels(api, options);
   add_domain_once(api, options, registry.domain(), "convswap.registered");
   if (!override_requested(api, options)) return;
+  const Precision precision = override_precision(api, options);
   keep_conv_nodes(base, api, options);
-  add_domain_once(api, options, registry.onnx_domain(), "convswap.registered.override");
+  add_domain_once(api, options, registry.onnx_domain(precision), "convswap.registered.override");
 }
 
 }  // namespace convswap

@@ -9,6 +9,7 @@ namespace convswap {
 namespace {
 
 constexpr char kOverrideEntry[] = "convswap.override";
+constexpr char kPrecisionEntry[] = "convswap.precision";
 constexpr char kKernelsEntry[] = "convswap.kernels";
 constexpr char kDisabledEntry[] = "optimization.disable_specified_optimizers";
 // From this version on ONNX Runtime reads kDisabledEntry.
@@ -65,6 +66,12 @@ bool override_requested(const OrtApi& api, const OrtSessionOptions* options) {
   const std::string value = entry(api, options, kOverrideEntry).value_or("0");
   if (value != "0" && value != "1") throw unknown_value(kOverrideEntry, value, "0 or 1");
   return value == "1";
+}
+
+Precision override_precision(const OrtApi& api, const OrtSessionOptions* options) {
+  const std::string value = entry(api, options, kPrecisionEntry).value_or("tf32");
+  if (value != "tf32" && value != "ieee") throw unknown_value(kPrecisionEntry, value, "tf32 or ieee");
+  return parse_precision(value);
 }
 
 void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {

@@ -6,10 +6,11 @@
 // for it with session config entries, set before it registers the library:
 //
 //   convswap.override = 1      the override mode; 0 or absent: only the op convswap.Conv
+//   convswap.precision = ieee  of Conv nodes in the override mode, which have no such attribute; tf32 or
+//                              absent: ONNX Runtime's own default on CUDA
 //   convswap.kernels = record  begins to note the node of each kernel that is made by this thread
-//   convswap.kernels = read    ends that, and sets convswap.kernels.count and convswap.kernels.0, .1, ...:
-//   the
-//                              names of the nodes, cut to 1000 bytes
+//   convswap.kernels = read    ends that, and sets convswap.kernels.count and, to the names of the nodes, cut
+//                              to 1000 bytes, convswap.kernels.0, .1, ...
 //
 // A session makes its kernels in the thread that creates it. So a program that records, creates a session and
 // reads learns which Conv nodes really are ours, which ONNX Runtime does not tell.
@@ -18,6 +19,10 @@ namespace convswap {
 
 // Whether `options` ask for the override mode. Throws OnnxRuntimeError where the value is neither 0 nor 1.
 bool override_requested(const OrtApi& api, const OrtSessionOptions* options);
+
+// The precision that `options` ask for in the override mode. Throws OnnxRuntimeError where the value is no
+// precision.
+Precision override_precision(const OrtApi& api, const OrtSessionOptions* options);
 
 // Adds to `options`, beside what the user disabled, the optimisers that take Conv nodes before a kernel is
 // looked for. Throws where this ONNX Runtime, below 1.18, knows no such setting.

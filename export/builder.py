@@ -1,8 +1,9 @@
 """Builds ONNX models: `ModelWriter` collects nodes, `build` turns a network and its weights into a model.
 
-Every model that convswap exports has the input `image`, float32 [batch, channels, height, width] with a
-symbolic batch, and states its versions: opset 20 and IR 9 are the newest that ONNX Runtime 1.17, the oldest
-supported one, reads, while onnx writes its own newest unless told otherwise.
+Every model that is built here has the input `image`, float32 [batch, channels, height, width]; in those of
+`export_torch`, [batch, ...] of its module's own shape and element type. All have a symbolic batch and state
+their versions: opset 20 and IR 9 are the newest that ONNX Runtime 1.17, the oldest supported one, reads,
+while onnx writes its own newest unless told otherwise.
 """
 
 from __future__ import annotations

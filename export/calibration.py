@@ -34,7 +34,7 @@ def batch_statistics(
         return {}
     try:
         import onnxruntime
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ConvswapError(
             f"making {network.name} needs ONNX Runtime, which is not installed: in convswap's folder, "
             "pip install '.[cpu]'"

@@ -27,7 +27,7 @@ def features_in_chunks(
     """
     try:
         import onnxruntime
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ConvswapError(NO_ONNXRUNTIME) from error
     cut = dataclasses.replace(network, layers=network.layers[: last_fully_connected(network).index])
     model = build(cut, weights, {}, output="features").SerializeToString()

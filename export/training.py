@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from convswap.datasets import Dataset
 from convswap.errors import ConvswapError, unknown_name
 from convswap.export.recipes import Recipe, recipe_for
 from convswap.models import RANDOM, Network, find, pack_weights, seeded_weights, unpack_weights
+from convswap.progress import Progress, silent
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -32,14 +33,13 @@ LARGEST_SEED = 2**32 - 1
 EVALUATED_AT_ONCE = 500
 
 Weights = dict[str, NDArray[np.float32]]
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class TrainedNetwork:
     """What `train_network` made: the file's content, and the accuracy of what the file holds.
 
-    `held_out` is of training images that were not learned from, `test` of the test images.
+    `held_out_accuracy` is of training images that were not learned from, `test_accuracy` of the test images.
     """
 
     content: bytes
@@ -81,7 +81,7 @@ def train_network(
         raise ConvswapError(f"--epochs {epochs}: expected 1 or more")
     recipe = recipe_for(network)
     recipe = dataclasses.replace(recipe, epochs=epochs or recipe.epochs)
-    tell = progress or (lambda text: None)
+    tell = progress or silent
     tell(f"reading {data} at {network.image_size}x{network.image_size}")
     # Both now: what is missing must not be found out after the training.
     labelled = datasets.load(data, split="train", images=images, image_size=network.image_size)

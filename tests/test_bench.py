@@ -79,8 +79,9 @@ def test_inputs_too_large_for_the_card_are_refused_in_one_line(monkeypatch):
         sessions.on_device({"x": np.zeros(3, np.float32)}, Device("cuda", "asked for"))
 
 
-def test_batch_that_the_memory_does_not_hold_is_refused_in_one_line(capsys):
+def test_batch_that_the_memory_does_not_hold_is_refused_in_one_line(monkeypatch, capsys):
     # 2^40 images of 3 KB are more than a process can address.
+    monkeypatch.setattr("convswap.errors.LARGEST_COUNT", 2**40)
     assert main(["bench", "--layers", "2017", "--batch", str(2**40), "--device", "cpu"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("convswap: the memory does not suffice: ") and line.endswith("or fewer images")

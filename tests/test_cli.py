@@ -11,6 +11,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+import swap_models
 from convswap import cli
 from convswap.cli import main
 from onnx import TensorProto, helper
@@ -18,6 +19,8 @@ from onnx import TensorProto, helper
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads(Path(__file__).with_name("compare_schema.json").read_text())
 COMMAND = [sys.executable, "-m", "convswap"]
+# Beyond what the compiled code takes for a size at all.
+TOO_MANY = ["--batch", str(10**20)]
 
 
 def refusal(capsys, *arguments):
@@ -194,6 +197,17 @@ def test_bench_writes_the_rows_of_the_design(here, capsys):
         (["export", "--mxnet-symbol", "symbol.json"], "--mxnet-params and --image-size missing"),
         (["export", "ece408-2020", "-o", "nowhere/model.onnx"], "nowhere"),
         (["swap", "missing.onnx", "-o", "out.onnx"], "missing.onnx"),
+        (["explain", "n" * 300], "cannot read 'nnn"),
+        (["swap", "n" * 300, "-o", "out.onnx"], "cannot read 'nnn"),
+        (["explain", "ece408-2019sp", "--json", "n" * 300], "cannot write 'nnn"),
+        (["explain", "ece408-2019sp", *TOO_MANY], f"batch must be at most {2**31 - 1}, but {10**20} was"),
+        (["tune", "ece408-2019sp", *TOO_MANY], "batch must be at most"),
+        (["compare", "ece408-2019sp", "--data", "random", *TOO_MANY], "batch must be at most"),
+        (["compare", "ece408-2019sp", "--data", "random", "--images", TOO_MANY[1]], "images must be at most"),
+        (["ladder", "--images", TOO_MANY[1]], "images must be at most"),
+        (["bench", *TOO_MANY], "batch must be at most"),
+        (["bench", "--alternate", "--batch", f"1,{TOO_MANY[1]}"], "batch must be at most"),
+        (["bench", "--first-run", "ece408-2017-low", *TOO_MANY], "batch must be at most"),
         (["bench", "cours"], "'course'"),
         (["bench", "--batch", "1,x"], "'1,x'"),
         (["bench", "--layers", "("], "("),
@@ -204,6 +218,16 @@ def test_bench_writes_the_rows_of_the_design(here, capsys):
 def test_bad_usage_is_one_line_with_what_was_given_or_the_nearest_name(here, capsys, arguments, expected):
     assert expected in refusal(capsys, *arguments)
     assert list(here.iterdir()) == []  # nothing half written
+
+
+def test_a_file_that_the_system_refuses_is_named(here, capsys, monkeypatch):
+    def refuse(_options):
+        raise PermissionError(13, "Permission denied", "weights.npz")
+
+    monkeypatch.setattr(cli, "_train", refuse)
+    assert refusal(capsys, "train", "ece408-2020") == "convswap: cannot read or write 'weights.npz': " + (
+        "Permission denied"
+    )
 
 
 def test_a_file_that_is_no_onnx_model_is_refused(here, capsys):
@@ -227,6 +251,29 @@ def test_without_onnxruntime_one_line_says_what_to_install(monkeypatch, capsys):
     # Its CUDA provider needs cuBLAS, which its extras leave out.
     assert 'pip install "onnxruntime-gpu[cuda,cudnn]" nvidia-cublas on a machine with an NVIDIA card' in line
     assert "pip install onnxruntime on any other" in line
+
+
+@pytest.mark.parametrize("command", ["explain", "compare"])
+@pytest.mark.parametrize(
+    "module",
+    ["", "raise ImportError('libonnxruntime.so: no such file')", "import onnxruntime.capi.absent"],
+    ids=["empty", "a library missing", "a part missing"],
+)
+def test_an_onnxruntime_installed_halfway_is_one_line(here, module, command):
+    (here / "onnxruntime").mkdir()
+    (here / "onnxruntime" / "__init__.py").write_text(module)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])}
+    result = subprocess.run(
+        [*COMMAND, command, "ece408-2019sp", "--device", "cpu"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("convswap: the installed onnxruntime is broken: ")
+    assert line.endswith("; `convswap doctor` says what to type")
 
 
 class Terminal(io.StringIO):
@@ -293,3 +340,56 @@ def test_no_result_replaces_a_file_that_the_command_uses(network, here, capsys, 
     assert "cannot" in message
     assert network.read_bytes() == before
     assert not Path("swapped.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["swap", "model.onnx", "-o", "new.onnx", "--report", "weights.bin"],
+        ["swap", "model.onnx", "-o", "new.onnx", "--report", "new.onnx.data"],
+        ["explain", "model.onnx", "--json", "weights.bin"],
+        ["tune", "model.onnx", "--json", "weights.bin"],
+        ["compare", "model.onnx", "--json", "weights.bin"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:1] + arguments[-2:]),
+)
+def test_result_is_not_written_over_the_weights_of_a_model(arguments, here, capsys):
+    onnx.save(
+        swap_models.two_convs(),
+        "model.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=64,
+    )
+    before = Path("weights.bin").read_bytes()
+    line = refusal(capsys, *arguments)
+    assert line.endswith("; choose another name") and f"cannot write '{arguments[-1]}': it is also '" in line
+    assert Path("weights.bin").read_bytes() == before
+    assert sorted(path.name for path in here.iterdir()) == ["model.onnx", "weights.bin"]
+
+
+def test_model_that_fails_at_its_run_is_told_once_and_without_colour(here, capfd):
+    shape = helper.make_tensor("shape", TensorProto.INT64, [1], [7])
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [shape],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), "seven.onnx"
+    )
+    assert main(["compare", "seven.onnx", "--device", "cpu", "--images", "4"]) == 2
+    written = capfd.readouterr().err
+    assert "\x1b" not in written
+    assert all(line.startswith("convswap: ") for line in written.splitlines())
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_change_no_exit_status(closed):
+    for arguments, status in (("export --list", 0), ("compare no-such-file.onnx", 2)):
+        command = f"{sys.executable} -m convswap {arguments} {closed}"
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+        assert done.returncode == status
+        assert "Traceback" not in done.stderr

@@ -176,6 +176,17 @@ def test_file_knows_its_data_and_gets_random_data_where_they_are_not_here(tmp_pa
     assert any("--data fashion-mnist downloads it" in note for note in found.notes)
 
 
+def test_network_says_that_it_got_synthetic_data_for_what_it_was_made_for(tmp_path, monkeypatch):
+    monkeypatch.delenv("CONVSWAP_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = compare(NETWORK, device="cpu", images=20, time_layers=False)
+    assert found.dataset == "synthetic"
+    said = "the model was made for fashion-mnist, which is not here: --data fashion-mnist downloads it"
+    assert said in found.notes
+    asked_for = compare(NETWORK, data="synthetic", device="cpu", images=20, time_layers=False)
+    assert said not in asked_for.notes
+
+
 @pytest.mark.skipif(not os.environ.get("CONVSWAP_DATA"), reason="CONVSWAP_DATA is not set")
 @pytest.mark.parametrize(("images", "accuracy"), [(100, 0.84), (1000, 0.852)])
 def test_course_checkpoint_has_the_accuracy_that_the_course_states(images, accuracy, tmp_path):

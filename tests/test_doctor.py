@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import onnxruntime
 import pytest
@@ -74,6 +74,52 @@ def test_a_missing_onnxruntime_is_named_with_what_to_type(
     assert named(findings, "onnxruntime").ok is False
     assert named(findings, "onnxruntime").advice == "pip install onnxruntime"
     assert not all_needed_ok(findings)
+
+
+@pytest.mark.parametrize("left", ["an empty folder", "a library that does not load"])
+def test_an_onnxruntime_installed_halfway_is_broken_and_no_traceback(
+    left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_cards(tmp_path, monkeypatch)
+    module = tmp_path / "onnxruntime"
+    module.mkdir()
+    if left == "an empty folder":
+        empty = ModuleType("onnxruntime")
+        empty.__path__ = [str(module)]  # as Python imports a folder with nothing in it
+        monkeypatch.setitem(sys.modules, "onnxruntime", empty)
+        reason = f"{module} does not hold all of it"
+    else:
+        reason = "libonnxruntime.so: no such file"
+        (module / "__init__.py").write_text(f"raise ImportError('{reason}')")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "onnxruntime")
+    findings = diagnose()
+    finding = named(findings, "onnxruntime")
+    assert (finding.ok, finding.found) == (False, f"broken: {reason}")
+    assert finding.advice.endswith("pip install onnxruntime")
+    assert named(findings, "op library").found.endswith("not tried without onnxruntime")
+
+
+def test_a_card_that_nvidia_smi_cannot_ask_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ("NVIDIA A10, 8.6, 550.1", "[Unknown Error], [N/A], 550.1")
+    pretend_cards(tmp_path, monkeypatch, *rows)
+    assert named(diagnose(), "card").found == "NVIDIA A10, compute capability 8.6, driver 550.1"
+
+
+def test_a_card_that_cuda_cannot_read_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> list[dict[str, object]]:
+        raise RuntimeError("cudaGetDeviceProperties(&properties, index): unknown error")
+
+    native = built_for("90")
+    native.cuda_devices = fails
+    monkeypatch.setattr(doctor, "_import_native", lambda: native)
+    no_cards(tmp_path, monkeypatch)
+    finding = named(diagnose(), "card")
+    assert finding.ok is False
+    assert finding.found == "cudaGetDeviceProperties(&properties, index): unknown error"
+    assert "nvidia-smi" in finding.advice
 
 
 def test_a_card_asks_for_the_gpu_package_of_onnxruntime(

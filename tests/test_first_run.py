@@ -173,6 +173,19 @@ def test_process_says_what_ails_a_model_that_does_not_run(capfd):
     assert capfd.readouterr().err.startswith("unknown device 'gpu'")
 
 
+def test_process_short_of_memory_says_so_in_the_words_of_the_command(monkeypatch, tmp_path, capfd):
+    def refuse(*_):
+        raise MemoryError("Unable to allocate 12.2 TiB")
+
+    monkeypatch.setattr(process, "on_device", refuse)
+    job = {"model": saved(small_model(), tmp_path), "ours": False}
+    job |= {"device": "cpu", "precision": "tf32", "batch": 1}
+    assert process.main(json.dumps(job)) == 2
+    assert capfd.readouterr().err == (
+        "the memory does not suffice: Unable to allocate 12.2 TiB; give a smaller batch or fewer images\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -342,6 +342,18 @@ def test_shape_is_inferred_through_the_pool():
             {"activation": "Clip", "activation_alpha": "low"},
             "attribute activation_alpha has another type or no value: expected a real number",
         ),
+        (
+            {"activation": "Clip", "activation_alpha": 0.0},
+            "activation Clip: expected a number as activation_beta beside it, but there is none",
+        ),
+        (
+            {"activation": "LeakyRelu"},
+            "activation LeakyRelu: expected a number as activation_alpha beside it",
+        ),
+        (
+            {"activation": "Elu", "activation_alpha": float("nan")},
+            "activation Elu: expected a number as activation_alpha beside it, but there is NaN",
+        ),
     ],
 )
 def test_wrong_attribute_is_refused_when_the_session_is_made(attributes, words):
@@ -365,3 +377,21 @@ def test_residual_of_another_shape_is_refused_with_both_shapes(device):
     words = re.escape("residual of shape [1, 6, 9, 11]: expected the convolution's output, [2, 6, 9, 11]")
     with pytest.raises(Exception, match=words):
         run(fused_model(arrays, onnx.TensorProto.FLOAT, {}), device, arrays, "float32")
+
+
+def test_what_the_activation_does_not_read_does_not_count():
+    shapes = (2, 3, 9, 9), (4, 3, 3, 3)
+    plain = _native.Problem(*shapes, activation="Relu")
+    assert _native.Problem(*shapes, activation="Relu", activation_alpha=float("nan")).text == plain.text
+    assert _native.explain(plain, "cpu")["algorithm"] == "direct"
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "reference"])
+@pytest.mark.parametrize("activation", ["LeakyRelu", "HardSigmoid"])
+def test_nan_of_an_infinity_times_nothing_stays_in_a_pool(activation, algorithm):
+    """A slope of 0 times an infinity is NaN, whether the pool takes its largest value before or after."""
+    x = np.array([[[[-np.inf, 1.0], [2.0, 3.0]]]], np.float32)
+    how = {"activation": activation, "activation_alpha": 0.0, "activation_beta": 0.5}
+    pool = {"pool": "MaxPool", "pool_kernel_shape": [2, 2]}
+    y = _native.conv(x, np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, **how, **pool)
+    assert np.isnan(y).all()

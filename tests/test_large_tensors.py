@@ -198,7 +198,7 @@ def test_there_are_problems_with_more_elements_than_32_bits_count():
 
 @needs_cuda_kernels
 @every_large
-def test_both_cuda_algorithms_say_that_they_support_it(large):
+def test_few_channels_and_naive_say_that_they_support_it(large):
     """So that the test on the card leaves out neither."""
     assert {"few_channels", "naive"} <= set(supporting(large, "float32", "cuda", compute_capability=90))
     assert "naive" in supporting(large, "float16", "cuda", compute_capability=90)
@@ -217,6 +217,24 @@ def test_every_cuda_algorithm_that_supports_it_is_exact_on_the_card(large, kind)
         y.poison()
         _native.conv_device(x, w, None, y, algorithm=name, **large.attributes)
         large.check(y.to_numpy(), kind)
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+@pytest.mark.parametrize("width", [8192, 8193])
+def test_two_images_of_more_outputs_than_32_bits_count_do_not_meet(width):
+    """`few_channels` may take one image for each half of a tile: from a half to the other are 32 bits."""
+    random = np.random.default_rng(width)
+    x = random.integers(-3, 4, (2, 1, 8192, width)).astype(np.float16)
+    w = random.integers(1, 4, (64, 1, 1, 1)).astype(np.float16)
+    y = _native.DeviceArray((2, 64, 8192, width), "float16")
+    y.poison()
+    x_on_card, w_on_card = map(_native.DeviceArray.from_numpy, (x, w))
+    _native.conv_device(x_on_card, w_on_card, None, y, algorithm="few_channels")
+    found = y.to_numpy()
+    for image in range(2):
+        for plane in range(64):
+            np.testing.assert_array_equal(found[image, plane], x[image, 0] * w[plane, 0])
 
 
 @pytest.mark.large

@@ -6,6 +6,8 @@ import json
 
 import pytest
 from build_tools import run_script
+from convswap.compare import TOLERANCES
+from test_readme_tables import script
 
 NETWORKS = ("ece408-2019sp", "ece408-2017-low")
 
@@ -88,3 +90,7 @@ def test_on_a_card_each_network_runs_in_a_cuda_graph_too(tmp_path, cuda):
     for row in found["rows"]:
         assert all(error < 1e-3 for error in row["relative_l2"].values())
         assert all(microseconds > 1 for microseconds in row["us"].values())
+
+
+def test_answers_may_differ_by_what_compare_allows():
+    assert TOLERANCES["tf32"] == script("one_image").TOLERANCE

@@ -351,6 +351,14 @@ CREATION_ERRORS = [
         {"w": W.reshape(4, 27)},
         "weights of shape [4, 27]: expected 3, 4 or 5 dimensions: (K, C / group, filter...)",
     ),
+    ({"b": np.ones(3, np.float32)}, "bias of shape [3]: expected [4], one value per output channel"),
+    ({"b": np.ones((4, 1), np.float32)}, "bias of shape [4, 1]: expected [4], one value per output channel"),
+    ({"b": [5]}, "bias of shape [5]: expected [4], one value per output channel"),
+    ({"x": [2, 5, 9, 8]}, "input of shape [2, 5, 9, 8]: expected 3 channels"),
+    ({"x": [2, 3, 2, 8]}, "spatial axis 0: the filter reaches over 3 positions but the padded input has 2"),
+    ({"x": [2, 3, 9]}, "weights of shape [4, 3, 3, 3]: expected as many dimensions as the input of shape"),
+    ({"w": [4, 3, 3, 3], "kernel_shape": [3, 2]}, "kernel_shape [3, 2]: expected the filter of the weights"),
+    ({"w": [4, 1, 3, 3], "group": 3}, "group 3: expected a divisor of the weights' 4 output channels"),
 ]
 
 
@@ -361,6 +369,54 @@ def test_misfit_is_refused_when_the_session_is_made(how, message, device):
     with pytest.raises(Exception, match=re.escape(f"convswap Conv node 'conv1': {message}")) as raised:
         make_session(conv_model(**how), device)
     assert len(str(raised.value).splitlines()) == 1
+    assert "open" not in str(raised.value)
+
+
+# What the model leaves open: names for dimensions, or not even a rank.
+OPEN_ERRORS = [
+    ({"x": ["n", 5, "h", "w"]}, "input of shape [1, 5, 3, 3]: expected 3 channels"),
+    (
+        {"x": ["n", 3, 2, "w"]},
+        "spatial axis 0: the filter reaches over 3 positions but the padded input has 2",
+    ),
+    (
+        {"x": ["n", 3, "h"]},
+        "weights of shape [4, 3, 3, 3]: expected as many dimensions as the input of shape",
+    ),
+    ({"x": None, "b": np.ones(3, np.float32)}, "bias of shape [3]: expected [4]"),
+    (
+        {"w": ["k", 3, 3, 3], "b": [4], "x": ["n", 2, 9, 8]},
+        "input of shape [1, 2, 9, 8]: expected 3 channels",
+    ),
+    ({"w": ["k", "c", 3, 3], "b": [4], "group": 3}, "group 3: expected a divisor of the weights' 4 output"),
+    ({"w": ["k", "c", "r", "s"], "kernel_shape": [3]}, "kernel_shape [3]: expected 2 values"),
+]
+
+
+@pytest.mark.parametrize(("how", "message"), OPEN_ERRORS, ids=[message[:40] for _, message in OPEN_ERRORS])
+def test_misfit_is_refused_when_the_session_is_made_whatever_else_is_open(how, message, device):
+    with pytest.raises(Exception, match=re.escape(f"convswap Conv node 'conv1': {message}")) as raised:
+        make_session(conv_model(**how), device)
+    assert str(raised.value).endswith("; for what the model leaves open stands what would fit")
+    assert len(str(raised.value).splitlines()) == 1
+
+
+OPEN_SHAPES = [
+    {"x": ["n", "c", "h", "w"]},
+    {"x": None, "w": ["k", "c", "r", "s"], "b": ["k"]},
+    {"x": ["n", 3, "h", "w"], "w": ["k", 3, "r", "s"], "b": [4]},
+    {"x": ["n", "c", 9, 8], "w": ["k", "c", 3, 3], "b": ["k"]},
+    {"x": None, "w": [4, "c", 3, "s"], "b": B},
+]
+
+
+@pytest.mark.parametrize("how", OPEN_SHAPES, ids=range(len(OPEN_SHAPES)))
+def test_what_is_open_is_no_reason_to_refuse(how, device):
+    shapes = {"w": W, "b": B} | how
+    session = make_session(conv_model(**shapes, **CASE.attributes), device)
+    fed = {"x": X, "w": W, "b": B}
+    y = session.run(None, {each.name: fed[each.name] for each in session.get_inputs()})[0]
+    assert_within_rounding(y, (X, W, B), *ROUNDING[device], **CASE.attributes)
 
 
 WRONG_TYPES = [
@@ -583,3 +639,19 @@ def test_without_override_an_unmodified_conv_stays_with_the_runtime(device):
     with pytest.raises(Exception, match="Name:") as raised:
         run(session, X[:, :2])
     assert "convswap" not in str(raised.value)
+
+
+def test_memory_that_begins_between_two_elements_is_refused_and_the_session_goes_on():
+    session = make_session(case_model(CASE))
+    expected = session.run(None, {"x": X})[0]
+    room = np.empty(expected.nbytes + 8, np.uint8)
+    aligned = room.ctypes.data + -room.ctypes.data % 4
+    for offset in (2, 1, 3):
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", X)
+        binding.bind_output("y", "cpu", 0, np.float32, expected.shape, aligned + offset)
+        with pytest.raises(
+            Exception, match="is no multiple of its elements' 4 bytes: bind"
+        ):
+            session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)

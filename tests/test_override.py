@@ -21,6 +21,7 @@ import onnxruntime
 import pytest
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
 from convswap.library import register
+from convswap.override import _precision_of
 from onnx import TensorProto, helper, numpy_helper
 
 CPU = ["CPUExecutionProvider"]
@@ -213,6 +214,40 @@ def test_value_that_is_neither_0_nor_1_is_refused():
     for value in ("yes", "true", "", "2"):
         with pytest.raises(Exception, match=f"convswap.override is '{value}'; expected 0 or 1"):
             options_with({"convswap.override": value})
+
+
+def test_value_that_is_no_precision_is_refused():
+    with pytest.raises(Exception, match=r"convswap\.precision is 'tf33'; expected tf32 or ieee"):
+        options_with({"convswap.override": "1", "convswap.precision": "tf33"})
+
+
+@pytest.mark.parametrize(
+    ("providers", "arguments", "expected"),
+    [
+        (["CPUExecutionProvider"], {}, None),
+        (["CUDAExecutionProvider"], {}, None),
+        (None, {}, None),
+        ([("CUDAExecutionProvider", {"use_tf32": "1"})], {}, None),
+        ([("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider"], {}, "ieee"),
+        ([("CUDAExecutionProvider", {"use_tf32": 0})], {}, "ieee"),
+        (
+            ["CPUExecutionProvider", "CUDAExecutionProvider"],
+            {"provider_options": [{}, {"use_tf32": "0"}]},
+            "ieee",
+        ),
+    ],
+)
+def test_precision_is_what_the_cuda_provider_is_asked_for(providers, arguments, expected):
+    assert _precision_of(onnxruntime.SessionOptions(), providers, arguments) == expected
+    given = options_with({"convswap.precision": "tf32"}, library=False)
+    assert _precision_of(given, providers, arguments) is None
+
+
+def test_precision_that_is_asked_for_is_the_entry():
+    options = onnxruntime.SessionOptions()
+    convswap.register(options, override=True, precision="ieee")
+    assert options.get_session_config_entry("convswap.precision") == "ieee"
+    assert onnxruntime.InferenceSession(PATTERNS["nothing"], options, providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("overrides", [(False, False), (True, True), (False, True), (True, False)])
@@ -422,9 +457,10 @@ def cuda() -> str:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_override_session_computes_the_same_on_a_card(pattern, cuda):
+@pytest.mark.parametrize("use_tf32", [True, False])
+def test_override_session_computes_the_same_on_a_card(use_tf32, pattern, cuda):
     source = PATTERNS[pattern]
-    session = convswap.override_session(source, providers=[(cuda, {"use_tf32": "0"})])
+    session = convswap.override_session(source, providers=[(cuda, {"use_tf32": str(int(use_tf32))})])
     assert session.get_providers()[0] == cuda
     placed = {
         each.name: part.ep_name
@@ -435,9 +471,11 @@ def test_override_session_computes_the_same_on_a_card(pattern, cuda):
     assert set(placed.values()) == {cuda}
     expected = plain_run(source)
     # TF32 rounds each factor by 2**-11 at most; errors of 144 products add up to sqrt(144) of one, and a
-    # second Conv sums them once more.
+    # second Conv sums them once more. Without TF32 sums of the tensor cores, which truncate, come within a
+    # few times 2**-22.
+    roundoff = 2.0**-11 if use_tf32 else 2.0**-20
     y = session.run(None, {"x": X})[0]
-    np.testing.assert_allclose(y, expected, rtol=0, atol=24 * 2.0**-11 * np.abs(expected).max())
+    np.testing.assert_allclose(y, expected, rtol=0, atol=24 * roundoff * np.abs(expected).max())
 
 
 @pytest.mark.gpu

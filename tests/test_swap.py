@@ -599,6 +599,26 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch
     assert (tmp_path / "m.onnx").read_text() == "something old"
 
 
+def test_a_link_is_followed_and_stays(tmp_path):
+    real, link = tmp_path / "real.onnx", tmp_path / "link.onnx"
+    real.write_text("old")
+    link.symlink_to(real.name)
+    swap(models.two_convs()).save(link)
+    assert link.is_symlink()
+    assert len(onnx.load(real).graph.node) == len(models.two_convs().graph.node)
+
+
+def test_a_link_is_replaced_where_weights_must_lie_beside_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_file, "LARGEST_INLINE_BYTES", 0)
+    (tmp_path / "elsewhere").mkdir()
+    real, link = tmp_path / "elsewhere" / "real.onnx", tmp_path / "link.onnx"
+    real.write_text("old")
+    link.symlink_to(real)
+    swap(models.two_convs()).save(link)
+    assert real.read_text() == "old"
+    onnx.checker.check_model(onnx.load(link))
+
+
 @pytest.mark.parametrize("target", ["", "folder", "absent/m.onnx", "/dev/null"])
 def test_target_that_cannot_be_written_is_an_error(tmp_path, monkeypatch, target):
     monkeypatch.chdir(tmp_path)

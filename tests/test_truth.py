@@ -157,6 +157,28 @@ def test_batch_normalization_is_inference_at_every_opset(opset):
     np.testing.assert_allclose(result_of(node, *named, variance, opset=opset, x=x)[0], expected, **CLOSE)
 
 
+@pytest.mark.parametrize("opset", [14, 15, 20])
+def test_batch_normalization_in_training_normalises_by_the_batch(opset):
+    named = [weights(name, 3) for name in ("scale", "bias", "mean", "variance")]
+    node = helper.make_node(
+        "BatchNormalization",
+        ["x", "scale", "bias", "mean", "variance"],
+        ["y", "next_mean", "next_variance"],
+        epsilon=0.25,
+        momentum=0.75,
+        training_mode=1,
+    )
+    x = input_array(*INPUT_SHAPE).astype(np.float64)
+    scale, bias, mean, variance = map(array, named)
+    of_batch = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+    centred = x - of_batch[0].reshape(-1, 1, 1)
+    factor = (scale / np.sqrt(of_batch[1] + 0.25)).reshape(-1, 1, 1)
+    got = result_of(node, *named, opset=opset, x=x)
+    np.testing.assert_allclose(got[0], centred * factor + bias.reshape(-1, 1, 1), **CLOSE)
+    np.testing.assert_allclose(got[1], 0.75 * mean + 0.25 * of_batch[0], **CLOSE)
+    np.testing.assert_allclose(got[2], 0.75 * variance + 0.25 * of_batch[1], **CLOSE)
+
+
 @pytest.mark.parametrize(("op", "function"), [("Softmax", lambda p: p), ("LogSoftmax", np.log)])
 @pytest.mark.parametrize(
     ("opset", "attributes", "shape"),

@@ -1,6 +1,7 @@
 #include "conv/epilogue.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iterator>
 #include <limits>
@@ -47,6 +48,15 @@ std::string pair_text(const int64_t (&values)[2]) {
   return std::to_string(values[0]) + "x" + std::to_string(values[1]);
 }
 
+// There is no default that would be right for all: those of ONNX's own operators differ.
+float parameter(const ActivationFacts& facts, std::string_view attribute, std::optional<float> given) {
+  // With NaN a problem would not be equal to itself, and no plan be found again.
+  if (given && !std::isnan(*given)) return *given;
+  throw InvalidArgument(attribute_message(
+      "activation", facts.name,
+      "a number as " + std::string(attribute) + " beside it, but there is " + (given ? "NaN" : "none")));
+}
+
 // Absent, all are `otherwise`.
 void fill(std::string_view attribute, const std::vector<int64_t>& values, size_t length, int64_t least,
           int64_t otherwise, int64_t* to) {
@@ -83,10 +93,14 @@ int64_t Pool::extent(size_t axis, int64_t input) const {
   return count;
 }
 
-void Epilogue::set_activation(Activation kind, float given_alpha, float given_beta) {
+void Epilogue::set_activation(Activation kind, std::optional<float> given_alpha,
+                              std::optional<float> given_beta) {
   activation = kind;
-  alpha = given_alpha;
-  beta = given_beta;
+  const auto facts = std::find_if(std::begin(kActivations), std::end(kActivations),
+                                  [&](const ActivationFacts& each) { return each.activation == kind; });
+  // What the activation does not read is 0, so that it does not tell two problems apart.
+  alpha = facts->parameters > 0 ? parameter(*facts, "activation_alpha", given_alpha) : 0;
+  beta = facts->parameters > 1 ? parameter(*facts, "activation_beta", given_beta) : 0;
   if (kind != Activation::clip) return;
   constexpr float kMost = std::numeric_limits<float>::max();
   constexpr float kOpen = std::numeric_limits<float>::infinity();

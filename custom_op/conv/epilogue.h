@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,7 +56,7 @@ struct Epilogue {
 
   // As an op's attributes give them: Clip's bounds at the ends of float32 stand for none, which must not hold
   // infinities back.
-  void set_activation(Activation kind, float given_alpha, float given_beta);
+  void set_activation(Activation kind, std::optional<float> given_alpha, std::optional<float> given_beta);
 
   // "Relu", "residual LeakyRelu(0.01) MaxPool 2x2 strides=2x2 pads=0x0x0x0"; empty where it is.
   std::string text() const;

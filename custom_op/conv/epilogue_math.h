@@ -63,6 +63,7 @@ CONVSWAP_ANYWHERE inline bool is_increasing(const Epilogue& epilogue) {
       return epilogue.alpha <= epilogue.beta;
     case Activation::leaky_relu:
     case Activation::hard_sigmoid:
+      return epilogue.alpha > 0;  // times 0 an infinity is NaN
     case Activation::elu:
       return epilogue.alpha >= 0;
     default:

@@ -16,6 +16,9 @@
 //
 // Each task computes one band of rows of one image, group and output depth; where a pool follows, the rows
 // that its windows take, which then lie in float beside the phase image.
+//
+// Limits: padding is zeros that are multiplied like data, so that an infinite weight over padding gives NaN,
+// where `reference` leaves it out.
 
 #include "cpu/direct.h"
 
@@ -78,15 +81,18 @@ struct PhaseAxis {
   int64_t shift(int64_t tap) const { return tap * dilation / stride; }
 };
 
-// Of the phase image of a band of one row. A double, because great strides and dilations make the product
-// leave 64 bits, even of a tiny image. Without channels there is no image, but its rows are counted with.
+// Of the phase image of the smallest band, one row or those of a pool's window. A double, because great
+// strides and dilations make the product leave 64 bits, even of a tiny image. Without channels there is no
+// image, but its rows are counted with.
 double least_image_elements(const ConvProblem& problem) {
   const PhaseAxis rows(problem, 1);
   const PhaseAxis columns(problem, 2);
+  const Pool& pool = problem.epilogue.pool;
+  const int64_t least_rows = pool.kind == PoolKind::none ? 1 : std::min(problem.output[1], pool.kernel[0]);
   double product = 1;
   for (const int64_t factor :
        {std::max<int64_t>(1, problem.channels_per_group()), problem.filter[0], rows.phases, columns.phases,
-        1 + rows.reach, problem.output[2] + columns.reach}) {
+        least_rows + rows.reach, problem.output[2] + columns.reach}) {
     product *= static_cast<double>(factor);
   }
   return product;
@@ -387,7 +393,7 @@ class Direct final : public Algorithm {
   std::string why_not(const ConvProblem& problem, const Device&) const override {
     if (problem.type == ElementType::float64) return "it computes in float32 and the data are float64";
     if (least_image_elements(problem) > kMostImageElements) {
-      return "the part of the image that one output row needs, with its channels and dilation, exceeds " +
+      return "the part of the image that one row of results needs, with its channels and dilation, exceeds " +
              std::to_string(kMostImageElements * 4 >> 20) + " MiB";
     }
     return {};

@@ -21,21 +21,34 @@ const Device& cpu_device() {
 }
 
 Device typical_cuda_device(int compute_capability) {
+  // By NVIDIA's descriptions of the architectures, of the T4, A100, GeForce RTX 3090 and 4090, H100, B200 and
+  // GeForce RTX 5090, each for the generations up to the next.
+  struct Card {
+    int compute_capability, multiprocessors, cache_megabytes;
+  };
+  constexpr Card kCards[] = {{75, 40, 4},   {80, 108, 40},   {86, 82, 6},   {89, 128, 72},
+                             {90, 132, 50}, {100, 148, 126}, {120, 170, 96}};
+  const Card* card = kCards;
+  for (const Card& later : kCards) {
+    if (later.compute_capability <= compute_capability) card = &later;
+  }
   // Shared memory by the CUDA C++ Programming Guide's table of technical specifications.
   constexpr int kKilobyte = 1024;
   Device device{DeviceKind::cuda, 0, "a card of compute capability " + std::to_string(compute_capability)};
   device.compute_capability = compute_capability;
-  device.multiprocessors = 108;
-  const bool data_center = compute_capability == 80 || compute_capability == 90 || compute_capability == 100;
+  device.multiprocessors = card->multiprocessors;
+  device.second_level_cache = card->cache_megabytes * kKilobyte * kKilobyte;
+  const bool has_most =
+      compute_capability == 90 || compute_capability / 10 == 10 || compute_capability == 110;
   if (compute_capability < 80) {
     device.shared_memory_per_block = 64 * kKilobyte;
     device.shared_memory_per_multiprocessor = 64 * kKilobyte;
-  } else if (compute_capability == 80) {
+  } else if (compute_capability == 80 || compute_capability == 87) {
     device.shared_memory_per_block = 163 * kKilobyte;
     device.shared_memory_per_multiprocessor = 164 * kKilobyte;
   } else {
-    device.shared_memory_per_block = (data_center ? 227 : 99) * kKilobyte;
-    device.shared_memory_per_multiprocessor = (data_center ? 228 : 100) * kKilobyte;
+    device.shared_memory_per_block = (has_most ? 227 : 99) * kKilobyte;
+    device.shared_memory_per_multiprocessor = (has_most ? 228 : 100) * kKilobyte;
   }
   return device;
 }

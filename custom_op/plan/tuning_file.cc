@@ -19,6 +19,8 @@ namespace {
 
 // A line has a few hundred bytes; what is larger than tens of thousands of them is another file.
 constexpr off_t kMostBytes = 16 << 20;
+// To read the file while others replace it.
+constexpr int kMostAttempts = 8;
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -79,7 +81,13 @@ struct Reading {
   TuningTable table;
   std::unordered_map<std::string, size_t> entry_of;
 
-  explicit Reading(FileState of) : state(std::move(of)), table(read_table(state)) {
+  explicit Reading(const std::string& path) {
+    // Whoever writes replaces the file: what is the same before and after was read whole.
+    for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+      state = state_of(path);
+      table = read_table(state);
+      if (state_of(path) == state) break;
+    }
     for (size_t i = 0; i < table.entries.size(); ++i) {
       const TuningEntry& entry = table.entries[i];
       entry_of[key_of(entry.device, entry.version, entry.problem)] = i;
@@ -115,10 +123,10 @@ Warning& warning() {
 std::shared_ptr<const Reading> current_reading() {
   static std::mutex mutex;
   static std::shared_ptr<const Reading> last;
-  FileState state = state_of(tuning_path());
   const std::lock_guard<std::mutex> lock(mutex);
-  if (last == nullptr || last->state != state) {
-    last = std::make_shared<const Reading>(std::move(state));
+  const std::string path = tuning_path();
+  if (last == nullptr || last->state != state_of(path)) {
+    last = std::make_shared<const Reading>(path);
     if (!last->table.damage.empty()) {
       warning().set(
           "the tuning table '" + last->state.path + "' is damaged: " + last->table.damage +

@@ -30,8 +30,13 @@ class Keywords {
 
   template <typename T>
   T take(const char* name, T absent) {
+    return take<T>(name).value_or(std::move(absent));
+  }
+
+  template <typename T>
+  std::optional<T> take(const char* name) {
     known_.emplace_back(name);
-    if (!left_.contains(name)) return absent;
+    if (!left_.contains(name)) return std::nullopt;
     const py::object value = left_.attr("pop")(name);
     try {
       return value.cast<T>();
@@ -54,8 +59,8 @@ class Keywords {
 Epilogue take_epilogue(Keywords& keywords) {
   Epilogue epilogue;
   const Activation activation = parse_activation(keywords.take<std::string>("activation", "None"));
-  const auto alpha = keywords.take<float>("activation_alpha", 0);
-  epilogue.set_activation(activation, alpha, keywords.take<float>("activation_beta", 0));
+  const std::optional<float> alpha = keywords.take<float>("activation_alpha");
+  epilogue.set_activation(activation, alpha, keywords.take<float>("activation_beta"));
   const PoolKind kind = parse_pool_kind(keywords.take<std::string>("pool", "None"));
   const auto kernel_shape = keywords.take<Shape>("pool_kernel_shape", {});
   const auto strides = keywords.take<Shape>("pool_strides", {});

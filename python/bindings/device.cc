@@ -148,9 +148,10 @@ double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray
 // the driver does not tell.
 py::object memory_bandwidth(int index) {
   int kilohertz = 0, bits = 0;
-  CONVSWAP_CHECK_CUDA(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, index));
-  CONVSWAP_CHECK_CUDA(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, index));
-  if (kilohertz <= 0 || bits <= 0) return py::none();
+  const bool is_told = cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, index) == cudaSuccess &&
+                       cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, index) == cudaSuccess;
+  if (!is_told) cudaGetLastError();  // which CUDA would otherwise tell whoever asks next
+  if (!is_told || kilohertz <= 0 || bits <= 0) return py::none();
   return py::float_(2e3 * kilohertz * bits / 8);
 }
 

@@ -7,7 +7,7 @@ times of the parts are the card's, by the profiler: each kernel and copy counts 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,14 @@ from convswap.attribution import Attributed
 from convswap.cupti_collector import CuptiCollector
 from convswap.cupti_package import installed_version
 from convswap.device import Device, environment
-from convswap.errors import ConvswapError, unknown_name
+from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.export import export_network
 from convswap.feeds import Feeds, declared_inputs, random_feeds
 from convswap.profile import profiled_card
 from convswap.profile_records import RUN, Collector
 from convswap.profile_result import timeline_of
 from convswap.profile_tables import INPUTS, OUTPUTS, node_title
+from convswap.progress import Progress, silent
 from convswap.recording import record
 from convswap.sessions import DEFAULT, Side, our_side
 from convswap.swap import DEFAULT_PRECISION, PRECISIONS, swap
@@ -156,7 +157,7 @@ def study(
     algorithm: str = "auto",
     fuse: bool = False,
     runs: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Study:
     """Return the parts of a run of `network`, which must be "alexnet", for each of `batches` on both sides.
 
@@ -171,10 +172,10 @@ def study(
     sizes = tuple(BATCHES if batches is None else batches)
     if not sizes or min(sizes) < 1:
         raise ConvswapError(f"batches must be whole numbers from 1 on, but {list(sizes)} were given")
+    require_count("batch", max(sizes))
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
-    if runs is not None and runs < 1:
-        raise ConvswapError(f"runs must be at least 1, but {runs} was given; leave it out or give more")
+    require_count("runs", runs)
     device = profiled_card()
     collector = CuptiCollector()
     collector.connect()
@@ -187,7 +188,7 @@ def study(
         algorithm=algorithm,
         fuse=fuse,
         runs=runs,
-        progress=progress or _silent,
+        progress=progress or silent,
     )
 
 
@@ -201,7 +202,7 @@ def study_with(
     algorithm: str,
     fuse: bool,
     runs: int | None,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> Study:
     """Do what `study` does, for `model`, on `device` and with `collector`."""
     check_algorithm(algorithm, device.name)
@@ -256,7 +257,7 @@ def _row(
     """Return the row of a side, recorded for `long_kernels`, or where that is None as suits its kernels."""
     try:
         recording = record(
-            {side: model}, feeds, device, collector, runs=runs, long_kernels=long_kernels, progress=_silent
+            {side: model}, feeds, device, collector, runs=runs, long_kernels=long_kernels, progress=silent
         )
     except MemoryError:
         return StudyRow(batch, side.name, {}, long_kernels=long_kernels, failure=_HOST_SHORT_OF_MEMORY)
@@ -287,7 +288,3 @@ def _medians(activities: Iterable[Attributed], runs: int) -> dict[str, float]:
         if one.window is not None and one.window.phase == RUN:
             sums[part_of(one)][one.window.number] += one.activity.duration / 1e6
     return {part: float(np.median(milliseconds)) for part, milliseconds in sums.items()}
-
-
-def _silent(_: str) -> None:
-    """Show no progress."""

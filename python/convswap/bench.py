@@ -7,7 +7,7 @@ the card's own clock, for the host's time to start a run is not the layer's; all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from convswap import _native
@@ -21,6 +21,7 @@ from convswap.floor import floor_ms
 from convswap.gpu_timer import GpuTimer
 from convswap.lone_conv import lone_conv, lone_data, lone_error, lone_sessions
 from convswap.measure import measure
+from convswap.progress import Progress
 from convswap.sessions import DEFAULT, BoundRun, on_device, other_sides, our_side
 from convswap.suites import SuiteLayer
 from convswap.swap import DEFAULT_PRECISION
@@ -39,7 +40,7 @@ def run_suite(
     batches: Sequence[int] | None = None,
     device: str | None = None,
     against: str = "default",
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Return a row for every layer of `suite` and every batch, with the keys of `convswap bench --json`.
 
@@ -53,8 +54,8 @@ def run_suite(
     every row.
 
     Raises:
-        ConvswapError: a name is not known, no layer matches, a batch is below 1 or given twice, the device
-            cannot be used, or the algorithm does not support a layer.
+        ConvswapError: a name is not known, no layer matches, a batch is out of range or given twice, the
+            device cannot be used, or the algorithm does not support a layer.
     """
     if against not in (*AGAINST, ALGORITHMS):
         raise unknown_name("choice of sides", against, (*AGAINST, ALGORITHMS))

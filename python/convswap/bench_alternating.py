@@ -7,7 +7,7 @@ the same again, whatever the shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +19,7 @@ from convswap.bench_request import BenchRequest, bench_request
 from convswap.device import choose_device
 from convswap.errors import ConvswapError
 from convswap.lone_conv import lone_conv, lone_data, lone_sessions
+from convswap.progress import Progress
 from convswap.report import device_lines, milliseconds, plain_table, print_missing_default
 from convswap.sessions import DEFAULT, BoundRun, on_device, our_side
 from convswap.suites import SuiteLayer
@@ -51,7 +52,7 @@ def run_alternating(
     algorithm: str = "auto",
     batches: Sequence[int] | None,
     device: str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Return a row for every layer, with the keys of `convswap bench --alternate --json`.
 

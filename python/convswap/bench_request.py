@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from convswap.algorithms import check_algorithm
 from convswap.device import Device, choose_device
-from convswap.errors import ConvswapError, unknown_name
+from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.lone_conv import LONE_PRECISIONS
 from convswap.suites import SuiteLayer, suite_layers, usual_batch
 
@@ -34,7 +34,7 @@ def bench_request(
     """Return the request, with the arguments of `run_suite`.
 
     Raises:
-        ConvswapError: a name is not known, no layer matches, a batch is below 1 or given twice, or the
+        ConvswapError: a name is not known, no layer matches, a batch is out of range or given twice, or the
             device cannot be used or has no such algorithm.
     """
     if precision not in LONE_PRECISIONS:
@@ -44,8 +44,7 @@ def bench_request(
     sizes = (usual_batch(suite, chosen.name),) if batches is None else tuple(batches)
     check_algorithm(algorithm, chosen.name)
     for batch in sizes:
-        if batch < 1:
-            raise ConvswapError(f"batch must be at least 1, but {batch} was given")
+        require_count("batch", batch)
         if sizes.count(batch) > 1:
             raise ConvswapError(f"batch {batch} was given more than once; give each size once")
     return BenchRequest(tuple(suite_layers(suite, layers)), sizes, precision, algorithm, chosen)

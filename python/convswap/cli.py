@@ -15,14 +15,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+from convswap.errors import NO_ONNXRUNTIME, ConvswapError, short_of_memory
+from convswap.onnxruntime_package import NAME, why_broken
 from convswap.output_file import check_writable, write_bytes, write_json, write_text
+from convswap.progress import Progress
 
 WIDTH_WITHOUT_TERMINAL = 120
 _FUSE_HELP = "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them"
@@ -37,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     # ONNX Runtime reads it when it is imported. A measurement must not share its time with uploads.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    # Closed, as by `>&-`, they are None.
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What the terminal's encoding lacks must not stop a command.
@@ -49,13 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     except ConvswapError as error:
         return _refuse(str(error))
-    except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
+    except (ImportError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == NAME:
+            return _refuse(NO_ONNXRUNTIME)
+        if not (reason := why_broken()):
             raise
-        return _refuse(NO_ONNXRUNTIME)
+        return _refuse(f"the installed {NAME} is broken: {reason}; `convswap doctor` says what to type")
     except MemoryError as error:
-        reason = f": {error}" if str(error) else ""
-        return _refuse(f"the memory does not suffice{reason}; give a smaller batch or fewer images")
+        return _refuse(str(short_of_memory(error)))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
@@ -63,7 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _refuse(f"cannot write the output: {error.strerror}")
+        if error.filename is None:
+            return _refuse(f"cannot write the output: {error.strerror}")
+        return _refuse(f"cannot read or write '{error.filename}': {error.strerror}")
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 def _refuse(message: str) -> int:
@@ -345,7 +356,7 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _export_network(options: argparse.Namespace, progress: Callable[[str], None]) -> Any:
+def _export_network(options: argparse.Namespace, progress: Progress) -> Any:
     from convswap import export
 
     _refuse_options(options, "a network's name", "image_size", "input_shape")
@@ -360,7 +371,7 @@ def _export_network(options: argparse.Namespace, progress: Callable[[str], None]
     )
 
 
-def _export_torch(options: argparse.Namespace, progress: Callable[[str], None]) -> Any:
+def _export_torch(options: argparse.Namespace, progress: Progress) -> Any:
     from convswap import export
 
     _refuse_options(options, "--torch", "data", "weights", "image_size")
@@ -371,7 +382,7 @@ def _export_torch(options: argparse.Namespace, progress: Callable[[str], None]) 
     return export.export_torch(options.torch, shape)
 
 
-def _read_checkpoint(options: argparse.Namespace, progress: Callable[[str], None]) -> tuple[Any, str]:
+def _read_checkpoint(options: argparse.Namespace, progress: Progress) -> tuple[Any, str]:
     """Return the model of a checkpoint, and a name for its file."""
     from convswap import export
 
@@ -411,11 +422,19 @@ def _shown(name: str) -> str:
     return "NETWORK" if name == "network" else f"--{name.replace('_', '-')}"
 
 
+def _check_result(path: str | None, model: str, *others: str | None) -> None:
+    """Refuse a result file that cannot be written, or would be one of the model's own or of the others."""
+    from convswap.model_file import files_of
+
+    if path is not None:
+        check_writable(path, *files_of(model), *others)
+
+
 def _swap(options: argparse.Namespace) -> int:
     from convswap.fuse import fusion_lines
     from convswap.swap import swap
 
-    check_writable(options.report, options.model, options.output)
+    _check_result(options.report, options.model, options.output, f"{options.output}.data")
     result = swap(
         options.model,
         algorithm=options.algorithm,
@@ -439,7 +458,7 @@ def _compare(options: argparse.Namespace) -> int:
     from convswap.compare import compare
     from convswap.report import print_comparison, print_course_lines
 
-    check_writable(options.json, options.model)
+    _check_result(options.json, options.model)
     with _progress() as progress:
         comparison = compare(
             options.model,
@@ -523,7 +542,7 @@ def _bench_first_run(options: argparse.Namespace) -> int:
     batches = _whole_numbers("--batch", options.batch, "1,64,512")
     if batches is not None and len(batches) != 1:
         raise ConvswapError(f"--first-run takes one batch size, but --batch {options.batch} was given")
-    check_writable(options.json, options.first_run)
+    _check_result(options.json, options.first_run)
     with _progress() as progress:
         found = first_run(
             options.first_run,
@@ -548,7 +567,7 @@ def _refuse_beside(option: str, given: Mapping[str, Any], usual: Mapping[str, An
 def _explain(options: argparse.Namespace) -> int:
     from convswap.explain import explain, print_plan
 
-    check_writable(options.json, options.model)
+    _check_result(options.json, options.model)
     plan = explain(
         options.model,
         batch=options.batch,
@@ -577,7 +596,7 @@ def _tune(options: argparse.Namespace) -> int:
     from convswap.trials import RUNS
     from convswap.tune import print_tuning, tune
 
-    check_writable(options.json, options.model)
+    _check_result(options.json, options.model)
     with _progress() as progress:
         tuning = tune(
             options.model,
@@ -622,8 +641,8 @@ def _profile(options: argparse.Namespace) -> int:
     from convswap.profile_report import print_profile
     from convswap.profile_trace import trace_text
 
-    check_writable(options.json, options.model)
-    check_writable(options.trace, options.model, options.json)
+    _check_result(options.json, options.model)
+    _check_result(options.trace, options.model, options.json)
     with _progress() as progress:
         found = profile(
             options.model,
@@ -760,7 +779,7 @@ def _console() -> Console:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
+def _progress() -> Iterator[Progress]:
     """Say on standard error what is going on: one changing line on a terminal, else a line for each step.
 
     The line is drawn when it changes, not by a thread that would take its time from what is measured.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -22,6 +22,7 @@ from convswap.floor import floor_ms
 from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.measure import RUNS, Times, measure
 from convswap.predictions import predicted_classes
+from convswap.progress import Progress, silent
 from convswap.replaced import unfused_model
 from convswap.sessions import (
     DEFAULT,
@@ -53,7 +54,6 @@ _TRUTH_ELEMENTS = 1_250_000
 # once for its layers; deep models get fewer images, so that nobody waits for minutes.
 _TRUTH_OPERATIONS = 20e9
 
-Progress = Callable[[str], None]
 _Sessions = Mapping[Side, onnxruntime.InferenceSession]
 
 
@@ -100,7 +100,7 @@ def compare(
         ConvswapError: an argument is not known or out of range, the model cannot be read, swapped or run, the
             data do not fit it, or the device cannot be used.
     """
-    report = progress or _silent
+    report = progress or silent
     if against not in AGAINST:
         raise unknown_name("choice of sides", against, AGAINST)
     if precision not in PRECISIONS:
@@ -195,10 +195,6 @@ def compare(
             *_missing_data(subject.missing),
         ),
     )
-
-
-def _silent(_: str) -> None:
-    """Show no progress."""
 
 
 def _default_tolerance(precisions: Sequence[str], layers: Sequence[ConvLayer]) -> float:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import onnxruntime
 
 from convswap import _native
+from convswap.cards import cuda_cards, driver_of, why_no_card
 from convswap.errors import ConvswapError, unknown_name
 
 DEVICES = ("cuda", "cpu")
@@ -58,7 +57,7 @@ def choose_device(name: str | None = None) -> Device:
     if missing:
         return Device("cpu", missing)
     reason = "asked for" if name == "cuda" else "the default where there is a card"
-    return Device("cuda", reason, _native.cuda_devices()[0])
+    return Device("cuda", reason, cuda_cards(_native)[0])
 
 
 def absent_card(compute_capability: int) -> Device:
@@ -83,7 +82,7 @@ def environment(device: Device) -> dict[str, str | None]:
     return {
         "card": device.title if device.card is not None else None,
         "processor": _processor(),
-        "driver": _text(card.get("driver")) or (None if device.card is None else _driver_version()),
+        "driver": None if device.card is None else driver_of(device.card),
         "cuda": _text(card.get("cuda_runtime")),
         "onnxruntime": onnxruntime.__version__,
         "convswap": convswap_version(),
@@ -104,22 +103,7 @@ def _missing_for_cuda() -> str:
         return "onnxruntime has no CUDA provider"
     if not any(algorithm.device == "cuda" for algorithm in _native.catalog()):
         return "the op library was built without CUDA"
-    if not _native.cuda_devices():
-        return "no NVIDIA card or driver was found"
-    return ""
-
-
-def _driver_version() -> str | None:
-    """Return what nvidia-smi says of the driver; None where there is no such program."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return None
-    asked = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return next(iter(answer.split()), None)
+    return why_no_card(_native)
 
 
 def _processor() -> str:

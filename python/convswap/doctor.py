@@ -6,13 +6,15 @@ import importlib.metadata
 import io
 import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap import datasets
+from convswap.cards import cuda_cards, driver_of, why_no_card
 from convswap.cupti_package import (
     INSTALL_CUPTI,
     PACKAGE,
@@ -32,6 +35,7 @@ from convswap.cupti_package import (
 )
 from convswap.errors import INSTALL_CPU, INSTALL_CUDA, ConvswapError
 from convswap.library import library_path, register
+from convswap.onnxruntime_package import why_broken
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_ONNXRUNTIME = (1, 17)
@@ -48,6 +52,7 @@ CPU_PROVIDER = "CPUExecutionProvider"
 # Of the name of an architecture that a build has no portable form for, as CMake calls it.
 ALONE = "-real"
 OPTIONAL_PACKAGES = ("torch",)
+_MEND_CUDA = "run nvidia-smi, which tells of each card; restart the machine, or install the driver anew"
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,13 @@ class Card:
 
 def diagnose() -> list[Finding]:
     """Look at everything that convswap uses on this machine; nothing is changed and no network is used."""
-    onnxruntime = _import_onnxruntime()
+    broken = why_broken()
+    onnxruntime = None if broken else _import_onnxruntime()
     native = _import_native()
     cards = _cards(native)
     return [
         *_system(),
-        *_onnxruntime(onnxruntime, bool(cards)),
+        *(_broken(broken, bool(cards)) if broken else _onnxruntime(onnxruntime, bool(cards))),
         *_library(onnxruntime, native),
         *_card_findings(cards, native),
         *_cuda_provider(onnxruntime, native, cards),
@@ -152,6 +158,15 @@ def _unless_new_enough() -> str:
     return "install Python {}.{} or newer and make a new environment with it".format(*OLDEST_PYTHON)
 
 
+def _broken(reason: str, has_card: bool) -> Iterator[Finding]:
+    """Say what is wrong with an onnxruntime that cannot be used, and how to install it anew."""
+    install = INSTALL_CUDA if has_card else INSTALL_CPU
+    packages = _onnxruntime_packages()
+    # pip leaves alone what it takes for installed.
+    remove = f"pip uninstall --yes {' '.join(packages)}, then " if packages else ""
+    yield Finding("onnxruntime", False, f"broken: {reason}", remove + install)
+
+
 def _onnxruntime(onnxruntime: ModuleType | None, has_card: bool) -> Iterator[Finding]:
     install = INSTALL_CUDA if has_card else INSTALL_CPU
     if onnxruntime is None:
@@ -210,7 +225,9 @@ def _library(onnxruntime: ModuleType | None, native: ModuleType | None) -> Itera
 
 def _card_findings(cards: Sequence[Card], native: ModuleType | None) -> Iterator[Finding]:
     if not cards:
-        yield Finding("card", None, "no NVIDIA card or driver: everything runs on the CPU")
+        reason = _what_cuda_fails_with(native)
+        nothing = "no NVIDIA card or driver: everything runs on the CPU"
+        yield Finding("card", False if reason else None, reason or nothing, _MEND_CUDA if reason else "")
     for card in cards:
         yield Finding("card", True, f"{card.name}, {_capability(card)}, driver {card.driver}")
     if native is None:
@@ -257,7 +274,7 @@ def _cuda_provider(
     if not cards or onnxruntime is None or CUDA_PROVIDER not in onnxruntime.get_available_providers():
         return
     if native is not None and native.has_cuda_kernels:
-        wrong = _why_no_card(native) or _what_fails(onnxruntime, "convswap", CUDA_PROVIDER)
+        wrong = why_no_card(native) or _what_fails(onnxruntime, "convswap", CUDA_PROVIDER)
         yield Finding(
             "convswap on CUDA", not wrong, wrong or "computes on the card", INSTALL_CUDA if wrong else ""
         )
@@ -269,16 +286,6 @@ def _cuda_provider(
         wrong or "computes on the card: cuDNN and cuBLAS load",
         f"{INSTALL_CUDA} ({needed_for})" if wrong else "",
     )
-
-
-def _why_no_card(native: ModuleType) -> str:
-    """Return why CUDA itself does not reach the cards that the driver lists; "" if it does."""
-    if native.cuda_devices():
-        return ""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None:
-        return f"CUDA_VISIBLE_DEVICES={hidden!r} hides every card: unset it"
-    return "CUDA sees no card: the driver is older than the CUDA of the build; install a newer driver"
 
 
 def _what_fails(onnxruntime: ModuleType, domain: str, provider: str) -> str:
@@ -328,13 +335,33 @@ def _cards(native: ModuleType | None) -> list[Card]:
     try:
         answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        devices = native.cuda_devices() if native is not None and native.has_cuda_kernels else []
         return [
-            Card(facts["name"], facts["compute_capability"], f"for CUDA {facts['driver_cuda']}")
-            for facts in devices
+            Card(facts["name"], facts["compute_capability"], driver_of(facts) or "unknown")
+            for facts in _cuda_cards(native)
         ]
     rows = (line.rsplit(", ", 2) for line in answer.splitlines())
-    return [Card(row[0], int(row[1].replace(".", "")), row[2]) for row in rows if len(row) == 3]
+    # nvidia-smi says [N/A] of a card that it cannot ask.
+    return [
+        Card(row[0], int(row[1].replace(".", "")), row[2])
+        for row in rows
+        if len(row) == 3 and re.fullmatch(r"\d+\.\d", row[1])
+    ]
+
+
+def _cuda_cards(native: ModuleType | None) -> list[Mapping[str, Any]]:
+    """Return the cards that CUDA sees; none where it fails, as another finding says."""
+    with suppress(ConvswapError):
+        return cuda_cards(native)
+    return []
+
+
+def _what_cuda_fails_with(native: ModuleType | None) -> str:
+    """Return with what CUDA fails when it is asked for its cards; "" where it does not."""
+    try:
+        cuda_cards(native)
+    except ConvswapError as error:
+        return str(error)
+    return ""
 
 
 def _data() -> Iterator[Finding]:
@@ -401,7 +428,7 @@ def _optional_packages() -> Iterator[Finding]:
 def _cupti(native: ModuleType | None) -> Finding:
     """Say whether `convswap profile` has what it needs, which nothing else does."""
     name = "CUPTI"
-    devices = native.cuda_devices() if native is not None and native.has_cuda_kernels else []
+    devices = _cuda_cards(native)
     driver_cuda = str(devices[0].get("driver_cuda", "")) if devices else ""
     version = installed_version()
     if driver_cuda and (reason := why_not_for(driver_cuda)):

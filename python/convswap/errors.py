@@ -14,6 +14,10 @@ NO_ONNXRUNTIME = (
 )
 
 
+# Far more samples than a run takes, and few enough for every size of a tensor to fit into 64 bits.
+LARGEST_COUNT = 2**31 - 1
+
+
 class ConvswapError(Exception):
     """Bad usage or bad input: one line that names what was given, what was expected and what to do.
 
@@ -30,3 +34,19 @@ def unknown_name(kind: str, given: str, known: Iterable[str]) -> ConvswapError:
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.4)
     advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     return ConvswapError(f"unknown {kind} {given!r}; {advice}")
+
+
+def require_count(name: str, given: int | None) -> None:
+    """Raise ConvswapError where `given`, called `name`, is below 1 or beyond `LARGEST_COUNT`."""
+    if given is not None and given < 1:
+        raise ConvswapError(f"{name} must be at least 1, but {given} was given; leave it out or give more")
+    if given is not None and given > LARGEST_COUNT:
+        raise ConvswapError(
+            f"{name} must be at most {LARGEST_COUNT}, but {given} was given; leave it out or give less"
+        )
+
+
+def short_of_memory(error: MemoryError) -> ConvswapError:
+    """Return the error for a run whose data do not fit into memory."""
+    reason = f": {error}" if str(error) else ""
+    return ConvswapError(f"the memory does not suffice{reason}; give a smaller batch or fewer images")

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from convswap.algorithms import check_algorithm
 from convswap.device import choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.plain_model import plain_model
+from convswap.progress import Progress, silent
 from convswap.report import device_lines, milliseconds, plain_table
 from convswap.subject import batch_of, open_model
 from convswap.swap import DEFAULT_PRECISION, swap
@@ -47,7 +48,7 @@ def first_run(
     precision: str = DEFAULT_PRECISION,
     algorithm: str = "auto",
     processes: int = PROCESSES,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Return the object of `convswap bench --first-run --json`, with medians of `processes` in milliseconds.
 
@@ -75,7 +76,7 @@ def first_run(
             ours = side == "convswap"
             jobs[side] = {"model": str(path), "ours": ours, "device": chosen.name}
             jobs[side] |= {"precision": precision, "batch": samples}
-        found = _alternate(jobs, processes, progress or _silent)
+        found = _alternate(jobs, processes, progress or silent)
     medians = {
         f"{side}{key}": float(np.median([_value(times, key) for times in found[side]]))
         for side in SIDES
@@ -115,12 +116,8 @@ def print_first_run(found: Mapping[str, Any], console: Console, device: str | No
     console.print(Text(f"convswap takes {ratio:.2f} times what the default does until its first answer."))
 
 
-def _silent(_: str) -> None:
-    """Show no progress."""
-
-
 def _alternate(
-    jobs: Mapping[str, Job], processes: int, report: Callable[[str], None]
+    jobs: Mapping[str, Job], processes: int, report: Progress
 ) -> dict[str, list[dict[str, float]]]:
     found: dict[str, list[dict[str, float]]] = {side: [] for side in jobs}
     for number in range(processes + 1):

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from convswap.device import choose_device
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, short_of_memory
 from convswap.feeds import declared_inputs, random_feeds
 from convswap.sessions import (
     DEFAULT,
@@ -48,10 +48,16 @@ def main(job: str) -> int:
         run.once()
         run_seconds = time.perf_counter() - begin
     except ConvswapError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return _refuse(error)
+    except MemoryError as error:
+        return _refuse(short_of_memory(error))
     print(json.dumps({"session_ms": session_seconds * 1e3, "run_ms": run_seconds * 1e3}))
     return 0
+
+
+def _refuse(error: ConvswapError) -> int:
+    print(error, file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

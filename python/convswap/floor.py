@@ -1,16 +1,17 @@
 """The floor of a convolution: the least time it can take on a card.
 
 floor = max(bytes moved once / bandwidth, operations / rate); an operation is one multiplication or one
-addition. The bandwidth of a card we measured is that of a copy, in bytes read and written; its rates are the
-datasheet's. That of `ieee` is a third of float16's: the accuracy of float32 takes at least three products of
-float16, which the tensor cores compute sooner than the other cores compute one of float32. For other cards
-only the memory side is known, from the device's own attributes; it is a floor still, if a lower one.
+addition. The bandwidth of a card we measured is that of a copy, in bytes read and written, or what the driver
+tells of the card where that is less; its rates are the datasheet's. That of `ieee` is a third of float16's:
+the accuracy of float32 takes at least three products of float16, which the tensor cores compute sooner than
+the other cores compute one of float32. For other cards only the memory side is known, from the device's own
+attributes; it is a floor still, if a lower one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -22,19 +23,22 @@ class Ceilings:
     rates: Mapping[str, float] = field(default_factory=dict)
 
 
+# By the whole name: "NVIDIA H200 NVL", "NVIDIA GH200 480GB" and "NVIDIA H200 MIG 1g.18gb" are other cards.
 _MEASURED = {
-    "H200": Ceilings(4.30e12, {"tf32": 494e12, "ieee": 989e12 / 3, "float16": 989e12, "bfloat16": 989e12})
+    "NVIDIA H200": Ceilings(
+        4.30e12, {"tf32": 494e12, "ieee": 989e12 / 3, "float16": 989e12, "bfloat16": 989e12}
+    )
 }
 
 
 def ceilings(card: Mapping[str, Any]) -> Ceilings | None:
     """Return what is known of a card of `convswap._native.cuda_devices()`; None when nothing is."""
-    for name, known in _MEASURED.items():
-        if name in str(card["name"]):
-            return known
+    known = _MEASURED.get(str(card["name"]))
     # Bytes per second by the memory's clock and width: more than a copy reaches.
-    bandwidth = float(card.get("memory_bandwidth") or 0)
-    return Ceilings(bandwidth) if bandwidth > 0 else None
+    told = float(card.get("memory_bandwidth") or 0)
+    if known is None:
+        return Ceilings(told) if told > 0 else None
+    return replace(known, bandwidth=min(known.bandwidth, told)) if told > 0 else known
 
 
 def bound_by(problem: Any, card: Mapping[str, Any] | None, precision: str) -> str | None:

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from convswap.activations import ACTIVATION_OPS, read_activation
 from convswap.constants import PASSING_OPS, Constants
-from convswap.domain import DOMAIN, SUPPORTED_ELEMENT_TYPES
+from convswap.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_ours, op_name
 from convswap.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.folding import Folding, numbers_for_filters
 from convswap.pooling import POOL_OPS, read_pool
@@ -30,10 +30,8 @@ from convswap.spelled_activations import find_spelled_activation
 from convswap.unique_names import UniqueNames
 from convswap.value_types import ValueTypes, values_of
 
-FUSED_OP = "FusedConv"
 # Before, Add and others broadcast by attributes, and BatchNormalization said by `is_test` what it does.
 _OLDEST_OPSET = 7
-_ELEMENT_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 # Beyond, the shape of the weights is not sound, and a bias of that length would only take memory.
 _MOST_FILTERS = 2**24
 
@@ -193,7 +191,7 @@ class _Fuser:
         return Fused(
             self._names[chain.conv],
             FUSED_OP if chain.needs_fused_op else "Conv",
-            tuple((_op_name(node), self._names[node]) for node in chain.taken),
+            tuple((op_name(node), self._names[node]) for node in chain.taken),
         )
 
     def report_end(self, chain: _Chain) -> Iterable[NotFused]:
@@ -202,8 +200,8 @@ class _Fuser:
             return
         value, reason = chain.end
         for node in value.consumers():
-            if node not in self._taken and not _is_our_conv(node):
-                yield NotFused(self._names[chain.conv], self._names[node], _op_name(node), reason)
+            if node not in self._taken and not is_ours(node):
+                yield NotFused(self._names[chain.conv], self._names[node], op_name(node), reason)
                 return
 
     def _take_next(self, chain: _Chain) -> bool:
@@ -214,7 +212,7 @@ class _Fuser:
         """
         value = chain.result
         readers = value.consumers()
-        if not readers or all(node in self._taken or _is_our_conv(node) for node in readers):
+        if not readers or all(node in self._taken or is_ours(node) for node in readers):
             return False
         if self._opset < _OLDEST_OPSET:
             raise NotFusable(
@@ -423,11 +421,3 @@ def _remove_if_unread(value: ir.Value | None) -> None:
         if (op == ("", "Constant") or op in PASSING_OPS) and isinstance(producer.graph, ir.Graph):
             waiting += producer.inputs
             producer.graph.remove(producer, safe=True)
-
-
-def _is_our_conv(node: ir.Node) -> bool:
-    return node.domain == DOMAIN and node.op_type in ("Conv", FUSED_OP)
-
-
-def _op_name(node: ir.Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

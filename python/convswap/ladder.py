@@ -9,7 +9,7 @@ others take milliseconds, run once on 500 images, and their times are multiplied
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -23,24 +23,16 @@ from convswap.back_to_back import back_to_back, session_sample
 from convswap.closeness import relative_l2_error, top1_classes
 from convswap.compare import TOLERANCES, TRUTH_IMAGES
 from convswap.device import Device, choose_device, environment
-from convswap.errors import ConvswapError, unknown_name
+from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.feeds import Source
 from convswap.floor import floor_ms
 from convswap.gpu_timer import GpuTimer
-from convswap.ladder_layers import (
-    apart_session,
-    followers,
-    is_fused,
-    problem_of,
-    rung_layers,
-    session_of,
-    truth_of,
-    work_of,
-)
+from convswap.ladder_layers import apart_session, session_of, truth_of
 from convswap.ladder_pages import Page, read_pages
 from convswap.ladder_rows import Ladder, Measured, Row, RungLayer
 from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.models import NETWORKS
+from convswap.progress import Progress, silent
 from convswap.sessions import CONVSWAP, BoundRun, make_session, on_device, plain_errors, run
 from convswap.subject import Subject, no_labels, open_subject, source_of
 from convswap.swap import swap
@@ -53,8 +45,6 @@ CPU_IMAGES = 500
 ROUND_MS = 30.0
 # One yardstick for all rungs: that of the precision in which the last ones compute.
 FLOOR_PRECISION = "tf32"
-
-Progress = Callable[[str], None]
 
 
 def climb(
@@ -82,11 +72,10 @@ def climb(
     """
     if network not in NETWORKS:
         raise unknown_name("course network", network, NETWORKS)
-    if images is not None and images < 1:
-        raise ConvswapError(f"images must be at least 1, but {images} was given")
+    require_count("images", images)
     pages = read_pages()
     chosen = choose_device(device)
-    report = progress or _silent
+    report = progress or silent
     report("reading the network and the images")
     subject = open_subject(network, data)
     few = min(CPU_IMAGES, images or CPU_IMAGES)
@@ -147,9 +136,9 @@ class _Ground:
         swapped = ir.to_proto(
             swap(self.subject.model, algorithm=page.name, precision=page.precision, fuse=page.fuses).model
         )
-        layers = rung_layers(swapped)
+        layers = conv_layers(swapped)
         for layer in layers:
-            problem = problem_of(layer, self._shapes(layer))
+            problem = layer.problem(self._shapes(layer))
             if reason := _native.why_not(problem, page.name, self.device.name):
                 return Row(page, tolerance, why_not=f"{layer.name}: {reason}")
         scale = all_images / self.source.images
@@ -178,26 +167,23 @@ class _Ground:
         session = session_of(layer, ranks, self.device, self._options)
         bound = BoundRun(session, fed, self.device)
         op_ms = self._time(bound)
-        result_elements = int(np.prod(bound.values()[0].shape()))
-        problem = problem_of(layer, shapes)
-        work = work_of(layer, problem, result_elements)
+        problem = layer.problem(shapes)
         y = run(session, {name: self.checked[name] for name in layer.fed})[0]
         apart_ms = None
-        if is_fused(layer):
+        if layer.fused:
             del bound, session
             apart = apart_session(layer, ranks, self.device, self._options, before)
             apart_ms = self._time(BoundRun(apart, fed, self.device)) * scale
-        # Python cannot state the problem of a convolution with what is fused: its kernels are not known.
-        explained = None if is_fused(layer) else _native.explain(problem, self.device.name, page.name)
+        explained = _native.explain(problem, self.device.name, page.name)
         return RungLayer(
             node=layer.name,
             op_ms=op_ms * scale,
-            bytes=int(work.bytes * scale),
-            operations=int(work.operations * scale),
-            floor_ms=floor_ms(work, self.device.card, FLOOR_PRECISION),
+            bytes=int(problem.bytes * scale),
+            operations=int(problem.operations * scale),
+            floor_ms=floor_ms(problem, self.device.card, FLOOR_PRECISION),
             relative_l2_error=relative_l2_error(y, self._truth(layer)),
-            kernels=tuple((explained and explained["kernels"]) or ()),
-            fused=followers(layer),
+            kernels=tuple(explained["kernels"] or ()),
+            fused=layer.fused,
             apart_ms=apart_ms,
         )
 
@@ -232,10 +218,6 @@ def _memory() -> Iterator[None]:
             yield
     except ConvswapError as error:
         raise ConvswapError(f"{error}; if memory is short, give fewer --images") from error
-
-
-def _silent(_: str) -> None:
-    """Show no progress."""
 
 
 def _notes(ladder: Ladder) -> Iterator[str]:

@@ -17,11 +17,10 @@ from onnx import helper, numpy_helper
 
 from convswap import _native
 from convswap.device import Device
-from convswap.domain import DOMAIN
+from convswap.domain import DOMAIN, FUSED_OP, is_ours
 from convswap.expansion import fused_parts
-from convswap.fuse import FUSED_OP
 from convswap.model_file import model_from_proto
-from convswap.plain_model import OWN_ATTRIBUTES, is_ours, onnx_opset, plain_model, plain_nodes
+from convswap.plain_model import OWN_ATTRIBUTES, onnx_opset, plain_model, plain_nodes
 from convswap.replaced import Replaced, constants_of, find_replaced
 from convswap.sessions import DEFAULT, BoundRun, make_session
 from convswap.swap import DEFAULT_PRECISION

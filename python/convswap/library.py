@@ -8,6 +8,7 @@ from typing import Any
 from convswap.errors import ConvswapError
 
 OVERRIDE_ENTRY = "convswap.override"
+PRECISION_ENTRY = "convswap.precision"
 
 
 def library_path() -> Path:
@@ -31,7 +32,7 @@ def set_entry(session_options: Any, key: str, value: str) -> None:
         session_options.add_session_config_entry(key, value)
 
 
-def register(session_options: Any, override: bool = False) -> None:
+def register(session_options: Any, override: bool = False, precision: str | None = None) -> None:
     """Register the op library in an `onnxruntime.SessionOptions`.
 
     After it, models with the op `convswap.Conv` load in a session made with these options.
@@ -43,12 +44,17 @@ def register(session_options: Any, override: bool = False) -> None:
     the library. Arguments of the session itself can still bypass the override (`disabled_optimizers`, which
     replaces that entry; the provider option `prefer_nhwc`): `override_session` makes the session and checks.
 
+    `precision` is that of the nodes which it overrides: "tf32", also where it is None, or "ieee" (the entry
+    `convswap.precision`).
+
     Raises ConvswapError where the library is missing, or ONNX Runtime is older than 1.17, with `override`
     1.18, or refuses the library for another reason.
     """
     path = library_path()
     if override:
         set_entry(session_options, OVERRIDE_ENTRY, "1")
+    if precision is not None:
+        set_entry(session_options, PRECISION_ENTRY, precision)
     try:
         session_options.register_custom_ops_library(str(path))
     except Exception as error:  # onnxruntime's own exception types are private to it

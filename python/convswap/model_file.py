@@ -15,6 +15,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from convswap.errors import ConvswapError
+from convswap.output_file import followed
 
 # protobuf refuses messages from 2 GiB on; what is left below that is room for the nodes and their names.
 LARGEST_INLINE_BYTES = 2_000_000_000
@@ -52,7 +53,7 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     if not os.fspath(path):
         raise ConvswapError("the name of the model is empty; expected the path of an ONNX model")
     file = Path(path)
-    if not file.exists():
+    if not is_there(file):
         raise ConvswapError(f"no such file: '{file}'; expected the path of an ONNX model")
     if not file.is_file():
         kind = "a directory" if file.is_dir() else "not a regular file"
@@ -75,6 +76,28 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     except _UNSOUND as error:
         raise ConvswapError(f"'{file}' is not a valid ONNX model: {root_cause(error)}") from error
     return model
+
+
+def files_of(model: str | os.PathLike[str]) -> list[Path]:
+    """Return the ONNX file `model` and those that hold its external data; the name alone where it is no file.
+
+    Raises ConvswapError where the model cannot be read.
+    """
+    file = Path(model)
+    if not is_there(file):
+        return [file]
+    return [file, *sorted({Path(tensor.path) for tensor in _external_tensors(load_model(file))})]
+
+
+def is_there(file: Path) -> bool:
+    """Return whether there is such a file, of any kind.
+
+    Raises ConvswapError where the system cannot look for it, as for a name that is too long.
+    """
+    try:
+        return file.exists()
+    except OSError as error:
+        raise ConvswapError(f"cannot read '{file}': {error.strerror}") from None
 
 
 def model_from_proto(
@@ -128,8 +151,9 @@ def save_model(
 
     Everything is written beside the target first and moved there when complete. Files that `model` was read
     from (`source`, and the data files of its external tensors) are overwritten only with `force`; any other
-    existing file is replaced. Strings, and tensors of at most 256 bytes, stay in the model file if they are
-    there.
+    existing file is replaced. A link is followed, but replaced where there is a data file: that has to lie
+    beside the name that the model is opened by. Strings, and tensors of at most 256 bytes, stay in the model
+    file if they are there.
 
     Raises:
         ConvswapError: the target is one of the model's own files, is no regular file, has no folder, cannot
@@ -143,6 +167,7 @@ def save_model(
         raise ConvswapError(
             f"cannot write '{target}': the model is not sound: {root_cause(error)}"
         ) from error
+    target = target if external else followed(target)
     written = [target, data_target] if external else [target]
     for file in written:
         if file.exists() and not file.is_file():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
-from convswap.library import register, set_entry
+from convswap.library import PRECISION_ENTRY, register, set_entry
 
 DISABLED_OPTIMIZERS_ENTRY = "optimization.disable_specified_optimizers"
 RECORD_ASSIGNMENT_ENTRY = "session.record_ep_graph_assignment_info"
@@ -33,6 +33,9 @@ def override_session(
     `SessionOptions`) and the entries in it are kept, and the library is registered in it. After loading,
     ONNX Runtime's report of which nodes it placed is compared with the kernels that our library made.
 
+    Where the CUDA provider is asked for `use_tf32=0`, our op computes in precision `ieee`, unless `options`
+    have an entry `convswap.precision`.
+
     A Conv whose inputs are all constant would fail to load, since ONNX Runtime cannot fold it in the
     override mode; for such a model constant folding is switched off.
 
@@ -53,7 +56,7 @@ def override_session(
     set_entry(options, RECORD_ASSIGNMENT_ENTRY, "1")
     # As an argument it would replace the entry, and with it what the library disables.
     _disable_optimizers(options, arguments.pop("disabled_optimizers", None) or ())
-    register(options, override=True)
+    register(options, override=True, precision=_precision_of(options, providers, arguments))
     # A second attempt, without the provider that failed, would go unnoticed.
     arguments.setdefault("enable_fallback", 0)
     source = model if isinstance(model, bytes) else fspath(model)
@@ -77,6 +80,24 @@ def override_session(
         answer = _ask_library("read")
     _check(session, _names_of_kernels(answer))
     return session
+
+
+def _precision_of(options: Any, providers: Any, arguments: Mapping[str, Any]) -> str | None:
+    """Return the precision that the CUDA provider's options ask for; None leaves it as it is."""
+    try:
+        options.get_session_config_entry(PRECISION_ENTRY)
+    except RuntimeError:  # there is no such entry
+        pass
+    else:
+        return None
+    # Beside a provider's name, or in a list of their own that goes with that of the providers.
+    named = [each if isinstance(each, tuple) else (each, {}) for each in providers or ()]
+    own: Sequence[Mapping[str, Any]] = arguments.get("provider_options") or ({},) * len(named)
+    for (name, beside), further in zip(named, own, strict=False):
+        given = {**beside, **further}.get("use_tf32", "1")
+        if name == "CUDAExecutionProvider" and str(given) in ("0", "False"):
+            return "ieee"
+    return None
 
 
 def _disable_optimizers(options: Any, names: Iterable[str]) -> None:

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, MutableSequence
 
 import onnx
 
-from convswap.domain import DOMAIN
+from convswap.domain import DOMAIN, FUSED_OP, is_ours
 from convswap.expansion import expand_fused
-from convswap.fuse import FUSED_OP
 
 OWN_ATTRIBUTES = ("algorithm", "precision")
-OUR_OPS = ("Conv", FUSED_OP)
 
 
 def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -52,11 +50,6 @@ def plain_conv(node: onnx.NodeProto) -> onnx.NodeProto:
     plain.CopyFrom(node)
     _become_plain_conv(plain)
     return plain
-
-
-def is_ours(node: onnx.NodeProto) -> bool:
-    """Return whether `node` is a Conv or a FusedConv of ours."""
-    return node.domain == DOMAIN and node.op_type in OUR_OPS
 
 
 def count_swapped(model: onnx.ModelProto) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import onnx
 import onnx_ir as ir
@@ -12,17 +11,16 @@ from convswap.algorithms import check_algorithm
 from convswap.cupti_collector import CuptiCollector
 from convswap.cupti_package import installed_version, why_not_for
 from convswap.device import Device, choose_device, environment
-from convswap.errors import ConvswapError, unknown_name
+from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.profile_records import KERNEL, RUN, Collector
 from convswap.profile_result import Profile, Timeline, sides_of, timeline_of
+from convswap.progress import Progress, silent
 from convswap.recording import record
 from convswap.sessions import DEFAULT, Side, other_sides, our_side
 from convswap.subject import open_subject, source_of
 from convswap.swap import DEFAULT_PRECISION, PRECISIONS, swap
 
 AGAINST = ("default", "all")
-
-Progress = Callable[[str], None]
 
 
 def profile(
@@ -65,10 +63,9 @@ def profile(
         raise unknown_name("choice of sides", against, AGAINST)
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
-    if runs is not None and runs < 1:
-        raise ConvswapError(f"runs must be at least 1, but {runs} was given; leave it out or give more")
+    require_count("runs", runs)
     device = profiled_card()
-    report = progress or _silent
+    report = progress or silent
     collector = CuptiCollector()
     # Before the model is read and the data are made, which may take a minute.
     collector.connect()
@@ -170,10 +167,6 @@ def profile_with(
             *_nothing_recorded(timeline),
         ),
     )
-
-
-def _silent(_: str) -> None:
-    """Show no progress."""
 
 
 def _one_after_the_other(timeline: Timeline) -> list[str]:

@@ -26,6 +26,7 @@ from convswap.feeds import Feeds
 from convswap.measure import WARM_UPS, timed_runs
 from convswap.node_runs import read_node_runs
 from convswap.profile_records import RUN, SET_UP, WARM_UP, Collector, NodeRun, Records, Window
+from convswap.progress import Progress
 from convswap.sessions import (
     BoundRun,
     Side,
@@ -72,7 +73,7 @@ def record(
     runs: int | None = None,
     resident: bool = False,
     long_kernels: bool | None = None,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> Recording:
     """Record set-up, warm-up and runs of `models`, fed `feeds`.
 

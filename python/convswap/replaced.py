@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from convswap.constants import PASSING_OPS
-from convswap.plain_model import is_ours, plain_conv
+from convswap.domain import is_ours
+from convswap.plain_model import plain_conv
 from convswap.swap import SwapResult, swap
 
 _CONSTANT_OPS = PASSING_OPS | {("", "Constant")}

@@ -15,10 +15,9 @@ import onnx
 import onnxruntime
 
 from convswap.device import Device
-from convswap.domain import DOMAIN
+from convswap.domain import DOMAIN, OUR_OPS
 from convswap.errors import ConvswapError
 from convswap.library import register
-from convswap.plain_model import OUR_OPS
 
 # Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -126,7 +125,7 @@ def load_session(
     if profile_prefix is not None:
         options.enable_profiling = True
         options.profile_file_prefix = profile_prefix
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what fails is raised, and told once
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
     if device.name == "cpu":
         options.add_session_config_entry(STOP_SPINNING, "1")

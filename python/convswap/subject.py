@@ -11,15 +11,17 @@ import onnx_ir as ir
 
 from convswap import datasets
 from convswap.device import Device
-from convswap.errors import ConvswapError, unknown_name
+from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.export import export_network
 from convswap.feeds import ImageSource, Input, RandomSource, Source, declared_inputs, fixed_batch
-from convswap.model_file import load_model
+from convswap.model_file import is_there, load_model
 from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
 from convswap.plain_model import count_swapped, plain_model
 
 DATA = ("fashion-mnist", "synthetic", RANDOM)
 CLASSES = 10
+# What the course's networks are for.
+_BEST = "fashion-mnist"
 _DEFAULT_IMAGES = {"fashion-mnist": 10_000, "synthetic": 2_000}
 # A batch that keeps the largest tensor of the course's networks near 20 MB on the CPU.
 _DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
@@ -58,8 +60,9 @@ def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | No
         raise unknown_name("data set", data, DATA)
     if isinstance(model, str) and model in NETWORKS:
         labelled = data if data in _DEFAULT_IMAGES else _best_available()
+        missing = _BEST if data is None and labelled != _BEST else None
         network = export_network(model, data=labelled)
-        return Subject(model, network, network, data or labelled)
+        return Subject(model, network, network, data or labelled, missing)
     if isinstance(model, str) and model in ALL_NETWORKS:
         network = export_network(model)
         return Subject(model, network, network, data or RANDOM)
@@ -79,7 +82,7 @@ def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, on
     if isinstance(model, str) and model in ALL_NETWORKS:
         return model, export_network(model)
     path = Path(model)
-    if not path.exists() and path.suffix == "" and path.name == str(model):
+    if not is_there(path) and path.suffix == "" and path.name == str(model):
         raise unknown_name("network", str(model), ALL_NETWORKS)
     return str(model), ir.to_proto(ir.external_data.load_to_model(load_model(model)))
 
@@ -88,7 +91,7 @@ def batch_of(model: onnx.ModelProto, batch: int | None, device: Device) -> int:
     """Return how many samples a run of `model` takes: `batch`, or what `compare` would take by itself.
 
     Raises:
-        ConvswapError: `batch` is below 1, or the model is fixed to another.
+        ConvswapError: `batch` is out of range, or the model is fixed to another.
     """
     inputs = declared_inputs(model)
     fixed = _checked_batch(inputs, batch)
@@ -102,9 +105,9 @@ def source_of(subject: Subject, images: int | None, batch: int | None, device: D
     """Return the feeds for `subject`: `images` samples in batches of `batch`, by default as the data suggest.
 
     Raises:
-        ConvswapError: a number is below 1, the model is fixed to another batch, or the data do not fit it.
+        ConvswapError: a number is out of range, the model is fixed to another batch, or the data do not fit.
     """
-    _require_at_least_1("images", images)
+    require_count("images", images)
     inputs = declared_inputs(subject.model)
     fixed = _checked_batch(inputs, batch)
     if subject.dataset == RANDOM:
@@ -136,14 +139,9 @@ def no_labels(dataset: str) -> ConvswapError:
     )
 
 
-def _require_at_least_1(name: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ConvswapError(f"{name} must be at least 1, but {value} was given; leave it out or give more")
-
-
 def _checked_batch(inputs: tuple[Input, ...], batch: int | None) -> int | None:
     """Return the batch that a model with these inputs is fixed to, None for none; refuse another `batch`."""
-    _require_at_least_1("batch", batch)
+    require_count("batch", batch)
     fixed = fixed_batch(inputs)
     if fixed is not None and batch not in (None, fixed):
         raise ConvswapError(
@@ -154,7 +152,7 @@ def _checked_batch(inputs: tuple[Input, ...], batch: int | None) -> int | None:
 
 
 def _best_available() -> str:
-    return "fashion-mnist" if datasets.available("fashion-mnist") else "synthetic"
+    return _BEST if datasets.available(_BEST) else "synthetic"
 
 
 def _file_subject(title: str, model: onnx.ModelProto, data: str | None) -> Subject:

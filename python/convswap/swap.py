@@ -12,9 +12,16 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from convswap.domain import DOMAIN, DOMAIN_VERSION, SUPPORTED_ELEMENT_TYPES
+from convswap.domain import (
+    DOMAIN,
+    DOMAIN_VERSION,
+    SUPPORTED_ELEMENT_TYPES,
+    is_our_conv,
+    is_ours,
+    op_name,
+)
 from convswap.errors import ConvswapError, unknown_name
-from convswap.fuse import FUSED_OP, Fused, NotFused, fuse_convs
+from convswap.fuse import Fused, NotFused, fuse_convs
 from convswap.inlining import Reasons, inline_functions_with
 from convswap.model_file import load_model, model_from_proto, root_cause, save_model
 from convswap.name_pattern import name_pattern
@@ -149,10 +156,10 @@ def swap(
     }
     to_swap = [node for node, reason in reasons.items() if reason is None]
     left = [
-        Left(names[node], _op_name(node), reason) for node, reason in reasons.items() if reason is not None
+        Left(names[node], op_name(node), reason) for node, reason in reasons.items() if reason is not None
     ]
     left += _left_in_functions(copy, why_not_inlined)
-    if not to_swap and not any(_is_swapped(node) for node in _nodes(copy)):
+    if not to_swap and not any(is_ours(node) for node in _nodes(copy)):
         raise _nothing_to_swap(name, left)
     for node in to_swap:
         _become_custom_op(node, names[node], algorithm, precision)
@@ -161,7 +168,7 @@ def swap(
     swapped = tuple(names[node] for node in to_swap)
     if not fuse:
         return SwapResult(copy, swapped, tuple(left), source)
-    convs = [node for node in _nodes(copy) if _is_our_conv(node) and wanted.search(names[node])]
+    convs = [node for node in _nodes(copy) if is_our_conv(node) and wanted.search(names[node])]
     fused, not_fused = fuse_convs(copy, convs, names, types)
     return SwapResult(copy, swapped, tuple(left), source, fused, not_fused)
 
@@ -199,26 +206,14 @@ def _own_copy(
     )
 
 
-def _is_swapped(node: ir.Node) -> bool:
-    return _is_our_conv(node) or (node.domain, node.op_type) == (DOMAIN, FUSED_OP)
-
-
-def _is_our_conv(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == (DOMAIN, "Conv")
-
-
 def _is_conv(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == ("", "Conv")
 
 
 def _is_convolution(node: ir.Node, model: ir.Model) -> bool:
-    if _is_swapped(node) or node.op_identifier() in model.functions:
+    if is_ours(node) or node.op_identifier() in model.functions:
         return False
     return _CONVOLUTION_NAME.search(node.op_type) is not None
-
-
-def _op_name(node: ir.Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -272,7 +267,7 @@ def _why_other_op(node: ir.Node) -> str | None:
     if _is_conv(node):
         return None
     known = _OTHER_CONVOLUTIONS.get((node.domain, node.op_type))
-    return f"{_op_name(node)} {known or 'is not Conv of the ONNX domain, the only op that is swapped'}"
+    return f"{op_name(node)} {known or 'is not Conv of the ONNX domain, the only op that is swapped'}"
 
 
 def _type_name(element_type: ir.DataType) -> str:
@@ -301,7 +296,7 @@ def _left_in_functions(model: ir.Model, reasons: Reasons) -> Iterator[Left]:
                 reason = (
                     _why_other_op(node) or f"it is inside function {function.name!r}: {reasons[identifier]}"
                 )
-                yield Left(label, _op_name(node), reason)
+                yield Left(label, op_name(node), reason)
 
 
 def _nothing_to_swap(name: str, left: list[Left]) -> ConvswapError:

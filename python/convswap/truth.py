@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun, RuntimeContextError
 
+from convswap.domain import op_name
 from convswap.errors import ConvswapError
 from convswap.truth_ops import OPERATORS
 
@@ -167,7 +168,7 @@ def _evaluator_class(in_float32: set[str]) -> type[ReferenceEvaluator]:
                 return self._by_the_cpu_provider(node)
 
         def _by_the_cpu_provider(self, node: onnx.NodeProto) -> type[OpRun]:
-            in_float32.add(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
+            in_float32.add(op_name(node))
             return _provider_operator(node, self.opsets)
 
     return Float64Evaluator

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops import op_loop
+from onnx.reference.ops import op_batch_normalization, op_loop
 
 from convswap import _native
 
@@ -46,8 +46,8 @@ class Conv(OpRun):
         return (reference_conv(x, w, bias, attributes),)
 
 
-class BatchNormalization(OpRun):
-    """Inference only, at every opset: y = scale * (x - mean) / sqrt(variance + epsilon) + bias."""
+class BatchNormalization(op_batch_normalization.BatchNormalization_14):
+    """y = scale * (x - mean) / sqrt(variance + epsilon) + bias at every opset; training by the evaluator."""
 
     op_domain = ""
 
@@ -57,12 +57,16 @@ class BatchNormalization(OpRun):
         scale: np.ndarray,
         bias: np.ndarray,
         mean: np.ndarray,
-        variance: np.ndarray,
+        var: np.ndarray,
         epsilon: float = 1e-5,
+        momentum: float = 0.9,
+        training_mode: int = 0,
         **unused: Any,
     ) -> tuple:
+        if training_mode:
+            return super()._run(x, scale, bias, mean, var, float(epsilon), float(momentum), training_mode)
         shape = (-1, *(1,) * (x.ndim - 2))
-        factor = scale / np.sqrt(variance + float(epsilon))
+        factor = scale / np.sqrt(var + float(epsilon))
         return ((x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape),)
 
 

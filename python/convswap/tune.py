@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from convswap import _native
 from convswap.algorithms import AUTO, able_algorithms, rungs
 from convswap.conv_runs import samples_of
 from convswap.device import Device, choose_device, environment
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, require_count
 from convswap.name_pattern import name_pattern
 from convswap.planned_model import PlannedModel
 from convswap.problems import PlannedConv, conv_problems, naming_conv
+from convswap.progress import Progress, silent
 from convswap.report import explain_stars, plain_table, times_faster, trial_lines, versions_line
 from convswap.swap import DEFAULT_PRECISION
 from convswap.trials import RUNS, SECONDS, Trial, race
@@ -86,7 +87,7 @@ def tune(
     fuse: bool = False,
     runs: int = RUNS,
     only: str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tuning:
     """Measure each algorithm that supports it on each distinct problem of `model`, and store the results.
 
@@ -113,8 +114,7 @@ def tune(
             f"algorithm {algorithm!r} is a rung of the ladder, which tune does not measure; "
             "`convswap ladder` does"
         )
-    if runs < 1:
-        raise ConvswapError(f"runs must be at least 1, but {runs} was given; leave it out for {RUNS}")
+    require_count("runs", runs)
     wanted = name_pattern(only, "node names", "conv[12]$")
     chosen = choose_device(device)
     problems = conv_problems(
@@ -124,7 +124,7 @@ def tune(
     if not groups:
         raise ConvswapError(_nothing_to_measure(problems.convs, only))
     check_storable()
-    report = progress or _silent
+    report = progress or silent
     end = time.monotonic() + TOTAL_SECONDS
     measured: list[TunedProblem] = []
     for number, group in enumerate(groups, start=1):
@@ -185,10 +185,6 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
             "tuned, as after `convswap swap --algorithm tuned`."
         )
     )
-
-
-def _silent(_: str) -> None:
-    """Show no progress."""
 
 
 def _nothing_to_measure(convs: Sequence[PlannedConv], only: str | None) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 import onnx
 import onnx_ir as ir
 
-from convswap.domain import DOMAIN
+from convswap.domain import is_our_conv
 from convswap.function_calls import count_copies
 from convswap.model_file import quiet_onnx_ir
 from convswap.symbolic_extents import SymbolicExtents
@@ -120,7 +120,7 @@ def _infer(model: ir.Model) -> dict[ir.Value, ir.Value]:
                     skeleton.graph.inputs.append(value)
         for node in ir.traversal.RecursiveGraphIterator(skeleton.graph):
             # Of a model that was swapped, onnx knows every op but ours, which has the types of its own.
-            if (node.domain, node.op_type) == (DOMAIN, "Conv"):
+            if is_our_conv(node):
                 node.domain = ""
         with quiet_onnx_ir():
             inferred = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(skeleton)))

@@ -179,8 +179,10 @@ class Launch {
     arguments.definition.x = arguments.x;
     arguments.definition.w = arguments.w;
     arguments.copies_16_bytes = reinterpret_cast<uintptr_t>(tensors.x) % 16 == 0;
-    while (reinterpret_cast<uintptr_t>(tensors.y) % (arguments.store_width * sizeof(Element)) != 0)
+    while (arguments.store_width > 1 &&
+           reinterpret_cast<uintptr_t>(tensors.y) % (arguments.store_width * sizeof(Element)) != 0) {
       arguments.store_width /= 2;
+    }
     void* parameters[] = {&arguments};
     launch(kernel_, grid_, threads(), shared_bytes(), stream, parameters, start_);
   }

@@ -76,7 +76,8 @@ class Tiler {
       if (tiling.quads > kMostQuads) continue;
       tiling.halves_images = false;
       try_rows(tiling, ceil_divide(problem_.output[1], 2), best);
-      if (problem_.batch == 1) continue;
+      // From a half to the other are 32 bits of elements.
+      if (problem_.batch == 1 || problem_.out_channels * problem_.output_size() > kMostIndex) continue;
       tiling.halves_images = true;
       try_rows(tiling, problem_.output[1], best);
     }

@@ -17,7 +17,8 @@
 // others multiply.
 //
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; a pool whose windows lie side by side without padding,
-// of 1, 2 or 4 outputs each way; any other pool is a second kernel.
+// of 1, 2 or 4 outputs each way; any other pool is a second kernel. Padding is zeros that are multiplied like
+// data, so that an infinite weight over padding gives NaN.
 
 #include <memory>
 #include <optional>

@@ -15,7 +15,7 @@ struct Arguments {
   const Element* w;
   const Element* b;
   Element* y;
-  int y_misalignment;  // elements from a boundary of kAlignment to y
+  int y_misalignment;  // elements from a boundary of kCacheLine to y
   NaiveArguments<Element> definition;
 
   long long input_elements;

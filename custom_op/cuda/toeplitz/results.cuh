@@ -19,7 +19,7 @@ struct Results {
   static constexpr int kChunk = kAlignment / sizeof(Element), kOfLine = kCacheLine / sizeof(Element);
   Tile tile;
   int first_filter, filters;
-  long long start;  // of the first in y, counted from the boundary of a chunk before y
+  long long start;  // of the first in y, counted from the boundary of a line before y
   Element* stored;  // what goes to y, as far from such a boundary as there
   void* waiting;    // what is written of the sums, as float32 where it lies apart from what goes to y
 

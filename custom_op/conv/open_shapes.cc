@@ -1,0 +1,86 @@
+#include "conv/open_shapes.h"
+
+#include <algorithm>
+#include <string>
+
+#include "conv/error.h"
+#include "conv/problem.h"
+
+namespace convswap {
+namespace {
+
+int64_t known_or(const Shape& shape, size_t axis, int64_t otherwise) {
+  return is_known(shape, axis) ? shape[axis] : otherwise;
+}
+
+bool has_open(const std::optional<Shape>& shape) {
+  return shape && std::find(shape->begin(), shape->end(), kOpen) != shape->end();
+}
+
+// Of the filters that the weights leave open there are as many as biases, if these tell, else one a group.
+int64_t filters_of(const ConvSpec& spec, const std::optional<Shape>& bias) {
+  return bias && bias->size() == 1 ? known_or(*bias, 0, spec.group) : spec.group;
+}
+
+}  // namespace
+
+OpenShapes OpenShapes::filled(const ConvSpec& spec) const {
+  OpenShapes whole = *this;
+  if (!x && !w) return whole;
+  if (!w) whole.w.emplace(x->size(), kOpen);
+  if (!x) whole.x.emplace(w->size(), kOpen);
+  Shape &image = *whole.x, &filters = *whole.w;
+  const size_t spatial_rank = std::max<size_t>(filters.size(), 2) - 2;
+  const bool has_channels = is_known(filters, 1);
+
+  for (size_t axis = 0; axis < filters.size(); ++axis) {
+    const int64_t extent = axis == 0   ? filters_of(spec, bias)
+                           : axis == 1 ? 1
+                                       : known_or(spec.kernel_shape, axis - 2, 1);
+    filters[axis] = known_or(filters, axis, extent);
+  }
+  // Before anything is multiplied: a model may state any number.
+  check_spec(spec);
+  check_weights(spec, filters);
+
+  for (size_t axis = 0; axis < image.size(); ++axis) {
+    int64_t extent = 1;
+    if (axis == 1) {
+      // Where it leaves 64 bits make_problem says so.
+      if (__builtin_mul_overflow(filters[1], spec.group, &extent)) extent = 1;
+      // Nor can the image be wrong where the weights do not tell how many they take.
+      if (!has_channels) image[axis] = extent;
+    } else if (const size_t i = axis - 2; axis > 1 && i < spatial_rank) {
+      const int64_t dilation = i < spec.dilations.size() ? spec.dilations[i] : 1;
+      const int64_t stride = i < spec.strides.size() ? spec.strides[i] : 1;
+      // A whole window of the pool.
+      const int64_t outputs = i < 2 ? spec.epilogue.pool.kernel[i] : 1;
+      extent = (filters[axis] - 1) * dilation + (outputs - 1) * stride + 1;
+    }
+    image[axis] = known_or(image, axis, extent);
+  }
+  if (bias) {
+    for (int64_t& extent : *whole.bias) {
+      if (extent == kOpen) extent = filters[0];
+    }
+  }
+  return whole;
+}
+
+void check_open_shapes(const ConvSpec& spec, const OpenShapes& shapes) {
+  check_spec(spec);
+  if (!shapes.x && !shapes.w) return;
+  const bool has_weights = shapes.w && !has_open(shapes.w);
+  if (has_weights) check_weights(spec, *shapes.w);
+  const bool is_open = !has_weights || !shapes.x || has_open(shapes.x) || has_open(shapes.bias);
+  try {
+    const OpenShapes whole = shapes.filled(spec);
+    make_problem(spec, *whole.x, *whole.w, whole.bias ? &*whole.bias : nullptr);
+  } catch (const InvalidArgument& error) {
+    if (!is_open) throw;
+    throw InvalidArgument(std::string(error.what()) +
+                          "; for what the model leaves open stands what would fit");
+  }
+}
+
+}  // namespace convswap

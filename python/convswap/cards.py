@@ -1,0 +1,79 @@
+"""What CUDA and the driver say of the machine's cards, where either may be missing or fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from convswap.errors import ConvswapError
+
+# What the kernel's part of the driver says of itself, where there is no nvidia-smi, as in many containers.
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+
+
+def cuda_cards(native: ModuleType | None) -> list[Mapping[str, Any]]:
+    """Return `convswap._native.cuda_devices()`; an empty list without CUDA kernels or without `native`.
+
+    Raises ConvswapError where CUDA fails.
+    """
+    if native is None or not native.has_cuda_kernels:
+        return []
+    try:
+        return list(native.cuda_devices())
+    except RuntimeError as error:
+        raise ConvswapError(" ".join(str(error).split())) from error
+
+
+def why_no_card(native: ModuleType) -> str:
+    """Return why CUDA reaches no card; "" where it reaches one."""
+    try:
+        if cuda_cards(native):
+            return ""
+    except ConvswapError as error:
+        return str(error)
+    if driver_version() is None:
+        return "no NVIDIA card or driver was found"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None:
+        return f"CUDA_VISIBLE_DEVICES={hidden!r} hides every card: unset it"
+    return "CUDA sees no card: the driver is older than the CUDA of the build; install a newer driver"
+
+
+def driver_of(card: Mapping[str, Any]) -> str | None:
+    """Return the driver's version, else which CUDA it is for by `card`; None where neither is known."""
+    return driver_version() or (f"for CUDA {card['driver_cuda']}" if card.get("driver_cuda") else None)
+
+
+def driver_version() -> str | None:
+    """Return the driver's version, such as "580.65.06"; None where there is no driver that tells it."""
+    return _first_version(_nvidia_smi()) or _first_version(_driver_file())
+
+
+def _nvidia_smi() -> str:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ""
+    asked = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _driver_file() -> str:
+    try:
+        return DRIVER_FILE.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _first_version(text: str) -> str | None:
+    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19", or the number alone.
+    found = re.search(r"\b\d+(\.\d+)+\b", text)
+    return None if found is None else found[0]

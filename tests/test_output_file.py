@@ -1,0 +1,100 @@
+"""Result files: all of it or nothing, through links, and into what is no regular file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from convswap.errors import ConvswapError
+from convswap.output_file import check_writable, write_text
+
+# What the process itself has said before must stay before the result.
+SCRIPT = """
+import sys
+from convswap.output_file import check_writable, write_text
+check_writable(sys.argv[1])
+print("before")
+write_text(sys.argv[1], "result\\n")
+print("after")
+"""
+
+
+def test_a_regular_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
+    file = tmp_path / "result.json"
+    file.write_text("old")
+    os.link(file, tmp_path / "kept")
+    write_text(file, "new")
+    assert file.read_text() == "new"
+    assert (tmp_path / "kept").read_text() == "old"  # never half written
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "result.json"]
+
+
+@pytest.mark.parametrize("old", ["old", None], ids=["file", "nothing yet"])
+def test_a_link_is_followed(tmp_path, old):
+    (tmp_path / "elsewhere").mkdir()
+    file, link = tmp_path / "elsewhere" / "real.json", tmp_path / "link.json"
+    if old is not None:
+        file.write_text(old)
+    link.symlink_to(Path("elsewhere") / "real.json")
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
+
+
+def test_a_link_into_a_folder_that_is_not_there_is_refused(tmp_path):
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "absent" / "real.json")
+    with pytest.raises(ConvswapError, match=r"link\.json': there is no folder '.*absent'; make it first"):
+        check_writable(link)
+
+
+def test_a_named_pipe_is_written_to_and_stays_one(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    check_writable(pipe)
+    write_text(pipe, "result")
+    reader.join(timeout=60)
+    assert read == ["result"]
+    assert pipe.is_fifo()
+
+
+def test_a_device_stays_one_even_for_root(tmp_path):
+    device = tmp_path / "null"
+    try:
+        # A device of the test's own: what is replaced by mistake must not be the machine's.
+        os.mknod(device, 0o666 | 0o020000, os.makedev(1, 3))
+        device.write_bytes(b"")
+    except OSError:
+        pytest.skip("this user may make no device")
+    check_writable(device, device)  # two results may both go to nowhere
+    write_text(device, "result")
+    assert device.is_char_device()
+
+
+@pytest.mark.parametrize("into", ["pipe", "file"])
+def test_standard_output_takes_the_result_in_its_place_among_what_is_printed(tmp_path, into):
+    # As /dev/stdout is, which must not be the machine's: the tests of a container may run as root.
+    link = tmp_path / "stdout"
+    link.symlink_to("/proc/self/fd/1")
+    command = [sys.executable, "-c", SCRIPT, link]
+    if into == "pipe":
+        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    else:
+        file = tmp_path / "printed.txt"
+        with file.open("w") as stream:
+            subprocess.run(command, stdout=stream, check=True)
+        printed = file.read_text()
+    assert link.is_symlink()
+    assert printed == "before\nresult\nafter\n"
+
+
+def test_a_name_that_is_too_long_is_refused_in_one_line(tmp_path):
+    name = "n" * 300
+    with pytest.raises(ConvswapError, match=f"^cannot write '.*{name}': File name too long$"):
+        check_writable(tmp_path / name)
