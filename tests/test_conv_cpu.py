@@ -138,9 +138,12 @@ def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(algori
     truth = convolve(x, w, b, **case.attributes)
     assert 0 < np.count_nonzero(~np.isfinite(truth)) < truth[1].size
     y = _native.conv(x, w, b, algorithm=algorithm, **case.attributes)
-    assert np.array_equal(np.isnan(y), np.isnan(truth))
-    assert np.array_equal(np.isposinf(y), np.isposinf(truth))
-    assert np.array_equal(np.isneginf(y), np.isneginf(truth))
+    finite = np.isfinite(truth)
+    np.testing.assert_array_equal(y[~finite], truth[~finite])
+    # The others have no term of `odd`.
+    x[1, 2, 4, 5] = 0
+    bound = 1.01 * (case.terms + 2) * FLOAT32 * sum_of_sizes(x, w, b, **case.attributes)
+    assert np.all(np.abs(y[finite] - truth[finite]) <= bound[finite])
 
 
 def test_padding_is_zero_and_not_multiplied():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import convswap
@@ -14,7 +15,7 @@ from convswap import _native, problems
 from convswap.cli import main
 from convswap.errors import ConvswapError
 from convswap.explain import ModelPlan, print_plan
-from convswap.floor import bound_by, floor_ms
+from convswap.floor import bound_by, ceilings, floor_ms
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from swap_models import make_model, tensor_info, weights
@@ -122,6 +123,24 @@ def test_native_explanation_of_a_card_that_is_not_here():
     assert {other["algorithm"] for other in modern["others"]} | {modern["algorithm"]} == {
         entry.name for entry in _native.catalog() if entry.device == "cuda" and not entry.is_rung
     }
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize("batch", [1, 10_000])
+def test_estimates_say_why_an_algorithm_was_taken_and_the_others_were_not(batch):
+    plan = convswap.explain("ece408-2019fa", batch=batch, compute_capability=90)
+    assert len(plan.convs) == 2
+    for conv in plan.convs:
+        taken = re.fullmatch(r"estimated fastest: ([0-9.]+) ms", conv.answer["why"])
+        assert taken and float(taken[1]) > 0, conv.answer["why"]
+        supporting = [other for other in conv.answer["others"] if other["supports"]]
+        # These take every such layer.
+        able = {conv.answer["algorithm"], *(other["algorithm"] for other in supporting)}
+        assert able >= {"toeplitz", "few_channels", "tiled", "naive"}
+        for other in supporting:
+            slower = re.fullmatch(r"estimated slower: ([0-9.]+) ms; not measured", other["why_not"])
+            # Three digits of each are told, so that two may be the same.
+            assert slower and float(slower[1]) >= float(taken[1]), (conv.answer["why"], other)
 
 
 def test_every_conv_of_a_network_has_the_shapes_that_a_run_gives_it(monkeypatch):
@@ -307,12 +326,15 @@ def test_compute_capabilities_that_do_not_exist_are_refused():
 
 
 @pytest.mark.gpu
-def test_plans_of_a_card_have_a_launch_shape_and_a_floor_where_it_is_known(cuda):
+def test_plans_of_a_card_have_a_launch_shape_and_a_floor_and_say_what_bounds_it_where_that_is_known(cuda):
     plan = convswap.explain("ece408-2019fa", device="cuda")
     assert plan.batch == 10_000
+    # Of other cards the memory alone is known, from the driver.
+    is_measured = bool(ceilings(plan.device.card).rates)
     for conv in plan.convs:
         assert "threads" in str(conv.answer["plan"])
-        assert (conv.floor_ms is not None) == ("H200" in plan.device.title)
+        assert conv.floor_ms > 0
+        assert conv.bound in (("memory", "arithmetic") if is_measured else (None,))
 
 
 def conv_and_activation() -> onnx.ModelProto:

@@ -650,8 +650,6 @@ def test_memory_that_begins_between_two_elements_is_refused_and_the_session_goes
         binding = session.io_binding()
         binding.bind_cpu_input("x", X)
         binding.bind_output("y", "cpu", 0, np.float32, expected.shape, aligned + offset)
-        with pytest.raises(
-            Exception, match="is no multiple of its elements' 4 bytes: bind"
-        ):
+        with pytest.raises(Exception, match="is no multiple of its elements' 4 bytes: bind"):
             session.run_with_iobinding(binding)
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from random import Random
 
 import convswap
 import numpy as np
@@ -323,6 +326,50 @@ def test_a_table_that_cannot_be_written_is_refused_in_one_line(tmp_path, monkeyp
     with pytest.raises(ConvswapError) as raised:
         store([entry()])
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_writer_that_is_killed_leaves_the_table_readable_with_what_it_had(table):
+    # Twenty of them, each a copy of one process, which takes less time than as many starts of Python. They
+    # write on and on as if to a slow disk, so that most are killed in the middle of it.
+    program = (
+        "import itertools, os, sys, time\n"
+        "from pathlib import Path\n"
+        "from convswap.tuning import TuningEntry, store\n"
+        "def write_slowly(path, content):\n"
+        "    with path.open('wb', buffering=0) as file:\n"
+        "        for begin in range(0, len(content), 256):\n"
+        "            file.write(content[begin : begin + 256])\n"
+        "            time.sleep(0.0002)\n"
+        "Path.write_bytes = write_slowly\n"
+        "for writer in sys.stdin:\n"
+        "    process = os.fork()\n"
+        "    for number in itertools.count() if process == 0 else ():\n"
+        "        name = f'{writer.strip()} {number % 3}'\n"
+        "        store([TuningEntry('cpu', '1', name, 'a', {'a': 1.0 + number})])\n"
+        "        if number == 2:\n"
+        "            print(os.getpid(), flush=True)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)\n"
+    )
+    expected = {f"before {number}" for number in range(50)}
+    store([entry(problem) for problem in expected])
+    random = Random(0)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writers:
+        for writer in range(20):
+            print(writer, file=writers.stdin, flush=True)
+            process = int(writers.stdout.readline())
+            time.sleep(random.uniform(0, 0.02))
+            os.kill(process, signal.SIGKILL)
+            assert int(writers.stdout.readline()) == -signal.SIGKILL
+            expected |= {f"{writer} {number}" for number in range(3)}
+            known, damage = read_table()
+            assert ({own.problem for own in known}, damage) == (expected, "")
+        writers.stdin.close()
+    assert writers.returncode == 0
+    # Nor do the dead hold the lock.
+    store([entry("after")])
+    assert {own.problem for own in read_table()[0]} == {*expected, "after"}
 
 
 def test_concurrent_writers_lose_nothing_and_no_reader_sees_a_damaged_table(table):
