@@ -373,12 +373,19 @@ def fused_by_hand(**attributes) -> onnx.ModelProto:
     return model([fused], {"b": array("b", FILTERS)}, domains=["convswap"], y_shape=Y_SHAPE)
 
 
-def test_parameter_that_is_not_written_is_zero_on_both_sides():
-    for activation in ("LeakyRelu", "HardSigmoid", "Elu"):
-        found = compare(fused_by_hand(activation=activation, pool="None"), device="cpu")
-        assert [layer.title for layer in found.layers] == [f"conv + {activation}"]
-        assert found.within_tolerance
-        assert found.layers[0].relative_l2_error["convswap"] < 1e-6
+@pytest.mark.parametrize(
+    ("activation", "numbers"), [("LeakyRelu", "alpha"), ("HardSigmoid", "alpha beta"), ("Elu", "alpha")]
+)
+def test_number_that_an_activation_needs_is_refused_where_it_is_not_written(activation, numbers):
+    written = {f"activation_{name}": 0.25 for name in numbers.split()}
+    found = compare(fused_by_hand(activation=activation, pool="None", **written), device="cpu")
+    assert [layer.title for layer in found.layers] == [f"conv + {activation}"]
+    assert found.within_tolerance
+    assert found.layers[0].relative_l2_error["convswap"] < 1e-6
+    for name in written:
+        left = {other: value for other, value in written.items() if other != name}
+        with pytest.raises(ConvswapError, match=f"{name} of FusedConv 'conv' is None; expected a number"):
+            compare(fused_by_hand(activation=activation, pool="None", **left), device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -389,7 +396,7 @@ def test_parameter_that_is_not_written_is_zero_on_both_sides():
         ({"activation": 3}, "unknown activation of FusedConv 'conv' '3'; known: Clip"),
         ({"activation": b"\xff"}, "unknown activation of FusedConv 'conv' '\ufffd'; known: Clip"),
         (
-            {"activation": "Clip", "activation_beta": "high"},
+            {"activation": "Clip", "activation_alpha": 0.0, "activation_beta": "high"},
             "activation_beta of FusedConv 'conv' is 'high'; expected a number",
         ),
     ],

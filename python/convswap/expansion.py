@@ -94,33 +94,33 @@ class _Expansion:
         if _residual(node):
             self._value = self._add("Add", self._value, _residual(node))
         if activation != "None":
-            self._value = self._activate(
-                activation, self._parameter(attributes, "alpha"), self._parameter(attributes, "beta")
-            )
+            self._value = self._activate(activation, attributes)
         if pool != "None":
             self._pool(attributes)
         self.nodes[-1].output[0] = node.output[0]
         self.nodes[-1].name = node.name
 
     def _parameter(self, attributes: Mapping[str, Any], name: str) -> float:
-        # Absent, it is 0, as for the op itself.
-        value = attributes.get(f"activation_{name}", 0.0)
+        # The op refuses a node that lacks it, too.
+        value = attributes.get(f"activation_{name}")
         if not isinstance(value, float | int):
             raise ConvswapError(
                 f"activation_{name} of FusedConv {self._node.name!r} is {value!r}; expected a number"
             )
         return value
 
-    def _activate(self, activation: str, alpha: float, beta: float) -> str:
+    def _activate(self, activation: str, attributes: Mapping[str, Any]) -> str:
         x = self._value
         match activation:
             case "Relu" | "Tanh" | "Sigmoid":
                 return self._add(activation, x)
             case "LeakyRelu" | "Elu":
-                return self._add(activation, x, alpha=alpha)
+                return self._add(activation, x, alpha=self._parameter(attributes, "alpha"))
             case "HardSigmoid":
+                alpha, beta = self._parameter(attributes, "alpha"), self._parameter(attributes, "beta")
                 return self._add("HardSigmoid", x, alpha=alpha, beta=beta)
             case "Clip":
+                alpha, beta = self._parameter(attributes, "alpha"), self._parameter(attributes, "beta")
                 # The ends of float32 stand for no bound.
                 if self._opset < 11:
                     bounds = {"min": alpha, "max": beta}

@@ -79,14 +79,13 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
 
 
 def files_of(model: str | os.PathLike[str]) -> list[Path]:
-    """Return the ONNX file `model` and those that hold its external data; the name alone where it is no file.
-
-    Raises ConvswapError where the model cannot be read.
-    """
+    """Return the ONNX file `model` and those of its external data; the name alone where none can be read."""
     file = Path(model)
-    if not is_there(file):
-        return [file]
-    return [file, *sorted({Path(tensor.path) for tensor in _external_tensors(load_model(file))})]
+    # Why it cannot be read, whoever reads it says.
+    with contextlib.suppress(ConvswapError):
+        if is_there(file):
+            return [file, *sorted({Path(tensor.path) for tensor in _external_tensors(load_model(file))})]
+    return [file]
 
 
 def is_there(file: Path) -> bool:
