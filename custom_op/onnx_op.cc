@@ -345,9 +345,7 @@ const Registry& registry_of(const OrtApiBase& base, const OrtApi& api) {
 // ONNX Runtime refuses to make a session with a domain that is there twice, so each leaves a mark.
 void add_domain_once(const OrtApi& api, OrtSessionOptions* options, OrtCustomOpDomain* domain,
                      const char* mark) {
-  int present = 0;
-  check(api, api.HasSessionConfigEntry(options, mark, &present));
-  if (present) return;
+  if (has_entry(api, options, mark)) return;
   check(api, api.AddCustomOpDomain(options, domain));
   check(api, api.AddSessionConfigEntry(options, mark, "1"));
 }
@@ -361,7 +359,17 @@ void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* 
   if (!override_requested(api, options)) return;
   const Precision precision = override_precision(api, options);
   keep_conv_nodes(base, api, options);
-  add_domain_once(api, options, registry.onnx_domain(precision), "convswap.registered.override");
+  const auto mark_of = [](Precision each) {
+    return "convswap.registered.override." + std::string(name_of(each));
+  };
+  // The one domain of that name stays what it is, and sessions of these options compute as it does.
+  const Precision other = precision == Precision::ieee ? Precision::tf32 : Precision::ieee;
+  if (has_entry(api, options, mark_of(other).c_str())) {
+    throw OnnxRuntimeError(ORT_INVALID_ARGUMENT,
+                           "these session options override in precision " + std::string(name_of(other)) +
+                               " already: make new ones for " + std::string(name_of(precision)));
+  }
+  add_domain_once(api, options, registry.onnx_domain(precision), mark_of(precision).c_str());
 }
 
 }  // namespace convswap

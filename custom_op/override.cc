@@ -29,9 +29,7 @@ struct Recorder {
 thread_local Recorder recorder;
 
 std::optional<std::string> entry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
-  int present = 0;
-  check(api, api.HasSessionConfigEntry(options, key, &present));
-  if (!present) return std::nullopt;
+  if (!has_entry(api, options, key)) return std::nullopt;
   size_t size = 0;
   check(api, api.GetSessionConfigEntry(options, key, nullptr, &size));
   std::string value(size, '\0');
@@ -61,6 +59,12 @@ std::string shortened(const std::string& name) {
 }
 
 }  // namespace
+
+bool has_entry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
+  int present = 0;
+  check(api, api.HasSessionConfigEntry(options, key, &present));
+  return present != 0;
+}
 
 bool override_requested(const OrtApi& api, const OrtSessionOptions* options) {
   const std::string value = entry(api, options, kOverrideEntry).value_or("0");

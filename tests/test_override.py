@@ -243,6 +243,21 @@ def test_precision_is_what_the_cuda_provider_is_asked_for(providers, arguments, 
     assert _precision_of(given, providers, arguments) is None
 
 
+@pytest.mark.parametrize(("first", "second"), [("ieee", "tf32"), ("tf32", "ieee"), (None, "ieee")])
+def test_options_that_override_in_one_precision_are_refused_another(first, second):
+    options = onnxruntime.SessionOptions()
+    register(options, override=True, precision=first)
+    register(options, override=True, precision=first)
+    message = f"override in precision {first or 'tf32'} already: make new ones for {second}"
+    with pytest.raises(ConvswapError, match=message):
+        register(options, override=True, precision=second)
+
+
+def test_precision_without_the_override_is_refused():
+    with pytest.raises(ConvswapError, match="'ieee' is of nodes that are overridden: give override=True too"):
+        register(onnxruntime.SessionOptions(), precision="ieee")
+
+
 def test_precision_that_is_asked_for_is_the_entry():
     options = onnxruntime.SessionOptions()
     convswap.register(options, override=True, precision="ieee")

@@ -390,7 +390,7 @@ def _data_set(name: str) -> Finding:
     return Finding(
         name,
         None,
-        "not here: downloaded when first asked for",
+        f"not here: `--data {name}` downloads it",
         f"without a network, put {files} into $CONVSWAP_DATA/{name}, or use --data synthetic",
     )
 

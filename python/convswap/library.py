@@ -44,13 +44,19 @@ def register(session_options: Any, override: bool = False, precision: str | None
     the library. Arguments of the session itself can still bypass the override (`disabled_optimizers`, which
     replaces that entry; the provider option `prefer_nhwc`): `override_session` makes the session and checks.
 
-    `precision` is that of the nodes which it overrides: "tf32", also where it is None, or "ieee" (the entry
-    `convswap.precision`).
+    `precision` is that of the nodes which it overrides: "tf32", or "ieee" (the entry `convswap.precision`);
+    None leaves the entry as it is, and "tf32" where there is none. One set of options has one precision.
 
-    Raises ConvswapError where the library is missing, or ONNX Runtime is older than 1.17, with `override`
-    1.18, or refuses the library for another reason.
+    Raises ConvswapError where `precision` comes without `override`, or is another than these options have;
+    where the library is missing; or where ONNX Runtime is older than 1.17, with `override` 1.18, or refuses
+    the library for another reason.
     """
     path = library_path()
+    if precision is not None and not override:
+        raise ConvswapError(
+            f"precision {precision!r} is of nodes that are overridden: give override=True too, or swap the "
+            "model with that precision"
+        )
     if override:
         set_entry(session_options, OVERRIDE_ENTRY, "1")
     if precision is not None:
