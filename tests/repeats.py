@@ -1,7 +1,7 @@
-"""How much of the same a test computes: less under the tool that slows it down most.
+"""How much of the same a test computes: less under the tools that slow it down or take memory for each launch.
 
-`tools/sanitize_cuda.py` sets CONVSWAP_TEST_SHARE for racecheck, which looks at what the threads of one block
-do to its shared memory: more blocks or runs of the same kernels tell it nothing more.
+`tools/sanitize_cuda.py` sets CONVSWAP_TEST_SHARE for racecheck and synccheck, which look at what the threads of
+one block do to its shared memory and barriers: more blocks or runs of the same kernels tell them nothing more.
 """
 
 from __future__ import annotations

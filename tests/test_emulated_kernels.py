@@ -129,6 +129,22 @@ def test_algorithm_is_the_definition_where_blocks_have_several_images(
     assert computed >= LEAST_CROWDED_COMPUTED[algorithm]
 
 
+def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile(tmp_path: Path) -> None:
+    """`few_channels`, whose halves lie 32 bits of elements apart at most: 2 x 64 x 8192 x 8192 outputs."""
+    tiling = SOURCES / "cuda" / "few_channels" / "tiling.cc"
+    limits, problems = SOURCES / "cuda" / "limits.cc", sorted((SOURCES / "conv").glob("*.cc"))
+    program = build("halves", tmp_path, tiling, limits, *problems, "-DCONVSWAP_HAS_HOPPER_CODE=1")
+
+    def halves(height: int, width: int) -> str:
+        done = subprocess.run(
+            [program, str(height), str(width)], capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout.strip()
+
+    assert halves(8192, 64) == "images"
+    assert halves(8192, 8192) == "rows"
+
+
 def columns_in(told: str) -> int:
     """Return how many columns the products of an image have together."""
     found = re.search(r"products of 64 x \d+ x (\d+),", told)

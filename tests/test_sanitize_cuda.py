@@ -128,7 +128,7 @@ def test_racecheck_shares_the_cores_among_the_jobs(tool, monkeypatch):
     assert tool.options_of("synccheck", True, 1) == tool.options_of("memcheck", False, 1) == ()
 
 
-def test_under_racecheck_alone_tests_repeat_themselves_less(tool, tmp_path, monkeypatch):
+def test_under_racecheck_and_synccheck_tests_repeat_themselves_less(tool, tmp_path, monkeypatch):
     monkeypatch.delenv("CONVSWAP_TEST_SHARE", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "tests"), prepend=":")
     text = """\
@@ -146,14 +146,32 @@ def test_under_racecheck_alone_tests_repeat_themselves_less(tool, tmp_path, monk
             assert (measure.RUNS, back_to_back.RUNS, back_to_back.ROUNDS) == (20, 200, 5)
     """
     state = tmp_path / "state.jsonl"
-    arguments = ["--state", str(state), "--tools", "memcheck,racecheck"]
+    arguments = ["--state", str(state)]
     assert tool.main([*arguments, "--", write_tests(tmp_path, "share", textwrap.dedent(text))]) == 0
     lines = [json.loads(line) for line in state.read_text().splitlines()]
     passed = {(line["tool"], line["test"]) for line in lines if line["outcome"] == "passed"}
     assert passed == {
         ("memcheck", "test_share.py::test_all"),
+        ("initcheck", "test_share.py::test_all"),
         ("racecheck", "test_share.py::test_less"),
+        ("synccheck", "test_share.py::test_less"),
     }
+
+
+def test_what_failed_without_a_report_runs_again_where_it_is_asked_for(tool, tmp_path, capsys):
+    state = tmp_path / "state.jsonl"
+    arguments = ["--state", str(state), "--tools", "racecheck", "--group", "1"]
+    # Each fails the first time: the second finds what the first left behind.
+    once = "import pathlib\ndef test_one():\n f = pathlib.Path('{0}')\n if not f.exists(): f.touch(); {1}\n"
+    crash = write_tests(tmp_path, "crash", once.format("crashed", "import os; os.abort()"))
+    fail = write_tests(tmp_path, "fail", once.format("failed", "assert False"))
+    bad = write_tests(tmp_path, "bad", TWO + "# BAD IN racecheck")
+    assert tool.main([*arguments, "--", crash, fail, bad]) == 1
+    assert "racecheck: 1 crashed, 2 failed, 1 passed, 0 left; 2 reports" in capsys.readouterr().out
+    assert tool.main([*arguments, "--again", "--", crash, fail, bad]) == 1
+    said = capsys.readouterr().out
+    # What there is a report of stays as it was.
+    assert "racecheck: 1 failed, 3 passed, 0 left; 2 reports" in said and "without a report" not in said
 
 
 def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys):

@@ -8,13 +8,15 @@ look through all kernels that a process loads, which takes seconds for each file
 less time in all, tests that name the same algorithm and type come together, and `--group 1` tells which test
 a report belongs to. The state file gets a line for each test that ended and for each report, with a hash of
 the library; a test that is in it is not run again under that tool with that library, unless it was skipped,
-so that a run that its time limit ended goes on where it stopped. Tests marked `large` are left out: the tools
+so that a run that its time limit ended goes on where it stopped. With --again those that failed or crashed
+without a report of ours are, too: alone on the card, say, where there had been too little memory. Tests marked `large` are left out: the tools
 would take hours for tensors of 2^31 elements.
 
 The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
 default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
-the others are counted apart. Under racecheck, the slowest, tests repeat themselves less, take fewer images
-and time fewer runs (tests/repeats.py). Tests may fail under a tool without a report, those that measure time
+the others are counted apart. Under racecheck, the slowest, and synccheck, which takes memory of the card for each
+launch (80 GB were not enough for 1,200), tests repeat themselves less, take fewer images and time fewer runs
+(tests/repeats.py). Tests may fail under a tool without a report, those that measure time
 or free memory above all; they are named at the end with what they said. With --cards tests see one card each,
 and those of several are not collected. Calls that fail are not reported where tests are marked
 `failing_calls`, which have them fail on purpose.
@@ -56,8 +58,8 @@ FAILING_CALLS = "failing_calls"
 GROUP, JOBS = 400, 12
 TEST_SECONDS = 120
 KERNELS = "kernel_substring=convswap"
-# How much of their repetitions tests make under the slowest of the tools.
-RACECHECK_SHARE = "0.02"
+# How much of their repetitions tests make under the slowest of the tools and the one that takes most memory.
+SHARES = {"racecheck": "0.02", "synccheck": "0.02"}
 # Of the host: whose call it was, and not all of Python's below.
 CALLERS = 24
 INITCHECK_SINCE = (2026, 4)
@@ -111,9 +113,14 @@ class State:
             line["said"] for line in reversed(self.lines) if line.get("test") == test and line["tool"] == tool
         )
 
-    def done(self, tool: str) -> set[str]:
-        """Return the tests that need not run again under `tool`."""
-        return {test for test, outcome in self.outcomes(tool).items() if outcome != "skipped"}
+    def done(self, tool: str, again: bool) -> set[str]:
+        """Return the tests that need not run under `tool`: `again`, what did not pass without a report of ours."""
+        reported = {test for each in self.reports(tool) if each["ours"] for test in each["tests"]}
+        return {
+            test
+            for test, outcome in self.outcomes(tool).items()
+            if outcome == "passed" or (outcome != "skipped" and (not again or test in reported))
+        }
 
     def reports(self, tool: str) -> list[dict]:
         """Return what `tool` reported."""
@@ -137,7 +144,7 @@ def environment_of(card: str | None, tool: str | None = None) -> dict[str, str]:
     plugins = str(Path(failure_lines.__file__).parent)
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, [plugins, os.environ.get("PYTHONPATH")]))}
     seen = {} if card is None else {"CUDA_VISIBLE_DEVICES": card}
-    share = {"CONVSWAP_TEST_SHARE": RACECHECK_SHARE} if tool == "racecheck" else {}
+    share = {"CONVSWAP_TEST_SHARE": SHARES[tool]} if tool in SHARES else {}
     return os.environ | paths | seen | share
 
 
@@ -264,6 +271,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"processes at once; default: {JOBS}")
     parser.add_argument("--cards", help="one for each process in turn, as 0,1; default: all for each")
     parser.add_argument("--group", type=int, default=GROUP, help=f"tests of a process; default: {GROUP}")
+    parser.add_argument("--again", action="store_true", help="also what failed or crashed without a report")
     parser.add_argument("tests", nargs="*", help="what pytest is to collect, after --; default: all")
     options = parser.parse_args(arguments)
     tools = options.tools.split(",")
@@ -291,7 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
     state = State(options.state, library_hash())
     groups = []
     for tool in tools:
-        done = state.done(tool)
+        done = state.done(tool, options.again)
         parts: dict[tuple[str, ...], list[str]] = {}
         for test in tests:
             if test not in done:
