@@ -1,7 +1,8 @@
-"""How much of the same a test computes: less under the tools that slow it down or take memory for each launch.
+"""How much of the same a test computes: less under tools that slow it down or take memory for each launch.
 
-`tools/sanitize_cuda.py` sets CONVSWAP_TEST_SHARE for racecheck and synccheck, which look at what the threads of
-one block do to its shared memory and barriers: more blocks or runs of the same kernels tell them nothing more.
+`tools/sanitize_cuda.py` sets CONVSWAP_TEST_SHARE for racecheck and synccheck, which look at what the threads
+of one block do to its shared memory and barriers: more blocks or runs of the same kernels tell them nothing
+more.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ less time in all, tests that name the same algorithm and type come together, and
 a report belongs to. The state file gets a line for each test that ended and for each report, with a hash of
 the library; a test that is in it is not run again under that tool with that library, unless it was skipped,
 so that a run that its time limit ended goes on where it stopped. With --again those that failed or crashed
-without a report of ours are, too: alone on the card, say, where there had been too little memory. Tests marked `large` are left out: the tools
-would take hours for tensors of 2^31 elements.
+without a report of ours run again: with fewer jobs, say, where the card had too little memory. Tests marked
+`large` are left out: the tools would take hours for tensors of 2^31 elements.
 
 The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
 default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
-the others are counted apart. Under racecheck, the slowest, and synccheck, which takes memory of the card for each
-launch (80 GB were not enough for 1,200), tests repeat themselves less, take fewer images and time fewer runs
-(tests/repeats.py). Tests may fail under a tool without a report, those that measure time
+the others are counted apart. Tests repeat themselves less, take fewer images and time fewer runs
+(tests/repeats.py) under racecheck, the slowest, and under synccheck, which takes memory of the card for each
+launch: 80 GB were not enough for 1,200. Tests may fail under a tool without a report, those that measure time
 or free memory above all; they are named at the end with what they said. With --cards tests see one card each,
 and those of several are not collected. Calls that fail are not reported where tests are marked
 `failing_calls`, which have them fail on purpose.
@@ -114,7 +114,7 @@ class State:
         )
 
     def done(self, tool: str, again: bool) -> set[str]:
-        """Return the tests that need not run under `tool`: `again`, what did not pass without a report of ours."""
+        """Return the tests that need not run under `tool`; `again`: those that passed or are reported."""
         reported = {test for each in self.reports(tool) if each["ours"] for test in each["tests"]}
         return {
             test
