@@ -141,7 +141,14 @@ def happened(monkeypatch):
 @pytest.mark.parametrize("ours", [False, True], ids=["default", "convswap"])
 def test_clock_runs_for_session_creation_and_first_run_alone(ours, happened, tmp_path, capsys):
     model = swap(small_model()).to_proto() if ours else small_model()
-    job = {"model": saved(model, tmp_path), "ours": ours, "device": "cpu", "precision": "tf32", "batch": 2}
+    job = {
+        "model": saved(model, tmp_path),
+        "ours": ours,
+        "device": "cpu",
+        "precision": "tf32",
+        "batch": 2,
+        "input_shape": None,
+    }
     happened.clear()
     assert process.main(json.dumps(job)) == 0
     making = ["clock", "register", "session", "clock"] if ours else ["clock", "session", "clock"]
@@ -162,13 +169,27 @@ def test_driver_is_warm_for_a_model_without_inputs_too(monkeypatch, tmp_path):
     monkeypatch.setattr(process, "on_device", put_there)
     conv = helper.make_node("Conv", ["x", "w"], ["y"])
     model = make_model([conv], [weights("x", 1, 3, 8, 8), weights("w", 4, 3, 3, 3)], inputs=[])
-    job = {"model": saved(model, tmp_path), "ours": False, "device": "cpu", "precision": "tf32", "batch": 1}
+    job = {
+        "model": saved(model, tmp_path),
+        "ours": False,
+        "device": "cpu",
+        "precision": "tf32",
+        "batch": 1,
+        "input_shape": None,
+    }
     assert process.main(json.dumps(job)) == 0
     assert put == [1, 0]
 
 
 def test_process_says_what_ails_a_model_that_does_not_run(capfd):
-    job = {"model": "nowhere.onnx", "ours": False, "device": "gpu", "precision": "tf32", "batch": 1}
+    job = {
+        "model": "nowhere.onnx",
+        "ours": False,
+        "device": "gpu",
+        "precision": "tf32",
+        "batch": 1,
+        "input_shape": None,
+    }
     assert process.main(json.dumps(job)) == 2
     assert capfd.readouterr().err.startswith("unknown device 'gpu'")
 
@@ -179,7 +200,7 @@ def test_process_short_of_memory_says_so_in_the_words_of_the_command(monkeypatch
 
     monkeypatch.setattr(process, "on_device", refuse)
     job = {"model": saved(small_model(), tmp_path), "ours": False}
-    job |= {"device": "cpu", "precision": "tf32", "batch": 1}
+    job |= {"device": "cpu", "precision": "tf32", "batch": 1, "input_shape": None}
     assert process.main(json.dumps(job)) == 2
     assert capfd.readouterr().err == (
         "the memory does not suffice: Unable to allocate 12.2 TiB; give a smaller batch or fewer images\n"

@@ -155,6 +155,7 @@ def _add_compare(commands: Any) -> None:
     parser.add_argument("--data", metavar="NAME", help="fashion-mnist, synthetic or random")
     parser.add_argument("--images", type=int, metavar="N", help="the first N of the data")
     parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
+    _add_input_shape(parser)
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
     _add_kernel_options(parser)
     parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
@@ -193,6 +194,7 @@ def _add_bench(commands: Any) -> None:
         metavar="MODEL",
         help="instead of a suite: a model's session creation and first run, in fresh processes",
     )
+    _add_input_shape(parser)
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.set_defaults(command=_bench)
 
@@ -237,6 +239,7 @@ def _add_profile(commands: Any) -> None:
     parser.add_argument("--data", metavar="NAME", help="fashion-mnist, synthetic or random")
     parser.add_argument("--images", type=int, metavar="N", help="the first N of the data")
     parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
+    _add_input_shape(parser)
     _add_kernel_options(parser)
     parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
     parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
@@ -301,9 +304,19 @@ def _add_data(commands: Any) -> None:
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a network's name or an ONNX file")
     parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
+    _add_input_shape(parser)
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
     _add_kernel_options(parser)
     parser.add_argument("--fuse", action="store_true", help=_FUSE_HELP)
+
+
+def _add_input_shape(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input-shape",
+        action="append",
+        metavar="[INPUT=]C,H,W",
+        help="the shape of one sample where the model leaves it open; again for further inputs",
+    )
 
 
 def _add_kernel_options(parser: argparse.ArgumentParser, precisions: str = "tf32 or ieee") -> None:
@@ -474,6 +487,7 @@ def _compare(options: argparse.Namespace) -> int:
             against=options.against,
             labelled=options.course,
             time_layers=not options.no_layers,
+            input_shape=_input_shape(options),
             progress=progress,
         )
     _write_found(options, comparison.to_json())
@@ -487,6 +501,7 @@ def _compare(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     if options.first_run is not None:
         return _bench_first_run(options)
+    _refuse_beside("a suite, whose shapes are fixed", {"--input-shape": options.input_shape})
     if options.alternate:
         return _bench_alternating(options)
     from convswap.bench import run_suite
@@ -550,6 +565,7 @@ def _bench_first_run(options: argparse.Namespace) -> int:
             device=options.device,
             precision=options.precision,
             algorithm=options.algorithm,
+            input_shape=_input_shape(options),
             progress=progress,
         )
     _write_found(options, found)
@@ -575,11 +591,26 @@ def _explain(options: argparse.Namespace) -> int:
         precision=options.precision,
         algorithm=options.algorithm,
         fuse=options.fuse,
+        input_shape=_input_shape(options),
         compute_capability=_capability(options.compute_capability),
     )
     _write_found(options, plan.to_json())
     print_plan(plan, _console())
     return 0
+
+
+def _input_shape(options: argparse.Namespace) -> list[int] | dict[str, list[int]] | None:
+    """Return [3, 224, 224] for "3,224,224" alone, {"x": [3, 224, 224]} for "x=3,224,224" and others."""
+    shapes: dict[str, list[int]] = {}
+    for text in options.input_shape or ():
+        name, _, numbers = text.rpartition("=")
+        if name in shapes or (shapes and "" in (name, *shapes)):
+            raise ConvswapError(
+                f"--input-shape {text!r} is one too many; give each input's once, as in x=3,224,224 where "
+                "there are several"
+            )
+        shapes[name] = _whole_numbers("--input-shape", numbers, "3,224,224 or x=3,224,224") or []
+    return shapes.get("", shapes or None)
 
 
 def _capability(text: str | None) -> int | None:
@@ -607,6 +638,7 @@ def _tune(options: argparse.Namespace) -> int:
             fuse=options.fuse,
             runs=RUNS if options.runs is None else options.runs,
             only=options.only,
+            input_shape=_input_shape(options),
             progress=progress,
         )
     _write_found(options, tuning.to_json())
@@ -656,6 +688,7 @@ def _profile(options: argparse.Namespace) -> int:
             against=options.against,
             runs=options.runs,
             resident=options.on_card,
+            input_shape=_input_shape(options),
             progress=progress,
         )
     _write_found(options, found.to_json())

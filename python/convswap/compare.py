@@ -17,13 +17,14 @@ from convswap.closeness import max_abs_error, relative_l2_error, worst_output
 from convswap.comparison import Comparison, LayerResult, SideResult
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError, unknown_name
-from convswap.feeds import Feeds, Source
+from convswap.feeds import Feeds, Source, input_shapes
 from convswap.floor import floor_ms
 from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.measure import RUNS, Times, measure
 from convswap.predictions import predicted_classes
 from convswap.progress import Progress, silent
 from convswap.replaced import unfused_model
+from convswap.sample_shapes import InputShape, open_shape_notes
 from convswap.sessions import (
     DEFAULT,
     NO_OTHER_SIDE_ON_CPU,
@@ -72,6 +73,7 @@ def compare(
     against: str = "default",
     labelled: bool = False,
     time_layers: bool = True,
+    input_shape: InputShape | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Run `model` with the default provider and with its Convs swapped; return how they compare.
@@ -94,6 +96,8 @@ def compare(
         labelled: refuse data without labels, of which no accuracy is known.
         time_layers: time every Conv alone too, with what is fused with it on both sides. It takes seconds
             for each: the default provider searches for its algorithm anew.
+        input_shape: the shape of one sample of the model's input, or of inputs by name, where the model
+            leaves it open; by default images are 224x224, and anything else is 1.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -110,7 +114,7 @@ def compare(
     chosen = choose_device(device)
     report("reading the model and the data")
     subject = open_subject(model, data)
-    source = source_of(subject, images, batch, chosen)
+    source = source_of(subject, images, batch, chosen, input_shape)
     if labelled and source.labels is None:
         raise no_labels(subject.dataset)
     swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
@@ -137,6 +141,8 @@ def compare(
     report(f"evaluating {truth_images} images in float64")
     truth = evaluate(subject.plain, truth_feeds)
     expected = numeric_arrays(truth.outputs)
+    if not any(values.size for values in expected):
+        raise ConvswapError(_nothing_to_compare(truth_feeds))
     outputs = {side: run(session, truth_feeds) for side, session in sessions.items()}
     errors = {side: _errors(values, expected) for side, values in outputs.items()}
     between_sides = worst_output(relative_l2_error, outputs[ours], outputs[DEFAULT])
@@ -162,6 +168,9 @@ def compare(
             "fuse": fuse,
             "against": against,
             "time_layers": time_layers,
+            "input_shapes": {
+                name: list(shape) for name, shape in input_shapes(source.inputs, source.batch).items()
+            },
             "device": chosen.name,
             "session": {STOP_SPINNING: "1"} if chosen.name == "cpu" else {},
             "convswap_provider": dict(ours.provider_options),
@@ -190,6 +199,7 @@ def compare(
         notes=(
             *_notes(chosen, against, times, truth.in_float32, on_our_op - len(layers)),
             *(() if time_layers else ("the Convs were not timed alone, as asked",)),
+            *open_shape_notes(source.inputs),
             *_swapped_before(subject.swapped_before),
             *_unreliable_truth(errors[DEFAULT][1], errors[ours][1], between_sides, limit),
             *_missing_data(subject.missing),
@@ -288,6 +298,11 @@ def _compare_layer(
 
 def _shapes(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape()) for name, value in values.items()}
+
+
+def _nothing_to_compare(feeds: Feeds) -> str:
+    fed = ", ".join(f"{name!r} {list(values.shape)}" for name, values in feeds.items())
+    return f"fed with {fed}, no output of the model has an element, so there is nothing to compare; give more"
 
 
 def _swapped_before(count: int) -> list[str]:

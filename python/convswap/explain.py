@@ -20,6 +20,7 @@ from convswap.fuse import fusion_lines
 from convswap.planned_model import PlannedModel
 from convswap.problems import PlannedConv, conv_problems, naming_conv
 from convswap.report import milliseconds, plain_table, three_digits, versions_line
+from convswap.sample_shapes import InputShape
 from convswap.swap import DEFAULT_PRECISION
 from convswap.tuning import read_table
 
@@ -82,6 +83,7 @@ def explain(
     precision: str = DEFAULT_PRECISION,
     algorithm: str = AUTO,
     fuse: bool = False,
+    input_shape: InputShape | None = None,
     compute_capability: int | None = None,
 ) -> ModelPlan:
     """Return the plan of every Conv of `model` that would be swapped, without running any of them.
@@ -93,6 +95,7 @@ def explain(
         precision: "tf32" or "ieee".
         algorithm: the name of an algorithm of the catalog, "auto" or "tuned".
         fuse: whether Convs take in what follows them; see `convswap.swap`.
+        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
         compute_capability: plan for a typical card of this compute capability (90 for 9.0) instead of a
             device of this machine; its launch shapes and floors are not known.
 
@@ -108,6 +111,7 @@ def explain(
         precision=precision,
         algorithm=algorithm,
         fuse=fuse,
+        input_shape=input_shape,
         run_on=run_on,
     )
     convs = tuple(_plan(conv, planned_for, compute_capability or 0) for conv in problems.convs)

@@ -15,6 +15,8 @@ Feeds = dict[str, np.ndarray]
 
 _FLOATS = {"float16", "float32", "float64"}
 _WHOLE_NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+# The height and width of an image that a model leaves open: those that most networks for images are made for.
+OPEN_IMAGE = 224
 
 
 @dataclass(frozen=True)
@@ -84,20 +86,34 @@ def fixed_batch(inputs: Sequence[Input]) -> int | None:
     return None if None in leading else leading[0]
 
 
+def batch_symbols(inputs: Sequence[Input]) -> set[str]:
+    """Return the names of leading dimensions that are symbolic."""
+    return {given.symbols[0] for given in inputs if given.shape and given.shape[0] is None} - {""}
+
+
 def input_shapes(inputs: Sequence[Input], batch: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of `inputs` in a run of `batch` samples.
 
-    A symbolic leading dimension is `batch`, and so is any other dimension of the same name; every other
-    symbolic dimension is 1.
+    A symbolic leading dimension is `batch`, and so is any other dimension of the same name. The height and
+    width of an image, which has four dimensions, are `OPEN_IMAGE` where they are symbolic, with any other
+    dimension of the same name. Every other symbolic dimension is 1.
     """
-    batch_symbols = {given.symbols[0] for given in inputs if given.shape and given.shape[0] is None} - {""}
-    return {
-        given.name: tuple(
-            size if size is not None else batch if axis == 0 or symbol in batch_symbols else 1
-            for axis, (size, symbol) in enumerate(zip(given.shape, given.symbols, strict=True))
-        )
-        for given in inputs
-    }
+    known = dict.fromkeys(batch_symbols(inputs), batch)
+    for given in inputs:
+        for size, symbol in list(zip(given.shape, given.symbols, strict=True))[2:]:
+            if len(given.shape) == 4 and size is None and symbol:
+                known.setdefault(symbol, OPEN_IMAGE)
+
+    def extent(given: Input, axis: int) -> int:
+        size = given.shape[axis]
+        if size is not None:
+            return size
+        if axis == 0:
+            return batch
+        otherwise = OPEN_IMAGE if len(given.shape) == 4 and axis >= 2 else 1
+        return known.get(given.symbols[axis], otherwise)
+
+    return {given.name: tuple(extent(given, axis) for axis in range(len(given.shape))) for given in inputs}
 
 
 def random_feeds(inputs: Sequence[Input], batch: int, seed: int) -> Feeds:
@@ -132,6 +148,10 @@ class Source(Protocol):
     @property
     def labels(self) -> np.ndarray | None:
         """The class of every sample, None where nothing is known."""
+
+    @property
+    def inputs(self) -> Sequence[Input]:
+        """The inputs that are fed."""
 
     def batches(self) -> Iterator[tuple[Feeds, int]]:
         """Yield the feeds of every batch, with how many of its leading samples are to be counted."""
@@ -174,6 +194,11 @@ class ImageSource:
     def images(self) -> int:
         """How many images there are."""
         return len(self.data)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The one input; see `Source`."""
+        return (self.given,)
 
     def batches(self) -> Iterator[tuple[Feeds, int]]:
         """Yield all images in order; see `Source`. A model of fixed batch gets its last batch filled up."""

@@ -26,9 +26,11 @@ from rich.text import Text
 from convswap.algorithms import check_algorithm
 from convswap.device import choose_device, environment
 from convswap.errors import ConvswapError
+from convswap.feeds import declared_inputs
 from convswap.plain_model import plain_model
 from convswap.progress import Progress, silent
 from convswap.report import device_lines, milliseconds, plain_table
+from convswap.sample_shapes import InputShape, open_shape_notes, with_sample_shapes
 from convswap.subject import batch_of, open_model
 from convswap.swap import DEFAULT_PRECISION, swap
 
@@ -48,13 +50,14 @@ def first_run(
     precision: str = DEFAULT_PRECISION,
     algorithm: str = "auto",
     processes: int = PROCESSES,
+    input_shape: InputShape | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Return the object of `convswap bench --first-run --json`, with medians of `processes` in milliseconds.
 
     `model` is a network's name, the path of an ONNX file, or a model that holds its weights itself; `batch`
-    by default what `compare` takes; its inputs get seeded random values. `progress` is called with a few
-    words before each process.
+    by default what `compare` takes; its inputs get seeded random values, and `input_shape` where the model
+    leaves their shape open, as for `compare`. `progress` is called with a few words before each process.
 
     Raises:
         ConvswapError: an argument is not known, the model cannot be read, swapped or run, or the device
@@ -65,6 +68,8 @@ def first_run(
     chosen = choose_device(device)
     title, proto = open_model(model)
     samples = batch_of(proto, batch, chosen)
+    inputs = with_sample_shapes(declared_inputs(proto), input_shape)
+    own_shape = dict(input_shape) if isinstance(input_shape, Mapping) else input_shape
     swapped = ir.to_proto(swap(proto, algorithm=algorithm, precision=precision).model)
     check_algorithm(algorithm, chosen.name)
     with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
@@ -76,6 +81,7 @@ def first_run(
             ours = side == "convswap"
             jobs[side] = {"model": str(path), "ours": ours, "device": chosen.name}
             jobs[side] |= {"precision": precision, "batch": samples}
+            jobs[side] |= {"input_shape": own_shape}
         found = _alternate(jobs, processes, progress or silent)
     medians = {
         f"{side}{key}": float(np.median([_value(times, key) for times in found[side]]))
@@ -90,6 +96,7 @@ def first_run(
         "precision": precision,
         "algorithm": algorithm,
         "processes": processes,
+        "notes": open_shape_notes(inputs),
         **medians,
     }
 
@@ -112,6 +119,8 @@ def print_first_run(found: Mapping[str, Any], console: Console, device: str | No
         cells = [milliseconds(found[f"{side}{key}"]) for key in ("_session_ms", "_run_ms", "_ms")]
         table.add_row(side, *cells)
     console.print(table)
+    for note in found["notes"]:
+        console.print(Text(f"Note: {note}."))
     ratio = found["convswap_ms"] / found["default_ms"]
     console.print(Text(f"convswap takes {ratio:.2f} times what the default does until its first answer."))
 

@@ -17,6 +17,7 @@ import onnx
 from convswap.device import choose_device
 from convswap.errors import ConvswapError, short_of_memory
 from convswap.feeds import declared_inputs, random_feeds
+from convswap.sample_shapes import with_sample_shapes
 from convswap.sessions import (
     DEFAULT,
     BoundRun,
@@ -37,7 +38,8 @@ def main(job: str) -> int:
         model = onnx.load(asked["model"])
         # Loads the libraries, starts the driver and ONNX Runtime's part for the card. The inputs may be none.
         on_device({"x": np.zeros(1, np.float32)}, device)
-        feeds = on_device(random_feeds(declared_inputs(model), asked["batch"], seed=0), device)
+        inputs = with_sample_shapes(declared_inputs(model), asked["input_shape"])
+        feeds = on_device(random_feeds(inputs, asked["batch"], seed=0), device)
         with session_source(model) as source:
             begin = time.perf_counter()
             session = load_session(source, side, device)

@@ -14,12 +14,13 @@ from convswap import _native
 from convswap.algorithms import check_algorithm
 from convswap.device import Device
 from convswap.errors import ConvswapError
-from convswap.feeds import declared_inputs, input_shapes, random_feeds
+from convswap.feeds import Input, declared_inputs, input_shapes, random_feeds
 from convswap.fuse import Fused, NotFused
 from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.model_file import model_from_proto
 from convswap.plain_model import count_swapped, plain_model
 from convswap.replaced import unfused_model
+from convswap.sample_shapes import InputShape, open_shape_notes, with_sample_shapes
 from convswap.sessions import on_device
 from convswap.subject import batch_of, open_model
 from convswap.swap import Left, swap
@@ -58,11 +59,13 @@ def conv_problems(
     precision: str,
     algorithm: str,
     fuse: bool = False,
+    input_shape: InputShape | None = None,
     run_on: Device | None = None,
 ) -> ConvProblems:
     """Swap `model`, called or stored so, and return what its Convs compute in a run of `batch` samples.
 
-    With `fuse` they take in what follows them. `device` is planned for; where a shape follows only from a
+    With `fuse` they take in what follows them; `input_shape` is that of a sample where the model leaves it
+    open, see `with_sample_shapes`. `device` is planned for; where a shape follows only from a
     run, that run is on `run_on`, by default `device` too.
 
     Raises:
@@ -71,10 +74,11 @@ def conv_problems(
     check_algorithm(algorithm, device.name)
     title, proto = open_model(model)
     samples = batch_of(proto, batch, device)
+    inputs = with_sample_shapes(declared_inputs(proto), input_shape)
     swapping = swap(proto, algorithm=algorithm, precision=precision, fuse=fuse)
     swapped = ir.to_proto(swapping.model)
     layers = conv_layers(swapped, unfused_model(proto, swapping))
-    shapes = _shapes(swapped, layers, samples, run_on or device)
+    shapes = _shapes(swapped, layers, inputs, samples, run_on or device)
     inner = count_swapped(swapped) - len(layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
     return ConvProblems(
@@ -84,7 +88,7 @@ def conv_problems(
         left=swapping.left,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
-        notes=(in_subgraphs,) if inner > 0 else (),
+        notes=(*open_shape_notes(inputs), *((in_subgraphs,) if inner > 0 else ())),
     )
 
 
@@ -103,13 +107,18 @@ def naming_conv(name: str) -> Iterator[None]:
         raise ConvswapError(f"Conv {name!r}: {error}") from error
 
 
-def _shapes(swapped: onnx.ModelProto, layers: Sequence[ConvLayer], batch: int, device: Device) -> Shapes:
+def _shapes(
+    swapped: onnx.ModelProto,
+    layers: Sequence[ConvLayer],
+    inputs: Sequence[Input],
+    batch: int,
+    device: Device,
+) -> Shapes:
     """Return the shape of every value that `layers` are fed.
 
     Inferred where ONNX's shape inference finds them, which takes no time whatever the batch; else from a run
     with random values, since a shape may depend on them.
     """
-    inputs = declared_inputs(swapped)
     wanted = {name for layer in layers for name in layer.fed}
     known = _inferred(plain_model(swapped), input_shapes(inputs, batch), wanted)
     if wanted <= known.keys():

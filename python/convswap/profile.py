@@ -16,6 +16,7 @@ from convswap.profile_records import KERNEL, RUN, Collector
 from convswap.profile_result import Profile, Timeline, sides_of, timeline_of
 from convswap.progress import Progress, silent
 from convswap.recording import record
+from convswap.sample_shapes import InputShape, open_shape_notes
 from convswap.sessions import DEFAULT, Side, other_sides, our_side
 from convswap.subject import open_subject, source_of
 from convswap.swap import DEFAULT_PRECISION, PRECISIONS, swap
@@ -36,6 +37,7 @@ def profile(
     against: str | None = None,
     runs: int | None = None,
     resident: bool = False,
+    input_shape: InputShape | None = None,
     progress: Progress | None = None,
 ) -> Profile:
     """Run `model` with its Convs swapped on the first card under CUPTI; return what took the time.
@@ -53,6 +55,7 @@ def profile(
         runs: how many runs to record; by default 20, or fewer where they take seconds.
         resident: leave inputs and outputs on the card, as `compare` does. By default every run brings its
             inputs from the host and its outputs back, as an ordinary program does.
+        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -83,6 +86,7 @@ def profile(
         against=against,
         runs=runs,
         resident=resident,
+        input_shape=input_shape,
         progress=report,
     )
 
@@ -117,12 +121,13 @@ def profile_with(
     against: str | None,
     runs: int | None,
     resident: bool,
+    input_shape: InputShape | None,
     progress: Progress,
 ) -> Profile:
     """Do what `profile` does, with its arguments and errors, on `device` and with `collector`."""
     progress("reading the model and the data")
     subject = open_subject(model, data)
-    source = source_of(subject, images, batch, device)
+    source = source_of(subject, images, batch, device, input_shape)
     swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
     check_algorithm(algorithm, device.name)
     ours = our_side(device, precision)
@@ -162,6 +167,7 @@ def profile_with(
         timeline=timeline,
         notes=(
             *(f"left as it was on our side: {left.op} {left.node}: {left.reason}" for left in swapping.left),
+            *open_shape_notes(source.inputs),
             *_one_after_the_other(timeline),
             *_lost_kernels(timeline),
             *_nothing_recorded(timeline),

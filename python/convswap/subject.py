@@ -17,6 +17,7 @@ from convswap.feeds import ImageSource, Input, RandomSource, Source, declared_in
 from convswap.model_file import is_there, load_model
 from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
 from convswap.plain_model import count_swapped, plain_model
+from convswap.sample_shapes import InputShape, with_sample_shapes
 
 DATA = ("fashion-mnist", "synthetic", RANDOM)
 CLASSES = 10
@@ -101,14 +102,23 @@ def batch_of(model: onnx.ModelProto, batch: int | None, device: Device) -> int:
     return fixed or batch or usual
 
 
-def source_of(subject: Subject, images: int | None, batch: int | None, device: Device) -> Source:
+def source_of(
+    subject: Subject,
+    images: int | None,
+    batch: int | None,
+    device: Device,
+    input_shape: InputShape | None = None,
+) -> Source:
     """Return the feeds for `subject`: `images` samples in batches of `batch`, by default as the data suggest.
 
+    `input_shape` is that of a sample; see `with_sample_shapes`.
+
     Raises:
-        ConvswapError: a number is out of range, the model is fixed to another batch, or the data do not fit.
+        ConvswapError: a number is out of range, the model is fixed to another batch or shape, or the data do
+            not fit.
     """
     require_count("images", images)
-    inputs = declared_inputs(subject.model)
+    inputs = with_sample_shapes(declared_inputs(subject.model), input_shape)
     fixed = _checked_batch(inputs, batch)
     if subject.dataset == RANDOM:
         samples = fixed or batch or _usual_random_images(subject.model, device)

@@ -23,6 +23,7 @@ from convswap.planned_model import PlannedModel
 from convswap.problems import PlannedConv, conv_problems, naming_conv
 from convswap.progress import Progress, silent
 from convswap.report import explain_stars, plain_table, times_faster, trial_lines, versions_line
+from convswap.sample_shapes import InputShape
 from convswap.swap import DEFAULT_PRECISION
 from convswap.trials import RUNS, SECONDS, Trial, race
 from convswap.tuning import TuningEntry, check_storable, store, table_path
@@ -87,6 +88,7 @@ def tune(
     fuse: bool = False,
     runs: int = RUNS,
     only: str | None = None,
+    input_shape: InputShape | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
     """Measure each algorithm that supports it on each distinct problem of `model`, and store the results.
@@ -103,6 +105,7 @@ def tune(
         fuse: whether Convs take in what follows them; see `convswap.swap`.
         runs: how many samples of each algorithm are timed.
         only: a regular expression; only Convs whose name contains a match are measured.
+        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
         progress: called with a few words before each problem.
 
     Raises:
@@ -118,7 +121,13 @@ def tune(
     wanted = name_pattern(only, "node names", "conv[12]$")
     chosen = choose_device(device)
     problems = conv_problems(
-        model, batch=batch, device=chosen, precision=precision, algorithm=algorithm, fuse=fuse
+        model,
+        batch=batch,
+        device=chosen,
+        precision=precision,
+        algorithm=algorithm,
+        fuse=fuse,
+        input_shape=input_shape,
     )
     groups = _groups(conv for conv in problems.convs if wanted.search(conv.layer.name))
     if not groups:
