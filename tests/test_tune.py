@@ -17,9 +17,9 @@ from convswap.errors import ConvswapError
 from convswap.trials import Trial, race
 from convswap.tune import TunedProblem, print_tuning
 from convswap.tuning import read_table
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from rich.console import Console
-from swap_models import input_array, make_model, tensor_info
+from swap_models import ANY_SHAPE, input_array, make_model, tensor_info, weights
 from test_explain import conv_and_activation, refusal, three_convs
 from test_op_session import make_session, run
 from tuning_files import line, table, write
@@ -166,6 +166,17 @@ def test_convs_without_an_output_are_not_measured(table):
         inputs=[tensor_info("x", 0, 2, 6, 7)],
     )
     with pytest.raises(ConvswapError, match="nothing to measure"):
+        convswap.tune(model, device="cpu", runs=1)
+
+
+def test_where_nothing_can_be_measured_the_reason_is_told(table):
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="inner", pads=[1] * 4)
+    branch = helper.make_graph([conv], "branch", [], [tensor_info("y", *ANY_SHAPE)])
+    choice = helper.make_node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch)
+    inputs = [tensor_info("x", 1, 2, 6, 7), tensor_info("flag", element_type=TensorProto.BOOL)]
+    outputs = [tensor_info("z", *ANY_SHAPE)]
+    model = make_model([choice], [weights("w", 2, 2, 3, 3)], inputs=inputs, outputs=outputs)
+    with pytest.raises(ConvswapError, match="no Conv that can be measured: 2 swapped Conv in subgraphs"):
         convswap.tune(model, device="cpu", runs=1)
 
 

@@ -20,7 +20,7 @@ from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError, require_count
 from convswap.name_pattern import name_pattern
 from convswap.planned_model import PlannedModel
-from convswap.problems import PlannedConv, conv_problems, naming_conv
+from convswap.problems import ConvProblems, PlannedConv, conv_problems, naming_conv
 from convswap.progress import Progress, silent
 from convswap.report import explain_stars, plain_table, times_faster, trial_lines, versions_line
 from convswap.sample_shapes import InputShape
@@ -131,7 +131,7 @@ def tune(
     )
     groups = _groups(conv for conv in problems.convs if wanted.search(conv.layer.name))
     if not groups:
-        raise ConvswapError(_nothing_to_measure(problems.convs, only))
+        raise ConvswapError(_nothing_to_measure(problems, only))
     check_storable()
     report = progress or silent
     end = time.monotonic() + TOTAL_SECONDS
@@ -196,9 +196,12 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
     )
 
 
-def _nothing_to_measure(convs: Sequence[PlannedConv], only: str | None) -> str:
-    names = ", ".join(conv.layer.name for conv in convs)
-    if only is not None and names:
+def _nothing_to_measure(problems: ConvProblems, only: str | None) -> str:
+    names = ", ".join(conv.layer.name for conv in problems.convs)
+    if not names:
+        left = (f"{left.op} {left.node} is left as it was: {left.reason}" for left in problems.left)
+        return f"there is no Conv that can be measured: {'; '.join([*problems.notes, *left])}"
+    if only is not None:
         return f"no Conv with an output has a name that matches {only!r}; the model has {names}"
     return (
         "no Conv of the model has an output to compute, so there is nothing to measure; give a larger batch"
