@@ -305,6 +305,39 @@ def test_an_interrupt_exits_130_without_a_traceback(here):
     assert "Traceback" not in errors
 
 
+# Interrupts itself when the module {name} is loaded.
+INTERRUPTED = """\
+import os, signal, sys
+from convswap.__main__ import run
+class Finder:
+    def find_spec(name, *_):
+        if name == {name!r}:
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+signal.signal(signal.SIGINT, signal.{handler})
+sys.argv = ["convswap", "explain", "ece408-2019fa", "--device", "cpu"]
+sys.exit(run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "handler", "status"),
+    [
+        # Of the command line itself, and of a command.
+        ("rich.console", "default_int_handler", -signal.SIGINT),
+        ("numpy", "default_int_handler", 130),
+        # As whoever starts a program in the background has it.
+        ("rich.console", "SIG_IGN", 0),
+        ("numpy", "SIG_IGN", 0),
+    ],
+)
+def test_an_interrupt_while_modules_are_loaded_is_silent(name, handler, status):
+    script = INTERRUPTED.format(name=name, handler=handler)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (status, "")
+
+
 def test_a_closed_pipe_is_silent(here):
     command = " ".join(COMMAND) + " export --list | head -c 1"
     result = subprocess.run(

@@ -11,16 +11,15 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from convswap.errors import NO_ONNXRUNTIME, ConvswapError
-from convswap.fuse import Fused, NotFused
-from convswap.library import library_path, register
-from convswap.override import override_session
-from convswap.swap import Left, SwapResult, swap
-
 if TYPE_CHECKING:
     from convswap.compare import compare
+    from convswap.errors import ConvswapError
     from convswap.explain import explain
+    from convswap.fuse import Fused, NotFused
+    from convswap.library import library_path, register
+    from convswap.override import override_session
     from convswap.profile import profile
+    from convswap.swap import Left, SwapResult, swap
     from convswap.tune import tune
 
 __all__ = [
@@ -39,18 +38,34 @@ __all__ = [
     "tune",
 ]
 
-# They import onnxruntime, which swapping a model does not need, and which the command line prepares first.
-_LOADED_WHEN_ASKED_FOR = ("compare", "explain", "profile", "tune")
+# The modules that these are in, loaded when they are first asked for: some import onnxruntime, which swapping
+# a model does not need and which the command line prepares first. Together they take half a second, in which
+# the command line can be interrupted already.
+_HOMES = {
+    "ConvswapError": "errors",
+    "Fused": "fuse",
+    "Left": "swap",
+    "NotFused": "fuse",
+    "SwapResult": "swap",
+    "compare": "compare",
+    "explain": "explain",
+    "library_path": "library",
+    "override_session": "override",
+    "profile": "profile",
+    "register": "library",
+    "swap": "swap",
+    "tune": "tune",
+}
 
 
 class _Package(ModuleType):
-    """Loads a function when it is first asked for; its name stays that of the function, not of its module."""
+    """Loads what is asked for; the name of a function stays its own and is not that of its module."""
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _LOADED_WHEN_ASKED_FOR:
+        if name not in _HOMES:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         try:
-            return getattr(importlib.import_module(f"{self.__name__}.{name}"), name)
+            return getattr(importlib.import_module(f"{self.__name__}.{_HOMES[name]}"), name)
         except ModuleNotFoundError as error:
             # Which onnxruntime to install is the user's choice.
             if error.name != "onnxruntime":
@@ -59,7 +74,7 @@ class _Package(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Importing a module sets it in its package.
-        if name not in _LOADED_WHEN_ASKED_FOR or not isinstance(value, ModuleType):
+        if name not in _HOMES or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
@@ -67,6 +82,8 @@ class _Package(ModuleType):
 
 
 def _without_onnxruntime(*_arguments: Any, **_options: Any) -> Any:
+    from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+
     raise ConvswapError(NO_ONNXRUNTIME)
 
 
