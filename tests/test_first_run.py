@@ -146,8 +146,7 @@ def test_clock_runs_for_session_creation_and_first_run_alone(ours, happened, tmp
         "ours": ours,
         "device": "cpu",
         "precision": "tf32",
-        "batch": 2,
-        "input_shape": None,
+        "input_shapes": {"x": [2, 3, 12, 12]},
     }
     happened.clear()
     assert process.main(json.dumps(job)) == 0
@@ -174,8 +173,7 @@ def test_driver_is_warm_for_a_model_without_inputs_too(monkeypatch, tmp_path):
         "ours": False,
         "device": "cpu",
         "precision": "tf32",
-        "batch": 1,
-        "input_shape": None,
+        "input_shapes": {},
     }
     assert process.main(json.dumps(job)) == 0
     assert put == [1, 0]
@@ -187,8 +185,7 @@ def test_process_says_what_ails_a_model_that_does_not_run(capfd):
         "ours": False,
         "device": "gpu",
         "precision": "tf32",
-        "batch": 1,
-        "input_shape": None,
+        "input_shapes": {},
     }
     assert process.main(json.dumps(job)) == 2
     assert capfd.readouterr().err.startswith("unknown device 'gpu'")
@@ -200,10 +197,11 @@ def test_process_short_of_memory_says_so_in_the_words_of_the_command(monkeypatch
 
     monkeypatch.setattr(process, "on_device", refuse)
     job = {"model": saved(small_model(), tmp_path), "ours": False}
-    job |= {"device": "cpu", "precision": "tf32", "batch": 1, "input_shape": None}
+    job |= {"device": "cpu", "precision": "tf32", "input_shapes": {"x": [1, 3, 12, 12]}}
     assert process.main(json.dumps(job)) == 2
     assert capfd.readouterr().err == (
-        "the memory does not suffice: Unable to allocate 12.2 TiB; give a smaller batch or fewer images\n"
+        "the memory does not suffice: Unable to allocate 12.2 TiB; "
+        "give a smaller batch, or smaller or fewer images\n"
     )
 
 

@@ -17,7 +17,7 @@ from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.export import calibration
 from convswap.export.builder import build
-from convswap.feeds import RandomSource
+from convswap.feeds import RandomSource, declared_inputs
 from convswap.models import (
     LARGE_NETWORKS,
     NETWORKS,
@@ -381,7 +381,7 @@ def test_random_images_are_as_many_as_the_device_is_for(device, images, every_la
     source = source_of(subject, None, None, chosen)
     assert isinstance(source, RandomSource)
     assert (source.images, source.batch, source.labels) == (images, images, None)
-    assert batch_of(model, None, chosen) == images
+    assert batch_of(model, declared_inputs(model), None, chosen) == images
     fewer = source_of(subject, 3, None, chosen)
     assert (fewer.images, fewer.batch) == (3, 3)
     in_batches = source_of(subject, 5, 2, chosen)

@@ -59,8 +59,8 @@ def pretended(model, collector: PretendCollector | None = None, **options) -> Pr
 def test_images_that_the_model_leaves_open_are_told_or_as_asked_for():
     open_model = small_model(side="s")
     (note,) = [note for note in pretended(open_model).notes if "open" in note]
-    assert "its samples were 3x224x224; --input-shape gives another" in note
-    assert not any("open" in note for note in pretended(open_model, input_shape=(3, 9, 9)).notes)
+    assert "its samples are 3x224x224, --input-shape gives another" in note
+    assert any("3x9x9, as asked for" in note for note in pretended(open_model, input_shape=(3, 9, 9)).notes)
 
 
 def checked(found: Profile) -> dict:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from convswap import explain, tune
@@ -13,38 +14,60 @@ from convswap.compare import compare
 from convswap.errors import ConvswapError
 from convswap.feeds import declared_inputs, input_shapes
 from convswap.first_run import first_run
-from convswap.sample_shapes import open_shape_notes, with_sample_shapes
-from onnx import helper
-from swap_models import make_model, tensor_info, weights
+from convswap.sample_shapes import shape_notes, with_sample_shapes
+from onnx import TensorProto, helper
+from swap_models import ANY_SHAPE, make_model, tensor_info, weights
 
 
-def open_model(*sides: int | str) -> onnx.ModelProto:
-    """Return a Conv of 3x3 from x [n, 3, *sides]."""
-    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1] * 4)]
-    return make_model(nodes, [weights("w", 4, 3, 3, 3)], inputs=[tensor_info("x", "n", 3, *sides)])
+def open_model(*sides: int | str, after: tuple[onnx.NodeProto, ...] = ()) -> onnx.ModelProto:
+    """Return a Conv of 3x3 from x [n, 3, *sides]; with `after`, which goes from c to y."""
+    conv = helper.make_node("Conv", ["x", "w"], ["c" if after else "y"], name="conv", pads=[1] * 4)
+    return make_model([conv, *after], [weights("w", 4, 3, 3, 3)], inputs=[tensor_info("x", "n", 3, *sides)])
+
+
+def pooled_model() -> onnx.ModelProto:
+    """Return a model whose output is empty where its images are less than three high or wide."""
+    pool = helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[3, 3], strides=[2, 2])
+    return open_model("h", "w", after=(pool,))
+
+
+def of_20_by_30() -> onnx.ModelProto:
+    """Return a model that can only be run with images of 20x30, though it leaves them open."""
+    model = open_model("h", "w", after=(helper.make_node("Add", ["c", "b"], ["y"]),))
+    model.graph.initializer.append(weights("b", 1, 4, 20, 30))
+    return model
+
+
+def declared(*inputs: onnx.ValueInfoProto):
+    return declared_inputs(
+        make_model([helper.make_node("Identity", [inputs[0].name], ["y"])], [], inputs=inputs)
+    )
 
 
 def shapes(*inputs: onnx.ValueInfoProto, given=None, batch: int = 2) -> list[tuple[int, ...]]:
     """Return what a model with these inputs is fed, where samples of the shapes `given` are asked for."""
-    identity = helper.make_node("Identity", [inputs[0].name], ["y"])
-    declared = declared_inputs(make_model([identity], [], inputs=inputs))
-    return list(input_shapes(with_sample_shapes(declared, given), batch).values())
+    return list(input_shapes(with_sample_shapes(declared(*inputs), given), batch).values())
 
 
 X = tensor_info("x", "n", 3, "h", "w")
 MASK = tensor_info("mask", "n", "h", "w")
 TOKENS = tensor_info("tokens", "n", "length")
+FLAG = tensor_info("flag", element_type=TensorProto.BOOL)
+# As exporters write it that know nothing of its extents.
+UNKNOWN = tensor_info("x", "?", 3, "?", "?")
 
 
 def test_an_open_image_has_the_size_that_most_networks_are_made_for():
-    assert shapes(X) == shapes(tensor_info("x", None, 3, None, None)) == [(2, 3, 224, 224)]
+    assert shapes(X) == shapes(UNKNOWN) == shapes(tensor_info("x", None, 3, None, None)) == [(2, 3, 224, 224)]
     assert shapes(tensor_info("x", "n", "c", 7, "w")) == [(2, 1, 7, 224)]
+    assert shapes(tensor_info("x", None, None, None, 3)) == [(2, 224, 224, 3)]
+    assert shapes(tensor_info("x", "n", "c", "h", 5)) == [(2, 1, 224, 5)]
 
 
 def test_what_has_the_same_name_has_the_same_size():
     assert shapes(MASK, X) == [(2, 224, 224), (2, 3, 224, 224)]
     assert shapes(X, MASK, given={"x": (3, 20, 30)}) == [(2, 3, 20, 30), (2, 20, 30)]
-    assert shapes(X, tensor_info("square", "n", 1, "n", 5)) == [(2, 3, 224, 224), (2, 1, 2, 5)]
+    assert shapes(tensor_info("y", 7, "n"), X) == [(7, 2), (2, 3, 224, 224)]
 
 
 def test_all_else_that_is_open_is_one():
@@ -55,18 +78,42 @@ def test_all_else_that_is_open_is_one():
     assert shapes(TOKENS, volume, given={"x": (3, 4, 5, 6), "tokens": (9,)}) == [(2, 9), (2, 3, 4, 5, 6)]
 
 
+def test_what_is_asked_for_counts_whatever_a_name_means_elsewhere():
+    assert shapes(UNKNOWN, given=(3, 64, 80)) == [(2, 3, 64, 80)]
+    unknown_mask = tensor_info("mask", "?", "?", "?")
+    assert shapes(UNKNOWN, unknown_mask, given={"x": (3, 64, 80)}) == [(2, 3, 64, 80), (2, 2, 2)]
+    assert shapes(X, MASK, given={"x": (3, 20, 30), "mask": (21, 31)}) == [(2, 3, 20, 30), (2, 21, 31)]
+
+
+def test_the_only_input_with_open_samples_needs_no_name():
+    assert shapes(FLAG, X, tensor_info("y", "n", 5), given=(3, 20, 30)) == [(), (2, 3, 20, 30), (2, 5)]
+
+
+@pytest.mark.parametrize("given", [np.array([3, 20, 30]), (3, np.int64(20), 30), [3, 20, 30]], ids=type)
+def test_any_whole_numbers_are_a_shape(given):
+    (shape,) = shapes(X, given=given)
+    assert shape == (2, 3, 20, 30) and all(type(extent) is int for extent in shape)
+
+
 @pytest.mark.parametrize(
     ("inputs", "given", "expected"),
     [
-        ([X], (3, 20), r"input 'x' \[n, 3, h, w\] was given samples of shape \[3, 20\], without the batch"),
-        ([X], (2, 3, 20, 30), r"samples of shape \[2, 3, 20, 30\]"),
-        ([X], (4, 20, 30), r"samples of shape \[4, 20, 30\].*repeat the others"),
-        ([X], (3, 0, 30), "an extent of input 'x' must be at least 1, but 0 was given"),
+        (
+            [X],
+            (3, 20),
+            r"'x' \[n, 3, h, w\] takes samples of shape 3,h,w, without the batch, but 3,20 was given",
+        ),
+        ([X], (2, 3, 20, 30), "3,h,w, without the batch, but 2,3,20,30 was given"),
+        ([X], (4, 20, 30), "3,h,w, without the batch, but 4,20,30 was given"),
+        ([tensor_info("x", 1, 3, 5, 5)], (3, 7, 7), r"\[1, 3, 5, 5\] takes samples of shape 3,5,5,"),
+        ([X], (3, 0, 30), r"'x' \[n, 3, h, w\] was given samples of shape 3,0,30; extents are from 1 to"),
+        ([X], (3, 2**31, 5), "extents are from 1 to 2147483647"),
         ([X], {"y": (3, 20, 30)}, "unknown input 'y'; .*x"),
-        ([X, TOKENS], (3, 20, 30), "the inputs are x, tokens: name the one that is meant"),
-        ([X, MASK], {"x": (3, 20, 30), "mask": (20, 31)}, "was given 31 for 'w', which is 30 elsewhere"),
-        ([tensor_info("x", "n", 3, "n", 5)], (3, 4, 5), "'n', which is the batch too"),
-        ([tensor_info("x")], (1,), r"input 'x' \[\] was given"),
+        ([X, TOKENS], (3, 20, 30), "the inputs are x, tokens; name the one that is meant, as in x=3,20,30"),
+        ([X], "3,20,30", r"given as '3,20,30'; expected whole numbers, as in \(3, 224, 224\)"),
+        ([X], 224, "given as 224; expected whole numbers"),
+        ([X], (3, None, 30), r"given as \(3, None, 30\); expected whole numbers"),
+        ([FLAG], (1,), r"'flag' \[\] takes samples of shape none, without the batch, but 1 was given"),
     ],
     ids=str,
 )
@@ -75,84 +122,153 @@ def test_a_shape_that_the_model_cannot_take_is_refused(inputs, given, expected):
         shapes(*inputs, given=given)
 
 
-def test_only_what_we_made_up_is_told():
-    def notes(*inputs, given=None):
-        identity = helper.make_node("Identity", [inputs[0].name], ["y"])
-        declared = declared_inputs(make_model([identity], [], inputs=inputs))
-        return open_shape_notes(with_sample_shapes(declared, given))
-
-    (note,) = notes(X, tensor_info("z", "n", 3))
-    assert note == (
-        "the model leaves the shape of input 'x' [n, 3, h, w] open: its samples were 3x224x224; "
-        "--input-shape gives another"
-    )
-    assert notes(X, given=(3, 20, 30)) == notes(tensor_info("x", "n", 3, "n", 5)) == []
-    assert len(notes(X, TOKENS, given={"x": (3, 20, 30)})) == 1
+def test_a_shape_for_a_model_without_inputs_is_refused():
+    with pytest.raises(ConvswapError, match="the model has no inputs; leave it out"):
+        with_sample_shapes([], (3, 20, 30))
 
 
-def test_compare_feeds_what_is_asked_for_and_tells_what_is_not():
+def test_every_shape_that_was_open_is_told_as_it_is_fed():
+    def notes(*inputs, given=None, batch=4):
+        own = declared(*inputs)
+        return shape_notes(own, with_sample_shapes(own, given), batch)
+
+    begin = "the model leaves the shape of input 'x' [n, 3, h, w] open: its samples are "
+    assert notes(X, FLAG) == [begin + "3x224x224, --input-shape gives another"]
+    assert notes(X, given=(3, 20, 30)) == [begin + "3x20x30, as asked for"]
+    assert notes(X, TOKENS, given={"x": (3, 20, 30)})[1].endswith("are 1, --input-shape gives another")
+    (of_batch,) = notes(tensor_info("x", "n", "n", 5))
+    assert "its samples are 4x5," in of_batch
+    assert notes(tensor_info("x", "n", 3), tensor_info("z", 1, 3, 5, 5)) == []
+
+
+def test_compare_feeds_what_is_asked_for_and_tells_of_it():
     asked = compare(open_model("h", "w"), device="cpu", input_shape=(3, 20, 30), batch=2)
-    assert asked.options["input_shapes"] == {"x": [2, 3, 20, 30]}
-    assert not any("open" in note for note in asked.notes)
-    (layer,) = asked.layers
+    assert json.loads(json.dumps(asked.to_json()))["options"]["input_shapes"] == {"x": [2, 3, 20, 30]}
+    assert any("its samples are 3x20x30, as asked for" in note for note in asked.notes)
     left_open = compare(open_model("h", 6), device="cpu")
     assert left_open.options["input_shapes"] == {"x": [1, 3, 224, 6]}
-    assert any("its samples were 3x224x6; --input-shape" in note for note in left_open.notes)
-    assert asked.within_tolerance and left_open.within_tolerance and layer.node == "conv"
+    assert any("its samples are 3x224x6, --input-shape" in note for note in left_open.notes)
+    assert asked.within_tolerance and left_open.within_tolerance
 
 
 def test_outputs_without_an_element_agree_with_nothing():
-    model = open_model("h", "w")
-    model.graph.node[0].output[0] = "c"
-    model.graph.node.append(helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[3, 3], strides=[2, 2]))
+    model = pooled_model()
     assert compare(model, device="cpu", input_shape=(3, 3, 9), time_layers=False).within_tolerance
-    with pytest.raises(ConvswapError, match=r"fed with 'x' \[1, 3, 1, 9\], no output .* nothing to compare"):
-        compare(model, device="cpu", input_shape=(3, 1, 9))
+    # Whole numbers count only where there is nothing else.
+    model.graph.node.append(helper.make_node("Shape", ["c"], ["s"]))
+    model.graph.output.append(tensor_info("s", 4, element_type=TensorProto.INT64))
+    with pytest.raises(ConvswapError, match=r"nothing to compare; .* 'x' .* its samples are 3x1x9, as asked"):
+        compare(model, device="cpu", input_shape=(3, 1, 9), time_layers=False)
+    model.graph.node.append(helper.make_node("Identity", ["x"], ["z"]))
+    model.graph.output.append(tensor_info("z", *ANY_SHAPE))
+    found = compare(model, device="cpu", input_shape=(3, 1, 9), time_layers=False)
+    assert any(note.startswith("1 outputs without an element") for note in found.notes)
+
+
+def test_a_given_shape_may_suit_the_data_that_the_model_was_made_for():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("GlobalAveragePool", ["c"], ["mean"]),
+        helper.make_node("Flatten", ["mean"], ["y"]),
+    ]
+    inputs, outputs = [tensor_info("x", "n", 1, "s", "s")], [tensor_info("y", "n", 10)]
+    model = make_model(nodes, [weights("w", 10, 1, 3, 3)], inputs=inputs, outputs=outputs)
+    model.metadata_props.add(key="convswap.dataset", value="synthetic")
+    usual = {"device": "cpu", "images": 4, "time_layers": False}
+    assert compare(model, **usual).dataset == "random"
+    assert compare(model, input_shape=(1, 28, 28), **usual).dataset == "synthetic"
+    with pytest.raises(ConvswapError, match="use --data random, or --input-shape 1,28,28"):
+        compare(model, data="synthetic", **usual)
 
 
 def test_explain_and_tune_plan_for_what_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.json"))
+    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.txt"))
     model = open_model("h", "w")
-    assert "x=1x3x224x224" in explain(model, device="cpu").convs[0].problem
+    left_open = explain(model, device="cpu", batch=5)
+    assert "x=5x3x224x224" in left_open.convs[0].problem
+    assert any("its samples are 3x224x224, --input-shape" in note for note in left_open.notes)
     planned = explain(model, device="cpu", input_shape={"x": (3, 20, 30)}, batch=5)
     assert "x=5x3x20x30" in planned.convs[0].problem
-    assert not any("open" in note for note in planned.notes)
     tuned = tune(model, device="cpu", input_shape=(3, 6, 7), runs=1)
     assert "x=1x3x6x7" in tuned.problems[0].problem
 
 
+def test_shapes_that_follow_only_from_a_run_are_of_what_is_asked_for():
+    # As many pixels as there are whose value is not 0, by which no shape can be inferred.
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"]),
+        helper.make_node("Cast", ["places"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["floats", "axes"], ["image"]),
+        helper.make_node("Conv", ["image", "w"], ["y"], name="conv"),
+    ]
+    axes = onnx.numpy_helper.from_array(np.array([0, 1]), "axes")
+    model = make_model(nodes, [weights("w", 2, 1, 1, 1), axes], inputs=[tensor_info("x", "n", 3, "h", "w")])
+    planned = explain(model, device="cpu", input_shape=(3, 5, 7))
+    assert "x=1x1x4x105" in planned.convs[0].problem
+
+
 def test_first_run_is_fed_what_is_asked_for():
-    # Of another shape the Add would fail.
-    model = open_model("h", "w")
-    model.graph.node[0].output[0] = "c"
-    model.graph.node.append(helper.make_node("Add", ["c", "b"], ["y"]))
-    model.graph.initializer.append(weights("b", 1, 4, 20, 30))
-    found = first_run(model, device="cpu", processes=1, input_shape={"x": (3, 20, 30)})
-    assert found["convswap_ms"] > 0 and found["notes"] == []
-    with pytest.raises(ConvswapError, match="Add"):
-        first_run(model, device="cpu", processes=1)
+    found = first_run(of_20_by_30(), device="cpu", processes=1, input_shape={"x": (3, 20, 30)})
+    assert found["convswap_ms"] > 0 and found["input_shapes"] == {"x": [1, 3, 20, 30]}
+    assert any("as asked for" in note for note in found["notes"])
 
 
-def test_command_line_takes_the_shape_of_one_input_or_of_each(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("command", [compare, first_run])
+def test_where_a_made_up_shape_fails_it_is_told(command):
+    with pytest.raises(ConvswapError, match=r"Add.*its samples are 3x224x224, --input-shape gives another"):
+        command(of_20_by_30(), device="cpu")
+
+
+# The module that each command calls a function of the same name of.
+COMMANDS = {
+    "compare": ["compare", "model.onnx"],
+    "explain": ["explain", "model.onnx"],
+    "tune": ["tune", "model.onnx"],
+    "profile": ["profile", "model.onnx"],
+    "first_run": ["bench", "--first-run", "model.onnx"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_line_hands_the_shapes_on(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     onnx.save(open_model("h", "w"), "model.onnx")
-    for shape in ("3,20,30", "x=3,20,30"):
-        asked = ["explain", "model.onnx", "--device", "cpu", "--input-shape", shape, "--json", "plan.json"]
-        assert main(asked) == 0
-        assert "x=1x3x20x30" in json.loads(Path("plan.json").read_text())["layers"][0]["problem"]
-    assert "open" not in capsys.readouterr().out
-    assert main(["compare", "model.onnx", "--device", "cpu", "--no-layers", "--images", "1"]) == 0
-    assert "its samples were 3x224x224" in " ".join(capsys.readouterr().out.split())
+    given = []
+
+    def refuse(*_arguments, input_shape, **_options):
+        given.append(input_shape)
+        raise ConvswapError("seen")
+
+    monkeypatch.setattr(importlib.import_module(f"convswap.{command}"), command, refuse)
+    for shapes_of in ([], ["3,20,30"], ["x=3,20,30"], ["x=3,20,30", "m=a=5"]):
+        options = [word for shape in shapes_of for word in ("--input-shape", shape)]
+        assert main([*COMMANDS[command], *options]) == 2
+    assert given == [None, [3, 20, 30], {"x": [3, 20, 30]}, {"x": [3, 20, 30], "m=a": [5]}]
+    assert capsys.readouterr().err.splitlines()[-1] == "convswap: seen"
+
+
+@pytest.mark.parametrize(
+    "command", [["compare", "--no-layers"], ["explain"], ["bench", "--first-run"]], ids=str
+)
+def test_command_prints_what_was_made_up(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(open_model("h", "w"), "model.onnx")
+    assert main([*command, "model.onnx", "--device", "cpu"]) == 0
+    assert "its samples are 3x224x224, --input-shape" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["--input-shape", "3,x,30"], "--input-shape '3,x,30': expected whole numbers"),
+        (["--input-shape", "x=3,a"], "--input-shape 'x=3,a': expected whole numbers"),
+        (["--input-shape", "=3,20,30"], "--input-shape '=3,20,30': expected whole numbers"),
+        (["--input-shape", "3,-1,30"], "--input-shape '3,-1,30': expected whole numbers"),
+        (["--input-shape="], "--input-shape '': expected whole numbers"),
         (["--input-shape", "3,20,30", "--input-shape", "x=3,20,30"], "'x=3,20,30' is one too many"),
+        (["--input-shape", "x=3,20,30", "--input-shape", "3,20,30"], "'3,20,30' is one too many"),
         (["--input-shape", "x=3,20,30", "--input-shape", "x=3,20,30"], "'x=3,20,30' is one too many"),
         (["--input-shape", "y=3,20,30"], "unknown input 'y'"),
-        (["--input-shape="], "--input-shape '': expected whole numbers"),
     ],
     ids=str,
 )
@@ -162,6 +278,16 @@ def test_command_line_refuses_other_shapes_in_one_line(arguments, expected, tmp_
     assert main(["explain", "model.onnx", "--device", "cpu", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert expected in line
+
+
+@pytest.mark.parametrize("shape", ["3,2147483647,2147483647", "3,9000000,9000000"])
+def test_more_than_the_memory_holds_is_one_line(shape, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(open_model("h", "w"), "model.onnx")
+    assert main(["compare", "model.onnx", "--device", "cpu", "--input-shape", shape]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("convswap: the memory does not suffice: ")
+    assert line.endswith("; give a smaller batch, or smaller or fewer images")
 
 
 def test_layers_of_a_suite_have_shapes_of_their_own(capsys):

@@ -603,13 +603,19 @@ def _input_shape(options: argparse.Namespace) -> list[int] | dict[str, list[int]
     """Return [3, 224, 224] for "3,224,224" alone, {"x": [3, 224, 224]} for "x=3,224,224" and others."""
     shapes: dict[str, list[int]] = {}
     for text in options.input_shape or ():
-        name, _, numbers = text.rpartition("=")
+        match = re.fullmatch(r"(?:(.+)=)?(\d+(?:,\d+)*)", text, re.DOTALL)
+        if match is None:
+            raise ConvswapError(
+                f"--input-shape {text!r}: expected whole numbers with commas between, as in 3,224,224, or "
+                "x=3,224,224 for input x"
+            )
+        name = match[1] or ""
         if name in shapes or (shapes and "" in (name, *shapes)):
             raise ConvswapError(
                 f"--input-shape {text!r} is one too many; give each input's once, as in x=3,224,224 where "
                 "there are several"
             )
-        shapes[name] = _whole_numbers("--input-shape", numbers, "3,224,224 or x=3,224,224") or []
+        shapes[name] = [int(number) for number in match[2].split(",")]
     return shapes.get("", shapes or None)
 
 

@@ -38,8 +38,13 @@ def worst_output(
     truth: Sequence[np.ndarray],
 ) -> float:
     """Return the largest `error` of any output of a model; see the module's text for which outputs count."""
-    counted = [index for index, values in enumerate(outputs) if np.issubdtype(values.dtype, np.floating)]
-    return max(error(outputs[index], truth[index]) for index in counted or range(len(outputs)))
+    return max(error(outputs[index], truth[index]) for index in counted_outputs(outputs))
+
+
+def counted_outputs(outputs: Sequence[np.ndarray]) -> Sequence[int]:
+    """Return the places of the outputs of a model that count; see the module's text."""
+    floating = [index for index, values in enumerate(outputs) if np.issubdtype(values.dtype, np.floating)]
+    return floating or range(len(outputs))
 
 
 def top1_classes(output: np.ndarray) -> np.ndarray:

@@ -13,18 +13,18 @@ from onnx import TensorProto
 
 from convswap import _native
 from convswap.algorithms import check_algorithm
-from convswap.closeness import max_abs_error, relative_l2_error, worst_output
+from convswap.closeness import counted_outputs, max_abs_error, relative_l2_error, worst_output
 from convswap.comparison import Comparison, LayerResult, SideResult
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError, unknown_name
-from convswap.feeds import Feeds, Source, input_shapes
+from convswap.feeds import Feeds, Source, declared_inputs, input_shapes
 from convswap.floor import floor_ms
 from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.measure import RUNS, Times, measure
 from convswap.predictions import predicted_classes
 from convswap.progress import Progress, silent
 from convswap.replaced import unfused_model
-from convswap.sample_shapes import InputShape, open_shape_notes
+from convswap.sample_shapes import InputShape, shape_notes, telling_shapes
 from convswap.sessions import (
     DEFAULT,
     NO_OTHER_SIDE_ON_CPU,
@@ -113,8 +113,9 @@ def compare(
         raise ConvswapError(f"tolerance must be a number from 0 on, but {tolerance} was given")
     chosen = choose_device(device)
     report("reading the model and the data")
-    subject = open_subject(model, data)
+    subject = open_subject(model, data, input_shape)
     source = source_of(subject, images, batch, chosen, input_shape)
+    shaped = declared_inputs(subject.model), source.inputs, source.batch
     if labelled and source.labels is None:
         raise no_labels(subject.dataset)
     swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
@@ -125,14 +126,16 @@ def compare(
 
     # The first run of a process loads libraries; that must count as the first run of neither side.
     layers = conv_layers(swapped, unfused_model(subject.model, swapping))
-    capture = Capture(swapped, layers, chosen)
     one = source.first(1)
-    shapes = capture.shapes(on_device(one, chosen))
-    report("loading both sides")
-    sessions = {side: make_session(swapped if side.ours else subject.plain, side, chosen) for side in sides}
-    report(f"timing batches of {source.batch}")
-    first_batch = on_device(source.first(source.batch), chosen)
-    times = _measure(sessions, first_batch, chosen)
+    with telling_shapes(*shaped):
+        capture = Capture(swapped, layers, chosen)
+        shapes = capture.shapes(on_device(one, chosen))
+        report("loading both sides")
+        models = {side: swapped if side.ours else subject.plain for side in sides}
+        sessions = {side: make_session(own, side, chosen) for side, own in models.items()}
+        report(f"timing batches of {source.batch}")
+        first_batch = on_device(source.first(source.batch), chosen)
+        times = _measure(sessions, first_batch, chosen)
     report(f"running {source.images} images on each side")
     classes = {side: predicted_classes(session, source) for side, session in sessions.items()}
 
@@ -141,8 +144,11 @@ def compare(
     report(f"evaluating {truth_images} images in float64")
     truth = evaluate(subject.plain, truth_feeds)
     expected = numeric_arrays(truth.outputs)
-    if not any(values.size for values in expected):
-        raise ConvswapError(_nothing_to_compare(truth_feeds))
+    counted = [expected[index] for index in counted_outputs(expected)]
+    empty = sum(values.size == 0 for values in counted)
+    if empty == len(counted):
+        with telling_shapes(*shaped):
+            raise ConvswapError("no output of the model has an element, so that there is nothing to compare")
     outputs = {side: run(session, truth_feeds) for side, session in sessions.items()}
     errors = {side: _errors(values, expected) for side, values in outputs.items()}
     between_sides = worst_output(relative_l2_error, outputs[ours], outputs[DEFAULT])
@@ -199,7 +205,8 @@ def compare(
         notes=(
             *_notes(chosen, against, times, truth.in_float32, on_our_op - len(layers)),
             *(() if time_layers else ("the Convs were not timed alone, as asked",)),
-            *open_shape_notes(source.inputs),
+            *shape_notes(*shaped),
+            *([f"{empty} outputs without an element, so that nothing of them was compared"] if empty else []),
             *_swapped_before(subject.swapped_before),
             *_unreliable_truth(errors[DEFAULT][1], errors[ours][1], between_sides, limit),
             *_missing_data(subject.missing),
@@ -298,11 +305,6 @@ def _compare_layer(
 
 def _shapes(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape()) for name, value in values.items()}
-
-
-def _nothing_to_compare(feeds: Feeds) -> str:
-    fed = ", ".join(f"{name!r} {list(values.shape)}" for name, values in feeds.items())
-    return f"fed with {fed}, no output of the model has an element, so there is nothing to compare; give more"
 
 
 def _swapped_before(count: int) -> list[str]:

@@ -49,4 +49,6 @@ def require_count(name: str, given: int | None) -> None:
 def short_of_memory(error: MemoryError) -> ConvswapError:
     """Return the error for a run whose data do not fit into memory."""
     reason = f": {error}" if str(error) else ""
-    return ConvswapError(f"the memory does not suffice{reason}; give a smaller batch or fewer images")
+    return ConvswapError(
+        f"the memory does not suffice{reason}; give a smaller batch, or smaller or fewer images"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +18,10 @@ _FLOATS = {"float16", "float32", "float64"}
 _WHOLE_NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 # The height and width of an image that a model leaves open: those that most networks for images are made for.
 OPEN_IMAGE = 224
+# Of the last dimension, where that is not the width: grey, colour, and colour with opacity.
+_IMAGE_CHANNELS = (1, 3, 4)
+# No memory holds so many, and their bytes can still be counted in 63 bits.
+_MOST_ELEMENTS = 1 << 56
 
 
 @dataclass(frozen=True)
@@ -94,15 +99,15 @@ def batch_symbols(inputs: Sequence[Input]) -> set[str]:
 def input_shapes(inputs: Sequence[Input], batch: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of `inputs` in a run of `batch` samples.
 
-    A symbolic leading dimension is `batch`, and so is any other dimension of the same name. The height and
-    width of an image, which has four dimensions, are `OPEN_IMAGE` where they are symbolic, with any other
-    dimension of the same name. Every other symbolic dimension is 1.
+    A symbolic leading dimension is `batch`. The height and width of an image, which has four dimensions, are
+    `OPEN_IMAGE` where they are symbolic. Any other symbolic dimension is what one of the same name is, the
+    batch before an image, or 1.
     """
     known = dict.fromkeys(batch_symbols(inputs), batch)
     for given in inputs:
-        for size, symbol in list(zip(given.shape, given.symbols, strict=True))[2:]:
-            if len(given.shape) == 4 and size is None and symbol:
-                known.setdefault(symbol, OPEN_IMAGE)
+        for axis in _image_axes(given):
+            if given.shape[axis] is None and given.symbols[axis]:
+                known.setdefault(given.symbols[axis], OPEN_IMAGE)
 
     def extent(given: Input, axis: int) -> int:
         size = given.shape[axis]
@@ -110,10 +115,17 @@ def input_shapes(inputs: Sequence[Input], batch: int) -> dict[str, tuple[int, ..
             return size
         if axis == 0:
             return batch
-        otherwise = OPEN_IMAGE if len(given.shape) == 4 and axis >= 2 else 1
-        return known.get(given.symbols[axis], otherwise)
+        # Whatever its name: exporters also write "?" for all that they do not know.
+        return OPEN_IMAGE if axis in _image_axes(given) else known.get(given.symbols[axis], 1)
 
     return {given.name: tuple(extent(given, axis) for axis in range(len(given.shape))) for given in inputs}
+
+
+def _image_axes(given: Input) -> tuple[int, ...]:
+    """Return the axes of height and width, none where there are not four."""
+    if len(given.shape) != 4:
+        return ()
+    return (1, 2) if given.shape[1] is None and given.shape[3] in _IMAGE_CHANNELS else (2, 3)
 
 
 def random_feeds(inputs: Sequence[Input], batch: int, seed: int) -> Feeds:
@@ -127,6 +139,9 @@ def random_feeds(inputs: Sequence[Input], batch: int, seed: int) -> Feeds:
     feeds = {}
     for given in inputs:
         shape = shapes[given.name]
+        if math.prod(shape) > _MOST_ELEMENTS:
+            # NumPy would say that its dimensions are wrong.
+            raise MemoryError(f"input {given} of shape {list(shape)}")
         if given.dtype.name in _FLOATS:
             feeds[given.name] = np.asarray(generator.standard_normal(shape)).astype(given.dtype)
         else:

@@ -26,11 +26,11 @@ from rich.text import Text
 from convswap.algorithms import check_algorithm
 from convswap.device import choose_device, environment
 from convswap.errors import ConvswapError
-from convswap.feeds import declared_inputs
+from convswap.feeds import declared_inputs, input_shapes
 from convswap.plain_model import plain_model
 from convswap.progress import Progress, silent
 from convswap.report import device_lines, milliseconds, plain_table
-from convswap.sample_shapes import InputShape, open_shape_notes, with_sample_shapes
+from convswap.sample_shapes import InputShape, shape_notes, telling_shapes, with_sample_shapes
 from convswap.subject import batch_of, open_model
 from convswap.swap import DEFAULT_PRECISION, swap
 
@@ -67,9 +67,10 @@ def first_run(
         raise ConvswapError(f"processes must be at least 1, but {processes} was given")
     chosen = choose_device(device)
     title, proto = open_model(model)
-    samples = batch_of(proto, batch, chosen)
-    inputs = with_sample_shapes(declared_inputs(proto), input_shape)
-    own_shape = dict(input_shape) if isinstance(input_shape, Mapping) else input_shape
+    declared = declared_inputs(proto)
+    inputs = with_sample_shapes(declared, input_shape)
+    samples = batch_of(proto, inputs, batch, chosen)
+    shapes = {name: list(shape) for name, shape in input_shapes(inputs, samples).items()}
     swapped = ir.to_proto(swap(proto, algorithm=algorithm, precision=precision).model)
     check_algorithm(algorithm, chosen.name)
     with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
@@ -80,9 +81,9 @@ def first_run(
             onnx.save_model(own, path, save_as_external_data=True, location=f"{side}.data")
             ours = side == "convswap"
             jobs[side] = {"model": str(path), "ours": ours, "device": chosen.name}
-            jobs[side] |= {"precision": precision, "batch": samples}
-            jobs[side] |= {"input_shape": own_shape}
-        found = _alternate(jobs, processes, progress or silent)
+            jobs[side] |= {"precision": precision, "input_shapes": shapes}
+        with telling_shapes(declared, inputs, samples):
+            found = _alternate(jobs, processes, progress or silent)
     medians = {
         f"{side}{key}": float(np.median([_value(times, key) for times in found[side]]))
         for side in SIDES
@@ -96,7 +97,8 @@ def first_run(
         "precision": precision,
         "algorithm": algorithm,
         "processes": processes,
-        "notes": open_shape_notes(inputs),
+        "input_shapes": shapes,
+        "notes": shape_notes(declared, inputs, samples),
         **medians,
     }
 

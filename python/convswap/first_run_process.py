@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -17,7 +18,6 @@ import onnx
 from convswap.device import choose_device
 from convswap.errors import ConvswapError, short_of_memory
 from convswap.feeds import declared_inputs, random_feeds
-from convswap.sample_shapes import with_sample_shapes
 from convswap.sessions import (
     DEFAULT,
     BoundRun,
@@ -38,8 +38,9 @@ def main(job: str) -> int:
         model = onnx.load(asked["model"])
         # Loads the libraries, starts the driver and ONNX Runtime's part for the card. The inputs may be none.
         on_device({"x": np.zeros(1, np.float32)}, device)
-        inputs = with_sample_shapes(declared_inputs(model), asked["input_shape"])
-        feeds = on_device(random_feeds(inputs, asked["batch"], seed=0), device)
+        shapes = asked["input_shapes"]
+        inputs = [replace(one, shape=tuple(shapes[one.name])) for one in declared_inputs(model)]
+        feeds = on_device(random_feeds(inputs, batch=1, seed=0), device)
         with session_source(model) as source:
             begin = time.perf_counter()
             session = load_session(source, side, device)

@@ -20,7 +20,7 @@ from convswap.layers import Capture, ConvLayer, conv_layers
 from convswap.model_file import model_from_proto
 from convswap.plain_model import count_swapped, plain_model
 from convswap.replaced import unfused_model
-from convswap.sample_shapes import InputShape, open_shape_notes, with_sample_shapes
+from convswap.sample_shapes import InputShape, shape_notes, telling_shapes, with_sample_shapes
 from convswap.sessions import on_device
 from convswap.subject import batch_of, open_model
 from convswap.swap import Left, swap
@@ -73,22 +73,25 @@ def conv_problems(
     """
     check_algorithm(algorithm, device.name)
     title, proto = open_model(model)
-    samples = batch_of(proto, batch, device)
-    inputs = with_sample_shapes(declared_inputs(proto), input_shape)
+    declared = declared_inputs(proto)
+    inputs = with_sample_shapes(declared, input_shape)
+    samples = batch_of(proto, inputs, batch, device)
     swapping = swap(proto, algorithm=algorithm, precision=precision, fuse=fuse)
     swapped = ir.to_proto(swapping.model)
     layers = conv_layers(swapped, unfused_model(proto, swapping))
-    shapes = _shapes(swapped, layers, inputs, samples, run_on or device)
+    with telling_shapes(declared, inputs, samples):
+        shapes = _shapes(swapped, layers, inputs, samples, run_on or device)
+        convs = tuple(_planned(layer, shapes) for layer in layers)
     inner = count_swapped(swapped) - len(layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
     return ConvProblems(
         title=title,
         batch=samples,
-        convs=tuple(_planned(layer, shapes) for layer in layers),
+        convs=convs,
         left=swapping.left,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
-        notes=(*open_shape_notes(inputs), *((in_subgraphs,) if inner > 0 else ())),
+        notes=(*shape_notes(declared, inputs, samples), *((in_subgraphs,) if inner > 0 else ())),
     )
 
 

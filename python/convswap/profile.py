@@ -12,11 +12,12 @@ from convswap.cupti_collector import CuptiCollector
 from convswap.cupti_package import installed_version, why_not_for
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.feeds import declared_inputs
 from convswap.profile_records import KERNEL, RUN, Collector
 from convswap.profile_result import Profile, Timeline, sides_of, timeline_of
 from convswap.progress import Progress, silent
 from convswap.recording import record
-from convswap.sample_shapes import InputShape, open_shape_notes
+from convswap.sample_shapes import InputShape, shape_notes, telling_shapes
 from convswap.sessions import DEFAULT, Side, other_sides, our_side
 from convswap.subject import open_subject, source_of
 from convswap.swap import DEFAULT_PRECISION, PRECISIONS, swap
@@ -126,8 +127,9 @@ def profile_with(
 ) -> Profile:
     """Do what `profile` does, with its arguments and errors, on `device` and with `collector`."""
     progress("reading the model and the data")
-    subject = open_subject(model, data)
+    subject = open_subject(model, data, input_shape)
     source = source_of(subject, images, batch, device, input_shape)
+    shaped = declared_inputs(subject.model), source.inputs, source.batch
     swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
     check_algorithm(algorithm, device.name)
     ours = our_side(device, precision)
@@ -135,15 +137,16 @@ def profile_with(
     if against is not None:
         others = (DEFAULT, *other_sides(device, against))
         models = {**{side: subject.plain for side in others}, **models}
-    recording = record(
-        models,
-        source.first(source.batch),
-        device,
-        collector,
-        runs=runs,
-        resident=resident,
-        progress=progress,
-    )
+    with telling_shapes(*shaped):
+        recording = record(
+            models,
+            source.first(source.batch),
+            device,
+            collector,
+            runs=runs,
+            resident=resident,
+            progress=progress,
+        )
     progress("sorting the records")
     timeline = timeline_of(recording)
     return Profile(
@@ -167,7 +170,7 @@ def profile_with(
         timeline=timeline,
         notes=(
             *(f"left as it was on our side: {left.op} {left.node}: {left.reason}" for left in swapping.left),
-            *open_shape_notes(source.inputs),
+            *shape_notes(*shaped),
             *_one_after_the_other(timeline),
             *_lost_kernels(timeline),
             *_nothing_recorded(timeline),

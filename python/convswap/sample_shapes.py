@@ -1,11 +1,13 @@
-"""The shapes of samples that a model leaves open: as a user gives them, and what is said where nobody did."""
+"""The shapes of samples that a model leaves open: as a user gives them, and what a reader is told of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
-from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.errors import LARGEST_COUNT, ConvswapError, unknown_name
 from convswap.feeds import Input, batch_symbols, input_shapes
 
 # Of the model's only input, or of inputs by name; without the batch.
@@ -21,76 +23,98 @@ def with_sample_shapes(inputs: Sequence[Input], given: InputShape | None) -> tup
         ConvswapError: there is no such input, several where none is named, or the model fixes another shape.
     """
     shapes = _by_name(inputs, given)
-    extents: dict[str, int] = {}
+    found: dict[str, set[int]] = {}
     for one in inputs:
         if one.name not in shapes:
             continue
-        shape = shapes[one.name]
-        for extent in shape:
-            require_count(f"an extent of input {one.name!r}", extent)
-        if not _fits(one.shape[1:], shape):
-            raise ConvswapError(
-                f"input {one} was given samples of shape {list(shape)}, without the batch, which it cannot "
-                "take; give numbers for what it leaves open and repeat the others"
-            )
-        for symbol, extent in zip(one.symbols[1:], shape, strict=True):
-            if symbol and extents.setdefault(symbol, extent) != extent:
-                raise ConvswapError(
-                    f"input {one} was given {extent} for {symbol!r}, which is {extents[symbol]} elsewhere; "
-                    "give it one number"
-                )
-    if meant := sorted(batch_symbols(inputs) & extents.keys()):
-        raise ConvswapError(
-            f"a shape was given for {meant[0]!r}, which is the batch too; give the batch and leave it out"
-        )
+        _check(one, shapes[one.name])
+        for symbol, extent in zip(one.symbols[1:], shapes[one.name], strict=True):
+            found.setdefault(symbol, set()).add(extent)
+    # Exporters also write "?" for whatever they do not know, which then has several meanings.
+    extents = {symbol: min(several) for symbol, several in found.items() if len(several) == 1}
+    for symbol in ("", *batch_symbols(inputs)):
+        extents.pop(symbol, None)
     return tuple(_filled(one, shapes.get(one.name), extents) for one in inputs)
 
 
-def open_shape_notes(inputs: Sequence[Input]) -> list[str]:
-    """Return a sentence for each input whose samples have no shape but the one that we made up."""
-    shapes = input_shapes(inputs, batch=1)
-    return [
-        f"the model leaves the shape of input {one} open: its samples were "
-        f"{'x'.join(map(str, shapes[one.name][1:]))}; --input-shape gives another"
-        for one in inputs
-        if _is_open(one, inputs)
-    ]
+def shape_notes(declared: Sequence[Input], fed: Sequence[Input], batch: int) -> list[str]:
+    """Return a sentence for each input whose samples `declared` leaves open, of what it is in `fed`."""
+    shapes = input_shapes(fed, batch)
+    notes = []
+    for one, own in zip(declared, fed, strict=True):
+        if None not in one.shape[1:]:
+            continue
+        sample = "x".join(map(str, shapes[one.name][1:]))
+        how = "--input-shape gives another" if None in own.shape[1:] else "as asked for"
+        notes.append(f"the model leaves the shape of input {one} open: its samples are {sample}, {how}")
+    return notes
 
 
-def _is_open(one: Input, inputs: Sequence[Input]) -> bool:
-    known = batch_symbols(inputs)
-    return any(
-        extent is None and symbol not in known
-        for extent, symbol in zip(one.shape[1:], one.symbols[1:], strict=True)
-    )
+@contextmanager
+def telling_shapes(declared: Sequence[Input], fed: Sequence[Input], batch: int) -> Iterator[None]:
+    """End what is refused with the shapes that the model left open, which may be why."""
+    try:
+        yield
+    except ConvswapError as error:
+        notes = shape_notes(declared, fed, batch)
+        if not notes:
+            raise
+        raise ConvswapError("; ".join([str(error), *notes])) from error
 
 
 def _by_name(inputs: Sequence[Input], given: InputShape | None) -> dict[str, tuple[int, ...]]:
-    names = [one.name for one in inputs]
     if given is None:
         return {}
+    names = [one.name for one in inputs]
+    if not names:
+        raise ConvswapError(f"the shape {given} was given, but the model has no inputs; leave it out")
     if not isinstance(given, Mapping):
-        if len(names) != 1:
+        with_open_samples = [one.name for one in inputs if None in one.shape[1:]]
+        candidates = names if len(names) == 1 else with_open_samples
+        if len(candidates) != 1:
+            shown = _shown(_whole_numbers(given))
             raise ConvswapError(
-                "a shape was given without its input's name, and the inputs are "
-                f"{', '.join(names) or 'none'}: name the one that is meant"
+                f"the shape {shown} was given without its input's name, and the inputs are "
+                f"{', '.join(names)}; name the one that is meant, as in {names[0]}={shown}"
             )
-        return {names[0]: tuple(given)}
+        given = {candidates[0]: given}
     for name in given:
         if name not in names:
-            raise unknown_name("input", name, names)
-    return {name: tuple(shape) for name, shape in given.items()}
+            raise unknown_name("input", str(name), names)
+    return {name: _whole_numbers(shape) for name, shape in given.items()}
 
 
-def _fits(declared: Sequence[int | None], shape: Sequence[int]) -> bool:
-    return len(declared) == len(shape) and all(
-        size in (None, extent) for size, extent in zip(declared, shape, strict=True)
-    )
+def _whole_numbers(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, shape))
+    except TypeError:
+        raise ConvswapError(
+            f"an input's shape was given as {shape!r}; expected whole numbers, as in (3, 224, 224)"
+        ) from None
+
+
+def _shown(shape: Sequence[object]) -> str:
+    return ",".join(map(str, shape))
+
+
+def _check(one: Input, shape: tuple[int, ...]) -> None:
+    if any(not 1 <= extent <= LARGEST_COUNT for extent in shape):
+        raise ConvswapError(
+            f"input {one} was given samples of shape {_shown(shape)}; extents are from 1 to {LARGEST_COUNT}"
+        )
+    own = one.shape[1:]
+    if len(own) != len(shape) or any(size not in (None, new) for size, new in zip(own, shape, strict=True)):
+        symbols = [symbol or "?" for symbol in one.symbols[1:]]
+        takes = [symbol if size is None else size for size, symbol in zip(own, symbols, strict=True)]
+        raise ConvswapError(
+            f"input {one} takes samples of shape {_shown(takes) or 'none'}, without the batch, but "
+            f"{_shown(shape)} was given"
+        )
 
 
 def _filled(one: Input, own: tuple[int, ...] | None, extents: Mapping[str, int]) -> Input:
-    if own is not None:
-        return replace(one, shape=(*one.shape[:1], *own))
-    rest = zip(one.shape[1:], one.symbols[1:], strict=True)
-    shape = (extents.get(symbol) if size is None else size for size, symbol in rest)
-    return replace(one, shape=(*one.shape[:1], *shape))
+    if own is None:
+        rest = zip(one.shape[1:], one.symbols[1:], strict=True)
+        own_or_open = (extents.get(symbol) if size is None else size for size, symbol in rest)
+        return replace(one, shape=(*one.shape[:1], *own_or_open))
+    return replace(one, shape=(*one.shape[:1], *own))

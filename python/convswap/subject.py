@@ -47,12 +47,14 @@ class Subject:
     swapped_before: int = 0
 
 
-def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | None) -> Subject:
+def open_subject(
+    model: str | os.PathLike[str] | onnx.ModelProto, data: str | None, input_shape: InputShape | None = None
+) -> Subject:
     """Return the model called or stored as `model`, and `data` or what suits it.
 
     A network's name has it exported; anything else is the path of an ONNX file. Convs that were swapped
     before stay so in `Subject.model`, and are turned back in `Subject.plain`, so that the default side can
-    run them.
+    run them. `input_shape` is that of a sample, which may suit data that an open one does not.
 
     Raises:
         ConvswapError: there is no such network or file, or no such data set.
@@ -67,7 +69,7 @@ def open_subject(model: str | os.PathLike[str] | onnx.ModelProto, data: str | No
     if isinstance(model, str) and model in ALL_NETWORKS:
         network = export_network(model)
         return Subject(model, network, network, data or RANDOM)
-    return _file_subject(*open_model(model), data)
+    return _file_subject(*open_model(model), data, input_shape)
 
 
 def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, onnx.ModelProto]:
@@ -88,15 +90,16 @@ def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, on
     return str(model), ir.to_proto(ir.external_data.load_to_model(load_model(model)))
 
 
-def batch_of(model: onnx.ModelProto, batch: int | None, device: Device) -> int:
+def batch_of(model: onnx.ModelProto, inputs: tuple[Input, ...], batch: int | None, device: Device) -> int:
     """Return how many samples a run of `model` takes: `batch`, or what `compare` would take by itself.
+
+    `inputs` are those of the model, with the shapes that samples have.
 
     Raises:
         ConvswapError: `batch` is out of range, or the model is fixed to another.
     """
-    inputs = declared_inputs(model)
     fixed = _checked_batch(inputs, batch)
-    named, missing = _suiting_data(model)
+    named, missing = _suiting_data(model, inputs)
     random = named == RANDOM and missing is None
     usual = _usual_random_images(model, device) if random else _DEFAULT_BATCH[device.name]
     return fixed or batch or usual
@@ -129,6 +132,7 @@ def source_of(
         raise ConvswapError(
             f"data set {subject.dataset} needs a model with one floating-point input [batch, 1, S, S], "
             f"but its inputs are {listed}; use --data random"
+            + (", or --input-shape 1,28,28" if any(None in given.shape[1:] for given in inputs) else "")
         )
     dataset = datasets.load(
         subject.dataset,
@@ -165,10 +169,13 @@ def _best_available() -> str:
     return _BEST if datasets.available(_BEST) else "synthetic"
 
 
-def _file_subject(title: str, model: onnx.ModelProto, data: str | None) -> Subject:
+def _file_subject(
+    title: str, model: onnx.ModelProto, data: str | None, input_shape: InputShape | None
+) -> Subject:
     """Return the subject with `data`, or the data set that the model's properties name, where it fits."""
     before = count_swapped(model)
-    dataset, missing = (data, None) if data is not None else _suiting_data(model)
+    inputs = with_sample_shapes(declared_inputs(model), input_shape)
+    dataset, missing = (data, None) if data is not None else _suiting_data(model, inputs)
     return Subject(title, model, plain_model(model) if before else model, dataset, missing, before)
 
 
@@ -181,10 +188,10 @@ def _made_for(model: onnx.ModelProto) -> str | None:
     return {entry.key: entry.value for entry in model.metadata_props}.get("convswap.dataset")
 
 
-def _suiting_data(model: onnx.ModelProto) -> tuple[str, str | None]:
+def _suiting_data(model: onnx.ModelProto, inputs: tuple[Input, ...]) -> tuple[str, str | None]:
     """Return the data set for `model`, and the one it was made for where that would have to be downloaded."""
     named = _made_for(model)
-    if named not in _DEFAULT_IMAGES or not _takes_images(declared_inputs(model)):
+    if named not in _DEFAULT_IMAGES or not _takes_images(inputs):
         return RANDOM, None
     if not datasets.available(named):
         return RANDOM, named
