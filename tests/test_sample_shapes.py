@@ -85,6 +85,24 @@ def test_what_is_asked_for_counts_whatever_a_name_means_elsewhere():
     assert shapes(X, MASK, given={"x": (3, 20, 30), "mask": (21, 31)}) == [(2, 3, 20, 30), (2, 21, 31)]
 
 
+def test_an_input_without_a_rank_gets_that_of_the_shape():
+    unranked = tensor_info("x")
+    unranked.type.tensor_type.ClearField("shape")
+    assert shapes(unranked) == [()]
+    assert shapes(FLAG, unranked, given=(3, 20, 30)) == [(), (2, 3, 20, 30)]
+    own = declared(unranked)
+    (note,) = shape_notes(own, own, 2)
+    assert "input 'x' [...] open: its samples are single numbers, --input-shape gives another" in note
+    model = open_model("h", "w")
+    model.graph.input[0].CopyFrom(unranked)
+    found = compare(model, device="cpu", batch=2, input_shape=(3, 20, 30))
+    assert found.options["input_shapes"] == {"x": [2, 3, 20, 30]} and found.within_tolerance
+    assert "x=2x3x20x30" in explain(model, device="cpu", batch=2, input_shape=(3, 20, 30)).convs[0].problem
+    for command in (compare, explain):
+        with pytest.raises(ConvswapError, match="its samples are single numbers, --input-shape"):
+            command(model, device="cpu")
+
+
 def test_the_only_input_with_open_samples_needs_no_name():
     assert shapes(FLAG, X, tensor_info("y", "n", 5), given=(3, 20, 30)) == [(), (2, 3, 20, 30), (2, 5)]
 

@@ -28,15 +28,19 @@ _MOST_ELEMENTS = 1 << 56
 class Input:
     """A declared input: its NumPy element type, and its shape with None for a symbolic dimension.
 
-    `symbols` names the symbolic dimensions; it is "" where a dimension is fixed or has no name.
+    `symbols` names the symbolic dimensions; it is "" where a dimension is fixed or has no name. Without
+    `has_rank` the model does not say how many dimensions there are, and `shape` is that of a single number.
     """
 
     name: str
     dtype: np.dtype
     shape: tuple[int | None, ...]
     symbols: tuple[str, ...]
+    has_rank: bool = True
 
     def __str__(self) -> str:
+        if not self.has_rank:
+            return f"{self.name!r} [...]"
         sizes = (
             symbol or "?" if size is None else str(size)
             for size, symbol in zip(self.shape, self.symbols, strict=True)
@@ -77,6 +81,7 @@ def _declared(value: onnx.ValueInfoProto) -> Input:
             for dimension, is_fixed in zip(tensor.shape.dim, fixed, strict=True)
         ),
         symbols=tuple(dimension.dim_param for dimension in tensor.shape.dim),
+        has_rank=tensor.HasField("shape"),
     )
 
 

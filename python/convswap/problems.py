@@ -135,8 +135,9 @@ def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], wante
     for value in model.graph.input:
         if value.name in shapes:
             dimensions = value.type.tensor_type.shape.dim
-            for dimension, size in zip(dimensions, shapes[value.name], strict=True):
-                dimension.dim_value = size
+            del dimensions[:]
+            for size in shapes[value.name]:
+                dimensions.add().dim_value = size
     # What the file says of inner values may be of another batch.
     del model.graph.value_info[:]
     graph = model_from_proto(model)

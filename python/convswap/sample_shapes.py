@@ -28,7 +28,7 @@ def with_sample_shapes(inputs: Sequence[Input], given: InputShape | None) -> tup
         if one.name not in shapes:
             continue
         _check(one, shapes[one.name])
-        for symbol, extent in zip(one.symbols[1:], shapes[one.name], strict=True):
+        for symbol, extent in zip(one.symbols[1:], shapes[one.name], strict=one.has_rank):
             found.setdefault(symbol, set()).add(extent)
     # Exporters also write "?" for whatever they do not know, which then has several meanings.
     extents = {symbol: min(several) for symbol, several in found.items() if len(several) == 1}
@@ -42,10 +42,10 @@ def shape_notes(declared: Sequence[Input], fed: Sequence[Input], batch: int) -> 
     shapes = input_shapes(fed, batch)
     notes = []
     for one, own in zip(declared, fed, strict=True):
-        if None not in one.shape[1:]:
+        if not _is_open(one):
             continue
-        sample = "x".join(map(str, shapes[one.name][1:]))
-        how = "--input-shape gives another" if None in own.shape[1:] else "as asked for"
+        sample = "x".join(map(str, shapes[one.name][1:])) or "single numbers"
+        how = "--input-shape gives another" if _is_open(own) else "as asked for"
         notes.append(f"the model leaves the shape of input {one} open: its samples are {sample}, {how}")
     return notes
 
@@ -62,6 +62,10 @@ def telling_shapes(declared: Sequence[Input], fed: Sequence[Input], batch: int) 
         raise ConvswapError("; ".join([str(error), *notes])) from error
 
 
+def _is_open(one: Input) -> bool:
+    return not one.has_rank or None in one.shape[1:]
+
+
 def _by_name(inputs: Sequence[Input], given: InputShape | None) -> dict[str, tuple[int, ...]]:
     if given is None:
         return {}
@@ -69,8 +73,7 @@ def _by_name(inputs: Sequence[Input], given: InputShape | None) -> dict[str, tup
     if not names:
         raise ConvswapError(f"the shape {given} was given, but the model has no inputs; leave it out")
     if not isinstance(given, Mapping):
-        with_open_samples = [one.name for one in inputs if None in one.shape[1:]]
-        candidates = names if len(names) == 1 else with_open_samples
+        candidates = names if len(names) == 1 else [one.name for one in inputs if _is_open(one)]
         if len(candidates) != 1:
             shown = _shown(_whole_numbers(given))
             raise ConvswapError(
@@ -102,6 +105,8 @@ def _check(one: Input, shape: tuple[int, ...]) -> None:
         raise ConvswapError(
             f"input {one} was given samples of shape {_shown(shape)}; extents are from 1 to {LARGEST_COUNT}"
         )
+    if not one.has_rank:
+        return
     own = one.shape[1:]
     if len(own) != len(shape) or any(size not in (None, new) for size, new in zip(own, shape, strict=True)):
         symbols = [symbol or "?" for symbol in one.symbols[1:]]
@@ -117,4 +122,6 @@ def _filled(one: Input, own: tuple[int, ...] | None, extents: Mapping[str, int])
         rest = zip(one.shape[1:], one.symbols[1:], strict=True)
         own_or_open = (extents.get(symbol) if size is None else size for size, symbol in rest)
         return replace(one, shape=(*one.shape[:1], *own_or_open))
+    if not one.has_rank:
+        return replace(one, shape=(None, *own), symbols=("",) * (len(own) + 1), has_rank=True)
     return replace(one, shape=(*one.shape[:1], *own))
