@@ -27,6 +27,9 @@ REPORT_OF_OTHERS = """\
 =========         Host Frame: cudnnConvolutionForward [0x1] in libcudnn.so.9
 =========
 ========= ERROR SUMMARY: 1 error"""
+REPORT_OF_THE_TOOL = """\
+========= Internal Sanitizer Error: The Sanitizer encountered an error while launching _ZN8convswap6kernelEv and didn't track the launch. Errors might go undetected. (Unable to allocate enough memory to perform the requested operation)
+========="""  # noqa: E501
 # Logs what the tests' text asks for, where the real one would have found it, and runs the rest.
 STAND_IN = """\
 #!{python}
@@ -40,6 +43,7 @@ with open(log, "w") as file:
     file.write({api!r} + "\\n" if "FAILING" in text and "--report-api-errors" not in rest else "")
     file.write({ours!r} + "\\n" if "BAD IN " + tool in text else "========= COMPUTE-SANITIZER\\n")
     file.write({others!r} + "\\n" if "STRANGE" in text else "")
+    file.write({tool!r} + "\\n" if "UNSEEN" in text else "")
 os.execv(command[0], command)
 """
 
@@ -56,6 +60,7 @@ def tool(monkeypatch, tmp_path):
     program = tmp_path / "bin" / "compute-sanitizer"
     program.parent.mkdir()
     reports = {"ours": REPORT_OF_OURS, "others": REPORT_OF_OTHERS, "api": REPORT_OF_A_CALL}
+    reports["tool"] = REPORT_OF_THE_TOOL
     program.write_text(STAND_IN.format(python=sys.executable, **reports))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
@@ -107,6 +112,19 @@ def test_a_report_of_ours_is_told_with_the_tests_of_its_group(tool, tmp_path, ca
     ours = [line for line in found if line.get("ours")]
     assert {test.split("::")[-1] for line in ours for test in line["tests"]} == {"test_one", "test_two"}
     assert all("test_bad" in test for line in ours for test in line["tests"])
+
+
+def test_where_a_launch_was_not_looked_at_nothing_passed(tool, tmp_path, capsys):
+    unseen = write_tests(tmp_path, "unseen", TWO + "# UNSEEN")
+    clean = write_tests(tmp_path, "clean", TWO)
+    arguments = ["--state", str(tmp_path / "state.jsonl"), "--group", "1", "--tools", "synccheck"]
+    assert tool.main([*arguments, "--", unseen, clean]) == 1
+    said = capsys.readouterr().out
+    assert "synccheck: 2 failed, 1 passed, 1 unchecked, 0 left; 0 reports of ours, 0 others\n" in said
+    assert "  unchecked without a report of ours: test_unseen.py::test_one\n" in said
+    write_tests(tmp_path, "unseen", TWO)
+    assert tool.main([*arguments, "--again", "--", unseen, clean]) == 0
+    assert "synccheck: 2 failed, 2 passed, 0 left;" in capsys.readouterr().out
 
 
 def test_calls_that_a_test_has_fail_are_not_reported(tool, tmp_path, capsys):

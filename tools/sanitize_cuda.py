@@ -8,9 +8,10 @@ look through all kernels that a process loads, which takes seconds for each file
 less time in all, tests that name the same algorithm and type come together, and `--group 1` tells which test
 a report belongs to. The state file gets a line for each test that ended and for each report, with a hash of
 the library; a test that is in it is not run again under that tool with that library, unless it was skipped,
-so that a run that its time limit ended goes on where it stopped. With --again those that failed or crashed
-without a report of ours run again: with fewer jobs, say, where the card had too little memory. Tests marked
-`large` are left out: the tools would take hours for tensors of 2^31 elements.
+so that a run that its time limit ended goes on where it stopped. Where a tool had too little memory to look
+at a launch, no test of its process counts as passed but as unchecked. With --again those that failed, crashed
+or were unchecked without a report of ours run again: with fewer jobs, say. Tests marked `large` are left out:
+the tools would take hours for tensors of 2^31 elements.
 
 The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
 default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
@@ -25,7 +26,8 @@ initcheck asks for compute-sanitizer 2026.4 (CUDA 13.5, or `pip install nvidia-c
 before 2025.4 take what bulk copies wrote, and those before 2026.4 what other libraries' kernels wrote, for
 never written.
 
-Exits 1 where a report is ours or a process crashed, 2 where the tests or the tools cannot be run.
+Exits 1 where a report is ours, a process crashed or a test is unchecked, 2 where the tests or the tools
+cannot be run.
 """
 
 from __future__ import annotations
@@ -71,6 +73,8 @@ KERNELS_OF = re.compile(r"naive|tiled|few_channels|toeplitz|implicit_gemm|b?floa
 # Of pytest: all passed, some failed; everything else is no end of its own.
 ORDINARY_ENDS = (0, 1)
 NONE_COLLECTED = 5
+# What a tool says of a launch that it has let go by.
+NOT_LOOKED_AT = "didn't track the launch"
 NOT_A_REPORT = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "Target application returned")
 
 
@@ -236,7 +240,12 @@ def run_group(
             if test not in ended
         ][:1]
         print(f"status {process.returncode} under {tool}: {said.strip()[-600:]}", file=sys.stderr, flush=True)
-    for report in reports_in(logged):
+    reports = reports_in(logged)
+    if any(NOT_LOOKED_AT in report for report in reports):
+        lines = [line | {"outcome": "unchecked"} if line["outcome"] == "passed" else line for line in lines]
+    for report in reports:
+        if NOT_LOOKED_AT in report:
+            continue
         lines.append(
             {"tool": tool, "tests": list(tests), "ours": bool(OURS.search(report)), "report": report}
         )
@@ -271,7 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"processes at once; default: {JOBS}")
     parser.add_argument("--cards", help="one for each process in turn, as 0,1; default: all for each")
     parser.add_argument("--group", type=int, default=GROUP, help=f"tests of a process; default: {GROUP}")
-    parser.add_argument("--again", action="store_true", help="also what failed or crashed without a report")
+    parser.add_argument("--again", action="store_true", help="also what did not pass, without a report")
     parser.add_argument("tests", nargs="*", help="what pytest is to collect, after --; default: all")
     options = parser.parse_args(arguments)
     tools = options.tools.split(",")
@@ -327,7 +336,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(summary(tool, state, tests))
         ours = [each for each in state.reports(tool) if each["ours"]]
         reported = {test for each in ours for test in each["tests"]}
-        for ends, told in ((("failed", "error"), "failed"), (("crashed",), "crashed")):
+        ends_told = {("failed", "error"): "failed", ("crashed",): "crashed", ("unchecked",): "unchecked"}
+        for ends, told in ends_told.items():
             for test, outcome in sorted(state.outcomes(tool).items()):
                 if outcome in ends and test not in reported:
                     said = state.said(tool, test)
@@ -337,8 +347,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not any(state.outcomes(tool) for tool in tools):
         print("no test ended; the time was too short, or the tool cannot run them", file=sys.stderr)
         return 2
-    crashed = any("crashed" in state.outcomes(tool).values() for tool in tools)
-    return 1 if crashed or any(each["ours"] for tool in tools for each in state.reports(tool)) else 0
+    ended = {outcome for tool in tools for outcome in state.outcomes(tool).values()}
+    is_reported = any(each["ours"] for tool in tools for each in state.reports(tool))
+    return 1 if is_reported or ended & {"crashed", "unchecked"} else 0
 
 
 if __name__ == "__main__":
