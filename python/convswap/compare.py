@@ -114,7 +114,7 @@ def compare(
     chosen = choose_device(device)
     report("reading the model and the data")
     subject = open_subject(model, data, input_shape)
-    source = source_of(subject, images, batch, chosen, input_shape)
+    source = source_of(subject, images, batch, chosen)
     shaped = declared_inputs(subject.model), source.inputs, source.batch
     if labelled and source.labels is None:
         raise no_labels(subject.dataset)
@@ -206,7 +206,7 @@ def compare(
             *_notes(chosen, against, times, truth.in_float32, on_our_op - len(layers)),
             *(() if time_layers else ("the Convs were not timed alone, as asked",)),
             *shape_notes(*shaped),
-            *([f"{empty} outputs without an element, so that nothing of them was compared"] if empty else []),
+            *([f"outputs without an element, of which nothing was compared: {empty}"] if empty else []),
             *_swapped_before(subject.swapped_before),
             *_unreliable_truth(errors[DEFAULT][1], errors[ours][1], between_sides, limit),
             *_missing_data(subject.missing),

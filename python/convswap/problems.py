@@ -65,8 +65,8 @@ def conv_problems(
     """Swap `model`, called or stored so, and return what its Convs compute in a run of `batch` samples.
 
     With `fuse` they take in what follows them; `input_shape` is that of a sample where the model leaves it
-    open, see `with_sample_shapes`. `device` is planned for; where a shape follows only from a
-    run, that run is on `run_on`, by default `device` too.
+    open, see `with_sample_shapes`. `device` is planned for; where a shape follows only from a run, that run
+    is on `run_on`, by default `device` too.
 
     Raises:
         ConvswapError: an argument is not known or out of range, or the model cannot be read, swapped or run.

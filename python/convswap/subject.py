@@ -37,6 +37,7 @@ class Subject:
     `model` is as given, for our side; `plain` has every Conv as ONNX has it, for the default side, and is the
     same object where `swapped_before`, the number of Convs that were swapped in `model` already, is 0.
     `missing` names the data set that the model was made for, where it would have to be downloaded first.
+    `input_shape` is that of a sample, as it was asked for; see `with_sample_shapes`.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Subject:
     dataset: str
     missing: str | None = None
     swapped_before: int = 0
+    input_shape: InputShape | None = None
 
 
 def open_subject(
@@ -54,7 +56,7 @@ def open_subject(
 
     A network's name has it exported; anything else is the path of an ONNX file. Convs that were swapped
     before stay so in `Subject.model`, and are turned back in `Subject.plain`, so that the default side can
-    run them. `input_shape` is that of a sample, which may suit data that an open one does not.
+    run them. A sample of `input_shape` may suit data that an open one does not.
 
     Raises:
         ConvswapError: there is no such network or file, or no such data set.
@@ -65,10 +67,10 @@ def open_subject(
         labelled = data if data in _DEFAULT_IMAGES else _best_available()
         missing = _BEST if data is None and labelled != _BEST else None
         network = export_network(model, data=labelled)
-        return Subject(model, network, network, data or labelled, missing)
+        return Subject(model, network, network, data or labelled, missing, input_shape=input_shape)
     if isinstance(model, str) and model in ALL_NETWORKS:
         network = export_network(model)
-        return Subject(model, network, network, data or RANDOM)
+        return Subject(model, network, network, data or RANDOM, input_shape=input_shape)
     return _file_subject(*open_model(model), data, input_shape)
 
 
@@ -105,23 +107,15 @@ def batch_of(model: onnx.ModelProto, inputs: tuple[Input, ...], batch: int | Non
     return fixed or batch or usual
 
 
-def source_of(
-    subject: Subject,
-    images: int | None,
-    batch: int | None,
-    device: Device,
-    input_shape: InputShape | None = None,
-) -> Source:
+def source_of(subject: Subject, images: int | None, batch: int | None, device: Device) -> Source:
     """Return the feeds for `subject`: `images` samples in batches of `batch`, by default as the data suggest.
-
-    `input_shape` is that of a sample; see `with_sample_shapes`.
 
     Raises:
         ConvswapError: a number is out of range, the model is fixed to another batch or shape, or the data do
             not fit.
     """
     require_count("images", images)
-    inputs = with_sample_shapes(declared_inputs(subject.model), input_shape)
+    inputs = with_sample_shapes(declared_inputs(subject.model), subject.input_shape)
     fixed = _checked_batch(inputs, batch)
     if subject.dataset == RANDOM:
         samples = fixed or batch or _usual_random_images(subject.model, device)
@@ -176,7 +170,8 @@ def _file_subject(
     before = count_swapped(model)
     inputs = with_sample_shapes(declared_inputs(model), input_shape)
     dataset, missing = (data, None) if data is not None else _suiting_data(model, inputs)
-    return Subject(title, model, plain_model(model) if before else model, dataset, missing, before)
+    plain = plain_model(model) if before else model
+    return Subject(title, model, plain, dataset, missing, before, input_shape)
 
 
 def _usual_random_images(model: onnx.ModelProto, device: Device) -> int:
