@@ -23,6 +23,7 @@ from convswap.profile_records import KERNEL, RUN, SET_UP, WARM_UP, Records
 from convswap.profile_report import print_profile
 from convswap.profile_result import Profile
 from convswap.profile_trace import trace_text
+from convswap.report import milliseconds
 from onnx import helper
 from pretend_collector import KERNEL_NANOSECONDS, TICK, PretendCollector
 from rich.console import Console
@@ -154,6 +155,8 @@ SIDES = ("default", "convswap")
 def test_the_json_keeps_to_its_schema(both_sides):
     written = checked(both_sides)
     assert [*written["sides"]] == ["default", "convswap"]
+    for name, side in both_sides.sides.items():
+        assert written["sides"][name]["run_ms"]["mean"] == pytest.approx(sum(side.host.runs) / 6)
     assert written["sides"]["convswap"]["over_90_percent"] == {
         "profiling_result": {"names": ["tick(float*, int)"], "share": 1.0},
         "api_calls": {"names": ["cudaLaunchKernel"], "share": 1.0},
@@ -165,6 +168,12 @@ def test_the_report_has_both_tables_of_nvprof_for_both_sides(both_sides):
     for side in SIDES:
         assert f"{side}: Profiling result" in text and f"{side}: API calls" in text
         assert f"{side}, set-up: Profiling result" in text
+        host = both_sides.sides[side].host.runs
+        means = both_sides.sides[side].card_ms, sum(host) / 6
+        assert (
+            f"{side}: 6 runs of {milliseconds(means[1])} ms by the host's clock, with the profiler on, "
+            f"of which the card works {milliseconds(means[0])} ms (means); the median run takes"
+        ) in " ".join(text.split())
     header = next(line for line in text.splitlines() if "Time(%)" in line)
     assert header.split() == ["Time(%)", "Time", "Calls", "Avg", "Min", "Max", "Name", "Node"]
     assert "10.000us   10.000us   10.000us   tick(float*, int)" in text
@@ -380,7 +389,8 @@ def test_on_a_card_the_nodes_together_are_all_of_the_time(cuda, on_card):
     # CUPTI relates the clock of the card to that of the host to within some microseconds.
     checked_trace(json.loads(trace_text(on_card))["traceEvents"], clocks_apart_us=10)
     for side in written["sides"].values():
-        assert side["card_ms"] <= side["run_ms"]["median"] * 1.05
+        # Not the median: where other programs hold up the copies of a few runs, the means have that alone.
+        assert side["card_ms"] <= side["run_ms"]["mean"] * 1.05
         names = {row["name"] for row in side["profiling_result"]}
         assert "[CUDA memcpy HtoD]" in names and "[CUDA memcpy DtoH]" in names
         assert {"(inputs)", "(outputs)"} <= {row["node"] for row in side["by_node"]}

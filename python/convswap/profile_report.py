@@ -76,8 +76,9 @@ def _heading(profile: Profile) -> Text:
 
 def _run_line(name: str, side: SideProfile) -> Text:
     return Text(
-        f"{name}: {side.run_count} runs, the card works {milliseconds(side.card_ms)} ms in each; by the "
-        f"host's clock a run takes {milliseconds(side.run_ms)} ms (median, with the profiler on)"
+        f"{name}: {side.run_count} runs of {milliseconds(side.mean_run_ms)} ms by the host's clock, with the "
+        f"profiler on, of which the card works {milliseconds(side.card_ms)} ms (means); the median run takes "
+        f"{milliseconds(side.run_ms)} ms"
     )
 
 
