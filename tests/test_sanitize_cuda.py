@@ -202,6 +202,27 @@ def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys)
     said = capsys.readouterr().out
     assert "memcheck: 1 failed, 1 passed, 1 left;" in said
     assert "  failed without a report of ours: test_slow.py::test_two: KeyError: 'x'\n" in said
+    assert said.endswith("  left: test_slow.py::test_three\n")
+
+
+def test_only_the_tests_asked_for_are_told_and_count(tool, tmp_path, capsys):
+    arguments = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck", "--"]
+    other = write_tests(tmp_path, "other", "import os\ndef test_one(): os.abort()\n")
+    assert tool.main([*arguments, other]) == 1
+    assert "test_other.py" in capsys.readouterr().out
+    assert tool.main([*arguments, write_tests(tmp_path, "clean", TWO)]) == 0
+    said = capsys.readouterr().out
+    assert "test_clean.py::test_two" in said and "test_other.py" not in said
+    assert tool.main([*arguments, "test_clean.py", other]) == 1
+
+
+def test_many_tests_left_are_counted_and_not_named(tool, tmp_path, capsys):
+    many = "".join(f"def test_{i}(): time.sleep(60)\n" for i in range(tool.MOST_NAMED + 1))
+    file = write_tests(tmp_path, "many", "import time\ndef test_first(): pass\n" + many)
+    options = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck", "--seconds", "15"]
+    assert tool.main([*options, "--", file]) == 0
+    said = capsys.readouterr().out
+    assert f"memcheck: 1 passed, {tool.MOST_NAMED + 1} left;" in said and "left: " not in said
 
 
 def test_a_failure_without_a_word_does_not_end_the_group(tool, tmp_path, capsys):

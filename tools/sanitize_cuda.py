@@ -18,8 +18,9 @@ default provider's side) run as they are. A report counts where the kernel or wh
 the others are counted apart. Tests repeat themselves less, take fewer images and time fewer runs
 (tests/repeats.py) under racecheck, the slowest, and under synccheck, which takes memory of the card for each
 launch: 80 GB were not enough for 1,200. Tests may fail under a tool without a report, those that measure time
-or free memory above all; they are named at the end with what they said. With --cards tests see one card each,
-and those of several are not collected. Calls that fail are not reported where tests are marked
+or free memory above all; they are named at the end with what they said, and so are those left where they are
+few: a process that the tool brings to a stand does not even end a test by its time. With --cards tests see
+one card each, and those of several are not collected. Calls that fail are not reported where tests are marked
 `failing_calls`, which have them fail on purpose.
 
 initcheck asks for compute-sanitizer 2026.4 (CUDA 13.5, or `pip install nvidia-cuda-sanitizer-api`): those
@@ -65,6 +66,8 @@ SHARES = {"racecheck": "0.02", "synccheck": "0.02"}
 # Of the host: whose call it was, and not all of Python's below.
 CALLERS = 24
 INITCHECK_SINCE = (2026, 4)
+# Of those left: more have had no time yet.
+MOST_NAMED = 20
 OURS = re.compile(r"convswap::|libconvswap|_native\.")
 ENDED = re.compile(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)", re.MULTILINE)
 SAID = re.compile(rf"^{failure_lines.BEGINNING}(\S+::.*?) - (.*)", re.MULTILINE)
@@ -336,18 +339,22 @@ def main(arguments: list[str] | None = None) -> int:
         print(summary(tool, state, tests))
         ours = [each for each in state.reports(tool) if each["ours"]]
         reported = {test for each in ours for test in each["tests"]}
+        outcomes = state.outcomes(tool)
         ends_told = {("failed", "error"): "failed", ("crashed",): "crashed", ("unchecked",): "unchecked"}
         for ends, told in ends_told.items():
-            for test, outcome in sorted(state.outcomes(tool).items()):
-                if outcome in ends and test not in reported:
+            for test in sorted(tests):
+                if outcomes.get(test) in ends and test not in reported:
                     said = state.said(tool, test)
                     print(f"  {told} without a report of ours: {test}{said and f': {said}'}")
+        left = sorted(set(tests) - outcomes.keys())
+        for test in left if len(left) <= MOST_NAMED else ():
+            print(f"  left: {test}")
         for each in ours[:3]:
             print("  " + each["report"].replace("\n", "\n  "))
     if not any(state.outcomes(tool) for tool in tools):
         print("no test ended; the time was too short, or the tool cannot run them", file=sys.stderr)
         return 2
-    ended = {outcome for tool in tools for outcome in state.outcomes(tool).values()}
+    ended = {outcome for tool in tools for test, outcome in state.outcomes(tool).items() if test in tests}
     is_reported = any(each["ours"] for tool in tools for each in state.reports(tool))
     return 1 if is_reported or ended & {"crashed", "unchecked"} else 0
 
