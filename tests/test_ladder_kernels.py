@@ -234,6 +234,7 @@ def test_kernels_of_a_rung_have_registers_and_shared_memory_and_spill_nothing(pa
 
 
 @pytest.mark.gpu
+@pytest.mark.many_threads
 def test_filters_in_constant_memory_belong_to_one_run_at_a_time(cuda) -> None:
     """Sessions on streams of their own fill the card's one constant memory with different filters."""
     layer = COURSE[0]

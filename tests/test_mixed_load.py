@@ -27,6 +27,7 @@ SECONDS = {"cpu": 10, "cuda": 15}
 SMALL = ["--problems", "24", "--threads", "6"]
 
 
+@pytest.mark.many_threads
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_sessions_that_come_and_go_compute_what_was_checked(device: str, tmp_path: Path) -> None:
     log = tmp_path / "load.csv"

@@ -512,6 +512,7 @@ def test_node_without_a_name_is_refused_in_the_same_words():
 # Several threads, sessions and kinds of memory.
 
 
+@pytest.mark.many_threads
 def test_concurrent_runs_give_the_bits_of_a_run_alone(device):
     session = make_session(conv_model(x=["N", 3, "H", "W"], b=B, pads=[1, 1, 1, 1]), device)
     random = np.random.default_rng(9)

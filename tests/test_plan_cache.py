@@ -45,6 +45,7 @@ def test_shapes_that_were_forgotten_give_the_same_bits_again(session):
         assert run(session, x).tobytes() == y.tobytes()
 
 
+@pytest.mark.many_threads
 def test_threads_whose_shapes_are_forgotten_in_the_middle_of_a_run_get_the_same_bits(session):
     # Each thread meets all shapes, from another one on, so that plans are in use when they go.
     every = inputs(SHAPES)

@@ -58,6 +58,7 @@ def test_the_second_card_gives_the_bits_of_the_first(alike, cuda):
         assert same_bits(*outputs)
 
 
+@pytest.mark.many_threads
 def test_two_cards_at_once_give_the_bits_of_each_alone(cuda):
     model = every_conv.model(cuda)
     inputs = [make_input(i, 2, 30 + i, 41 - i) for i in range(8)]

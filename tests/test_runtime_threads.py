@@ -14,6 +14,7 @@ from every_conv import answers, make_input, same_bits
 from repeats import repeats
 from test_op_session import make_session
 
+pytestmark = pytest.mark.many_threads
 THREADS = 16
 SESSIONS = 8
 

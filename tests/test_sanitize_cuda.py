@@ -30,6 +30,9 @@ REPORT_OF_OTHERS = """\
 REPORT_OF_THE_TOOL = """\
 ========= Internal Sanitizer Error: The Sanitizer encountered an error while launching _ZN8convswap6kernelEv and didn't track the launch. Errors might go undetected. (Unable to allocate enough memory to perform the requested operation)
 ========="""  # noqa: E501
+REPORT_OF_A_LOST_LAUNCH = """\
+========= Internal Sanitizer Error: Detected a failure to track a kernel launch. Future records might be incomplete
+========="""  # noqa: E501
 # Logs what the tests' text asks for, where the real one would have found it, and runs the rest.
 STAND_IN = """\
 #!{python}
@@ -44,6 +47,7 @@ with open(log, "w") as file:
     file.write({ours!r} + "\\n" if "BAD IN " + tool in text else "========= COMPUTE-SANITIZER\\n")
     file.write({others!r} + "\\n" if "STRANGE" in text else "")
     file.write({tool!r} + "\\n" if "UNSEEN" in text else "")
+    file.write({lost!r} + "\\n" if "LOST" in text else "")
 os.execv(command[0], command)
 """
 
@@ -60,7 +64,7 @@ def tool(monkeypatch, tmp_path):
     program = tmp_path / "bin" / "compute-sanitizer"
     program.parent.mkdir()
     reports = {"ours": REPORT_OF_OURS, "others": REPORT_OF_OTHERS, "api": REPORT_OF_A_CALL}
-    reports["tool"] = REPORT_OF_THE_TOOL
+    reports |= {"tool": REPORT_OF_THE_TOOL, "lost": REPORT_OF_A_LOST_LAUNCH}
     program.write_text(STAND_IN.format(python=sys.executable, **reports))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
@@ -114,8 +118,9 @@ def test_a_report_of_ours_is_told_with_the_tests_of_its_group(tool, tmp_path, ca
     assert all("test_bad" in test for line in ours for test in line["tests"])
 
 
-def test_where_a_launch_was_not_looked_at_nothing_passed(tool, tmp_path, capsys):
-    unseen = write_tests(tmp_path, "unseen", TWO + "# UNSEEN")
+@pytest.mark.parametrize("report", ["UNSEEN", "LOST"])
+def test_where_a_launch_was_not_looked_at_nothing_passed(report, tool, tmp_path, capsys):
+    unseen = write_tests(tmp_path, "unseen", TWO + f"# {report}")
     clean = write_tests(tmp_path, "clean", TWO)
     arguments = ["--state", str(tmp_path / "state.jsonl"), "--group", "1", "--tools", "synccheck"]
     assert tool.main([*arguments, "--", unseen, clean]) == 1
@@ -141,9 +146,35 @@ def test_calls_that_a_test_has_fail_are_not_reported(tool, tmp_path, capsys):
 
 def test_racecheck_shares_the_cores_among_the_jobs(tool, monkeypatch):
     monkeypatch.setattr(tool.os, "cpu_count", lambda: 32)
-    assert tool.options_of("racecheck", False, 30) == ("--racecheck-num-workers", "2")
-    assert tool.options_of("racecheck", True, 40) == ("--racecheck-num-workers", "1")
-    assert tool.options_of("synccheck", True, 1) == tool.options_of("memcheck", False, 1) == ()
+    assert tool.options_of("racecheck", set(), 30)[:2] == ("--racecheck-num-workers", "2")
+    assert tool.options_of("racecheck", set(), 40)[:2] == ("--racecheck-num-workers", "1")
+
+
+def test_callers_are_taken_down_only_where_reports_need_them_and_one_thread_launches(tool):
+    without = ("--show-backtrace", "device")
+    silent = ("--report-api-errors", "no")
+    for marks in ({"failing_calls"}, {"many_threads"}, set()):
+        assert tool.options_of("racecheck", marks, 1)[2:] == without
+        assert tool.options_of("synccheck", marks, 1) == without
+    for name in ("memcheck", "initcheck"):
+        assert tool.options_of(name, set(), 1) == ()
+    assert tool.options_of("memcheck", {"failing_calls"}, 1) == silent
+    assert tool.options_of("memcheck", {"many_threads"}, 1) == without + silent
+    assert tool.options_of("initcheck", {"failing_calls"}, 1) == ()
+    assert tool.options_of("initcheck", {"many_threads"}, 1) == without
+
+
+def test_racecheck_leaves_out_tests_of_many_threads(tool, tmp_path, capsys):
+    marked = "import pytest\n@pytest.mark.many_threads\ndef test_three(): assert False\n"
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  many_threads\n")
+    files = [write_tests(tmp_path, "marked", marked), write_tests(tmp_path, "clean", TWO)]
+    arguments = ["--state", str(tmp_path / "state.jsonl"), "--tools", "racecheck,synccheck"]
+    assert tool.main([*arguments, "--", *files]) == 0
+    racecheck, synccheck = capsys.readouterr().out.split("synccheck: ")
+    assert racecheck.startswith("racecheck: 1 failed, 1 passed, 0 left;") and "test_three" not in racecheck
+    assert synccheck.startswith("2 failed, 1 passed, 0 left;") and "test_marked.py::test_three" in synccheck
+    # Alone, they are nothing that it could run.
+    assert tool.main(["--state", str(tmp_path / "other"), "--tools", "racecheck", "--", files[0]]) == 2
 
 
 def test_under_racecheck_and_synccheck_tests_repeat_themselves_less(tool, tmp_path, monkeypatch):
