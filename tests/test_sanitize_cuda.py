@@ -146,22 +146,22 @@ def test_calls_that_a_test_has_fail_are_not_reported(tool, tmp_path, capsys):
 
 def test_racecheck_shares_the_cores_among_the_jobs(tool, monkeypatch):
     monkeypatch.setattr(tool.os, "cpu_count", lambda: 32)
-    assert tool.options_of("racecheck", set(), 30)[:2] == ("--racecheck-num-workers", "2")
-    assert tool.options_of("racecheck", set(), 40)[:2] == ("--racecheck-num-workers", "1")
+    assert tool.settings_of("racecheck", set(), 30).options[:2] == ("--racecheck-num-workers", "2")
+    assert tool.settings_of("racecheck", set(), 40).options[:2] == ("--racecheck-num-workers", "1")
 
 
 def test_callers_are_taken_down_only_where_reports_need_them_and_one_thread_launches(tool):
+    def options(name: str, *marks: str) -> tuple[str, ...]:
+        return tool.settings_of(name, {"gpu", *marks}, 1).options
+
     without = ("--show-backtrace", "device")
     silent = ("--report-api-errors", "no")
-    for marks in ({"failing_calls"}, {"many_threads"}, set()):
-        assert tool.options_of("racecheck", marks, 1)[2:] == without
-        assert tool.options_of("synccheck", marks, 1) == without
-    for name in ("memcheck", "initcheck"):
-        assert tool.options_of(name, set(), 1) == ()
-    assert tool.options_of("memcheck", {"failing_calls"}, 1) == silent
-    assert tool.options_of("memcheck", {"many_threads"}, 1) == without + silent
-    assert tool.options_of("initcheck", {"failing_calls"}, 1) == ()
-    assert tool.options_of("initcheck", {"many_threads"}, 1) == without
+    for marks in (["failing_calls"], ["many_threads"], []):
+        assert options("racecheck", *marks)[2:] == options("synccheck", *marks) == without
+    assert options("memcheck") == options("initcheck") == options("initcheck", "failing_calls") == ()
+    assert options("memcheck", "failing_calls") == silent
+    assert options("memcheck", "many_threads") == without + silent
+    assert options("initcheck", "many_threads") == without
 
 
 def test_racecheck_leaves_out_tests_of_many_threads(tool, tmp_path, capsys):
@@ -177,17 +177,21 @@ def test_racecheck_leaves_out_tests_of_many_threads(tool, tmp_path, capsys):
     assert tool.main(["--state", str(tmp_path / "other"), "--tools", "racecheck", "--", files[0]]) == 2
 
 
-def test_under_racecheck_and_synccheck_tests_repeat_themselves_less(tool, tmp_path, monkeypatch):
+def test_tests_repeat_themselves_less_where_a_tool_takes_much_time_or_memory(tool, tmp_path, monkeypatch):
     monkeypatch.delenv("CONVSWAP_TEST_SHARE", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "tests"), prepend=":")
     text = """\
         from convswap import back_to_back, measure
         from repeats import repeats, some_of, time_fewer_runs
+        import pytest
         def test_less():
             assert (repeats(200), repeats(200, least=50), repeats(1, least=50)) == (4, 50, 1)
             assert (some_of(range(150)), some_of("ab")) == ([49, 99, 149], ["b"])
             time_fewer_runs()
             assert (measure.RUNS, back_to_back.RUNS, back_to_back.ROUNDS) == (3, 4, 1)
+        @pytest.mark.many_threads
+        def test_threads():
+            assert repeats(200) == 4
         def test_all():
             assert repeats(200) == repeats(200, least=50) == 200
             assert some_of(range(150)) == list(range(150))
@@ -201,9 +205,11 @@ def test_under_racecheck_and_synccheck_tests_repeat_themselves_less(tool, tmp_pa
     passed = {(line["tool"], line["test"]) for line in lines if line["outcome"] == "passed"}
     assert passed == {
         ("memcheck", "test_share.py::test_all"),
+        ("memcheck", "test_share.py::test_threads"),
         ("initcheck", "test_share.py::test_all"),
         ("racecheck", "test_share.py::test_less"),
         ("synccheck", "test_share.py::test_less"),
+        ("synccheck", "test_share.py::test_threads"),
     }
 
 

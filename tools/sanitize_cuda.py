@@ -28,7 +28,8 @@ of the driver held: where a thread that has the lock is in the driver, nothing g
 show it, with ONNX Runtime's own Conv and without our library too). So racecheck and synccheck, whose reports
 are about kernels, take down none, nor do the others where tests are marked `many_threads`, which run kernels
 in several threads of Python; memcheck does not report failed calls there, since whose they are could not be
-told. racecheck leaves these tests out: it loses launches of several threads, of other libraries as well.
+told. racecheck leaves these tests out: it loses launches of several threads, of other libraries as well. For
+memcheck they repeat themselves less; over the mixed load it does not come to an end, in code of its own.
 
 initcheck asks for compute-sanitizer 2026.4 (CUDA 13.5, or `pip install nvidia-cuda-sanitizer-api`): those
 before 2025.4 take what bulk copies wrote, and those before 2026.4 what other libraries' kernels wrote, for
@@ -58,6 +59,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
+from typing import NamedTuple
 
 import failure_lines
 import mark_lines
@@ -69,8 +71,8 @@ FAILING_CALLS, MANY_THREADS = "failing_calls", "many_threads"
 GROUP, JOBS = 400, 12
 TEST_SECONDS = 120
 KERNELS = "kernel_substring=convswap"
-# How much of their repetitions tests make under the slowest of the tools and the one that takes most memory.
-SHARES = {"racecheck": "0.02", "synccheck": "0.02"}
+# How much of their repetitions tests make where they are to repeat themselves less.
+LESS = "0.02"
 # Of the host: whose call it was, and not all of Python's below.
 CALLERS = 24
 INITCHECK_SINCE = (2026, 4)
@@ -156,13 +158,13 @@ def reports_in(log: str) -> list[str]:
     return ["\n".join(lines) for lines in found if lines]
 
 
-def environment_of(card: str | None, tool: str | None = None) -> dict[str, str]:
-    """Return the environment of pytest's processes, with our plugin; they see one card, None for all."""
+def environment_of(card: str | None, share: str | None = None) -> dict[str, str]:
+    """Return the environment of pytest's processes, with our plugins; they see one card, None for all."""
     plugins = str(Path(failure_lines.__file__).parent)
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, [plugins, os.environ.get("PYTHONPATH")]))}
     seen = {} if card is None else {"CUDA_VISIBLE_DEVICES": card}
-    share = {"CONVSWAP_TEST_SHARE": SHARES[tool]} if tool in SHARES else {}
-    return os.environ | paths | seen | share
+    shares = {} if share is None else {"CONVSWAP_TEST_SHARE": share}
+    return os.environ | paths | seen | shares
 
 
 def collect(arguments: Sequence[str], card: str | None) -> dict[str, set[str]]:
@@ -199,8 +201,16 @@ def grouped(tests: Sequence[str], most: int) -> list[list[str]]:
     return [ordered[len(tests) * i // count : len(tests) * (i + 1) // count] for i in range(count)]
 
 
-def options_of(tool: str, marks: Set[str], jobs: int) -> tuple[str, ...]:
-    """Return what `tool` is to be told about a test with these marks, where so many processes run at once."""
+class Settings(NamedTuple):
+    """What is to be told to a tool, and to the tests under it: how much of their repetitions to make."""
+
+    tool: str
+    options: tuple[str, ...] = ()
+    share: str | None = None
+
+
+def settings_of(tool: str, marks: Set[str], jobs: int) -> Settings:
+    """Return what `tool` needs for a test with these marks, where so many processes run at once."""
     options: list[str] = []
     if tool == "racecheck":
         # Each would take all cores for itself, and the time would go into their waiting for each other.
@@ -209,30 +219,28 @@ def options_of(tool: str, marks: Set[str], jobs: int) -> tuple[str, ...]:
         options += ["--show-backtrace", "device"]
     if tool == "memcheck" and marks & {FAILING_CALLS, MANY_THREADS}:
         options += ["--report-api-errors", "no"]
-    return tuple(options)
+    is_less = tool in REPORT_KERNELS or (tool == "memcheck" and MANY_THREADS in marks)
+    return Settings(tool, tuple(options), LESS if is_less else None)
 
 
 def run_group(
-    tool: str,
-    tests: Sequence[str],
-    seconds: float,
-    card: str | None,
-    test_seconds: int,
-    options: Sequence[str],
+    settings: Settings, tests: Sequence[str], seconds: float, card: str | None, test_seconds: int
 ) -> list[dict]:
-    """Run the tests under `tool`, for so many seconds at most, each and all; return the lines of the state.
+    """Run the tests under a tool, for so many seconds at most, each and all; return the lines of the state.
 
-    `card` is the one that they see; None for all. `options` are the tool's own.
+    `card` is the one that they see; None for all.
     """
+    tool = settings.tool
     with tempfile.TemporaryDirectory() as folder:
         log, out = Path(folder) / "log", Path(folder) / "out"
         command = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--log-file", str(log)]
-        command += ["--kernel-name", KERNELS, "--num-callers-host", str(CALLERS), *options]
+        command += ["--kernel-name", KERNELS, "--num-callers-host", str(CALLERS), *settings.options]
         command += [sys.executable, "-m", "pytest", "-v", "-m", MARKERS, "--timeout", str(test_seconds)]
         command += ["-p", "no:cacheprovider", "-p", failure_lines.__name__, *tests]
         with out.open("wb") as file:
+            environment = environment_of(card, settings.share)
             process = subprocess.Popen(
-                command, stdout=file, stderr=file, start_new_session=True, env=environment_of(card, tool)
+                command, stdout=file, stderr=file, start_new_session=True, env=environment
             )
             is_cut_off = False
             try:
@@ -330,24 +338,23 @@ def main(arguments: list[str] | None = None) -> int:
     groups = []
     for tool in tools:
         done = state.done(tool, options.again)
-        parts: dict[tuple[str, ...], list[str]] = {}
+        parts: dict[Settings, list[str]] = {}
         for test in tests_of[tool]:
             if test not in done:
-                parts.setdefault(options_of(tool, marks_of[test], options.jobs), []).append(test)
-        groups.append(
-            [(tool, own, group) for own, part in parts.items() for group in grouped(part, options.group)]
-        )
+                parts.setdefault(settings_of(tool, marks_of[test], options.jobs), []).append(test)
+        groups.append([(own, group) for own, part in parts.items() for group in grouped(part, options.group)])
     # The tools take turns, so that each has come as far as the others when the time is over.
     queue = [
         group for turn in range(max(map(len, groups))) for own in groups for group in own[turn : turn + 1]
     ]
 
-    def work(number: int, group: tuple[str, tuple[str, ...], list[str]]) -> None:
-        tool, own_options, own = group
+    def work(number: int, group: tuple[Settings, list[str]]) -> None:
+        settings, own = group
         seconds = end - time.monotonic()
         if seconds > 0:
             card = cards[number % len(cards)]
-            state.add(run_group(tool, own, seconds, card, options.test_seconds, own_options))
+            state.add(run_group(settings, own, seconds, card, options.test_seconds))
+            tool = settings.tool
             print(summary(tool, state, tests_of[tool]), file=sys.stderr, flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
