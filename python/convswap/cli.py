@@ -168,6 +168,7 @@ def _add_compare(commands: Any) -> None:
         "--no-layers", action="store_true", help="time the whole model only: soon done for deep ones"
     )
     parser.add_argument("--json", metavar="FILE", help="write the comparison as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the verdict, a plot and the tables")
     parser.set_defaults(command=_compare)
 
 
@@ -443,6 +444,14 @@ def _check_result(path: str | None, model: str, *others: str | None) -> None:
         check_writable(path, *files_of(model), *others)
 
 
+def _check_drawing(page: str | None) -> None:
+    """Refuse a page with a plot, before the long work, where nothing can draw it."""
+    if page is not None:
+        from convswap.drawing import require_matplotlib
+
+        require_matplotlib()
+
+
 def _swap(options: argparse.Namespace) -> int:
     from convswap.fuse import fusion_lines
     from convswap.swap import swap
@@ -471,7 +480,9 @@ def _compare(options: argparse.Namespace) -> int:
     from convswap.compare import compare
     from convswap.report import print_comparison, print_course_lines
 
-    _check_result(options.json, options.model)
+    _check_result(options.json, options.model, options.html)
+    _check_result(options.html, options.model, options.json)
+    _check_drawing(options.html)
     with _progress() as progress:
         comparison = compare(
             options.model,
@@ -491,6 +502,10 @@ def _compare(options: argparse.Namespace) -> int:
             progress=progress,
         )
     _write_found(options, comparison.to_json())
+    if options.html:
+        from convswap.compare_html import compare_html
+
+        write_text(options.html, compare_html(comparison))
     console = _console()
     print_comparison(comparison, console)
     if options.course:
@@ -659,6 +674,7 @@ def _ladder(options: argparse.Namespace) -> int:
 
     check_writable(options.json, options.html)
     check_writable(options.html, options.json)
+    _check_drawing(options.html)
     with _progress() as progress:
         found = climb(
             DEFAULT_NETWORK if options.network is None else options.network,

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from convswap.drawing import new_figure
 from convswap.errors import ConvswapError
 from convswap.predictions import Predictions
 
@@ -33,19 +34,13 @@ def draw(predictions: Predictions) -> Figure:
     Raises:
         ConvswapError: there are more than `MOST_IMAGES`, or matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConvswapError(
-            "drawing needs matplotlib, which is not installed: pip install matplotlib"
-        ) from error
     count = len(predictions.images)
     check_count(count)
     columns = min(COLUMNS, count)
     # Never so narrow that the title does not fit.
     width = _CELL_WIDTH * max(columns, COLUMNS // 2)
     height = _CELL_HEIGHT * -(-count // COLUMNS) + _TITLE_HEIGHT
-    figure = Figure(figsize=(width, height), dpi=_PIXELS_PER_INCH)
+    figure = new_figure(figsize=(width, height), dpi=_PIXELS_PER_INCH)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     title = (

@@ -6,51 +6,32 @@ import html
 import re
 from collections.abc import Iterable
 
+from convswap.html_page import drawing, html_page, html_table, paragraph
 from convswap.ladder_plot import ladder_svg
 from convswap.ladder_report import heading, registers, shared_memory, verdict
 from convswap.ladder_rows import Ladder, Row
 from convswap.report import error, milliseconds, three_digits
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; font-size: 0.85rem; display: block; overflow-x: auto }
-th, td { padding: 0.2rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top }
-th:nth-child(2), td:nth-child(2), td:last-child { text-align: left }
-pre { background: #f6f6f4; padding: 0.8rem; overflow-x: auto; font-size: 0.8rem; line-height: 1.35 }
-svg { max-width: 100%; height: auto }
-"""
 _HEADINGS = (
     *("rung", "", "op ms", "than before", "than first", "% of floor", "GB/s", "registers", "shared KB"),
     *("network ms", "top-1", "rel. L2", "the report, on its card"),
 )
+_WORDS = (1, len(_HEADINGS) - 1)
 
 
 def ladder_html(ladder: Ladder) -> str:
     """Return the page."""
-    title = html.escape(f"The ladder: {ladder.model}")
-    svg = ladder_svg(ladder.to_json())
-    parts = [
-        f"<h1>{title}</h1>",
-        *(f"<p>{html.escape(line)}</p>" for line in heading(ladder).strip().splitlines()),
-        svg[svg.index("<svg") :],
-        _table(ladder),
-        *(f"<p>{html.escape(line)}</p>" for line in verdict(ladder)),
-        *(f"<p>Note: {html.escape(note)}.</p>" for note in ladder.notes),
-        *(_page(row) for row in ladder.rows),
-    ]
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n{chr(10).join(parts)}\n</body>\n</html>\n"
+    return html_page(
+        f"The ladder: {ladder.model}",
+        [
+            *map(paragraph, heading(ladder).strip().splitlines()),
+            drawing(ladder_svg(ladder.to_json())),
+            html_table(_HEADINGS, [_cells(ladder, row) for row in ladder.rows], words=_WORDS),
+            *map(paragraph, verdict(ladder)),
+            *(paragraph(f"Note: {note}.") for note in ladder.notes),
+            *(_page(row) for row in ladder.rows),
+        ],
     )
-
-
-def _table(ladder: Ladder) -> str:
-    rows = [_HEADINGS, *(_cells(ladder, row) for row in ladder.rows)]
-    lines = []
-    for number, cells in enumerate(rows):
-        tag = "th" if number == 0 else "td"
-        lines.append("<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>")
-    return "<table>\n" + "\n".join(lines) + "\n</table>"
 
 
 def _cells(ladder: Ladder, row: Row) -> list[str]:
@@ -91,7 +72,7 @@ def _page(row: Row) -> str:
 
 def _paragraphs(text: str) -> Iterable[str]:
     """Yield the paragraphs of a page's field, its `code` and *emphasis* as HTML has them."""
-    for paragraph in text.split("\n\n"):
-        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(paragraph))
+    for part in text.split("\n\n"):
+        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(part))
         # Not between letters and digits: 5*5 is no emphasis.
         yield "<p>" + re.sub(r"(?<![\w*])\*([^*]+)\*(?![\w*])", r"<em>\1</em>", marked) + "</p>"

@@ -22,20 +22,33 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
     A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
     """
-    console.print(_heading(comparison))
-    console.print(_sides_table(comparison))
+    console.print(Text(f"{heading(comparison)}\n"))
+    for table in comparison_tables(comparison):
+        console.print(table)
+    for remark in remarks(comparison):
+        console.print(Text(f"{remark}."))
+    console.print(Text(verdict(comparison)))
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """Return the tables: each side's figures, a row per Conv, and what was left, where there are any."""
+    tables = [_sides_table(comparison)]
     if comparison.layers:
-        console.print(_layers_table(comparison))
+        tables.append(_layers_table(comparison))
         others = [name for name in comparison.sides if name not in ("default", "convswap")]
         if others:
-            console.print(_others_table(comparison, others))
+            tables.append(_others_table(comparison, others))
     if comparison.left:
-        console.print(_left_table(comparison))
-    for line in fusion_lines(comparison.fused, comparison.not_fused):
-        console.print(Text(f"{line}."))
-    for note in comparison.notes:
-        console.print(Text(f"Note: {note}."))
-    console.print(_verdict(comparison))
+        tables.append(_left_table(comparison))
+    return tables
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """Return what was fused and what was not, and the notes, each without its full stop."""
+    return [
+        *fusion_lines(comparison.fused, comparison.not_fused),
+        *(f"Note: {note}" for note in comparison.notes),
+    ]
 
 
 def print_course_lines(comparison: Comparison, console: Console) -> None:
@@ -134,15 +147,16 @@ def device_lines(device: Device) -> str:
     return lines
 
 
-def _heading(comparison: Comparison) -> Text:
+def heading(comparison: Comparison) -> str:
+    """Return what was compared, on what, and how, in lines."""
     options = comparison.options
     provider = comparison.device.provider
-    return Text(
+    return (
         f"{comparison.model}: {provider} by default, and with convswap's Conv\n"
         f"{versions_line(dict(comparison.environment), comparison.device.title)}\n"
         f"{comparison.images:,} images of {comparison.dataset}, batch {comparison.batch:,}, "
         f"precision {comparison.precision}, algorithm {options['algorithm']}"
-        f"{', fused' if options.get('fuse') else ''}\n"
+        f"{', fused' if options.get('fuse') else ''}"
     )
 
 
@@ -258,7 +272,8 @@ def _share(value: float) -> str:
     return "100 %" if value == 1 else f"{math.floor(value * 1e4) / 1e2:.2f} %"
 
 
-def _verdict(comparison: Comparison) -> Text:
+def verdict(comparison: Comparison) -> str:
+    """Return whether the answers agree and, in a second line, how much faster they come."""
     ours, tolerance = comparison.convswap.relative_l2_error, comparison.tolerance
     if comparison.within_tolerance:
         answer = f"The answers agree: relative L2 error {error(ours)}, at most {tolerance:g} asked for."
@@ -267,4 +282,4 @@ def _verdict(comparison: Comparison) -> Text:
     swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
     if comparison.options.get("fuse"):
         swapped += f", {len(comparison.fused)} fused with what follows"
-    return Text(f"{answer}\n{swapped}; {times_faster(comparison.speedup)} as fast as the default provider.")
+    return f"{answer}\n{swapped}; {times_faster(comparison.speedup)} as fast as the default provider."

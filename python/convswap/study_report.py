@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap.alexnet_study import NETWORK, PARTS, Study
+from convswap.drawing import new_figure
 from convswap.errors import ConvswapError
 from convswap.report import milliseconds, plain_table, versions_line
 
@@ -50,15 +51,9 @@ def draw_study(study: Study) -> Figure:
     Raises:
         ConvswapError: matplotlib is not installed, or no batch has times.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConvswapError(
-            "drawing needs matplotlib, which is not installed: pip install matplotlib"
-        ) from error
     if all(row.failure for row in study.rows):
         raise ConvswapError("no batch could be run, so there is nothing to draw; give smaller batches")
-    figure = Figure(figsize=(14, 5.5), dpi=100, layout="constrained")
+    figure = new_figure(figsize=(14, 5.5), dpi=100, layout="constrained")
     total, distribution = figure.subplots(1, 2)
     _draw_totals(total, study)
     _draw_distribution(distribution, study)

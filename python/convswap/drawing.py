@@ -1,0 +1,44 @@
+"""Figures of matplotlib, which is imported only where something is drawn."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from convswap.errors import ConvswapError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def require_matplotlib() -> None:
+    """Raise ConvswapError where matplotlib is not installed: before work whose outcome is to be drawn."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ConvswapError(
+            "drawing needs matplotlib, which is not installed: pip install matplotlib"
+        ) from error
+
+
+def new_figure(**options: Any) -> Figure:
+    """Return an empty figure, made with matplotlib's `options`.
+
+    Raises:
+        ConvswapError: matplotlib is not installed.
+    """
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    return Figure(**options)
+
+
+def svg_text(figure: Figure) -> str:
+    """Return the figure as SVG with its words as text; the same figure gives the same, by one matplotlib."""
+    import matplotlib
+
+    content = io.StringIO()
+    # Elements are numbered from the salt, not at random.
+    with matplotlib.rc_context({"svg.hashsalt": "convswap", "svg.fonttype": "none"}):
+        figure.savefig(content, format="svg", metadata={"Date": None})
+    return content.getvalue()
