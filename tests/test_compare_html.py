@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -149,6 +150,13 @@ def test_names_are_text_and_neither_markup_nor_formulas():
     assert page.tables[1][1][0] == f"{name} + Relu"
     assert f"{name} + Relu" in page.drawn
     assert any(paragraph == f"Note: {name}." for paragraph in page.paragraphs)
+
+
+def test_names_in_any_script_draw_without_a_warning():
+    layers = (replace(example().layers[0], node="卷积层"),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "卷积层" in page_of(example(layers=layers)).drawn
 
 
 def test_the_same_comparison_gives_the_same_page():

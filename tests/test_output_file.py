@@ -33,6 +33,12 @@ def test_a_regular_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "result.json"]
 
 
+def test_what_is_no_text_in_the_name_of_a_file_is_written_as_a_question_mark(tmp_path):
+    file = tmp_path / "result"
+    write_text(file, os.fsdecode(b"net\xff.onnx: \xc3\xa9"))
+    assert file.read_bytes() == b"net?.onnx: \xc3\xa9"
+
+
 @pytest.mark.parametrize("old", ["old", None], ids=["file", "nothing yet"])
 def test_a_link_is_followed(tmp_path, old):
     (tmp_path / "elsewhere").mkdir()

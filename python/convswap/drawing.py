@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from convswap.errors import ConvswapError
@@ -39,6 +40,9 @@ def svg_text(figure: Figure) -> str:
 
     content = io.StringIO()
     # Elements are numbered from the salt, not at random.
-    with matplotlib.rc_context({"svg.hashsalt": "convswap", "svg.fonttype": "none"}):
+    settings = {"svg.hashsalt": "convswap", "svg.fonttype": "none"}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        # The reader's fonts draw the words, whatever those here lack.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(content, format="svg", metadata={"Date": None})
     return content.getvalue()

@@ -82,11 +82,11 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path` in UTF-8, all of it or nothing.
+    """Write `text` to `path` in UTF-8, all of it or nothing; what of a file's name is no text, as "?".
 
     Raises ConvswapError where the file cannot be written.
     """
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(errors="replace"))
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
