@@ -40,8 +40,8 @@ def svg_text(figure: Figure) -> str:
 
     content = io.StringIO()
     # Elements are numbered from the salt, not at random.
-    settings = {"svg.hashsalt": "convswap", "svg.fonttype": "none"}
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
+    as_text = matplotlib.rc_context({"svg.hashsalt": "convswap", "svg.fonttype": "none"})
+    with as_text, warnings.catch_warnings():
         # The reader's fonts draw the words, whatever those here lack.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(content, format="svg", metadata={"Date": None})
