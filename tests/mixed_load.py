@@ -21,7 +21,7 @@ is printed as well, and not judged.
 Prints one line and exits 1 where anything went wrong or memory grew by 8 MiB or more.
 
 Three things of ONNX Runtime's own grow too, and are kept apart. Its CUDA provider keeps some memory of every
-session for good, with our library or without (test_session_memory.py): `--lasting` closes none before its
+session for good, with our library or without (session_memory.py): `--lasting` closes none before its
 end. A session sets up a stream and its libraries' workspaces, some 70 MiB of the card, whenever more runs are
 in flight than ever before: with `--lasting`, all threads first run each session at once. And its telemetry
 notes every failed run, and holds such notes until they are sent: it is turned off.
