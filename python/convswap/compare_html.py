@@ -7,7 +7,7 @@ from rich.text import Text
 
 from convswap.compare_plot import compare_svg
 from convswap.comparison import Comparison
-from convswap.html_page import drawing, html_page, html_table, paragraph
+from convswap.html_page import html_page, html_table, inline_svg, paragraph
 from convswap.report import comparison_tables, heading, remarks, verdict
 
 
@@ -25,7 +25,7 @@ def compare_html(comparison: Comparison) -> str:
             *map(paragraph, circumstances),
             paragraph(answer, "" if comparison.within_tolerance else "wrong"),
             paragraph(gain),
-            drawing(compare_svg(comparison)),
+            inline_svg(compare_svg(comparison)),
             *(part for table in comparison_tables(comparison) for part in _parts(table)),
             *(paragraph(f"{remark}.") for remark in remarks(comparison)),
         ],

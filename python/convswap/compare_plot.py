@@ -26,7 +26,8 @@ class _Row(NamedTuple):
 def compare_svg(comparison: Comparison) -> str:
     """Return the plot as SVG, times on a scale of powers of ten.
 
-    Of more than `MOST_LAYERS` layers it has those that take the default longest, in the model's order.
+    Of more than `MOST_LAYERS` layers it has those that take the default longest, in the model's order, and
+    says so.
 
     Raises:
         ConvswapError: matplotlib is not installed.
@@ -49,7 +50,10 @@ def compare_svg(comparison: Comparison) -> str:
     axes.invert_yaxis()
     axes.margins(x=0.12, y=0.01)
     axes.tick_params(axis="x", labelsize=8)
-    axes.set_xlabel(f"median ms for a batch of {comparison.batch:,}, in powers of ten", fontsize=8)
+    label = f"median ms for a batch of {comparison.batch:,}, in powers of ten"
+    if len(comparison.layers) > MOST_LAYERS:
+        label += f"; of {len(comparison.layers)} layers the {MOST_LAYERS} that take the default longest"
+    axes.set_xlabel(label, fontsize=8)
     axes.legend(fontsize=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

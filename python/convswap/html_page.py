@@ -33,7 +33,7 @@ def paragraph(text: str, kind: str = "") -> str:
     return f"<p{_class(kind)}>{html.escape(text)}</p>"
 
 
-def drawing(svg: str) -> str:
+def inline_svg(svg: str) -> str:
     """Return what of an SVG file a page may hold."""
     return svg[svg.index("<svg") :]
 

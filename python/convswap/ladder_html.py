@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable
 
-from convswap.html_page import drawing, html_page, html_table, paragraph
+from convswap.html_page import html_page, html_table, inline_svg, paragraph
 from convswap.ladder_plot import ladder_svg
 from convswap.ladder_report import heading, registers, shared_memory, verdict
 from convswap.ladder_rows import Ladder, Row
@@ -25,7 +25,7 @@ def ladder_html(ladder: Ladder) -> str:
         f"The ladder: {ladder.model}",
         [
             *map(paragraph, heading(ladder).strip().splitlines()),
-            drawing(ladder_svg(ladder.to_json())),
+            inline_svg(ladder_svg(ladder.to_json())),
             html_table(_HEADINGS, [_cells(ladder, row) for row in ladder.rows], words=_WORDS),
             *map(paragraph, verdict(ladder)),
             *(paragraph(f"Note: {note}.") for note in ladder.notes),
