@@ -390,17 +390,17 @@ class Direct final : public Algorithm {
   std::string_view name() const override { return "direct"; }
   DeviceKind device_kind() const override { return DeviceKind::cpu; }
 
-  std::string why_not(const ConvProblem& problem, const Device&) const override {
-    if (problem.type == ElementType::float64) return "it computes in float32 and the data are float64";
-    if (least_image_elements(problem) > kMostImageElements) {
-      return "the part of the image that one row of results needs, with its channels and dilation, exceeds " +
-             std::to_string(kMostImageElements * 4 >> 20) + " MiB";
+  Offer offer(const ConvProblem& problem, const Device&) const override {
+    if (problem.type == ElementType::float64) {
+      return Offer::refusal("it computes in float32 and the data are float64");
     }
-    return {};
-  }
-
-  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device&) const override {
-    return make_direct_plan(problem, direct_instruction_sets().front());
+    if (least_image_elements(problem) > kMostImageElements) {
+      return Offer::refusal(
+          "the part of the image that one row of results needs, with its channels and dilation, exceeds " +
+          std::to_string(kMostImageElements * 4 >> 20) + " MiB");
+    }
+    return {
+        {}, std::nullopt, [problem] { return make_direct_plan(problem, direct_instruction_sets().front()); }};
   }
 };
 

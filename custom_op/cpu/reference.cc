@@ -104,23 +104,26 @@ class ReferencePlan final : public Plan {
   ConvProblem problem_;
 };
 
+std::unique_ptr<Plan> make_plan(const ConvProblem& problem) {
+  switch (problem.type) {
+    case ElementType::float32:
+      return std::make_unique<ReferencePlan<float>>(problem);
+    case ElementType::float64:
+      return std::make_unique<ReferencePlan<double>>(problem);
+    case ElementType::float16:
+      return std::make_unique<ReferencePlan<Float16>>(problem);
+    case ElementType::bfloat16:
+      return std::make_unique<ReferencePlan<BFloat16>>(problem);
+  }
+  return nullptr;
+}
+
 class Reference final : public Algorithm {
  public:
   std::string_view name() const override { return "reference"; }
   DeviceKind device_kind() const override { return DeviceKind::cpu; }
-  std::string why_not(const ConvProblem&, const Device&) const override { return {}; }
-  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device&) const override {
-    switch (problem.type) {
-      case ElementType::float32:
-        return std::make_unique<ReferencePlan<float>>(problem);
-      case ElementType::float64:
-        return std::make_unique<ReferencePlan<double>>(problem);
-      case ElementType::float16:
-        return std::make_unique<ReferencePlan<Float16>>(problem);
-      case ElementType::bfloat16:
-        return std::make_unique<ReferencePlan<BFloat16>>(problem);
-    }
-    return nullptr;
+  Offer offer(const ConvProblem& problem, const Device&) const override {
+    return {{}, std::nullopt, [problem] { return make_plan(problem); }};
   }
 };
 

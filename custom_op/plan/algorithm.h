@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "conv/problem.h"
@@ -56,6 +57,22 @@ class Plan {
   virtual std::vector<KernelFacts> kernels() const { return {}; }
 };
 
+// What an algorithm says of a problem on a device: why it cannot compute it, or about how long it takes and
+// how to make the plan. What was searched for to say so is kept for the plan.
+struct Offer {
+  // Empty where the algorithm can compute the problem; otherwise why not, in words a user can act on.
+  std::string why_not;
+
+  // By an estimate that measures nothing; nothing where the algorithm has none.
+  std::optional<double> milliseconds;
+
+  // There where `why_not` is empty. Needs nothing that the offer was made from.
+  std::function<std::unique_ptr<Plan>()> make;
+
+  static Offer refusal(std::string why_not) { return {std::move(why_not), std::nullopt, nullptr}; }
+  bool is_refusal() const { return !why_not.empty(); }
+};
+
 // One way to compute convolutions on one kind of device.
 class Algorithm {
  public:
@@ -69,16 +86,11 @@ class Algorithm {
   // who has not asked for it by name.
   virtual bool is_rung() const { return false; }
 
-  // Empty where the algorithm can compute the problem on the device; otherwise why it cannot, in words a
-  // user can act on.
-  virtual std::string why_not(const ConvProblem& problem, const Device& device) const = 0;
+  // Whether it computes what follows the problem's convolution with it. Where it does not, it is asked for
+  // the convolution alone, and the planner adds a kernel for the rest.
+  virtual bool fuses(const ConvProblem&) const { return true; }
 
-  // About how long the problem takes, in milliseconds, by an estimate that measures nothing; nothing where
-  // the algorithm has none. Requires an empty why_not.
-  virtual std::optional<double> estimate(const ConvProblem&, const Device&) const { return std::nullopt; }
-
-  // Requires an empty why_not.
-  virtual std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const = 0;
+  virtual Offer offer(const ConvProblem& problem, const Device& device) const = 0;
 };
 
 }  // namespace convswap

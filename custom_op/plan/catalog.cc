@@ -1,5 +1,7 @@
 #include "plan/catalog.h"
 
+#include "plan/epilogue_stage.h"
+
 namespace convswap {
 
 #define CONVSWAP_CPU(name) const Algorithm& cpu_##name();
@@ -25,6 +27,17 @@ const std::vector<const Algorithm*>& catalog() {
 #undef CONVSWAP_GPU
   };
   return algorithms;
+}
+
+#if CONVSWAP_CUDA
+const EpilogueStage& cuda_epilogue_stage();
+#endif
+
+const EpilogueStage* epilogue_stage([[maybe_unused]] DeviceKind kind) {
+#if CONVSWAP_CUDA
+  if (kind == DeviceKind::cuda) return &cuda_epilogue_stage();
+#endif
+  return nullptr;
 }
 
 const Algorithm* find_algorithm(std::string_view name, DeviceKind kind) {

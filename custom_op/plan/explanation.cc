@@ -52,8 +52,8 @@ Explanation explain(const ConvProblem& problem, const Device& device, std::strin
   const Choice choice = choose(problem, device, requested);
   const std::optional<double> taken = time_of(choice.measured, choice.algorithm.name());
   const char* const decided_by = choice.by_name ? "name" : choice.measured ? "tuned" : "rule";
-  const std::string why = why_taken(choice, taken, choice.algorithm.estimate(problem, device));
-  Explanation explanation{choice.algorithm, decided_by, why, taken, {}};
+  const std::string why = why_taken(choice, taken, choice.offer.milliseconds);
+  Explanation explanation{choice.algorithm, choice.offer.make, decided_by, why, taken, {}};
   bool is_earlier = true;
   for (const Algorithm* algorithm : catalog()) {
     if (algorithm->device_kind() != device.kind) continue;
@@ -62,12 +62,11 @@ Explanation explain(const ConvProblem& problem, const Device& device, std::strin
       continue;
     }
     if (algorithm->is_rung()) continue;
-    const std::string reason = algorithm->why_not(problem, device);
+    const Offer offer = offer_of(*algorithm, problem, device);
     const std::optional<double> own = time_of(choice.measured, algorithm->name());
-    const bool supports = reason.empty();
+    const bool supports = !offer.is_refusal();
     const std::string why_not =
-        supports ? why_passed_over(choice, is_earlier, taken, own, algorithm->estimate(problem, device))
-                 : reason;
+        supports ? why_passed_over(choice, is_earlier, taken, own, offer.milliseconds) : offer.why_not;
     explanation.others.push_back({std::string(algorithm->name()), supports, why_not, own});
   }
   return explanation;

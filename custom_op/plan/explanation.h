@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +22,7 @@ struct OtherAlgorithm {
 // Why a problem is computed as it is, in words for people.
 struct Explanation {
   const Algorithm& algorithm;
+  std::function<std::unique_ptr<Plan>()> make;
   std::string decided_by;  // "name", "rule" or "tuned"
   std::string why;
   std::optional<double> milliseconds;  // as the tuning table has it, where that decided

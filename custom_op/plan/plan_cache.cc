@@ -15,7 +15,7 @@ std::shared_ptr<const Plan> PlanCache::get(const ConvProblem& problem, const Dev
     const std::shared_lock<std::shared_mutex> reading(mutex_);
     if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
   }
-  std::shared_ptr<const Plan> plan = choose_algorithm(problem, device, algorithm_).make_plan(problem, device);
+  std::shared_ptr<const Plan> plan = choose(problem, device, algorithm_).offer.make();
   const std::unique_lock<std::shared_mutex> writing(mutex_);
   if (plans_.size() >= kMostPlans) plans_.clear();
   return plans_.try_emplace(key, std::move(plan)).first->second;

@@ -6,6 +6,7 @@
 #include "conv/error.h"
 #include "conv/messages.h"
 #include "plan/catalog.h"
+#include "plan/epilogue_stage.h"
 #include "plan/tuning_file.h"
 
 namespace convswap {
@@ -14,50 +15,70 @@ namespace {
 // What the names of all rungs begin with, or most of it, should one be misspelt.
 constexpr std::string_view kRungPrefix = "ladd";
 
+struct Best {
+  const Algorithm* algorithm = nullptr;  // null where none supports the problem
+  Offer offer;
+};
+
 // Of those that support the problem the one estimated fastest, or the catalog's first where none has an
-// estimate. Null where none does; `reasons` then says why not, algorithm by algorithm.
-const Algorithm* best_by_rule(const ConvProblem& problem, const Device& device, std::string& reasons) {
-  const Algorithm* best = nullptr;
-  std::optional<double> least;
+// estimate. `reasons` says of the others why not, algorithm by algorithm.
+Best best_by_rule(const ConvProblem& problem, const Device& device, std::string& reasons) {
+  Best best;
   for (const Algorithm* algorithm : catalog()) {
     if (algorithm->device_kind() != device.kind || algorithm->is_rung()) continue;
-    const std::string reason = algorithm->why_not(problem, device);
-    if (!reason.empty()) {
-      reasons += std::string(reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + reason;
+    Offer offer = offer_of(*algorithm, problem, device);
+    if (offer.is_refusal()) {
+      reasons +=
+          std::string(reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + offer.why_not;
       continue;
     }
-    const std::optional<double> estimate = algorithm->estimate(problem, device);
-    if (best != nullptr && (!estimate || (least && *estimate >= *least))) continue;
-    best = algorithm;
-    least = estimate;
+    const std::optional<double> least = best.offer.milliseconds;
+    if (best.algorithm != nullptr && (!offer.milliseconds || (least && *offer.milliseconds >= *least))) {
+      continue;
+    }
+    best = {algorithm, std::move(offer)};
   }
   return best;
 }
 
 Choice choose_by_name(const ConvProblem& problem, const Device& device, std::string_view requested) {
   const Algorithm& algorithm = *find_algorithm(requested, device.kind);
-  const std::string reason = algorithm.why_not(problem, device);
-  if (!reason.empty()) throw InvalidArgument(unsupported_message(requested, reason));
-  return {algorithm, true, std::nullopt, {}};
+  Offer offer = offer_of(algorithm, problem, device);
+  if (offer.is_refusal()) throw InvalidArgument(unsupported_message(requested, offer.why_not));
+  return {algorithm, std::move(offer), true, std::nullopt, {}};
 }
 
-// Why the entry's algorithm, null where the catalog has none of its name, cannot be taken; empty where it
-// can. The table is a file that anyone may edit, and another build of the same version may have other
+// What the entry's algorithm, null where the catalog has none of its name, offers; a refusal where it cannot
+// be taken. The table is a file that anyone may edit, and another build of the same version may have other
 // algorithms.
-std::string why_not_named(const Algorithm* named, const TuningEntry& entry, const ConvProblem& problem,
-                          const Device& device) {
+Offer offer_of_named(const Algorithm* named, const TuningEntry& entry, const ConvProblem& problem,
+                     const Device& device) {
   const std::string names = "the tuning table names '" + entry.algorithm + "', which ";
-  if (named == nullptr) return names + "is not in the catalog";
-  if (named->is_rung()) return names + "is a rung of the ladder, taken by its own name alone";
-  const std::string reason = named->why_not(problem, device);
-  return reason.empty() ? "" : names + "cannot compute it: " + reason;
+  if (named == nullptr) return Offer::refusal(names + "is not in the catalog");
+  if (named->is_rung()) return Offer::refusal(names + "is a rung of the ladder, taken by its own name alone");
+  Offer offer = offer_of(*named, problem, device);
+  if (offer.is_refusal()) offer.why_not = names + "cannot compute it: " + offer.why_not;
+  return offer;
 }
 
 }  // namespace
 
+Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+  if (problem.epilogue.is_empty() || algorithm.fuses(problem)) return algorithm.offer(problem, device);
+  const EpilogueStage* const stage = epilogue_stage(device.kind);
+  if (std::string reason = stage->why_not(problem); !reason.empty()) return Offer::refusal(std::move(reason));
+  Offer offer = algorithm.offer(problem.without_epilogue(), device);
+  if (offer.is_refusal()) return offer;
+  if (offer.milliseconds) *offer.milliseconds += stage->estimate(problem, device);
+  offer.make = [stage, problem, device, make_alone = std::move(offer.make)] {
+    return in_two_steps(make_alone(), stage->make(problem, device), problem);
+  };
+  return offer;
+}
+
 std::string why_none(const ConvProblem& problem, const Device& device) {
   std::string reasons;
-  if (best_by_rule(problem, device, reasons) != nullptr) return {};
+  if (best_by_rule(problem, device, reasons).algorithm != nullptr) return {};
   return none_supports_message(name_of(device.kind), reasons);
 }
 
@@ -78,22 +99,17 @@ Choice choose(const ConvProblem& problem, const Device& device, std::string_view
   if (requested == kTuned) {
     if (std::optional<TuningEntry> entry = find_tuned(problem, device)) {
       const Algorithm* const named = find_algorithm(entry->algorithm, device.kind);
-      why_not_measured = why_not_named(named, *entry, problem, device);
-      if (why_not_measured.empty()) return {*named, false, std::move(entry), {}};
+      Offer offer = offer_of_named(named, *entry, problem, device);
+      if (!offer.is_refusal()) return {*named, std::move(offer), false, std::move(entry), {}};
+      why_not_measured = std::move(offer.why_not);
     } else {
       why_not_measured = "not in the tuning table";
     }
   }
   std::string reasons;
-  if (const Algorithm* best = best_by_rule(problem, device, reasons)) {
-    return {*best, false, std::nullopt, why_not_measured};
-  }
-  throw InvalidArgument(none_supports_message(name_of(device.kind), reasons));
-}
-
-const Algorithm& choose_algorithm(const ConvProblem& problem, const Device& device,
-                                  std::string_view requested) {
-  return choose(problem, device, requested).algorithm;
+  Best best = best_by_rule(problem, device, reasons);
+  if (best.algorithm == nullptr) throw InvalidArgument(none_supports_message(name_of(device.kind), reasons));
+  return {*best.algorithm, std::move(best.offer), false, std::nullopt, why_not_measured};
 }
 
 }  // namespace convswap

@@ -20,12 +20,17 @@ inline bool leaves_choice(std::string_view requested) { return requested == kAut
 // Throws InvalidArgument, naming the nearest, where no algorithm for the kind of device has the name.
 void check_algorithm_name(std::string_view requested, DeviceKind kind);
 
+// What the algorithm offers for the whole problem: where it computes the convolution alone, with the device's
+// own stage for what follows.
+Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device);
+
 // Empty where some algorithm of the catalog can compute the problem on the device; otherwise why none can.
 std::string why_none(const ConvProblem& problem, const Device& device);
 
-// The algorithm that a problem gets, and what decided.
+// The algorithm that a problem gets, what it offers, and what decided.
 struct Choice {
   const Algorithm& algorithm;
+  Offer offer;
   bool by_name = false;                 // it was asked for by its own name
   std::optional<TuningEntry> measured;  // it was taken from this entry of the tuning table
   std::string why_not_measured;         // "tuned" was asked for, and this is why the rule decided; else empty
@@ -36,9 +41,5 @@ struct Choice {
 // names, where it names one that supports the problem, else as "auto". Throws InvalidArgument where the name
 // is unknown, or where the algorithm (with "auto" and "tuned": every one) cannot compute the problem.
 Choice choose(const ConvProblem& problem, const Device& device, std::string_view requested);
-
-// The algorithm alone.
-const Algorithm& choose_algorithm(const ConvProblem& problem, const Device& device,
-                                  std::string_view requested);
 
 }  // namespace convswap

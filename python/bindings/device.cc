@@ -17,8 +17,8 @@
 #if CONVSWAP_CUDA
 #include <cuda_runtime_api.h>
 
-#include "cuda/primitives/check.h"
-#include "cuda/primitives/launch.h"
+#include "cuda/host/check.h"
+#include "cuda/host/launch.h"
 #endif
 
 namespace py = pybind11;
@@ -128,7 +128,7 @@ double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray
   }
   if (problem.result_elements() == 0) return 0;
   const Device& device = cuda_device(x.device());
-  const std::unique_ptr<Plan> plan = choose_algorithm(problem, device, algorithm).make_plan(problem, device);
+  const std::unique_ptr<Plan> plan = choose(problem, device, algorithm).offer.make();
   const ConvTensors tensors{x.pointer(), w.pointer(), b == nullptr ? nullptr : b->pointer(), y.pointer(),
                             residual == nullptr ? nullptr : residual->pointer()};
   const DeviceArray scratch({static_cast<int64_t>(plan->scratch_bytes() / sizeof(float)) + 1}, "float32",

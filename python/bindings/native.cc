@@ -44,13 +44,13 @@ std::string why_not(const ConvProblem& problem, const std::string& algorithm, co
   const Device asked = asked_device(device, index, compute_capability);
   check_algorithm_name(algorithm, asked.kind);
   if (leaves_choice(algorithm)) return why_none(problem, asked);
-  return find_algorithm(algorithm, asked.kind)->why_not(problem, asked);
+  return offer_of(*find_algorithm(algorithm, asked.kind), problem, asked).why_not;
 }
 
 std::string choose(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
                    int index, int compute_capability) {
   return std::string(
-      choose_algorithm(problem, asked_device(device, index, compute_capability), algorithm).name());
+      convswap::choose(problem, asked_device(device, index, compute_capability), algorithm).algorithm.name());
 }
 
 py::list facts_of(const Plan& plan) {
@@ -83,7 +83,7 @@ py::dict explain_problem(const ConvProblem& problem, const std::string& device, 
   }
   // A launch is shaped by what the card's own driver says of the compiled kernel.
   const bool is_here = asked.kind == DeviceKind::cpu || compute_capability == 0;
-  const std::unique_ptr<Plan> plan = is_here ? explanation.algorithm.make_plan(problem, asked) : nullptr;
+  const std::unique_ptr<Plan> plan = is_here ? explanation.make() : nullptr;
   py::dict answer;
   answer["device"] = asked.kind == DeviceKind::cpu ? tuning_device(asked) : asked.name;
   answer["algorithm"] = std::string(explanation.algorithm.name());
@@ -123,13 +123,13 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   const Shape residual_shape = residual ? shape_of(*residual) : Shape{};
   const ConvProblem problem = make_problem(spec_of(type, "tf32", attributes), shape_of(x), shape_of(w),
                                            b ? &bias_shape : nullptr, residual ? &residual_shape : nullptr);
-  const Algorithm& chosen = choose_algorithm(problem, cpu_device(), algorithm);
-  if (!instruction_set.empty() && chosen.name() != "direct") {
+  const Choice chosen = convswap::choose(problem, cpu_device(), algorithm);
+  if (!instruction_set.empty() && chosen.algorithm.name() != "direct") {
     throw InvalidArgument("instruction_set '" + instruction_set + "' was given for the algorithm '" +
-                          std::string(chosen.name()) + "': expected the algorithm 'direct'");
+                          std::string(chosen.algorithm.name()) + "': expected the algorithm 'direct'");
   }
-  const std::unique_ptr<Plan> plan = instruction_set.empty() ? chosen.make_plan(problem, cpu_device())
-                                                             : make_direct_plan(problem, instruction_set);
+  const std::unique_ptr<Plan> plan =
+      instruction_set.empty() ? chosen.offer.make() : make_direct_plan(problem, instruction_set);
   py::array y(x.dtype(), problem.result_shape());
   if (problem.result_elements() == 0) return y;
   const ConvTensors tensors{x.data(), w.data(), b ? b->data() : nullptr, y.mutable_data(),
@@ -195,7 +195,7 @@ Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.
       "describe_plan",
       [](const ConvProblem& problem, const std::string& device, const std::string& algorithm, int index) {
         const Device asked = asked_device(device, index, 0);
-        return choose_algorithm(problem, asked, algorithm).make_plan(problem, asked)->describe();
+        return convswap::choose(problem, asked, algorithm).offer.make()->describe();
       },
       py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto", py::kw_only(),
       py::arg("index") = 0, "The launch shape of the plan in words.");

@@ -16,7 +16,7 @@
 #include "conv/epilogue_math.h"
 #include "conv/problem.h"
 #include "cuda/primitives/kernel_facts.h"
-#include "cuda/primitives/launch.h"
+#include "cuda/host/launch.h"
 #include "plan/algorithm.h"
 
 namespace convswap {

@@ -36,12 +36,10 @@ class Loops final : public Algorithm {
   DeviceKind device_kind() const override { return DeviceKind::cpu; }
   bool is_rung() const override { return true; }
 
-  std::string why_not(const ConvProblem& problem, const Device&) const override {
-    return ladder::why_not(problem);
-  }
-
-  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device&) const override {
-    return std::make_unique<LoopsPlan>(problem);
+  Offer offer(const ConvProblem& problem, const Device&) const override {
+    if (std::string reason = ladder::why_not(problem); !reason.empty())
+      return Offer::refusal(std::move(reason));
+    return {{}, std::nullopt, [problem] { return std::make_unique<LoopsPlan>(problem); }};
   }
 };
 

@@ -2,35 +2,26 @@
 
 // What the kernel of few_channels is told.
 
+#include "cuda/definition.h"
 #include "cuda/few_channels/layout.h"
-#include "cuda/naive_sum.cuh"
+#include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
 
 namespace convswap::few_channels {
 
 template <typename Element>
-struct Arguments {
-  const Element* x;
-  const Element* w;
-  const Element* b;  // null without bias
-  Element* y;
-  // The problem as its definition takes it, for tiles with infinities or NaN.
-  NaiveArguments<Element> definition;
+struct Arguments : Tensors<Element>, Geometry {
+  Definition definition;  // for tiles with infinities or NaN
 
-  int batch, in_channels, out_channels;
-  // Neighbouring output rows are folded into one: each is a filter of its own, the filter shifted by
-  // `fold_stride` rows. What follows counts folded filters and rows; `log2_folds` says how many there are.
-  int log2_folds, fold_stride;
+  // Neighbouring output rows are folded into one: each is a filter of its own, the filter shifted by the
+  // stride. What follows counts folded filters and rows; `log2_folds` says how many there are.
+  int log2_folds;
   int folded_filters;  // of a group
-  int folded_filter_height, folded_rows;
-  int channels_per_group;    // in x
+  int folded_filter_height, folded_stride_height, folded_rows;
   int first_channel;         // of this pass, within the group
-  int channels;              // of this pass
+  int pass_channels;         // of this pass
   bool accumulates;          // onto the sums of the passes before it
   long long input_elements;  // of x
-  int input_height, input_width, output_height, output_width, output_plane;
-  int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
-  int pad_height, pad_width;
 
   // The tile of a block: `tile_images` whole images, or a band of rows and columns of one or two. Its second
   // half lies `half_images` images or `half_rows` rows further on, `half_offset` elements of y.

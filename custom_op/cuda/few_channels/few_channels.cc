@@ -35,51 +35,52 @@
 // which reads and writes the output again, and which only float32 data allow.
 
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "cuda/convolution_only.h"
 #include "cuda/few_channels/plan.h"
-#include "cuda/few_channels/tiling.h"
-#include "cuda/limits.h"
+#include "cuda/host/limits.h"
 
 namespace convswap {
 namespace few_channels {
 namespace {
 
-class FewChannels final : public ConvolutionOnly {
+class FewChannels final : public Algorithm {
  public:
   std::string_view name() const override { return "few_channels"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+  bool fuses(const ConvProblem&) const override { return false; }
 
- protected:
-  std::string why_not_alone(const ConvProblem& problem, const Device& device) const override {
-    if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+  Offer offer(const ConvProblem& problem, const Device& device) const override {
+    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
+      return Offer::refusal(std::move(reason));
+    }
+    const std::vector<Pass> passes = passes_of(problem, device);
+    if (passes.empty() || (passes.size() > 1 && problem.type != ElementType::float32)) {
+      return Offer::refusal("its smallest tile, one channel of a filter's reach, does not fit into the " +
+                            std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " +
+                            device.name);
+    }
+    double nanoseconds = 0;
+    for (const Pass& pass : passes) nanoseconds += pass.tiling.estimate;
+    return {{}, nanoseconds * 1e-6, [problem, device, passes] {
+              return few_channels::make_plan(problem, device, passes);
+            }};
+  }
+
+ private:
+  // Before tilings are sought.
+  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (device.compute_capability < 80) {
       return "it needs compute capability 8.0 or newer, and " + device.name + " has " +
              std::to_string(device.compute_capability / 10) + "." +
              std::to_string(device.compute_capability % 10);
     }
-    return why_too_large(problem, device);
-  }
-
-  std::optional<double> estimate_alone(const ConvProblem& problem, const Device& device) const override {
-    double nanoseconds = 0;
-    for (const Pass& pass : passes_of(problem, device)) nanoseconds += pass.tiling.estimate;
-    return nanoseconds * 1e-6;
-  }
-
-  std::unique_ptr<Plan> plan_alone(const ConvProblem& problem, const Device& device) const override {
-    if (problem.type == ElementType::float16) return plan_float16(problem, device);
-    if (problem.type == ElementType::bfloat16) return plan_bfloat16(problem, device);
-    return problem.precision == Precision::ieee ? plan_float32_as_two_float16(problem, device)
-                                                : plan_float32_as_scaled_float16(problem, device);
-  }
-
- private:
-  static std::string why_too_large(const ConvProblem& problem, const Device& device) {
     // The kernel's indices inside an image have 32 bits; the six planes between the first and the last but
     // one of eight filters have them without a sign.
-    const std::string reason = why_not_indexed(
+    std::string reason = why_not_indexed(
         {problem.batch, problem.in_channels, problem.out_channels, problem.output_size() * 3 / 2,
          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
@@ -93,11 +94,6 @@ class FewChannels final : public ConvolutionOnly {
     if (loses_accuracy(problem_with_channels(problem, 1), 1, device)) {
       return "sums over a filter of " + std::to_string(problem.filter[1]) + " x " +
              std::to_string(problem.filter[2]) + " taps are too long for its precision ieee";
-    }
-    const size_t passes = passes_of(problem, device).size();
-    if (passes == 0 || (passes > 1 && problem.type != ElementType::float32)) {
-      return "its smallest tile, one channel of a filter's reach, does not fit into the " +
-             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
     }
     return {};
   }

@@ -101,14 +101,14 @@ __device__ inline void find_lines(const Arguments<Element>& problem, const Tile&
 
     const int channel =
         (plane - half_image * problem.planes) * problem.bundle_channels + pixel % problem.bundle_channels;
-    const int raw_row = row + half * problem.half_rows * problem.stride_height +
+    const int raw_row = row + half * problem.half_rows * problem.folded_stride_height +
                         pixel / problem.bundle_channels * problem.row_step;
     const int input_row = window.first_row + raw_row;
     const int shift = phase + window.first_column - window.begin_column;
     int from = problem.raw_words * static_cast<int>(4 / sizeof(Element)) + shift;
-    if (channel < problem.channels && raw_row < problem.raw_rows && input_row >= 0 &&
+    if (channel < problem.pass_channels && raw_row < problem.raw_rows && input_row >= 0 &&
         input_row < problem.input_height) {
-      const int raw_plane = (half_image + half * problem.half_images) * problem.channels + channel;
+      const int raw_plane = (half_image + half * problem.half_images) * problem.pass_channels + channel;
       const Run run(problem, tile, window, first_channel, raw_plane, raw_row);
       if (run.elements > 0) {
         const int index = raw_plane * problem.runs_per_plane + (problem.runs_per_plane == 1 ? 0 : raw_row);

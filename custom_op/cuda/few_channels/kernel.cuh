@@ -25,8 +25,8 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
     const int p = first_row + i / columns % rows;
     const int k = first_filter + i / (columns * rows) % filters;
     const long long n = tile.n + i / (columns * rows) / filters;
-    float sum =
-        naive_sum<Element, float>(problem.definition, n, k, 0, p, q, problem.first_channel, problem.channels);
+    float sum = defined_sum<Element, float>(problem, problem.definition, n, k, 0, p, q, problem.first_channel,
+                                            problem.pass_channels);
     Element* y =
         problem.y + ((n * problem.out_channels + k) * problem.output_height + p) * problem.output_width + q;
     if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
@@ -46,25 +46,25 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   wait_for_kernels_before();
   const int bundle_slots = problem.steps * kBundlesPerStep;
   const int padded_filters = problem.filter_blocks * kTiles * kFiltersPerTile;
-  unsigned* const weights = reinterpret_cast<unsigned*>(shared);
-  unsigned* const staged = reinterpret_cast<unsigned*>(shared + problem.shared.staged);
-  Element* const raw = reinterpret_cast<Element*>(shared + problem.shared.raw);
-  float* const results = reinterpret_cast<float*>(shared + problem.shared.results);
-  StagedLine<kBundle>* const lines = reinterpret_cast<StagedLine<kBundle>*>(shared + problem.shared.lines);
-  FilterScale* const scales = reinterpret_cast<FilterScale*>(shared + problem.shared.scales);
-  QuadPlace* const places = reinterpret_cast<QuadPlace*>(shared + problem.shared.places);
-  FilterBundle* const bundles = reinterpret_cast<FilterBundle*>(shared + problem.shared.bundles);
-  int* const tops = reinterpret_cast<int*>(shared + problem.shared.tops);
-  float* const rests = reinterpret_cast<float*>(shared + problem.shared.rests);
-  BlockState& state = *reinterpret_cast<BlockState*>(shared + problem.shared.state);
+  unsigned* const weights = problem.shared.weights.in(shared);
+  unsigned* const staged = problem.shared.staged.in(shared);
+  Element* const raw = reinterpret_cast<Element*>(problem.shared.raw.in(shared));
+  float* const results = problem.shared.results.in(shared);
+  StagedLine<kBundle>* const lines = reinterpret_cast<StagedLine<kBundle>*>(problem.shared.lines.in(shared));
+  FilterScale* const scales = problem.shared.scales.in(shared);
+  QuadPlace* const places = problem.shared.places.in(shared);
+  FilterBundle* const bundles = problem.shared.bundles.in(shared);
+  int* const tops = problem.shared.tops.in(shared);
+  float* const rests = problem.shared.rests.in(shared);
+  BlockState& state = *problem.shared.state.in(shared);
 
   const int group = blockIdx.y / problem.filter_splits;
   const int first_filter = blockIdx.y % problem.filter_splits * padded_filters;
   const int filters = min(padded_filters, problem.folded_filters - first_filter);
   const int k = (group * problem.folded_filters + first_filter) >> problem.log2_folds;
-  const int first_channel = group * problem.channels_per_group + problem.first_channel;
-  const Element* w = problem.w + static_cast<long long>(k) * problem.channels_per_group *
-                                     problem.filter_height * problem.filter_width;
+  const int first_channel = group * problem.channels + problem.first_channel;
+  const Element* w =
+      problem.w + static_cast<long long>(k) * problem.channels * problem.filter_height * problem.filter_width;
 
   copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw);
   commit_copies();

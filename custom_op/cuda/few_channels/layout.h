@@ -2,6 +2,8 @@
 
 // What the kernel of few_channels and its planner both know of the work and of shared memory.
 
+#include "cuda/primitives/shared_offset.h"
+
 namespace convswap::few_channels {
 
 constexpr int kMostThreads = 512;   // of a multiprocessor: each has 128 registers
@@ -35,20 +37,6 @@ struct FilterScale {
   float factor, bias;
 };
 
-// Where things lie in a block's shared memory, in bytes; the weights come first.
-struct SharedOffsets {
-  int staged;   // the input, converted
-  int raw;      // the input of the next tile as it is, and a row of zeros
-  int results;  // on their way, a place for each warp
-  int lines;    // where they come from and go
-  int scales;   // of the filters
-  int places;   // of the quads
-  int bundles;  // of filter rows
-  int tops;     // the filters' uppermost binades
-  int rests;    // what their factors leave
-  int state;    // of the block
-};
-
 // What the warps of a block are to know of a staged tile.
 struct TileWork {
   long long start;      // in y, of the tile's first pixel of the block's first filter
@@ -64,6 +52,21 @@ struct BlockState {
   unsigned most, least_less_one;  // of absolute values, as bits
   unsigned weight_windows;        // of binades that the weights need; ~0 if they are not finite
   unsigned is_far;                // whether a filter's factor alone is not enough
+};
+
+// The parts of a block's shared memory.
+struct SharedOffsets {
+  Offset<unsigned> weights;
+  Offset<unsigned> staged;       // the input, converted
+  Offset<unsigned char> raw;     // the input of the next tile as it is, and a row of zeros
+  Offset<float> results;         // on their way, a place for each warp
+  Offset<unsigned> lines;        // where they come from and go
+  Offset<FilterScale> scales;    // of the filters
+  Offset<QuadPlace> places;      // of the quads
+  Offset<FilterBundle> bundles;  // of filter rows
+  Offset<int> tops;              // the filters' uppermost binades
+  Offset<float> rests;           // what their factors leave
+  Offset<BlockState> state;
 };
 
 }  // namespace convswap::few_channels

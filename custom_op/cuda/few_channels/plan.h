@@ -1,16 +1,15 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "cuda/few_channels/tiling.h"
 #include "plan/algorithm.h"
 
 namespace convswap::few_channels {
 
-// The plans of few_channels, by what its kernel makes of the data; tensor_core_formats.cuh tells how. Each is
-// a file of its own, since each has dozens of kernels to compile.
-std::unique_ptr<Plan> plan_float32_as_scaled_float16(const ConvProblem& problem, const Device& device);
-std::unique_ptr<Plan> plan_float32_as_two_float16(const ConvProblem& problem, const Device& device);
-std::unique_ptr<Plan> plan_float16(const ConvProblem& problem, const Device& device);
-std::unique_ptr<Plan> plan_bfloat16(const ConvProblem& problem, const Device& device);
+// A launch for each pass, one after the other.
+std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device,
+                                const std::vector<Pass>& passes);
 
 }  // namespace convswap::few_channels

@@ -27,7 +27,7 @@ struct InputWindow {
 
   template <typename Arguments>
   __device__ InputWindow(const Arguments& problem, const Tile& tile) {
-    first_row = tile.first_row * problem.stride_height - problem.pad_height;
+    first_row = tile.first_row * problem.folded_stride_height - problem.pad_height;
     first_column = tile.first_column * problem.stride_width - problem.pad_width;
     begin_column = max(0, first_column);
     end_column = max(0, min(problem.input_width, first_column + problem.raw_columns));
@@ -45,7 +45,7 @@ struct Run {
   __device__ Run(const Arguments& problem, const Tile& tile, const InputWindow& window, int first_channel,
                  int plane, int row) {
     const int image = problem.channels_divisor.quotient(plane);
-    const int channel = first_channel + plane - image * problem.channels;
+    const int channel = first_channel + plane - image * problem.pass_channels;
     const bool is_whole = problem.runs_per_plane == 1;
     first_row = is_whole ? max(0, -window.first_row) : row;
     const int end_row = is_whole ? min(problem.raw_rows, problem.input_height - window.first_row) : row + 1;
@@ -72,7 +72,7 @@ __device__ inline void find_places(const Arguments& problem, QuadPlace* places) 
     const int row = problem.quads_per_row.quotient(within);
     const int column = within - row * problem.quads_per_row.divisor;
     const int word = image * problem.planes * problem.plane_words +
-                     row * problem.stride_height * problem.phases * problem.line_words +
+                     row * problem.folded_stride_height * problem.phases * problem.line_words +
                      column * kQuad * kBundle;
     places[i] = {static_cast<unsigned short>(word), static_cast<unsigned short>(column),
                  (image * problem.out_channels * problem.output_height + (row << problem.log2_folds)) *

@@ -8,9 +8,12 @@
 #include <iterator>
 #include <optional>
 
+#include "conv/arithmetic.h"
 #include "cuda/few_channels/layout.h"
-#include "cuda/limits.h"
-#include "cuda/primitives/launch.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/launch.h"
+#include "cuda/host/limits.h"
+#include "cuda/host/shared_layout.h"
 
 namespace convswap::few_channels {
 namespace {
@@ -20,17 +23,10 @@ constexpr int kMostQuads = 1 << 14;
 // Coordinates and tile numbers, and the sums of two of them, fit into the kernel's 32 bits.
 constexpr int64_t kMostIndex = 1 << 30;
 
-// The kernels that are compiled, by the taps of a filter row; others take the next larger one, with weights
-// of zero. Every kernel costs compile time and size.
-constexpr int kKernelTaps[] = {1, 2, 3, 4, 5, 7, kMostTaps};
-
 int kernel_taps(int64_t taps) {
   return *std::find_if(std::begin(kKernelTaps), std::end(kKernelTaps),
                        [&](int most) { return most >= taps; });
 }
-
-// More would not fit into a thread's registers.
-int most_tiles(int taps) { return taps > 7 ? 2 : 3; }
 
 constexpr int kTensorCores = 4;  // of a multiprocessor
 
@@ -133,7 +129,8 @@ class Tiler {
     // bits.
     const int64_t most = device_.shared_memory_per_block;
     if (raw_rows > most || columns > most || lines > most || bundles_.count > most) return false;
-    if (raw_columns > kMostIndex || tiles_of(tiling) > kMostIndex) return false;
+    tiling.tile_count = tiles_of(tiling);
+    if (raw_columns > kMostIndex || tiling.tile_count > kMostIndex) return false;
 
     tiling.raw_rows = static_cast<int>(raw_rows);
     tiling.raw_columns = static_cast<int>(raw_columns);
@@ -166,24 +163,21 @@ class Tiler {
     const int64_t quads = int64_t{tiling.images} * tiling.rows * tiling.quads;
     if (staged_words >= 1 << 16) return false;
     tiling.part_words = staged_words;
-    int64_t end = 4 * weight_words;
-    const auto place = [&](int& offset, int64_t bytes) {
-      offset = static_cast<int>(std::min(end, most));
-      end += ceil_divide(bytes, 16) * 16;
-    };
-    place(tiling.shared.staged, 4 * parts_of(problem_) * staged_words);
-    place(tiling.shared.raw, 4 * (tiling.raw_words + tiling.zero_words));
-    place(tiling.shared.results, 4ll * tiling.warps * kStagedWords);
-    place(tiling.shared.lines,
-          4 * tiling.images * bundles_.planes * lines * staged_line_words(bundles_.size));
-    place(tiling.shared.scales, filters * static_cast<int64_t>(sizeof(FilterScale)));
-    place(tiling.shared.places, quads * static_cast<int64_t>(sizeof(QuadPlace)));
-    place(tiling.shared.bundles,
-          bundles_.steps() * kBundlesPerStep * static_cast<int64_t>(sizeof(FilterBundle)));
-    place(tiling.shared.tops, 4 * filters);
-    place(tiling.shared.rests, 4 * filters);
-    place(tiling.shared.state, sizeof(BlockState));
-    tiling.shared_bytes = end;
+    SharedOffsets& shared = tiling.shared;
+    SharedLayout block(16, most);
+    shared.weights = block.place<unsigned>(weight_words);
+    shared.staged = block.place<unsigned>(parts_of(problem_) * staged_words);
+    shared.raw = block.place<unsigned char>(4 * (tiling.raw_words + tiling.zero_words));
+    shared.results = block.place<float>(int64_t{tiling.warps} * kStagedWords);
+    shared.lines =
+        block.place<unsigned>(tiling.images * bundles_.planes * lines * staged_line_words(bundles_.size));
+    shared.scales = block.place<FilterScale>(filters);
+    shared.places = block.place<QuadPlace>(quads);
+    shared.bundles = block.place<FilterBundle>(bundles_.steps() * kBundlesPerStep);
+    shared.tops = block.place<int>(filters);
+    shared.rests = block.place<float>(filters);
+    shared.state = block.place<BlockState>(1);
+    tiling.shared_bytes = block.end();
     if (tiling.shared_bytes > device_.shared_memory_per_block) return false;
     set_cost(tiling);
     return true;
@@ -193,7 +187,7 @@ class Tiler {
   // batches 1 to 10,000, and what one takes fitted to the times measured. A block's warps share the
   // multiprocessor with those of the blocks beside it, and wait for memory and for each other on their own.
   void set_cost(Tiling& tiling) const {
-    const int64_t tiles = tiles_of(tiling);
+    const int64_t tiles = tiling.tile_count;
     const int64_t rows = problem_.group * tiling.filter_splits;
     const int64_t resident =
         std::clamp<int64_t>(device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024), 1,
@@ -214,7 +208,7 @@ class Tiler {
     const double staged = std::ceil(lines * bundles_.size / 8) * tiling.columns;
     const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
     const double runs_per_warp = ceil_divide(std::max<int64_t>(runs, tiling.warps), tiling.warps);
-    const double weights = static_cast<double>(tiling.shared.staged) / 4;
+    const double weights = static_cast<double>(tiling.shared.staged.bytes) / 4;
 
     const int width = store_width(problem_);
     double store = width == 4 ? 34 : width == 2 ? 42 : 26;
@@ -316,12 +310,6 @@ int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots) {
   // Every block takes the same number of tiles, to within one.
   return ceil_divide(tiles, ceil_divide(tiles, columns));
 }
-
-int parts_of(const ConvProblem& problem) {
-  return problem.type == ElementType::float32 && problem.precision == Precision::ieee ? 2 : 1;
-}
-
-int terms_of(const ConvProblem& problem) { return parts_of(problem) == 2 ? 3 : 1; }
 
 int store_width(const ConvProblem& problem) {
   return problem.output[2] % 4 == 0 ? 4 : problem.output[2] % 2 == 0 ? 2 : 1;

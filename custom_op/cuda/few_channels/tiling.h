@@ -5,14 +5,11 @@
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/few_channels/instances.h"
 #include "cuda/few_channels/layout.h"
 #include "plan/device.h"
 
 namespace convswap::few_channels {
-
-inline constexpr int kMostTaps = 11;
-
-inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // How the filter is cut into rows, and the rows bundled, for the depth of the multiplication.
 struct FilterBundles {
@@ -39,6 +36,7 @@ struct Tiling {
   int images = 1, rows = 1, quads = 1;  // of a half; quads per row
   int filter_blocks = 1;                // of 8 * tiles filters
   int filter_splits = 1;                // blocks of the grid that share a group's filters
+  int64_t tile_count = 0;               // of all images
   int raw_rows = 0, raw_columns = 0;    // of the tile's input, padding included
   int runs_per_plane = 1;               // whole planes are copied at once, or row by row
   int run_elements = 0, zero_words = 0;
@@ -83,10 +81,6 @@ int64_t quads_per_output_row(const ConvProblem& problem);
 
 // How many blocks share the tiles of one grid row, on a card that holds `slots` blocks at once.
 int64_t grid_columns(int64_t tiles, int64_t rows, int64_t slots);
-
-// Into how many parts each number is split for the tensor core, and how many products of them count.
-int parts_of(const ConvProblem& problem);
-int terms_of(const ConvProblem& problem);
 
 // Neighbouring outputs that always lie in one row and are aligned in y where y itself is: 1, 2 or 4.
 int store_width(const ConvProblem& problem);

@@ -312,14 +312,13 @@ __device__ inline void compute_tile(const Arguments<typename Format::Element>& p
                                     int filters, bool accumulates, bool is_far, unsigned char* shared) {
   using WarpUnit = Unit<Format, kBundle, kTaps, kTiles>;
   constexpr int kBlockFilters = kTiles * kFiltersPerTile;
-  const unsigned* const weights = reinterpret_cast<const unsigned*>(shared);
-  const unsigned* const staged = reinterpret_cast<const unsigned*>(shared + problem.shared.staged);
-  const FilterBundle* const bundles = reinterpret_cast<const FilterBundle*>(shared + problem.shared.bundles);
-  const QuadPlace* const places = reinterpret_cast<const QuadPlace*>(shared + problem.shared.places);
-  const FilterScale* const scales = reinterpret_cast<const FilterScale*>(shared + problem.shared.scales);
-  const float* const rests = reinterpret_cast<const float*>(shared + problem.shared.rests);
-  float* const results =
-      reinterpret_cast<float*>(shared + problem.shared.results) + threadIdx.x / 32 * kStagedWords;
+  const unsigned* const weights = problem.shared.weights.in(shared);
+  const unsigned* const staged = problem.shared.staged.in(shared);
+  const FilterBundle* const bundles = problem.shared.bundles.in(shared);
+  const QuadPlace* const places = problem.shared.places.in(shared);
+  const FilterScale* const scales = problem.shared.scales.in(shared);
+  const float* const rests = problem.shared.rests.in(shared);
+  float* const results = problem.shared.results.in(shared) + threadIdx.x / 32 * kStagedWords;
   const int items = (work.quads[0] + kQuadsPerUnit - 1) / kQuadsPerUnit * problem.filter_blocks;
   const int warps = blockDim.x / 32;
 #pragma unroll 1

@@ -24,7 +24,7 @@ __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index
   for (int j = 0; j < kBundle; ++j) {
     const int c = plane * problem.bundle_channels + j % problem.bundle_channels;
     const int r = first_row + j / problem.bundle_channels * rows;
-    bundle.row[j] = c < problem.channels ? r : -1;
+    bundle.row[j] = c < problem.pass_channels ? r : -1;
     bundle.start[j] =
         ((problem.first_channel + c) * problem.filter_height + r) * problem.filter_width + within;
   }
@@ -47,13 +47,13 @@ template <typename Format, typename Arguments>
 __device__ inline void measure_weights(const Arguments& problem, const typename Format::Element* w,
                                        int filters, int* tops, BlockState* state) {
   const int size = problem.filter_height * problem.filter_width;
-  const int stride = problem.channels_per_group * size;
+  const int stride = problem.channels * size;
   for (int filter = threadIdx.x / 32; filter < filters; filter += blockDim.x / 32) {
     const typename Format::Element* values =
         w + static_cast<long long>(filter >> problem.log2_folds) * stride + problem.first_channel * size;
     ValueRange<typename Format::Element> range;
 #pragma unroll 4
-    for (int i = threadIdx.x % 32; i < problem.channels * size; i += 32) range.include(values[i]);
+    for (int i = threadIdx.x % 32; i < problem.pass_channels * size; i += 32) range.include(values[i]);
     range.reduce_warp();
     if (threadIdx.x % 32 != 0) continue;
     const bool is_finite = range.is_finite();
@@ -73,7 +73,7 @@ __device__ inline ValueRange<typename Format::Element> stage_weights(const Argum
                                                                      const int* tops, int window,
                                                                      unsigned* weights) {
   constexpr int kWords = kBundle / 2;
-  const int stride = problem.channels_per_group * problem.filter_height * problem.filter_width;
+  const int stride = problem.channels * problem.filter_height * problem.filter_width;
   const int count = problem.filter_blocks * Format::kParts * problem.steps * kTaps * kTiles * 32 * kWords;
   ValueRange<typename Format::Element> range;
 #pragma unroll 4
@@ -93,7 +93,7 @@ __device__ inline ValueRange<typename Format::Element> stage_weights(const Argum
     if (filter < filters) {
       const FilterBundle& bundle = bundles[step * kBundlesPerStep + lane % 4];
       const BinadeWindow binades(tops[filter] - window * kBinades);
-      const int shift = (filter & ((1 << problem.log2_folds) - 1)) * problem.fold_stride;
+      const int shift = (filter & ((1 << problem.log2_folds) - 1)) * problem.stride_height;
       const auto weight_at = [&](int j) -> typename Format::Element {
         const int r = bundle.row[j] - shift;
         if (r < 0 || r >= problem.filter_height || tap >= bundle.taps) return Format::zero();

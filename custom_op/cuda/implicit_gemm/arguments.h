@@ -3,30 +3,21 @@
 // What the kernel of `implicit_gemm` is told; implicit_gemm.cc explains the words. tiling.cc decides,
 // plan.cuh fills in.
 
+#include "cuda/definition.h"
+#include "cuda/geometry.h"
 #include "cuda/implicit_gemm/layout.h"
-#include "cuda/naive.cuh"
 #include "cuda/primitives/fast_divisor.cuh"
 
 namespace convswap::implicit_gemm {
 
 template <typename Element>
-struct Arguments {
-  const Element* x;
-  const Element* w;
-  const Element* b;
-  Element* y;
-  int y_misalignment;  // elements from a boundary of kAlignment to y
-  NaiveArguments<Element> definition;
+struct Arguments : Tensors<Element>, Geometry {
+  Definition definition;
 
-  long long input_elements;
-  int batch, in_channels, out_channels;
-  int channels, group_filters;  // of a group
-  int filters, filter_blocks;   // of a block, and blocks of a group
-  int input_width, input_plane;
-  int output_height, output_width, output_plane;
-  int filter_height, filter_width;
-  int stride_height, pad_height, pad_width;
-  FastDivisor dilation_height, dilation_width;
+  int y_misalignment;                // elements from a boundary of kAlignment to y
+  long long input_elements;          // of x
+  int block_filters, filter_blocks;  // filters of a block, and blocks of a group
+  FastDivisor dilation_height_divisor, dilation_width_divisor;
   FastDivisor input_width_divisor;
 
   int folds;

@@ -45,44 +45,43 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
-#include "cuda/convolution_only.h"
+#include "conv/arithmetic.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/limits.h"
 #include "cuda/implicit_gemm/plan.h"
-#include "cuda/implicit_gemm/tiling.h"
-#include "cuda/limits.h"
 
 namespace convswap {
 namespace implicit_gemm {
 namespace {
 
-class ImplicitGemm final : public ConvolutionOnly {
+class ImplicitGemm final : public Algorithm {
  public:
   std::string_view name() const override { return "implicit_gemm"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+  bool fuses(const ConvProblem&) const override { return false; }
 
- protected:
-  std::string why_not_alone(const ConvProblem& problem, const Device& device) const override {
-    if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    if (const std::string reason = why_not_hopper(device); !reason.empty()) return reason;
-    if (problem.input_size() == 0) return "the input has no pixels";
-    return why_too_large(problem, device);
-  }
-
-  std::optional<double> estimate_alone(const ConvProblem& problem, const Device& device) const override {
-    return best_tiling(problem, device)->cost * 1e-6;
-  }
-
-  std::unique_ptr<Plan> plan_alone(const ConvProblem& problem, const Device& device) const override {
-    if (problem.type == ElementType::float16) return plan_float16(problem, device);
-    if (problem.type == ElementType::bfloat16) return plan_bfloat16(problem, device);
-    return problem.precision == Precision::ieee ? plan_float32_as_two_float16(problem, device)
-                                                : plan_float32_as_scaled_float16(problem, device);
+  Offer offer(const ConvProblem& problem, const Device& device) const override {
+    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
+      return Offer::refusal(std::move(reason));
+    }
+    const std::optional<Tiling> tiling = best_tiling(problem, device);
+    if (!tiling) return Offer::refusal(why_no_tiling(problem, device));
+    return {{}, tiling->cost * 1e-6, [problem, device, own = *tiling] {
+              return implicit_gemm::make_plan(problem, device, own);
+            }};
   }
 
  private:
-  static std::string why_too_large(const ConvProblem& problem, const Device& device) {
+  // Before a tiling is sought.
+  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
+    if (problem.input_size() == 0) return "the input has no pixels";
     // What fits into shared memory needs fewer bits than its indices have, but for the following.
-    const int64_t blocks = problem.group * ((problem.filters_per_group() + kRows - 1) / kRows);
-    const std::string reason = why_not_indexed(
+    const int64_t blocks = problem.group * ceil_divide(problem.filters_per_group(), kRows);
+    std::string reason = why_not_indexed(
         {problem.batch, problem.in_channels, problem.out_channels, blocks,
          problem.input_size() * kChunkChannels, problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2], problem.stride[1] * kRows,
@@ -93,7 +92,10 @@ class ImplicitGemm final : public ConvolutionOnly {
       return "it takes at most " + std::to_string(kMostGridRows) + " groups of at most " +
              std::to_string(kRows) + " filters";
     }
-    if (best_tiling(problem, device)) return {};
+    return {};
+  }
+
+  static std::string why_no_tiling(const ConvProblem& problem, const Device& device) {
     if (const int64_t most = most_steps(problem, device); fewest_steps(problem, device) > most) {
       return "its sums take more than " + std::to_string(most) + " products of the tensor core" +
              (parts_of(problem) > 1 ? ", the most for precision ieee" : "");

@@ -21,26 +21,26 @@ struct Share {
   template <typename Element>
   __device__ explicit Share(const Arguments<Element>& problem) {
     const int group = blockIdx.y / problem.filter_blocks;
-    const int of_group = blockIdx.y % problem.filter_blocks * problem.filters;
+    const int of_group = blockIdx.y % problem.filter_blocks * problem.block_filters;
     first_channel = group * problem.channels;
-    first_filter = group * problem.group_filters + of_group;
-    filters = min(problem.filters, problem.group_filters - of_group);
+    first_filter = group * problem.filters + of_group;
+    filters = min(problem.block_filters, problem.filters - of_group);
   }
 };
 
 // The parts of shared memory, found each time: a register is worth more than an addition.
 template <typename Part>
-__device__ inline Part* shared_part(int offset) {
+__device__ inline Part* shared_part(Offset<Part> offset) {
   extern __shared__ __align__(128) unsigned char shared[];
-  return reinterpret_cast<Part*>(shared + offset);
+  return offset.in(shared);
 }
 template <typename Element>
 __device__ inline BlockState& state_of_block(const Arguments<Element>& problem) {
-  return *shared_part<BlockState>(problem.shared.state);
+  return *shared_part(problem.shared.state);
 }
 template <typename Element>
 __device__ inline unsigned char* slot_of(const Arguments<Element>& problem, int index) {
-  return shared_part<unsigned char>(problem.shared.slots) + index * problem.slot_places * kPlaceBytes;
+  return shared_part(problem.shared.slots) + index * problem.slot_places * kPlaceBytes;
 }
 
 // How often barriers have been passed by those of a role, which goes on where weights take several windows.
@@ -107,7 +107,7 @@ __device__ __noinline__ Given convert_apart(const Arguments<Element>& problem, i
       for (int chunk = 0; chunk < problem.chunks; ++chunk) {
         const Chunk<Element> own(problem, image, Share(problem).first_channel, chunk);
         convert<Format, true>(problem, chunk, own.channels, problem.x + own.begin,
-                              shared_part<PixelPlaces>(problem.shared.pixels), BinadeWindow(window_top),
+                              shared_part(problem.shared.pixels), BinadeWindow(window_top),
                               slot_of(problem, progress.slot()), range);
       }
       show_to_copies_and_products();
@@ -126,7 +126,7 @@ __device__ inline void convert_images(const Arguments<Element>& problem, int wei
   BlockState& state = state_of_block(problem);
   const int first_channel = Share(problem).first_channel;
   const auto stage_at = [&](int stage) {
-    return shared_part<unsigned char>(problem.shared.stages) + stage * problem.stage_bytes;
+    return shared_part(problem.shared.stages) + stage * problem.stage_bytes;
   };
   // Starts the next load of the block, if there is one.
   int loaded_image = blockIdx.x, loaded_chunk = 0;
@@ -147,9 +147,8 @@ __device__ inline void convert_images(const Arguments<Element>& problem, int wei
       wait_for_bulk_loads(&state.loaded[progress.stage], progress.phase);
       const Element* const from =
           reinterpret_cast<const Element*>(stage_at(progress.stage)) + own.beyond(problem);
-      range = convert<Format, false>(problem, chunk, own.channels, from,
-                                     shared_part<PixelPlaces>(problem.shared.pixels), BinadeWindow(top),
-                                     slot_of(problem, progress.slot()), range);
+      range = convert<Format, false>(problem, chunk, own.channels, from, shared_part(problem.shared.pixels),
+                                     BinadeWindow(top), slot_of(problem, progress.slot()), range);
       show_to_copies_and_products();
       const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
       all_fit = meet_threads_and(kConvertersMeet, kConverters, fits) && all_fit;
@@ -230,9 +229,10 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
   BlockState& state = state_of_block(problem);
   const Share share(problem);
   const int team = team_of_block() - 1;
-  unsigned* const staged_weights = shared_part<unsigned>(0);
+  unsigned* const staged_weights = shared_part(problem.shared.weights);
   const RowWeights<Format> row_weights(problem, weights);
-  const HeldWeights held(problem, row_weights, shared_part<unsigned>(problem.shared.results));
+  const HeldWeights held(problem, row_weights,
+                         reinterpret_cast<unsigned*>(shared_part(problem.shared.results)));
   const int of_first = problem.steps - problem.steps_held;
   row_weights.stage(problem, 0, problem.steps_held, of_first, staged_weights);
   if constexpr (Format::kParts > 1) {
@@ -242,7 +242,7 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
   meet_threads(kMultipliersMeet, kMultipliers);
   const SharedMatrix staged = SharedMatrix::at(staged_weights, kRows).of_warp();
 
-  RowScale* const scales = shared_part<RowScale>(problem.shared.scales) + team * kRows;
+  RowScale* const scales = shared_part(problem.shared.scales) + team * kRows;
   int scaled_for = 0;
   bool are_scaled = false, are_first = false, are_far = false;
   for (;;) {
@@ -259,7 +259,7 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     if (!are_scaled || scaled_for != own.top || are_first != (own.task == Task::store)) {
       are_scaled = true, scaled_for = own.top, are_first = own.task == Task::store;
       meet_team(team_of_block());
-      const bool is_near = find_scales<Format>(problem, shared_part<int>(problem.shared.tops), weights.window,
+      const bool is_near = find_scales<Format>(problem, shared_part(problem.shared.tops), weights.window,
                                                own.top, share.first_filter, share.filters, are_first, scales);
       are_far = !meet_team_and(team_of_block(), is_near);
     }
@@ -269,12 +269,12 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     const unsigned first_chunk = static_cast<unsigned>(progress.stored) * problem.output_chunks;
     ++progress.stored;
     const int beyond = results_beyond(problem, own.image, share.first_filter);
-    const SharedAddress results = shared_address(shared_part<unsigned char>(problem.shared.results)) +
+    const SharedAddress results = shared_address(shared_part(problem.shared.results)) +
                                   buffer * problem.buffer_bytes + beyond * static_cast<int>(sizeof(Element));
     const bool writes_pairs = problem.writes_pairs && beyond % 2 == 0;
     // Neighbouring threads' in neighbouring banks.
     const SharedAddress unread =
-        shared_address(shared_part<unsigned char>(problem.shared.unread)) +
+        shared_address(shared_part(problem.shared.unread)) +
         (threadIdx.x - (kThreads - kMultipliers)) * (writes_pairs ? kUnreadBytes : kUnreadBytes / 2);
     int chunk = static_cast<int>((first_chunk + team) % kTeams);
     if (chunk >= problem.output_chunks) hand_over(&state.multiplied[slot]);
@@ -287,7 +287,7 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
           problem, image.advanced(chunk * kTiles * kTileColumns), held, staged,
           [&] { hand_over(&state.turns[1 - team]); }, sums);
       // With two buffers no filters are late, and both places one.
-      Writing<kTiles> writing(scales, shared_part<int>(problem.shared.outputs) + chunk * kOutputsOfChunk,
+      Writing<kTiles> writing(scales, shared_part(problem.shared.outputs) + chunk * kOutputsOfChunk,
                               buffer_phase);
       finish_warpgroup_products(sums);
       if (chunk + kTeams >= problem.output_chunks) hand_over(&state.multiplied[slot]);
@@ -309,7 +309,7 @@ template <typename Element>
 __device__ inline Storing way_of_adding(const Arguments<Element>& problem, const Share& share, int top,
                                         int weight_window) {
   constexpr int kLeast = -126 + 2 * kBinades + 24;
-  const int* const tops = shared_part<int>(problem.shared.tops);
+  const int* const tops = shared_part(problem.shared.tops);
   for (int filter = 0; filter < share.filters; ++filter) {
     const unsigned bias =
         problem.b == nullptr ? 0u : absolute_bits(static_cast<float>(problem.b[share.first_filter + filter]));
@@ -345,8 +345,7 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
       wait_until_bulk_stores_have_ended();
       __syncwarp();
     }
-    const unsigned char* const results =
-        shared_part<unsigned char>(problem.shared.results) + buffer * problem.buffer_bytes;
+    const unsigned char* const results = shared_part(problem.shared.results) + buffer * problem.buffer_bytes;
     const int early = max(0, share.filters - problem.late_filters);
     store_results(problem, own.image, share.first_filter, 0, early, storing, results);
     wait_until_bulk_stores_have_read();
@@ -374,11 +373,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Share share(problem);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 
-  find_places(problem, shared_part<PixelPlaces>(problem.shared.pixels));
-  find_outputs<kTiles * kTileColumns>(problem, shared_part<int>(problem.shared.outputs));
+  find_places(problem, shared_part(problem.shared.pixels));
+  find_outputs<kTiles * kTileColumns>(problem, shared_part(problem.shared.outputs));
   // Places between rows stay zeros.
   for (int i = threadIdx.x; i < kSlots * problem.slot_places; i += kThreads) {
-    shared_part<uint4>(problem.shared.slots)[i] = make_uint4(0u, 0u, 0u, 0u);
+    reinterpret_cast<uint4*>(shared_part(problem.shared.slots))[i] = make_uint4(0u, 0u, 0u, 0u);
   }
   if (threadIdx.x == 0) {
     state.most = 0u, state.least_less_one = ~0u, state.weight_windows = 1u;
@@ -399,9 +398,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int size = problem.channels * problem.filter_height * problem.filter_width;
   const int weights = share.filters * size;
   const Element* const all_weights = problem.w + static_cast<long long>(share.first_filter) * size;
-  Element* const room = shared_part<Element>(problem.shared.results + kStagedBytes);
+  Element* const room = reinterpret_cast<Element*>(shared_part(problem.shared.results) + kStagedBytes);
   const bool has_room = kStagedBytes + weights * static_cast<int>(sizeof(Element)) <= problem.results_bytes;
-  int* const tops = shared_part<int>(problem.shared.tops);
+  int* const tops = shared_part(problem.shared.tops);
   Progress progress;
   int windows = 1;
   for (int window = 0; window < windows; ++window) {

@@ -4,6 +4,7 @@
 
 #include "cuda/primitives/copy_barrier.h"
 #include "cuda/primitives/hand_over.h"
+#include "cuda/primitives/shared_offset.h"
 
 namespace convswap::implicit_gemm {
 
@@ -115,9 +116,15 @@ struct BlockState {
   unsigned weight_windows;
 };
 
-// Bytes into shared memory, which begins with the weights that are not held in registers.
+// The parts of shared memory.
 struct SharedOffsets {
-  int slots, stages, results, unread, pixels, outputs, scales, tops, state;
+  Offset<unsigned> weights;  // that are not held in registers
+  Offset<unsigned char> slots, stages, results, unread;
+  Offset<PixelPlaces> pixels;
+  Offset<int> outputs;
+  Offset<RowScale> scales;
+  Offset<int> tops;
+  Offset<BlockState> state;
 };
 
 }  // namespace convswap::implicit_gemm

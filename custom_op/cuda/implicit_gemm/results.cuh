@@ -210,8 +210,8 @@ __device__ inline void compute_as_defined(const Arguments<Element>& problem, int
     const int element = i - filter * problem.output_plane;
     const long long k = first_filter + filter;
     const long long plane = (static_cast<long long>(image) * problem.out_channels + k) * problem.output_plane;
-    problem.y[plane + element] = static_cast<Element>(
-        naive_result<Element, float>(problem.definition, image, k, 0, element / width, element % width));
+    problem.y[plane + element] = static_cast<Element>(defined_result<Element, float>(
+        problem, problem.definition, image, k, 0, element / width, element % width));
   }
 }
 

@@ -5,13 +5,13 @@
 
 #include <cmath>
 
-#include "cuda/limits.h"
+#include "conv/arithmetic.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/limits.h"
+#include "cuda/host/shared_layout.h"
 
 namespace convswap::implicit_gemm {
 namespace {
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t unit) { return ceil_divide(a, unit) * unit; }
 
 // From the first row that the folds' filters read to the last.
 int64_t rows_across(const ConvProblem& problem, int64_t folds) {
@@ -196,23 +196,21 @@ class Tiler {
         round_up((tiling.filters * problem_.output_size() + kAlignment / size()) * size(), 128);
     tiling.results_bytes = std::max<int64_t>(tiling.buffers * tiling.buffer_bytes + late_bytes, kStagedBytes);
     if (tiling.results_bytes > most) return false;
-    int64_t end = tiling.shared_steps * kStepUnits * 16;
-    const auto place = [&](int& offset, int64_t bytes) {
-      offset = static_cast<int>(std::min(end, most));
-      end += round_up(bytes, 128);
-    };
-    place(tiling.shared.slots, kSlots * tiling.slot_places * kPlaceBytes);
-    place(tiling.shared.stages, tiling.stages * tiling.stage_bytes);
-    place(tiling.shared.results, tiling.results_bytes);
+    SharedOffsets& shared = tiling.shared;
+    SharedLayout block(128, most);
+    shared.weights = block.place<unsigned>(tiling.shared_steps * kStepUnits * 4);
+    shared.slots = block.place<unsigned char>(kSlots * tiling.slot_places * kPlaceBytes);
+    shared.stages = block.place<unsigned char>(tiling.stages * tiling.stage_bytes);
+    shared.results = block.place<unsigned char>(tiling.results_bytes);
     // Behind the results, for sums that are none.
-    place(tiling.shared.unread, kMultipliers * kUnreadBytes);
-    place(tiling.shared.pixels, problem_.input_size() * static_cast<int64_t>(sizeof(PixelPlaces)));
-    place(tiling.shared.outputs, tiling.output_chunks * kOutputsOfChunk * static_cast<int64_t>(sizeof(int)));
-    place(tiling.shared.scales, kTeams * kRows * static_cast<int64_t>(sizeof(RowScale)));
-    place(tiling.shared.tops, tiling.filters * static_cast<int64_t>(sizeof(int)));
-    place(tiling.shared.state, sizeof(BlockState));
-    tiling.shared_bytes = end;
-    return end <= most;
+    shared.unread = block.place<unsigned char>(kMultipliers * kUnreadBytes);
+    shared.pixels = block.place<PixelPlaces>(problem_.input_size());
+    shared.outputs = block.place<int>(tiling.output_chunks * kOutputsOfChunk);
+    shared.scales = block.place<RowScale>(kTeams * kRows);
+    shared.tops = block.place<int>(tiling.filters);
+    shared.state = block.place<BlockState>(1);
+    tiling.shared_bytes = block.end();
+    return block.end() <= most;
   }
 
   // Chooses the owners of the product's rows. A warp writes the results of eight at once; each time the
@@ -335,10 +333,5 @@ int64_t fewest_steps(const ConvProblem& problem, const Device& device) {
 int64_t most_steps(const ConvProblem& problem, const Device& device) {
   return parts_of(problem) > 1 ? std::min<int64_t>(kMostSteps, most_products_of_ieee(device)) : kMostSteps;
 }
-
-int parts_of(const ConvProblem& problem) {
-  return problem.type == ElementType::float32 && problem.precision == Precision::ieee ? 2 : 1;
-}
-int terms_of(const ConvProblem& problem) { return parts_of(problem) == 2 ? 3 : 1; }
 
 }  // namespace convswap::implicit_gemm

@@ -62,8 +62,4 @@ bool writes_pairs(const ConvProblem& problem, const Tiling& tiling);
 int64_t fewest_steps(const ConvProblem& problem, const Device& device);
 int64_t most_steps(const ConvProblem& problem, const Device& device);
 
-// Into how many parts each number is split for the tensor core, and how many products of them count.
-int parts_of(const ConvProblem& problem);
-int terms_of(const ConvProblem& problem);
-
 }  // namespace convswap::implicit_gemm

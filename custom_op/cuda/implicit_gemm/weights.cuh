@@ -70,12 +70,12 @@ class RowWeights {
     // The filter's row and column that meet the input's for this fold, times the dilations.
     const int down = half.row + (problem.pairs_rows ? pixel : 0) - fold_row_;
     const int across = half.column + (problem.pairs_rows ? 0 : pixel);
-    const int r = problem.dilation_height.quotient(max(0, down));
-    const int s = problem.dilation_width.quotient(across);
+    const int r = problem.dilation_height_divisor.quotient(max(0, down));
+    const int s = problem.dilation_width_divisor.quotient(across);
     const bool is_tap = is_row_ && half.bundle >= 0 && r < problem.filter_height &&
                         s < problem.filter_width &&
-                        r * static_cast<int>(problem.dilation_height.divisor) == down &&
-                        s * static_cast<int>(problem.dilation_width.divisor) == across;
+                        r * static_cast<int>(problem.dilation_height_divisor.divisor) == down &&
+                        s * static_cast<int>(problem.dilation_width_divisor.divisor) == across;
     const auto weight_at = [&](int j) -> Element {
       const int channel = half.bundle * 8 + (is_half ? j % kChunkChannels : j);
       if (!is_tap || channel >= problem.channels) return Format::zero();

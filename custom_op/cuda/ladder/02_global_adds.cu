@@ -9,7 +9,7 @@ class GlobalAdds final : public ladder::Rung {
   std::string_view name() const override { return "ladder_02_global_adds"; }
 
  protected:
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
     constexpr int kThreads = 256;
     return {{"global_adds", ladder::address(ladder::global_adds),
              ladder::blocks_for(problem.output_elements(), kThreads), kThreads}};

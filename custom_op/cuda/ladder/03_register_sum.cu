@@ -9,7 +9,7 @@ class RegisterSum final : public ladder::Rung {
   std::string_view name() const override { return "ladder_03_register_sum"; }
 
  protected:
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
     constexpr int kThreads = 256;
     return {{"register_sum", ladder::address(ladder::register_sum),
              ladder::blocks_for(problem.output_elements(), kThreads), kThreads}};

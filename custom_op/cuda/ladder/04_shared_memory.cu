@@ -9,9 +9,9 @@ class SharedMemory final : public ladder::Rung {
   std::string_view name() const override { return "ladder_04_shared_memory"; }
 
  protected:
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
-    const dim3 grid(static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels));
-    return {{"shared_memory", ladder::address(ladder::shared_memory), grid, dim3(32, 32),
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
+    const Extents grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};
+    return {{"shared_memory", ladder::address(ladder::shared_memory), grid, Extents{32, 32},
              sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())}};
   }
 };

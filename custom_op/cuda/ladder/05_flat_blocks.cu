@@ -9,9 +9,9 @@ class FlatBlocks final : public ladder::Rung {
   std::string_view name() const override { return "ladder_05_flat_blocks"; }
 
  protected:
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
-    const dim3 grid(static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels));
-    return {{"flat_blocks", ladder::address(ladder::flat_blocks), grid, dim3(1024),
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
+    const Extents grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};
+    return {{"flat_blocks", ladder::address(ladder::flat_blocks), grid, Extents{1024},
              sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())}};
   }
 };

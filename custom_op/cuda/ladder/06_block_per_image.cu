@@ -9,7 +9,7 @@ class BlockPerImage final : public ladder::Rung {
   std::string_view name() const override { return "ladder_06_block_per_image"; }
 
  protected:
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
     return {{"block_per_image", ladder::address(ladder::block_per_image),
              static_cast<unsigned>(problem.batch), 1024,
              sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())}};

@@ -15,7 +15,7 @@ class ArrayOfOutputs final : public ladder::Rung {
            std::to_string(problem.out_channels);
   }
 
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
     return {{"array_of_outputs", kernel_for(problem.out_channels), static_cast<unsigned>(problem.batch),
              ladder::kArrayThreads,
              sizeof(float) * problem.in_channels *

@@ -18,7 +18,7 @@ class Unrolled final : public ladder::Rung {
            std::to_string(problem.filter[2]);
   }
 
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
     return {{"unrolled", kernel_for(problem), static_cast<unsigned>(problem.batch), ladder::kUnrolledThreads,
              sizeof(float) * problem.in_channels *
                  (problem.input_size() + problem.out_channels * problem.filter_size())}};

@@ -14,7 +14,7 @@ class Constants final : public ladder::Rung {
     return kernel_for(problem) != nullptr ? "" : ladder::no_course_layer();
   }
 
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
     return {{"constants", kernel_for(problem), static_cast<unsigned>(problem.batch),
              ladder::kConstantsThreads,
              sizeof(float) * problem.in_channels *

@@ -1,8 +1,8 @@
+#include "cuda/host/constant_bank.h"
+#include "cuda/host/launch.h"
 #include "cuda/ladder/10_constant_memory.cuh"
 #include "cuda/ladder/course_layers.h"
 #include "cuda/ladder/rung.h"
-#include "cuda/primitives/constant_bank.h"
-#include "cuda/primitives/launch.h"
 
 namespace convswap {
 namespace {
@@ -10,7 +10,8 @@ namespace {
 // Fills the constant memory before the kernel starts.
 class ConstantMemoryPlan final : public ladder::LaunchPlan {
  public:
-  ConstantMemoryPlan(const ConvProblem& problem, const Device& device, std::vector<ladder::Launch> launches)
+  ConstantMemoryPlan(const ConvProblem& problem, const Device& device,
+                     std::vector<ladder::RungLaunch> launches)
       : LaunchPlan(problem, device, std::move(launches), 0),
         device_(device.index),
         bytes_(sizeof(float) * problem.out_channels * problem.in_channels * problem.filter_size()) {}
@@ -30,16 +31,16 @@ class ConstantMemory final : public ladder::Rung {
  public:
   std::string_view name() const override { return "ladder_10_constant_memory"; }
 
+ protected:
   std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
     return std::make_unique<ConstantMemoryPlan>(problem, device, launches(problem));
   }
 
- protected:
   std::string why_not_here(const ConvProblem& problem, const Device&) const override {
     return kernel_for(problem) != nullptr ? "" : ladder::no_course_layer();
   }
 
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
     return {{"constant_memory", kernel_for(problem), static_cast<unsigned>(problem.batch),
              ladder::kConstantMemoryThreads, sizeof(float) * problem.in_channels * problem.input_size()}};
   }

@@ -17,11 +17,11 @@ class Im2col final : public ladder::Rung {
            std::to_string(kMostScratchBytes);
   }
 
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
     constexpr int kThreads = 256;
     const int64_t most = images_at_a_time(problem);
     const unsigned rows = ladder::blocks_for(problem.out_channels, ladder::kTile);
-    std::vector<ladder::Launch> found;
+    std::vector<ladder::RungLaunch> found;
     for (int64_t first = 0; first < problem.batch; first += most) {
       const int64_t images = std::min(most, problem.batch - first);
       const int64_t columns = images * problem.output_size();
@@ -30,8 +30,8 @@ class Im2col final : public ladder::Rung {
           {"write_columns", ladder::address(ladder::write_columns), writers, kThreads, 0, first, images});
       found.push_back({"multiply_columns", ladder::address(ladder::multiply_columns),
                        dim3(ladder::blocks_for(columns, ladder::kTile), rows),
-                       dim3(ladder::kTile, ladder::kTile), 2 * sizeof(float) * ladder::kTile * ladder::kTile,
-                       first, images});
+                       Extents{ladder::kTile, ladder::kTile},
+                       2 * sizeof(float) * ladder::kTile * ladder::kTile, first, images});
     }
     return found;
   }

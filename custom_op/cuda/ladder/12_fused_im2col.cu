@@ -9,11 +9,11 @@ class FusedIm2col final : public ladder::Rung {
   std::string_view name() const override { return "ladder_12_fused_im2col"; }
 
  protected:
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
     constexpr int kTile = ladder::kFusedTile;
-    const dim3 grid(ladder::blocks_for(problem.batch * problem.output_size(), kTile),
-                    ladder::blocks_for(problem.out_channels, kTile));
-    return {{"fused_im2col", ladder::address(ladder::fused_im2col), grid, dim3(kTile, kTile),
+    const Extents grid{ladder::blocks_for(problem.batch * problem.output_size(), kTile),
+                       ladder::blocks_for(problem.out_channels, kTile)};
+    return {{"fused_im2col", ladder::address(ladder::fused_im2col), grid, Extents{kTile, kTile},
              2 * sizeof(float) * kTile * kTile}};
   }
 };

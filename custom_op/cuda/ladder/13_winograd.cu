@@ -16,7 +16,7 @@ class Winograd final : public ladder::Rung {
            "x" + std::to_string(problem.filter[2]);
   }
 
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
     constexpr int kThreads = 64;
     const bool is_5 = problem.filter[1] == 5;
     const int64_t tiles = problem.batch * ((problem.output[1] + 1) / ladder::kTileOutputs) *

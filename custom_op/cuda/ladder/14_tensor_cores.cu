@@ -17,9 +17,9 @@ class TensorCores final : public ladder::Rung {
            std::to_string(device.compute_capability % 10);
   }
 
-  std::vector<ladder::Launch> launches(const ConvProblem& problem) const override {
-    const dim3 grid(ladder::blocks_for(problem.batch * problem.output_size(), ladder::kTensorColumns),
-                    ladder::blocks_for(problem.out_channels, ladder::kTensorFilters));
+  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
+    const Extents grid{ladder::blocks_for(problem.batch * problem.output_size(), ladder::kTensorColumns),
+                       ladder::blocks_for(problem.out_channels, ladder::kTensorFilters)};
     return {{"tensor_cores", ladder::address(ladder::tensor_cores), grid, ladder::kTensorThreads,
              sizeof(float) * ladder::kTensorSharedFloats}};
   }

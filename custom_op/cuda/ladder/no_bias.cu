@@ -1,5 +1,5 @@
+#include "cuda/host/check.h"
 #include "cuda/ladder/no_bias.h"
-#include "cuda/primitives/check.h"
 
 namespace convswap::ladder {
 namespace {

@@ -3,22 +3,25 @@
 #include <algorithm>
 
 #include "conv/ladder_problem.h"
+#include "cuda/host/launch.h"
 #include "cuda/ladder/no_bias.h"
-#include "cuda/primitives/kernel_facts.h"
-#include "cuda/primitives/launch.h"
 
 namespace convswap::ladder {
 namespace {
 
-std::size_t most_shared_bytes(const std::vector<Launch>& launches) {
+Launch launch_of(const RungLaunch& launch) {
+  return {launch.kernel, launch.grid, launch.block, launch.shared_bytes, Start::in_turn};
+}
+
+std::size_t most_shared_bytes(const std::vector<RungLaunch>& launches) {
   std::size_t most = 0;
-  for (const Launch& launch : launches) most = std::max(most, launch.shared_bytes);
+  for (const RungLaunch& launch : launches) most = std::max(most, launch.shared_bytes);
   return most;
 }
 
 }  // namespace
 
-LaunchPlan::LaunchPlan(const ConvProblem& problem, const Device& device, std::vector<Launch> launches,
+LaunchPlan::LaunchPlan(const ConvProblem& problem, const Device& device, std::vector<RungLaunch> launches,
                        std::size_t scratch_bytes)
     : problem_(problem),
       device_(device.index),
@@ -27,7 +30,8 @@ LaunchPlan::LaunchPlan(const ConvProblem& problem, const Device& device, std::ve
   const DeviceGuard guard(device_);
   no_bias_ = no_bias();
   if (most_shared_bytes(launches_) == 0) return;
-  for (const Launch& launch : launches_) allow_shared_memory(launch.kernel, device.shared_memory_per_block);
+  for (const RungLaunch& launch : launches_)
+    allow_shared_memory(launch.kernel, device.shared_memory_per_block);
 }
 
 void LaunchPlan::run(const ConvTensors& tensors, const Execution& execution) const {
@@ -36,15 +40,14 @@ void LaunchPlan::run(const ConvTensors& tensors, const Execution& execution) con
   conv.w = static_cast<const float*>(tensors.w);
   conv.b = tensors.b == nullptr ? no_bias_ : static_cast<const float*>(tensors.b);
   conv.scratch = static_cast<float*>(execution.scratch);
-  for (const Launch& launched : launches_) {
+  for (const RungLaunch& launched : launches_) {
     conv.batch = static_cast<int>(launched.images == 0 ? problem_.batch : launched.images);
     conv.x = static_cast<const float*>(tensors.x) +
              launched.first_image * problem_.in_channels * problem_.input_size();
     conv.y = static_cast<float*>(tensors.y) +
              launched.first_image * problem_.out_channels * problem_.output_size();
     void* arguments[] = {&conv};
-    launch(launched.kernel, launched.grid, launched.block, launched.shared_bytes, execution.stream,
-           arguments);
+    enqueue(launch_of(launched), execution.stream, arguments);
   }
 }
 
@@ -64,29 +67,29 @@ std::string LaunchPlan::describe() const {
 std::vector<KernelFacts> LaunchPlan::kernels() const {
   const DeviceGuard guard(device_);
   std::vector<KernelFacts> facts;
-  for (const Launch& launch : launches_) {
+  for (const RungLaunch& launch : launches_) {
     // Slices of a batch start the same kernels over and over.
     const bool is_known = std::any_of(facts.begin(), facts.end(),
                                       [&](const KernelFacts& known) { return known.name == launch.name; });
     if (is_known) continue;
-    facts.push_back(kernel_facts(launch.name, launch.kernel, launch.grid, launch.block, launch.shared_bytes));
+    facts.push_back(kernel_facts(launch.name, launch_of(launch)));
   }
   return facts;
 }
 
-std::string Rung::why_not(const ConvProblem& problem, const Device& device) const {
+Offer Rung::offer(const ConvProblem& problem, const Device& device) const {
   std::string reason = ladder::why_not(problem);
   if (reason.empty() && problem.out_channels > kMostFilters) {
     reason = "the rungs of the ladder compute at most " + std::to_string(kMostFilters) + " filters";
   }
   if (reason.empty()) reason = why_not_here(problem, device);
-  if (!reason.empty()) return reason;
+  if (!reason.empty()) return Offer::refusal(std::move(reason));
   const std::size_t needed = most_shared_bytes(launches(problem));
   if (needed > static_cast<std::size_t>(device.shared_memory_per_block)) {
-    return "it keeps " + std::to_string(needed) + " bytes in shared memory, and a block of " + device.name +
-           " has " + std::to_string(device.shared_memory_per_block);
+    return Offer::refusal("it keeps " + std::to_string(needed) + " bytes in shared memory, and a block of " +
+                          device.name + " has " + std::to_string(device.shared_memory_per_block));
   }
-  return {};
+  return {{}, std::nullopt, [this, problem, device] { return make_plan(problem, device); }};
 }
 
 std::unique_ptr<Plan> Rung::make_plan(const ConvProblem& problem, const Device& device) const {

@@ -2,24 +2,23 @@
 
 // What the rungs of the ladder share on the host: their limits, and a plan that starts kernels.
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "conv/ladder_convolution.h"
+#include "cuda/host/launch.h"
 #include "plan/algorithm.h"
 
 namespace convswap::ladder {
 
 // A kernel of the ladder and how it is started. It takes a Convolution, and of the batch the `images` from
 // `first_image` on; 0 images stand for all.
-struct Launch {
+struct RungLaunch {
   std::string name;
   const void* kernel = nullptr;
-  dim3 grid, block;
+  Extents grid, block;
   std::size_t shared_bytes = 0;
   int64_t first_image = 0;
   int64_t images = 0;
@@ -36,7 +35,7 @@ inline unsigned blocks_for(int64_t count, int64_t size) {
 // Starts kernels one after the other.
 class LaunchPlan : public Plan {
  public:
-  LaunchPlan(const ConvProblem& problem, const Device& device, std::vector<Launch> launches,
+  LaunchPlan(const ConvProblem& problem, const Device& device, std::vector<RungLaunch> launches,
              std::size_t scratch_bytes);
 
   void run(const ConvTensors& tensors, const Execution& execution) const override;
@@ -47,7 +46,7 @@ class LaunchPlan : public Plan {
  private:
   ConvProblem problem_;
   int device_;
-  std::vector<Launch> launches_;
+  std::vector<RungLaunch> launches_;
   std::size_t scratch_bytes_;
   const float* no_bias_ = nullptr;
 };
@@ -57,16 +56,16 @@ class Rung : public Algorithm {
  public:
   DeviceKind device_kind() const final { return DeviceKind::cuda; }
   bool is_rung() const final { return true; }
-  std::string why_not(const ConvProblem& problem, const Device& device) const final;
-  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override;
+  Offer offer(const ConvProblem& problem, const Device& device) const final;
 
  protected:
   // Why the rung leaves a problem that the ladder takes; empty where it does not.
   virtual std::string why_not_here(const ConvProblem&, const Device&) const { return {}; }
 
   // Asked for problems without such a reason.
-  virtual std::vector<Launch> launches(const ConvProblem& problem) const = 0;
+  virtual std::vector<RungLaunch> launches(const ConvProblem& problem) const = 0;
   virtual std::size_t scratch_bytes(const ConvProblem&) const { return 0; }
+  virtual std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const;
 };
 
 }  // namespace convswap::ladder

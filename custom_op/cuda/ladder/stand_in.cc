@@ -1,6 +1,9 @@
 #include "cuda/ladder/stand_in.h"
 
 #include <array>
+#include <utility>
+
+#include "plan/planner.h"
 
 namespace convswap {
 
@@ -14,22 +17,15 @@ std::array<const Algorithm*, 2> fast_algorithms() { return {&cuda_toeplitz(), &c
 
 }  // namespace
 
-std::string StandIn::why_not(const ConvProblem& problem, const Device& device) const {
+Offer StandIn::offer(const ConvProblem& problem, const Device& device) const {
   std::string reasons = why_not_here(problem);
-  if (!reasons.empty()) return reasons;
+  if (!reasons.empty()) return Offer::refusal(std::move(reasons));
   for (const Algorithm* algorithm : fast_algorithms()) {
-    const std::string reason = algorithm->why_not(problem, device);
-    if (reason.empty()) return {};
-    reasons += (reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + reason;
+    Offer offer = offer_of(*algorithm, problem, device);
+    if (!offer.is_refusal()) return {{}, std::nullopt, std::move(offer.make)};
+    reasons += (reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + offer.why_not;
   }
-  return reasons;
-}
-
-std::unique_ptr<Plan> StandIn::make_plan(const ConvProblem& problem, const Device& device) const {
-  for (const Algorithm* algorithm : fast_algorithms()) {
-    if (algorithm->why_not(problem, device).empty()) return algorithm->make_plan(problem, device);
-  }
-  return nullptr;
+  return Offer::refusal(std::move(reasons));
 }
 
 }  // namespace ladder

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "plan/algorithm.h"
@@ -12,8 +11,7 @@ class StandIn : public Algorithm {
  public:
   DeviceKind device_kind() const final { return DeviceKind::cuda; }
   bool is_rung() const final { return true; }
-  std::string why_not(const ConvProblem& problem, const Device& device) const final;
-  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const final;
+  Offer offer(const ConvProblem& problem, const Device& device) const final;
 
  protected:
   // Why the rung leaves a problem, whatever the algorithms could do; empty where it does not.

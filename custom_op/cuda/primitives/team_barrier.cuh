@@ -1,10 +1,10 @@
 #pragma once
 
+#include "cuda/primitives/team.h"
+
 namespace convswap {
 
-// Barriers for parts of a block. Barrier 0 is that of __syncthreads, and barrier i + 1 that of team i: the
-// warpgroup of threads 128 i to 128 i + 127.
-constexpr int kTeamThreads = 128;
+// Barriers for parts of a block. Barrier 0 is that of __syncthreads, and barrier i + 1 that of team i.
 
 // The shuffle tells the compiler that it is the same in all lanes.
 __device__ inline int team_of_block() {

@@ -3,31 +3,15 @@
 // What the kernel of `tiled` is given; see tiled.cc.
 
 #include "conv/epilogue.h"
+#include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
 
 namespace convswap::tiled {
 
 constexpr int kMostThreads = 256;
 
-// What a thread computes of 2 rows; a kernel for each.
-struct OutputsOfThread {
-  int filters, columns;
-};
-constexpr OutputsOfThread kOutputsOfThread[] = {{1, 2}, {4, 2}, {8, 2}, {8, 4}};
-
 template <typename T>
-struct Arguments {
-  const T* x;
-  const T* w;
-  const T* b;  // null without
-  const T* z;  // null without
-  T* y;
-
-  // The problem: channels and filters of a group, and of the tensors.
-  int channels, filters, in_channels, out_channels;
-  int height, width, out_height, out_width, y_height, y_width;
-  int filter_height, filter_width, stride_height, stride_width, dilation_height, dilation_width;
-  int pad_top, pad_left;
+struct Arguments : Tensors<T>, Geometry {
   Epilogue epilogue;
 
   // A block's tile: outputs of the convolution, filters, and the channels that are staged at a time.
@@ -41,8 +25,8 @@ struct Arguments {
   int weight_pitch;  // how far apart taps are staged
   FastDivisor filter_quads, rows_of_filter;
   // What a tile gives of y.
-  FastDivisor y_columns, y_plane;
-  int y_rows;
+  FastDivisor tile_y_columns, tile_y_plane;
+  int tile_y_rows;
 };
 
 }  // namespace convswap::tiled

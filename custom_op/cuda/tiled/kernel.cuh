@@ -67,8 +67,10 @@ __device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T
         int channel, row, column;
         pixel_place(i, channel, row, column);
         row += first_row, column += first_column;
-        const bool is_inside = i < pixels && row >= 0 && row < a.height && column >= 0 && column < a.width;
-        return is_inside ? static_cast<float>(x[(channel * a.height + row) * a.width + column]) : 0.0f;
+        const bool is_inside =
+            i < pixels && row >= 0 && row < a.input_height && column >= 0 && column < a.input_width;
+        return is_inside ? static_cast<float>(x[(channel * a.input_height + row) * a.input_width + column])
+                         : 0.0f;
       },
       [&](int i, float value) {
         if (i >= weights_begin) {
@@ -163,12 +165,13 @@ __device__ inline void write_results(const Arguments<T>& a, const float* results
   const Epilogue& epilogue = a.epilogue;
   const Pool& pool = epilogue.pool;
   const int tile = a.rows * a.columns, split = a.filters_of_block * tile;
-  const int y_plane = static_cast<int>(a.y_plane.divisor), y_columns = static_cast<int>(a.y_columns.divisor);
+  const int y_plane = static_cast<int>(a.tile_y_plane.divisor),
+            y_columns = static_cast<int>(a.tile_y_columns.divisor);
   const int first_row = tile_row * a.rows, first_column = tile_column * a.columns;
-  const int first_y_row = tile_row * a.y_rows, first_y_column = tile_column * y_columns;
+  const int first_y_row = tile_row * a.tile_y_rows, first_y_column = tile_column * y_columns;
   for (int i = static_cast<int>(threadIdx.x); i < filters * y_plane; i += static_cast<int>(blockDim.x)) {
-    const int k = static_cast<int>(a.y_plane.quotient(i)), within = i - k * y_plane;
-    const int row_of_tile = static_cast<int>(a.y_columns.quotient(within));
+    const int k = static_cast<int>(a.tile_y_plane.quotient(i)), within = i - k * y_plane;
+    const int row_of_tile = static_cast<int>(a.tile_y_columns.quotient(within));
     const int y_row = first_y_row + row_of_tile;
     const int y_column = first_y_column + within - row_of_tile * y_columns;
     if (y_row >= a.y_height || y_column >= a.y_width) continue;
@@ -181,13 +184,13 @@ __device__ inline void write_results(const Arguments<T>& a, const float* results
       for (int s = 1; s < a.splits; ++s) value += results[s * split + at];
       value += bias;
       if (a.z != nullptr)
-        value += static_cast<float>(a.z[(plane * a.out_height + row) * a.out_width + column]);
+        value += static_cast<float>(a.z[(plane * a.output_height + row) * a.output_width + column]);
       return activate<float>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
     };
     const float value = pool.kind == PoolKind::none
                             ? value_at(y_row, y_column)
-                            : pooled<float>(pool.kind, PoolWindow(pool, 0, y_row, a.out_height),
-                                            PoolWindow(pool, 1, y_column, a.out_width), value_at);
+                            : pooled<float>(pool.kind, PoolWindow(pool, 0, y_row, a.output_height),
+                                            PoolWindow(pool, 1, y_column, a.output_width), value_at);
     a.y[(plane * a.y_height + y_row) * a.y_width + y_column] = static_cast<T>(value);
   }
 }
@@ -224,10 +227,10 @@ __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ A
     const long long channels_before =
         static_cast<long long>(n) * a.in_channels + group * a.channels + first_channel;
     if (first_channel > 0) __syncthreads();
-    stage_channels(a, a.x + channels_before * a.height * a.width,
+    stage_channels(a, a.x + channels_before * a.input_height * a.input_width,
                    a.w + (static_cast<long long>(first_filter) * a.channels + first_channel) * taps, channels,
-                   filters, first_row * a.stride_height - a.pad_top,
-                   first_column * a.stride_width - a.pad_left, window, weights);
+                   filters, first_row * a.stride_height - a.pad_height,
+                   first_column * a.stride_width - a.pad_width, window, weights);
     __syncthreads();
     if (!is_at_work) continue;
     const int unrolled = a.dilation_width == 1 ? a.filter_width : 0;

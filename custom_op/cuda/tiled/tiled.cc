@@ -23,11 +23,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
-#include "cuda/epilogue/epilogue_kernel.h"
-#include "cuda/limits.h"
+#include "cuda/host/limits.h"
 #include "cuda/tiled/plan.h"
-#include "cuda/tiled/tiling.h"
 
 namespace convswap {
 namespace tiled {
@@ -47,9 +46,29 @@ class Tiled final : public Algorithm {
   std::string_view name() const override { return "tiled"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
 
-  std::string why_not(const ConvProblem& problem, const Device& device) const override {
-    if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    const std::string too_far = why_not_indexed(
+  // Any other pool is a kernel of its own.
+  bool fuses(const ConvProblem& problem) const override { return pools_inside_tiles(problem.epilogue.pool); }
+
+  Offer offer(const ConvProblem& problem, const Device& device) const override {
+    if (std::string reason = why_not_at_all(problem); !reason.empty()) {
+      return Offer::refusal(std::move(reason));
+    }
+    const std::optional<Tiling> tiling = best_tiling(problem, device);
+    if (!tiling) {
+      return Offer::refusal("its smallest tile, one channel of a filter's reach, does not fit into the " +
+                            std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " +
+                            device.name);
+    }
+    return {{}, tiling->cost * 1e-6, [problem, device, own = *tiling] {
+              return tiled::make_plan(problem, device, own);
+            }};
+  }
+
+ private:
+  // Before a tiling is sought.
+  static std::string why_not_at_all(const ConvProblem& problem) {
+    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    std::string too_far = why_not_indexed(
         {problem.in_channels * problem.input_size(), problem.out_channels * problem.output_size(),
          problem.batch * problem.output_size(), problem.channels_per_group() * problem.filter_size() * 64,
          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
@@ -59,34 +78,7 @@ class Tiled final : public Algorithm {
     if (problem.out_channels > kMostGridRows) {
       return "it takes at most " + std::to_string(kMostGridRows) + " filters";
     }
-    if (!pools_inside_tiles(problem.epilogue.pool)) {
-      if (const std::string reason = why_not_apart(problem); !reason.empty()) return reason;
-    }
-    if (!best_tiling(own_part(problem), device)) {
-      return "its smallest tile, one channel of a filter's reach, does not fit into the " +
-             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
-    }
     return {};
-  }
-
-  std::optional<double> estimate(const ConvProblem& problem, const Device& device) const override {
-    const double nanoseconds = best_tiling(own_part(problem), device)->cost;
-    return nanoseconds * 1e-6 +
-           (pools_inside_tiles(problem.epilogue.pool) ? 0 : estimate_epilogue(problem, device));
-  }
-
-  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
-    if (!pools_inside_tiles(problem.epilogue.pool)) {
-      return with_epilogue_kernel(make_plan(problem.without_epilogue(), device), problem, device);
-    }
-    if (problem.type == ElementType::float16) return plan_float16(problem, device);
-    if (problem.type == ElementType::bfloat16) return plan_bfloat16(problem, device);
-    return plan_float32(problem, device);
-  }
-
- private:
-  static ConvProblem own_part(const ConvProblem& problem) {
-    return pools_inside_tiles(problem.epilogue.pool) ? problem : problem.without_epilogue();
   }
 };
 

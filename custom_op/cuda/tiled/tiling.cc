@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include "cuda/primitives/launch.h"
+#include "conv/arithmetic.h"
+#include "cuda/host/launch.h"
 #include "cuda/tiled/arguments.h"
+#include "cuda/tiled/instances.h"
 
 namespace convswap::tiled {
 namespace {
@@ -13,8 +15,6 @@ namespace {
 constexpr int kMostSplits = 8, kMostFilterThreads = 64, kMostThreadsOfAxis = 16;
 // Blocks that ask for more leave no room for others, which could compute while they wait.
 constexpr int64_t kBytesForThree = 72 * 1024;
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The least pitch with which a warp reads different banks: `across` neighbours of rows `step` rows apart.
 int window_pitch(int64_t width, int across, int64_t step) {
@@ -99,7 +99,7 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
   std::optional<Tiling> best;
   for (int down = 1; down <= most(1); down *= 2) {
     for (int across = 1; across <= most(2); across *= 2) {
-      for (const OutputsOfThread& own : kOutputsOfThread) {
+      for (const Instance& own : kInstances) {
         if (2 * down % pool.kernel[0] != 0 || own.columns * across % pool.kernel[1] != 0) continue;
         for (int filter_threads = 1; filter_threads <= kMostFilterThreads; filter_threads *= 2) {
           const int of_split = down * across * filter_threads;

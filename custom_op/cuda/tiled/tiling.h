@@ -10,7 +10,7 @@ namespace convswap::tiled {
 // What a block computes, and how its threads share it.
 struct Tiling {
   int rows = 0, columns = 0;  // of the convolution's output
-  // Of the 2 rows that a thread computes, and its filters: one of kOutputsOfThread.
+  // Of the 2 rows that a thread computes, and its filters: one of kInstances.
   int columns_of_thread = 0, filters_of_thread = 0;
   int filters = 0;
   int splits = 1;    // threads that share the outputs of one, each with filter rows of its own

@@ -3,35 +3,25 @@
 // What the kernel of `toeplitz` is told; toeplitz.cc explains the words. tiling.cc decides, plan.cuh fills
 // in.
 
-#include "cuda/naive.cuh"
+#include "cuda/definition.h"
+#include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/toeplitz/layout.h"
 
 namespace convswap::toeplitz {
 
 template <typename Element>
-struct Arguments {
-  const Element* x;
-  const Element* w;
-  const Element* b;
-  Element* y;
-  int y_misalignment;  // elements from a boundary of kCacheLine to y
-  NaiveArguments<Element> definition;
+struct Arguments : Tensors<Element>, Geometry {
+  Definition definition;
 
-  long long input_elements;
+  int y_misalignment;        // elements from a boundary of kCacheLine to y
+  long long input_elements;  // of x
   // Where copies bring a tile's input as it is before it is staged: distances of channels and images there,
   // in elements, and to how many bytes, at most 16, a core's row is aligned there. Else channels lie as in x.
   bool copies_input;
   int source_plane, source_image, load_bytes;
   bool is_unpadded;  // no output reads beyond the image
-  int batch, in_channels, out_channels;
-  int channels, filters;  // of a group
-  int input_height, input_width, output_height, output_width;
-  int input_plane, output_plane;
-  int y_height, y_width, y_plane;
-  int filter_height, filter_width, stride_height, stride_width;
-  FastDivisor dilation_height, dilation_width;
-  int pad_height, pad_width;
+  FastDivisor dilation_height_divisor, dilation_width_divisor;
 
   // A core's row: `pixels` neighbours of `bundle` channels, whose product is `outputs` neighbours in y.
   int log2_bundle, log2_outputs;

@@ -17,7 +17,7 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
   const auto activated = [&](float value) {
     return activate<float>(kActivation, epilogue.alpha, epilogue.beta, value);
   };
-  const bool has_residual = problem.definition.z != nullptr;
+  const bool has_residual = problem.z != nullptr;
   const bool activates_last = pool.kind == PoolKind::max && is_increasing(epilogue);
   const int kernel_height = static_cast<int>(pool.kernel[0]), kernel_width = static_cast<int>(pool.kernel[1]);
   const int stride_height = static_cast<int>(pool.stride[0]), stride_width = static_cast<int>(pool.stride[1]);
@@ -33,8 +33,7 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
     const float* const from = static_cast<const float*>(results.waiting) + image * problem.results.image +
                               filter * problem.results.plane - tile.first_row * problem.results.row -
                               tile.first_column;
-    const Element* const residual =
-        has_residual ? problem.definition.z + plane * problem.output_plane : nullptr;
+    const Element* const residual = has_residual ? problem.z + plane * problem.output_plane : nullptr;
     Element* const to = results.stored + image * problem.stored.image + filter * problem.stored.plane +
                         y_row * problem.stored.row;
     const auto sum_at = [&](int row, int column) {

@@ -29,7 +29,7 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
                                                  plane + first + problem.y_misalignment);
     if (element < stored.first || element >= stored.end) continue;
     problem.y[plane + p * problem.y_width + q] =
-        static_cast<Element>(naive_result<Element, float>(problem.definition, n, k, 0, p, q));
+        static_cast<Element>(defined_result<Element, float>(problem, problem.definition, n, k, 0, p, q));
   }
 }
 
@@ -41,9 +41,9 @@ __device__ inline void clear_cores(const Arguments<Element>& problem, unsigned* 
 
 // The Toeplitz matrix of a filter block.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline SharedMatrix block_matrix(const Arguments<Element>& problem, unsigned char* matrices,
+__device__ inline SharedMatrix block_matrix(const Arguments<Element>& problem, unsigned char* shared,
                                             int block) {
-  return SharedMatrix::at(reinterpret_cast<unsigned*>(matrices), kTiles * 8)
+  return SharedMatrix::at(problem.shared.matrix.in(shared), kTiles * 8)
       .advanced(block * Format::kParts * problem.steps * kTiles * 16);
 }
 
@@ -99,13 +99,13 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
                                            int windows) {
   extern __shared__ __align__(128) unsigned char shared[];
   const int team = team_of_block(), group = blockIdx.y;
-  unsigned char* const own = shared + problem.shared.teams + team * problem.shared.team_bytes;
+  unsigned char* const own = problem.shared.teams.in(shared) + team * problem.shared.team_bytes;
   const Tile tile = Tile::of<true>(problem, index);
-  const int* const tops = reinterpret_cast<const int*>(shared + problem.shared.tops);
-  const StagedItem* const items = reinterpret_cast<const StagedItem*>(shared + problem.shared.items);
-  unsigned* const cores = reinterpret_cast<unsigned*>(own);
-  FilterScale* const scales = reinterpret_cast<FilterScale*>(own + problem.shared.scales);
-  TeamState& state = *reinterpret_cast<TeamState*>(own + problem.shared.state);
+  const int* const tops = problem.shared.tops.in(shared);
+  const StagedItem* const items = problem.shared.items.in(shared);
+  unsigned* const cores = problem.shared.cores.in(own);
+  FilterScale* const scales = problem.shared.scales.in(own);
+  TeamState& state = *problem.shared.state.in(own);
   const int first_filter = group * problem.filters;
   if (windows == 0) compute_as_defined<true>(problem, index, first_filter);
   clear_cores(problem, cores);
@@ -199,15 +199,15 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   const int team = team_of_block();
   const int group = blockIdx.y;
   extern __shared__ __align__(128) unsigned char shared[];
-  unsigned* const matrix = reinterpret_cast<unsigned*>(shared);
-  int* const tops = reinterpret_cast<int*>(shared + problem.shared.tops);
-  StagedItem* const items = reinterpret_cast<StagedItem*>(shared + problem.shared.items);
-  WeightState& weight_state = *reinterpret_cast<WeightState*>(shared + problem.shared.weight_state);
-  unsigned char* const own = shared + problem.shared.teams + team * problem.shared.team_bytes;
-  unsigned* const cores = reinterpret_cast<unsigned*>(own);
-  FilterScale* const scales = reinterpret_cast<FilterScale*>(own + problem.shared.scales);
-  TeamState& state = *reinterpret_cast<TeamState*>(own + problem.shared.state);
-  Element* const raw = reinterpret_cast<Element*>(own + problem.shared.raw);
+  unsigned* const matrix = problem.shared.matrix.in(shared);
+  int* const tops = problem.shared.tops.in(shared);
+  StagedItem* const items = problem.shared.items.in(shared);
+  WeightState& weight_state = *problem.shared.weight_state.in(shared);
+  unsigned char* const own = problem.shared.teams.in(shared) + team * problem.shared.team_bytes;
+  unsigned* const cores = problem.shared.cores.in(own);
+  FilterScale* const scales = problem.shared.scales.in(own);
+  TeamState& state = *problem.shared.state.in(own);
+  Element* const raw = reinterpret_cast<Element*>(problem.shared.raw.in(own));
 
   const int first_channel = group * problem.channels;
   const int first_filter = group * problem.filters;

@@ -3,6 +3,7 @@
 // What the tiling of `toeplitz` and its kernel agree on; toeplitz.cc explains the words.
 
 #include "cuda/primitives/copy_barrier.h"
+#include "cuda/primitives/shared_offset.h"
 
 namespace convswap::toeplitz {
 
@@ -61,11 +62,21 @@ struct ResultPlaces {
   bool planes_join;  // and the filters do too
 };
 
-// Bytes into shared memory; of a team's own part, from where that begins.
+// The parts of shared memory.
 struct SharedOffsets {
-  int items, tops, weight_state, teams;
+  Offset<unsigned> matrix;
+  Offset<StagedItem> items;
+  Offset<int> tops;
+  Offset<WeightState> weight_state;
+  Offset<unsigned char> teams;
   int team_bytes;
-  int results, stored, scales, state, raw;  // a team's part begins with its cores
+
+  // Of a team's own part, from where that begins.
+  Offset<unsigned> cores;
+  Offset<unsigned char> results, stored;  // elements, and where they lie apart float32
+  Offset<FilterScale> scales;
+  Offset<TeamState> state;
+  Offset<unsigned char> raw;  // elements
 };
 
 }  // namespace convswap::toeplitz

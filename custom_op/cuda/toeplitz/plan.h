@@ -2,15 +2,11 @@
 
 #include <memory>
 
+#include "cuda/toeplitz/tiling.h"
 #include "plan/algorithm.h"
 
 namespace convswap::toeplitz {
 
-// The plans of toeplitz, by what its kernel makes of the data; tensor_core_formats.cuh tells how. Each is a
-// file of its own, since each has several kernels to compile.
-std::unique_ptr<Plan> plan_float32_as_scaled_float16(const ConvProblem& problem, const Device& device);
-std::unique_ptr<Plan> plan_float32_as_two_float16(const ConvProblem& problem, const Device& device);
-std::unique_ptr<Plan> plan_float16(const ConvProblem& problem, const Device& device);
-std::unique_ptr<Plan> plan_bfloat16(const ConvProblem& problem, const Device& device);
+std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 
 }  // namespace convswap::toeplitz

@@ -34,10 +34,10 @@ struct Results {
         ((tile.n * problem.out_channels + first_filter) * problem.y_height + tile.y_row) * problem.y_width +
         tile.first_column + problem.y_misalignment;
     const int beyond = static_cast<int>(results.start) & (kOfLine - 1);
-    results.stored = reinterpret_cast<Element*>(own + problem.shared.stored) + beyond;
+    results.stored = reinterpret_cast<Element*>(problem.shared.stored.in(own)) + beyond;
     results.waiting = results.stored;
     if (kFinishes && problem.lies_apart) {
-      float* const apart = reinterpret_cast<float*>(own + problem.shared.results);
+      float* const apart = reinterpret_cast<float*>(problem.shared.results.in(own));
       results.waiting = problem.finish == Finish::everything ? apart : apart + beyond;
     }
     return results;

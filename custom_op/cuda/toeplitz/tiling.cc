@@ -10,19 +10,19 @@
 #include <utility>
 #include <vector>
 
+#include "conv/arithmetic.h"
 #include "conv/epilogue_math.h"
-#include "cuda/limits.h"
-#include "cuda/primitives/launch.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/launch.h"
+#include "cuda/host/limits.h"
+#include "cuda/host/shared_layout.h"
+#include "cuda/toeplitz/instances.h"
 
 namespace convswap::toeplitz {
 namespace {
 
-// The kernels that are compiled, by tiles of eight columns.
-constexpr int kKernelTiles[] = {2, 4, 6, 8, 10, 12};
 // Beyond, sums of coordinates and counts might leave the kernel's 32 bits.
 constexpr int64_t kMostIndex = 1 << 30;
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 class Tiler {
  public:
@@ -98,9 +98,10 @@ class Tiler {
   }
 
   bool try_number_of_teams(Tiling tiling, std::optional<Tiling>& best) const {
-    for (tiling.teams = 1; tiling.teams <= most_teams(tiling.tiles); ++tiling.teams) {
-      if (!measure(tiling)) return tiling.teams > 1;
-      tiling.cost = cost(tiling);
+    if (!measure(tiling)) return false;
+    const TileCost of_tile = cost_of_tile(tiling);
+    for (tiling.teams = 1; tiling.teams <= most_teams(tiling.tiles) && set_teams(tiling); ++tiling.teams) {
+      tiling.cost = cost(tiling, of_tile);
       if (!best || tiling.cost < best->cost) best = tiling;
     }
     return true;
@@ -130,7 +131,7 @@ class Tiler {
     return true;
   }
 
-  // Fills in the sizes; false where the tile does not fit.
+  // Fills in the sizes but those that depend on how many teams there are; false where not one fits.
   bool measure(Tiling& tiling) const {
     const Cut& cut = tiling.cut;
     const int64_t most = device_.shared_memory_per_block;
@@ -159,45 +160,49 @@ class Tiler {
     tiling.cores_bytes =
         16 * (parts * tiling.part_cores - tiling.image_cores + std::max(tiling.image_cores, last_read));
 
-    int64_t end = tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 256;
-    const auto place = [&](int& offset, int64_t bytes) {
-      offset = static_cast<int>(std::min(end, most));
-      end += ceil_divide(bytes, kCacheLine) * kCacheLine;
-    };
-    place(tiling.shared.items, tiling.image_items * static_cast<int64_t>(sizeof(StagedItem)));
-    place(tiling.shared.tops, 4 * problem_.filters_per_group());
-    place(tiling.shared.weight_state, sizeof(WeightState));
-    tiling.shared.teams = static_cast<int>(std::min(end, most));
-    const int64_t block_bytes = end;
+    SharedOffsets& shared = tiling.shared;
+    SharedLayout block(kCacheLine, most);
+    shared.matrix = block.place<unsigned>(tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 64);
+    shared.items = block.place<StagedItem>(tiling.image_items);
+    shared.tops = block.place<int>(problem_.filters_per_group());
+    shared.weight_state = block.place<WeightState>(1);
+    shared.teams = block.place<unsigned char>(0);
     const int64_t stored_elements = place_stored(tiling, most);
-    if (block_bytes > most || tiling.cores_bytes > most || stored_elements > most) return false;
-    end = ceil_divide(tiling.cores_bytes, kCacheLine) * kCacheLine;
+    if (block.end() > most || tiling.cores_bytes > most || stored_elements > most) return false;
+    SharedLayout own(kCacheLine, most);  // of a team
+    shared.cores = own.place<unsigned>(tiling.cores_bytes / 4);
     const Finish finish = finish_of(problem_, cut);
     if (lies_apart(problem_, finish)) {
       tiling.results = tiling.stored;
       const int64_t result_elements =
           finish == Finish::everything ? place_results(tiling, most) : stored_elements;
       if (result_elements > most) return false;
-      place(tiling.shared.results, result_elements * static_cast<int64_t>(sizeof(float)));
-      place(tiling.shared.stored, stored_elements * size_of(problem_.type));
+      shared.results = own.place<unsigned char>(result_elements * static_cast<int64_t>(sizeof(float)));
+      shared.stored = own.place<unsigned char>(stored_elements * size_of(problem_.type));
     } else {
       tiling.results = tiling.stored;
-      place(tiling.shared.results, stored_elements * size_of(problem_.type));
-      tiling.shared.stored = tiling.shared.results;
+      shared.results = own.place<unsigned char>(stored_elements * size_of(problem_.type));
+      shared.stored = shared.results;
     }
     const int64_t filter_folds = tiling.tiles * kTileColumns / cut.outputs;
-    place(tiling.shared.scales,
-          tiling.filter_blocks * filter_folds * static_cast<int64_t>(sizeof(FilterScale)));
-    place(tiling.shared.state, sizeof(TeamState));
+    shared.scales = own.place<FilterScale>(tiling.filter_blocks * filter_folds);
+    shared.state = own.place<TeamState>(1);
     if (!place_source(tiling, most)) return false;
-    place(tiling.shared.raw, tiling.raw_bytes);
-    tiling.shared.team_bytes = static_cast<int>(end);
-    tiling.shared_bytes = block_bytes + tiling.teams * end;
+    shared.raw = own.place<unsigned char>(tiling.raw_bytes);
+    if (own.end() > most) return false;
+    shared.team_bytes = static_cast<int>(own.end());
+    tiling.teams = 1;
+    return set_teams(tiling);
+  }
+
+  // Sets what so many teams take together; false where it is too much.
+  bool set_teams(Tiling& tiling) const {
+    const int64_t team_bytes = tiling.shared.team_bytes, block_bytes = tiling.shared.teams.bytes;
     // compute-sanitizer takes the 64 rows of a product's second half to lie behind those of its first,
     // wherever they do; the whole of that, from the last team's cores, must be the block's.
-    const int64_t named_end = block_bytes + (tiling.teams - 1) * end + tiling.cores_bytes + kRows * 16;
-    tiling.shared_bytes = std::max(tiling.shared_bytes, named_end);
-    return tiling.shared_bytes <= most;
+    const int64_t of_last = std::max(team_bytes, tiling.cores_bytes + kRows * 16);
+    tiling.shared_bytes = block_bytes + (tiling.teams - 1) * team_bytes + of_last;
+    return tiling.shared_bytes <= device_.shared_memory_per_block;
   }
 
   // The next number of elements from `least` on that lies as far beyond a boundary of so many bytes as
@@ -272,7 +277,15 @@ class Tiler {
   // stages, its units and its products take, to 900 of those and of 20 other layers
   // (benchmarks/toeplitz.md, version 15 and behind it). Each part counts twice, for what the teams of a
   // multiprocessor share and for what a team waits alone.
-  double cost(const Tiling& tiling) const {
+  struct TileCost {
+    double shared, alone;        // cycles of a tile, as above
+    double stored_lines;         // of a tile
+    double matrix_words;         // of the block
+    double moving;               // nanoseconds that the memory takes for all tiles
+    double gained, overlapping;  // factors
+  };
+
+  TileCost cost_of_tile(const Tiling& tiling) const {
     const Cut& cut = tiling.cut;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double units = static_cast<double>(tiling.images * tiling.chunks * tiling.filter_blocks);
@@ -314,17 +327,8 @@ class Tiler {
                           25.3 * tiling.filter_blocks;
     const double alone = 12.0 * products + writing_alone * sum_tiles + (pools ? 235 : 165) * units +
                          round_alone * rounds + 5.8 * segments + 690 * tiling.filter_blocks + 667;
-    const double multiprocessors =
-        std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
-    const double tiles = static_cast<double>(tiling.tile_count);
-    const double turns = std::ceil(tiles / (multiprocessors * tiling.teams));
-    const double busy_teams = std::min<double>(tiling.teams, std::ceil(tiles / multiprocessors));
-    const double waves = std::ceil(problem_.group / static_cast<double>(device_.multiprocessors));
-    const double words = static_cast<double>(tiling.filter_blocks * cut.steps() * tiling.tiles) * 64 * parts /
-                         (128.0 * tiling.teams);
-    // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
-    // from what batches of 512 take beside the rest.
-    const double draining = 0.0256 * stored_lines * std::min(tiles, multiprocessors * tiling.teams);
+    const double matrix_words =
+        static_cast<double>(tiling.filter_blocks * cut.steps() * tiling.tiles) * 64 * parts;
     // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block, and in float32 by
     // scales that are fetched ahead, which needs several outputs in a core's row and no copies: what they
     // took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block and one fold.
@@ -333,8 +337,6 @@ class Tiler {
     const double most_gained = is_float32 && is_full && !tiling.copies_input ? 0.84 : 0.94;
     // By the fit alone, tiles that overlap take so much more than what is counted above.
     const double overlapping = tiling.overlap > 0 ? 1.004 : 1;
-    const double computing = waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360) *
-                             (gains_most ? most_gained : 1) * overlapping;
     // What stores, loads between them, and lines that are stored in parts take of the memory
     // (benchmarks/toeplitz.md, version 14); less than they do by themselves, so that with what computing
     // takes the times of some 500 tilings come out.
@@ -343,12 +345,37 @@ class Tiler {
     const double x_bytes = static_cast<double>(problem_.batch * problem_.in_channels * problem_.input_size() *
                                                size_of(problem_.type));
     const double parts_of_lines =
-        stores_whole_lines(problem_, tiling) ? 0 : tiles * segments * static_cast<double>(problem_.group);
+        stores_whole_lines(problem_, tiling)
+            ? 0
+            : static_cast<double>(tiling.tile_count) * segments * static_cast<double>(problem_.group);
     // By the times alone, copies of the next tile's input cost this where the memory bounds.
     const double moving =
         (2.1e-4 * y_bytes + 5.2e-4 * x_bytes + 0.06 * parts_of_lines) * (tiling.copies_input ? 1.07 : 1);
-    // Where both are near each other they take longer than either.
-    return std::pow(std::pow(computing, 8) + std::pow(moving, 8), 1.0 / 8) - kEarlierNanoseconds;
+    return {shared, alone, stored_lines, matrix_words, moving, gains_most ? most_gained : 1, overlapping};
+  }
+
+  // Of all tiles, by so many teams.
+  double cost(const Tiling& tiling, const TileCost& of_tile) const {
+    const double multiprocessors =
+        std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
+    const double tiles = static_cast<double>(tiling.tile_count);
+    const double turns = std::ceil(tiles / (multiprocessors * tiling.teams));
+    const double busy_teams = std::min<double>(tiling.teams, std::ceil(tiles / multiprocessors));
+    const double waves = std::ceil(problem_.group / static_cast<double>(device_.multiprocessors));
+    const double words = of_tile.matrix_words / (128.0 * tiling.teams);
+    // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
+    // from what batches of 512 take beside the rest.
+    const double draining = 0.0256 * of_tile.stored_lines * std::min(tiles, multiprocessors * tiling.teams);
+    const double computing =
+        waves * (turns * (busy_teams * of_tile.shared + of_tile.alone) + draining + 469 * words + 6360) *
+        of_tile.gained * of_tile.overlapping;
+    // Where both are near each other they take longer than either: the eighth root of eighth powers.
+    const auto eighth_power = [](double a) {
+      const double fourth = a * a * (a * a);
+      return fourth * fourth;
+    };
+    const double sum = eighth_power(computing) + eighth_power(of_tile.moving);
+    return std::sqrt(std::sqrt(std::sqrt(sum))) - kEarlierNanoseconds;
   }
 
   // Of a tile, what is left when its sums are written.
@@ -488,10 +515,5 @@ bool lies_apart(const ConvProblem& problem, Finish finish) {
   const bool pools = finish == Finish::everything && problem.epilogue.pool.kind != PoolKind::none;
   return pools || problem.type != ElementType::float32;
 }
-
-int parts_of(const ConvProblem& problem) {
-  return problem.type == ElementType::float32 && problem.precision == Precision::ieee ? 2 : 1;
-}
-int terms_of(const ConvProblem& problem) { return parts_of(problem) == 2 ? 3 : 1; }
 
 }  // namespace convswap::toeplitz

@@ -37,7 +37,7 @@ std::vector<Cut> cuts_of(const ConvProblem& problem, const Device& device);
 struct Tiling {
   Cut cut;
   int tiles;  // of eight columns of the product in a thread's registers
-  int filters_per_block, filter_blocks;
+  int filters_per_block = 0, filter_blocks = 0;
   int images = 1, rows = 1, cores = 1;  // of a tile: folded rows, and core rows along the width
   int teams = 1;
   int64_t tile_count = 0;
@@ -86,9 +86,5 @@ struct Bounds {
   float least, most;
 };
 Bounds bounds_of(const Epilogue& epilogue);
-
-// Into how many parts each number is split for the tensor core, and how many products of them count.
-int parts_of(const ConvProblem& problem);
-int terms_of(const ConvProblem& problem);
 
 }  // namespace convswap::toeplitz

@@ -47,10 +47,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
-#include "cuda/limits.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/limits.h"
 #include "cuda/toeplitz/plan.h"
-#include "cuda/toeplitz/tiling.h"
 
 namespace convswap {
 namespace toeplitz {
@@ -61,27 +62,28 @@ class Toeplitz final : public Algorithm {
   std::string_view name() const override { return "toeplitz"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
 
-  std::string why_not(const ConvProblem& problem, const Device& device) const override {
-    if (const std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    if (const std::string reason = why_not_hopper(device); !reason.empty()) return reason;
-    return why_too_large(problem, device);
-  }
-
-  std::optional<double> estimate(const ConvProblem& problem, const Device& device) const override {
-    return best_tiling(problem, device)->cost * 1e-6;
-  }
-
-  std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const override {
-    if (problem.type == ElementType::float16) return plan_float16(problem, device);
-    if (problem.type == ElementType::bfloat16) return plan_bfloat16(problem, device);
-    return problem.precision == Precision::ieee ? plan_float32_as_two_float16(problem, device)
-                                                : plan_float32_as_scaled_float16(problem, device);
+  Offer offer(const ConvProblem& problem, const Device& device) const override {
+    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
+      return Offer::refusal(std::move(reason));
+    }
+    const std::optional<Tiling> tiling = best_tiling(problem, device);
+    if (!tiling) {
+      return Offer::refusal("its matrix and its smallest tile do not fit into the " +
+                            std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " +
+                            device.name);
+    }
+    return {{}, tiling->cost * 1e-6, [problem, device, own = *tiling] {
+              return toeplitz::make_plan(problem, device, own);
+            }};
   }
 
  private:
-  static std::string why_too_large(const ConvProblem& problem, const Device& device) {
+  // Before a tiling is sought.
+  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     // The kernel's indices inside an image have 32 bits.
-    const std::string reason = why_not_indexed(
+    std::string reason = why_not_indexed(
         {problem.batch, problem.in_channels * problem.input_size(),
          problem.out_channels * problem.output_size(), problem.out_channels * problem.result_size(),
          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
@@ -92,10 +94,6 @@ class Toeplitz final : public Algorithm {
     if (cuts_of(problem, device).empty()) {
       return "its sums take more than " + std::to_string(most_steps(problem, device)) +
              " products of the tensor core" + (parts_of(problem) > 1 ? ", the most for precision ieee" : "");
-    }
-    if (!best_tiling(problem, device)) {
-      return "its matrix and its smallest tile do not fit into the " +
-             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
     }
     return {};
   }

@@ -43,15 +43,16 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
           line - bundle * problem.window_rows - (filter_fold & (problem.folds - 1)) * problem.stride_height;
       const int first_column = ((core - line * problem.window_cores) << (3 - problem.log2_bundle)) -
                                (column & outputs_mask) * problem.stride_width;
-      const int r = row < 0 ? 0 : static_cast<int>(problem.dilation_height.quotient(row));
+      const int r = row < 0 ? 0 : static_cast<int>(problem.dilation_height_divisor.quotient(row));
       const BinadeWindow binades(tops[filter] - window * kBinades);
       const auto weight_at = [&](int j) -> Element {
         const int channel = (bundle << problem.log2_bundle) + (j & bundle_mask);
         const int across = first_column + (j >> problem.log2_bundle);
-        const int s = across < 0 ? 0 : static_cast<int>(problem.dilation_width.quotient(across));
+        const int s = across < 0 ? 0 : static_cast<int>(problem.dilation_width_divisor.quotient(across));
         if (core < 0 || channel >= problem.channels || row < 0 || across < 0 || r >= problem.filter_height ||
-            s >= problem.filter_width || r * static_cast<int>(problem.dilation_height.divisor) != row ||
-            s * static_cast<int>(problem.dilation_width.divisor) != across) {
+            s >= problem.filter_width ||
+            r * static_cast<int>(problem.dilation_height_divisor.divisor) != row ||
+            s * static_cast<int>(problem.dilation_width_divisor.divisor) != across) {
           return Format::zero();
         }
         const Element value = w[(static_cast<long long>(filter) * problem.channels + channel) * size +

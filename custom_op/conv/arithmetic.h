@@ -1,0 +1,11 @@
+#pragma once
+
+#include <cstdint>
+
+namespace convswap {
+
+// Of numbers that are not negative.
+constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t unit) { return ceil_divide(a, unit) * unit; }
+
+}  // namespace convswap

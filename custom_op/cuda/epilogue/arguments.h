@@ -1,0 +1,20 @@
+#pragma once
+
+// What the kernels of the epilogue stage are told.
+
+#include "conv/epilogue.h"
+#include "cuda/geometry.h"
+#include "cuda/primitives/fast_divisor.cuh"
+
+namespace convswap::epilogue {
+
+template <typename T>
+struct Arguments : Tensors<T> {    // x: the convolution's output; z: the residual; w and b are not there
+  long long elements;              // of y
+  int plane_input, height, width;  // of the convolution's output
+  FastDivisor y_plane, y_width;
+  int planes_at_once;  // that a block pools
+  Epilogue epilogue;
+};
+
+}  // namespace convswap::epilogue

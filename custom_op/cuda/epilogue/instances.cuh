@@ -1,0 +1,19 @@
+#pragma once
+
+#include <vector>
+
+#include "cuda/epilogue/instances.h"
+#include "cuda/epilogue/kernel.cuh"
+#include "cuda/host/compiled_kernels.h"
+
+namespace convswap::epilogue {
+
+// The kernels of an element type, which is called `name`.
+template <typename T>
+std::vector<CompiledKernel> kernels_for(const char* name) {
+  return for_each_instance<kInstances>([&]<Instance kOf>() {
+    return CompiledKernel(instance_name("epilogue::kernel", name, kOf.arguments()), kernel<T, kOf.pools>);
+  });
+}
+
+}  // namespace convswap::epilogue

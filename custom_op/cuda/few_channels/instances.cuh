@@ -1,0 +1,20 @@
+#pragma once
+
+#include <vector>
+
+#include "cuda/few_channels/instances.h"
+#include "cuda/few_channels/kernel.cuh"
+#include "cuda/host/compiled_kernels.h"
+
+namespace convswap::few_channels {
+
+// The kernels of a format, which is called `name`.
+template <typename Format>
+std::vector<CompiledKernel> kernels_for(const char* name) {
+  return for_each_instance<kInstances>([&]<Instance kOf>() {
+    return CompiledKernel(instance_name("few_channels::kernel", name, kOf.arguments()),
+                          kernel<Format, kOf.bundle, kOf.taps, kOf.tiles>);
+  });
+}
+
+}  // namespace convswap::few_channels

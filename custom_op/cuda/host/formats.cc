@@ -1,0 +1,36 @@
+#include "cuda/host/formats.h"
+
+namespace convswap {
+namespace {
+
+// float32 data in precision ieee take two float16 each.
+bool is_split(const ConvProblem& problem) {
+  return problem.type == ElementType::float32 && problem.precision == Precision::ieee;
+}
+
+}  // namespace
+
+std::string_view tensor_core_format(const ConvProblem& problem) {
+  if (problem.type == ElementType::float16) return "Float16Pairs";
+  if (problem.type == ElementType::bfloat16) return "Bfloat16Pairs";
+  return is_split(problem) ? "TwoScaledFloat16" : "ScaledFloat16Pairs";
+}
+
+int parts_of(const ConvProblem& problem) { return is_split(problem) ? 2 : 1; }
+int terms_of(const ConvProblem& problem) { return is_split(problem) ? 3 : 1; }
+
+std::string_view element_name(ElementType type) {
+  switch (type) {
+    case ElementType::float32:
+      return "float";
+    case ElementType::float64:
+      return "double";
+    case ElementType::float16:
+      return "__half";
+    case ElementType::bfloat16:
+      return "__nv_bfloat16";
+  }
+  return {};
+}
+
+}  // namespace convswap

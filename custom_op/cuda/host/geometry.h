@@ -1,0 +1,20 @@
+#pragma once
+
+#include "conv/problem.h"
+#include "cuda/geometry.h"
+#include "plan/algorithm.h"
+
+namespace convswap {
+
+// Numbers that an algorithm has found to fit into 32 bits.
+inline int narrow(int64_t value) { return static_cast<int>(value); }
+
+// Of a problem with one or two spatial axes whose sizes fit into 32 bits; those that no kernel of an
+// algorithm reads need not.
+Geometry geometry_of(const ConvProblem& problem);
+
+inline Tensors<void> tensors_of(const ConvTensors& tensors) {
+  return {tensors.x, tensors.w, tensors.b, tensors.z, tensors.y};
+}
+
+}  // namespace convswap

@@ -1,0 +1,37 @@
+#include "cuda/host/limits.h"
+
+#include <algorithm>
+
+namespace convswap {
+
+std::string why_not_flat(const ConvProblem& problem) {
+  if (problem.type == ElementType::float64) return "it does not compute float64";
+  if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
+  if (problem.result_elements() == 0) return "the output is empty";
+  if (problem.channels_per_group() == 0) return "the input has no channels";
+  if (problem.group > kMostGridRows) {
+    return "it takes at most " + std::to_string(kMostGridRows) + " groups";
+  }
+  return {};
+}
+
+std::string why_not_hopper(const Device& device) {
+  if (device.compute_capability != 90) {
+    return "it needs compute capability 9.0, and " + device.name + " has " +
+           std::to_string(device.compute_capability / 10) + "." +
+           std::to_string(device.compute_capability % 10);
+  }
+  if (!CONVSWAP_HAS_HOPPER_CODE) {
+    return "this build has no code for compute capability 9.0; build it with CONVSWAP_CUDA_ARCHITECTURES=90";
+  }
+  return {};
+}
+
+int64_t most_products_of_ieee(const Device& device) { return device.compute_capability >= 90 ? 44 : 22; }
+
+std::string why_not_indexed(std::initializer_list<int64_t> largest) {
+  constexpr int64_t kMostIndex = 1 << 30;
+  return std::max(largest) > kMostIndex ? "its indices have 32 bits and the problem needs more" : "";
+}
+
+}  // namespace convswap

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <vector>
+
+#include "cuda/host/compiled_kernels.h"
+#include "cuda/naive/kernel.cuh"
+
+namespace convswap::naive {
+
+// The kernel of an element type, which is called `name`.
+template <typename T>
+std::vector<CompiledKernel> kernels_for(const char* name) {
+  return {CompiledKernel(instance_name("naive::kernel", name), kernel<T>)};
+}
+
+}  // namespace convswap::naive

@@ -1,0 +1,19 @@
+#pragma once
+
+// The list of tiled's kernel instances: for float32, float16 and bfloat16 one of each of these.
+
+#include <string>
+
+namespace convswap::tiled {
+
+// What a thread computes, of 2 rows.
+struct Instance {
+  int filters, columns;
+
+  // As the kernel's template takes them.
+  std::string arguments() const { return std::to_string(filters) + ", " + std::to_string(columns); }
+};
+
+inline constexpr Instance kInstances[] = {{1, 2}, {4, 2}, {8, 2}, {8, 4}};
+
+}  // namespace convswap::tiled

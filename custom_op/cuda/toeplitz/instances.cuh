@@ -1,0 +1,20 @@
+#pragma once
+
+#include <vector>
+
+#include "cuda/host/compiled_kernels.h"
+#include "cuda/toeplitz/instances.h"
+#include "cuda/toeplitz/kernel.cuh"
+
+namespace convswap::toeplitz {
+
+// The kernels of a format, which is called `name`.
+template <typename Format>
+std::vector<CompiledKernel> kernels_for(const char* name) {
+  return for_each_instance<kInstances>([&]<Instance kOf>() {
+    return CompiledKernel(instance_name("toeplitz::kernel", name, kOf.arguments()),
+                          kernel<Format, kOf.tiles, kOf.finishes>);
+  });
+}
+
+}  // namespace convswap::toeplitz

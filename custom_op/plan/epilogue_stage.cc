@@ -1,0 +1,49 @@
+#include "plan/epilogue_stage.h"
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace convswap {
+namespace {
+
+class TwoStepPlan final : public Plan {
+ public:
+  TwoStepPlan(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue, std::size_t scratch_bytes)
+      : convolution_(std::move(convolution)), epilogue_(std::move(epilogue)), scratch_bytes_(scratch_bytes) {}
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    void* const between = scratch_bytes_ > 0 ? execution.scratch : tensors.y;
+    convolution_->run({tensors.x, tensors.w, tensors.b, between, nullptr}, execution);
+    epilogue_->run({between, nullptr, nullptr, tensors.y, tensors.z}, execution);
+  }
+
+  std::size_t scratch_bytes() const override { return scratch_bytes_; }
+
+  std::vector<KernelFacts> kernels() const override {
+    std::vector<KernelFacts> both = convolution_->kernels();
+    const std::vector<KernelFacts> after = epilogue_->kernels();
+    both.insert(both.end(), after.begin(), after.end());
+    return both;
+  }
+
+  std::string describe() const override {
+    return convolution_->describe() + "; then " + epilogue_->describe();
+  }
+
+ private:
+  std::unique_ptr<Plan> convolution_, epilogue_;
+  std::size_t scratch_bytes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
+                                   const ConvProblem& problem) {
+  const bool pools = problem.epilogue.pool.kind != PoolKind::none;
+  const int64_t between = pools ? problem.output_elements() * size_of(problem.type) : 0;
+  return std::make_unique<TwoStepPlan>(std::move(convolution), std::move(epilogue),
+                                       static_cast<std::size_t>(between));
+}
+
+}  // namespace convswap

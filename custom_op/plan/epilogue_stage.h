@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "plan/algorithm.h"
+
+namespace convswap {
+
+// What follows a convolution, computed by itself, for the algorithms whose own code ends with the
+// convolution: in place in y, or, where a pool makes y smaller than the convolution's output, from scratch
+// memory.
+class EpilogueStage {
+ public:
+  virtual ~EpilogueStage() = default;
+
+  // Empty where a problem's epilogue may be computed of the convolution's results in memory; otherwise why
+  // not, in words a user can act on.
+  virtual std::string why_not(const ConvProblem& problem) const = 0;
+
+  // About how long it takes, in milliseconds. Requires an empty why_not, as the next does.
+  virtual double estimate(const ConvProblem& problem, const Device& device) const = 0;
+  virtual std::unique_ptr<Plan> make(const ConvProblem& problem, const Device& device) const = 0;
+};
+
+// The stage of a kind of device; null where all of its algorithms compute what follows themselves.
+const EpilogueStage* epilogue_stage(DeviceKind kind);
+
+// The problem in two steps: `convolution`, a plan of the problem without its epilogue, and then `epilogue`.
+std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
+                                   const ConvProblem& problem);
+
+}  // namespace convswap
