@@ -9,6 +9,8 @@ function(add_kernel_instances family)
     set(source "${CMAKE_CURRENT_BINARY_DIR}/kernel_instances/${family}_${format}.cu")
     file(CONFIGURE OUTPUT "${source}" @ONLY CONTENT [[
 // Made by KernelInstances.cmake.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include "cuda/@family@/instances.cuh"
 
 static const convswap::CompiledKernels kernels([] {

@@ -2,6 +2,7 @@
 
 // The kernel of the algorithm `few_channels`; few_channels.cc tells the idea, plan.cuh fills the arguments.
 
+#include "cuda/definition.cuh"
 #include "cuda/few_channels/input.cuh"
 #include "cuda/few_channels/tile.cuh"
 #include "cuda/few_channels/unit.cuh"

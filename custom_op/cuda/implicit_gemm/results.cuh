@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "cuda/definition.cuh"
 #include "cuda/implicit_gemm/arguments.h"
 #include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/shared_store.cuh"

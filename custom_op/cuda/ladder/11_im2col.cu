@@ -29,7 +29,7 @@ class Im2col final : public ladder::Rung {
       found.push_back(
           {"write_columns", ladder::address(ladder::write_columns), writers, kThreads, 0, first, images});
       found.push_back({"multiply_columns", ladder::address(ladder::multiply_columns),
-                       dim3(ladder::blocks_for(columns, ladder::kTile), rows),
+                       Extents{ladder::blocks_for(columns, ladder::kTile), rows},
                        Extents{ladder::kTile, ladder::kTile},
                        2 * sizeof(float) * ladder::kTile * ladder::kTile, first, images});
     }

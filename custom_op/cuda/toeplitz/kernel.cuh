@@ -2,6 +2,7 @@
 
 // The kernel of the algorithm `toeplitz`; toeplitz.cc tells the idea, plan.cuh fills the arguments.
 
+#include "cuda/definition.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 #include "cuda/toeplitz/epilogue.cuh"
