@@ -4,16 +4,15 @@
 // whatever the precision, and what follows a convolution too: of a pool a thread computes all values of its
 // window; where windows overlap, a kernel of its own pools. It wins where nothing else applies.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "conv/small_floats.h"
 #include "cuda/epilogue/epilogue_kernel.h"
 #include "cuda/naive.cuh"
+#include "cuda/naive_arguments.h"
 #include "cuda/primitives/kernel_facts.h"
 #include "cuda/primitives/launch.h"
 #include "plan/algorithm.h"
@@ -94,9 +93,9 @@ class Naive final : public Algorithm {
       case ElementType::float64:
         return std::make_unique<NaivePlan<double, double>>(problem, device);
       case ElementType::float16:
-        return std::make_unique<NaivePlan<__half, float>>(problem, device);
+        return std::make_unique<NaivePlan<Float16, float>>(problem, device);
       case ElementType::bfloat16:
-        return std::make_unique<NaivePlan<__nv_bfloat16, float>>(problem, device);
+        return std::make_unique<NaivePlan<BFloat16, float>>(problem, device);
     }
     return nullptr;
   }

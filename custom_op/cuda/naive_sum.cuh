@@ -3,9 +3,7 @@
 // A convolution as it is defined, one output at a time: of the algorithm `naive`, and of any that has data in
 // which its own arithmetic would lose what is infinite or no number.
 
-#include <algorithm>
-
-#include "conv/problem.h"
+#include "conv/epilogue.h"
 
 namespace convswap {
 
@@ -21,26 +19,6 @@ struct NaiveArguments {
   long long input[3], filter[3], output[3], result[3], stride[3], dilation[3], pad[3];
   Epilogue epilogue;
 };
-
-// All but the pointers.
-template <typename T>
-NaiveArguments<T> naive_arguments(const ConvProblem& problem) {
-  NaiveArguments<T> to{};
-  to.outputs = problem.result_elements();
-  to.in_channels = problem.in_channels;
-  to.out_channels = problem.out_channels;
-  to.channels_per_group = problem.channels_per_group();
-  to.filters_per_group = problem.filters_per_group();
-  std::copy(problem.input.begin(), problem.input.end(), to.input);
-  std::copy(problem.filter.begin(), problem.filter.end(), to.filter);
-  std::copy(problem.output.begin(), problem.output.end(), to.output);
-  std::copy(problem.stride.begin(), problem.stride.end(), to.stride);
-  std::copy(problem.dilation.begin(), problem.dilation.end(), to.dilation);
-  std::copy(problem.result.begin(), problem.result.end(), to.result);
-  std::copy(problem.pad_begin.begin(), problem.pad_begin.end(), to.pad);
-  to.epilogue = problem.epilogue;
-  return to;
-}
 
 // The sum of one output, without its bias, over some of its group's channels. T is the element type, Sum what
 // its products are summed in.

@@ -3,15 +3,13 @@
 // overlap are read from the caches again), so it is bound by memory: one element of y to a thread, neighbours
 // to neighbours.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "conv/epilogue_attributes.h"
 #include "conv/small_floats.h"
 #include "cuda/epilogue/epilogue_kernel.cuh"
 #include "cuda/epilogue/epilogue_kernel.h"
@@ -71,7 +69,7 @@ class EpiloguePlan final : public Plan {
   }
 
   std::string describe() const override {
-    return arguments_.epilogue.text() + " in a kernel of its own, " + std::to_string(blocks_) +
+    return text_of(arguments_.epilogue) + " in a kernel of its own, " + std::to_string(blocks_) +
            " blocks of " + std::to_string(kThreads) + " threads";
   }
 
@@ -143,9 +141,9 @@ std::unique_ptr<Plan> plan_epilogue(const ConvProblem& problem, const Device& de
     case ElementType::float64:
       return std::make_unique<EpiloguePlan<double, double>>(problem, device);
     case ElementType::float16:
-      return std::make_unique<EpiloguePlan<__half, float>>(problem, device);
+      return std::make_unique<EpiloguePlan<Float16, float>>(problem, device);
     case ElementType::bfloat16:
-      return std::make_unique<EpiloguePlan<__nv_bfloat16, float>>(problem, device);
+      return std::make_unique<EpiloguePlan<BFloat16, float>>(problem, device);
   }
   return nullptr;
 }

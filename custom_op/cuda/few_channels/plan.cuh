@@ -12,6 +12,7 @@
 #include "cuda/few_channels/kernel.cuh"
 #include "cuda/few_channels/plan.h"
 #include "cuda/few_channels/tiling.h"
+#include "cuda/naive_arguments.h"
 #include "cuda/primitives/kernel_facts.h"
 #include "cuda/primitives/launch.h"
 

@@ -10,6 +10,7 @@
 #include "cuda/implicit_gemm/kernel.cuh"
 #include "cuda/implicit_gemm/plan.h"
 #include "cuda/implicit_gemm/tiling.h"
+#include "cuda/naive_arguments.h"
 #include "cuda/primitives/kernel_facts.h"
 #include "cuda/primitives/launch.h"
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/naive_arguments.h"
 #include "cuda/primitives/kernel_facts.h"
 #include "cuda/primitives/launch.h"
 #include "cuda/toeplitz/kernel.cuh"
