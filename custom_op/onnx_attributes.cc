@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "conv/epilogue_attributes.h"
 #include "conv/error.h"
 
 namespace convswap {
@@ -130,8 +131,8 @@ ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision pre
 
 Epilogue read_epilogue(const Attributes& attributes) {
   Epilogue epilogue;
-  epilogue.set_activation(parse_activation(attributes.text("activation").value_or("None")),
-                          attributes.real("activation_alpha"), attributes.real("activation_beta"));
+  set_activation(epilogue, parse_activation(attributes.text("activation").value_or("None")),
+                 attributes.real("activation_alpha"), attributes.real("activation_beta"));
   epilogue.pool =
       make_pool(parse_pool_kind(attributes.text("pool").value_or("None")),
                 attributes.integers("pool_kernel_shape"), attributes.integers("pool_strides"),

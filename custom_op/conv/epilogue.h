@@ -1,10 +1,6 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "conv/anywhere.h"
 
 namespace convswap {
 
@@ -37,13 +33,10 @@ struct Pool {
   bool counts_padding = false;  // an average's padding counts as zeros (count_include_pad)
 
   bool operator==(const Pool&) const = default;
-
-  // Of a convolution's output that long. Throws InvalidArgument where not one window fits.
-  int64_t extent(size_t axis, int64_t input) const;
 };
 
 // What follows a convolution and is computed with it: y = pool(activation(sums + bias + residual)), rounded
-// to the element type once, at the end.
+// to the element type once, at the end. epilogue_attributes.h has what the host makes it of.
 struct Epilogue {
   Activation activation = Activation::none;
   float alpha = 0;
@@ -53,21 +46,6 @@ struct Epilogue {
 
   bool operator==(const Epilogue&) const = default;
   bool is_empty() const { return *this == Epilogue{}; }
-
-  // As an op's attributes give them: Clip's bounds at the ends of float32 stand for none, which must not hold
-  // infinities back.
-  void set_activation(Activation kind, std::optional<float> given_alpha, std::optional<float> given_beta);
-
-  // "Relu", "residual LeakyRelu(0.01) MaxPool 2x2 strides=2x2 pads=0x0x0x0"; empty where it is.
-  std::string text() const;
 };
-
-// Each throws InvalidArgument for a word that is not one of the attribute's values.
-Activation parse_activation(std::string_view word);
-PoolKind parse_pool_kind(std::string_view word);
-
-// The pool of the attributes; empty lists are absent ones. Throws InvalidArgument.
-Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const std::vector<int64_t>& strides,
-               const std::vector<int64_t>& pads, bool rounds_up, bool counts_padding);
 
 }  // namespace convswap

@@ -3,17 +3,21 @@
 // What an epilogue computes, the same on the CPU and on the card. Sum is what sums are kept in: float, or
 // double for float64 data.
 
-#include <cmath>
-
 #include "conv/epilogue.h"
 
-#ifdef __CUDACC__
-#define CONVSWAP_ANYWHERE __host__ __device__
-#else
-#define CONVSWAP_ANYWHERE
-#endif
-
 namespace convswap {
+
+// As <cmath> has them, by the names that NVRTC knows too.
+namespace elementary {
+CONVSWAP_ANYWHERE inline float exp(float x) { return ::expf(x); }
+CONVSWAP_ANYWHERE inline double exp(double x) { return ::exp(x); }
+CONVSWAP_ANYWHERE inline float expm1(float x) { return ::expm1f(x); }
+CONVSWAP_ANYWHERE inline double expm1(double x) { return ::expm1(x); }
+CONVSWAP_ANYWHERE inline float tanh(float x) { return ::tanhf(x); }
+CONVSWAP_ANYWHERE inline double tanh(double x) { return ::tanh(x); }
+CONVSWAP_ANYWHERE inline float erf(float x) { return ::erff(x); }
+CONVSWAP_ANYWHERE inline double erf(double x) { return ::erf(x); }
+}  // namespace elementary
 
 // The parameters as the formulas take them. NaN stays NaN: each comparison is false for it.
 template <typename Sum>
@@ -21,7 +25,7 @@ CONVSWAP_ANYWHERE inline Sum activate(Activation activation, Sum alpha, Sum beta
   const auto clip = [](Sum value, Sum least, Sum most) {
     return value < least ? least : value > most ? most : value;
   };
-  const auto sigmoid = [](Sum value) { return Sum(1) / (Sum(1) + std::exp(-value)); };
+  const auto sigmoid = [](Sum value) { return Sum(1) / (Sum(1) + elementary::exp(-value)); };
   switch (activation) {
     case Activation::none:
       return x;
@@ -32,7 +36,7 @@ CONVSWAP_ANYWHERE inline Sum activate(Activation activation, Sum alpha, Sum beta
     case Activation::clip:
       return clip(x, alpha, beta);
     case Activation::tanh:
-      return std::tanh(x);
+      return elementary::tanh(x);
     case Activation::sigmoid:
       return sigmoid(x);
     case Activation::hard_sigmoid:
@@ -42,11 +46,12 @@ CONVSWAP_ANYWHERE inline Sum activate(Activation activation, Sum alpha, Sum beta
     case Activation::silu:
       return x * sigmoid(x);
     case Activation::gelu:
-      return Sum(0.5) * x * (1 + std::erf(x * Sum(0.70710678118654752)));
+      return Sum(0.5) * x * (1 + elementary::erf(x * Sum(0.70710678118654752)));
     case Activation::gelu_tanh:
-      return Sum(0.5) * x * (1 + std::tanh(Sum(0.79788456080286536) * (x + Sum(0.044715) * x * x * x)));
+      return Sum(0.5) * x *
+             (1 + elementary::tanh(Sum(0.79788456080286536) * (x + Sum(0.044715) * x * x * x)));
     case Activation::elu:
-      return x < 0 ? alpha * std::expm1(x) : x;
+      return x < 0 ? alpha * elementary::expm1(x) : x;
   }
   return x;
 }
@@ -90,7 +95,7 @@ struct PoolWindow {
 template <typename Sum, typename ValueAt>
 CONVSWAP_ANYWHERE inline Sum pooled(PoolKind kind, const PoolWindow& rows, const PoolWindow& columns,
                                     ValueAt value_at) {
-  Sum result = kind == PoolKind::max ? -static_cast<Sum>(INFINITY) : Sum(0);
+  Sum result = kind == PoolKind::max ? -static_cast<Sum>(infinity()) : Sum(0);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     for (int64_t column = columns.begin; column < columns.end; ++column) {
       const Sum value = value_at(row, column);

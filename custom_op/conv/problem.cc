@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "conv/epilogue_attributes.h"
 #include "conv/error.h"
 #include "conv/messages.h"
 
@@ -69,7 +70,7 @@ void resolve_result(ConvProblem& problem) {
                           std::to_string(problem.spatial_rank));
   }
   for (size_t axis = 0; axis < 2; ++axis) {
-    problem.result[axis + 1] = pool.extent(axis, problem.output[axis + 1]);
+    problem.result[axis + 1] = pool_extent(pool, axis, problem.output[axis + 1]);
   }
 }
 
@@ -126,7 +127,7 @@ std::string ConvProblem::text() const {
          " bias=" + (has_bias ? "yes" : "no") + " group=" + std::to_string(group) +
          " strides=" + extents_text(spatial(stride)) + " dilations=" + extents_text(spatial(dilation)) +
          " pads=" + joined(spatial(pad_begin), spatial(pad_end)) +
-         (epilogue.is_empty() ? "" : " then=" + epilogue.text());
+         (epilogue.is_empty() ? "" : " then=" + text_of(epilogue));
 }
 
 size_t ConvProblemHash::operator()(const ConvProblem& problem) const {

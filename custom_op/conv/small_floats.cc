@@ -6,6 +6,7 @@ namespace convswap {
 namespace {
 
 constexpr uint32_t kInfinity = 0x7f800000;  // of a float
+constexpr uint32_t kNotANumber = 0x7fff;    // as the card gives it
 
 // Drops the low `count` bits of a magnitude, rounding to nearest, ties to even.
 uint32_t drop_bits(uint32_t magnitude, int count) {
@@ -18,13 +19,13 @@ uint32_t drop_bits(uint32_t magnitude, int count) {
 
 Float16::Float16(float value) {
   const uint32_t whole = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = whole >> 16 & 0x8000;
+  uint32_t sign = whole >> 16 & 0x8000;
   const uint32_t magnitude = whole & 0x7fffffff;
   constexpr uint32_t kSmallestNormal = 113u << 23;  // 2^-14
   constexpr uint32_t kTooLarge = 143u << 23;        // 2^16
   uint32_t half = 0;
   if (magnitude > kInfinity) {
-    half = 0x7e00;
+    half = kNotANumber, sign = 0;
   } else if (magnitude >= kTooLarge) {
     half = 0x7c00;
   } else if (magnitude >= kSmallestNormal) {
@@ -49,12 +50,8 @@ Float16::operator float() const {
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-BFloat16::BFloat16(float value) {
-  const uint32_t whole = std::bit_cast<uint32_t>(value);
-  const uint32_t magnitude = whole & 0x7fffffff;
-  const uint32_t rounded = magnitude > kInfinity ? 0x7fc0 : drop_bits(magnitude, 16);
-  bits = static_cast<uint16_t>((whole >> 16 & 0x8000) | rounded);
-}
+BFloat16::BFloat16(float value)
+    : bits(static_cast<uint16_t>(rounded_to_bfloat16(std::bit_cast<uint32_t>(value)))) {}
 
 BFloat16::operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
 

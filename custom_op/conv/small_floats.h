@@ -1,28 +1,66 @@
 #pragma once
 
-#include <cstdint>
+#include "conv/anywhere.h"
 
 namespace convswap {
 
-// The 16-bit floating types as stored, converted to and from float in plain integer arithmetic: this must
-// build with compilers that have neither type. Rounding is to nearest, ties to even; NaN stays NaN.
+// The 16-bit floating types as stored, converted to and from float: on the card by its own instructions,
+// elsewhere in plain integer arithmetic, since this must build with compilers that have neither type.
+// Rounding is to nearest, ties to even; NaN stays NaN.
 
 // IEEE binary16: 1 sign, 5 exponent, 10 mantissa bits.
 struct Float16 {
-  uint16_t bits;
+  unsigned short bits;
 
   Float16() = default;
-  explicit Float16(float value);
-  explicit operator float() const;
+  CONVSWAP_ANYWHERE explicit Float16(float value);
+  CONVSWAP_ANYWHERE explicit operator float() const;
 };
 
 // The upper half of a float: 1 sign, 8 exponent, 7 mantissa bits.
 struct BFloat16 {
-  uint16_t bits;
+  unsigned short bits;
 
   BFloat16() = default;
-  explicit BFloat16(float value);
-  explicit operator float() const;
+  CONVSWAP_ANYWHERE explicit BFloat16(float value);
+  CONVSWAP_ANYWHERE explicit operator float() const;
 };
+
+// The bits of a float as those of a bfloat16. A carry out of the mantissa is right.
+CONVSWAP_ANYWHERE inline unsigned rounded_to_bfloat16(unsigned bits) {
+  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;  // NaN, as the card gives it
+  const unsigned is_odd = bits >> 16 & 1;
+  return (bits + 0x7fff + is_odd) >> 16;
+}
+
+#ifdef __CUDA_ARCH__
+inline __host__ __device__ Float16::Float16(float value) {
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+}
+
+inline __host__ __device__ Float16::operator float() const {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+
+inline __host__ __device__ BFloat16::BFloat16(float value) {
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
+  bits = static_cast<unsigned short>(rounded_to_bfloat16(__float_as_uint(value)));
+#endif
+}
+
+inline __host__ __device__ BFloat16::operator float() const {
+#if __CUDA_ARCH__ >= 900
+  float value;
+  asm("cvt.f32.bf16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+#else
+  return __uint_as_float(static_cast<unsigned>(bits) << 16);
+#endif
+}
+#endif
 
 }  // namespace convswap

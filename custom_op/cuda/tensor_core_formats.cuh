@@ -7,8 +7,8 @@
 // weights of a filter, such that the largest value lands in float16's uppermost binade but one. Values that
 // span more binades are taken one window of 29 binades after the other, the rest counting as zeros meanwhile.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "conv/small_floats.h"
+#include "cuda/primitives/small_float_pairs.cuh"
 
 namespace convswap {
 
@@ -37,17 +37,15 @@ __device__ inline int exponent_of(unsigned bits) {
 __device__ inline int scale_exponent(int top) { return kUppermost - max(top, kUppermost - 126); }
 
 __device__ inline unsigned absolute_bits(float value) { return __float_as_uint(value) & 0x7fffffffu; }
-__device__ inline unsigned absolute_bits(__half value) { return __half_as_ushort(value) & 0x7fffu; }
-__device__ inline unsigned absolute_bits(__nv_bfloat16 value) {
-  return __bfloat16_as_ushort(value) & 0x7fffu;
-}
+__device__ inline unsigned absolute_bits(Float16 value) { return value.bits & 0x7fffu; }
+__device__ inline unsigned absolute_bits(BFloat16 value) { return value.bits & 0x7fffu; }
 
 template <typename Element>
 constexpr unsigned kInfinityBits = 0x7f800000u;
 template <>
-inline constexpr unsigned kInfinityBits<__half> = 0x7c00u;
+inline constexpr unsigned kInfinityBits<Float16> = 0x7c00u;
 template <>
-inline constexpr unsigned kInfinityBits<__nv_bfloat16> = 0x7f80u;
+inline constexpr unsigned kInfinityBits<BFloat16> = 0x7f80u;
 
 // 29 binades, the uppermost of which holds 2^top.
 class BinadeWindow {
@@ -128,19 +126,18 @@ struct Float32Elements {
 };
 
 struct ScaledFloat16Pairs : Float32Elements, OnePart {
-  using Number = __half;
+  using Number = Float16;
   static constexpr bool kIsScaled = true;
 
   static __device__ unsigned pair(float first, float second, float scale, int) {
-    const __half2 both = __floats2half2_rn(first * scale, second * scale);
-    return *reinterpret_cast<const unsigned*>(&both);
+    return rounded_pair<Float16>(first * scale, second * scale);
   }
 };
 
 // What float16 leaves of a number is a second one, in a window of the same binades since it counts 2^12
 // times: together 23 bits. The product of two second parts, at most 2^-22 of the whole, is left out.
 struct TwoScaledFloat16 : Float32Elements {
-  using Number = __half;
+  using Number = Float16;
   static constexpr bool kIsScaled = true;
   static constexpr int kParts = 2;
   static constexpr int kTerms = 3;
@@ -152,63 +149,39 @@ struct TwoScaledFloat16 : Float32Elements {
 
   static __device__ unsigned pair(float first, float second, float scale, int part) {
     first *= scale, second *= scale;
-    __half2 both = __floats2half2_rn(first, second);
+    unsigned both = rounded_pair<Float16>(first, second);
     if (part == 1) {
       // Exact differences of less than 2^4.
-      both = __floats2half2_rn((first - __low2float(both)) / kCorrectionScale,
-                               (second - __high2float(both)) / kCorrectionScale);
+      both = rounded_pair<Float16>((first - lower_of_pair<Float16>(both)) / kCorrectionScale,
+                                   (second - upper_of_pair<Float16>(both)) / kCorrectionScale);
     }
-    return *reinterpret_cast<const unsigned*>(&both);
+    return both;
   }
 };
 
 // float16 and bfloat16 are what the tensor core takes. Sums stay float32 until they are stored, once.
-struct Half {
-  using Element = __half;
-  using Number = __half;
+template <typename Small>
+struct SmallFloats : OnePart {
+  using Element = Small;
+  using Number = Small;
   static constexpr bool kIsScaled = false;
 
-  static __device__ __half zero() { return __ushort_as_half(0); }
-  static __device__ float to_float(__half value) { return __half2float(value); }
-  static __device__ unsigned pair(__half first, __half second, float, int) {
-    return __half_as_ushort(first) | static_cast<unsigned>(__half_as_ushort(second)) << 16;
+  static __device__ Small zero() { return Small{}; }
+  static __device__ float to_float(Small value) { return static_cast<float>(value); }
+  static __device__ unsigned pair(Small first, Small second, float, int) {
+    return first.bits | static_cast<unsigned>(second.bits) << 16;
   }
-  static __device__ unsigned round(float first, float second) {
-    const __half2 both = __floats2half2_rn(first, second);
-    return *reinterpret_cast<const unsigned*>(&both);
-  }
-  static __device__ unsigned short round(float value) { return __half_as_ushort(__float2half_rn(value)); }
-};
 
-struct Bfloat16 {
-  using Element = __nv_bfloat16;
-  using Number = __nv_bfloat16;
-  static constexpr bool kIsScaled = false;
-
-  static __device__ __nv_bfloat16 zero() { return __ushort_as_bfloat16(0); }
-  static __device__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
-  static __device__ unsigned pair(__nv_bfloat16 first, __nv_bfloat16 second, float, int) {
-    return __bfloat16_as_ushort(first) | static_cast<unsigned>(__bfloat16_as_ushort(second)) << 16;
+  static __device__ unsigned short pack(const float (&values)[1]) { return Small(values[0]).bits; }
+  static __device__ unsigned pack(const float (&values)[2]) {
+    return rounded_pair<Small>(values[0], values[1]);
   }
-  static __device__ unsigned round(float first, float second) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
-    return *reinterpret_cast<const unsigned*>(&both);
-  }
-  static __device__ unsigned short round(float value) {
-    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
-  }
-};
-
-template <typename Format>
-struct SmallFloats : Format, OnePart {
-  static __device__ unsigned short pack(const float (&values)[1]) { return Format::round(values[0]); }
-  static __device__ unsigned pack(const float (&values)[2]) { return Format::round(values[0], values[1]); }
   static __device__ uint2 pack(const float (&values)[4]) {
-    return make_uint2(Format::round(values[0], values[1]), Format::round(values[2], values[3]));
+    return make_uint2(rounded_pair<Small>(values[0], values[1]), rounded_pair<Small>(values[2], values[3]));
   }
 };
 
-using Float16Pairs = SmallFloats<Half>;
-using Bfloat16Pairs = SmallFloats<Bfloat16>;
+using Float16Pairs = SmallFloats<Float16>;
+using Bfloat16Pairs = SmallFloats<BFloat16>;
 
 }  // namespace convswap

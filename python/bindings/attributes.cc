@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "conv/epilogue_attributes.h"
 #include "conv/error.h"
 #include "conv/messages.h"
 
@@ -60,7 +61,7 @@ Epilogue take_epilogue(Keywords& keywords) {
   Epilogue epilogue;
   const Activation activation = parse_activation(keywords.take<std::string>("activation", "None"));
   const std::optional<float> alpha = keywords.take<float>("activation_alpha");
-  epilogue.set_activation(activation, alpha, keywords.take<float>("activation_beta"));
+  set_activation(epilogue, activation, alpha, keywords.take<float>("activation_beta"));
   const PoolKind kind = parse_pool_kind(keywords.take<std::string>("pool", "None"));
   const auto kernel_shape = keywords.take<Shape>("pool_kernel_shape", {});
   const auto strides = keywords.take<Shape>("pool_strides", {});

@@ -27,8 +27,8 @@ void run_as(const void* kernel, dim3 grid, dim3 block, unsigned char* shared, si
 template <typename Arguments>
 void run_own_or_epilogue(const void* kernel, dim3 grid, dim3 block, unsigned char* shared,
                          size_t shared_bytes, void** arguments) {
-  if (is_epilogue_kernel_of<float>(kernel) || is_epilogue_kernel_of<__half>(kernel) ||
-      is_epilogue_kernel_of<__nv_bfloat16>(kernel)) {
+  if (is_epilogue_kernel_of<float>(kernel) || is_epilogue_kernel_of<Float16>(kernel) ||
+      is_epilogue_kernel_of<BFloat16>(kernel)) {
     run_as<EpilogueArguments<float>>(kernel, grid, block, shared, shared_bytes, arguments);
   } else {
     run_as<Arguments>(kernel, grid, block, shared, shared_bytes, arguments);

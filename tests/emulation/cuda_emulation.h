@@ -10,9 +10,6 @@
 // since a thread runs alone until its next barrier, copies that are used before they were waited for, and
 // fences that are missing. Those take compute-sanitizer and a card.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime_api.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -23,6 +20,38 @@
 #include <cstring>
 #include <functional>
 #include <vector>
+
+// What the language gives a kernel, where no compiler for the card does.
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct uint3 {
+  unsigned x, y, z;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+
+  constexpr dim3(unsigned width = 1, unsigned height = 1, unsigned depth = 1)
+      : x(width), y(height), z(depth) {}
+};
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 namespace emulation {
 
@@ -223,19 +252,9 @@ inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared
 
 }  // namespace emulation
 
-// What the language and the hardware give a kernel.
+// What the language and the hardware give a kernel that runs.
 
-#define __CUDACC__
-#define __CUDA_ARCH__ 900
-#define __CUDA_ARCH_FEAT_SM90_ALL
-#undef __device__
-#undef __global__
-#undef __shared__
-#undef __constant__
-#undef __noinline__
-#undef __align__
-#undef __launch_bounds__
-#undef __grid_constant__
+#define __host__
 #define __device__
 #define __global__
 #define __shared__
@@ -253,7 +272,6 @@ using std::max;
 using std::min;
 inline unsigned min(unsigned a, int b) { return std::min(a, static_cast<unsigned>(b)); }
 
-inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned long long>(a) * b >> 32; }
 inline int __clz(unsigned a) { return std::countl_zero(a); }
 inline float __int_as_float(int a) { return std::bit_cast<float>(a); }
 inline float __uint_as_float(unsigned a) { return std::bit_cast<float>(a); }

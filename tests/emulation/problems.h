@@ -13,8 +13,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "conv/epilogue_attributes.h"
 #include "conv/epilogue_math.h"
 #include "conv/problem.h"
+#include "conv/small_floats.h"
 #include "cuda/primitives/kernel_facts.h"
 #include "cuda/host/launch.h"
 #include "plan/algorithm.h"
@@ -100,7 +102,7 @@ inline ConvProblem draw_problem(Random& random) {
     pool.kernel[axis] = std::min(pool.kernel[axis], p.output[axis + 1]);
     pool.pad_begin[axis] = std::min(pool.pad_begin[axis], pool.kernel[axis] - 1);
     pool.pad_end[axis] = std::min(pool.pad_end[axis], pool.kernel[axis] - 1);
-    p.result[axis + 1] = pool.extent(axis, p.output[axis + 1]);
+    p.result[axis + 1] = pool_extent(pool, axis, p.output[axis + 1]);
   }
   return p;
 }
@@ -149,21 +151,14 @@ inline void crowd(ConvProblem& p, Device& device, Random& random) {
   device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
 }
 
-template <typename Element>
-Element element(float value) {
-  if constexpr (std::is_same_v<Element, __half>) return __float2half(value);
-  if constexpr (std::is_same_v<Element, __nv_bfloat16>) return __float2bfloat16(value);
-  if constexpr (std::is_same_v<Element, float>) return value;
-}
-
 // Normal numbers, now and then over so many binades in both directions.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
   std::normal_distribution<float> normal;
   std::vector<Element> values(count);
   for (Element& value : values) {
-    value =
-        element<Element>(std::ldexp(normal(random), static_cast<int>(between(random, -binades, binades))));
+    value = static_cast<Element>(
+        std::ldexp(normal(random), static_cast<int>(between(random, -binades, binades))));
   }
   return values;
 }
@@ -220,16 +215,16 @@ Truth finished(const ConvProblem& p, int64_t row, int64_t column, SumAt sum_at) 
 template <typename Element>
 bool is_right(double y, const Truth& truth, Precision precision) {
   if (std::isnan(truth.sum)) return std::isnan(y);
-  const double largest = std::is_same_v<Element, __half> ? 65'504.0 : std::numeric_limits<float>::max();
+  const double largest = std::is_same_v<Element, Float16> ? 65'504.0 : std::numeric_limits<float>::max();
   if (std::isinf(truth.sum)) return y == truth.sum;
   if (truth.magnitude > 0.9 * largest) return std::isinf(y) || !std::isnan(y);
   constexpr bool kIsFloat32 = std::is_same_v<Element, float>;
   const double operand = kIsFloat32 && precision == Precision::tf32 ? 0x1p-11 : 0.0;
-  const double result = kIsFloat32 ? 0x1p-24 : std::is_same_v<Element, __half> ? 0x1p-11 : 0x1p-8;
+  const double result = kIsFloat32 ? 0x1p-24 : std::is_same_v<Element, Float16> ? 0x1p-11 : 0x1p-8;
   // Of sums in float32, and of what they are rounded to.
-  const double smallest = 0x1p-149 * truth.terms + (kIsFloat32                        ? 0.0
-                                                    : std::is_same_v<Element, __half> ? 0x1p-24
-                                                                                      : 0x1p-133);
+  const double smallest = 0x1p-149 * truth.terms + (kIsFloat32                         ? 0.0
+                                                    : std::is_same_v<Element, Float16> ? 0x1p-24
+                                                                                       : 0x1p-133);
   const double bound =
       1.01 * ((2 * operand + (truth.terms + 3) * 0x1p-22) * truth.magnitude + result * std::abs(truth.sum)) +
       smallest;
@@ -244,7 +239,7 @@ template <typename Element>
 bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& device, Random& random,
            Values values = Values::any, bool tells = false) {
   // The range of float16 is too small.
-  const bool has_any = values == Values::any, is_wide = has_any && !std::is_same_v<Element, __half>;
+  const bool has_any = values == Values::any, is_wide = has_any && !std::is_same_v<Element, Float16>;
   const int64_t x_count = p.batch * p.in_channels * p.input_size();
   const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
   const int64_t y_count = p.result_elements();
@@ -257,7 +252,7 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
   const std::vector<Element> z = draw_values<Element>(random, p.output_elements(), 0);
   if (has_any && one_in(random, 8)) {
     for (const float odd : {INFINITY, -INFINITY, NAN}) {
-      x[between(random, shift, x_count + shift - 1)] = element<Element>(odd);
+      x[between(random, shift, x_count + shift - 1)] = static_cast<Element>(odd);
     }
   }
   // Where there is padding an infinite weight would meet zeros that `reference` leaves out and `tiled` does
@@ -267,11 +262,11 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
       !std::ranges::all_of(p.pad_begin, is_none) || !std::ranges::all_of(p.pad_end, is_none);
   if (has_any && !is_padded && one_in(random, 4)) {
     for (const float odd : {INFINITY, -INFINITY, NAN}) {
-      if (one_in(random, 2)) w[between(random, 0, w_count - 1)] = element<Element>(odd);
+      if (one_in(random, 2)) w[between(random, 0, w_count - 1)] = static_cast<Element>(odd);
     }
   }
   constexpr int64_t kGuard = 16;
-  std::vector<Element> y(kGuard + shift + y_count + kGuard, element<Element>(NAN));
+  std::vector<Element> y(kGuard + shift + y_count + kGuard, static_cast<Element>(NAN));
   const Element* const bias = p.has_bias ? b.data() : nullptr;
   Element* const y_begin = y.data() + kGuard + shift;
 
@@ -324,8 +319,8 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   const auto right_as = [&]<typename Element>(Element) {
     return check<Element>(algorithm, problem, device, random, Values::any, tells);
   };
-  if (problem.type == ElementType::float16) return right_as(__half());
-  if (problem.type == ElementType::bfloat16) return right_as(__nv_bfloat16());
+  if (problem.type == ElementType::float16) return right_as(Float16());
+  if (problem.type == ElementType::bfloat16) return right_as(BFloat16());
   return right_as(0.0f);
 }
 

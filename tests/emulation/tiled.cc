@@ -32,8 +32,8 @@ void run_as(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void
 }
 
 void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments, Start) {
-  if (is_epilogue_kernel_of<float>(kernel) || is_epilogue_kernel_of<__half>(kernel) ||
-      is_epilogue_kernel_of<__nv_bfloat16>(kernel)) {
+  if (is_epilogue_kernel_of<float>(kernel) || is_epilogue_kernel_of<Float16>(kernel) ||
+      is_epilogue_kernel_of<BFloat16>(kernel)) {
     run_as<EpilogueArguments<float>>(kernel, grid, block, shared_bytes, arguments);
   } else {
     run_as<tiled::Arguments<float>>(kernel, grid, block, shared_bytes, arguments);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "conv/arithmetic.h"
+#include "conv/epilogue_attributes.h"
 #include "conv/small_floats.h"
 #include "cuda/epilogue/arguments.h"
 #include "cuda/epilogue/instances.h"
@@ -72,7 +73,7 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem& problem, const Tiling&, const Launch& launch) {
-    return problem.epilogue.text() + " in a kernel of its own, " + std::to_string(launch.grid.x) +
+    return text_of(problem.epilogue) + " in a kernel of its own, " + std::to_string(launch.grid.x) +
            " blocks of " + std::to_string(kThreads) + " threads";
   }
 };

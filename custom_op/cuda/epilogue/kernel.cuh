@@ -81,7 +81,7 @@ __device__ inline void pool_all(const Arguments<T>& problem) {
       const int row_begin = max(first_row, 0), row_end = min(first_row + kernel_height, problem.height);
       const int column_begin = max(first_column, 0);
       const int column_end = min(first_column + kernel_width, problem.width);
-      Sum result = takes_largest ? -static_cast<Sum>(INFINITY) : Sum(0);
+      Sum result = takes_largest ? -static_cast<Sum>(infinity()) : Sum(0);
       for (int h = row_begin; h < row_end; ++h) {
         for (int v = column_begin; v < column_end; ++v) {
           Sum value = static_cast<Sum>(x[h * problem.width + v]);

@@ -73,11 +73,7 @@ class FewChannels final : public Algorithm {
   // Before tilings are sought.
   static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    if (device.compute_capability < 80) {
-      return "it needs compute capability 8.0 or newer, and " + device.name + " has " +
-             std::to_string(device.compute_capability / 10) + "." +
-             std::to_string(device.compute_capability % 10);
-    }
+    if (std::string reason = why_not_from(80, device, "few_channels::"); !reason.empty()) return reason;
     // The kernel's indices inside an image have 32 bits; the six planes between the first and the last but
     // one of eight filters have them without a sign.
     std::string reason = why_not_indexed(

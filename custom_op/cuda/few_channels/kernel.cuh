@@ -41,7 +41,9 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
 template <typename Format, int kBundle, int kTaps, int kTiles>
 __global__ void __launch_bounds__(kMostThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
-#if __CUDA_ARCH__ >= 800
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "few_channels needs compute capability 8.0 or newer"
+#else
   using Element = typename Format::Element;
   extern __shared__ __align__(16) unsigned char shared[];
   wait_for_kernels_before();

@@ -2,6 +2,7 @@
 
 // What the kernel of few_channels and its planner both know of the work and of shared memory.
 
+#include "conv/anywhere.h"
 #include "cuda/primitives/shared_offset.h"
 
 namespace convswap::few_channels {
@@ -15,7 +16,7 @@ constexpr int kBundlesPerStep = 4;  // bundles of filter rows in one multiplicat
 constexpr int kStagedWords = 4 * 2 * kQuadsPerUnit * kQuad;  // of one warp
 
 constexpr int kMostBundle = 4;
-constexpr int staged_line_words(int bundle) { return 2 * bundle + 4; }
+CONVSWAP_ANYWHERE constexpr int staged_line_words(int bundle) { return 2 * bundle + 4; }
 
 // A bundle of filter rows: where its pixels lie, and its weights.
 struct FilterBundle {

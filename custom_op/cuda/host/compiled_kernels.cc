@@ -27,6 +27,11 @@ const void* find_kernel(const std::string& name) {
   return found->second;
 }
 
+bool has_kernels(std::string_view beginning) {
+  const auto found = kernels_by_name().lower_bound(std::string(beginning));
+  return found != kernels_by_name().end() && found->first.starts_with(beginning);
+}
+
 std::vector<std::string> compiled_kernels() {
   std::vector<std::string> names;
   for (const auto& [name, address] : kernels_by_name()) names.push_back(name);

@@ -20,6 +20,9 @@ std::string instance_name(std::string_view kernel, std::string_view format, std:
 // planned disagree.
 const void* find_kernel(const std::string& name);
 
+// Whether this build has any whose name begins so.
+bool has_kernels(std::string_view beginning);
+
 // The names of all, in alphabetical order.
 std::vector<std::string> compiled_kernels();
 

@@ -26,9 +26,9 @@ std::string_view element_name(ElementType type) {
     case ElementType::float64:
       return "double";
     case ElementType::float16:
-      return "__half";
+      return "Float16";
     case ElementType::bfloat16:
-      return "__nv_bfloat16";
+      return "BFloat16";
   }
   return {};
 }

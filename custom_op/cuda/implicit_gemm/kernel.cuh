@@ -365,8 +365,9 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
 template <typename Format, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
-// Other cards never run it, and have none of its instructions.
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "implicit_gemm has code for compute capability 9.0 alone: compile it for sm_90a"
+#else
   using Element = typename Format::Element;
   wait_for_kernels_before();
   BlockState& state = state_of_block(problem);

@@ -2,8 +2,7 @@
 
 // The way of the results: from the sums to shared memory, where they lie as in y, and from there to y.
 
-#include <type_traits>
-
+#include "conv/anywhere.h"
 #include "cuda/definition.cuh"
 #include "cuda/implicit_gemm/arguments.h"
 #include "cuda/primitives/bulk_store.cuh"
@@ -185,7 +184,7 @@ __device__ inline void store_results(const Arguments<Element>& problem, int imag
   const int body = storing == Storing::add_exactly ? 0 : elements - head & ~(kOfAlignment - 1);
   const bool adds = storing != Storing::store;
   if (lane == 0 && body > 0) {
-    if constexpr (std::is_same_v<Element, float>) {
+    if constexpr (kAreSame<Element, float>) {
       if (adds) bulk_add(to + head, from + head, body * sizeof(Element));
     }
     if (!adds) bulk_store(to + head, from + head, body * sizeof(Element), problem.leaves_first);

@@ -3,14 +3,15 @@
 // Rung 14. The tensor cores
 //
 // Idea: Besides its ordinary cores a multiprocessor has *tensor cores*, which do one thing: multiply two
-// small matrices and add a third. One call by a warp does 16×16×8 multiplications, 2,048, in a few
-// instructions (four on an H200). Rung 12 is a matrix product already. Its inner loop becomes one call, and
-// what stands around it follows: a block of four warps takes 16 filters and 64 columns, 8 taps at a time,
-// each warp 16 of the columns. The threads of a warp hold matrices together, as *fragments*, of which nobody
-// has to know who holds what: `load_matrix_sync` brings one from shared memory (its last argument is the
-// distance from row to row), `mma_sync` multiplies and adds, `store_matrix_sync` writes the sums back, and
-// all 32 threads call them together. `matrix_a`, `matrix_b` and `accumulator` say which place in the product
-// a fragment has.
+// small matrices and add a third. One instruction of a warp, `mma`, does 16×8×8 multiplications, 1,024. Rung
+// 12 is a matrix product already. Its inner loop becomes two such instructions, and what stands around it
+// follows: a block of four warps takes 16 filters and 64 columns, 8 taps at a time, each warp 16 of the
+// columns, 8 by each instruction. The threads of a warp hold the three matrices together, a few numbers each,
+// and the hardware says who holds what. Lane 4g + t has, of 16 filters x 8 taps, filters g and g + 8 at taps
+// t and t + 4; of 8 taps x 8 columns, taps t and t + 4 of column g; and of the sums, filters g and g + 8 of
+// columns 2t and 2t + 1. So each thread fetches its own from shared memory, all 32 multiply together
+// (`multiply_add_tf32`, in cuda/primitives/tensor_core.cuh, is the instruction), and in the end each puts its
+// sums where the others find them, since neighbouring threads shall write neighbouring results.
 //
 // What goes in is rounded to TF32: the range of float32, but 10 bits after the point instead of 23. The sums
 // are float32. ONNX Runtime's own Conv on the card does the same, unless it is told otherwise.
@@ -27,9 +28,8 @@
 //
 // Precision: tf32
 
-#include <mma.h>
-
 #include "conv/ladder_convolution.h"
+#include "cuda/primitives/tensor_core.cuh"
 
 namespace convswap::ladder {
 
@@ -37,13 +37,15 @@ extern __shared__ float shared[];
 
 // A block: 16 filters and, by four warps, 64 columns.
 constexpr int kTensorFilters = 16, kTensorColumns = 64, kTensorTaps = 8, kTensorThreads = 128;
+// An instruction takes 8 columns, and a warp has two of them.
+constexpr int kColumnsAtOnce = 8, kInstructions = 2;
 constexpr int kTensorSharedFloats =
     kTensorFilters * kTensorTaps + kTensorTaps * kTensorColumns + kTensorFilters * kTensorColumns;
 
 __global__ void __launch_bounds__(kTensorThreads) tensor_cores(Convolution conv) {
-  // Older cards have no tensor cores for TF32.
-#if __CUDA_ARCH__ >= 800
-  namespace wmma = nvcuda::wmma;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "older cards have no tensor cores for TF32: it takes compute capability 8.0"
+#else
   const int taps = conv.channels * conv.filter_height * conv.filter_width;
   const int outputs = conv.out_height * conv.out_width;
   const int columns = conv.batch * outputs;
@@ -51,18 +53,16 @@ __global__ void __launch_bounds__(kTensorThreads) tensor_cores(Convolution conv)
   float* const column_tile = filter_tile + kTensorFilters * kTensorTaps;  // taps x columns
   float* const result_tile = column_tile + kTensorTaps * kTensorColumns;  // filters x columns
   const int first_filter = blockIdx.y * kTensorFilters, first_column = blockIdx.x * kTensorColumns;
-  const int first_of_warp = threadIdx.x / 32 * 16;
-
-  wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::row_major> filters;
-  wmma::fragment<wmma::matrix_b, 16, 16, 8, wmma::precision::tf32, wmma::row_major> pixels;
-  wmma::fragment<wmma::accumulator, 16, 16, 8, float> sums;
-  wmma::fill_fragment(sums, 0.0f);
+  // Of lane 4g + t.
+  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  const int first_of_warp = threadIdx.x / 32 * kInstructions * kColumnsAtOnce;
+  float sums[kInstructions][4] = {};
 
   for (int first = 0; first < taps; first += kTensorTaps) {
     for (int i = threadIdx.x; i < kTensorFilters * kTensorTaps; i += kTensorThreads) {
       const int k = first_filter + i / kTensorTaps, tap = first + i % kTensorTaps;
       const bool is_there = k < conv.filters && tap < taps;
-      filter_tile[i] = is_there ? wmma::__float_to_tf32(conv.w[k * taps + tap]) : 0.0f;
+      filter_tile[i] = is_there ? rounded_to_tf32(conv.w[k * taps + tap]) : 0.0f;
     }
     for (int i = threadIdx.x; i < kTensorTaps * kTensorColumns; i += kTensorThreads) {
       const int column = first_column + i % kTensorColumns, tap = first + i / kTensorColumns;
@@ -71,19 +71,29 @@ __global__ void __launch_bounds__(kTensorThreads) tensor_cores(Convolution conv)
       const int r = tap / conv.filter_width % conv.filter_height;
       const int c = tap / (conv.filter_width * conv.filter_height);
       const bool is_there = column < columns && tap < taps;
-      column_tile[i] = is_there
-                           ? wmma::__float_to_tf32(
-                                 conv.x[((n * conv.channels + c) * conv.height + p + r) * conv.width + q + s])
-                           : 0.0f;
+      const int pixel = ((n * conv.channels + c) * conv.height + p + r) * conv.width + q + s;
+      column_tile[i] = is_there ? rounded_to_tf32(conv.x[pixel]) : 0.0f;
     }
     __syncthreads();
-    wmma::load_matrix_sync(filters, filter_tile, kTensorTaps);
-    wmma::load_matrix_sync(pixels, column_tile + first_of_warp, kTensorColumns);
-    wmma::mma_sync(sums, filters, pixels, sums);
+    const float* const own_filters = filter_tile + g * kTensorTaps + t;
+    const float filters[] = {own_filters[0], own_filters[8 * kTensorTaps], own_filters[4],
+                             own_filters[8 * kTensorTaps + 4]};
+#pragma unroll
+    for (int i = 0; i < kInstructions; ++i) {
+      const float* const own_column =
+          column_tile + t * kTensorColumns + first_of_warp + i * kColumnsAtOnce + g;
+      const float pixels[] = {own_column[0], own_column[4 * kTensorColumns]};
+      multiply_add_tf32(sums[i], filters, pixels);
+    }
     __syncthreads();
   }
 
-  wmma::store_matrix_sync(result_tile + first_of_warp, sums, kTensorColumns, wmma::mem_row_major);
+#pragma unroll
+  for (int i = 0; i < kInstructions; ++i) {
+    float* const own = result_tile + g * kTensorColumns + first_of_warp + i * kColumnsAtOnce + 2 * t;
+    own[0] = sums[i][0], own[1] = sums[i][1];
+    own[8 * kTensorColumns] = sums[i][2], own[8 * kTensorColumns + 1] = sums[i][3];
+  }
   __syncthreads();
   for (int i = threadIdx.x; i < kTensorFilters * kTensorColumns; i += kTensorThreads) {
     const int k = first_filter + i / kTensorColumns, column = first_column + i % kTensorColumns;

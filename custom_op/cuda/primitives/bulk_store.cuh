@@ -2,14 +2,12 @@
 
 namespace convswap {
 
-// Bulk copies from shared to global memory. What other threads have written is copied after they showed it
-// and met at a barrier or handed it over. Code for cards below compute capability 9.0 has none: there these
-// do nothing.
+// Bulk copies from shared to global memory, of compute capability 9.0 and newer. What other threads have
+// written is copied after they showed it and met at a barrier or handed it over.
 
 // Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16. `leaves_first`: what is
 // stored leaves the second-level cache before all other data.
 __device__ inline void bulk_store(void* global, const void* shared, unsigned bytes, bool leaves_first) {
-#if __CUDA_ARCH__ >= 900
   const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (leaves_first) {
     unsigned long long policy;
@@ -23,53 +21,36 @@ __device__ inline void bulk_store(void* global, const void* shared, unsigned byt
                  "r"(bytes)
                  : "memory");
   }
-#endif
 }
 
 // Adds `bytes` of float32 to what is there, both sides aligned to 16, `bytes` a multiple of it. Subnormal
 // numbers may count as zeros, and become such, by the documentation; an H200 keeps them.
 __device__ inline void bulk_add(float* global, const float* shared, unsigned bytes) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
                "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(bytes)
                : "memory");
-#endif
 }
 
 // Closes the group of copies that this thread has started since the last call.
-__device__ inline void commit_bulk_stores() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-#endif
-}
+__device__ inline void commit_bulk_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Waits until all that this thread's copies take has been read, so that it may be overwritten.
 __device__ inline void wait_until_bulk_stores_have_read() {
-#if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-#endif
 }
 
 // Waits until all that this thread's copies store is there for copies that it starts later.
 __device__ inline void wait_until_bulk_stores_have_ended() {
-#if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-#endif
 }
 
 // Lets copies started after the next barrier, and products of warpgroups, see what this thread has written to
 // shared memory.
 __device__ inline void show_to_copies_and_products() {
-#if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
 }
 
 // Lets copies started after the next barrier add to what this thread has written to global memory.
-__device__ inline void show_global_to_copies() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-#endif
-}
+__device__ inline void show_global_to_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 }  // namespace convswap

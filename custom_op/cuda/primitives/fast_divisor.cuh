@@ -1,5 +1,7 @@
 #pragma once
 
+#include "conv/anywhere.h"
+
 namespace convswap {
 
 // Division by a number known only at run time, as one multiplication: n / d = floor(n * ceil(2^32 / d) /
@@ -10,18 +12,22 @@ struct FastDivisor {
   unsigned factor = 0;
 
   FastDivisor() = default;
-  explicit FastDivisor(unsigned d)
+  CONVSWAP_ANYWHERE explicit FastDivisor(unsigned d)
       : divisor(d), factor(d == 1 ? 0u : static_cast<unsigned>((0x100000000ull + d - 1) / d)) {}
 
-#ifdef __CUDACC__
-  __device__ unsigned quotient(unsigned n) const { return factor == 0 ? n : __umulhi(n, factor); }
+  CONVSWAP_ANYWHERE unsigned quotient(unsigned n) const {
+#ifdef __CUDA_ARCH__
+    return factor == 0 ? n : __umulhi(n, factor);
+#else
+    return factor == 0 ? n : static_cast<unsigned>(static_cast<unsigned long long>(n) * factor >> 32);
+#endif
+  }
 
   // Exact for every n: where n * d is larger, the product is one too many at most.
-  __device__ unsigned quotient_of_any(unsigned n) const {
+  CONVSWAP_ANYWHERE unsigned quotient_of_any(unsigned n) const {
     const unsigned q = quotient(n);
     return q - (q * static_cast<unsigned long long>(divisor) > n ? 1u : 0u);
   }
-#endif
 };
 
 }  // namespace convswap

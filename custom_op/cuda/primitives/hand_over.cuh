@@ -4,33 +4,27 @@
 
 namespace convswap {
 
-// Barriers at which those who wait are not those who arrive. A phase ends when so many have arrived, and the
-// next begins; phases are 0 and 1 in turns. Code for cards below compute capability 9.0 has none: there these
-// do nothing.
+// Barriers at which those who wait are not those who arrive, of compute capability 9.0 and newer. A phase
+// ends when so many have arrived, and the next begins; phases are 0 and 1 in turns.
 
 // By one thread, before any other may use it, which all see after they have met.
 __device__ inline void make_hand_over(HandOver* barrier, unsigned arrivals) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(
                    static_cast<unsigned>(__cvta_generic_to_shared(barrier))),
                "r"(arrivals)
                : "memory");
-#endif
 }
 
 // Arrives: what this thread has done before is seen by those who take over. One arrival for a warp, behind a
 // __syncwarp, would do for the hardware, but it takes longer, and racecheck does not see it.
 __device__ inline void hand_over(HandOver* barrier) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(
                    static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
                : "memory");
-#endif
 }
 
 // Waits until a phase of that number has ended. Of a new barrier, phase 1 counts as the one that has.
 __device__ inline void take_over(HandOver* barrier, unsigned phase) {
-#if __CUDA_ARCH__ >= 900
   unsigned has_ended;
   do {
     asm volatile(
@@ -39,7 +33,6 @@ __device__ inline void take_over(HandOver* barrier, unsigned phase) {
         : "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(phase)
         : "memory");
   } while (has_ended == 0);
-#endif
 }
 
 }  // namespace convswap

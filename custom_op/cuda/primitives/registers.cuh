@@ -13,15 +13,11 @@ __device__ inline unsigned computed_here(unsigned value) {
 // for which it waits until others have left them. An instruction of compute capability 9.0 alone.
 template <int kRegisters>
 __device__ inline void leave_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-#endif
 }
 template <int kRegisters>
 __device__ inline void take_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-#endif
 }
 
 }  // namespace convswap

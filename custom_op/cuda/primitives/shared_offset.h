@@ -1,5 +1,7 @@
 #pragma once
 
+#include "conv/anywhere.h"
+
 namespace convswap {
 
 // Where a part of a block's shared memory begins, which is one or several T; the host decides (SharedLayout).
@@ -7,9 +9,7 @@ template <typename T>
 struct Offset {
   int bytes = 0;
 
-#ifdef __CUDACC__
-  __device__ T* in(unsigned char* shared) const { return reinterpret_cast<T*>(shared + bytes); }
-#endif
+  CONVSWAP_ANYWHERE T* in(unsigned char* shared) const { return reinterpret_cast<T*>(shared + bytes); }
 };
 
 }  // namespace convswap

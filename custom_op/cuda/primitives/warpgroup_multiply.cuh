@@ -1,7 +1,6 @@
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "conv/small_floats.h"
 
 namespace convswap {
 
@@ -41,11 +40,7 @@ __device__ inline void hold(float (&sums)[kTiles][4]) {
   }
 }
 // Of products the first of which sets the sums.
-__device__ inline void begin_warpgroup_products() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
+__device__ inline void begin_warpgroup_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 template <int kTiles>
 __device__ inline void begin_warpgroup_products(float (&sums)[kTiles][4]) {
   hold(sums);
@@ -54,16 +49,12 @@ __device__ inline void begin_warpgroup_products(float (&sums)[kTiles][4]) {
 // After the last product, at once: most likely what is waited for is itself in the tensor core's queue, where
 // products of other warps would come before it (benchmarks/toeplitz.md, version 15).
 __device__ inline void end_warpgroup_products() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
 }
 // Before the sums are read.
 template <int kTiles>
 __device__ inline void await_warpgroup_products(float (&sums)[kTiles][4]) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#endif
   hold(sums);
 }
 // Both, where nothing is to be done meanwhile.
@@ -89,7 +80,6 @@ template <typename Number, int kTiles>
 __device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4],
                                              SharedMatrix b);
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define CONVSWAP_SUMS(t) "+f"(sums[t][0]), "+f"(sums[t][1]), "+f"(sums[t][2]), "+f"(sums[t][3])
 #define CONVSWAP_SUMS_2(t) CONVSWAP_SUMS(t), CONVSWAP_SUMS(t + 1)
 #define CONVSWAP_SUMS_4(t) CONVSWAP_SUMS_2(t), CONVSWAP_SUMS_2(t + 2)
@@ -125,8 +115,8 @@ __device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const uns
                    CONVSWAP_SUMS_4(8))                                                          \
   CONVSWAP_PRODUCT(Number, type, 15, "120", CONVSWAP_NAMES_15, "%60", "%61", CONVSWAP_SUMS_15)  \
   CONVSWAP_PRODUCT(Number, type, 16, "128", CONVSWAP_NAMES_16, "%64", "%65", CONVSWAP_SUMS_16)
-CONVSWAP_PRODUCTS(__half, "f16")
-CONVSWAP_PRODUCTS(__nv_bfloat16, "bf16")
+CONVSWAP_PRODUCTS(Float16, "f16")
+CONVSWAP_PRODUCTS(BFloat16, "bf16")
 // `adds`: 1, or 0 where the sums are set, which then are outputs alone.
 #define CONVSWAP_HELD_PRODUCT(name, Number, type, tiles, columns, names, a_names, b_name, adds, ...) \
   template <>                                                                                        \
@@ -152,8 +142,8 @@ CONVSWAP_PRODUCTS(__nv_bfloat16, "bf16")
   CONVSWAP_NEW(t), CONVSWAP_NEW(t + 1), CONVSWAP_NEW(t + 2), CONVSWAP_NEW(t + 3), CONVSWAP_NEW(t + 4)
 #define CONVSWAP_NEW_15 CONVSWAP_NEW_5(0), CONVSWAP_NEW_5(5), CONVSWAP_NEW_5(10)
 #define CONVSWAP_NEW_16 CONVSWAP_NEW_15, CONVSWAP_NEW(15)
-CONVSWAP_HELD_PRODUCTS(__half, "f16")
-CONVSWAP_HELD_PRODUCTS(__nv_bfloat16, "bf16")
+CONVSWAP_HELD_PRODUCTS(Float16, "f16")
+CONVSWAP_HELD_PRODUCTS(BFloat16, "bf16")
 #undef CONVSWAP_NEW_16
 #undef CONVSWAP_NEW_15
 #undef CONVSWAP_NEW_5
@@ -177,6 +167,5 @@ CONVSWAP_HELD_PRODUCTS(__nv_bfloat16, "bf16")
 #undef CONVSWAP_SUMS_4
 #undef CONVSWAP_SUMS_2
 #undef CONVSWAP_SUMS
-#endif
 
 }  // namespace convswap

@@ -55,7 +55,7 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
       const int first_column = y_column * stride_width - pad_width;
       const int column_begin = max(first_column, 0);
       const int column_end = min(first_column + kernel_width, problem.output_width);
-      float value = pool.kind == PoolKind::max ? -INFINITY : 0.0f;
+      float value = pool.kind == PoolKind::max ? -infinity() : 0.0f;
       for (int row = row_begin; row < row_end; ++row) {
         for (int column = column_begin; column < column_end; ++column) {
           const float sum = sum_at(row, column);

@@ -2,8 +2,6 @@
 
 // The way of a tile's input into the cores of a team.
 
-#include <cstring>
-
 #include "cuda/primitives/bulk_load.cuh"
 #include "cuda/primitives/prefetch.cuh"
 #include "cuda/primitives/shared_store.cuh"

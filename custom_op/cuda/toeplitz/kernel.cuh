@@ -193,8 +193,9 @@ __device__ inline int tile_at(const Arguments<Element>& problem, int place) {
 template <typename Format, int kTiles, bool kFinishes>
 __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
-// Other cards never run it, and have none of its instructions.
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "toeplitz has code for compute capability 9.0 alone: compile it for sm_90a"
+#else
   using Element = typename Format::Element;
   wait_for_kernels_before();
   const int team = team_of_block();

@@ -2,6 +2,7 @@
 
 // What the tiling of `toeplitz` and its kernel agree on; toeplitz.cc explains the words.
 
+#include "conv/anywhere.h"
 #include "cuda/primitives/copy_barrier.h"
 #include "cuda/primitives/shared_offset.h"
 
@@ -22,7 +23,7 @@ struct StepCores {
 };
 
 // Teams of a block, as many as their sums leave registers for.
-constexpr int most_teams(int tiles) { return tiles > 8 ? 3 : 4; }
+CONVSWAP_ANYWHERE constexpr int most_teams(int tiles) { return tiles > 8 ? 3 : 4; }
 
 // What remains to be computed of results in shared memory before they go to y.
 enum class Finish {

@@ -2,8 +2,7 @@
 
 // The way of a tile's results: from the sums to shared memory, where they lie as in y, and from there to y.
 
-#include <type_traits>
-
+#include "conv/anywhere.h"
 #include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/shared_store.cuh"
@@ -137,7 +136,7 @@ __device__ inline float result_of(const Arguments<Element>& problem, const Filte
 // Stored: the type of the results as they wait.
 template <typename Format, typename Stored>
 __device__ inline void store_result(SharedAddress target, float result) {
-  if constexpr (std::is_same_v<Stored, float>) {
+  if constexpr (kAreSame<Stored, float>) {
     store_at(target, __float_as_uint(result));
   } else {
     const float results[] = {result};
@@ -244,7 +243,7 @@ __device__ inline void write_sums(const Arguments<Element>& problem, const Resul
           const float both[] = {result_of<kFinishes>(problem, scale, sums[t][2 * i]),
                                 result_of<kFinishes>(problem, scale, sums[t][2 * i + 1])};
           if (fold < places.rows_left[i]) {
-            if constexpr (std::is_same_v<Stored, float>) {
+            if constexpr (kAreSame<Stored, float>) {
               store_at(target, make_uint2(__float_as_uint(both[0]), __float_as_uint(both[1])));
             } else {
               store_at(target, Format::pack(both));
@@ -325,15 +324,15 @@ __device__ inline void write_as(const Arguments<Element>& problem, const Results
   using enum Writing;
   switch (prepared.writing) {
     case pairs:
-      return write(std::integral_constant<Writing, pairs>());
+      return write(Constant<pairs>());
     case paired_folds:
-      return write(std::integral_constant<Writing, paired_folds>());
+      return write(Constant<paired_folds>());
     case columns:
-      return write(std::integral_constant<Writing, columns>());
+      return write(Constant<columns>());
     case folds:
-      return write(std::integral_constant<Writing, folds>());
+      return write(Constant<folds>());
     case any:
-      return write(std::integral_constant<Writing, any>());
+      return write(Constant<any>());
   }
 }
 

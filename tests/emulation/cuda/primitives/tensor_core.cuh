@@ -51,4 +51,39 @@ void multiply_add_8_deep(float (&sums)[4], unsigned a0, unsigned a1, unsigned b0
   multiply_add<Number, 1>(sums, a, &b0);
 }
 
+// To nearest, ties away from zero.
+inline float rounded_to_tf32(float value) {
+  const unsigned bits = std::bit_cast<unsigned>(value);
+  return std::isfinite(value) ? std::bit_cast<float>((bits + 0x1000u) & ~0x1fffu) : value;
+}
+
+// The hardware would cut off what is not rounded to TF32, which biases the sums.
+inline double checked_tf32(unsigned word) {
+  const float value = std::bit_cast<float>(word);
+  if (std::isfinite(value) && (word & 0x1fffu) != 0) {
+    emulation::fail("an operand that is not rounded to TF32");
+  }
+  return value;
+}
+
+inline void multiply_add_tf32(float (&sums)[4], const float (&a)[4], const float (&b)[2]) {
+  emulation::Warp& warp = emulation::warp();
+  const int lane = emulation::lane();
+  for (int i = 0; i < 4; ++i) warp.a[lane][i] = std::bit_cast<unsigned>(a[i]);
+  for (int i = 0; i < 2; ++i) warp.b[lane][i] = std::bit_cast<unsigned>(b[i]);
+  emulation::meet_warp();
+  for (int j = 0; j < 4; ++j) {
+    const int row = lane / 4 + j / 2 * 8;
+    const int column = lane % 4 * 2 + j % 2;
+    double sum = sums[j];
+    for (int depth = 0; depth < 8; ++depth) {
+      const unsigned x = warp.a[row % 8 * 4 + depth % 4][depth / 4 * 2 + row / 8];
+      const unsigned y = warp.b[column * 4 + depth % 4][depth / 4];
+      sum += checked_tf32(x) * checked_tf32(y);
+    }
+    sums[j] = static_cast<float>(sum);
+  }
+  emulation::meet_warp();
+}
+
 }  // namespace convswap

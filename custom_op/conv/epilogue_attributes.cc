@@ -1,4 +1,4 @@
-#include "conv/epilogue.h"
+#include "conv/epilogue_attributes.h"
 
 #include <algorithm>
 #include <cmath>
@@ -78,46 +78,47 @@ void fill(std::string_view attribute, const std::vector<int64_t>& values, size_t
 
 }  // namespace
 
-int64_t Pool::extent(size_t axis, int64_t input) const {
-  const int64_t padded = pad_begin[axis] + input + pad_end[axis];
-  if (padded < kernel[axis]) {
-    throw InvalidArgument("pool_kernel_shape: its window reaches over " + std::to_string(kernel[axis]) +
+int64_t pool_extent(const Pool& pool, size_t axis, int64_t input) {
+  const int64_t padded = pool.pad_begin[axis] + input + pool.pad_end[axis];
+  if (padded < pool.kernel[axis]) {
+    throw InvalidArgument("pool_kernel_shape: its window reaches over " + std::to_string(pool.kernel[axis]) +
                           " positions of spatial axis " + std::to_string(axis) +
                           " and the padded output of " + "the convolution has " + std::to_string(padded) +
                           "; expected a smaller window");
   }
-  const int64_t room = padded - kernel[axis];
-  int64_t count = room / stride[axis] + 1;
+  const int64_t room = padded - pool.kernel[axis], stride = pool.stride[axis];
+  int64_t count = room / stride + 1;
   // A window that would begin beyond the image and its first padding does not count.
-  if (rounds_up && room % stride[axis] != 0 && count * stride[axis] < pad_begin[axis] + input) ++count;
+  if (pool.rounds_up && room % stride != 0 && count * stride < pool.pad_begin[axis] + input) ++count;
   return count;
 }
 
-void Epilogue::set_activation(Activation kind, std::optional<float> given_alpha,
-                              std::optional<float> given_beta) {
-  activation = kind;
+void set_activation(Epilogue& epilogue, Activation kind, std::optional<float> alpha,
+                    std::optional<float> beta) {
+  epilogue.activation = kind;
   const auto facts = std::find_if(std::begin(kActivations), std::end(kActivations),
                                   [&](const ActivationFacts& each) { return each.activation == kind; });
   // What the activation does not read is 0, so that it does not tell two problems apart.
-  alpha = facts->parameters > 0 ? parameter(*facts, "activation_alpha", given_alpha) : 0;
-  beta = facts->parameters > 1 ? parameter(*facts, "activation_beta", given_beta) : 0;
+  epilogue.alpha = facts->parameters > 0 ? parameter(*facts, "activation_alpha", alpha) : 0;
+  epilogue.beta = facts->parameters > 1 ? parameter(*facts, "activation_beta", beta) : 0;
   if (kind != Activation::clip) return;
   constexpr float kMost = std::numeric_limits<float>::max();
   constexpr float kOpen = std::numeric_limits<float>::infinity();
-  if (alpha == -kMost) alpha = -kOpen;
-  if (beta == kMost) beta = kOpen;
+  if (epilogue.alpha == -kMost) epilogue.alpha = -kOpen;
+  if (epilogue.beta == kMost) epilogue.beta = kOpen;
 }
 
-std::string Epilogue::text() const {
-  std::string text = has_residual ? "residual" : "";
+std::string text_of(const Epilogue& epilogue) {
+  std::string text = epilogue.has_residual ? "residual" : "";
   const auto append = [&text](const std::string& words) { text += (text.empty() ? "" : " ") + words; };
   for (const ActivationFacts& facts : kActivations) {
-    if (facts.activation != activation || activation == Activation::none) continue;
+    if (facts.activation != epilogue.activation || epilogue.activation == Activation::none) continue;
     std::string words(facts.name);
-    if (facts.parameters > 0) words += "(" + number_text(alpha);
-    if (facts.parameters > 1) words += "," + number_text(beta);
+    if (facts.parameters > 0) words += "(" + number_text(epilogue.alpha);
+    if (facts.parameters > 1) words += "," + number_text(epilogue.beta);
     append(facts.parameters > 0 ? words + ")" : words);
   }
+  const Pool& pool = epilogue.pool;
   if (pool.kind != PoolKind::none) {
     append(std::string(kPools[static_cast<size_t>(pool.kind)]) + " " + pair_text(pool.kernel) + " strides=" +
            pair_text(pool.stride) + " pads=" + pair_text(pool.pad_begin) + "x" + pair_text(pool.pad_end) +
