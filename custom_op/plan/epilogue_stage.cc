@@ -36,14 +36,28 @@ class TwoStepPlan final : public Plan {
   std::size_t scratch_bytes_;
 };
 
-}  // namespace
-
+// The problem in two steps: `convolution`, a plan of the problem without its epilogue, and then `epilogue`.
 std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
                                    const ConvProblem& problem) {
   const bool pools = problem.epilogue.pool.kind != PoolKind::none;
   const int64_t between = pools ? problem.output_elements() * size_of(problem.type) : 0;
   return std::make_unique<TwoStepPlan>(std::move(convolution), std::move(epilogue),
                                        static_cast<std::size_t>(between));
+}
+
+}  // namespace
+
+Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+  if (problem.epilogue.is_empty() || algorithm.fuses(problem)) return algorithm.offer(problem, device);
+  const EpilogueStage* const stage = epilogue_stage(device.kind);
+  if (std::string reason = stage->why_not(problem); !reason.empty()) return Offer::refusal(std::move(reason));
+  Offer offer = algorithm.offer(problem.without_epilogue(), device);
+  if (offer.is_refusal()) return offer;
+  if (offer.milliseconds) *offer.milliseconds += stage->estimate(problem, device);
+  offer.make = [stage, problem, device, make_alone = std::move(offer.make)] {
+    return in_two_steps(make_alone(), stage->make(problem, device), problem);
+  };
+  return offer;
 }
 
 }  // namespace convswap

@@ -26,8 +26,8 @@ class EpilogueStage {
 // The stage of a kind of device; null where all of its algorithms compute what follows themselves.
 const EpilogueStage* epilogue_stage(DeviceKind kind);
 
-// The problem in two steps: `convolution`, a plan of the problem without its epilogue, and then `epilogue`.
-std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue,
-                                   const ConvProblem& problem);
+// What the algorithm offers for the whole problem: where it computes the convolution alone, with the device's
+// stage for what follows.
+Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap

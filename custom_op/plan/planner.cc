@@ -6,7 +6,6 @@
 #include "conv/error.h"
 #include "conv/messages.h"
 #include "plan/catalog.h"
-#include "plan/epilogue_stage.h"
 #include "plan/tuning_file.h"
 
 namespace convswap {
@@ -62,19 +61,6 @@ Offer offer_of_named(const Algorithm* named, const TuningEntry& entry, const Con
 }
 
 }  // namespace
-
-Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
-  if (problem.epilogue.is_empty() || algorithm.fuses(problem)) return algorithm.offer(problem, device);
-  const EpilogueStage* const stage = epilogue_stage(device.kind);
-  if (std::string reason = stage->why_not(problem); !reason.empty()) return Offer::refusal(std::move(reason));
-  Offer offer = algorithm.offer(problem.without_epilogue(), device);
-  if (offer.is_refusal()) return offer;
-  if (offer.milliseconds) *offer.milliseconds += stage->estimate(problem, device);
-  offer.make = [stage, problem, device, make_alone = std::move(offer.make)] {
-    return in_two_steps(make_alone(), stage->make(problem, device), problem);
-  };
-  return offer;
-}
 
 std::string why_none(const ConvProblem& problem, const Device& device) {
   std::string reasons;

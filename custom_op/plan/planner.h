@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "plan/algorithm.h"
+#include "plan/epilogue_stage.h"
 #include "plan/tuning_table.h"
 
 namespace convswap {
@@ -19,10 +20,6 @@ inline bool leaves_choice(std::string_view requested) { return requested == kAut
 
 // Throws InvalidArgument, naming the nearest, where no algorithm for the kind of device has the name.
 void check_algorithm_name(std::string_view requested, DeviceKind kind);
-
-// What the algorithm offers for the whole problem: where it computes the convolution alone, with the device's
-// own stage for what follows.
-Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device);
 
 // Empty where some algorithm of the catalog can compute the problem on the device; otherwise why none can.
 std::string why_none(const ConvProblem& problem, const Device& device);

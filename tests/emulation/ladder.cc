@@ -20,12 +20,22 @@ alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // what eac
 
 namespace convswap {
 
-void launch(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, void*, void** arguments, Start) {
-  const auto entry = reinterpret_cast<void (*)(ladder::Convolution)>(const_cast<void*>(kernel));
+DeviceGuard::DeviceGuard(int) {}
+DeviceGuard::~DeviceGuard() {}
+void allow_shared_memory(const void*, int) {}
+KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
+const EpilogueStage* epilogue_stage(DeviceKind) { return nullptr; }  // no rung has anything to follow
+
+void enqueue(const Launch& launch, void*, void** arguments) {
+  const auto entry = reinterpret_cast<void (*)(ladder::Convolution)>(const_cast<void*>(launch.kernel));
   const ladder::Convolution& conv = *static_cast<const ladder::Convolution*>(arguments[0]);
-  emulation::run_grid(grid, block, reinterpret_cast<unsigned char*>(ladder::shared), shared_bytes,
+  emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x, launch.block.y),
+                      reinterpret_cast<unsigned char*>(ladder::shared), launch.shared_bytes,
                       [&] { entry(conv); });
 }
+
+// As KernelInstances.cmake has it for cards.
+static const CompiledKernels kernels({CompiledKernel("ladder::tensor_cores", ladder::tensor_cores)});
 
 void with_constants(const void* symbol, const void* source, size_t bytes, void*,
                     const std::function<void()>& launch) {
@@ -86,13 +96,17 @@ bool check_rung_seed(const Algorithm& rung, int seed, int& computed) {
   ConvProblem problem = draw_rung_problem(random, seed);
   Device device = draw_device(random);
   device.shared_memory_per_block = 232'448;
-  if (!rung.why_not(problem, device).empty()) problem.precision = Precision::tf32;
-  if (!rung.why_not(problem, device).empty()) return true;
+  Offer offer = rung.offer(problem, device);
+  if (offer.is_refusal()) {
+    problem.precision = Precision::tf32;
+    offer = rung.offer(problem, device);
+  }
+  if (offer.is_refusal()) return true;
   ++computed;
   // A tile of Winograd's mixes all of its numbers, so that an infinity spreads, and a large one covers
   // others.
   const bool mixes = rung.name().find("winograd") != std::string_view::npos;
-  return check<float>(rung, problem, device, random, mixes ? Values::normal : Values::any);
+  return check<float>(offer, problem, random, mixes ? Values::normal : Values::any);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #pragma once
 
 // Draws problems for an algorithm's kernels on the CPU, and compares what they compute with float64 sums.
-// Included after a kernel's plans.
 
 #include <algorithm>
 #include <cmath>
@@ -17,18 +16,13 @@
 #include "conv/epilogue_math.h"
 #include "conv/problem.h"
 #include "conv/small_floats.h"
-#include "cuda/primitives/kernel_facts.h"
-#include "cuda/host/launch.h"
+#include "cuda/host/compiled_kernels.h"
+#include "cuda/host/formats.h"
+#include "cuda_emulation.h"
 #include "plan/algorithm.h"
+#include "plan/epilogue_stage.h"
 
 namespace convswap {
-
-inline DeviceGuard::DeviceGuard(int) {}
-inline DeviceGuard::~DeviceGuard() {}
-inline void allow_shared_memory(const void*, int) {}
-inline int resident_blocks(const void*, int, size_t) { return 1; }
-inline Start earliest_start(const void*) { return Start::in_turn; }
-inline KernelFacts kernel_facts(std::string name, const void*, dim3, dim3, size_t) { return {name}; }
 
 using Random = std::mt19937;
 
@@ -236,8 +230,8 @@ enum class Values { any, normal };
 
 // `tells` how the problem is planned.
 template <typename Element>
-bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& device, Random& random,
-           Values values = Values::any, bool tells = false) {
+bool check(const Offer& offer, const ConvProblem& p, Random& random, Values values = Values::any,
+           bool tells = false) {
   // The range of float16 is too small.
   const bool has_any = values == Values::any, is_wide = has_any && !std::is_same_v<Element, Float16>;
   const int64_t x_count = p.batch * p.in_channels * p.input_size();
@@ -270,7 +264,7 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
   const Element* const bias = p.has_bias ? b.data() : nullptr;
   Element* const y_begin = y.data() + kGuard + shift;
 
-  const std::unique_ptr<Plan> plan = algorithm.make_plan(p, device);
+  const std::unique_ptr<Plan> plan = offer.make();
   if (tells) std::printf("%s\n", plan->describe().c_str());
   std::vector<float> scratch(plan->scratch_bytes() / sizeof(float) + 1, NAN);
   plan->run({x.data() + shift, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr},
@@ -306,6 +300,22 @@ bool check(const Algorithm& algorithm, const ConvProblem& p, const Device& devic
   return wrong == 0;
 }
 
+// Where the program has the algorithm's kernels for some formats of the data alone, the problem is one of them.
+inline void take_compiled_format(ConvProblem& problem, const Algorithm& algorithm) {
+  const std::string kernel = std::string(algorithm.name()) + "::kernel<";
+  const auto is_compiled = [&] {
+    return has_kernels(kernel + std::string(tensor_core_format(problem)) + ",") ||
+           has_kernels(kernel + std::string(element_name(problem.type)));
+  };
+  if (is_compiled()) return;
+  for (const Precision precision : {Precision::tf32, Precision::ieee}) {
+    for (const ElementType type : {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
+      problem.type = type, problem.precision = precision;
+      if (is_compiled()) return;
+    }
+  }
+}
+
 // Whether the problem of a seed comes out right; `computed` counts those that the algorithm takes.
 inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& computed) {
   Random random(seed);
@@ -314,10 +324,12 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   if (seed % 8 == 3) pad_before(problem, device, random);
   if (seed >= kCrowdedFrom) crowd(problem, device, random);
   emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
-  if (!algorithm.why_not(problem, device).empty()) return true;
+  take_compiled_format(problem, algorithm);
+  const Offer offer = offer_of(algorithm, problem, device);
+  if (offer.is_refusal()) return true;
   ++computed;
   const auto right_as = [&]<typename Element>(Element) {
-    return check<Element>(algorithm, problem, device, random, Values::any, tells);
+    return check<Element>(offer, problem, random, Values::any, tells);
   };
   if (problem.type == ElementType::float16) return right_as(Float16());
   if (problem.type == ElementType::bfloat16) return right_as(BFloat16());

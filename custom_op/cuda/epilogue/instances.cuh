@@ -4,6 +4,7 @@
 
 #include "cuda/epilogue/instances.h"
 #include "cuda/epilogue/kernel.cuh"
+#include "conv/small_floats.h"
 #include "cuda/host/compiled_kernels.h"
 
 namespace convswap::epilogue {

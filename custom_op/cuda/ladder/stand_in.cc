@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "plan/planner.h"
+#include "plan/epilogue_stage.h"
 
 namespace convswap {
 

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "conv/small_floats.h"
 #include "cuda/host/compiled_kernels.h"
 #include "cuda/tiled/instances.h"
 #include "cuda/tiled/kernel.cuh"

@@ -1,0 +1,62 @@
+// What the host asks of a card and its driver, answered by the emulation: FAMILY's kernels, and those for what
+// follows a convolution, run when they are started.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cuda/epilogue/arguments.h"
+#include "cuda/host/compiled_kernels.h"
+#include "cuda/host/launch.h"
+#include "cuda_emulation.h"
+#include "plan/epilogue_stage.h"
+//
+#include ARGUMENTS
+
+namespace convswap {
+
+// What the family's kernels declare as their shared memory.
+namespace FAMILY {
+alignas(128) SHARED_ELEMENT shared[emulation::kSharedBytes / sizeof(SHARED_ELEMENT)];
+}
+
+const EpilogueStage& cuda_epilogue_stage();
+const EpilogueStage* epilogue_stage(DeviceKind) { return &cuda_epilogue_stage(); }
+
+DeviceGuard::DeviceGuard(int) {}
+DeviceGuard::~DeviceGuard() {}
+void allow_shared_memory(const void*, int) {}
+int resident_blocks(const Launch&) { return 1; }
+Start earliest_start(const void*) { return Start::in_turn; }
+KernelFacts kernel_facts(std::string name, const Launch&) { return {name}; }
+
+namespace {
+
+// Whatever the elements: pointers to them are all that differs between the arguments of the kernels.
+template <typename Arguments>
+void run_as(const Launch& launch, const void* arguments) {
+  const auto entry = reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(launch.kernel));
+  const Arguments& own = *static_cast<const Arguments*>(arguments);
+  emulation::run_grid(dim3(launch.grid.x, launch.grid.y), dim3(launch.block.x, launch.block.y),
+                      reinterpret_cast<unsigned char*>(FAMILY::shared), launch.shared_bytes,
+                      [&] { entry(own); });
+}
+
+bool is_of_epilogue(const void* kernel) {
+  const std::vector<std::string> names = compiled_kernels();
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return name.starts_with("epilogue::") && find_kernel(name) == kernel;
+  });
+}
+
+}  // namespace
+
+void enqueue(const Launch& launch, void*, void** arguments) {
+  if (is_of_epilogue(launch.kernel)) {
+    run_as<epilogue::Arguments<float>>(launch, arguments[0]);
+  } else {
+    run_as<FAMILY::Arguments<float>>(launch, arguments[0]);
+  }
+}
+
+}  // namespace convswap

@@ -1,0 +1,10 @@
+// The kernels of a family for a format of the data, compiled for the processor. The build defines FAMILY and
+// FORMAT, words, and FORMAT_NAME and INSTANCES, the latter the family's instances.cuh, in quotes.
+
+#include "cuda_emulation.h"
+//
+#include INSTANCES
+
+namespace convswap {
+static const CompiledKernels kernels(FAMILY::kernels_for<FORMAT>(FORMAT_NAME));
+}  // namespace convswap

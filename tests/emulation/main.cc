@@ -1,0 +1,11 @@
+// An algorithm's kernels on the CPU: `FAMILY FIRST END`, see problems.h.
+
+#include "problems.h"
+
+namespace convswap {
+const Algorithm& ALGORITHM();
+}
+
+int main(int count, char** arguments) {
+  return convswap::check_seeds(convswap::ALGORITHM(), count, arguments);
+}
