@@ -18,6 +18,7 @@ import pytest
 from conv_cases import CASES, ConvCase, case_id, convolve, random_cases, sum_of_sizes
 from convswap import _native
 from convswap.errors import ConvswapError
+from each_case import each
 
 # Half the distance from 1 to the next number: the relative error of one rounding.
 FLOAT32 = 2.0**-24
@@ -35,7 +36,7 @@ def conv(case: ConvCase, dtype: type = np.float32, **how) -> np.ndarray:
     return _native.conv(x, w, b, **how, **case.attributes)
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@each("case", CASES)
 def test_reference_is_the_definition_in_float64(case):
     x, w, b = case.arrays(np.float64)
     y = conv(case, np.float64, algorithm="reference")
@@ -47,7 +48,7 @@ def test_reference_is_the_definition_in_float64(case):
     assert np.all(np.abs(y - truth) <= 2 * (case.terms + 1) * FLOAT64 * scale)
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@each("case", CASES)
 def test_reference_of_float32_is_the_truth_rounded_once(case):
     y = conv(case, algorithm="reference")
     assert y.dtype == np.float32
@@ -58,7 +59,7 @@ def test_reference_of_float32_is_the_truth_rounded_once(case):
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@each("case", CASES)
 def test_direct_is_the_definition_on_every_instruction_set(case, instruction_set):
     case.check(conv(case, algorithm="direct", instruction_set=instruction_set), FLOAT32)
 

@@ -18,6 +18,7 @@ from conv_cases import CASES, ConvCase, case_id, convolve, random_cases, sum_of_
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.suites import SUITES
+from each_case import each
 from marks import needs_cuda_kernels
 from repeats import repeats, some_of
 
@@ -119,28 +120,28 @@ def supported(algorithm: str, cases):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@each("case", CASES)
 def test_naive_is_the_definition_for_every_attribute_and_rank(case):
     check("naive", case)
 
 
 @pytest.mark.gpu
 @on_tensor_cores
-@pytest.mark.parametrize("case", [case for case in CASES if len(case.x_shape) < 5], ids=case_id)
+@each("case", [case for case in CASES if len(case.x_shape) < 5])
 def test_tensor_cores_give_the_definition_for_every_attribute(case, algorithm):
     check(algorithm, case)
 
 
 @pytest.mark.gpu
 @on_tensor_cores
-@pytest.mark.parametrize("case", [case for case in CASES if len(case.x_shape) < 5], ids=case_id)
+@each("case", [case for case in CASES if len(case.x_shape) < 5])
 def test_tensor_cores_give_the_definition_in_precision_ieee(case, algorithm):
     check(algorithm, case, "ieee")
 
 
 @pytest.mark.gpu
 @on_tensor_cores
-@pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
+@each("layer", SUITES["course"])
 def test_tensor_cores_are_as_accurate_as_float32_in_precision_ieee(layer, algorithm):
     assert relative_l2_in_ieee(algorithm, ConvCase(layer.input_shape(4), layer.weight_shape)) <= 1e-6
 
@@ -381,24 +382,24 @@ def test_tiles_in_the_padding_alone_are_zeros_whatever_shared_memory_held(pads, 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("width", [12, 14, 15])
-@pytest.mark.parametrize("height", range(7, 18))
 @pytest.mark.parametrize("filters", [1, 2, 3, 4, 6, 8, 12])
 @on_tensor_cores
-def test_tensor_cores_give_the_definition_for_every_remainder_of_folded_rows(
-    filters, height, width, algorithm
-):
+def test_tensor_cores_give_the_definition_for_every_remainder_of_folded_rows(filters, algorithm):
     cases = [
-        ConvCase((3, 1, height, width), (filters, 1, 5, 3), True),
-        ConvCase((2, 2, height, width), (filters, 2, 3, 3), False, {"strides": [2, 1]}),
+        case
+        for height, width in some_of(itertools.product(range(7, 18), (12, 14, 15)))
+        for case in (
+            ConvCase((3, 1, height, width), (filters, 1, 5, 3), True),
+            ConvCase((2, 2, height, width), (filters, 2, 3, 3), False, {"strides": [2, 1]}),
+        )
     ]
     check_each(algorithm, cases)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
-@pytest.mark.parametrize(("x_spread", "w_spread"), [(40, 0), (0, 40), (40, 40), (100, 20), (0, 120)])
-@pytest.mark.parametrize("follows", FOLLOWS.values(), ids=FOLLOWS)
+@each("x_spread, w_spread", [(40, 0), (0, 40), (40, 40), (100, 20), (0, 120)])
+@each("follows", FOLLOWS.values())
 @on_tensor_cores
 def test_values_that_span_hundreds_of_binades_keep_their_accuracy(
     x_spread, w_spread, precision, follows, algorithm
@@ -436,7 +437,7 @@ def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
-@pytest.mark.parametrize("channels", [1, 4, 6, 12, 30])
+@each("channels", [1, 4, 6, 12, 30])
 @on_tensor_cores
 def test_images_may_have_other_ranges_than_those_before_them(channels, precision, algorithm):
     # Where a block takes single images, those of a block on an H200; elsewhere neighbours differ more.
@@ -526,15 +527,15 @@ def test_tensor_cores_give_the_definition_for_many_draws(seed, algorithm):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
-@pytest.mark.parametrize("batch", [1, 3])
+@each("layer", SUITES["course"])
+@each("batch", [1, 3])
 def test_every_algorithm_is_the_definition_on_every_course_layer(layer, batch, algorithm):
     check(algorithm, ConvCase(layer.input_shape(batch), layer.weight_shape))
 
 
 @pytest.mark.gpu
 @on_tensor_cores
-@pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
+@each("layer", SUITES["course"])
 def test_tensor_cores_give_the_definition_where_blocks_take_several_tiles(layer, algorithm):
     # More images than any card holds blocks, and no multiple of anything; racecheck gets two for each
     # multiprocessor.
@@ -544,7 +545,7 @@ def test_tensor_cores_give_the_definition_where_blocks_take_several_tiles(layer,
 # Every remainder of the output's width and height by the widest store, with and without padding.
 @pytest.mark.gpu
 @pytest.mark.parametrize("height", [7, 8, 9, 10])
-@pytest.mark.parametrize("width", [6, 7, 8, 9, 10, 30, 31, 33, 34])
+@each("width", [6, 7, 8, 9, 10, 30, 31, 33, 34])
 @on_tensor_cores
 def test_tensor_cores_store_every_column_whatever_the_alignment(width, height, algorithm):
     cases = [
@@ -561,7 +562,7 @@ def test_tensor_cores_store_every_column_whatever_the_alignment(width, height, a
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
+@each(
     "case",
     [
         ConvCase((1, 16, 40, 3001), (20, 16, 5, 5), True, {"pads": [2, 2, 2, 2]}),
@@ -574,7 +575,6 @@ def test_tensor_cores_store_every_column_whatever_the_alignment(width, height, a
         ConvCase((1, 3, 227, 227), (96, 3, 11, 11), True, {"strides": [4, 4]}),
         ConvCase((1, 3, 224, 224), (64, 3, 7, 7), False, {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
     ],
-    ids=case_id,
 )
 @on_tensor_cores
 def test_tensor_cores_give_the_definition_where_images_are_cut_into_tiles(case, algorithm):
@@ -626,7 +626,7 @@ def test_tensor_cores_give_the_definition_for_every_number_of_filters(algorithm)
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(
+@each(
     "case",
     [
         ConvCase((65_536, 1, 8, 8), (4, 1, 3, 3), True),
@@ -636,7 +636,6 @@ def test_tensor_cores_give_the_definition_for_every_number_of_filters(algorithm)
         ConvCase((1, 4, 6, 6), (2000, 4, 3, 3), True),
         ConvCase((1, 96, 20, 20), (192, 6, 3, 3), False, {"group": 16, "pads": [1, 1, 1, 1]}),
     ],
-    ids=case_id,
 )
 def test_large_batches_many_groups_and_many_filters_are_the_definition(case, algorithm):
     if algorithm == "toeplitz" and case.w_shape[0] == 2000:
@@ -661,7 +660,7 @@ def test_more_groups_than_a_grid_has_rows_are_left_to_another_algorithm():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(
+@each(
     "case",
     [
         ConvCase((3, 1, 13, 14), (5, 1, 5, 5), True),
@@ -674,9 +673,8 @@ def test_more_groups_than_a_grid_has_rows_are_left_to_another_algorithm():
         ConvCase((3, 5, 12, 12), (6, 5, 1, 1)),
         ConvCase((3, 2, 40), (6, 2, 7), True, {"pads": [3, 3]}),
     ],
-    ids=case_id,
 )
-@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan], ids=["inf", "-inf", "nan"])
+@each("odd", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(precision, case, odd, algorithm):
     random = np.random.default_rng(5)
@@ -890,8 +888,8 @@ def test_few_channels_says_why_it_cannot_and_the_planner_takes_another(case, how
 
 @needs_cuda_kernels
 @pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize("layer", SUITES["course"], ids=lambda layer: layer.name)
-@pytest.mark.parametrize("batch", [100, 10_000, 65_536])
+@each("layer", SUITES["course"])
+@each("batch", [100, 10_000, 65_536])
 def test_tensor_cores_serve_every_course_layer_on_every_card_of_8_0_or_newer(layer, batch, capability):
     expected = TENSOR_CORE_ALGORITHMS if capability == 90 else ("few_channels",)
     for how in ({}, {"precision": "ieee"}, {"type": "float16"}, {"type": "bfloat16"}):

@@ -20,6 +20,7 @@ from convswap.algorithms import able_algorithms
 from convswap.compare import TOLERANCES
 from convswap.errors import ConvswapError
 from course_layers import course_layers
+from each_case import each
 from ladder_sources import PAGES, WITH_KERNELS, kernel_file
 from op_sessions import conv_model, make_session, run
 from repeats import repeats
@@ -198,9 +199,9 @@ def on_card(page, x, w, b) -> np.ndarray:
 
 
 @pytest.mark.gpu
-@each_page
 @each_layer
 @pytest.mark.parametrize(("batch", "has_bias"), [(1, True), (3, False), (131, True)])
+@each("page", ON_CARD)
 def test_rung_is_the_convolution_on_the_card(layer, page, batch, has_bias) -> None:
     # 131 images of im2col's columns do not fit into its memory at once; racecheck gets fewer, which do.
     batch = repeats(batch, least=3)

@@ -9,7 +9,8 @@ import pytest
 from convswap import _native
 from convswap.epilogue import OPEN
 from convswap.errors import ConvswapError
-from fused_cases import ACTIVATIONS, POOLS, SUMS, TYPES, check, draw, fused_attributes, truth
+from each_case import each
+from fused_cases import ACTIVATIONS, POOLS, SUMS, TYPES, W, X, check, draw, fused_attributes, truth
 
 POOL = {"pool": "MaxPool", "pool_kernel_shape": [2, 3], "pool_strides": [2, 2]}
 
@@ -20,8 +21,8 @@ def arrays_of(arrays: dict[str, np.ndarray]) -> tuple[list[np.ndarray | None], n
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])
-@pytest.mark.parametrize("residual", [False, True], ids=["", "residual"])
-@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@each("residual", [False, True])
+@each("pool", POOLS.values())
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_direct_call_computes_what_is_fused(activation, pool, residual, algorithm):
     arrays = draw("float32", residual=residual)
@@ -40,8 +41,8 @@ def test_direct_call_takes_a_residual_of_every_type(element_type):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("residual", [False, True], ids=["", "residual"])
-@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@each("residual", [False, True])
+@each("pool", POOLS.values())
 @pytest.mark.parametrize("activation", ["None", "Tanh", "Clip", "SiLU"])
 def test_direct_call_on_the_card_computes_what_is_fused(activation, pool, residual):
     arrays = draw("float32", residual=residual)
@@ -126,3 +127,65 @@ def test_residual_of_another_type_is_refused():
     arrays = draw("float32", residual=True)
     with pytest.raises(ConvswapError, match="x is float32: expected residual to be the same"):
         _native.conv(arrays["x"], arrays["w"], residual=arrays["z"].astype(np.float64))
+
+
+@pytest.mark.skipif(not _native.has_cuda_kernels, reason=_native.no_cuda_reason or "built with CUDA kernels")
+@pytest.mark.parametrize(
+    ("how", "rounds_twice"),
+    [
+        ({"activation": "Tanh"}, True),
+        ({"activation": "Clip", "activation_alpha": 0.1, "activation_beta": 6.0}, True),
+        ({"pool": "AveragePool", "pool_kernel_shape": [2, 2]}, True),
+        ({"residual_shape": (2, 6, 9, 11)}, True),
+        ({"activation": "Clip", "activation_alpha": 0.0, "activation_beta": 6.0}, False),
+        ({"activation": "Relu", "pool": "MaxPool", "pool_kernel_shape": [2, 2]}, False),
+    ],
+)
+def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
+    for element_type in ("float32", "float16", "bfloat16"):
+        problem = _native.Problem(X, W, True, element_type, **how)
+        reason = _native.why_not(problem, "few_channels", "cuda", compute_capability=80)
+        assert ("round twice" in reason) == (rounds_twice and element_type != "float32")
+        chosen = _native.choose(problem, "cuda", compute_capability=80)
+        assert not _native.why_not(problem, chosen, "cuda", compute_capability=80)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "reference"])
+@pytest.mark.parametrize(
+    ("activation", "truth_of"),
+    [
+        ("Tanh", np.tanh),
+        ("Sigmoid", lambda x: 1 / (1 + np.exp(-x))),
+        ("SiLU", lambda x: x / (1 + np.exp(-x))),
+    ],
+)
+def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, truth_of, algorithm):
+    sizes = np.geomspace(1e-37, 80, 20_001, dtype=np.float32)
+    odd = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
+    x = np.concatenate([sizes, -sizes, odd])
+    y = _native.conv(
+        x.reshape(1, 1, 1, -1), np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, activation=activation
+    ).ravel()
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = truth_of(x.astype(np.float64))
+    np.testing.assert_allclose(y[: -len(odd)], expected[: -len(odd)], rtol=4 * 2.0**-23)
+    # A number that float32 has no room for may be 0.
+    np.testing.assert_allclose(y[-len(odd) :], expected[-len(odd) :], rtol=2.0**-22, atol=2.0**-126)
+
+
+def test_what_the_activation_does_not_read_does_not_count():
+    shapes = (2, 3, 9, 9), (4, 3, 3, 3)
+    plain = _native.Problem(*shapes, activation="Relu")
+    assert _native.Problem(*shapes, activation="Relu", activation_alpha=float("nan")).text == plain.text
+    assert _native.explain(plain, "cpu")["algorithm"] == "direct"
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "reference"])
+@pytest.mark.parametrize("activation", ["LeakyRelu", "HardSigmoid"])
+def test_nan_of_an_infinity_times_nothing_stays_in_a_pool(activation, algorithm):
+    """A slope of 0 times an infinity is NaN, whether the pool takes its largest value before or after."""
+    x = np.array([[[[-np.inf, 1.0], [2.0, 3.0]]]], np.float32)
+    how = {"activation": activation, "activation_alpha": 0.0, "activation_beta": 0.5}
+    pool = {"pool": "MaxPool", "pool_kernel_shape": [2, 2]}
+    y = _native.conv(x, np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, **how, **pool)
+    assert np.isnan(y).all()

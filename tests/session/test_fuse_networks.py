@@ -11,6 +11,7 @@ import pytest
 from convswap import export
 from convswap.models import LARGE_NETWORKS, NETWORKS
 from convswap.swap import swap
+from each_case import each
 from fuse_models import assert_same, reasons, taken
 from fused_conv_reference import counts, expand
 from onnx_networks import CONVERTED, LIGHT, converted_and_more, converted_case, light_network
@@ -104,7 +105,7 @@ def test_network_of_onnx_with_random_weights_is_fused_and_means_the_same(name):
         assert np.linalg.norm(before - after) <= 3e-6 * np.linalg.norm(before)
 
 
-@pytest.mark.parametrize("folder", sorted(CONVERTED.iterdir()), ids=lambda folder: folder.name)
+@each("folder", sorted(CONVERTED.iterdir()))
 def test_models_converted_from_pytorch_give_the_outputs_that_onnx_ships(folder):
     fused, feeds, expected = converted_case(folder)
     # Sums of at most a few hundred float32 products, in another order than PyTorch's.
@@ -112,7 +113,7 @@ def test_models_converted_from_pytorch_give_the_outputs_that_onnx_ships(folder):
         np.testing.assert_allclose(run(expand(fused), feeds)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("folder", sorted(CONVERTED.glob("test_Conv2d*")), ids=lambda folder: folder.name)
+@each("folder", sorted(CONVERTED.glob("test_Conv2d*")))
 @pytest.mark.parametrize("what", ["norm", "residual", "pool"])
 def test_models_converted_from_pytorch_are_fused_with_what_is_put_behind_them(folder, what):
     original, feeds = converted_and_more(folder, what)

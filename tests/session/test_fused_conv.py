@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from convswap import _native
+from each_case import each
 from element_types import ort_value
-from fused_cases import ACTIVATIONS, POOLS, TYPES, W, X, check, draw, fused_attributes, truth
+from fused_cases import ACTIVATIONS, POOLS, TYPES, check, draw, fused_attributes, truth
 from onnx import helper, numpy_helper
 from op_sessions import make_session
 
@@ -55,8 +55,8 @@ def run(
     return y
 
 
-@pytest.mark.parametrize("residual", [False, True], ids=["", "residual"])
-@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@each("residual", [False, True])
+@each("pool", POOLS.values())
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_it_is_the_operators_one_after_the_other(activation, pool, residual, device):
     arrays = draw("float32", residual=residual)
@@ -66,7 +66,7 @@ def test_it_is_the_operators_one_after_the_other(activation, pool, residual, dev
 
 
 @pytest.mark.parametrize("element_type", TYPES)
-@pytest.mark.parametrize(("activation", "pool"), [("Tanh", "max"), ("SiLU", "none"), ("None", "average")])
+@each("activation, pool", [("Tanh", "max"), ("SiLU", "none"), ("None", "average")])
 def test_every_type_is_rounded_once(element_type, activation, pool, device):
     arrays = draw(element_type, residual=True)
     attributes = {"precision": "ieee", **fused_attributes(activation, POOLS[pool])}
@@ -77,7 +77,7 @@ def test_every_type_is_rounded_once(element_type, activation, pool, device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ["implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"])
-@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@each("pool", POOLS.values())
 @pytest.mark.parametrize("activation", ["None", "Relu", "LeakyRelu", "Tanh", "SiLU"])
 def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
     for residual in (False, True):
@@ -90,58 +90,14 @@ def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ["implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"])
 @pytest.mark.parametrize("element_type", ["float16", "bfloat16"])
-@pytest.mark.parametrize("pool", ["none", "max", "max overlapping, padded"])
-@pytest.mark.parametrize("activation", ["None", "Relu", "Clip"])
+@each("pool", ["none", "max", "max overlapping, padded"])
+@each("activation", ["None", "Relu", "Clip"])
 def test_every_cuda_algorithm_rounds_once(algorithm, element_type, activation, pool):
     arrays = draw(element_type, residual=False)
     attributes = {"algorithm": algorithm, **fused_attributes(activation, POOLS[pool])}
     expected = truth(arrays, activation, POOLS[pool], {})
     model = fused_model(arrays, TYPES[element_type][1], attributes)
     check(run(model, "cuda", arrays, element_type, expected.shape), expected, element_type)
-
-
-@pytest.mark.skipif(not _native.has_cuda_kernels, reason=_native.no_cuda_reason or "built with CUDA kernels")
-@pytest.mark.parametrize(
-    ("how", "rounds_twice"),
-    [
-        ({"activation": "Tanh"}, True),
-        ({"activation": "Clip", "activation_alpha": 0.1, "activation_beta": 6.0}, True),
-        ({"pool": "AveragePool", "pool_kernel_shape": [2, 2]}, True),
-        ({"residual_shape": (2, 6, 9, 11)}, True),
-        ({"activation": "Clip", "activation_alpha": 0.0, "activation_beta": 6.0}, False),
-        ({"activation": "Relu", "pool": "MaxPool", "pool_kernel_shape": [2, 2]}, False),
-    ],
-)
-def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
-    for element_type in ("float32", "float16", "bfloat16"):
-        problem = _native.Problem(X, W, True, element_type, **how)
-        reason = _native.why_not(problem, "few_channels", "cuda", compute_capability=80)
-        assert ("round twice" in reason) == (rounds_twice and element_type != "float32")
-        chosen = _native.choose(problem, "cuda", compute_capability=80)
-        assert not _native.why_not(problem, chosen, "cuda", compute_capability=80)
-
-
-@pytest.mark.parametrize("algorithm", ["direct", "reference"])
-@pytest.mark.parametrize(
-    ("activation", "truth_of"),
-    [
-        ("Tanh", np.tanh),
-        ("Sigmoid", lambda x: 1 / (1 + np.exp(-x))),
-        ("SiLU", lambda x: x / (1 + np.exp(-x))),
-    ],
-)
-def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, truth_of, algorithm):
-    sizes = np.geomspace(1e-37, 80, 20_001, dtype=np.float32)
-    odd = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
-    x = np.concatenate([sizes, -sizes, odd])
-    y = _native.conv(
-        x.reshape(1, 1, 1, -1), np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, activation=activation
-    ).ravel()
-    with np.errstate(over="ignore", invalid="ignore"):
-        expected = truth_of(x.astype(np.float64))
-    np.testing.assert_allclose(y[: -len(odd)], expected[: -len(odd)], rtol=4 * 2.0**-23)
-    # A number that float32 has no room for may be 0.
-    np.testing.assert_allclose(y[-len(odd) :], expected[-len(odd) :], rtol=2.0**-22, atol=2.0**-126)
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])
@@ -170,7 +126,7 @@ def test_large_images_are_cut_into_bands_that_fit_together():
     check(fused, truth(arrays, "Relu", pool, {}), "float32")
 
 
-@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name != "None"])
+@each("activation", [name for name in ACTIVATIONS if name != "None"])
 def test_nan_stays_and_infinities_go_where_the_formula_says(activation, device):
     x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32).reshape(1, 1, 1, 5)
     arrays = {"x": x, "w": np.ones((1, 1, 1, 1), np.float32)}
@@ -266,21 +222,3 @@ def test_residual_of_another_shape_is_refused_with_both_shapes(device):
     words = re.escape("residual of shape [1, 6, 9, 11]: expected the convolution's output, [2, 6, 9, 11]")
     with pytest.raises(Exception, match=words):
         run(fused_model(arrays, onnx.TensorProto.FLOAT, {}), device, arrays, "float32")
-
-
-def test_what_the_activation_does_not_read_does_not_count():
-    shapes = (2, 3, 9, 9), (4, 3, 3, 3)
-    plain = _native.Problem(*shapes, activation="Relu")
-    assert _native.Problem(*shapes, activation="Relu", activation_alpha=float("nan")).text == plain.text
-    assert _native.explain(plain, "cpu")["algorithm"] == "direct"
-
-
-@pytest.mark.parametrize("algorithm", ["direct", "reference"])
-@pytest.mark.parametrize("activation", ["LeakyRelu", "HardSigmoid"])
-def test_nan_of_an_infinity_times_nothing_stays_in_a_pool(activation, algorithm):
-    """A slope of 0 times an infinity is NaN, whether the pool takes its largest value before or after."""
-    x = np.array([[[[-np.inf, 1.0], [2.0, 3.0]]]], np.float32)
-    how = {"activation": activation, "activation_alpha": 0.0, "activation_beta": 0.5}
-    pool = {"pool": "MaxPool", "pool_kernel_shape": [2, 2]}
-    y = _native.conv(x, np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, **how, **pool)
-    assert np.isnan(y).all()

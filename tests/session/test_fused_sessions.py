@@ -10,6 +10,7 @@ import pytest
 from convswap import export
 from convswap.models import LARGE_NETWORKS, NETWORKS
 from convswap.swap import swap
+from each_case import each
 from onnx import helper
 from onnx_networks import CONVERTED, LIGHT, converted_and_more, converted_case, light_network
 from op_sessions import PROVIDERS
@@ -82,7 +83,7 @@ def test_network_of_onnx_with_random_weights_gives_the_same(name):
     check_same(original, "cpu", feeds)
 
 
-@pytest.mark.parametrize("folder", sorted(CONVERTED.iterdir()), ids=lambda folder: folder.name)
+@each("folder", sorted(CONVERTED.iterdir()))
 def test_model_converted_from_pytorch_gives_the_output_that_onnx_ships(folder, device):
     fused, feeds, expected = converted_case(folder)
     if fused is not None:
@@ -90,7 +91,7 @@ def test_model_converted_from_pytorch_gives_the_output_that_onnx_ships(folder, d
 
 
 @pytest.mark.parametrize("what", ["norm", "residual", "pool"])
-@pytest.mark.parametrize("folder", sorted(CONVERTED.glob("test_Conv2d*")), ids=lambda folder: folder.name)
+@each("folder", sorted(CONVERTED.glob("test_Conv2d*")))
 def test_model_converted_from_pytorch_gives_the_same_with_what_is_put_behind_it(folder, what, device):
     original, feeds = converted_and_more(folder, what)
     check_same(original, device, feeds)

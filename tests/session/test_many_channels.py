@@ -7,8 +7,8 @@ of thousands of terms one that is missing or added twice shows, which no bound o
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from conv_cases import ConvCase, case_id, convolve
+from conv_cases import ConvCase, convolve
+from each_case import each
 from our_sessions import conv, either_way, graph_model, our_session
 
 
@@ -20,7 +20,7 @@ def integer_arrays(case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @either_way
-@pytest.mark.parametrize(
+@each(
     "case",
     [
         # One group more than a grid of CUDA has rows, and some more.
@@ -40,7 +40,6 @@ def integer_arrays(case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ConvCase((1, 2, 70_001), (3, 2, 5), attributes={"pads": [2, 2]}),
         ConvCase((1, 1, 70_001, 3), (2, 1, 5, 2), attributes={"strides": [3, 1]}),
     ],
-    ids=case_id,
 )
 def test_more_than_16_bits_count_of_anything_is_exact(case, way, device):
     x, w, b = integer_arrays(case)

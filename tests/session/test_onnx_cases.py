@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from conv_cases import sum_of_sizes
+from each_case import each
 from onnx import helper, numpy_helper
 from op_sessions import ROUNDING
 from our_sessions import either_way, our_session
@@ -109,14 +110,14 @@ def test_all_26_models_of_conv_are_here():
 
 
 @either_way
-@pytest.mark.parametrize("name", NODE_CASES)
+@each("name", NODE_CASES)
 def test_every_node_case_gives_what_onnx_stores(name, way, device, node_cases):
     case = node_cases[name]
     case.check(our_session(case.model, way, device).run(None, case.inputs)[0], device)
 
 
 @either_way
-@pytest.mark.parametrize("name", CONV_MODELS)
+@each("name", CONV_MODELS)
 def test_every_conv_model_gives_what_onnx_stores(name, way, device):
     case = read_model(name)
     case.check(our_session(case.model, way, device).run(None, case.inputs)[0], device)

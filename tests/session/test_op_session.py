@@ -16,6 +16,7 @@ import pytest
 from conv_cases import CASES, ConvCase, assert_within_rounding, case_id
 from convswap import _native
 from convswap.library import register
+from each_case import each
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from op_sessions import (
@@ -45,12 +46,12 @@ def undeclared_model_before(follower: str, **attributes) -> bytes:
     return model.SerializeToString()
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@each("case", CASES)
 def test_op_is_the_definition_for_every_attribute_and_rank(case, device):
     check(run(make_session(case_model(case), device), case.arrays()[0]), case, device)
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@each("case", CASES)
 def test_op_agrees_with_the_conv_of_onnx_runtime(case):
     if "auto_pad" in case.attributes and max(case.attributes.get("dilations", [1])) > 1:
         pytest.skip("ONNX Runtime's own Conv refuses dilations with auto_pad")
@@ -146,7 +147,7 @@ def test_same_padding_with_a_stride_beyond_the_filter_crops_nothing(mode, device
     assert y.ravel().tolist() == [1, 12, 23, 34]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@each("case", CASES)
 def test_inferred_shape_is_the_shape_that_comes_out(case):
     session = make_session(case_model(case, follow="Relu"))
     assert session.get_outputs()[0].type == "tensor(float)"
@@ -251,9 +252,7 @@ def test_unknown_precision_is_refused(name, device):
 # Errors: when the session is made, and when it runs.
 
 
-@pytest.mark.parametrize(
-    ("how", "message"), CREATION_ERRORS, ids=[message[:40] for _, message in CREATION_ERRORS]
-)
+@each("how, message", CREATION_ERRORS)
 def test_misfit_is_refused_when_the_session_is_made(how, message, device):
     with pytest.raises(Exception, match=re.escape(f"convswap Conv node 'conv1': {message}")) as raised:
         make_session(conv_model(**how), device)
@@ -282,7 +281,7 @@ OPEN_ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("how", "message"), OPEN_ERRORS, ids=[message[:40] for _, message in OPEN_ERRORS])
+@each("how, message", OPEN_ERRORS)
 def test_misfit_is_refused_when_the_session_is_made_whatever_else_is_open(how, message, device):
     with pytest.raises(Exception, match=re.escape(f"convswap Conv node 'conv1': {message}")) as raised:
         make_session(conv_model(**how), device)
@@ -308,9 +307,7 @@ def test_what_is_open_is_no_reason_to_refuse(how, device):
     assert_within_rounding(y, (X, W, B), *ROUNDING[device], **CASE.attributes)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"), WRONG_TYPES, ids=[f"{name}={value}"[:30] for name, value, _ in WRONG_TYPES]
-)
+@each("name, value, expected", WRONG_TYPES)
 def test_attribute_of_another_type_is_refused_and_not_ignored(name, value, expected):
     with pytest.raises(
         Exception, match=f"node 'conv1': attribute {name} has another type.*: expected {expected}"
@@ -318,9 +315,7 @@ def test_attribute_of_another_type_is_refused_and_not_ignored(name, value, expec
         make_session(conv_model(**{name: value}))
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "b", "message"), RUN_ERRORS, ids=[message[:40] for *_, message in RUN_ERRORS]
-)
+@each("x, w, b, message", RUN_ERRORS)
 def test_misfit_is_refused_at_the_run_and_the_session_goes_on(x, w, b, message, device):
     session = make_session(undeclared_model(), device)
     wrong = {"x": np.ones(x, np.float32), "w": np.ones(w, np.float32), "b": np.ones(b, np.float32)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from conv_cases import EMPTY_CASES, ConvCase, assert_within_rounding, case_id
+from conv_cases import EMPTY_CASES, ConvCase, assert_within_rounding
+from each_case import each
 from onnx import helper, numpy_helper
 from op_sessions import ROUNDING, run
 from our_sessions import conv, either_way, graph_model, our_session
@@ -49,7 +50,7 @@ def check(
 
 
 @either_way
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@each("case", CASES)
 def test_every_opset_gives_the_definition_and_the_same_bits(case, way, device):
     x = case.arrays()[0]
     results = [run(our_session(case_model(case, opset), way, device), x) for opset in OPSETS]
@@ -58,7 +59,7 @@ def test_every_opset_gives_the_definition_and_the_same_bits(case, way, device):
 
 
 @either_way
-@pytest.mark.parametrize("case", EMPTY_CASES, ids=case_id)
+@each("case", EMPTY_CASES)
 def test_an_extent_of_0_gives_no_outputs_or_those_of_the_bias(case, way, device):
     y = run(our_session(case_model(case), way, device), case.arrays()[0])
     case.check(y, *ROUNDING[device])

@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from conv_cases import CASES, ConvCase, case_id, output_shape, random_cases
+from conv_cases import CASES, ConvCase, output_shape, random_cases
 from convswap import _native
 from convswap.errors import ConvswapError
+from each_case import each
 
 
 def problem(case: ConvCase) -> _native.Problem:
     return _native.Problem(case.x_shape, case.w_shape, case.has_bias, **case.attributes)
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@each("case", CASES)
 def test_output_shape_follows_the_formulas_of_onnx(case):
     assert problem(case).output_shape == output_shape(case.x_shape, case.w_shape, **case.attributes)
 

@@ -8,6 +8,7 @@ import pytest
 from build_tools import REPOSITORY
 from convswap import _native
 from convswap.suites import SUITES
+from each_case import each
 
 # As a fraction of the time of the best algorithm that was measured.
 MOST_ABOVE_THE_BEST = 0.05
@@ -36,7 +37,7 @@ def problem_of(row: dict) -> _native.Problem:
 
 
 @pytest.mark.skipif(not _native.has_cuda_kernels, reason="the algorithms of a card are not built")
-@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row['layer']}-{row['precision']}-{row['batch']}")
+@each("row", rows())
 def test_the_rule_is_within_five_percent_of_the_best_that_was_measured(row):
     times = {name: each["median_ms"] for name, each in row["algorithms"].items()}
     chosen = _native.choose(problem_of(row), "cuda", compute_capability=90)
