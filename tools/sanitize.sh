@@ -19,21 +19,21 @@ fail() {
   exit 1
 }
 
+. tools/building.sh
+
 build() {
   # CMake keeps the compiler and the paths that it found first.
   choices="$python ${CXX:-g++}"
   [ "$choices" = "$(cat "$folder/choices" 2>"$log")" ] || rm -rf "$folder/objects"
   echo "$choices" >"$folder/choices"
   echo "Building convswap with sanitizers"
-  # With debug information, which a release build strips; a report then names lines.
-  "$python" -m pip install --quiet --no-build-isolation --no-deps --upgrade --target "$folder/package" . \
+  # It takes g++ with its libasan and libubsan. With debug information, which a release build strips; a report
+  # then names lines.
+  install_checkout --upgrade --target "$folder/package" \
     --config-settings build-dir="$folder/objects" \
     --config-settings cmake.build-type=RelWithDebInfo \
     --config-settings cmake.define.CONVSWAP_CUDA=OFF \
-    --config-settings "cmake.define.CONVSWAP_SANITIZE=$sanitizers" \
-    >"$log" 2>&1 && return
-  tail -n 40 "$log" >&2
-  fail "the build with sanitizers failed; it needs g++ with its libasan and libubsan; the whole log is $log"
+    --config-settings "cmake.define.CONVSWAP_SANITIZE=$sanitizers"
 }
 
 # Runs pytest in a Python that has the sanitizers. Takes options of AddressSanitizer, then pytest's arguments.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,8 @@ from pathlib import Path
 
 import pybind11
 import pytest
-from build_tools import REPOSITORY, cmake, error_of
+from build_tools import REPOSITORY, TOOLS, cmake, error_of
 from convswap.models import NETWORKS
-
-SCRIPT = REPOSITORY / "tools" / "set_up.sh"
 
 
 def write_program(path: Path, text: str) -> Path:
@@ -153,18 +152,33 @@ def test_the_installed_package_is_complete() -> None:
 
 
 def set_up(folder: Path, step: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a step of the set-up in a copy of what it needs, to leave this checkout alone."""
-    (folder / "tools").mkdir()
-    shutil.copy(SCRIPT, folder / "tools")
-    shutil.copy(REPOSITORY / "pyproject.toml", folder)
-    settings = {"PYTHON": sys.executable, "PYTHON_ENV": "venv", "NVCC": "auto", **environment}
+    """Run a step of the set-up in a folder of its own."""
     return subprocess.run(
-        ["sh", folder / "tools" / SCRIPT.name, step],
-        env={**os.environ, **settings},
+        copied_set_up(folder, step),
+        env=settings(environment),
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def copied_set_up(folder: Path, step: str) -> list[str]:
+    """Copy what the set-up needs, to leave this checkout alone, and return the command of a step."""
+    (folder / "tools").mkdir()
+    for name in ("set_up.sh", "building.sh"):
+        shutil.copy(TOOLS / name, folder / "tools")
+    shutil.copy(REPOSITORY / "pyproject.toml", folder)
+    return ["sh", str(folder / "tools" / "set_up.sh"), step]
+
+
+def settings(environment: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHON": sys.executable, "PYTHON_ENV": "venv", "NVCC": "auto", **environment}
+
+
+def write_python(folder: Path, text: str) -> None:
+    """Write the program that stands for the Python of the set-up's environment."""
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    write_program(folder / ".venv" / "bin" / "python", text)
 
 
 def only_line(answer: subprocess.CompletedProcess[str]) -> str:
@@ -222,15 +236,74 @@ def test_no_network_gets_one_clear_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("then", ["", "Call Stack (most recent call first):\n  A.txt:3 (include)\n"])
 def test_what_cmake_refuses_gets_one_clear_line(then: str, tmp_path: Path) -> None:
     said = f"CMake Error at cmake/A.cmake:1 (message):\n  ONE is 9; expected\n  90\n{then}\n-- Incomplete\n"
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    write_program(tmp_path / ".venv" / "bin" / "python", f"cat <<'END'\n{said}END\nexit 1")
+    write_python(tmp_path, f"cat <<'END'\n{said}END\nexit 1")
     line = only_line(set_up(tmp_path, "build", {"NVCC": "none"}))
     assert line == "convswap: the build failed: ONE is 9; expected 90"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "/src/custom_op/a.cc:12:7: error: 'x' was not declared in this scope",
+        "/src/custom_op/a.cc:3:10: fatal error: b.h: No such file or directory",
+        '/src/custom_op/a.cu(12): error: identifier "x" is undefined',
+        "ptxas fatal   : Unresolved extern function 'x'",
+        "/usr/bin/ld: a.o: in function `f': a.cc:(.text+0x5): undefined reference to `g'",
+    ],
+)
+def test_failing_build_shows_the_first_error_of_the_compiler_at_its_end(error: str, tmp_path: Path) -> None:
+    rest = [f"  [{number}/99] Building CXX object a.o" for number in range(50)]
+    said = [
+        "  [1/99] Building CXX object error.o",
+        f"  {error}",
+        "  its context",
+        *rest,
+        "  b.cc:1:1: error: later",
+    ]
+    write_python(tmp_path, "cat <<'END'\n{}\nEND\nexit 1".format("\n".join(said)))
+    answer = set_up(tmp_path, "build", {"NVCC": "none"})
+    assert answer.returncode == 1
+    first, context, *more, last = (line.strip() for line in answer.stderr.splitlines())
+    assert (first, context) == (error, "its context")
+    assert len(more) < 10
+    assert last == (
+        "convswap: the build failed; its first error is above, and the whole log is build/set_up.log"
+    )
+
+
+def test_build_shows_in_a_terminal_how_far_it_is(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    wait = f"while ! [ -e {seen} ]; do sleep 0.1; done"
+    write_python(tmp_path, f'[ "$1" = -c ] || {{ echo "  [3/7] Building CXX object a.o"; {wait}; }}')
+    terminal, other_end = pty.openpty()
+    command = copied_set_up(tmp_path, "build")
+    with subprocess.Popen(command, env=settings({"NVCC": "none"}), stdout=other_end) as process:
+        os.close(other_end)
+        shown = b""
+        while b"3 of 7 steps" not in shown:
+            shown += os.read(terminal, 1000)
+        seen.touch()
+    os.close(terminal)
+    assert process.returncode == 0
+
+
+def test_ccache_is_taken_where_it_is_found(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    write_program(programs / "ccache", 'exec "$@"')
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    if shutil.which("ninja", path=os.pathsep.join([str(Path(sys.executable).parent), path])) is None:
+        pytest.skip("it takes ninja")
+    arguments = ("-G", "Ninja", "-S", REPOSITORY, "-DCONVSWAP_CUDA=OFF")
+    for name, environment, is_taken in (("with", {"PATH": path}, True), ("without", None, False)):
+        answer = cmake(*arguments, "-B", tmp_path / name, environment=environment)
+        assert answer.returncode == 0, answer.stderr
+        steps = (tmp_path / name / "build.ninja").read_text()
+        assert (f"LAUNCHER = {programs / 'ccache'} " in steps) == is_taken
+
+
 def test_pytorch_that_cannot_be_had_gets_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    write_program(tmp_path / ".venv" / "bin" / "python", f'exec {sys.executable} "$@"')
+    write_python(tmp_path, f'exec {sys.executable} "$@"')
     nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
     # A Python that has PyTorch already would be content.
     line = only_line(set_up(tmp_path, "torch", {**nowhere, "PIP_IGNORE_INSTALLED": "1"}))
