@@ -1,13 +1,18 @@
 # make            sets everything up: a virtual environment in .venv, the packages, the build
 # make compare    does so and compares a course network before and after the swap
+# make check      ... and runs, in a minute or so, the style checks and the tests of single parts: tests/unit and
+#                 tests/op without those marked `slow`
 # make test       ... and runs every test, with PyTorch, and that with the oldest ONNX Runtime in .venv-oldest
+# make dev        sets everything up such that edits of Python files count at once, without a build, also for the
+#                 commands above; make clean ends that
 # make tables     ... and measures every network, the course layers and the ladder on an H200, for benchmarks,
 #                 docs and README.md; all but the profiler beside Nsight Compute
 # make lint       ... and checks the style of every source file
-# make sanitize   builds with the compiler's sanitizers and runs the tests of the compiled code
+# make sanitize   builds with the compiler's sanitizers and runs those tests that reach all of the compiled code
 # make clean      removes all that these have made
 #
-# It needs Linux x86-64, Python 3.11 or newer with its venv module, g++ 11 or newer, and make. Variables:
+# It needs Linux x86-64, Python 3.11 or newer with its venv module, g++ 11 or newer, and make; where ccache is found,
+# what was compiled before is taken from there. Variables:
 #   PYTHON=python3.12     the Python to take
 #   PYTHON_ENV=system     no .venv and no network: PYTHON has the packages already, and convswap goes there too
 #   NVCC=auto             nvcc from PATH or /usr/local/cuda; for a card without either, from PyPI. Also: a path;
@@ -30,7 +35,11 @@ endif
 
 options := $(PYTHON) $(NVCC) $(CONVSWAP_CUDA_ARCHITECTURES)
 # Folders too: their times change when a file goes.
-sources := $(shell find custom_op cmake python models export -not -path '*__pycache__*') CMakeLists.txt pyproject.toml
+compiled := $(shell find custom_op cmake python/bindings) CMakeLists.txt pyproject.toml
+sources := $(compiled) $(shell find python models export -not -path '*__pycache__*')
+# Once `make dev` has been asked for: of Python the folders alone, since new files need a link.
+linked := $(compiled) $(shell find python models export -type d -not -name __pycache__)
+installed := $(if $(wildcard $(stamps)/dev),dev,build)
 c_sources := $(shell find custom_op python/bindings examples tests/emulation -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
 # Tests run two at a time; beside a card, of which some watch the free memory, and where a Python that was given
@@ -41,13 +50,21 @@ parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && 
 bench = $(python) -m convswap.cli bench course --device cuda --against all
 algorithms = $(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000
 
-.PHONY: all compare test tables lint sanitize clean changed_options
+.PHONY: all dev compare check single_parts test tables lint sanitize clean changed_options
 .DELETE_ON_ERROR:
 
-all: $(stamps)/build
+all: $(stamps)/$(installed)
+
+dev: $(stamps)/dev
 
 compare: all
 	$(python) -m convswap.cli compare ece408-2019fa
+
+check: all $(stamps)/lint
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint single_parts
+
+single_parts: all
+	$(python) -m pytest $(parallel) -m 'not slow' tests/unit tests/op
 
 test: all $(stamps)/oldest $(stamps)/torch
 	$(python) -m pytest $(parallel)
@@ -89,6 +106,10 @@ $(stamps)/lint: $(stamps)/packages
 
 $(stamps)/build: $(stamps)/packages $(sources)
 	@sh tools/set_up.sh build
+	@touch $@
+
+$(stamps)/dev: $(stamps)/packages $(linked)
+	@sh tools/set_up.sh dev
 	@touch $@
 
 $(stamps)/oldest: $(stamps)/packages

@@ -19,21 +19,21 @@ fail() {
   exit 1
 }
 
+. tools/building.sh
+
 build() {
   # CMake keeps the compiler and the paths that it found first.
   choices="$python ${CXX:-g++}"
   [ "$choices" = "$(cat "$folder/choices" 2>"$log")" ] || rm -rf "$folder/objects"
   echo "$choices" >"$folder/choices"
   echo "Building convswap with sanitizers"
-  # With debug information, which a release build strips; a report then names lines.
-  "$python" -m pip install --quiet --no-build-isolation --no-deps --upgrade --target "$folder/package" . \
+  # It takes g++ with its libasan and libubsan. With debug information, which a release build strips; a report
+  # then names lines.
+  install_checkout --upgrade --target "$folder/package" \
     --config-settings build-dir="$folder/objects" \
     --config-settings cmake.build-type=RelWithDebInfo \
     --config-settings cmake.define.CONVSWAP_CUDA=OFF \
-    --config-settings "cmake.define.CONVSWAP_SANITIZE=$sanitizers" \
-    >"$log" 2>&1 && return
-  tail -n 40 "$log" >&2
-  fail "the build with sanitizers failed; it needs g++ with its libasan and libubsan; the whole log is $log"
+    --config-settings "cmake.define.CONVSWAP_SANITIZE=$sanitizers"
 }
 
 # Runs pytest in a Python that has the sanitizers. Takes options of AddressSanitizer, then pytest's arguments.
@@ -79,16 +79,16 @@ test() {
   rm -f "$folder"/report.*
   # The first looks whether it is this build that is tested. What a sanitized library needs from the system is
   # not what a release needs.
-  run_tests detect_leaks=0 tests/test_sanitized.py tests/test_conv_cpu.py tests/test_conv_shapes.py \
-    tests/test_element_types.py tests/test_explain.py tests/test_extreme_problems.py tests/test_fused_conv.py \
-    tests/test_library.py tests/test_native_epilogue.py tests/test_opsets.py tests/test_override.py \
-    tests/test_plan_cache.py tests/test_property.py tests/test_tuning_table.py \
-    --deselect tests/test_library.py::test_library_needs_nothing_but_the_system
+  run_tests detect_leaks=0 tests/programs/test_sanitized.py tests/op/test_conv_cpu.py tests/unit/test_conv_shapes.py \
+    tests/op/test_element_types.py tests/unit/test_explain.py tests/op/test_extreme_problems.py tests/session/test_fused_conv.py \
+    tests/programs/test_library.py tests/op/test_native_epilogue.py tests/session/test_opsets.py tests/session/test_override.py \
+    tests/session/test_plan_cache.py tests/op/test_property.py tests/session/test_tuning_table.py \
+    --deselect tests/programs/test_library.py::test_library_needs_nothing_but_the_system
   check_result $?
 
   # The slow way of finding callers, because ONNX Runtime, which calls us and which we call, has no frame
   # pointers for the fast one.
-  run_tests detect_leaks=1:fast_unwind_on_malloc=0:malloc_context_size=30 tests/test_op_session.py
+  run_tests detect_leaks=1:fast_unwind_on_malloc=0:malloc_context_size=30 tests/session/test_op_session.py
   failed=$?
   check_leaks
   [ "$failed" -eq 0 ] || check_result "$failed"

@@ -1,7 +1,7 @@
 """Run the GPU tests under the tools of compute-sanitizer.
 
     python tools/sanitize_cuda.py --state build/sanitized_cuda.jsonl --seconds 540
-    python tools/sanitize_cuda.py --state build/racecheck.jsonl --tools racecheck -- tests/test_conv_cuda.py
+    python tools/sanitize_cuda.py --state build/racecheck.jsonl --tools racecheck -- tests/op
 
 Tests are dealt out to groups, each group in a process of its own under one tool, several at once: the tools
 look through all kernels that a process loads, which takes seconds for each file of them. So large groups take
@@ -16,12 +16,12 @@ the tools would take hours for tensors of 2^31 elements.
 The tools look at our kernels and at every call of the driver; other libraries' kernels (cuDNN's, on the
 default provider's side) run as they are. A report counts where the kernel or whoever made the call is ours;
 the others are counted apart. Tests repeat themselves less, take fewer images and time fewer runs
-(tests/repeats.py) under racecheck, the slowest, and under synccheck, which takes memory of the card for each
-launch: 80 GB were not enough for 1,200. Tests may fail under a tool without a report, those that measure time
-or free memory above all; they are named at the end with what they said, and so are those left where they are
-few: a process that the tool brings to a stand does not even end a test by its time. With --cards tests see
-one card each, and those of several are not collected. Calls that fail are not reported where tests are marked
-`failing_calls`, which have them fail on purpose.
+(tests/helpers/repeats.py) under racecheck, the slowest, and under synccheck, which takes memory of the card
+for each launch: 80 GB were not enough for 1,200. Tests may fail under a tool without a report, those that
+measure time or free memory above all; they are named at the end with what they said, and so are those left
+where they are few: a process that the tool brings to a stand does not even end a test by its time. With
+--cards tests see one card each, and those of several are not collected. Calls that fail are not reported
+where tests are marked `failing_calls`, which have them fail on purpose.
 
 At each launch the tools take down the callers, also Python's, and wait for the interpreter's lock with locks
 of the driver held: where a thread that has the lock is in the driver, nothing goes on (2026.4; native stacks

@@ -4,6 +4,7 @@
 #   set_up.sh packages   makes .venv and installs into it what convswap needs to be built, run and tested
 #   set_up.sh lint       installs the checkers into .venv
 #   set_up.sh build      compiles what changed and installs convswap
+#   set_up.sh dev        does so, and has what is installed follow the checkout's Python files
 #   set_up.sh oldest     makes .venv-oldest, for the test with the oldest ONNX Runtime
 #   set_up.sh torch      installs PyTorch into .venv, for the tests that export its modules and train with it
 #
@@ -17,6 +18,8 @@ fail() {
   echo "convswap: $*" >&2
   exit 1
 }
+
+. tools/building.sh
 
 # The newest CUDA version that the driver takes, such as 13.0; nothing where there is no card.
 cuda_of_driver() {
@@ -142,14 +145,6 @@ choose_nvcc() {
   [ -n "$(cuda_of_driver)" ] || CONVSWAP_CUDA_ARCHITECTURES=${CONVSWAP_CUDA_ARCHITECTURES:-90-real}
 }
 
-# What CMake gave as the reason of its first error, in one line.
-reason_of_cmake() {
-  awk '/CMake Error at/ { found = 1; next }
-    found && (/^ *Call Stack/ || NF == 0 && text) { exit }
-    found && NF { $1 = $1; text = text " " $0 }
-    END { print text }' "$log"
-}
-
 build() {
   CUDACXX=${CUDACXX:-}
   choose_nvcc
@@ -159,14 +154,16 @@ build() {
   [ "$choices" = "$(cat build/choices 2>"$log")" ] || rm -rf build/cp3*
   echo "$choices" >build/choices
   echo "Building convswap"
-  if ! "$python" -m pip install --quiet --no-build-isolation --no-deps --force-reinstall . >"$log" 2>&1; then
-    reason=$(reason_of_cmake)
-    [ -n "$reason" ] && fail "the build failed:$reason"
-    tail -n 40 "$log" >&2
-    fail "the build failed; the whole log is $log"
-  fi
+  install_checkout --force-reinstall
   "$python" -c 'from convswap import _native as n; print("convswap is", n.no_cuda_reason or
     f"built with CUDA kernels for compute capability {n.architectures}")'
+}
+
+# Edits of Python then need no build.
+link_sources() {
+  "$python" tools/link_sources.py 2>"$log" ||
+    fail "the installed files cannot be replaced by links: $(tail -n 1 "$log")"
+  echo "Python is read from this checkout; make clean ends that"
 }
 
 install_oldest() {
@@ -198,6 +195,7 @@ case $1-$PYTHON_ENV in
   lint-system) fail "make lint installs the checkers into .venv; leave out PYTHON_ENV=system" ;;
   lint-*) requirements lint | install "the checkers" ;;
   build-*) build ;;
+  dev-*) build && link_sources ;;
   oldest-system | torch-system) ;;
   oldest-*) install_oldest ;;
   torch-*) install_torch ;;

@@ -1,0 +1,72 @@
+"""The checkout, the programs in it, and the CMake that the build tests use."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BENCHMARKS = REPOSITORY / "benchmarks"
+TOOLS = REPOSITORY / "tools"
+
+
+def environment_with_helpers(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return `environment`, else this process's, for a Python that imports what tests share.
+
+    pytest's setting of the paths is for its own processes alone.
+    """
+    given = os.environ if environment is None else environment
+    paths = [str(Path(__file__).parent), str(TOOLS), given.get("PYTHONPATH", "")]
+    return {**given, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def cmake(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the CMake of this Python environment, else the system's, in `environment` and the process's."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = shutil.which("cmake", path=path)
+    if program is None:
+        pytest.skip("there is no cmake")
+    return subprocess.run(
+        [program, *map(str, arguments)],
+        env={**os.environ, "PATH": path, **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def error_of(answer: subprocess.CompletedProcess[str]) -> str:
+    """Return the message of CMake's first error, on one line."""
+    _, _, after = answer.stderr.partition("CMake Error at ")
+    _, _, message = after.partition("\n")
+    lines = message.strip("\n").splitlines()
+    end = next((i for i, line in enumerate(lines) if not line.startswith("  ")), len(lines))
+    return " ".join(line.strip() for line in lines[:end])
+
+
+def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run benchmarks/<name>.py as a user does."""
+    return subprocess.run(
+        [sys.executable, REPOSITORY / "benchmarks" / f"{name}.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def script(name):
+    """Return benchmarks/<name>.py as a module."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

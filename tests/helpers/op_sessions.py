@@ -1,0 +1,180 @@
+"""Models of one `convswap.Conv`, sessions of them on a provider, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+from conv_cases import ConvCase
+from convswap.library import register
+from onnx import TensorProto, helper, numpy_helper
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+# The relative error of one addition, and of rounding an operand first: float32 on the CPU, TF32 on a card,
+# where the tensor core also truncates sums. See test_conv_cpu.py and test_conv_cuda.py.
+ROUNDING = {"cpu": (2.0**-24, 0.0), "cuda": (2.0**-22, 2.0**-11)}
+CASE = ConvCase((2, 3, 9, 8), (4, 3, 3, 3), True, {"pads": [1, 0, 2, 1]})
+X, W, B = CASE.arrays()
+
+
+def conv_model(
+    *,
+    x=CASE.x_shape,
+    w: np.ndarray | list | None = W,
+    b: np.ndarray | list | None = None,
+    z: list | None = None,
+    op: str = "Conv",
+    domain: str = "convswap",
+    output: list | None = None,
+    follow: str = "",
+    name: str = "conv1",
+    element_type: int = TensorProto.FLOAT,
+    **attributes,
+) -> bytes:
+    """Return a model of one Conv from `x` to `y`; `w` and `b` are constants, or shapes of further inputs.
+
+    `op` may be FusedConv, and `z` then the shape of one more input, a residual. `follow` is an op that comes
+    after the Conv; `output` is the shape that the model declares for y.
+    """
+    inputs = [helper.make_tensor_value_info("x", element_type, x)]
+    constants = []
+    names = ["x"]
+    for key, given in (("w", w), ("b", b)):
+        if isinstance(given, np.ndarray):
+            constants.append(numpy_helper.from_array(given, key))
+        elif given is not None:
+            inputs.append(helper.make_tensor_value_info(key, element_type, given))
+        names.append(key if given is not None else "")
+    if z is not None:
+        inputs.append(helper.make_tensor_value_info("z", element_type, z))
+        names.append("z")
+    while not names[-1]:
+        names.pop()
+    nodes = [helper.make_node(op, names, ["h" if follow else "y"], name=name, domain=domain, **attributes)]
+    if follow:
+        nodes.append(helper.make_node(follow, ["h"], ["y"]))
+    graph = helper.make_graph(
+        nodes, "net", inputs, [helper.make_tensor_value_info("y", element_type, output)], constants
+    )
+    opsets = [helper.make_opsetid("", 20), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+
+
+def case_model(case: ConvCase, **how) -> bytes:
+    _, w, b = case.arrays()
+    return conv_model(x=list(case.x_shape), w=w, b=b, **case.attributes, **how)
+
+
+def undeclared_model() -> bytes:
+    """Return the Conv with nothing declared of its three inputs but the type."""
+    names = ["x", "w", "b"]
+    graph = helper.make_graph(
+        [helper.make_node("Conv", names, ["y"], name="conv1", domain="convswap")],
+        "net",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+
+
+def make_session(
+    model: bytes | str,
+    device: str = "cpu",
+    *,
+    override: bool = False,
+    ours: bool = True,
+    provider_options=None,
+    **entries,
+) -> onnxruntime.InferenceSession:
+    """Return a session in which a node that the provider of `device` cannot take is an error."""
+    options = onnxruntime.SessionOptions()
+    if device == "cuda":
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    for name, value in entries.items():
+        setattr(options, name, value)
+    if ours:
+        register(options, override=override)
+    session = onnxruntime.InferenceSession(
+        model, options, providers=[(PROVIDERS[device], provider_options or {})]
+    )
+    assert PROVIDERS[device] in session.get_providers()
+    return session
+
+
+def run(session: onnxruntime.InferenceSession, x: np.ndarray, **others: np.ndarray) -> np.ndarray:
+    return session.run(None, {"x": x, **others})[0]
+
+
+def check(y: np.ndarray, case: ConvCase, device: str) -> None:
+    case.check(y, *ROUNDING[device])
+
+
+CREATION_ERRORS = [
+    ({"strides": [0, 1]}, "strides [0, 1]: expected values from 1 to 2147483647"),
+    ({"strides": [1, -1]}, "strides [1, -1]: expected values from 1"),
+    ({"dilations": [1, 0]}, "dilations [1, 0]: expected values from 1"),
+    ({"pads": [0, 0, 0, -1]}, "pads [0, 0, 0, -1]: expected values from 0"),
+    ({"pads": [1, 1]}, "pads [1, 1]: expected 4 values, for the 2 spatial axes of the weights [4, 3, 3, 3]"),
+    ({"pads": [1, 1, 1]}, "pads [1, 1, 1]: expected an even number of values, begins then ends"),
+    ({"strides": [1, 1, 1]}, "strides [1, 1, 1]: expected 2 values"),
+    ({"kernel_shape": [3, 2]}, "kernel_shape [3, 2]: expected the filter of the weights, [3, 3]"),
+    ({"kernel_shape": [3]}, "kernel_shape [3]: expected 2 values"),
+    ({"group": 3}, "group 3: expected a divisor of the weights' 4 output channels"),
+    ({"group": 0}, "group [0]: expected values from 1"),
+    ({"auto_pad": "SAME"}, "unknown auto_pad 'SAME'"),
+    (
+        {"w": W.reshape(4, 27)},
+        "weights of shape [4, 27]: expected 3, 4 or 5 dimensions: (K, C / group, filter...)",
+    ),
+    ({"b": np.ones(3, np.float32)}, "bias of shape [3]: expected [4], one value per output channel"),
+    ({"b": np.ones((4, 1), np.float32)}, "bias of shape [4, 1]: expected [4], one value per output channel"),
+    ({"b": [5]}, "bias of shape [5]: expected [4], one value per output channel"),
+    ({"x": [2, 5, 9, 8]}, "input of shape [2, 5, 9, 8]: expected 3 channels"),
+    ({"x": [2, 3, 2, 8]}, "spatial axis 0: the filter reaches over 3 positions but the padded input has 2"),
+    ({"x": [2, 3, 9]}, "weights of shape [4, 3, 3, 3]: expected as many dimensions as the input of shape"),
+    ({"w": [4, 3, 3, 3], "kernel_shape": [3, 2]}, "kernel_shape [3, 2]: expected the filter of the weights"),
+    ({"w": [4, 1, 3, 3], "group": 3}, "group 3: expected a divisor of the weights' 4 output channels"),
+]
+WRONG_TYPES = [
+    ("strides", [2.0, 2.0], "a list of integers"),
+    ("strides", 2.0, "a list of integers"),
+    ("strides", 2, "a list of integers"),
+    ("strides", "2", "a list of integers"),
+    ("strides", ["2", "2"], "a list of integers"),
+    ("strides", numpy_helper.from_array(np.array([2, 2])), "a list of integers"),
+    ("dilations", [2.0, 2.0], "a list of integers"),
+    ("pads", [1, 1, 1, 1.5], "a list of integers"),
+    ("kernel_shape", 3, "a list of integers"),
+    ("group", 1.0, "an integer"),
+    ("group", [1], "an integer"),
+    ("group", "1", "an integer"),
+    ("auto_pad", 1, "a string"),
+    ("auto_pad", ["VALID"], "a string"),
+    ("algorithm", 1, "a string"),
+    ("precision", 1.0, "a string"),
+]
+RUN_ERRORS = [
+    (
+        (2, 5, 9, 8),
+        W.shape,
+        (4,),
+        "input of shape [2, 5, 9, 8]: expected 3 channels: the weights [4, 3, 3, 3] have 3 per group",
+    ),
+    ((2, 3, 9, 8), W.shape, (3,), "bias of shape [3]: expected [4], one value per output channel"),
+    ((2, 3, 9, 8), W.shape, (4, 1), "bias of shape [4, 1]: expected [4], one value per output channel"),
+    (
+        (2, 3, 2, 8),
+        W.shape,
+        (4,),
+        "spatial axis 0: the filter reaches over 3 positions but the padded input has 2",
+    ),
+    (
+        (2, 3, 9),
+        W.shape,
+        (4,),
+        "weights of shape [4, 3, 3, 3]: expected as many dimensions as the input of shape [2, 3, 9]",
+    ),
+    ((2, 3), W.shape, (4,), "input of shape [2, 3]: expected 3, 4 or 5 dimensions"),
+    ((2, 3, 9, 8), (4, 27), (4,), "weights of shape [4, 27]: expected 3, 4 or 5 dimensions"),
+    ((2, 3, 9, 8), (4, 3, 0, 3), (4,), "the filter of the weights [0, 3]: expected values from 1"),
+]

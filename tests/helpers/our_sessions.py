@@ -1,0 +1,74 @@
+"""Sessions of plain ONNX models in which every Conv is ours, by either way, and the proof that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import convswap
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from op_sessions import PROVIDERS
+
+WAYS = ("swapped", "override")
+either_way = pytest.mark.parametrize("way", WAYS)
+
+
+def our_session(
+    model: onnx.ModelProto, way: str, device: str, *, conv_nodes: int = 1
+) -> onnxruntime.InferenceSession:
+    """Return a session of `model`, whose `conv_nodes` Conv nodes are ours, all of them on `device`.
+
+    "swapped" swaps the model, "override" leaves it as it is. `override_session` itself compares the kernels
+    that the library made with the nodes that the session has; a swapped node can only be the library's.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if device == "cuda":
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    providers = [PROVIDERS[device]]
+    if way == "swapped":
+        result = convswap.swap(model)
+        assert (len(result.swapped), result.left) == (conv_nodes, ())
+        convswap.register(options)
+        source = result.to_proto().SerializeToString()
+        session = onnxruntime.InferenceSession(source, options, providers=providers)
+    else:
+        session = convswap.override_session(model.SerializeToString(), options, providers=providers)
+    placed = [
+        (node.domain, part.ep_name)
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+        if "Conv" in node.op_type
+    ]
+    domains = {"convswap"} if way == "swapped" else {"", "ai.onnx"}
+    assert len(placed) == conv_nodes
+    assert all(domain in domains and provider == PROVIDERS[device] for domain, provider in placed)
+    return session
+
+
+def graph_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: dict[str, Sequence[int | str | None] | None],
+    constants: dict[str, np.ndarray] | None = None,
+    *,
+    outputs: Sequence[str] = ("y",),
+    opset: int = 22,
+    element_type: int = TensorProto.FLOAT,
+) -> onnx.ModelProto:
+    """Return a model; `inputs` are names and shapes, None for one of unknown rank."""
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info(name, element_type, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, element_type, None) for name in outputs],
+        [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def conv(inputs: str, output: str = "y", **attributes) -> onnx.NodeProto:
+    return helper.make_node("Conv", inputs.split(), [output], name=f"conv_{output}", **attributes)

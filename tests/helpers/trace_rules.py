@@ -1,0 +1,60 @@
+"""What the Trace Event Format asks of a trace."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+REQUIRED = {"X": {"name", "cat", "pid", "tid", "ts", "dur"}, "M": {"name", "pid", "tid", "args"}}
+REQUIRED["s"] = REQUIRED["f"] = {"name", "cat", "id", "pid", "tid", "ts"}
+
+
+def checked(events: list[dict], clocks_apart_us: float = 0) -> list[dict]:
+    """Return the events after a look at what the format asks for.
+
+    `clocks_apart_us`: how much earlier, by a card's clock, work may begin than the call that asks for it.
+    """
+    assert json.loads(json.dumps(events, allow_nan=False)) == events
+    slices = defaultdict(list)
+    names = {}
+    for event in events:
+        assert event["ph"] in REQUIRED
+        assert set(event) >= REQUIRED[event["ph"]]
+        assert type(event["pid"]) is int and type(event["tid"]) is int
+        if event["ph"] == "M":
+            key = (event["name"], event["pid"], event["tid"] if event["name"] == "thread_name" else 0)
+            assert key not in names, "a track has two names"
+            names[key] = event["args"]["name"]
+            continue
+        assert event["ts"] >= 0
+        assert ("process_name", event["pid"], 0) in names
+        assert ("thread_name", event["pid"], event["tid"]) in names
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            begin = round(event["ts"] * 1000)
+            slices[event["pid"], event["tid"]].append((begin, begin + round(event["dur"] * 1000)))
+    for own in slices.values():
+        assert_nested(own)
+    for start, end in arrows(events):
+        assert start["ts"] <= end["ts"] + clocks_apart_us and end["bp"] == "e"
+        for event in (start, end):
+            moment = round(event["ts"] * 1000)
+            on_track = slices[event["pid"], event["tid"]]
+            assert any(begin <= moment <= until for begin, until in on_track), "an arrow is tied to nothing"
+    return events
+
+
+def assert_nested(slices: list[tuple[int, int]]) -> None:
+    open_ends: list[int] = []
+    for begin, end in sorted(slices, key=lambda one: (one[0], -one[1])):
+        while open_ends and open_ends[-1] <= begin:
+            open_ends.pop()
+        assert not open_ends or end <= open_ends[-1], "slices of a track cross each other"
+        open_ends.append(end)
+
+
+def arrows(events: list[dict]) -> list[tuple[dict, dict]]:
+    starts = {event["id"]: event for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    assert starts.keys() == ends.keys()
+    return [(starts[number], ends[number]) for number in starts]

@@ -1,0 +1,939 @@
+"""The CUDA algorithms against the float64 truth, and what they say of problems that they cannot compute.
+
+Tolerances. TF32 and the float16 that stands for it keep 11 bits, so an operand may be off by 2^-11; over
+many random terms the relative L2 error comes to about 3e-4, and 6e-4 leaves room for few terms. `naive`
+computes in float32, and the algorithms of the tensor cores in precision ieee as accurately: 1e-5 allows sums
+of thousands of terms. Beside that, every single output stays within the rounding error that its terms may
+add up to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from conv_cases import CASES, ConvCase, case_id, convolve, random_cases, sum_of_sizes
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.suites import SUITES
+from each_case import each
+from marks import needs_cuda_kernels
+from repeats import repeats, some_of
+
+TF32_OPERAND = 2.0**-11
+# One addition in float32; the tensor core truncates where it adds, which costs up to four times as much.
+FLOAT32 = 2.0**-24
+TENSOR_CORE = 2.0**-22
+RELATIVE_L2 = {"implicit_gemm": 6e-4, "toeplitz": 6e-4, "few_channels": 6e-4, "tiled": 1e-5, "naive": 1e-5}
+
+TENSOR_CORE_ALGORITHMS = ("implicit_gemm", "toeplitz", "few_channels")
+ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "tiled", "naive")
+on_tensor_cores = pytest.mark.parametrize("algorithm", TENSOR_CORE_ALGORITHMS)
+FOLLOWS = {
+    "alone": {},
+    "Relu": {"activation": "Relu"},
+    "LeakyRelu": {"activation": "LeakyRelu", "activation_alpha": 0.25},
+    "Relu and pool": {
+        "activation": "Relu",
+        "pool": "MaxPool",
+        "pool_kernel_shape": [2, 2],
+        "pool_strides": [2, 2],
+    },
+}
+# Also the draws that an H200 and an ordinary card would tile differently are planned for, without a card.
+CAPABILITIES = (80, 86, 90, 120)
+
+
+def problem_of(case: ConvCase, **how) -> _native.Problem:
+    return _native.Problem(case.x_shape, case.w_shape, case.has_bias, **how, **case.attributes)
+
+
+def why_left_out(algorithm: str, problem: _native.Problem) -> str:
+    """Return why a test need not compute the problem; "" where the algorithm must."""
+    reason = _native.why_not(problem, algorithm, "cuda")
+    # It takes images that fit into shared memory whole, and is for no others.
+    is_too_large = algorithm == "implicit_gemm" and ("do not fit" in reason or "its sums take" in reason)
+    return f"{algorithm}: {reason}" if is_too_large or "compute capability" in reason else ""
+
+
+def run(algorithm: str, x, w, b, attributes, *, precision: str = "tf32") -> np.ndarray:
+    """Return what the card computes into memory that held NaN; whatever is not written shows."""
+    problem = _native.Problem(x.shape, w.shape, b is not None, precision=precision, **attributes)
+    if reason := why_left_out(algorithm, problem):
+        pytest.skip(reason)
+    y = _native.DeviceArray(problem.output_shape)
+    y.poison()
+    on_card = [None if array is None else _native.DeviceArray.from_numpy(array) for array in (x, w, b)]
+    _native.conv_device(*on_card, y, algorithm=algorithm, precision=precision, **attributes)
+    return y.to_numpy()
+
+
+def rounding_of(algorithm: str, precision: str) -> tuple[float, float]:
+    """Return the relative error of rounding an operand, and of an addition."""
+    is_on_tensor_cores = algorithm in TENSOR_CORE_ALGORITHMS
+    operand = TF32_OPERAND if is_on_tensor_cores and precision == "tf32" else 0.0
+    return operand, TENSOR_CORE if is_on_tensor_cores else FLOAT32
+
+
+def check(algorithm: str, case: ConvCase, precision: str = "tf32") -> None:
+    x, w, b = case.arrays()
+    y = run(algorithm, x, w, b, case.attributes, precision=precision)
+    wide = [None if array is None else array.astype(np.float64) for array in (x, w, b)]
+    # The float64 reference stands for NumPy's truth, which is slow; test_conv_cpu.py compares the two.
+    truth = _native.conv(*wide, algorithm="reference", **case.attributes)
+    sizes = [None if array is None else np.abs(array) for array in wide]
+    magnitude = _native.conv(*sizes, algorithm="reference", **case.attributes)
+    operand, unit = rounding_of(algorithm, precision)
+    error = np.abs(y - truth)
+    bound = 1.01 * (2 * operand + (case.terms + 2) * unit) * magnitude
+    wrong = np.argwhere(~(error <= bound))
+    plan = _native.describe_plan(problem_of(case), "cuda", algorithm)
+    assert wrong.size == 0, (
+        f"{case}: {len(wrong)} of {y.size} outputs are wrong, {np.count_nonzero(np.isnan(y))} of them NaN, "
+        f"the first at {wrong[0].tolist()}: {y[tuple(wrong[0])]}, expected {truth[tuple(wrong[0])]}; "
+        f"plan: {plan}"
+    )
+    relative = np.linalg.norm(error) / np.linalg.norm(truth)
+    # A handful of outputs of one or two terms is no average.
+    if y.size * case.terms > 2000:
+        most = RELATIVE_L2[algorithm if operand > 0 else "naive"]
+        assert relative <= most, f"{case}: relative L2 error {relative:.2g}; plan: {plan}"
+
+
+def check_each(algorithm: str, cases, precision: str = "tf32") -> None:
+    """Check the cases but for those that the algorithm is not for; skip where these are all."""
+    reasons = []
+    for case in cases:
+        if reason := why_left_out(algorithm, problem_of(case, precision=precision)):
+            reasons.append(reason)
+        else:
+            reasons.append("")
+            check(algorithm, case, precision)
+    if all(reasons):
+        pytest.skip(reasons[0])
+
+
+def supported(algorithm: str, cases):
+    return [case for case in cases if not _native.why_not(problem_of(case), algorithm, "cuda")]
+
+
+@pytest.mark.gpu
+@each("case", CASES)
+def test_naive_is_the_definition_for_every_attribute_and_rank(case):
+    check("naive", case)
+
+
+@pytest.mark.gpu
+@on_tensor_cores
+@each("case", [case for case in CASES if len(case.x_shape) < 5])
+def test_tensor_cores_give_the_definition_for_every_attribute(case, algorithm):
+    check(algorithm, case)
+
+
+@pytest.mark.gpu
+@on_tensor_cores
+@each("case", [case for case in CASES if len(case.x_shape) < 5])
+def test_tensor_cores_give_the_definition_in_precision_ieee(case, algorithm):
+    check(algorithm, case, "ieee")
+
+
+@pytest.mark.gpu
+@on_tensor_cores
+@each("layer", SUITES["course"])
+def test_tensor_cores_are_as_accurate_as_float32_in_precision_ieee(layer, algorithm):
+    assert relative_l2_in_ieee(algorithm, ConvCase(layer.input_shape(4), layer.weight_shape)) <= 1e-6
+
+
+@pytest.mark.gpu
+def test_long_sums_stay_accurate_in_precision_ieee():
+    # Tensor cores cut their sums off, so that few_channels may take a few channels at a time only.
+    case = ConvCase((2, 96, 20, 22), (24, 96, 5, 5))
+    problem = problem_of(case, precision="ieee")
+    assert "passes" in _native.describe_plan(problem, "cuda", "few_channels")
+    assert relative_l2_in_ieee("few_channels", case) <= 1e-6
+    assert relative_l2_in_ieee(_native.choose(problem, "cuda"), case) <= 1e-6
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize(
+    ("algorithm", "capability", "longest", "too_long", "reason"),
+    [
+        # Rows of 11 taps, of which a product takes four bundles of four.
+        ("few_channels", 90, (1, 64, 11), (1, 65, 11), "are too long for its precision ieee"),
+        ("few_channels", 80, (1, 32, 11), (1, 33, 11), "are too long for its precision ieee"),
+        # Eight channels in a core, two cores in a product, and products two at a time.
+        (
+            "toeplitz",
+            90,
+            (704, 1, 1),
+            (705, 1, 1),
+            "its sums take more than 44 products of the tensor core, the most for precision ieee",
+        ),
+    ],
+)
+def test_sums_too_long_for_precision_ieee_are_declined(algorithm, capability, longest, too_long, reason):
+    def why_not(filter_shape, precision):
+        problem = _native.Problem((2, filter_shape[0], 70, 20), (4, *filter_shape), precision=precision)
+        return _native.why_not(problem, algorithm, "cuda", compute_capability=capability)
+
+    assert why_not(longest, "ieee") == why_not(too_long, "tf32") == ""
+    assert reason in why_not(too_long, "ieee")
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
+    def why_not(filters, channels):
+        problem = _native.Problem((2, channels, 70, 20), (filters, channels, 1, 1), precision=precision)
+        return _native.why_not(problem, "toeplitz", "cuda", compute_capability=90)
+
+    assert why_not(512, 704).startswith("its matrix and its smallest tile do not fit")
+    assert why_not(4, 4097).startswith("its sums take more than")
+
+
+def plan_of_implicit_gemm(x_shape, w_shape, **attributes) -> str:
+    problem = _native.Problem(x_shape, w_shape, **attributes)
+    if "compute capability" in (reason := _native.why_not(problem, "implicit_gemm", "cuda")):
+        pytest.skip(reason)
+    return _native.describe_plan(problem, "cuda", "implicit_gemm")
+
+
+@pytest.mark.gpu
+def test_implicit_gemm_pairs_rows_where_that_takes_fewer_products_or_makes_room_for_results():
+    def plan(filters, size, **attributes):
+        return plan_of_implicit_gemm((2048, 4, size, size), (filters, 4, 7, 7), **attributes)
+
+    # Ten rows of four folds, two at a time, by seven taps, of which a product takes two.
+    assert "18 of 18 steps in registers; two rows in a place" in plan(16, 40)
+    # Seven rows by four pairs of taps where rows lie in one plane; in two planes four pairs of rows by seven
+    # taps are as many.
+    for strides in ([1, 1], [2, 1]):
+        one_row = plan(64, 20, strides=strides)
+        assert "14 of 14 steps" in one_row and "rows in a place" not in one_row
+
+    # Three pairs of rows by five taps are fewer than six rows by three pairs of taps, but not beside the taps
+    # of whole places, in steps of two. In float16 the results of two images have room either way.
+    def conv2(element_type):
+        return plan_of_implicit_gemm((2048, 12, 33, 33), (24, 12, 5, 5), type=element_type)
+
+    assert "24 of 24 steps in registers; two rows in a place" in conv2("float32")
+    assert "24 of 24 steps" in conv2("float16") and "rows in a place" not in conv2("float16")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "loads", "buffers"),
+    [
+        # Six chunks of channels each wait for their load where only one is on its way.
+        ((2048, 24, 28, 28), (24, 24, 3, 3), "3 chunks", "1 buffer for results and one for 15 filters"),
+        # Three chunks as well, and what two loads leave would be for 14 filters.
+        ((2048, 12, 33, 33), (24, 12, 5, 5), "3 chunks", "1 buffer for results and one for 9 filters"),
+        # One chunk, which two loads bring in time.
+        ((2048, 4, 40, 40), (16, 4, 7, 7), "2 chunks", "1 buffer for results and one for 14 filters"),
+        # Small results leave room for everything.
+        ((2048, 8, 32, 32), (16, 8, 3, 3), "3 chunks", "2 buffers for results; "),
+    ],
+)
+def test_implicit_gemm_gives_room_to_loads_or_to_results(x_shape, w_shape, loads, buffers):
+    plan = plan_of_implicit_gemm(x_shape, w_shape)
+    assert f"{loads} of channels on" in plan and buffers in plan
+
+
+@pytest.mark.gpu
+def test_implicit_gemm_takes_narrower_products_where_fewer_columns_are_no_outputs():
+    def columns(size, w_shape, **attributes):
+        plan = plan_of_implicit_gemm((10_000, w_shape[1], size, size), w_shape, **attributes)
+        return int(plan.split("products of 64 x ")[1].split(",")[0].split(" x ")[1])
+
+    # Of two folds 13 * 33 + 27 = 456 columns, four products of 120 or of 128.
+    assert columns(33, (24, 12, 7, 7)) == 4 * 120
+    # 14 * 33 + 29 = 491, which 120 do not reach.
+    assert columns(33, (24, 12, 5, 5)) == 4 * 128
+    # Of four folds 8 * 40 + 34 = 354: less to multiply, which gains nothing where the memory bounds.
+    assert columns(40, (16, 4, 7, 7), type="float16") == 3 * 120
+    assert columns(40, (16, 4, 7, 7)) == 3 * 128
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "late_filters"),
+    [
+        ((4, 41, 41), (17, 4, 7, 7), 15),
+        # Two blocks share the filters, 34 and 33.
+        ((3, 33, 33), (67, 3, 5, 5), 16),
+    ],
+)
+def test_implicit_gemm_stores_late_results_of_images_that_begin_anywhere(
+    x_shape, w_shape, late_filters, precision
+):
+    # Three images for each block or more, as many as it takes to come back to a place, whose results begin at
+    # other distances from a boundary each time, since those of an image are no multiple of four.
+    case = ConvCase((repeats(1031, least=400), *x_shape), w_shape, True)
+    if precision == "tf32":
+        plan = plan_of_implicit_gemm(case.x_shape, w_shape)
+        assert f"1 buffer for results and one for {late_filters} filters" in plan
+    check("implicit_gemm", case, precision)
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "how", "reason"),
+    [
+        ((8, 1, 72, 72), (12, 1, 7, 7), {}, "its images and their results do not fit into the "),
+        ((8, 100, 9, 9), (16, 100, 5, 5), {}, "its sums take more than 128 products of the tensor core"),
+        (
+            (8, 40, 9, 9),
+            (16, 40, 5, 5),
+            {"precision": "ieee"},
+            "its sums take more than 44 products of the tensor core, the most for precision ieee",
+        ),
+        # Rows cannot be paired, since 64 filters leave no room for a second fold, nor pixels apart.
+        (
+            (8, 12, 16, 20),
+            (64, 12, 7, 7),
+            {"precision": "ieee", "dilations": [1, 2]},
+            "its sums take more than 44 products of the tensor core, the most for precision ieee",
+        ),
+        # 44 products with rows in pairs, 46 without.
+        (
+            (16, 1, 40, 40),
+            (16, 1, 15, 11),
+            {"precision": "ieee"},
+            "its images and their results do not fit into the ",
+        ),
+        ((8, 1, 0), (2, 1, 2), {"pads": [2, 1]}, "the input has no pixels"),
+    ],
+)
+def test_implicit_gemm_says_why_it_cannot(x_shape, w_shape, how, reason):
+    problem = _native.Problem(x_shape, w_shape, **how)
+    said = _native.why_not(problem, "implicit_gemm", "cuda", compute_capability=90)
+    assert said.startswith(reason)
+    assert _native.choose(problem, "cuda", compute_capability=90) != "implicit_gemm"
+
+
+def relative_l2_in_ieee(algorithm, case):
+    y = run(algorithm, *case.arrays(), {}, precision="ieee")
+    return np.linalg.norm(y - case.truth) / np.linalg.norm(case.truth)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("size", "filters", "least", "is_copied"),
+    [(70, 12, 48, False), (57, 7, 88, True)],
+    ids=["loads", "copies"],
+)
+def test_tiles_of_toeplitz_that_overlap_store_each_result_once(size, filters, least, is_copied):
+    rng = np.random.default_rng(3)
+    images = repeats(1200, least=least)
+    x = rng.standard_normal((images, 1, size, size), dtype=np.float32)
+    w = rng.standard_normal((filters, 1, 5, 5), dtype=np.float32)
+    b = rng.standard_normal(filters, dtype=np.float32)
+    # Of 70 rows and columns, rows 17, 34 and 51 of the output are computed by two tiles, of 48 images rows
+    # 13, 26, 39 and 52; of 57, row 26, and of 88 images rows 13, 26 and 39. A tile with an infinity or a NaN
+    # is computed as defined, one of values far apart in parts that are added up; both store what is theirs
+    # alone.
+    x[5, 0, 17, 3], x[images // 2, 0, 30, size - 10], x[-1, 0, 52, 30] = np.inf, np.nan, -np.inf
+    x[9, 0, 36:41] *= 1e-20
+    x[images * 3 // 4, 0, 17] *= 1e25
+    y = run("toeplitz", x, w, b, {})
+    plan = _native.describe_plan(_native.Problem(x.shape, w.shape, True), "cuda", "toeplitz")
+    assert "1 of them the next tile's too" in plan
+    assert ("input by bulk copies" in plan) == is_copied
+    truth = run("naive", x, w, b, {})
+    finite = np.isfinite(truth)
+    np.testing.assert_array_equal(y[~finite], truth[~finite])
+    magnitude = run("naive", np.nan_to_num(np.abs(x), posinf=0.0), np.abs(w), np.abs(b), {})
+    assert (
+        np.abs(y[finite] - truth[finite]) <= 1.01 * (2 * TF32_OPERAND + 27 * TENSOR_CORE) * magnitude[finite]
+    ).all()
+    for _ in range(3):
+        assert run("toeplitz", x, w, b, {}).tobytes() == y.tobytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_rows_below_an_image_are_zeros_whatever_a_tile_held_before(stride, algorithm):
+    # So many images that every part of the card computes several tiles.
+    attributes = {"pads": [0, 0, 3, 0], "strides": [stride, 1]}
+    shapes = ((1500, 1, 19, 20), (6, 1, 5, 5)), ((700, 4, 26, 21), (6, 4, 8, 5))
+    check_each(algorithm, [ConvCase(shape, weights, True, attributes) for shape, weights in shapes])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@pytest.mark.parametrize("pads", [[0, 9, 0, 0], [0, 40, 0, 40]], ids=["before", "around"])
+def test_tiles_in_the_padding_alone_are_zeros_whatever_shared_memory_held(pads, precision, algorithm):
+    # So many images that ordinary numbers fill the shared memory of the whole card.
+    before = ConvCase((1500, 8, 32, 32), (16, 8, 5, 5))
+    # So few that tiles are narrow.
+    shapes = ((3, 1, 2, 24), (1, 1, 1, 1)), ((1, 49, 25, 12), (1, 49, 7, 1))
+
+    def each_after_ordinary_numbers():
+        for shape, weights in shapes:
+            run(algorithm, *before.arrays(), {}, precision=precision)
+            yield ConvCase(shape, weights, False, {"pads": pads})
+
+    check_each(algorithm, each_after_ordinary_numbers(), precision)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("filters", [1, 2, 3, 4, 6, 8, 12])
+@on_tensor_cores
+def test_tensor_cores_give_the_definition_for_every_remainder_of_folded_rows(filters, algorithm):
+    cases = [
+        case
+        for height, width in some_of(itertools.product(range(7, 18), (12, 14, 15)))
+        for case in (
+            ConvCase((3, 1, height, width), (filters, 1, 5, 3), True),
+            ConvCase((2, 2, height, width), (filters, 2, 3, 3), False, {"strides": [2, 1]}),
+        )
+    ]
+    check_each(algorithm, cases)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@each("x_spread, w_spread", [(40, 0), (0, 40), (40, 40), (100, 20), (0, 120)])
+@each("follows", FOLLOWS.values())
+@on_tensor_cores
+def test_values_that_span_hundreds_of_binades_keep_their_accuracy(
+    x_spread, w_spread, precision, follows, algorithm
+):
+    case = ConvCase((4, 2, 20, 21), (9, 2, 3, 3), True)
+    check_binades(case, x_spread, w_spread, precision, follows, algorithm)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@on_tensor_cores
+def test_what_a_window_of_binades_adds_may_be_subnormal(precision, algorithm):
+    x, w = np.zeros((1, 1, 8, 8), np.float32), np.full((1, 1, 1, 1), 2.0**-60, np.float32)
+    x[0, 0, 2, 4], x[0, 0, 3, 6] = 1.0, 2.0**-80
+    assert np.array_equal(run(algorithm, x, w, None, {}, precision=precision), x * w)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@on_tensor_cores
+def test_what_is_there_before_the_next_window_of_the_weights_may_be_subnormal(precision, algorithm):
+    x, w = np.zeros((1, 1, 8, 8), np.float32), np.ldexp(np.float32(1), [[[[0, -28, -39]]]]).astype(np.float32)
+    x[0, 0, 0, 0], x[0, 0, 5, 5] = 1.0, 2.0**-110
+    expected = sum(x[..., s : s + 6] * w[0, 0, 0, s] for s in range(3))
+    assert expected[0, 0, 5, 4] == 2.0**-138 and expected[0, 0, 5, 3] == 2.0**-149
+    assert np.array_equal(run(algorithm, x, w, None, {}, precision=precision), expected)
+
+
+@pytest.mark.gpu
+def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee():
+    case = ConvCase((2, 96, 12, 14), (5, 96, 5, 5), True)
+    assert "passes" in _native.describe_plan(problem_of(case, precision="ieee"), "cuda", "few_channels")
+    check_binades(case, 60, 40, "ieee", {}, "few_channels")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@each("channels", [1, 4, 6, 12, 30])
+@on_tensor_cores
+def test_images_may_have_other_ranges_than_those_before_them(channels, precision, algorithm):
+    # Where a block takes single images, those of a block on an H200; elsewhere neighbours differ more.
+    blocks = 132
+    case = ConvCase((repeats(10, least=4) * blocks, channels, 14, 15), (9, channels, 3, 3), True)
+    x, w, b = case.arrays()
+    random = np.random.default_rng(4)
+    exponents = random.choice([0, 0, 20, -40, -70], len(x))
+    for i in range(blocks, len(x)):
+        if random.random() < 0.6:
+            exponents[i] = exponents[i - blocks]
+    # All of an image's values or half of them.
+    share = random.choice([0.5, 1.0], (len(x), 1, 1, 1))
+    where = random.random(x.shape) < share
+    x = np.where(where, np.ldexp(x, exponents[:, None, None, None]), x).astype(np.float32)
+    not_finite = random.random(len(x)) < 0.2
+    x[not_finite, 0, 3, 4] = np.inf
+    y = run(algorithm, x, w, b, {}, precision=precision)
+    assert not np.isfinite(y[not_finite]).all(axis=(1, 2, 3)).any()
+    check_each_output(case, y[~not_finite], x[~not_finite], w, b, precision, {})
+
+
+def check_binades(case, x_spread, w_spread, precision, follows, algorithm):
+    random = np.random.default_rng(3)
+    x, w, b = case.arrays()
+    x = np.ldexp(x, random.integers(-x_spread, x_spread + 1, x.shape)).astype(np.float32)
+    w = np.ldexp(w, random.integers(-w_spread, min(w_spread, 120 - x_spread) + 1, w.shape)).astype(np.float32)
+    y = run(algorithm, x, w, b, follows, precision=precision)
+    check_each_output(case, y, x, w, b, precision, follows)
+
+
+def check_each_output(case, y, x, w, b, precision, follows):
+    wide = [array.astype(np.float64) for array in (x, w, b)]
+    # Nothing that follows makes a difference larger, and of a pool's magnitudes the largest counts.
+    truth = _native.conv(*wide, algorithm="reference", **follows)
+    magnitude = _native.conv(*(np.abs(array) for array in wide), algorithm="reference", **follows)
+    operand = TF32_OPERAND if precision == "tf32" else 0.0
+    # The smallest float32 beside, for what lies below all of them.
+    bound = 1.01 * (2 * operand + (case.terms + 2) * TENSOR_CORE) * magnitude + 2.0**-149 * case.terms
+    assert np.all(np.abs(y - truth) <= bound)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("follows", FOLLOWS.values(), ids=FOLLOWS)
+@on_tensor_cores
+def test_one_value_far_below_the_others_does_not_slow_a_layer_down(follows, algorithm):
+    case = ConvCase((repeats(128), 64, 56, 56), (64, 64, 3, 3), True, {"pads": [1, 1, 1, 1]})
+    x, w, b = case.arrays()
+    small = x.copy()
+    small[-1, 7, 20, 30] = 1e-20
+    attributes = case.attributes | follows
+    problem = _native.Problem(x.shape, w.shape, True, **attributes)
+    if reason := _native.why_not(problem, algorithm, "cuda"):
+        pytest.skip(f"{algorithm}: {reason}")
+    y = _native.DeviceArray(problem.output_shape)
+    weights, bias = _native.DeviceArray.from_numpy(w), _native.DeviceArray.from_numpy(b)
+    inputs = [_native.DeviceArray.from_numpy(array) for array in (x, small)]
+
+    def milliseconds(input_array: _native.DeviceArray) -> float:
+        return _native.conv_device(
+            input_array, weights, bias, y, algorithm=algorithm, runs=repeats(20), **attributes
+        )
+
+    ordinary, with_small = ([milliseconds(array) for _ in range(repeats(5))] for array in inputs)
+    # Its tile takes a few times as long as another, and a multiprocessor computes several of them. As the
+    # definition says, on one multiprocessor, a tile would take milliseconds.
+    assert min(with_small) < 4 * min(ordinary)
+
+
+@pytest.mark.gpu
+def test_naive_is_the_definition_for_many_draws():
+    for case in random_cases(seed=4, count=repeats(150)):
+        check("naive", case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(10))
+@on_tensor_cores
+def test_tensor_cores_give_the_definition_for_many_draws(seed, algorithm):
+    drawn = list(random_cases(seed=100 + seed, count=40, ranks=(1, 2, 2)))
+    cases = supported(algorithm, drawn)
+    # C up to 16 and rows up to 11 taps are what they are for; only the largest reaches may be too much.
+    assert len(cases) >= 0.9 * len(drawn)
+    for case in some_of(cases):
+        check(algorithm, case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@each("layer", SUITES["course"])
+@each("batch", [1, 3])
+def test_every_algorithm_is_the_definition_on_every_course_layer(layer, batch, algorithm):
+    check(algorithm, ConvCase(layer.input_shape(batch), layer.weight_shape))
+
+
+@pytest.mark.gpu
+@on_tensor_cores
+@each("layer", SUITES["course"])
+def test_tensor_cores_give_the_definition_where_blocks_take_several_tiles(layer, algorithm):
+    # More images than any card holds blocks, and no multiple of anything; racecheck gets two for each
+    # multiprocessor.
+    check(algorithm, ConvCase(layer.input_shape(repeats(1031, least=307)), layer.weight_shape))
+
+
+# Every remainder of the output's width and height by the widest store, with and without padding.
+@pytest.mark.gpu
+@pytest.mark.parametrize("height", [7, 8, 9, 10])
+@each("width", [6, 7, 8, 9, 10, 30, 31, 33, 34])
+@on_tensor_cores
+def test_tensor_cores_store_every_column_whatever_the_alignment(width, height, algorithm):
+    cases = [
+        ConvCase(
+            (3, channels, height, width),
+            (5, channels, kernel, kernel),
+            pad == 1,
+            {"pads": [pad, pad, pad, pad]},
+        )
+        for channels, kernel, pad in itertools.product((1, 2, 3), (1, 3, 4, 5), (0, 1))
+        if min(width, height) + 2 * pad >= kernel
+    ]
+    check_each(algorithm, cases)
+
+
+@pytest.mark.gpu
+@each(
+    "case",
+    [
+        ConvCase((1, 16, 40, 3001), (20, 16, 5, 5), True, {"pads": [2, 2, 2, 2]}),
+        ConvCase((2, 16, 11, 1999), (9, 16, 11, 11)),
+        ConvCase((1, 16, 33, 2050), (16, 16, 7, 11), False, {"strides": [2, 3], "pads": [3, 0, 3, 5]}),
+        ConvCase((1, 8, 9, 20_002), (4, 8, 3, 3)),
+        ConvCase((1, 3, 2000, 37), (64, 3, 7, 7), True, {"strides": [2, 2]}),
+        ConvCase((2, 3, 100_001), (17, 3, 11), True, {"pads": [5, 5]}),
+        ConvCase((1, 1, 1_000_003), (2, 1, 9), False, {"dilations": [7]}),
+        ConvCase((1, 3, 227, 227), (96, 3, 11, 11), True, {"strides": [4, 4]}),
+        ConvCase((1, 3, 224, 224), (64, 3, 7, 7), False, {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    ],
+)
+@on_tensor_cores
+def test_tensor_cores_give_the_definition_where_images_are_cut_into_tiles(case, algorithm):
+    check(algorithm, case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "case",
+    [
+        ConvCase((2, 400, 20, 22), (40, 400, 3, 3), True, {"pads": [1, 1, 1, 1]}),
+        ConvCase((2, 513, 9, 12), (70, 513, 3, 3), True),
+        ConvCase((3, 600, 14, 15), (34, 300, 5, 5), True, {"group": 2, "strides": [2, 2]}),
+        ConvCase((1, 64, 80, 80), (64, 64, 11, 11), True, {"strides": [8, 8]}),
+    ],
+    ids=case_id,
+)
+def test_few_channels_takes_several_passes_where_the_channels_do_not_fit(case):
+    assert "passes" in _native.describe_plan(problem_of(case), "cuda", "few_channels")
+    check("few_channels", case)
+
+
+@pytest.mark.gpu
+@on_tensor_cores
+def test_tensor_cores_give_the_definition_for_every_filter_width_and_stride(algorithm):
+    cases = [
+        ConvCase((2, 2, 13, 45), (6, 2, 2, width), False, {"strides": [1, stride], "pads": [0, 1, 1, 2]})
+        for width, stride in some_of(itertools.product(range(1, 12), (1, 2, 3, 4)))
+    ]
+    check_each(algorithm, cases)
+
+
+@pytest.mark.gpu
+@on_tensor_cores
+def test_tensor_cores_give_the_definition_for_every_number_of_channels_and_filter_rows(algorithm):
+    cases = [
+        ConvCase((2, channels, 15, 22), (5, channels, rows, 3), True)
+        for channels, rows in some_of(itertools.product(range(1, 17), range(1, 12)))
+    ]
+    check_each(algorithm, cases)
+
+
+@pytest.mark.gpu
+@on_tensor_cores
+def test_tensor_cores_give_the_definition_for_every_number_of_filters(algorithm):
+    cases = [ConvCase((2, 3, 9, 14), (filters, 3, 3, 3), True) for filters in some_of(range(1, 71))]
+    check_each(algorithm, cases)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@each(
+    "case",
+    [
+        ConvCase((65_536, 1, 8, 8), (4, 1, 3, 3), True),
+        ConvCase((65_537, 1, 1, 5), (1, 1, 1, 2)),
+        ConvCase((2, 1000, 5, 6), (1000, 1, 3, 3), True, {"group": 1000, "pads": [1, 1, 1, 1]}),
+        ConvCase((1, 65_535, 1, 4), (65_535, 1, 1, 3), False, {"group": 65_535}),
+        ConvCase((1, 4, 6, 6), (2000, 4, 3, 3), True),
+        ConvCase((1, 96, 20, 20), (192, 6, 3, 3), False, {"group": 16, "pads": [1, 1, 1, 1]}),
+    ],
+)
+def test_large_batches_many_groups_and_many_filters_are_the_definition(case, algorithm):
+    if algorithm == "toeplitz" and case.w_shape[0] == 2000:
+        pytest.skip("its matrix of so many filters does not fit into shared memory")
+    batch, channels, *image = case.x_shape
+    filters, *filter_ = case.w_shape
+    attributes = dict(case.attributes)
+    if attributes.get("group") == channels:
+        channels = filters = attributes["group"] = repeats(channels, least=1000)
+    x_shape, w_shape = (repeats(batch), channels, *image), (filters, *filter_)
+    check(algorithm, dataclasses.replace(case, x_shape=x_shape, w_shape=w_shape, attributes=attributes))
+
+
+@pytest.mark.gpu
+def test_more_groups_than_a_grid_has_rows_are_left_to_another_algorithm():
+    case = ConvCase((1, 65_536, 1, 4), (65_536, 1, 1, 3), False, {"group": 65_536})
+    for algorithm in TENSOR_CORE_ALGORITHMS:
+        assert "groups" in _native.why_not(problem_of(case), algorithm, "cuda")
+    assert _native.choose(problem_of(case), "cuda") == "naive"
+    check("naive", case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@each(
+    "case",
+    [
+        ConvCase((3, 1, 13, 14), (5, 1, 5, 5), True),
+        ConvCase((3, 1, 13, 14), (5, 1, 3, 3), False, {"pads": [1, 1, 1, 1]}),
+        ConvCase((3, 3, 13, 15), (18, 3, 5, 4), True, {"pads": [2, 1, 0, 2]}),
+        ConvCase((3, 2, 13, 14), (5, 2, 3, 5), False, {"strides": [2, 3]}),
+        ConvCase((3, 2, 13, 14), (5, 2, 3, 3), False, {"strides": [1, 2], "pads": [0, 1, 0, 1]}),
+        ConvCase((3, 2, 13, 14), (5, 2, 3, 3), False, {"dilations": [2, 3]}),
+        ConvCase((3, 4, 13, 14), (6, 2, 4, 3), True, {"group": 2}),
+        ConvCase((3, 5, 12, 12), (6, 5, 1, 1)),
+        ConvCase((3, 2, 40), (6, 2, 7), True, {"pads": [3, 3]}),
+    ],
+)
+@each("odd", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(precision, case, odd, algorithm):
+    random = np.random.default_rng(5)
+    for _ in range(8):
+        x, w, b = case.arrays()
+        at = tuple(random.integers(0, size) for size in x.shape)
+        x[at] = odd
+        truth = convolve(x, w, b, **case.attributes)
+        y = run(algorithm, x, w, b, case.attributes, precision=precision)
+        finite = np.isfinite(truth)
+        np.testing.assert_array_equal(y[~finite], truth[~finite])
+        # The others are as accurate as ever, in whichever way they are computed: they have no term of `odd`.
+        x[at] = 0
+        operand, unit = rounding_of(algorithm, precision)
+        bound = 1.01 * (2 * operand + (case.terms + 2) * unit) * sum_of_sizes(x, w, b, **case.attributes)
+        assert np.all(np.abs(y[finite] - truth[finite]) <= bound[finite])
+
+
+# Of TF32, which rounds an operand to the nearest of 11 bits: over many outputs rounding up and rounding down
+# cancel out, but for less than 5e-6 that chance leaves. Cutting an operand off instead loses half a unit,
+# 2^-11 of numbers that are 1.5 on the average, hence 3e-4. The tensor cores do cut off where they add, which
+# comes to some 6e-6 in steps of 4 to 16 terms.
+MOST_BIAS = 5e-5
+
+
+def positive_layer() -> tuple[np.ndarray, np.ndarray]:
+    """Return x and w of a layer of 300 terms, all positive, so that what is cut off adds up."""
+    random = np.random.default_rng(8)
+    shapes = (4, 12, 33, 33), (24, 12, 5, 5)
+    return tuple(random.uniform(1, 2, shape).astype(np.float32) for shape in shapes)
+
+
+def bias_of(y: np.ndarray, x: np.ndarray, w: np.ndarray) -> float:
+    """Return by how much the outputs are too large on the average, relative to what they should be."""
+    truth = _native.conv(x.astype(np.float64), w.astype(np.float64), algorithm="reference")
+    return np.mean((y - truth) / truth)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", [*TENSOR_CORE_ALGORITHMS, "ladder_14_tensor_cores"])
+def test_tf32_rounds_to_the_nearest(algorithm):
+    x, w = positive_layer()
+    assert abs(bias_of(run(algorithm, x, w, None, {}), x, w)) < MOST_BIAS
+
+
+def test_a_truncated_operand_of_tf32_is_more_than_the_bias_that_is_allowed():
+    """What the test before this one would see, computed with NumPy."""
+
+    def truncated(values: np.ndarray) -> np.ndarray:
+        return (values.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+    def rounded(values: np.ndarray) -> np.ndarray:
+        return truncated((values.view(np.uint32) + np.uint32(0x1000)).view(np.float32))
+
+    def bias_with(of_x, of_w) -> float:
+        wide = [array.astype(np.float64) for array in (of_x(x), of_w(w))]
+        return bias_of(_native.conv(*wide, algorithm="reference"), x, w)
+
+    x, w = positive_layer()
+    assert abs(bias_with(rounded, rounded)) < MOST_BIAS / 10
+    assert bias_with(truncated, rounded) < -5 * MOST_BIAS
+    assert bias_with(rounded, truncated) < -5 * MOST_BIAS
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_very_large_and_very_small_values_keep_their_relative_accuracy(algorithm):
+    case = ConvCase((2, 3, 12, 14), (5, 3, 3, 3))
+    x, w, _ = case.arrays()
+    truth = convolve(x, w)
+    for exponent in (-100, -30, 30, 100):
+        scaled = run(algorithm, x * np.float32(2.0**exponent), w, None, {})
+        error = np.linalg.norm(scaled.astype(np.float64) * 2.0**-exponent - truth) / np.linalg.norm(truth)
+        assert error <= RELATIVE_L2[algorithm], exponent
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_repeated_runs_give_the_same_bits(algorithm):
+    case = ConvCase((64, 3, 20, 22), (20, 3, 5, 5), True)
+    first = run(algorithm, *case.arrays(), case.attributes)
+    for _ in range(5):
+        assert np.array_equal(run(algorithm, *case.arrays(), case.attributes), first)
+
+
+@pytest.mark.gpu
+@on_tensor_cores
+def test_nothing_is_written_beyond_the_output(algorithm):
+    # Blocks of memory of one size lie side by side, so a stray store would land in a neighbour.
+    for case in supported(algorithm, random_cases(seed=6, count=20, ranks=(1, 2), most_terms=2_000_000)):
+        shape = problem_of(case).output_shape
+        outputs = [_native.DeviceArray(shape) for _ in range(5)]
+        for output in outputs:
+            output.poison()
+        x, w, b = (None if a is None else _native.DeviceArray.from_numpy(a) for a in case.arrays())
+        _native.conv_device(x, w, b, outputs[2], algorithm=algorithm, **case.attributes)
+        assert np.all(np.isfinite(outputs[2].to_numpy()))
+        assert all(np.all(np.isnan(outputs[i].to_numpy())) for i in (0, 1, 3, 4))
+
+
+@pytest.mark.gpu
+def test_precision_ieee_is_float32_throughout():
+    case = ConvCase((4, 3, 20, 22), (20, 3, 5, 5), True)
+    x, w, b = case.arrays()
+    y = run("auto", x, w, b, {}, precision="ieee")
+    truth = case.truth
+    assert np.linalg.norm(y - truth) / np.linalg.norm(truth) < 1e-6
+    assert _native.choose(problem_of(case, precision="ieee"), "cuda") != "naive"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [ConvCase((0, 3, 9, 8), (4, 3, 3, 3)), ConvCase((2, 3, 9, 8), (0, 3, 3, 3))])
+def test_empty_output_takes_no_time(case):
+    x, w, _ = case.arrays()
+    y = _native.DeviceArray(problem_of(case).output_shape)
+    assert _native.conv_device(*map(_native.DeviceArray.from_numpy, (x, w)), None, y) == 0
+
+
+@pytest.mark.gpu
+def test_without_channels_every_output_is_its_bias():
+    case = ConvCase((2, 0, 9, 8), (4, 0, 3, 3), True)
+    x, w, b = case.arrays()
+    y = run("auto", x, w, b, {})
+    assert np.array_equal(y, np.broadcast_to(b[None, :, None, None], y.shape))
+
+
+@pytest.mark.gpu
+def test_misfit_of_device_arrays_raises():
+    x, w, b = map(_native.DeviceArray.from_numpy, ConvCase((2, 3, 9, 8), (4, 3, 3, 3), True).arrays())
+    with pytest.raises(ConvswapError, match=r"y of shape \[2, 4, 7, 5\]: expected \[2, 4, 7, 6\]"):
+        _native.conv_device(x, w, b, _native.DeviceArray((2, 4, 7, 5)))
+    with pytest.raises(ConvswapError, match="w is float64 on device 0: expected float32 on device 0"):
+        _native.conv_device(
+            x, _native.DeviceArray((4, 3, 3, 3), "float64"), b, _native.DeviceArray((2, 4, 7, 6))
+        )
+    with pytest.raises(ConvswapError, match="runs 0: expected at least 1"):
+        _native.conv_device(x, w, b, _native.DeviceArray((2, 4, 7, 6)), runs=0)
+
+
+@pytest.mark.gpu
+def test_device_arrays_keep_what_they_were_given():
+    for array in (np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.zeros((0, 3)), np.full((2, 2), 0.1)):
+        copy = _native.DeviceArray.from_numpy(array)
+        assert copy.shape == array.shape
+        assert copy.to_numpy().dtype == array.dtype
+        assert np.array_equal(copy.to_numpy(), array)
+
+
+def test_card_that_is_not_there_is_named():
+    problem = _native.Problem((1, 3, 9, 8), (4, 3, 3, 3))
+    beyond = len(_native.cuda_devices())
+    message = f"CUDA device {beyond} is not there" if _native.has_cuda_kernels else "no CUDA kernels"
+    with pytest.raises(RuntimeError, match=message):
+        _native.choose(problem, "cuda", index=beyond)
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize(
+    ("case", "how", "capability", "reason"),
+    [
+        (
+            ConvCase((1, 1, 9, 8), (4, 1, 3, 3)),
+            {},
+            75,
+            "it needs compute capability 8.0 or newer, and a card of compute capability 75 has 7.5",
+        ),
+        (
+            ConvCase((1, 1, 9, 8), (4, 1, 3, 3)),
+            {"type": "float64"},
+            90,
+            "it does not compute float64",
+        ),
+        (
+            ConvCase((1, 1, 9, 8, 7), (4, 1, 3, 3, 3)),
+            {},
+            90,
+            "it computes 1-D and 2-D data and these have 3 spatial axes",
+        ),
+        (ConvCase((1, 0, 9, 8), (4, 0, 3, 3)), {}, 90, "the input has no channels"),
+        (
+            ConvCase((1, 1, 9, 20), (4, 1, 3, 12)),
+            {},
+            90,
+            "filter rows of 12 taps at stride 1 are wider than its 11",
+        ),
+        (
+            ConvCase((1, 2, 200, 700), (4, 2, 3, 3), False, {"dilations": [64, 300]}),
+            {},
+            90,
+            "its smallest tile, one channel of a filter's reach",
+        ),
+        (ConvCase((1, 1, 40_000, 40_000), (4, 1, 3, 3)), {}, 90, "its indices have 32 bits"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else None,
+)
+def test_few_channels_says_why_it_cannot_and_the_planner_takes_another(case, how, capability, reason):
+    problem = problem_of(case, **how)
+    assert _native.why_not(problem, "few_channels", "cuda", compute_capability=capability).startswith(reason)
+    with pytest.raises(ConvswapError) as raised:
+        _native.choose(problem, "cuda", "few_channels", compute_capability=capability)
+    assert "algorithm 'few_channels' cannot compute this convolution: " + reason in str(raised.value)
+    assert str(raised.value).endswith("; use algorithm 'auto', which takes one that can")
+    able = [
+        name
+        for name in ALGORITHMS
+        if not _native.why_not(problem, name, "cuda", compute_capability=capability)
+    ]
+    assert "naive" in able
+    assert _native.choose(problem, "cuda", compute_capability=capability) in able
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@each("layer", SUITES["course"])
+@each("batch", [100, 10_000, 65_536])
+def test_tensor_cores_serve_every_course_layer_on_every_card_of_8_0_or_newer(layer, batch, capability):
+    expected = TENSOR_CORE_ALGORITHMS if capability == 90 else ("few_channels",)
+    for how in ({}, {"precision": "ieee"}, {"type": "float16"}, {"type": "bfloat16"}):
+        problem = _native.Problem(layer.input_shape(batch), layer.weight_shape, **how)
+        assert _native.choose(problem, "cuda", compute_capability=capability) in expected
+
+
+@needs_cuda_kernels
+def test_tensor_cores_serve_up_to_16_channels_and_11_taps_with_every_stride_and_padding():
+    for c, kernel, stride, pad, size in itertools.product(
+        (1, 3, 16), (1, 5, 11), (1, 2, 3, 4, 5, 13), (0, 3, 20), (28, 227)
+    ):
+        problem = _native.Problem(
+            (8, c, size, size), (64, c, kernel, kernel), strides=[stride, stride], pads=[pad, pad, pad, pad]
+        )
+        chosen = _native.choose(problem, "cuda", compute_capability=90)
+        able = [
+            name
+            for name in TENSOR_CORE_ALGORITHMS
+            if not _native.why_not(problem, name, "cuda", compute_capability=90)
+        ]
+        what = f"{c} channels, {kernel} taps, stride {stride}, pad {pad}, size {size}"
+        assert able, what
+        # Of little to compute a plain kernel is done before the others have laid out their weights; and where
+        # shared memory takes a few channels at a time only, few_channels reads and writes y again for each.
+        takes_passes = c == 16 and kernel == 11 and stride > 2
+        assert chosen in able or problem.operations < 100_000_000 or takes_passes, what
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize("case", [ConvCase((0, 3, 9, 8), (4, 3, 3, 3)), ConvCase((2, 3, 9, 8), (0, 3, 3, 3))])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_planning_an_empty_output_does_no_harm(case, algorithm):
+    problem = problem_of(case)
+    assert isinstance(_native.why_not(problem, algorithm, "cuda", compute_capability=90), str)
+    assert _native.choose(problem, "cuda", compute_capability=90) in ALGORITHMS
+
+
+@needs_cuda_kernels
+def test_unknown_algorithm_or_device_is_named_with_the_nearest():
+    problem = _native.Problem((1, 3, 9, 8), (4, 3, 3, 3))
+    with pytest.raises(ConvswapError, match="'nave'; did you mean 'naive'"):
+        _native.choose(problem, "cuda", "nave", compute_capability=90)
+    with pytest.raises(ConvswapError, match="'few_chanels'; did you mean 'few_channels'"):
+        _native.why_not(problem, "few_chanels", "cuda", compute_capability=90)
+    with pytest.raises(ConvswapError, match="unknown device 'cudda'; did you mean 'cuda'"):
+        _native.choose(problem, "cudda")

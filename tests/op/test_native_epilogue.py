@@ -1,0 +1,191 @@
+"""The bindings know what is fused with a convolution: problems, plans and direct calls."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from convswap import _native
+from convswap.epilogue import OPEN
+from convswap.errors import ConvswapError
+from each_case import each
+from fused_cases import ACTIVATIONS, POOLS, SUMS, TYPES, W, X, check, draw, fused_attributes, truth
+
+POOL = {"pool": "MaxPool", "pool_kernel_shape": [2, 3], "pool_strides": [2, 2]}
+
+
+def arrays_of(arrays: dict[str, np.ndarray]) -> tuple[list[np.ndarray | None], np.ndarray | None]:
+    """Return x, w and b, and the residual."""
+    return [arrays.get(name) for name in "xwb"], arrays.get("z")
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "reference"])
+@each("residual", [False, True])
+@each("pool", POOLS.values())
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_direct_call_computes_what_is_fused(activation, pool, residual, algorithm):
+    arrays = draw("float32", residual=residual)
+    inputs, z = arrays_of(arrays)
+    y = _native.conv(*inputs, residual=z, algorithm=algorithm, **fused_attributes(activation, pool))
+    check(y, truth(arrays, activation, pool, {}), "float32")
+
+
+@pytest.mark.parametrize("element_type", TYPES)
+def test_direct_call_takes_a_residual_of_every_type(element_type):
+    arrays = draw(element_type, residual=True)
+    inputs, z = arrays_of(arrays)
+    pool = POOLS["average with its padding"]
+    y = _native.conv(*inputs, residual=z, algorithm="reference", **fused_attributes("Elu", pool))
+    check(y, truth(arrays, "Elu", pool, {}), element_type)
+
+
+@pytest.mark.gpu
+@each("residual", [False, True])
+@each("pool", POOLS.values())
+@pytest.mark.parametrize("activation", ["None", "Tanh", "Clip", "SiLU"])
+def test_direct_call_on_the_card_computes_what_is_fused(activation, pool, residual):
+    arrays = draw("float32", residual=residual)
+    on_card = {name: _native.DeviceArray.from_numpy(array) for name, array in arrays.items()}
+    inputs, z = [on_card.get(name) for name in "xwb"], on_card.get("z")
+    attributes = fused_attributes(activation, pool)
+    expected = truth(arrays, activation, pool, {})
+    problem = _native.Problem(
+        arrays["x"].shape,
+        arrays["w"].shape,
+        True,
+        precision="ieee",
+        residual_shape=arrays["z"].shape if residual else None,
+        **attributes,
+    )
+    y = _native.DeviceArray(problem.output_shape)
+    names = [entry.name for entry in _native.catalog() if entry.device == "cuda"]
+    able = [name for name in names if not _native.why_not(problem, name, "cuda")]
+    assert "naive" in able
+    for name in able:
+        y.poison()
+        _native.conv_device(*inputs, y, residual=z, algorithm=name, precision="ieee", **attributes)
+        # Tensor cores truncate where they add.
+        assert np.abs(y.to_numpy() - expected).max() <= 8 * SUMS
+
+
+def test_problem_knows_what_is_fused():
+    residual = (2, 6, 9, 11)
+    alone = _native.Problem((2, 3, 11, 13), (6, 3, 3, 3), True)
+    fused = _native.Problem(
+        (2, 3, 11, 13),
+        (6, 3, 3, 3),
+        True,
+        residual_shape=residual,
+        activation="Elu",
+        activation_alpha=0.5,
+        **POOL,
+    )
+    assert (alone.output_shape, fused.output_shape) == (residual, (2, 6, 4, 5))
+    assert fused.operations == alone.operations
+    # Also the residual is read, and what the pool leaves is written.
+    assert fused.bytes - alone.bytes == 4 * 2 * 6 * 4 * 5
+    assert fused.text == f"{alone.text} then=residual Elu(0.5) MaxPool 2x3 strides=2x2 pads=0x0x0x0"
+    answer = _native.explain(fused, "cpu")
+    assert answer["algorithm"] == _native.choose(fused, "cpu")
+    assert (answer["bytes"], answer["operations"]) == (fused.bytes, fused.operations)
+
+
+def test_ends_of_float32_stand_for_no_bound_as_in_a_model():
+    both = {"activation_alpha": -OPEN, "activation_beta": 6.0}
+    assert _native.Problem((1, 1, 4, 4), (1, 1, 1, 1), activation="Clip", **both).text.endswith(
+        "then=Clip(-inf,6)"
+    )
+    x = np.array([-np.inf, -7, 7, np.inf], np.float32).reshape(1, 1, 1, 4)
+    y = _native.conv(x, np.ones((1, 1, 1, 1), np.float32), activation="Clip", **both)
+    np.testing.assert_array_equal(y.ravel(), [-np.inf, -7, 6, 6])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"activation": "Rely"}, "unknown activation 'Rely'; did you mean 'Relu'?"),
+        ({"activation": 3}, "activation 3: expected a string"),
+        ({"activation_alpha": "low"}, "activation_alpha 'low': expected a number"),
+        ({"group": 1.5}, "group 1.5: expected a whole number"),
+        ({"pads": "0011"}, "pads '0011': expected a list of whole numbers"),
+        ({"pool_stride": [1, 1]}, "unknown attribute 'pool_stride'; did you mean 'pool_strides'?"),
+        ({"pool": "MaxPool"}, "pool_kernel_shape []: expected the rows and columns of a window"),
+        (
+            {"residual_shape": (2, 6, 9, 10)},
+            "residual of shape [2, 6, 9, 10]: expected the convolution's output, [2, 6, 9, 11]",
+        ),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(attributes, message):
+    with pytest.raises(ConvswapError, match=re.escape(message)):
+        _native.Problem((2, 3, 11, 13), (6, 3, 3, 3), **attributes)
+
+
+def test_residual_of_another_type_is_refused():
+    arrays = draw("float32", residual=True)
+    with pytest.raises(ConvswapError, match="x is float32: expected residual to be the same"):
+        _native.conv(arrays["x"], arrays["w"], residual=arrays["z"].astype(np.float64))
+
+
+@pytest.mark.skipif(not _native.has_cuda_kernels, reason=_native.no_cuda_reason or "built with CUDA kernels")
+@pytest.mark.parametrize(
+    ("how", "rounds_twice"),
+    [
+        ({"activation": "Tanh"}, True),
+        ({"activation": "Clip", "activation_alpha": 0.1, "activation_beta": 6.0}, True),
+        ({"pool": "AveragePool", "pool_kernel_shape": [2, 2]}, True),
+        ({"residual_shape": (2, 6, 9, 11)}, True),
+        ({"activation": "Clip", "activation_alpha": 0.0, "activation_beta": 6.0}, False),
+        ({"activation": "Relu", "pool": "MaxPool", "pool_kernel_shape": [2, 2]}, False),
+    ],
+)
+def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
+    for element_type in ("float32", "float16", "bfloat16"):
+        problem = _native.Problem(X, W, True, element_type, **how)
+        reason = _native.why_not(problem, "few_channels", "cuda", compute_capability=80)
+        assert ("round twice" in reason) == (rounds_twice and element_type != "float32")
+        chosen = _native.choose(problem, "cuda", compute_capability=80)
+        assert not _native.why_not(problem, chosen, "cuda", compute_capability=80)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "reference"])
+@pytest.mark.parametrize(
+    ("activation", "truth_of"),
+    [
+        ("Tanh", np.tanh),
+        ("Sigmoid", lambda x: 1 / (1 + np.exp(-x))),
+        ("SiLU", lambda x: x / (1 + np.exp(-x))),
+    ],
+)
+def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, truth_of, algorithm):
+    sizes = np.geomspace(1e-37, 80, 20_001, dtype=np.float32)
+    odd = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
+    x = np.concatenate([sizes, -sizes, odd])
+    y = _native.conv(
+        x.reshape(1, 1, 1, -1), np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, activation=activation
+    ).ravel()
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = truth_of(x.astype(np.float64))
+    np.testing.assert_allclose(y[: -len(odd)], expected[: -len(odd)], rtol=4 * 2.0**-23)
+    # A number that float32 has no room for may be 0.
+    np.testing.assert_allclose(y[-len(odd) :], expected[-len(odd) :], rtol=2.0**-22, atol=2.0**-126)
+
+
+def test_what_the_activation_does_not_read_does_not_count():
+    shapes = (2, 3, 9, 9), (4, 3, 3, 3)
+    plain = _native.Problem(*shapes, activation="Relu")
+    assert _native.Problem(*shapes, activation="Relu", activation_alpha=float("nan")).text == plain.text
+    assert _native.explain(plain, "cpu")["algorithm"] == "direct"
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "reference"])
+@pytest.mark.parametrize("activation", ["LeakyRelu", "HardSigmoid"])
+def test_nan_of_an_infinity_times_nothing_stays_in_a_pool(activation, algorithm):
+    """A slope of 0 times an infinity is NaN, whether the pool takes its largest value before or after."""
+    x = np.array([[[[-np.inf, 1.0], [2.0, 3.0]]]], np.float32)
+    how = {"activation": activation, "activation_alpha": 0.0, "activation_beta": 0.5}
+    pool = {"pool": "MaxPool", "pool_kernel_shape": [2, 2]}
+    y = _native.conv(x, np.ones((1, 1, 1, 1), np.float32), algorithm=algorithm, **how, **pool)
+    assert np.isnan(y).all()

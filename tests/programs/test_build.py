@@ -1,0 +1,319 @@
+"""The build refuses in one line what it cannot build, and builds without CUDA."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pybind11
+import pytest
+from build_tools import REPOSITORY, TOOLS, cmake, error_of
+from convswap.models import NETWORKS
+
+
+def write_program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("system", "processor"), [("FreeBSD", "amd64"), ("Linux", "aarch64")])
+def test_another_system_gets_one_clear_line(system: str, processor: str, tmp_path: Path) -> None:
+    # CMake runs this file at the end of project(), where it has just filled in what this machine is.
+    pretend = tmp_path / "pretend.cmake"
+    pretend.write_text(
+        f"set(CMAKE_HOST_SYSTEM_NAME {system})\nset(CMAKE_HOST_SYSTEM_PROCESSOR {processor})\n"
+    )
+    answer = cmake("-S", REPOSITORY, "-B", tmp_path / "build", f"-DCMAKE_PROJECT_convswap_INCLUDE={pretend}")
+    assert answer.returncode != 0
+    assert error_of(answer) == f"convswap builds on Linux x86-64; this system is {system} {processor}"
+    assert "compiler" not in answer.stdout
+
+
+def test_a_folder_without_headers_gets_one_clear_line_and_can_be_mended(tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    arguments = ("-S", REPOSITORY, "-B", build, "-DCONVSWAP_CUDA=OFF")
+    wrong = cmake(*arguments, environment={"ONNXRUNTIME_INCLUDE_DIR": str(tmp_path)})
+    assert wrong.returncode != 0
+    assert error_of(wrong) == f"ONNXRUNTIME_INCLUDE_DIR is {tmp_path}, which has no onnxruntime_c_api.h"
+
+    mended = cmake(*arguments)
+    assert mended.returncode == 0, mended.stderr
+
+
+def test_nvcc_asked_for_and_missing_gets_one_clear_line(tmp_path: Path) -> None:
+    answer = cmake(
+        "-S",
+        REPOSITORY,
+        "-B",
+        tmp_path,
+        "-DCONVSWAP_CUDA=ON",
+        environment={"CUDACXX": str(tmp_path / "no-nvcc")},
+    )
+    assert answer.returncode != 0
+    assert error_of(answer).startswith("CONVSWAP_CUDA is ON and nvcc was not found; install the CUDA toolkit")
+
+
+@pytest.mark.parametrize(
+    ("asked", "built"), [("80;90", "80;90a-real;90-virtual"), ("80-real;90-real", "80-real;90a-real")]
+)
+def test_cards_are_built_for_as_asked(asked: str, built: str, tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("it takes nvcc")
+    answer = cmake("-S", REPOSITORY, "-B", tmp_path, f"-DCONVSWAP_CUDA_ARCHITECTURES={asked}")
+    assert answer.returncode == 0, answer.stderr
+    assert f", cards {built}\n" in answer.stdout
+
+
+@pytest.mark.parametrize("asked", ["9.0", "90a", "native"])
+def test_what_is_no_compute_capability_gets_one_clear_line(asked: str, tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("it takes nvcc")
+    answer = cmake("-S", REPOSITORY, "-B", tmp_path, f"-DCONVSWAP_CUDA_ARCHITECTURES=80;{asked}")
+    assert answer.returncode != 0
+    assert error_of(answer) == (
+        f"CONVSWAP_CUDA_ARCHITECTURES has {asked}; expected compute capabilities without the dot, like 90, "
+        "or 90-real for that card alone"
+    )
+
+
+def test_without_cuda_the_module_builds_and_says_why_it_has_no_kernels(tmp_path: Path) -> None:
+    configured = cmake(
+        "-S",
+        REPOSITORY,
+        "-B",
+        tmp_path,
+        "-DCONVSWAP_CUDA=OFF",
+        "-DSKBUILD=2",
+        f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+        f"-DPython_EXECUTABLE={sys.executable}",
+    )
+    assert configured.returncode == 0, configured.stderr
+    built = cmake("--build", tmp_path, "--parallel", "2")
+    assert built.returncode == 0, built.stdout + built.stderr
+
+    # A package of the module alone: two copies of it cannot share a process.
+    package = tmp_path / "package" / "convswap"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    shutil.copy(REPOSITORY / "python" / "convswap" / "errors.py", package)
+    (module,) = tmp_path.glob("_native*.so")
+    shutil.copy(module, package)
+    show = (
+        "from convswap import _native\n"
+        "print(_native.has_cuda_kernels, _native.no_cuda_reason, sep='\\n')\n"
+        "print(sorted({algorithm.device for algorithm in _native.catalog()}))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", show],
+        env={**os.environ, "PYTHONPATH": str(package.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout.splitlines() == [
+        "False",
+        "built without CUDA kernels: CONVSWAP_CUDA was OFF",
+        "['cpu']",
+    ]
+    needed = subprocess.run(["ldd", tmp_path / "libconvswap.so"], capture_output=True, text=True, check=True)
+    assert "cuda" not in needed.stdout and "onnxruntime" not in needed.stdout
+
+
+@pytest.mark.parametrize("capability", [80, 100, 120])
+def test_what_hopper_alone_has_leaves_other_cards_buildable(capability: int, tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("it takes nvcc")
+    # Of each algorithm with such instructions one file, as a build for all cards compiles it.
+    for algorithm in ("implicit_gemm", "toeplitz"):
+        command = [nvcc, "-std=c++20", f"-gencode=arch=compute_{capability},code=sm_{capability}", "-c"]
+        command += [f"-I{REPOSITORY / 'custom_op'}", "-o", str(tmp_path / f"{algorithm}.o")]
+        command += [str(REPOSITORY / "custom_op" / "cuda" / algorithm / "plan_float16.cu")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_installed_package_is_complete() -> None:
+    files = {str(file) for file in importlib.metadata.files("convswap") or ()}
+    assert {"convswap/py.typed", "convswap/libconvswap.so", "convswap/_native.pyi"} <= files
+    assert any(file.startswith("convswap/_native.") and file.endswith(".so") for file in files)
+    assert {f"convswap/models/weights/{network}.trained.npz" for network in NETWORKS} <= files
+    # The rungs are read, by whoever climbs the ladder; no other source is.
+    sources = {file for file in files if file.endswith((".cc", ".cu", ".cuh", ".h"))}
+    assert {file for file in sources if not file.startswith("convswap/rungs/")} == set()
+    assert "convswap/rungs/cpu/ladder/01_loops.h" in sources
+
+
+def set_up(folder: Path, step: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a step of the set-up in a folder of its own."""
+    return subprocess.run(
+        copied_set_up(folder, step),
+        env=settings(environment),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def copied_set_up(folder: Path, step: str) -> list[str]:
+    """Copy what the set-up needs, to leave this checkout alone, and return the command of a step."""
+    (folder / "tools").mkdir()
+    for name in ("set_up.sh", "building.sh"):
+        shutil.copy(TOOLS / name, folder / "tools")
+    shutil.copy(REPOSITORY / "pyproject.toml", folder)
+    return ["sh", str(folder / "tools" / "set_up.sh"), step]
+
+
+def settings(environment: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHON": sys.executable, "PYTHON_ENV": "venv", "NVCC": "auto", **environment}
+
+
+def write_python(folder: Path, text: str) -> None:
+    """Write the program that stands for the Python of the set-up's environment."""
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    write_program(folder / ".venv" / "bin" / "python", text)
+
+
+def only_line(answer: subprocess.CompletedProcess[str]) -> str:
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    return line
+
+
+def test_a_python_that_is_too_old_gets_one_clear_line(tmp_path: Path) -> None:
+    old = write_program(tmp_path / "python3", '[ "$1" = --version ] && echo Python 3.9.2; exit 1')
+    line = only_line(set_up(tmp_path, "packages", {"PYTHON": str(old)}))
+    assert line.startswith("convswap: Python 3.9.2 is too old; install Python 3.11 or newer")
+
+
+def test_a_missing_python_gets_one_clear_line(tmp_path: Path) -> None:
+    line = only_line(set_up(tmp_path, "packages", {"PYTHON": "python-of-nobody"}))
+    assert line.startswith("convswap: python-of-nobody was not found; install Python 3.11 or newer")
+
+
+def test_a_missing_compiler_gets_one_clear_line(tmp_path: Path) -> None:
+    line = only_line(set_up(tmp_path, "packages", {"CXX": "g++-of-nobody"}))
+    assert line == "convswap: g++-of-nobody was not found; install g++ 11 or newer"
+
+
+def test_a_compiler_that_is_too_old_gets_one_clear_line(tmp_path: Path) -> None:
+    old = write_program(
+        tmp_path / "g++", 'case $1 in -dumpversion) echo 10 ;; *) echo "g++ (Debian) 10.2" ;; esac'
+    )
+    line = only_line(set_up(tmp_path, "packages", {"CXX": str(old)}))
+    assert line.startswith(f"convswap: {old} is version 10; install g++ 11 or newer")
+
+
+def test_a_missing_venv_module_gets_one_clear_line(tmp_path: Path) -> None:
+    bare = write_program(
+        tmp_path / "python3", f'case "$2" in *ensurepip*) exit 1 ;; esac\nexec {sys.executable} "$@"'
+    )
+    line = only_line(set_up(tmp_path, "packages", {"PYTHON": str(bare)}))
+    assert line.endswith("install its venv module (Debian: apt install python3-venv)")
+
+
+def test_no_network_gets_one_clear_line(tmp_path: Path) -> None:
+    environment = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+        "PIP_EXTRA_INDEX_URL": "",
+        "PIP_FIND_LINKS": "",
+        "PIP_RETRIES": "0",
+    }
+    line = only_line(set_up(tmp_path, "packages", environment))
+    assert line.startswith(
+        "convswap: pip could not install convswap's packages; is the network there? pip says: "
+    )
+
+
+@pytest.mark.parametrize("then", ["", "Call Stack (most recent call first):\n  A.txt:3 (include)\n"])
+def test_what_cmake_refuses_gets_one_clear_line(then: str, tmp_path: Path) -> None:
+    said = f"CMake Error at cmake/A.cmake:1 (message):\n  ONE is 9; expected\n  90\n{then}\n-- Incomplete\n"
+    write_python(tmp_path, f"cat <<'END'\n{said}END\nexit 1")
+    line = only_line(set_up(tmp_path, "build", {"NVCC": "none"}))
+    assert line == "convswap: the build failed: ONE is 9; expected 90"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "/src/custom_op/a.cc:12:7: error: 'x' was not declared in this scope",
+        "/src/custom_op/a.cc:3:10: fatal error: b.h: No such file or directory",
+        '/src/custom_op/a.cu(12): error: identifier "x" is undefined',
+        "ptxas fatal   : Unresolved extern function 'x'",
+        "/usr/bin/ld: a.o: in function `f': a.cc:(.text+0x5): undefined reference to `g'",
+    ],
+)
+def test_failing_build_shows_the_first_error_of_the_compiler_at_its_end(error: str, tmp_path: Path) -> None:
+    rest = [f"  [{number}/99] Building CXX object a.o" for number in range(50)]
+    said = [
+        "  [1/99] Building CXX object error.o",
+        f"  {error}",
+        "  its context",
+        *rest,
+        "  b.cc:1:1: error: later",
+    ]
+    write_python(tmp_path, "cat <<'END'\n{}\nEND\nexit 1".format("\n".join(said)))
+    answer = set_up(tmp_path, "build", {"NVCC": "none"})
+    assert answer.returncode == 1
+    first, context, *more, last = (line.strip() for line in answer.stderr.splitlines())
+    assert (first, context) == (error, "its context")
+    assert len(more) < 10
+    assert last == (
+        "convswap: the build failed; its first error is above, and the whole log is build/set_up.log"
+    )
+
+
+def test_build_shows_in_a_terminal_how_far_it_is(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    wait = f"while ! [ -e {seen} ]; do sleep 0.1; done"
+    write_python(tmp_path, f'[ "$1" = -c ] || {{ echo "  [3/7] Building CXX object a.o"; {wait}; }}')
+    terminal, other_end = pty.openpty()
+    command = copied_set_up(tmp_path, "build")
+    with subprocess.Popen(command, env=settings({"NVCC": "none"}), stdout=other_end) as process:
+        os.close(other_end)
+        shown = b""
+        while b"3 of 7 steps" not in shown:
+            shown += os.read(terminal, 1000)
+        seen.touch()
+    os.close(terminal)
+    assert process.returncode == 0
+
+
+def test_ccache_is_taken_where_it_is_found(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    write_program(programs / "ccache", 'exec "$@"')
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    if shutil.which("ninja", path=os.pathsep.join([str(Path(sys.executable).parent), path])) is None:
+        pytest.skip("it takes ninja")
+    arguments = ("-G", "Ninja", "-S", REPOSITORY, "-DCONVSWAP_CUDA=OFF")
+    for name, environment, is_taken in (("with", {"PATH": path}, True), ("without", None, False)):
+        answer = cmake(*arguments, "-B", tmp_path / name, environment=environment)
+        assert answer.returncode == 0, answer.stderr
+        steps = (tmp_path / name / "build.ninja").read_text()
+        assert (f"LAUNCHER = {programs / 'ccache'} " in steps) == is_taken
+
+
+def test_pytorch_that_cannot_be_had_gets_one_clear_line(tmp_path: Path) -> None:
+    write_python(tmp_path, f'exec {sys.executable} "$@"')
+    nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+    # A Python that has PyTorch already would be content.
+    line = only_line(set_up(tmp_path, "torch", {**nowhere, "PIP_IGNORE_INSTALLED": "1"}))
+    assert line.startswith("convswap: pip could not install PyTorch; is the network there? pip says: ")
+    assert "torch==2.13.0" in line
+
+
+def test_the_systems_python_must_have_the_packages(tmp_path: Path) -> None:
+    bare = write_program(
+        tmp_path / "python3", f'case "$2" in "import onnx_ir") exit 1 ;; esac\nexec {sys.executable} "$@"'
+    )
+    line = only_line(set_up(tmp_path, "packages", {"PYTHON": str(bare), "PYTHON_ENV": "system"}))
+    assert line.startswith(f"convswap: {bare} cannot import onnx_ir; install it there")

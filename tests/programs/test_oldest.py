@@ -1,0 +1,204 @@
+"""The library on the oldest ONNX Runtime that it runs with, in an environment of its own, and on one before.
+
+The oldest needs a NumPy that the onnx package does not take, so the models, the inputs and the truth are
+written here, and tests/oldest/check_oldest.py compares there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import convswap
+import ml_dtypes
+import numpy as np
+import pytest
+from build_tools import REPOSITORY
+from conv_cases import CASES, ConvCase, convolve, sum_of_sizes
+from onnx import TensorProto, helper
+from op_sessions import (
+    CREATION_ERRORS,
+    RUN_ERRORS,
+    WRONG_TYPES,
+    B,
+    W,
+    X,
+    case_model,
+    conv_model,
+    undeclared_model,
+)
+
+OLDEST = "1.17.3"
+TOO_OLD = "1.16.3"
+ENVIRONMENT = REPOSITORY / ".venv-oldest"
+# The relative errors of an addition and of rounding the output, and NumPy's type.
+ELEMENT_TYPES = {
+    "float16": (TensorProto.FLOAT16, np.float16, 2.0**-24, 2.0**-11),
+    "bfloat16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16, 2.0**-24, 2.0**-8),
+    # The model hands it out as float32.
+    "float64": (TensorProto.DOUBLE, np.float64, 2.0**-53, 2.0**-24),
+}
+
+
+@pytest.fixture(scope="module")
+def oldest_python() -> Path:
+    python = ENVIRONMENT / "bin/python"
+    if not python.is_file():
+        pytest.skip(
+            f"there is no environment of onnxruntime {OLDEST}; `make test` makes it, with Python 3.11 or 3.12"
+        )
+    return python
+
+
+def write_arrays(path: Path, inputs: dict[str, np.ndarray | None], truth=0.0, bound=0.0) -> None:
+    given = {name: array for name, array in inputs.items() if array is not None}
+    np.savez(path, **given, truth=truth, bound=bound)
+
+
+def write_case(path: Path, case: ConvCase) -> None:
+    """Write the input of a float32 case whose weights are constant, its truth and its bound."""
+    # As in conv_cases.assert_within_rounding, for float32.
+    bound = 1.01 * (case.terms + 2) * 2.0**-24 * case.magnitude
+    write_arrays(path, {"x": case.arrays()[0]}, case.truth, bound)
+
+
+def cast_model(case: ConvCase, element_type: int) -> bytes:
+    """Return a model that computes the case in `element_type`, float32 outside."""
+    names = ["x", "w", "b"] if case.has_bias else ["x", "w"]
+    shapes = [case.x_shape, case.w_shape, case.w_shape[:1]]
+    nodes = [helper.make_node("Cast", [name], [f"{name}_cast"], to=element_type) for name in names]
+    inputs = [f"{name}_cast" for name in names]
+    nodes.append(helper.make_node("Conv", inputs, ["h"], name="conv1", domain="convswap", **case.attributes))
+    nodes.append(helper.make_node("Cast", ["h"], ["y"], to=TensorProto.FLOAT))
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in zip(names, shapes, strict=False)
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    """Return a folder with all that check_oldest.py reads."""
+    folder = tmp_path_factory.mktemp("oldest")
+
+    def write(name: str, model: bytes) -> str:
+        (folder / name).write_bytes(model)
+        return name
+
+    cases = [f"case{i}" for i in range(len(CASES))]
+    for name, case in zip(cases, CASES, strict=True):
+        write(f"{name}.onnx", case_model(case))
+        write_case(folder / f"{name}.npz", case)
+
+    element_types = []
+    for type_name, (element_type, dtype, unit, output_unit) in ELEMENT_TYPES.items():
+        for i, case in enumerate(CASES[::4]):
+            name = f"{type_name}_{i}"
+            element_types.append(name)
+            write(f"{name}.onnx", cast_model(case, element_type))
+            arrays = case.arrays()
+            rounded = [None if array is None else array.astype(dtype).astype(np.float64) for array in arrays]
+            truth = convolve(*rounded, **case.attributes)
+            sizes = sum_of_sizes(*rounded, **case.attributes)
+            bound = 1.01 * ((case.terms + 2) * unit * sizes + output_unit * (np.abs(truth) + 2.0**-13))
+            write_arrays(folder / f"{name}.npz", dict(zip("xwb", arrays, strict=True)), truth, bound)
+
+    write("symbolic.onnx", conv_model(x=["N", 3, "S", "S"], pads=[1, 1, 1, 1]))
+    symbolic = []
+    for i, shape in enumerate([(1, 3, 9, 8), (4, 3, 30, 17), (0, 3, 5, 5), (1, 3, 9, 8)]):
+        symbolic.append(f"symbolic{i}")
+        x = np.random.default_rng(i).normal(size=shape).astype(np.float32)
+        truth = convolve(x, W, pads=[1, 1, 1, 1])
+        bound = 1.01 * 30 * 2.0**-24 * sum_of_sizes(x, W, pads=[1, 1, 1, 1])
+        write_arrays(folder / f"symbolic{i}.npz", {"x": x}, truth, bound)
+
+    creation_errors = [
+        (write(f"creation{i}.onnx", conv_model(**how)), message)
+        for i, (how, message) in enumerate(CREATION_ERRORS)
+    ]
+    creation_errors += [
+        (write(f"type{i}.onnx", conv_model(**{name: value})), f"attribute {name} has another type")
+        for i, (name, value, _) in enumerate(WRONG_TYPES)
+    ]
+    creation_errors.append((write("algorithm.onnx", conv_model(algorithm="direkt")), "unknown algorithm"))
+    creation_errors.append((write("precision.onnx", conv_model(precision="fast")), "unknown precision"))
+
+    write("undeclared.onnx", undeclared_model())
+    bound = 1.01 * 30 * 2.0**-24 * sum_of_sizes(X, W, B)
+    write_arrays(folder / "undeclared.npz", {"x": X, "w": W, "b": B}, convolve(X, W, B), bound)
+    run_errors = []
+    for i, (x, w, b, message) in enumerate(RUN_ERRORS):
+        shapes = {"x": x, "w": w, "b": b}
+        arrays = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+        write_arrays(folder / f"run{i}.npz", arrays)
+        run_errors.append((f"run{i}.npz", message))
+
+    index = {
+        "onnxruntime": OLDEST,
+        "cases": cases,
+        "element_types": element_types,
+        "symbolic": symbolic,
+        "creation_errors": creation_errors,
+        "run_errors": run_errors,
+    }
+    (folder / "index.json").write_text(json.dumps(index))
+    return folder
+
+
+def run_there(python: Path, *arguments: str | Path, **variables: str | Path) -> subprocess.CompletedProcess:
+    """Run the Python of the oldest environment, with what this process was told about paths left out."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))
+    }
+    return subprocess.run(
+        [str(python), *map(str, arguments)],
+        env={**environment, **{name: str(value) for name, value in variables.items()}},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+
+
+def test_the_library_works_on_the_oldest_onnx_runtime(oldest_python, files):
+    script = REPOSITORY / "tests/oldest/check_oldest.py"
+    # Alone: neither this project's settings of pytest nor its conftest.py, which imports convswap.
+    alone = ["--noconftest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", script.parent]
+    ended = run_there(
+        oldest_python,
+        *("-m", "pytest", "-q", "-ra", *alone, script),
+        CONVSWAP_LIBRARY=convswap.library_path(),
+        CONVSWAP_OLDEST_FILES=files,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    index = json.loads((files / "index.json").read_text())
+    parametrized = ("cases", "element_types", "creation_errors", "run_errors")
+    (passed,) = re.findall(r"^(\d+) passed in", ended.stdout, re.MULTILINE)
+    assert int(passed) == sum(len(index[name]) for name in parametrized) + 7
+
+
+def test_an_older_onnx_runtime_gets_a_status_that_names_both_versions(oldest_python):
+    too_old = ENVIRONMENT / "too-old"
+    if not (too_old / "onnxruntime").is_dir():
+        pytest.skip(f"onnxruntime {TOO_OLD} is not in {too_old}; `make test` installs it, with Python 3.11")
+    program = (
+        "import onnxruntime, sys\n"
+        "print(onnxruntime.__version__)\n"
+        "try: onnxruntime.SessionOptions().register_custom_ops_library(sys.argv[1])\n"
+        "except Exception as error: print(error)\n"
+    )
+    ended = run_there(oldest_python, "-c", program, convswap.library_path(), PYTHONPATH=too_old)
+    assert ended.returncode == 0, ended.stderr
+    version, message = ended.stdout.splitlines()
+    assert version == TOO_OLD
+    assert f"convswap needs ONNX Runtime 1.17 or newer and this is {TOO_OLD}: install a newer" in message

@@ -1,0 +1,385 @@
+"""The tables of README.md: one command compares all networks, another one writes what it found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from build_tools import REPOSITORY, run_script, script
+from convswap.models import ALL_NETWORKS, LARGE_NETWORKS, NETWORKS
+
+NETWORK = "ece408-2019sp"
+PLACE = "Before.\n<!-- all-networks -->\nold\n<!-- /all-networks -->\nAfter.\n"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What the script finds for one network, small, on the CPU."""
+    folder = tmp_path_factory.mktemp("found") / "new" / "compare"
+    answer = run_script(
+        "compare_networks", folder, NETWORK, "--device", "cpu", "--images", 30, "--data", "synthetic"
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert [file.name for file in folder.iterdir()] == [f"{NETWORK}.json"]
+    return json.loads((folder / f"{NETWORK}.json").read_text())
+
+
+@pytest.fixture
+def results(found, tmp_path):
+    """A folder of results: of each network the same, and of the large ones no accuracy, as on random data."""
+    folder = tmp_path / "results"
+    (folder / "compare").mkdir(parents=True)
+    for name in ALL_NETWORKS:
+        large = {"accuracy": {"default": None, "convswap": None}, "images": 256, "batch": 8}
+        one = {**found, "model": name} | (large if name in LARGE_NETWORKS else {})
+        (folder / "compare" / f"{name}.json").write_text(json.dumps(one))
+    return folder
+
+
+@pytest.fixture
+def fused_results(results):
+    """The same folder with results of --fuse beside the others: in half the time, 3 Convs of 4 fused."""
+    folder = results / "compare-fused"
+    folder.mkdir()
+    taken = {"node": "conv1", "op": "FusedConv", "taken": [{"op": "Tanh", "node": "tanh1"}]}
+    for file in sorted((results / "compare").iterdir()):
+        one = json.loads(file.read_text())
+        times = {
+            "default": one["time_ms"]["default"],
+            "convswap": {**one["time_ms"]["convswap"], "median": one["time_ms"]["convswap"]["median"] / 2},
+        }
+        one |= {"time_ms": times, "speedup": 2 * one["speedup"], "fused": [taken] * 3, "swapped": 4}
+        one["options"] |= {"fuse": True}
+        one["top1_agreement"] = 0.75
+        (folder / file.name).write_text(json.dumps(one))
+    return results
+
+
+@pytest.fixture
+def readme(tmp_path):
+    file = tmp_path / "page.md"
+    file.write_text(PLACE)
+    return file
+
+
+def change(results, network, folder="compare", **changes):
+    file = results / folder / f"{network}.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_the_table_has_a_row_for_every_network_and_accuracies_where_they_are_known(found, results, readme):
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert (answer.returncode, answer.stdout) == (0, f"{readme}: all-networks\n"), answer.stderr
+    before, begin, heading, rule, *rows, end, after = readme.read_text().splitlines()
+    assert (before, begin, end, after) == (
+        "Before.",
+        "<!-- all-networks -->",
+        "<!-- /all-networks -->",
+        "After.",
+    )
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (heading, *rows)]
+    assert {len(row) for row in cells} == {rule.count("---")} == {9}
+    assert [row[0] for row in cells[1:]] == [*NETWORKS, *LARGE_NETWORKS]
+    times = [found["time_ms"][side]["median"] for side in ("default", "convswap")]
+    for row in cells[1:]:
+        named = dict(zip(cells[0], row, strict=True))
+        if row[0] in NETWORKS:
+            assert named["images"] == "30"
+            assert float(named["accuracy default"]) == pytest.approx(found["accuracy"]["default"], abs=5e-5)
+            assert float(named["accuracy convswap"]) == pytest.approx(found["accuracy"]["convswap"], abs=5e-5)
+        else:
+            assert named["images"] == "256 by 8"
+            assert (named["accuracy default"], named["accuracy convswap"]) == ("—", "—")
+        assert float(named["same class"]) == pytest.approx(found["top1_agreement"], abs=5e-5)
+        # Two digits count.
+        assert float(named["relative L2 error"]) == pytest.approx(
+            found["relative_l2_error"]["convswap"], rel=0.05
+        )
+        # Three do.
+        assert [float(named["default"]), float(named["convswap"])] == pytest.approx(times, rel=5e-3)
+        assert float(named["speedup"].removesuffix("x")) == pytest.approx(times[0] / times[1], rel=5e-3)
+
+
+def test_a_network_without_results_is_named_with_the_command_that_makes_them(results, readme):
+    (results / "compare" / "vgg16.json").unlink()
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert answer.returncode == 1
+    assert answer.stderr.splitlines() == [
+        "no results of vgg16; make them with: python benchmarks/compare_networks.py "
+        f"{results / 'compare'} vgg16"
+    ]
+    assert readme.read_text() == PLACE
+
+
+def test_results_of_another_machine_or_precision_do_not_mix(found, results, readme):
+    environment = found["environment"] | {"onnxruntime": "1.99"}
+    for changes, told in [({"precision": "ieee"}, "ieee"), ({"environment": environment}, "1.99")]:
+        change(results, NETWORK, **changes)
+        answer = run_script("readme_tables", "--results", results, "--readme", readme)
+        assert answer.returncode == 1
+        (line,) = answer.stderr.splitlines()
+        assert "are of different kinds" in line and told in line
+        change(results, NETWORK, **{name: found[name] for name in changes})
+    assert readme.read_text() == PLACE
+
+
+def test_wrong_answers_get_no_row(results, readme):
+    change(results, "convnext-tiny", within_tolerance=False)
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("the answers of convnext-tiny differ;")
+    assert readme.read_text() == PLACE
+
+
+def test_the_place_of_the_fused_is_empty_until_they_are_measured(results, readme):
+    place = "<!-- fused -->\n<!-- /fused -->\n"
+    readme.write_text(place)
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert (answer.returncode, answer.stdout) == (0, f"{readme}: no table\n"), answer.stderr
+    assert readme.read_text() == place
+
+
+def test_each_network_has_its_times_swapped_and_fused(found, fused_results, readme):
+    readme.write_text("<!-- fused -->\nold\n<!-- /fused -->\n")
+    for _ in range(2):  # the second time in the place of the first
+        answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
+        assert (answer.returncode, answer.stdout) == (0, f"{readme}: fused\n"), answer.stderr
+        lines = readme.read_text().splitlines()
+        assert (lines[0], lines[-1]) == ("<!-- fused -->", "<!-- /fused -->") and "old" not in lines
+        heading, rule, *rows = [line for line in lines if line.startswith("|")]
+        cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (heading, *rows)]
+        assert {len(row) for row in cells} == {rule.count("---")} == {9}
+        assert [row[0] for row in cells[1:]] == [*NETWORKS, *LARGE_NETWORKS]
+    times = {side: found["time_ms"][side]["median"] for side in ("default", "convswap")}
+    for row in cells[1:]:
+        named = dict(zip(cells[0], row, strict=True))
+        assert (named["Convs fused"], named["same class fused"]) == ("3 of 4", "0.7500")
+        assert float(named["default"]) == pytest.approx(times["default"], rel=5e-3)
+        assert float(named["swapped"]) == pytest.approx(times["convswap"], rel=5e-3)
+        assert float(named["fused"]) == pytest.approx(times["convswap"] / 2, rel=5e-3)
+        speedups = [float(named[f"speedup {what}"].removesuffix("x")) for what in ("swapped", "fused")]
+        assert speedups == pytest.approx([found["speedup"], 2 * found["speedup"]], rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"folder": "compare-fused", "options": {"fuse": False}}, "are not fused"),
+        ({"options": {"fuse": True}}, "are fused"),
+        ({"folder": "compare-fused", "images": 7}, "fused and not, are of different data"),
+        ({"folder": "compare-fused", "precision": "ieee"}, "are of different kinds"),
+        ({"folder": "compare-fused", "within_tolerance": False}, "a time for a wrong answer says nothing"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_no_row_of_the_fused(changes, told, fused_results, readme):
+    readme.write_text("<!-- fused -->\n<!-- /fused -->\n")
+    change(fused_results, NETWORK, **changes)
+    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    assert told in line
+
+
+def test_fused_and_unfused_of_different_machines_do_not_mix(found, fused_results, readme):
+    readme.write_text("<!-- fused -->\n<!-- /fused -->\n")
+    environment = found["environment"] | {"card": "another"}
+    for network in ALL_NETWORKS:
+        change(fused_results, network, "compare-fused", environment=environment)
+    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
+    assert answer.returncode == 1 and "are of different kinds" in answer.stderr
+
+
+def test_networks_that_were_not_compared_fused_are_named_below_the_others(fused_results, readme):
+    readme.write_text("<!-- fused -->\n<!-- /fused -->\n")
+    (fused_results / "compare-fused" / "vgg16.json").unlink()
+    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
+    assert answer.returncode == 0, answer.stderr
+    page = readme.read_text()
+    assert "| vgg16 |" not in page and page.count("\n| ") == len(ALL_NETWORKS) + 1
+    assert "--fuse`. Not compared fused yet: vgg16." in page
+
+
+def bench_row(layer, batch=10_000, **times):
+    return {"layer": layer, "batch": batch, "relative_l2_error": 1.25e-7, "floor_ms": 0.25, **times}
+
+
+def cells_of(readme):
+    """Return the rows of the only table, without the rule below its headings."""
+    lines = [line for line in readme.read_text().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert {len(row) for row in rows} == {len(rows[0])}
+    return [rows[0], *rows[2:]]
+
+
+def test_small_batches_are_set_against_the_faster_of_default_and_heuristic(tmp_path, readme):
+    rows = [
+        bench_row("a", 1, default_ms=4.0, others_ms={"heuristic": 5.0, "nhwc": 0.1}, convswap_ms=2.0),
+        bench_row("a", 64, default_ms=9.0, others_ms={"heuristic": 6.0, "nhwc": 0.1}, convswap_ms=2.0),
+        bench_row("b", 1, default_ms=4.0, others_ms={"heuristic": 8.0, "nhwc": 0.1}, convswap_ms=8.0),
+        bench_row("b", 64, default_ms=3.0, others_ms={"heuristic": 3.0, "nhwc": 0.1}, convswap_ms=0.25),
+    ]
+    (tmp_path / "bench-small.json").write_text(json.dumps(rows))
+    readme.write_text("<!-- small-batches -->\n<!-- /small-batches -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 0, answer.stderr
+    assert cells_of(readme) == [
+        ["layer", "batch 1", "batch 64"],
+        ["a", "2.00x", "3.00x"],
+        ["b", "0.50x", "12.00x"],
+        ["geometric mean", "1.00x", "6.00x"],
+    ]
+
+
+def test_ieee_is_set_against_the_default_without_tf32_and_float16_against_its_own(tmp_path, readme):
+    ieee = bench_row("a", default_ms=1.0, others_ms={"no_tf32": 6.0}, convswap_ms=2.0)
+    half = bench_row("a", default_ms=5.0, best_other_ms=4.0, others_ms={}, convswap_ms=0.5)
+    for precision, row in (("ieee", ieee), ("float16", half)):
+        (tmp_path / f"bench-{precision}.json").write_text(json.dumps([row]))
+    readme.write_text("<!-- precisions -->\n<!-- /precisions -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 0, answer.stderr
+    (row,) = cells_of(readme)[1:]
+    assert row == ["a", "6.00", "2.00", "3.0x", "1.2e-07", "5.00", "4.00", "0.50", "10.0x", "50 %"]
+
+
+def test_the_study_has_a_row_for_every_power_of_four_and_dashes_where_it_failed(tmp_path, readme):
+    parts = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
+    rows = [
+        {"batch": batch, "side": side, **{f"{part}_ms": i * batch / 10 for i, part in enumerate(parts)}}
+        for batch in (1, 2, 4)
+        for side in ("default", "convswap")
+    ]
+    rows[-1] |= {f"{part}_ms": None for part in parts}
+    (tmp_path / "study-alexnet.json").write_text(json.dumps({"rows": rows}))
+    readme.write_text("<!-- study -->\n<!-- /study -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 0, answer.stderr
+    headings, *rows = cells_of(readme)
+    assert headings == ["batch", "side", *(part.replace("_", " ") for part in parts)]
+    assert [row[:2] for row in rows] == [[b, s] for b in "14" for s in ("default", "convswap")]
+    assert rows[2][2:6] == ["0", "0.400", "0.800", "1.20"] and rows[3][2:] == ["-"] * len(parts)
+
+
+def test_kernels_are_set_against_ncu_by_short_names(tmp_path, readme):
+    row = {
+        "network": "n",
+        "side": "convswap",
+        "nodes": ["conv1", "conv2"],
+        "kernel": "void convswap::a::b<1>()",
+    }
+    rows = [
+        {**row, "profile_us": 102.0, "profile_apart_us": None, "ncu_us": 100.0},
+        {
+            **row,
+            "kernel": "void other::" + "c" * 40,
+            "profile_us": 98.0,
+            "profile_apart_us": 99,
+            "ncu_us": 100,
+        },
+        {**row, "profile_us": 98.0, "profile_apart_us": 99, "ncu_us": None},
+    ]
+    (tmp_path / "profile-against-ncu.json").write_text(json.dumps({"rows": rows}))
+    readme.write_text("<!-- against-ncu -->\n<!-- /against-ncu -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 0, answer.stderr
+    assert cells_of(readme)[1:] == [
+        ["n", "convswap", "conv1, conv2", "`a::b`", "100.0", "102.0", "+2.0%", "-"],
+        ["n", "convswap", "conv1, conv2", f"`{'c' * 33}...`", "100.0", "98.0", "-2.0%", "-1.0%"],
+    ]
+
+
+@pytest.mark.parametrize("name", ["small-batches", "precisions", "layers", "study", "against-ncu"])
+def test_a_missing_file_is_named(name, tmp_path, readme):
+    readme.write_text(f"<!-- {name} -->\n<!-- /{name} -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith(f"there is no {tmp_path}/") and line.endswith("are in the help")
+
+
+def test_half_a_place_is_refused(results, readme):
+    readme.write_text("<!-- all-networks -->\n")
+    answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert answer.returncode == 1
+    assert "has 1 places <!-- all-networks --> and 0 <!-- /all-networks -->" in answer.stderr
+    assert readme.read_text() == "<!-- all-networks -->\n"
+
+
+def test_the_tables_of_the_readme_are_what_the_results_give(tmp_path):
+    page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    copy = tmp_path / "README.md"
+    copy.write_text(page, encoding="utf-8")
+    answer = run_script("readme_tables", "--readme", copy)
+    assert answer.returncode == 0, answer.stderr
+    assert "networks, " in answer.stdout and answer.stdout.endswith("study, against-ncu\n")
+    assert copy.read_text(encoding="utf-8") == page
+
+
+@pytest.mark.parametrize("fuse", [[], ["--fuse"]], ids=str)
+def test_all_networks_are_compared_even_after_one_that_failed(fuse, tmp_path, monkeypatch, capsys):
+    compare_networks = script("compare_networks")
+    statuses = {"ece408-2018fa": 2, "resnet50": 1}
+    seen = []
+
+    def run(arguments, check):
+        compare, network, *flags, json_flag, file = arguments[3:]
+        assert (arguments[:3], compare, json_flag) == (
+            [sys.executable, "-m", "convswap.cli"],
+            "compare",
+            "--json",
+        )
+        seen.append((network, flags))
+        status = statuses.get(network, 0)
+        if status != 2:
+            (tmp_path / f"{network}.json").write_text("new")
+            assert file == str(tmp_path / f"{network}.json")
+        return SimpleNamespace(returncode=status)
+
+    for network in ("ece408-2018fa", "alexnet"):
+        (tmp_path / f"{network}.json").write_text("old")
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(sys, "argv", ["compare_networks", str(tmp_path), "--device", "cuda", *fuse])
+    assert compare_networks.main() == 2
+    cuda = ["--device", "cuda"]
+    course = [*fuse, *cuda, "--data", "fashion-mnist", "--against", "default" if fuse else "all"]
+    large = ["--no-layers", *fuse, *cuda, "--images", "64"]
+    assert seen == [(name, course) for name in NETWORKS] + [(name, large) for name in LARGE_NETWORKS]
+    told = capsys.readouterr().err.splitlines()
+    assert told[-2:] == [
+        "ece408-2018fa: not compared, status 2; its results are as they were",
+        "resnet50: the answers differ",
+    ]
+    assert {file.stem: file.read_text() for file in tmp_path.iterdir()} == {
+        name: "old" if name == "ece408-2018fa" else "new" for name in ALL_NETWORKS
+    }
+
+
+def test_networks_may_follow_options(tmp_path, monkeypatch):
+    compare_networks = script("compare_networks")
+    seen = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda arguments, check: seen.append(arguments[4]) or SimpleNamespace(returncode=0)
+    )
+    networks = [NETWORK, "vgg16"]
+    monkeypatch.setattr(sys, "argv", ["compare_networks", str(tmp_path), "--device", "cuda", *networks])
+    assert compare_networks.main() == 0
+    assert seen == networks
+
+
+def test_an_unknown_network_is_refused_before_any_is_compared(tmp_path):
+    answer = run_script("compare_networks", tmp_path / "folder", NETWORK, "resnet51")
+    assert answer.returncode == 2
+    (line,) = answer.stderr.splitlines()
+    assert "unknown network 'resnet51'; did you mean 'resnet50'" in line
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.01234, "0.0123"), (2.284, "2.28"), (96.12, "96.1"), (1234.6, "1235")]
+)
+def test_times_have_three_digits_that_count(number, text):
+    assert script("readme_tables").three_digits(number) == text

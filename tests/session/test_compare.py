@@ -1,0 +1,501 @@
+"""A comparison runs both sides on the same data, measures both against float64, and says what it did."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from comparisons import checked, saved, small_model
+from convswap import datasets
+from convswap.compare import TOLERANCES, Comparison, compare
+from convswap.device import Device
+from convswap.errors import ConvswapError
+from convswap.export import export_network, read_mxnet
+from convswap.layers import conv_layers
+from convswap.plain_model import plain_model
+from convswap.sessions import CONVSWAP, DEFAULT, make_session
+from convswap.swap import swap
+from convswap.truth import Truth, evaluate
+from onnx import TensorProto, helper, numpy_helper
+from repeats import repeats
+from swap_models import make_model, tensor_info, weights
+
+# The package's function of the same name hides the module.
+orchestration = importlib.import_module("convswap.compare")
+NETWORK = "ece408-2018sp"
+
+
+@pytest.fixture(scope="module")
+def of_network() -> Comparison:
+    return compare(NETWORK, data="synthetic", images=250, device="cpu")
+
+
+def test_comparison_of_a_network_keeps_to_the_schema(of_network):
+    written = checked(of_network)
+    assert written["model"] == NETWORK
+    assert (written["device"], written["dataset"], written["precision"]) == ("cpu", "synthetic", "tf32")
+    assert (written["images"], written["batch"], written["swapped"]) == (250, 100, 2)
+    assert [layer["node"] for layer in written["layers"]] == ["conv1", "conv2"]
+    assert written["environment"]["onnxruntime"] == onnxruntime.__version__
+    assert all(written["time_ms"][side]["runs"] == 20 for side in ("default", "convswap"))
+
+
+def test_accuracy_counts_every_image_once_with_the_last_partial_batch(of_network):
+    model = export_network(NETWORK, data="synthetic")
+    data = datasets.load("synthetic", images=250, image_size=64)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    classes = session.run(None, {"image": data.images})[0].argmax(axis=1)
+    assert of_network.default.accuracy == pytest.approx(np.mean(classes == data.labels), abs=1e-12)
+    # Both sides compute in float32 here, so that a near tie would have to be closer than 1e-6.
+    assert of_network.convswap.accuracy == pytest.approx(of_network.default.accuracy, abs=1 / 250)
+    assert of_network.top1_agreement >= 249 / 250
+
+
+def test_errors_against_float64_are_those_of_float32(of_network):
+    for side in of_network.sides.values():
+        # Not zero, as comparing a side with itself would give. Logits near 100, rounded to float32 (6e-8),
+        # are off by 6e-6 each, and softmax turns that into a relative error of as much.
+        assert 0 < side.relative_l2_error < 2e-5
+        assert 0 < side.max_abs_error < 2e-5
+    for layer in of_network.layers:
+        assert all(0 < error < 2e-6 for error in layer.relative_l2_error.values())
+
+
+def test_speedup_and_sum_of_layers_follow_from_the_times(of_network):
+    written = checked(of_network)
+    times = written["time_ms"]
+    assert written["speedup"] == pytest.approx(times["default"]["median"] / times["convswap"]["median"])
+    assert written["layers_sum_ms"]["convswap"] == pytest.approx(
+        sum(layer["convswap_ms"] for layer in written["layers"])
+    )
+    assert all(side["median"] <= side["p95"] for side in times.values())
+
+
+def test_convs_are_not_timed_alone_where_that_is_not_wanted():
+    steps = []
+    found = compare(small_model(), device="cpu", time_layers=False, progress=steps.append)
+    written = checked(found)
+    assert found.layers == () and written["layers"] == []
+    assert written["layers_sum_ms"] == {"default": None, "convswap": None}  # not 0, which nobody measured
+    assert not any("timing Conv" in step for step in steps)
+    assert "the Convs were not timed alone, as asked" in found.notes
+    assert found.swapped == 2 and found.within_tolerance
+
+
+def test_default_side_and_ours_differ_only_in_the_swapped_convs(monkeypatch):
+    made = []
+
+    def recording(model, side, device, **options):
+        made.append((side, model))
+        return make_session(model, side, device, **options)
+
+    monkeypatch.setattr(orchestration, "make_session", recording)
+    compare(small_model(), device="cpu")
+    default, ours = (next(model for side, model in made if side is wanted) for wanted in (DEFAULT, CONVSWAP))
+    assert [node.domain for node in default.graph.node] == ["", "", ""]
+    assert [node.domain for node in ours.graph.node] == ["convswap", "", "convswap"]
+    layer_domains = [(side.name, model.graph.node[0].domain) for side, model in made[2:]]
+    assert layer_domains == [("default", ""), ("convswap", "convswap")] * 2
+
+
+def test_wrong_answers_on_our_side_are_found_in_the_layer_and_in_the_whole(monkeypatch):
+    def wrong_swap(model, **options):
+        result = swap(model, **options)
+        weight = result.model.graph.initializers["w2"]
+        damaged = weight.const_value.numpy().copy()
+        damaged *= -1
+        weight.const_value = type(weight.const_value)(numpy_helper.from_array(damaged, "w2"))
+        return result
+
+    monkeypatch.setattr(orchestration, "swap", wrong_swap)
+    found = compare(small_model(), device="cpu", batch=2, images=6)
+    assert found.default.relative_l2_error < 1e-6
+    assert found.convswap.relative_l2_error == pytest.approx(2.0, rel=1e-5)
+    assert found.top1_agreement == 0
+    assert not found.within_tolerance
+    assert checked(found)["within_tolerance"] is False
+
+
+def test_tolerance_decides_whether_the_answers_agree():
+    assert compare(small_model(), device="cpu").within_tolerance
+    strict = compare(small_model(), device="cpu", tolerance=1e-12)
+    assert not strict.within_tolerance
+    assert compare(small_model(), device="cpu", precision="ieee").tolerance == TOLERANCES["ieee"] == 1e-5
+
+
+def test_any_model_gets_random_data_and_no_accuracy(tmp_path):
+    found = compare(saved(small_model(), tmp_path), device="cpu")
+    assert found.dataset == "random"
+    assert found.default.accuracy is None and found.convswap.accuracy is None
+    assert (found.images, found.batch) == (1, 1)
+    assert [layer.node for layer in found.layers] == ["first", "second"]
+    assert checked(found)["accuracy"] == {"default": None, "convswap": None}
+
+
+def test_file_knows_its_data_and_gets_random_data_where_they_are_not_here(tmp_path, monkeypatch):
+    made_for_synthetic = saved(export_network(NETWORK, data="synthetic"), tmp_path)
+    found = compare(made_for_synthetic, device="cpu", images=20)
+    assert (found.dataset, found.images) == ("synthetic", 20)
+    assert found.default.accuracy is not None
+
+    monkeypatch.delenv("CONVSWAP_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    found = compare(saved(export_network(NETWORK), tmp_path), device="cpu")
+    assert (found.dataset, found.default.accuracy) == ("random", None)
+    assert any("--data fashion-mnist downloads it" in note for note in found.notes)
+
+
+def test_network_says_that_it_got_synthetic_data_for_what_it_was_made_for(tmp_path, monkeypatch):
+    monkeypatch.delenv("CONVSWAP_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = compare(NETWORK, device="cpu", images=20, time_layers=False)
+    assert found.dataset == "synthetic"
+    said = "the model was made for fashion-mnist, which is not here: --data fashion-mnist downloads it"
+    assert said in found.notes
+    asked_for = compare(NETWORK, data="synthetic", device="cpu", images=20, time_layers=False)
+    assert said not in asked_for.notes
+
+
+@pytest.mark.skipif(not os.environ.get("CONVSWAP_DATA"), reason="CONVSWAP_DATA is not set")
+@pytest.mark.parametrize(("images", "accuracy"), [(100, 0.84), (1000, 0.852)])
+def test_course_checkpoint_has_the_accuracy_that_the_course_states(images, accuracy, tmp_path):
+    folder = Path(os.environ["CONVSWAP_DATA"]) / "ece408-2019sp"
+    model = read_mxnet(folder / "ece408-symbol.json", folder / "ece408-0002.params", image_size=48)
+    path = saved(model, tmp_path)
+    found = compare(path, device="cpu", data="fashion-mnist", images=images, precision="ieee")
+    assert found.default.accuracy == found.convswap.accuracy == pytest.approx(accuracy, abs=1e-12)
+    assert found.top1_agreement == 1.0
+    assert found.within_tolerance
+
+
+def test_batch_and_images_set_how_many_samples_run():
+    found = compare(small_model(), device="cpu", batch=4, images=10)
+    assert (found.images, found.batch) == (10, 4)
+
+
+def test_model_fixed_to_a_batch_runs_at_that_batch():
+    found = compare(small_model(batch=3), device="cpu", images=4)
+    assert (found.images, found.batch) == (4, 3)
+    with pytest.raises(
+        ConvswapError, match=r"takes batches of 3, by its input 'x' .*, but batch 5 was given"
+    ):
+        compare(small_model(batch=3), device="cpu", batch=5)
+
+
+def test_images_that_fill_up_a_fixed_batch_do_not_count():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("GlobalMaxPool", ["c"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["y"]),
+    ]
+    model = make_model(
+        nodes,
+        [weights("w", 10, 1, 3, 3)],
+        inputs=[tensor_info("x", 4, 1, 16, 16)],
+        outputs=[tensor_info("y", 4, 10)],
+    )
+    found = compare(model, device="cpu", data="synthetic", images=6)
+    assert (found.images, found.batch) == (6, 4)
+    # A share of 6 images, not of the 8 that ran.
+    assert found.default.accuracy * 6 == pytest.approx(round(found.default.accuracy * 6))
+
+
+def test_external_data_are_read(tmp_path):
+    path = saved(
+        small_model(), tmp_path, save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
+    assert (tmp_path / "weights.bin").stat().st_size > 0
+    assert compare(path, device="cpu").within_tolerance
+
+
+def test_several_inputs_of_several_types_are_fed():
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c"], name="only"),
+        helper.make_node("Gather", ["table", "tokens"], ["row"]),
+        helper.make_node("Add", ["c", "row"], ["y"]),
+        helper.make_node("Not", ["flag"], ["other"]),
+    ]
+    model = make_model(
+        nodes,
+        [weights("w1", 4, 3, 3, 3), weights("table", 2, 1)],
+        inputs=[
+            tensor_info("x", "n", 3, 8, 8),
+            tensor_info("tokens", "n", element_type=TensorProto.INT64),
+            tensor_info("flag", 2, element_type=TensorProto.BOOL),
+        ],
+        outputs=[
+            tensor_info("y", None, None, None, None),
+            tensor_info("other", 2, element_type=TensorProto.BOOL),
+        ],
+    )
+    found = compare(model, device="cpu")
+    assert found.within_tolerance and found.swapped == 1
+
+
+def test_weights_computed_by_the_model_reach_the_layer():
+    nodes = [
+        helper.make_node("Tanh", ["w1"], ["w"]),
+        helper.make_node("Constant", [], ["b"], value=numpy_helper.from_array(np.ones(4, np.float32))),
+        helper.make_node("Conv", ["x", "w", "b"], ["y"], name="only", auto_pad="SAME_UPPER"),
+    ]
+    model = make_model(nodes, [weights("w1", 4, 3, 4, 4)], inputs=[tensor_info("x", "n", 3, 8, 8)])
+    (layer,) = compare(model, device="cpu").layers
+    assert all(0 < error < 1e-6 for error in layer.relative_l2_error.values())
+
+
+def test_conv_in_a_branch_is_compared_as_part_of_the_whole():
+    def branch(name: str) -> onnx.GraphProto:
+        node = helper.make_node("Conv", ["x", "w1"], [f"{name}_y"], name=name)
+        return helper.make_graph([node], name, [], [tensor_info(f"{name}_y", None, None, None, None)])
+
+    choice = helper.make_node("If", ["flag"], ["y"], then_branch=branch("yes"), else_branch=branch("no"))
+    model = make_model(
+        [choice],
+        [weights("w1", 4, 3, 3, 3)],
+        inputs=[tensor_info("x", 2, 3, 8, 8), tensor_info("flag", element_type=TensorProto.BOOL)],
+    )
+    found = compare(model, device="cpu")
+    assert (found.swapped, found.layers) == (2, ())
+    assert found.within_tolerance
+    assert any("2 swapped Conv in subgraphs" in note for note in found.notes)
+    checked(found)
+
+
+def test_swapped_model_is_compared_like_the_one_it_was_made_from():
+    found = compare(swap(small_model()).to_proto(), device="cpu")
+    assert found.swapped == 2
+    assert [layer.node for layer in found.layers] == ["first", "second"]
+
+
+def test_convs_swapped_before_run_as_they_were_swapped(monkeypatch):
+    made = []
+
+    def recording(model, side, device, **options):
+        made.append((side, model))
+        return make_session(model, side, device, **options)
+
+    monkeypatch.setattr(orchestration, "make_session", recording)
+    given = swap(small_model(), algorithm="reference", precision="ieee", only="first").to_proto()
+    found = compare(given, device="cpu", algorithm="direct")
+    assert [layer.algorithm for layer in found.layers] == ["reference", "direct"]
+    assert any(note.startswith("1 Conv swapped before") for note in found.notes)
+    assert (found.swapped, found.tolerance) == (2, TOLERANCES["tf32"])
+    default, ours = (next(model for side, model in made if side is wanted) for wanted in (DEFAULT, CONVSWAP))
+    assert [node.domain for node in default.graph.node] == ["", "", ""]
+    settings = {
+        node.name: {a.name: a.s.decode() for a in node.attribute if a.name in ("algorithm", "precision")}
+        for node in ours.graph.node
+        if node.domain
+    }
+    assert settings == {
+        "first": {"algorithm": "reference", "precision": "ieee"},
+        "second": {"algorithm": "direct"},
+    }
+    all_ieee = compare(swap(small_model(), precision="ieee").to_proto(), device="cpu")
+    assert all_ieee.tolerance == TOLERANCES["ieee"]
+    assert not any("swapped before" in note for note in compare(small_model(), device="cpu").notes)
+
+
+def test_float16_weights_that_the_model_computes_make_a_float16_layer(monkeypatch):
+    nodes = [
+        helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
+        helper.make_node("Cast", ["w1"], ["w"], to=TensorProto.FLOAT16),
+        helper.make_node("Conv", ["half", "w"], ["y"], name="only"),
+    ]
+    model = make_model(
+        nodes,
+        [weights("w1", 4, 3, 3, 3)],
+        inputs=[tensor_info("x", "n", 3, 8, 8)],
+        outputs=[tensor_info("y", None, None, None, None, element_type=TensorProto.FLOAT16)],
+    )
+    (layer,) = conv_layers(swap(model).to_proto())
+    assert layer.element_type == TensorProto.FLOAT16
+    rates = []
+    module = importlib.import_module("convswap.compare")
+    monkeypatch.setattr(module, "floor_ms", lambda problem, card, arithmetic: rates.append(arithmetic))
+    found = compare(model, device="cpu")
+    assert found.tolerance == TOLERANCES["float16"]
+    assert rates == ["float16"]
+    assert len(found.layers) == 1 and found.within_tolerance
+
+
+def test_truth_that_both_sides_miss_alike_is_called_unreliable(monkeypatch):
+    def off(model, feeds):
+        truth = evaluate(model, feeds)
+        return Truth([values + 1 for values in truth.outputs], truth.in_float32)
+
+    assert not any("unreliable" in note for note in compare(small_model(), device="cpu").notes)
+    monkeypatch.setattr(orchestration, "evaluate", off)
+    found = compare(small_model(), device="cpu")
+    assert found.default.relative_l2_error > found.tolerance
+    assert any("float64 truth is unreliable" in note for note in found.notes)
+
+
+def test_what_was_left_is_listed_with_its_reason():
+    model = small_model()
+    model.graph.node.append(helper.make_node("ConvTranspose", ["y", "t"], ["z"], name="up"))
+    model.graph.initializer.append(weights("t", 4, 2, 2, 2))
+    del model.graph.output[:]
+    model.graph.output.append(tensor_info("z", None, None, None, None))
+    found = compare(model, device="cpu")
+    assert [left["node"] for left in checked(found)["left"]] == ["up"]
+    assert "transposed" in found.left[0].reason
+    assert any("ConvTranspose" in note for note in found.notes)
+
+
+def test_algorithm_is_the_one_asked_for():
+    found = compare(small_model(), device="cpu", algorithm="reference")
+    assert [layer.algorithm for layer in found.layers] == ["reference", "reference"]
+    # `reference` sums in float64 and rounds once.
+    assert found.layers[0].relative_l2_error["convswap"] < 1e-7
+
+
+def test_cpu_comparison_says_so_and_against_all_finds_no_other_side():
+    found = compare(small_model(), device="cpu", against="all")
+    assert list(found.sides) == ["default", "convswap"]
+    assert any("CPU provider has no options" in note for note in found.notes)
+
+
+def test_progress_names_every_step():
+    steps: list[str] = []
+    compare(small_model(), device="cpu", progress=steps.append)
+    assert len(steps) >= 5 and all(steps)
+
+
+def test_plain_model_is_the_model_before_the_swap():
+    model = small_model()
+    back = plain_model(swap(model, algorithm="reference", precision="ieee").to_proto())
+    assert [opset.domain for opset in back.opset_import] == [""]
+    for was, now in zip(model.graph.node, back.graph.node, strict=True):
+        assert (was.op_type, was.domain, list(was.input)) == (now.op_type, now.domain, list(now.input))
+        assert sorted(map(str, was.attribute)) == sorted(map(str, now.attribute))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "ece408-2019f"}, r"unknown network 'ece408-2019f'; did you mean 'ece408-2019fa'\?"),
+        ({"model": "no/such/model.onnx"}, "no such file: 'no/such/model.onnx'"),
+        ({"images": 0}, "images must be at least 1, but 0 was given"),
+        ({"batch": -2}, "batch must be at least 1, but -2 was given"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"data": "mnist"}, "unknown data set 'mnist'; did you mean 'fashion-mnist'"),
+        ({"data": "synthetic"}, r"needs a model with one floating-point input .* 'x' \[n, 3, 12, 12\]"),
+        ({"precision": "tf23"}, "unknown precision 'tf23'; did you mean 'tf32'"),
+        ({"algorithm": "dirct"}, "unknown algorithm 'dirct'; did you mean 'direct'"),
+        (
+            {"algorithm": "naive"},
+            "^algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
+        ),
+        ({"against": "everything"}, "unknown choice of sides 'everything'"),
+        ({"tolerance": float("nan")}, "tolerance must be a number from 0 on"),
+        ({"tolerance": -1.0}, "tolerance must be a number from 0 on"),
+    ],
+    ids=str,
+)
+def test_bad_argument_is_refused_in_one_line(arguments, message):
+    with pytest.raises(ConvswapError, match=message) as raised:
+        compare(**{"model": small_model(), "device": "cpu", **arguments})
+    assert "\n" not in str(raised.value)
+
+
+def test_model_without_conv_is_refused():
+    with pytest.raises(ConvswapError, match="has no Conv node"):
+        compare(make_model([helper.make_node("Relu", ["x"], ["y"])], []), device="cpu")
+
+
+def test_data_with_other_classes_than_the_model_are_refused():
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    model = make_model(nodes, [weights("w", 3, 1, 3, 3)], inputs=[tensor_info("x", "n", 1, 16, 16)])
+    with pytest.raises(
+        ConvswapError, match=r"10 classes, but the model's first output has shape \[4, 3, 14, 14\]"
+    ):
+        compare(model, device="cpu", data="synthetic", images=4)
+
+
+def test_model_that_onnxruntime_cannot_run_is_refused_in_one_line():
+    # Too small for a kernel of 3 x 3 without padding.
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    declared = [tensor_info("x", "n", 3, "height", "width")]
+    model = make_model([node], [weights("w", 2, 3, 3, 3)], inputs=declared)
+    with pytest.raises(ConvswapError, match="ONNX Runtime cannot run the model") as raised:
+        compare(model, device="cpu", input_shape=(3, 1, 1))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="onnxruntime has a CUDA provider"
+)
+def test_gpu_that_cannot_be_used_is_refused_with_the_reason_and_default_falls_to_the_cpu_with_it():
+    with pytest.raises(ConvswapError, match="device cuda cannot be used: onnxruntime has no CUDA provider"):
+        compare(small_model(), device="cuda")
+    found = compare(small_model())
+    assert found.device.name == "cpu"
+    assert any("onnxruntime has no CUDA provider" in note for note in found.notes)
+
+
+class Part:
+    """A stand-in for ONNX Runtime's record of the nodes that a provider took."""
+
+    def __init__(self, provider: str, *nodes: onnx.NodeProto) -> None:
+        self.ep_name, self._nodes = provider, nodes
+
+    def get_nodes(self):
+        return self._nodes
+
+
+@pytest.mark.parametrize(
+    ("side", "op"),
+    [(DEFAULT, "Conv"), (CONVSWAP, "Conv"), (CONVSWAP, "FusedConv")],
+    ids=["default", "convswap", "fused"],
+)
+def test_conv_that_would_run_on_another_provider_is_refused(side, op, monkeypatch):
+    domain = "convswap" if side.ours else ""
+    node = helper.make_node(op, ["x", "w"], ["y"], name="stray", domain=domain)
+
+    class Session(onnxruntime.InferenceSession):
+        def get_provider_graph_assignment_info(self):
+            return [Part("CPUExecutionProvider"), Part("OtherExecutionProvider", node)]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    told = rf"^{op} 'stray' of the .* side would run on OtherExecutionProvider"
+    with pytest.raises(ConvswapError, match=told):
+        make_session(small_model(), side, Device("cpu", "asked for"))
+
+
+def _no_gpu() -> str:
+    try:
+        orchestration.choose_device("cuda")
+    except ConvswapError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
+def test_network_on_the_gpu_agrees_with_float64_and_has_every_side_and_floor():
+    found = compare(NETWORK, data="synthetic", images=repeats(600, least=20), against="all")
+    written = checked(found)
+    assert written["device"] == "cuda" and written["environment"]["card"]
+    assert set(found.sides) == {"default", "convswap", "heuristic", "no_tf32", "nhwc"}
+    assert found.within_tolerance
+    # TF32 rounds inputs to 10 bits: a layer's relative error is near 3e-4, and never as small as float32's.
+    assert all(1e-5 < layer.relative_l2_error["convswap"] < 1e-3 for layer in found.layers)
+    assert found.top1_agreement > 0.99
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(_no_gpu()), reason=_no_gpu())
+def test_short_runs_on_the_gpu_are_timed_in_bursts():
+    # Beside other work on the card a run may take too long to count as short.
+    for _ in range(repeats(5)):
+        found = compare(small_model(), batch=2)
+        if found.default.times.burst > 1:
+            break
+    assert found.default.times.burst == found.convswap.times.burst > 1
+    assert any("burst" in note for note in found.notes)

@@ -1,0 +1,216 @@
+"""`compare --html`: the page says what the terminal says, in HTML that needs nothing beside it."""
+
+from __future__ import annotations
+
+import html.parser
+import io
+import json
+import re
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+from command_line import refusal
+from comparisons import LONG_NODE, REASON, example
+from convswap.cli import main
+from convswap.compare_html import compare_html
+from convswap.compare_plot import MOST_LAYERS
+from convswap.comparison import Comparison, LayerResult, SideResult
+from convswap.fuse import Fused
+from convswap.measure import Times
+from convswap.report import print_comparison
+from rich.console import Console
+
+VOID = {"meta"}
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would show of a page: tables of texts, paragraphs, and the words of the drawing."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.captions: list[str] = []
+        self.paragraphs: list[str] = []
+        self.drawn: list[str] = []
+        self.kinds: dict[str, list[int]] = {}
+        self.links: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.links += [given[name] or "" for name in ("src", "href", "xlink:href") if name in given]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        elif tag == "p":
+            self.paragraphs.append("")
+            self.kinds.setdefault(given.get("class") or "", []).append(len(self.paragraphs) - 1)
+        elif tag == "text":
+            self.drawn.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, text: str) -> None:
+        match self.open[-1:]:
+            case ["td" | "th"]:
+                self.tables[-1][-1][-1] += text
+            case ["p"]:
+                self.paragraphs[-1] += text
+            case ["caption"]:
+                self.captions.append(text)
+            case ["text"]:
+                self.drawn[-1] += text
+
+
+def page_of(comparison: Comparison) -> Page:
+    page = Page(compare_html(comparison))
+    assert page.open == []
+    return page
+
+
+def many_layers(count: int) -> tuple[LayerResult, ...]:
+    """Return layers of which the later take longer, so that the last ones are the longest."""
+    errors = {"default": 1e-4, "convswap": 1e-4}
+    return tuple(
+        LayerResult(f"conv{i}", "tiled", {"default": 1.0 + i, "convswap": 0.5}, 0.25, errors)
+        for i in range(count)
+    )
+
+
+def test_page_has_every_word_of_the_terminal_and_in_its_order():
+    other = SideResult(Times(19.5, 20.1, 90.0, 20), 0.7653, 1.2e-3, 4.1e-4, {"prefer_nhwc": "1"})
+    plain = example()
+    layers = tuple(replace(each, milliseconds={**each.milliseconds, "nhwc": 3.25}) for each in plain.layers)
+    comparison = replace(plain, sides={**plain.sides, "nhwc": other}, layers=layers)
+    stream = io.StringIO()
+    # So wide that nothing is folded.
+    print_comparison(comparison, Console(file=stream, width=1000))
+    told = [line for line in stream.getvalue().splitlines() if line.strip(" ─")]
+    page = page_of(comparison)
+    assert [len(table) for table in page.tables] == [4, 5, 4, 2]
+    rows = {re.sub(r"\s+", " ", " ".join(row)).strip() for table in page.tables for row in table}
+    said = [re.sub(r"\s+", " ", line).strip() for line in told]
+    outside = [line for line in said if line not in rows]
+    title, *others = outside
+    assert title == "net.onnx: CUDAExecutionProvider by default, and with convswap's Conv"
+    assert sorted(others) == sorted([*page.captions, *page.paragraphs])
+    assert [line for line in said if line in rows] == [
+        re.sub(r"\s+", " ", " ".join(row)).strip() for table in page.tables for row in table
+    ]
+
+
+def test_page_needs_nothing_beside_it():
+    page = page_of(example())
+    # The marks of the plot's scale lead to their shape.
+    assert page.links and all(link.startswith("#") for link in page.links)
+
+
+def test_each_bar_of_the_plot_has_its_time_and_the_layers_their_names():
+    drawn = page_of(example()).drawn
+    assert {"59.2", "4.47", "47.8", "0.885", "9.22", "1.05"} <= set(drawn)
+    assert {"whole model", "conv1", f"…{LONG_NODE[-43:]}", "default", "convswap", "floor"} <= set(drawn)
+
+
+def test_plot_and_tables_leave_out_what_was_not_measured():
+    with_floor, without = example().layers
+    assert "floor" in page_of(example(layers=(with_floor,))).drawn
+    assert "floor" not in page_of(example(layers=(without,))).drawn
+    page = page_of(example(layers=(), left=()))
+    assert "whole model" in page.drawn and "conv1" not in page.drawn and len(page.tables) == 1
+
+
+def test_of_many_layers_the_plot_has_the_longest_and_the_table_all():
+    page = page_of(example(layers=many_layers(MOST_LAYERS + 3)))
+    drawn = [text for text in page.drawn if text.startswith("conv") and text != "convswap"]
+    assert drawn == [f"conv{i}" for i in range(3, MOST_LAYERS + 3)]
+    told = "of 43 layers the 40 that take the default longest"
+    assert any(text.endswith(told) for text in page.drawn)
+    assert not any("longest" in text for text in page_of(example(layers=many_layers(MOST_LAYERS))).drawn)
+    assert [row[0] for row in page.tables[1][1:4]] == ["conv0", "conv1", "conv2"]
+
+
+def test_answers_that_differ_stand_out():
+    assert "wrong" not in page_of(example()).kinds
+    page = page_of(example(tolerance=1e-5))
+    (number,) = page.kinds["wrong"]
+    assert page.paragraphs[number].startswith("THE ANSWERS DIFFER: relative L2 error 4.00e-04")
+
+
+def test_names_are_text_and_neither_markup_nor_formulas():
+    name = "<blink>$\\frac{1}$</blink>&amp;"
+    layers = (replace(example().layers[0], node=name, fused=("Relu",)),)
+    fused = (Fused(name, "FusedConv", (("Relu", name),)),)
+    comparison = example(model=name, layers=layers, fused=fused, notes=(name,))
+    assert "<blink>" not in compare_html(comparison)
+    page = page_of(comparison)
+    assert page.tables[1][1][0] == f"{name} + Relu"
+    assert f"{name} + Relu" in page.drawn
+    assert any(paragraph == f"Note: {name}." for paragraph in page.paragraphs)
+
+
+def test_names_in_any_script_draw_without_a_warning():
+    layers = (replace(example().layers[0], node="卷积层"),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "卷积层" in page_of(example(layers=layers)).drawn
+
+
+def test_the_same_comparison_gives_the_same_page():
+    assert compare_html(example()) == compare_html(example())
+
+
+def test_command_writes_the_page_of_what_it_prints(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["ece408-2017-low", "--data", "synthetic", "--images", "4", "--device", "cpu"]
+    assert main(["compare", *arguments, "--html", "c.html", "--json", "c.json"]) == 0
+    page = Page((tmp_path / "c.html").read_text())
+    told = capsys.readouterr().out
+    assert any(paragraph.startswith("The answers agree:") for paragraph in page.paragraphs)
+    assert all(row[1] in told for row in page.tables[0][1:])
+    found = json.loads((tmp_path / "c.json").read_text())
+    assert [row[0] for row in page.tables[1][1:]][:1] == [found["layers"][0]["node"]]
+    assert REASON not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--html", "no/such/c.html"], "there is no folder 'no/such'"),
+        (["--json", "one", "--html", "one"], "cannot write 'one': it is also 'one'"),
+        (["--html", "."], "cannot write '.': it is a folder"),
+    ],
+)
+def test_page_that_cannot_be_written_is_refused_before_the_work(
+    capsys, tmp_path, monkeypatch, arguments, told
+):
+    monkeypatch.chdir(tmp_path)
+    assert told in refusal(capsys, "compare", "ece408-2017-low", *arguments)
+
+
+def test_page_never_takes_the_place_of_the_model(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "ece408-2017-low", "-o", "net.onnx"]) == 0
+    before = (tmp_path / "net.onnx").read_bytes()
+    capsys.readouterr()
+    told = refusal(capsys, "compare", "net.onnx", "--html", "net.onnx")
+    assert "cannot write 'net.onnx': it is also 'net.onnx'" in told
+    assert (tmp_path / "net.onnx").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["compare", "ladder"])
+def test_without_matplotlib_the_page_is_refused_before_the_work(capsys, monkeypatch, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    told = refusal(capsys, command, "ece408-2017-low", "--html", "c.html")
+    assert "drawing needs matplotlib, which is not installed: pip install matplotlib" in told
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,140 @@
+"""Kernels that start while those before them end must still see what those wrote, and not write too soon."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import onnxruntime
+import pytest
+from bound_model import BoundModel
+from build_tools import REPOSITORY
+from convswap import _native
+from every_conv import same_bits
+from onnx import TensorProto, helper, numpy_helper
+from op_sessions import PROVIDERS, make_session
+from repeats import repeats
+
+CHANNELS, LAYERS, RUNS = 4, repeats(12, least=4), repeats(100, least=4)
+SIZES = {"small": (1, 9, 11), "large": (repeats(300), 40, 43)}
+# What follows: nothing, an activation, and a pool whose windows overlap. Of these some algorithms leave to a
+# second kernel what others compute in the first.
+EPILOGUES = {
+    "Conv": {},
+    "Relu": {"activation": "Relu"},
+    "MaxPool": {"pool": "MaxPool", "pool_kernel_shape": [3, 3], "pool_pads": [1] * 4},
+}
+ALGORITHMS = [each.name for each in _native.catalog() if each.device == "cuda" and not each.is_rung]
+
+
+def weights(layer: int) -> np.ndarray:
+    """Return weights with which the values of a chain stay about as large as they are."""
+    random = np.random.default_rng(layer)
+    w = random.normal(size=(CHANNELS, CHANNELS, 3, 3)) / np.sqrt(9 * CHANNELS)
+    return w.astype(np.float32)
+
+
+def chain(layers: range, algorithm: str, epilogue: dict) -> bytes:
+    """Return a model of so many convolutions, each of which reads what the one before it wrote."""
+    values = ["x", *(f"y{layer}" for layer in layers[:-1]), "y"]
+    nodes = [
+        helper.make_node(
+            "FusedConv" if epilogue else "Conv",
+            [values[i], f"w{layer}", *(["b"] if epilogue else [])],
+            [values[i + 1]],
+            domain="convswap",
+            algorithm=algorithm,
+            pads=[1] * 4,
+            **epilogue,
+        )
+        for i, layer in enumerate(layers)
+    ]
+    constants = [numpy_helper.from_array(weights(layer), f"w{layer}") for layer in layers]
+    if epilogue:
+        constants.append(numpy_helper.from_array(np.full(CHANNELS, 0.1, np.float32), "b"))
+    shape = [None, CHANNELS, None, None]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
+    graph = helper.make_graph(nodes, "chain", [x], [y], constants)
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+
+
+def random_input(seed: int, size: str) -> np.ndarray:
+    batch, height, width = SIZES[size]
+    return np.random.default_rng(seed).normal(size=(batch, CHANNELS, height, width)).astype(np.float32)
+
+
+def expected_of(inputs: list[np.ndarray], algorithm: str, epilogue: dict, device: str) -> list[np.ndarray]:
+    """Return what the chain gives for each of the inputs, computed by a session for each convolution."""
+    problem = _native.Problem((2, CHANNELS, 9, 9), (CHANNELS, CHANNELS, 3, 3), pads=[1] * 4)
+    if reason := _native.why_not(problem, algorithm, device):
+        pytest.skip(reason)
+    values = list(inputs)
+    for layer in range(LAYERS):
+        session = make_session(chain(range(layer, layer + 1), algorithm, epilogue), device)
+        values = [session.run(None, {"x": x})[0] for x in values]
+    assert not same_bits([values[0]], [values[1]])
+    return values
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_convolution_of_a_chain_reads_what_the_one_before_it_wrote(algorithm, epilogue, size, cuda):
+    """Many runs of two inputs in turn, nobody waiting: what is read too early is of another layer or input.
+
+    The convolutions of the chain write to memory that others read not long before, and read again after.
+    """
+    inputs = [random_input(seed, size) for seed in (0, 1)]
+    expected = expected_of(inputs, algorithm, EPILOGUES[epilogue], cuda)
+    session = make_session(chain(range(LAYERS), algorithm, EPILOGUES[epilogue]), cuda)
+    without_waiting = onnxruntime.RunOptions()
+    without_waiting.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(x, cuda, 0) for x in inputs]
+    bindings = []
+    for number in range(RUNS):
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", values[number % 2])
+        binding.bind_output("y", cuda, 0)
+        bindings.append(binding)
+    for binding in bindings:
+        session.run_with_iobinding(binding, without_waiting)
+    for number, binding in enumerate(bindings):
+        binding.synchronize_outputs()
+        assert same_bits(binding.copy_outputs_to_cpu(), [expected[number % 2]]), f"run {number}"
+    assert session.get_providers()[0] == PROVIDERS[cuda]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_convolution_of_a_chain_in_a_graph_reads_what_the_one_before_it_wrote(algorithm, epilogue, cuda):
+    inputs = [random_input(seed, "small") for seed in (0, 1)]
+    expected = expected_of(inputs, algorithm, EPILOGUES[epilogue], cuda)
+    model = chain(range(LAYERS), algorithm, EPILOGUES[epilogue])
+    session = make_session(model, cuda, provider_options={"enable_cuda_graph": "1"})
+    bound = BoundModel(session, inputs[0], [expected[0]])
+    for number in range(RUNS):
+        bound.x.update_inplace(inputs[number % 2])
+        assert same_bits(bound.run(), [expected[number % 2]]), f"run {number}"
+
+
+def test_every_kernel_that_may_start_early_waits_first():
+    """Every kernel waits before it does anything, but for the ladder's, which start in turn."""
+    cuda = REPOSITORY / "custom_op" / "cuda"
+    found = 0
+    for path in sorted(path for path in cuda.rglob("*") if path.suffix in (".cc", ".cu", ".cuh", ".h")):
+        text = path.read_text(encoding="utf-8")
+        if "ladder" in path.parts:
+            assert not re.search(r"earliest_start|Start::early", text), path
+            continue
+        for entry in re.finditer(r"__global__.*?\{\n(.*?)\n\}", text, re.DOTALL):
+            found += 1
+            before, _, _ = entry[1].partition("wait_for_kernels_before();")
+            assert before != entry[1], f"{path}: a kernel does not wait"
+            # What comes before is of the kernel's arguments and of its own place alone, and no way round it.
+            before = before.replace("shared[]", "")
+            assert not re.search(r"\[|\*\w+ =|->|stage|load|prefetch", before), before
+            assert not re.search(r"(?<!#)\b(if|for|while|return)\b", before), before
+    assert found >= 6

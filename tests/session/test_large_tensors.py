@@ -1,0 +1,296 @@
+"""Tensors with more elements than 31 and 32 bits count.
+
+The data repeat one block of small integers, each time with another power of two as its factor, drawn at
+random: then every output is that of the one block, times the factor, without any rounding, and an index that
+wraps around meets another factor or another place of the block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from conv_cases import convolve
+from convswap import _native
+from marks import needs_cuda_kernels
+from onnx import helper
+from our_sessions import conv, graph_model, our_session
+
+FACTORS = np.array([1, 2, 4, 8, -1, -2, -4, -8])
+KINDS = ("float32", "float16")
+# What one thread fills or compares at a time: it stays in the processor's cache.
+CHUNK_ELEMENTS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Large:
+    """`count` times a block: images of a batch, bands of one image as high as the filter, or filters."""
+
+    what: str
+    block: tuple[int, ...]
+    count: int
+    w_shape: tuple[int, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.what}-x{list(self.x_shape)}-w{list(self.whole_w_shape)}".replace(" ", "")
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        if self.what == "filters":
+            return self.block
+        axis = {"images": 0, "bands": 2}[self.what]
+        return tuple(n * self.count if i == axis else n for i, n in enumerate(self.block))
+
+    @property
+    def whole_w_shape(self) -> tuple[int, ...]:
+        return (self.count, *self.w_shape[1:]) if self.what == "filters" else self.w_shape
+
+    def problem(self, kind: str) -> _native.Problem:
+        return _native.Problem(self.x_shape, self.whole_w_shape, type=kind, **self.attributes)
+
+    @property
+    def most_elements(self) -> int:
+        shapes = (self.x_shape, self.whole_w_shape, self.problem("float32").output_shape)
+        return max(math.prod(shape) for shape in shapes)
+
+    @property
+    def _picks(self) -> np.ndarray:
+        """Which of the factors each block has."""
+        return np.random.default_rng(self.count).integers(0, len(FACTORS), self.count)
+
+    @property
+    def _one_block(self) -> tuple[np.ndarray, np.ndarray]:
+        random = np.random.default_rng(list(self.block))
+        return random.integers(-3, 4, self.block), random.integers(-2, 3, self.w_shape)
+
+    def arrays(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return x and w."""
+        x, w = self._one_block
+        if self.what == "filters":
+            return x.astype(kind), self._repeated(w, kind).reshape(self.whole_w_shape)
+        return self._repeated(x, kind).reshape(self.x_shape), w.astype(kind)
+
+    def _repeated(self, block: np.ndarray, kind: str) -> np.ndarray:
+        table = (FACTORS[:, None] * block.ravel()).astype(kind)
+        picks = self._picks
+        whole = np.empty((self.count, block.size), kind)
+
+        def fill(first: int, end: int) -> None:
+            # "clip" writes straight into `whole`; no index needs clipping.
+            np.take(table, picks[first:end], axis=0, out=whole[first:end], mode="clip")
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(fill, *zip(*self._chunks(block.size), strict=True)))
+        return whole
+
+    def _chunks(self, block_size: int) -> Iterator[tuple[int, int]]:
+        step = max(1, CHUNK_ELEMENTS // block_size)
+        for first in range(0, self.count, step):
+            yield first, min(first + step, self.count)
+
+    def check(self, y: np.ndarray, kind: str) -> None:
+        """Assert that every output is exactly the block's own, times the block's factor."""
+        assert (y.shape, y.dtype) == (self.problem(kind).output_shape, kind)
+        truth = convolve(*self._one_block, **self.attributes)
+        # Sums of small integers, so that float32 and TF32 have them exactly; float16 rounds them once, and
+        # scales them without overflow.
+        assert 0 < np.abs(truth).max() < 2**12
+        # Of one image with several filters the bands follow each other within each filter.
+        planes = truth.shape[1] if self.what == "bands" else 1
+        tables = truth.astype(kind).reshape(planes, 1, -1) * FACTORS[:, None].astype(kind)
+        y = y.reshape(planes, self.count, -1)
+        picks = self._picks
+
+        def first_wrong(plane: int, first: int, end: int) -> tuple[int, int, int] | None:
+            wrong = y[plane, first:end] != tables[plane][picks[first:end]]  # NaN is wrong too
+            if not wrong.any():
+                return None
+            block, element = np.unravel_index(wrong.argmax(), wrong.shape)
+            return plane, first + int(block), int(element)
+
+        tasks = [(plane, *chunk) for plane in range(planes) for chunk in self._chunks(y.shape[2])]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            found = [at for at in pool.map(first_wrong, *zip(*tasks, strict=True)) if at is not None]
+        if found:
+            plane, block, element = found[0]
+            expected = tables[plane, picks[block], element]
+            raise AssertionError(
+                f"wrong in {len(found)} of {len(tasks)} chunks, first in plane {plane}, block {block}, "
+                f"element {element}: {y[plane, block, element]}, expected {expected}"
+            )
+
+
+BOTH = Large("images", (1, 4, 63, 65), 131_300, (4, 4, 3, 3), {"pads": [1, 1, 1, 1]})
+LARGE = (
+    # 2^32 in x, in y; 2^31 in both. No extent is a power of two, so that nothing wraps onto a block's start.
+    Large("images", (1, 8, 63, 65), 131_400, (2, 8, 3, 3), {"strides": [4, 4]}),
+    Large("images", (1, 1, 63, 65), 65_700, (16, 1, 3, 3), {"pads": [1, 1, 1, 1]}),
+    BOTH,
+    # 2^31 inside a plane of one image, and inside the planes of one image together.
+    Large("bands", (1, 1, 3, 46_398), 15_470, (2, 1, 3, 3), {"strides": [3, 2]}),
+    Large("bands", (1, 1, 1, 20_000), 30_000, (4, 1, 1, 3)),
+    # 2^31 weights.
+    Large("filters", (1, 70_001, 1, 1), 30_701, (1, 70_001, 1, 1)),
+)
+every_large = pytest.mark.parametrize("large", LARGE, ids=str)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def few_blocks_of(large: Large) -> Large:
+    return dataclasses.replace(large, count=9)
+
+
+def supporting(large: Large, kind: str, device: str, **how: Any) -> list[str]:
+    """Return the algorithms of the catalog that say they support the problem."""
+    problem = large.problem(kind)
+    names = [entry.name for entry in _native.catalog() if entry.device == device]
+    return [name for name in names if not _native.why_not(problem, name, device, **how)]
+
+
+@every_kind
+@every_large
+def test_few_blocks_are_the_definition(large, kind):
+    """Shows that the data and the truth of the large tests are right, whatever the number of blocks."""
+    few = few_blocks_of(large)
+    x, w = few.arrays(kind)
+    truth = convolve(x, w, **few.attributes)
+    few.check(truth.astype(kind), kind)
+    for name in supporting(few, kind, "cpu"):
+        few.check(_native.conv(x, w, algorithm=name, **few.attributes), kind)
+
+
+@every_large
+def test_output_that_wraps_around_or_is_not_written_is_found(large):
+    """Shows that the large tests could fail."""
+    few = few_blocks_of(large)
+    x, w = few.arrays("float32")
+    y = _native.conv(x, w, **few.attributes)
+    elements = y.size
+    for distance in (1, elements // 2, elements // 3):
+        wrong = y.copy()
+        wrong.ravel()[-distance:] = y.ravel()[:distance]
+        with pytest.raises(AssertionError, match="wrong in"):
+            few.check(wrong, "float32")
+    wrong = y.copy()
+    wrong.ravel()[-1] = np.nan
+    with pytest.raises(AssertionError, match="wrong in 1 of"):
+        few.check(wrong, "float32")
+
+
+@every_large
+def test_every_problem_has_more_elements_than_31_bits_count(large):
+    assert large.most_elements > 2**31
+
+
+def test_there_are_problems_with_more_elements_than_32_bits_count():
+    assert any(math.prod(large.x_shape) > 2**32 for large in LARGE)
+    assert any(math.prod(large.problem("float32").output_shape) > 2**32 for large in LARGE)
+
+
+@needs_cuda_kernels
+@every_large
+def test_few_channels_and_naive_say_that_they_support_it(large):
+    """So that the test on the card leaves out neither."""
+    assert {"few_channels", "naive"} <= set(supporting(large, "float32", "cuda", compute_capability=90))
+    assert "naive" in supporting(large, "float16", "cuda", compute_capability=90)
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+@every_kind
+@every_large
+def test_every_cuda_algorithm_that_supports_it_is_exact_on_the_card(large, kind):
+    names = supporting(large, kind, "cuda")
+    assert _native.choose(large.problem(kind), "cuda") in names
+    x, w = map(_native.DeviceArray.from_numpy, large.arrays(kind))
+    y = _native.DeviceArray(large.problem(kind).output_shape, kind)
+    for name in names:
+        y.poison()
+        _native.conv_device(x, w, None, y, algorithm=name, **large.attributes)
+        large.check(y.to_numpy(), kind)
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+@pytest.mark.parametrize("width", [8192, 8193])
+def test_two_images_of_more_outputs_than_32_bits_count_do_not_meet(width):
+    """`few_channels` may take one image for each half of a tile: from a half to the other are 32 bits."""
+    random = np.random.default_rng(width)
+    x = random.integers(-3, 4, (2, 1, 8192, width)).astype(np.float16)
+    w = random.integers(1, 4, (64, 1, 1, 1)).astype(np.float16)
+    y = _native.DeviceArray((2, 64, 8192, width), "float16")
+    y.poison()
+    x_on_card, w_on_card = map(_native.DeviceArray.from_numpy, (x, w))
+    _native.conv_device(x_on_card, w_on_card, None, y, algorithm="few_channels")
+    found = y.to_numpy()
+    # Of each image there are as many planes as numbers among the weights. Bits compare at the memory's speed.
+    truth = {(image, factor): x[image, 0] * factor for image in range(2) for factor in np.unique(w)}
+
+    def is_right(image: int, plane: int) -> bool:
+        expected = truth[image, w[plane, 0, 0, 0]]
+        return np.array_equal(found[image, plane].view(np.int16), expected.view(np.int16))
+
+    planes = [(image, plane) for image in range(2) for plane in range(64)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        right = list(pool.map(is_right, *zip(*planes, strict=True)))
+    assert [where for where, is_it in zip(planes, right, strict=True) if not is_it] == []
+
+
+@pytest.mark.large
+@every_large
+def test_every_cpu_algorithm_that_supports_it_is_exact(large):
+    x, w = large.arrays("float32")
+    for name in supporting(large, "float32", "cpu"):
+        large.check(_native.conv(x, w, algorithm=name, **large.attributes), "float32")
+
+
+def check_session(large: Large, kind: str, way: str, device: str) -> None:
+    x, w = large.arrays(kind)
+    element_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    node = conv("x w", **large.attributes)
+    model = graph_model([node], {"x": ("N", *large.x_shape[1:])}, {"w": w}, element_type=element_type)
+    session = our_session(model, way, device)
+    shape = large.problem(kind).output_shape
+    binding = session.io_binding()
+    if device == "cpu":
+        y = np.full(shape, np.nan, kind)
+        binding.bind_input("x", "cpu", 0, np.dtype(kind).type, x.shape, x.ctypes.data)
+        binding.bind_output("y", "cpu", 0, np.dtype(kind).type, shape, y.ctypes.data)
+        session.run_with_iobinding(binding)
+        large.check(y, kind)
+        return
+    x_on_card = _native.DeviceArray.from_numpy(x)
+    del x
+    y_on_card = _native.DeviceArray(shape, kind)
+    y_on_card.poison()
+    binding.bind_input("x", "cuda", 0, np.dtype(kind).type, x_on_card.shape, x_on_card.pointer)
+    binding.bind_output("y", "cuda", 0, np.dtype(kind).type, shape, y_on_card.pointer)
+    session.run_with_iobinding(binding)
+    binding.synchronize_outputs()
+    large.check(y_on_card.to_numpy(), kind)
+
+
+either_kind_and_way = pytest.mark.parametrize(
+    ("kind", "way"), [("float32", "swapped"), ("float16", "override")]
+)
+
+
+@either_kind_and_way
+def test_session_of_few_blocks_is_the_definition(kind, way, device):
+    """Shows that the test below is right, whatever the number of blocks."""
+    check_session(few_blocks_of(BOTH), kind, way, device)
+
+
+@pytest.mark.large
+@either_kind_and_way
+def test_session_takes_and_gives_more_elements_than_31_bits_count(kind, way, device):
+    assert math.prod(BOTH.x_shape) > 2**31 and math.prod(BOTH.problem(kind).output_shape) > 2**31
+    check_session(BOTH, kind, way, device)

@@ -1,0 +1,234 @@
+"""What ONNX Runtime's CUDA provider may ask of a session: graphs, a stream of the user's, a limit of memory.
+
+A graph that is captured proves that a run, once its shape is warm, allocates nothing, waits for nothing and
+leaves nothing on the default stream: a capture refuses the first two, and work on another stream is not part
+of it, so that a replay would leave the poison in the outputs.
+"""
+
+from __future__ import annotations
+
+import every_conv
+import numpy as np
+import onnxruntime
+import pytest
+from bound_model import GRAPH, NO_GRAPH, RUNS_TO_CAPTURE, BoundModel
+from conv_cases import ConvCase, assert_within_rounding
+from convswap import _native
+from cuda_driver import CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Stream, free_bytes, synchronize
+from every_conv import answers, make_input, same_bits
+from op_sessions import PROVIDERS, ROUNDING, X, conv_model, make_session, run
+
+MIB = 1 << 20
+# Much longer than it takes to enqueue a run.
+DELAY = 0.5
+
+on_every_card = pytest.mark.parametrize(
+    "card",
+    [
+        0,
+        pytest.param(
+            1, marks=pytest.mark.skipif(len(_native.cuda_devices()) < 2, reason="it needs two GPUs")
+        ),
+    ],
+)
+
+
+@pytest.mark.gpu
+@on_every_card
+def test_graph_of_every_kind_of_conv_replays_on_new_data(card, cuda):
+    model, options = every_conv.model(cuda), {"device_id": str(card)}
+    first = make_input(0)
+    plain = make_session(model, cuda, provider_options=options)
+    session = make_session(model, cuda, provider_options=options | GRAPH)
+    bound = BoundModel(session, first, answers(plain, first), card=card)
+    for _ in range(RUNS_TO_CAPTURE):
+        assert same_bits(bound.run(), answers(plain, first))
+    for seed in range(1, 6):
+        x = make_input(seed)
+        bound.x.update_inplace(x)
+        outputs = bound.run()
+        every_conv.check(x, outputs, cuda)
+        assert same_bits(outputs, answers(plain, x))
+
+
+@pytest.mark.gpu
+def test_a_captured_session_replays_and_no_longer_calls_the_op(cuda):
+    """A replay reads the memory that it was captured with; a call of the op would read what is bound now."""
+    model, x = every_conv.model(cuda), make_input(0)
+    expected = answers(make_session(model, cuda), x)
+    bound = BoundModel(make_session(model, cuda, provider_options=GRAPH), x, expected)
+    for _ in range(RUNS_TO_CAPTURE):
+        bound.run()
+    other = onnxruntime.OrtValue.ortvalue_from_numpy(make_input(1), cuda, 0)
+    bound.binding.bind_ortvalue_input("x", other)
+    assert same_bits(bound.run(), expected)
+
+
+@pytest.mark.gpu
+def test_shapes_that_take_turns_are_each_captured_right_after_another_one(cuda):
+    model = every_conv.model(cuda)
+    shapes = [(2, 11, 14), (1, 40, 33), (3, 9, 64)]
+    plain = make_session(model, cuda)
+    session = make_session(model, cuda, provider_options=GRAPH)
+    inputs = [make_input(i, *shape) for i, shape in enumerate(shapes)]
+    bound = [BoundModel(session, x, answers(plain, x)) for x in inputs]
+    # Every shape is planned, then captured after all the others, then replayed in turn.
+    for i, x in enumerate(inputs):
+        assert same_bits(bound[i].run(NO_GRAPH), answers(plain, x))
+    for i, x in enumerate(inputs):
+        for _ in range(RUNS_TO_CAPTURE):
+            assert same_bits(bound[i].run(i + 1), answers(plain, x))
+    for turn in range(1, 4):
+        for i, shape in enumerate(shapes):
+            x = make_input(10 * turn + i, *shape)
+            bound[i].x.update_inplace(x)
+            outputs = bound[i].run(i + 1)
+            every_conv.check(x, outputs, cuda)
+            assert same_bits(outputs, answers(plain, x))
+    # A shape that comes later is planned between replays, and captured right after one.
+    x = make_input(50, 2, 21, 20)
+    late = BoundModel(session, x, answers(plain, x))
+    assert same_bits(late.run(NO_GRAPH), answers(plain, x))
+    outputs = bound[0].run(1)
+    for _ in range(RUNS_TO_CAPTURE + 1):
+        assert same_bits(late.run(4), answers(plain, x))
+    assert same_bits(bound[0].run(1), outputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.failing_calls
+def test_a_capture_refuses_to_allocate_and_to_wait(cuda):
+    """Shows that a capture is a proof: what a warm run must not do fails, and takes the capture with it."""
+    x = _native.DeviceArray.from_numpy(X)
+    y = _native.DeviceArray.from_numpy(np.full_like(X, np.nan))
+    stream = Stream()
+    with stream.captured() as errors:
+        stream.copy(y.pointer, x.pointer, X.nbytes)
+    assert errors == []
+    stream.synchronize()
+    assert np.isnan(y.to_numpy()).all()  # the copy was recorded and not done
+    with stream.captured() as errors, pytest.raises(RuntimeError, match="stream is capturing"):
+        _native.DeviceArray(X.shape)
+    assert errors == [CAPTURE_INVALIDATED]
+    with (
+        stream.captured() as errors,
+        pytest.raises(AssertionError, match=f"cuStreamSynchronize failed with error {CAPTURE_UNSUPPORTED}"),
+    ):
+        stream.synchronize()
+    assert errors == [CAPTURE_INVALIDATED]
+    stream.close()
+
+
+# The user's own stream.
+
+
+def answers_after_a_delay(
+    session: onnxruntime.InferenceSession, stream: Stream, x: np.ndarray, like: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Return what a warm session computes from an input that the stream brings only after a while.
+
+    Everything is enqueued without waiting: the delay, the copy of the input into the memory that the session
+    reads, the run, and the copies out of the memory that it writes. Until each arrives there are NaNs.
+    """
+
+    def place(array: np.ndarray) -> _native.DeviceArray:
+        return _native.DeviceArray.from_numpy(array, stream.card)
+
+    source, memory = place(x), place(np.full_like(x, np.nan))
+    written = [place(np.full_like(y, np.nan)) for y in like]
+    results = [place(np.full_like(y, np.nan)) for y in like]
+    binding = session.io_binding()
+    binding.bind_input("x", "cuda", stream.card, x.dtype.type, list(x.shape), memory.pointer)
+    for info, y, array in zip(session.get_outputs(), like, written, strict=True):
+        binding.bind_output(info.name, "cuda", stream.card, y.dtype.type, list(y.shape), array.pointer)
+    without_waiting = onnxruntime.RunOptions()
+    without_waiting.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    for _ in range(3):
+        session.run_with_iobinding(binding, without_waiting)
+    for card in {0, stream.card}:  # copies from the host may go by the first card's default stream
+        synchronize(card)
+
+    stream.sleep(DELAY)
+    stream.copy(memory.pointer, source.pointer, x.nbytes)
+    session.run_with_iobinding(binding, without_waiting)
+    for y, array, result in zip(like, written, results, strict=True):
+        stream.copy(result.pointer, array.pointer, y.nbytes)
+    assert stream.is_busy(), f"enqueueing a run took {DELAY} s: something waited for the card"
+    stream.synchronize()
+    return [result.to_numpy() for result in results]
+
+
+@pytest.mark.gpu
+@on_every_card
+def test_work_on_the_users_stream_is_done_in_order_and_without_waiting(card, cuda):
+    stream, model, x = Stream(card), every_conv.model(cuda), make_input(0)
+    options = {"device_id": str(card)}
+    expected = answers(make_session(model, cuda, provider_options=options), x)
+    session = make_session(
+        model, cuda, provider_options=options | {"user_compute_stream": str(stream.pointer)}
+    )
+    for _ in range(3):
+        assert same_bits(answers_after_a_delay(session, stream, x, expected), expected)
+    # The session holds the stream for as long as it lives.
+    del session
+    stream.close()
+
+
+@pytest.mark.gpu
+def test_work_on_another_stream_would_be_done_too_early(cuda):
+    """Shows that the test above can fail: a session with a stream of its own reads and writes NaNs."""
+    stream, model, x = Stream(), every_conv.model(cuda), make_input(0)
+    session = make_session(model, cuda)
+    too_early = answers_after_a_delay(session, stream, x, answers(session, x))
+    assert all(np.isnan(y).all() for y in too_early)
+    stream.close()
+
+
+@pytest.mark.gpu
+def test_graph_on_the_users_stream_replays_on_new_data(cuda):
+    stream, model, first = Stream(), every_conv.model(cuda), make_input(0)
+    plain = make_session(model, cuda)
+    options = GRAPH | {"user_compute_stream": str(stream.pointer)}
+    session = make_session(model, cuda, provider_options=options)
+    bound = BoundModel(session, first, answers(plain, first))
+    for _ in range(RUNS_TO_CAPTURE):
+        bound.run()
+    for seed in range(1, 4):
+        x = make_input(seed)
+        bound.x.update_inplace(x)
+        assert same_bits(bound.run(), answers(plain, x))
+    del bound, session
+    stream.close()
+
+
+# Memory.
+
+LIMIT = 128 * MIB
+FILTERS = 64
+# The first has 12 MiB, and an output of 256 MiB; the second alone is beyond the limit.
+LARGE_OUTPUT = (1, 3, 1024, 1024)
+LARGE_INPUT = (16, 3, 1024, 1024)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [LARGE_OUTPUT, LARGE_INPUT], ids=["output", "input"])
+def test_run_beyond_the_memory_limit_raises_and_the_session_goes_on(shape, cuda):
+    w = np.random.default_rng(4).normal(size=(FILTERS, 3, 3, 3)).astype(np.float32)
+    model = conv_model(x=["N", 3, "H", "W"], w=w, pads=[1, 1, 1, 1])
+    session = make_session(model, cuda, provider_options={"gpu_mem_limit": str(LIMIT)})
+    session.disable_fallback()  # otherwise some errors would make it a session on the CPU
+    small = ConvCase((2, 3, 9, 8), w.shape, False, {"pads": [1, 1, 1, 1]}).arrays()[0]
+    expected = run(session, small)
+    assert_within_rounding(expected, (small, w, None), *ROUNDING[cuda], pads=[1, 1, 1, 1])
+    large = np.ones(shape, np.float32)
+    for attempt in range(20):
+        with pytest.raises(Exception, match=r"(?i)memory") as raised:
+            run(session, large)
+        if shape == LARGE_OUTPUT:
+            assert "convswap Conv node 'conv1'" in str(raised.value)
+        assert same_bits([run(session, small)], [expected])
+        if attempt == 2:
+            free = free_bytes()
+    # A page of the card's memory; nothing that a run takes here is as small.
+    assert free - free_bytes() <= 2 * MIB
+    assert session.get_providers()[0] == PROVIDERS[cuda]

@@ -1,0 +1,336 @@
+"""`convswap tune`: every algorithm measured on every problem, the slow ones briefly, and the result kept."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import convswap
+import numpy as np
+import onnx
+import pytest
+from command_line import only_line_of_refusal
+from convswap import _native, doctor
+from convswap.cli import main
+from convswap.errors import ConvswapError
+from convswap.trials import Trial, race
+from convswap.tune import TunedProblem, print_tuning
+from convswap.tuning import read_table
+from onnx import TensorProto, helper
+from op_sessions import make_session, run
+from rich.console import Console
+from swap_models import (
+    ANY_SHAPE,
+    conv_and_activation,
+    input_array,
+    make_model,
+    tensor_info,
+    three_convs,
+    weights,
+)
+from tuning_files import line, table, write
+
+__all__ = ["table"]
+
+
+class Clock:
+    """A clock that runs forward with the samples of a race, and keeps their order."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.taken: list[str] = []
+
+    def sample(self, name: str, milliseconds: float):
+        def take(runs: int) -> float:
+            self.taken.append(name)
+            self.seconds += milliseconds * runs / 1e3
+            return milliseconds
+
+        return take
+
+    def race(self, times: dict[str, float], **options) -> dict[str, Trial]:
+        samples = {name: self.sample(name, milliseconds) for name, milliseconds in times.items()}
+        return race(samples, clock=lambda: self.seconds, **options)
+
+
+def test_sides_take_turns_twenty_times_after_the_warm_up():
+    clock = Clock()
+    assert clock.race({"a": 3.0, "b": 4.0}) == {"a": Trial(3.0, 20), "b": Trial(4.0, 20)}
+    assert clock.taken == ["a", "a", "b", "b"] + ["a", "b"] * 20
+
+
+def test_what_is_clearly_slower_is_stopped_after_a_few_runs():
+    clock = Clock()
+    found = clock.race({"fast": 1.0, "near": 4.9, "slow": 5.1})
+    assert found == {"fast": Trial(1.0, 20), "near": Trial(4.9, 20), "slow": Trial(5.1, 3, True)}
+
+
+def test_what_is_hopeless_runs_once():
+    clock = Clock()
+    found = clock.race({"fast": 10.0, "hopeless": 1000.0})
+    assert found["hopeless"] == Trial(1000.0, 1, True)
+    assert clock.taken.count("hopeless") == 1
+
+
+def test_time_is_bounded_but_for_a_few_runs():
+    assert Clock().race({"a": 1000.0}, seconds=10)["a"].runs == 9
+    assert Clock().race({"a": 60_000.0}, seconds=10)["a"].runs == 3
+
+
+def test_short_runs_are_measured_in_bursts():
+    lengths: list[int] = []
+
+    def sample(runs: int) -> float:
+        lengths.append(runs)
+        return 0.1
+
+    race({"a": sample}, runs=1)
+    assert lengths == [1, 1, 20]
+
+
+def test_median_counts_and_the_first_run_does_not():
+    values = iter([900.0, 3.0, 5.0, 3.0, 4.0])
+    assert race({"a": lambda runs: next(values)}, runs=3)["a"] == Trial(4.0, 3)
+
+
+def test_results_are_stored_and_taken_by_a_session(table):
+    found = convswap.tune(three_convs(), device="cpu", batch=2, runs=3)
+    assert [tuned.nodes for tuned in found.problems] == [("a", "c"), ("b",)]
+    entries, damage = read_table()
+    assert damage == "" and {entry.problem for entry in entries} == {
+        tuned.problem for tuned in found.problems
+    }
+    for entry in entries:
+        assert (entry.device, entry.version) == (_native.tuning_device("cpu"), _native.__version__)
+        assert entry.milliseconds.keys() == {"direct", "reference"}
+        assert entry.milliseconds[entry.algorithm] == min(entry.milliseconds.values())
+    plan = convswap.explain(three_convs(), device="cpu", batch=2, algorithm="tuned")
+    assert {conv.answer["decided_by"] for conv in plan.convs} == {"tuned"}
+
+
+def test_the_fastest_is_what_a_tuned_session_runs(table, monkeypatch):
+    """Measurements in which the rule is wrong."""
+    times = {"direct": 2.0, "reference": 1.0}
+    # The package's `tune` is the function.
+    monkeypatch.setattr(
+        sys.modules["convswap.tune"],
+        "race",
+        lambda samples, **options: {name: Trial(times[name], 20) for name in samples},
+    )
+    found = convswap.tune(three_convs(), device="cpu", batch=2)
+    assert [(tuned.best, tuned.compared, tuned.gain) for tuned in found.problems] == [
+        ("reference", "direct", 2.0)
+    ] * 2
+    x = input_array(2, 2, 6, 7)
+    answers = {
+        name: run(
+            make_session(convswap.swap(three_convs(), algorithm=name).to_proto().SerializeToString()), x
+        )
+        for name in ("tuned", "reference", "auto")
+    }
+    assert np.array_equal(answers["tuned"], answers["reference"])
+    assert not np.array_equal(answers["tuned"], answers["auto"])
+
+
+@pytest.mark.parametrize("kind", ["FLOAT16", "DOUBLE"])
+def test_other_element_types_are_measured(table, kind):
+    found = convswap.tune(three_convs(TensorProto.DataType.Value(kind)), device="cpu", runs=1)
+    able = {"FLOAT16": {"direct", "reference"}, "DOUBLE": {"reference"}}[kind]
+    assert all(tuned.trials.keys() == able for tuned in found.problems)
+
+
+def test_bfloat16_between_casts_is_measured(table):
+    model = three_convs(TensorProto.BFLOAT16)
+    model.graph.input[0].CopyFrom(tensor_info("f", 1, 2, 6, 7))
+    model.graph.output[0].CopyFrom(tensor_info("g", None, None, None, None))
+    nodes = list(model.graph.node)
+    cast = onnx.helper.make_node("Cast", ["f"], ["x"], to=TensorProto.BFLOAT16)
+    back = onnx.helper.make_node("Cast", ["y"], ["g"], to=TensorProto.FLOAT)
+    del model.graph.node[:]
+    model.graph.node.extend([cast, *nodes, back])
+    found = convswap.tune(model, device="cpu", runs=1)
+    assert all(tuned.problem.startswith("bfloat16 x=") for tuned in found.problems)
+    assert len(read_table()[0]) == 2
+
+
+def test_weights_that_the_model_computes_are_measured(table):
+    model = three_convs()
+    model.graph.initializer[0].name = "u"
+    model.graph.node.insert(0, onnx.helper.make_node("Neg", ["u"], ["w"], name="negated"))
+    assert len(convswap.tune(model, device="cpu", runs=1).problems) == 2
+
+
+def test_only_measures_the_nodes_that_match(table):
+    found = convswap.tune(three_convs(), device="cpu", runs=1, only="^b$")
+    assert [tuned.nodes for tuned in found.problems] == [("b",)]
+
+
+def test_convs_without_an_output_are_not_measured(table):
+    model = make_model(
+        list(three_convs().graph.node),
+        list(three_convs().graph.initializer),
+        inputs=[tensor_info("x", 0, 2, 6, 7)],
+    )
+    with pytest.raises(ConvswapError, match="nothing to measure"):
+        convswap.tune(model, device="cpu", runs=1)
+
+
+def test_where_nothing_can_be_measured_the_reason_is_told(table):
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="inner", pads=[1] * 4)
+    branch = helper.make_graph([conv], "branch", [], [tensor_info("y", *ANY_SHAPE)])
+    choice = helper.make_node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch)
+    inputs = [tensor_info("x", 1, 2, 6, 7), tensor_info("flag", element_type=TensorProto.BOOL)]
+    outputs = [tensor_info("z", *ANY_SHAPE)]
+    model = make_model([choice], [weights("w", 2, 2, 3, 3)], inputs=inputs, outputs=outputs)
+    with pytest.raises(ConvswapError, match="no Conv that can be measured: 2 swapped Conv in subgraphs"):
+        convswap.tune(model, device="cpu", runs=1)
+
+
+def test_command_shows_progress_prints_the_table_and_writes_json(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(three_convs(), "model.onnx")
+    arguments = ["--device", "cpu", "--batch", "3", "--runs", "2", "--json", "tuning.json"]
+    assert main(["tune", "model.onnx", *arguments]) == 0
+    captured = capsys.readouterr()
+    assert "measuring problem 1 of 2: a and 1 more of the same" in captured.err
+    assert max(map(len, captured.out.splitlines())) <= 120
+    for expected in ("reference", "direct", "against the rule's", "Problems stored in"):
+        assert expected in captured.out
+    found = json.loads(Path("tuning.json").read_text())
+    assert (found["schema"], found["batch"], found["device"]) == (1, 3, "cpu")
+    for problem in found["problems"]:
+        assert problem.keys() == {"nodes", "problem", "best", "compared", "gain", "algorithms"}
+        assert problem["gain"] >= 1 and problem["compared"] == "direct"
+        assert problem["algorithms"]["direct"]["median_ms"] > 0
+    assert str(tmp_path) not in Path("tuning.json").read_text()
+
+
+def test_printed_times_mark_what_was_stopped_early(table):
+    trials = {"direct": Trial(1.0, 20), "reference": Trial(30.0, 1, True)}
+    found = convswap.tune(three_convs(), device="cpu", runs=1)
+    stream = io.StringIO()
+    shown = TunedProblem(("a",), "a problem", trials, "direct")
+    print_tuning(type(found)(**{**found.__dict__, "problems": (shown,)}), Console(file=stream, width=120))
+    assert "reference 30.0*" in stream.getvalue() and "* clearly slower" in stream.getvalue()
+
+
+def test_an_algorithm_asked_for_is_what_the_best_is_set_against(table):
+    found = convswap.tune(three_convs(), device="cpu", runs=1, algorithm="reference")
+    assert {tuned.compared for tuned in found.problems} == {"reference"}
+
+
+def test_a_damaged_table_is_mended_with_one_warning(table, tmp_path, capsys):
+    write(table, "damaged", line("other", "direct", "cpu"))
+    path = tmp_path / "model.onnx"
+    onnx.save(three_convs(), path)
+    assert main(["tune", str(path), "--device", "cpu", "--runs", "1"]) == 0
+    warnings = [text for text in capsys.readouterr().err.splitlines() if "damaged" in text]
+    assert len(warnings) == 1
+    assert (len(read_table()[0]), read_table()[1]) == (3, "")
+
+
+@pytest.mark.parametrize("command", ["compare", "bench"])
+def test_other_commands_warn_once_of_a_damaged_table(command, table, tmp_path, capsys):
+    write(table, "damaged")
+    path = tmp_path / "model.onnx"
+    onnx.save(three_convs(), path)
+    arguments = {"compare": [str(path)], "bench": ["--layers", "2017", "--batch", "1"]}[command]
+    assert main([command, *arguments, "--device", "cpu", "--algorithm", "tuned"]) == 0
+    captured = capsys.readouterr()
+    assert len([text for text in captured.err.splitlines() if "is damaged" in text]) == 1
+    assert "direct" in captured.out
+
+
+def test_doctor_names_the_table_and_its_damage(table):
+    def finding() -> doctor.Finding:
+        return next(found for found in doctor.diagnose() if found.name == "tuning table")
+
+    assert (finding().ok, finding().advice) == (None, "convswap tune MODEL")
+    write(table, line("other", "direct", "cpu"))
+    assert finding().ok is True and f"{table}, problems measured: 1" in finding().found
+    write(table, "damaged")
+    assert finding().ok is None and "damaged: line 2" in finding().found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["missing.onnx"], "missing.onnx"),
+        (["ece408-2019sp", "--runs", "0"], "runs must be at least 1, but 0 was given"),
+        (["ece408-2019sp", "--only", "("], "'(' is not a regular expression"),
+        (["ece408-2019sp", "--only", "conv9"], "matches 'conv9'; the model has conv1, conv2"),
+        (["ece408-2019sp", "--algorithm", "tunde"], "did you mean 'tuned'"),
+        (["ece408-2019sp", "--batch", "-1"], "batch must be at least 1"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments, expected, table, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert expected in only_line_of_refusal(capsys, "tune", *arguments, "--device", "cpu")
+    assert not table.exists()
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_anything_is_measured(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path))
+    assert "it is a folder" in only_line_of_refusal(
+        capsys, "tune", "ece408-2019sp", "--device", "cpu", "--batch", "1"
+    )
+
+
+@pytest.mark.gpu
+def test_a_card_is_measured_by_its_own_clock_and_named_in_the_table(table, cuda):
+    found = convswap.tune("ece408-2019sp", device="cuda", batch=64)
+    able = {entry.name for entry in _native.catalog() if entry.device == "cuda"}
+    for tuned in found.problems:
+        assert {"few_channels", "naive"} <= tuned.trials.keys() <= able
+        assert tuned.trials[tuned.best].runs == 20
+    entries, _ = read_table()
+    assert {entry.device for entry in entries} == {f"cuda {_native.cuda_devices()[0]['name']}"}
+    plan = convswap.explain("ece408-2019sp", device="cuda", batch=64, algorithm="tuned")
+    assert [conv.answer["algorithm"] for conv in plan.convs] == [tuned.best for tuned in found.problems]
+
+
+@pytest.mark.parametrize("way", ["--fuse", "fused before"])
+def test_fused_convs_are_measured_and_a_session_takes_the_fastest(way, table, tmp_path, monkeypatch):
+    """Measurements in which the rule is wrong: the text of each problem must be the session's own."""
+    times = {"direct": 2.0, "reference": 1.0}
+    ran = []
+
+    def measured(samples, **options):
+        ran.extend(sample(1) for sample in samples.values())
+        return {name: Trial(times[name], 20) for name in samples}
+
+    monkeypatch.setattr(sys.modules["convswap.tune"], "race", measured)
+    onnx.save(conv_and_activation(), tmp_path / "model.onnx")
+    convswap.swap(conv_and_activation(), fuse=True, algorithm="tuned").save(tmp_path / "fused.onnx")
+    name, *options = ["model.onnx", way] if way == "--fuse" else ["fused.onnx"]
+    assert main(["tune", str(tmp_path / name), *options, "--device", "cpu", "--batch", "2"]) == 0
+    assert len(ran) == 4 and min(ran) > 0
+    problems = [entry.problem for entry in read_table()[0]]
+    assert sorted(problem.partition(" then=")[2] for problem in problems) == [
+        "Clip(-inf,6) MaxPool 2x2 strides=2x2 pads=0x0x0x0",
+        "residual HardSwish",
+    ]
+    x = input_array(2, 2, 6, 8)
+    answers = {
+        algorithm: run(
+            make_session(
+                convswap.swap(conv_and_activation(), fuse=True, algorithm=algorithm)
+                .to_proto()
+                .SerializeToString()
+            ),
+            x,
+        )
+        for algorithm in ("tuned", "reference", "auto")
+    }
+    assert np.array_equal(answers["tuned"], answers["reference"])
+    assert not np.array_equal(answers["tuned"], answers["auto"])
+
+
+@pytest.mark.gpu
+def test_fused_convs_are_measured_on_a_card(table, cuda):
+    found = convswap.tune(conv_and_activation(), device="cuda", batch=64, fuse=True)
+    assert ["then=" in tuned.problem for tuned in found.problems] == [True, True]
+    plan = convswap.explain(conv_and_activation(), device="cuda", batch=64, algorithm="tuned", fuse=True)
+    assert [conv.answer["decided_by"] for conv in plan.convs] == ["tuned", "tuned"]

@@ -1,0 +1,351 @@
+"""`convswap explain`: the plan of every Conv, its figures, and why it and no other was taken."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import convswap
+import numpy as np
+import onnx
+import pytest
+from command_line import only_line_of_refusal
+from convswap import _native, problems
+from convswap.cli import main
+from convswap.errors import ConvswapError
+from convswap.explain import ModelPlan, print_plan
+from convswap.floor import bound_by, ceilings, floor_ms
+from marks import needs_cuda_kernels
+from onnx import TensorProto, helper, numpy_helper
+from op_sessions import CASE, case_model
+from rich.console import Console
+from swap_models import conv_and_activation, make_model, three_convs, weights
+from tuning_files import line, table, write
+
+__all__ = ["table"]
+
+PROBLEM = _native.Problem((10, 1, 28, 28), (4, 1, 5, 5))
+
+
+def printed(plan: ModelPlan) -> str:
+    stream = io.StringIO()
+    print_plan(plan, Console(file=stream, width=120))
+    return stream.getvalue()
+
+
+def test_native_explanation_has_the_plan_and_the_figures():
+    answer = _native.explain(PROBLEM, "cpu")
+    assert answer["device"] == _native.tuning_device("cpu")
+    assert (answer["algorithm"], answer["decided_by"]) == ("direct", "rule")
+    assert answer["why"] == "the first of the catalog that supports it"
+    assert answer["plan"] == _native.describe_plan(PROBLEM, "cpu")
+    assert (answer["bytes"], answer["operations"]) == (PROBLEM.bytes, PROBLEM.operations)
+    assert answer["others"] == [
+        {
+            "algorithm": "reference",
+            "supports": True,
+            "why_not": "comes later in the catalog's order; not measured",
+            "milliseconds": None,
+        }
+    ]
+
+
+def test_native_explanation_of_a_choice_by_name():
+    answer = _native.explain(PROBLEM, "cpu", "reference")
+    assert (answer["decided_by"], answer["why"]) == ("name", "asked for by name")
+    assert "another was asked for by name" in answer["others"][0]["why_not"]
+
+
+def test_native_explanation_says_why_an_algorithm_cannot():
+    problem = _native.Problem((1, 1, 4, 4), (1, 1, 3, 3), type="float64")
+    (other,) = _native.explain(problem, "cpu")["others"]
+    assert (other["supports"], other["why_not"]) == (False, _native.why_not(problem, "direct", "cpu"))
+    with pytest.raises(ConvswapError, match="algorithm 'direct' cannot compute this convolution"):
+        _native.explain(problem, "cpu", "direct")
+
+
+def test_native_explanation_of_a_measured_choice(table):
+    times = {"reference": 0.25, "direct": 0.75}
+    write(table, line(PROBLEM.text, "reference", "cpu", milliseconds=times))
+    answer = _native.explain(PROBLEM, "cpu", "tuned")
+    assert (answer["algorithm"], answer["decided_by"], answer["milliseconds"]) == ("reference", "tuned", 0.25)
+    assert answer["why"] == "measured by `convswap tune`: 0.25 ms"
+    assert answer["others"][0]["why_not"] == "measured slower: 0.75 ms"
+    assert answer["others"][0]["milliseconds"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("times", "why_not"),
+    [({"reference": 0.5}, "not measured"), ({"reference": 0.5, "direct": 0.1}, "the table names another")],
+)
+def test_native_explanation_of_a_table_that_a_person_wrote(table, times, why_not):
+    write(table, line(PROBLEM.text, "reference", "cpu", milliseconds=times))
+    answer = _native.explain(PROBLEM, "cpu", "tuned")
+    assert answer["algorithm"] == "reference"
+    assert why_not in answer["others"][0]["why_not"]
+
+
+@needs_cuda_kernels
+def test_native_explanation_of_a_card_that_is_not_here():
+    answer = _native.explain(PROBLEM, "cuda", compute_capability=75)
+    assert answer["plan"] is None
+    assert "7.5" in {other["algorithm"]: other for other in answer["others"]}["few_channels"]["why_not"]
+    modern = _native.explain(PROBLEM, "cuda", compute_capability=90)
+    assert modern["algorithm"] == _native.choose(PROBLEM, "cuda", compute_capability=90)
+    assert {other["algorithm"] for other in modern["others"]} | {modern["algorithm"]} == {
+        entry.name for entry in _native.catalog() if entry.device == "cuda" and not entry.is_rung
+    }
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize("batch", [1, 10_000])
+def test_estimates_say_why_an_algorithm_was_taken_and_the_others_were_not(batch):
+    plan = convswap.explain("ece408-2019fa", batch=batch, compute_capability=90)
+    assert len(plan.convs) == 2
+    for conv in plan.convs:
+        taken = re.fullmatch(r"estimated fastest: ([0-9.]+) ms", conv.answer["why"])
+        assert taken and float(taken[1]) > 0, conv.answer["why"]
+        supporting = [other for other in conv.answer["others"] if other["supports"]]
+        # These take every such layer.
+        able = {conv.answer["algorithm"], *(other["algorithm"] for other in supporting)}
+        assert able >= {"toeplitz", "few_channels", "tiled", "naive"}
+        for other in supporting:
+            slower = re.fullmatch(r"estimated slower: ([0-9.]+) ms; not measured", other["why_not"])
+            # Three digits of each are told, so that two may be the same.
+            assert slower and float(slower[1]) >= float(taken[1]), (conv.answer["why"], other)
+
+
+def test_every_conv_of_a_network_has_the_shapes_that_a_run_gives_it(monkeypatch):
+    with monkeypatch.context() as without_runs:
+        without_runs.setattr(problems, "Capture", None)
+        inferred = convswap.explain("ece408-2019fa", device="cpu", batch=3)
+    monkeypatch.setattr(problems, "_inferred", lambda model, shapes, wanted: {})
+    run = convswap.explain("ece408-2019fa", device="cpu", batch=3)
+    assert [conv.problem for conv in inferred.convs] == [conv.problem for conv in run.convs]
+    assert [conv.node for conv in run.convs] == ["conv1", "conv2"]
+    assert "x=3x12x33x33" in run.convs[1].problem
+
+
+def test_shapes_that_depend_on_values_come_from_a_run():
+    """The end of the slice is the largest extent of x, which inference does not follow."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("ReduceMax", ["shape"], ["end"], keepdims=1),
+        helper.make_node("Slice", ["x", "start", "end", "axis"], ["cut"]),
+        helper.make_node("Conv", ["cut", "w"], ["y"], name="conv"),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([value]), name) for name, value in (("start", 1), ("axis", 3))
+    ]
+    model = make_model(nodes, [*constants, weights("w", 4, 3, 3, 3)])
+    (conv,) = convswap.explain(model, device="cpu").convs
+    assert "x=2x3x9x7 w=4x3x3x3" in conv.problem
+
+
+def test_default_batch_is_that_of_compare():
+    assert convswap.explain("ece408-2019sp", device="cpu").batch == 100
+    assert convswap.explain(three_convs(), device="cpu").batch == 1
+    assert convswap.explain(onnx.load_from_string(case_model(CASE, domain="")), device="cpu").batch == 2
+
+
+@pytest.mark.parametrize(("kind", "name"), [("FLOAT16", "float16"), ("DOUBLE", "float64")])
+def test_other_element_types_are_planned(kind, name):
+    plan = convswap.explain(three_convs(TensorProto.DataType.Value(kind)), device="cpu")
+    assert all(conv.problem.startswith(f"{name} x=") for conv in plan.convs)
+
+
+def test_json_has_every_figure(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(three_convs(), "model.onnx")
+    assert main(["explain", "model.onnx", "--device", "cpu", "--batch", "5", "--json", "plan.json"]) == 0
+    plan = json.loads(Path("plan.json").read_text())
+    assert (plan["schema"], plan["batch"], plan["device"], plan["left"]) == (1, 5, "cpu", [])
+    assert [layer["node"] for layer in plan["layers"]] == ["a", "b", "c"]
+    for layer in plan["layers"]:
+        assert layer.keys() == {
+            "node", "fused", "problem", "device", "algorithm", "decided_by", "why", "milliseconds", "plan",
+            "kernels",
+            "bytes", "operations", "intensity", "floor_ms", "bound", "others",
+        }  # fmt: skip
+        assert layer["intensity"] == pytest.approx(layer["operations"] / layer["bytes"])
+        assert layer["floor_ms"] is layer["bound"] is None
+    assert "a and 1 more of the same" in capsys.readouterr().out
+
+
+def test_table_is_120_columns_and_says_why_and_why_not():
+    text = printed(convswap.explain("ece408-2019sp", device="cpu"))
+    assert max(map(len, text.splitlines())) <= 120
+    for expected in (
+        "conv2",
+        "bands of",
+        "taken: the first of the catalog",
+        "not taken: comes later",
+    ):
+        assert expected in text
+    assert "no floor: the ceilings of" in text
+
+
+def test_floor_and_what_bounds_it_on_a_card_that_is_known():
+    card = {"name": "NVIDIA H200"}
+    few = _native.Problem((10_000, 1, 28, 28), (50, 1, 5, 5))
+    many = _native.Problem((64, 512, 28, 28), (512, 512, 3, 3))
+    assert (bound_by(few, card, "tf32"), bound_by(many, card, "tf32")) == ("memory", "arithmetic")
+    assert floor_ms(many, card, "tf32") == pytest.approx(many.operations / 494e12 * 1e3)
+    assert bound_by(few, None, "tf32") is None
+    assert bound_by(few, {"name": "Other", "memory_bandwidth": 1e12}, "tf32") is None
+
+
+def test_what_was_left_is_named():
+    model = three_convs()
+    model.graph.node.append(helper.make_node("ConvTranspose", ["y", "w"], ["z"], name="up"))
+    assert "Left as it was: up: ConvTranspose is a transposed" in printed(
+        convswap.explain(model, device="cpu")
+    )
+
+
+def test_convs_in_subgraphs_are_counted_and_left_out():
+    model = three_convs()
+    branch = helper.make_graph(
+        [helper.make_node("Conv", ["y", "w"], ["t"], name="inner")],
+        "branch",
+        [],
+        [onnx.ValueInfoProto(name="t")],
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "condition"))
+    model.graph.node.append(
+        helper.make_node("If", ["condition"], ["z"], then_branch=branch, else_branch=branch)
+    )
+    for given in (model, convswap.swap(model).to_proto()):
+        plan = convswap.explain(given, device="cpu")
+        assert [conv.node for conv in plan.convs] == ["a", "b", "c"]
+        assert any(note.startswith("2 swapped Conv in subgraphs are left out") for note in plan.notes)
+
+
+def test_tuned_models_are_explained_by_the_table(table, tmp_path, capsys):
+    problem = convswap.explain(three_convs(), device="cpu").convs[0].problem
+    write(table, line(problem, "reference", "cpu"))
+    plan = convswap.explain(three_convs(), device="cpu", algorithm="tuned")
+    assert [conv.answer["decided_by"] for conv in plan.convs] == ["tuned", "rule", "tuned"]
+    assert "tuned, 0.500 ms" in printed(plan)
+    # As the file itself asks for it, too.
+    path = tmp_path / "tuned.onnx"
+    convswap.swap(three_convs(), algorithm="tuned").save(path)
+    assert [conv.answer["decided_by"] for conv in convswap.explain(path, device="cpu").convs] == [
+        "tuned", "rule", "tuned",
+    ]  # fmt: skip
+
+
+def test_a_damaged_table_is_one_warning_on_standard_error_and_a_note(table, tmp_path, capsys):
+    write(table, "damaged", "too")
+    path = tmp_path / "model.onnx"
+    onnx.save(three_convs(), path)
+    assert main(["explain", str(path), "--device", "cpu", "--algorithm", "tuned"]) == 0
+    captured = capsys.readouterr()
+    (warning,) = captured.err.strip().splitlines()
+    assert warning.startswith(f"convswap: the tuning table '{table}' is damaged: line 2 has 1 fields")
+    assert "Note: the tuning table is damaged" in captured.out
+    # It is nothing to those who do not ask for it.
+    write(table, "damaged", "too", "again")
+    assert main(["explain", str(path), "--device", "cpu"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@needs_cuda_kernels
+@pytest.mark.parametrize("text", ["9.0", "90"])
+def test_a_card_that_is_not_here_is_planned_for(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(three_convs(), "model.onnx")
+    assert main(["explain", "model.onnx", "--compute-capability", text, "--json", "plan.json"]) == 0
+    plan = json.loads(Path("plan.json").read_text())
+    assert (plan["device"], plan["device_name"]) == ("cuda", "a typical card of compute capability 9.0")
+    assert all(layer["plan"] is None for layer in plan["layers"])
+    assert "known only on the card itself" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["ece408-2019fal"], "did you mean 'ece408-2019fa'"),
+        (["missing.onnx"], "missing.onnx"),
+        (["ece408-2019sp", "--algorithm", "dirct"], "did you mean 'direct'"),
+        (
+            ["ece408-2019sp", "--algorithm", "few_channel"],
+            "unknown algorithm for the device cpu 'few_channel'",
+        ),
+        (["ece408-2019sp", "--precision", "tf23"], "did you mean 'tf32'"),
+        (["ece408-2019sp", "--batch", "0"], "batch must be at least 1, but 0 was given"),
+        (["ece408-2019sp", "--compute-capability", "nine"], "'nine': expected one such as 8.0"),
+        (["ece408-2019sp", "--compute-capability", "9.0"], "leave one out"),
+        (["ece408-2019sp", "--json", "nowhere/plan.json"], "nowhere"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments, expected, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert expected in only_line_of_refusal(capsys, "explain", *arguments, "--device", "cpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_algorithm_that_cannot_compute_a_conv_is_refused_by_the_nodes_name(tmp_path, capsys):
+    path = tmp_path / "model.onnx"
+    onnx.save(three_convs(TensorProto.DOUBLE), path)
+    message = only_line_of_refusal(capsys, "explain", str(path), "--device", "cpu", "--algorithm", "direct")
+    assert "Conv 'a': algorithm 'direct' cannot compute this convolution" in message
+
+
+def test_compute_capabilities_that_do_not_exist_are_refused():
+    with pytest.raises(ConvswapError, match=r"compute capability 0\.1 is none"):
+        convswap.explain(three_convs(), compute_capability=1)
+
+
+@pytest.mark.gpu
+def test_plans_of_a_card_have_a_launch_shape_and_a_floor_and_say_what_bounds_it_where_that_is_known(cuda):
+    plan = convswap.explain("ece408-2019fa", device="cuda")
+    assert plan.batch == 10_000
+    # Of other cards the memory alone is known, from the driver.
+    is_measured = bool(ceilings(plan.device.card).rates)
+    for conv in plan.convs:
+        assert "threads" in str(conv.answer["plan"])
+        assert conv.floor_ms > 0
+        assert conv.bound in (("memory", "arithmetic") if is_measured else (None,))
+
+
+def test_fused_convs_are_planned_with_what_they_take_in(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(conv_and_activation(), "model.onnx")
+    convswap.swap("model.onnx", fuse=True).save("fused.onnx")
+    plans = []
+    for arguments in (["model.onnx", "--fuse"], ["fused.onnx"]):
+        command = ["explain", *arguments, "--device", "cpu", "--batch", "3", "--json", "plan.json"]
+        assert main(command) == 0
+        plans.append(json.loads(Path("plan.json").read_text()))
+    here, before = plans
+    assert [layer["fused"] for layer in here["layers"]] == [["Clip", "MaxPool"], ["Add", "HardSwish"]]
+    assert [layer["problem"].partition(" then=")[2] for layer in here["layers"]] == [
+        "Clip(-inf,6) MaxPool 2x2 strides=2x2 pads=0x0x0x0",
+        "residual HardSwish",
+    ]
+    assert here["layers"] == before["layers"]
+    assert [taken["node"] for taken in here["fused"]] == ["a", "b"]
+    assert before["fused"] == before["not_fused"] == []
+    shown = capsys.readouterr().out
+    # In two tables of each.
+    assert [shown.count(title) for title in ("a + Clip + MaxPool", "b + Add + HardSwish")] == [4, 4]
+
+
+def test_what_was_fused_and_what_was_left_is_printed():
+    model = conv_and_activation()
+    model.graph.node[-1].op_type = "Neg"
+    text = printed(convswap.explain(model, device="cpu", fuse=True))
+    assert "FusedConv a takes in Clip" in text
+    assert "b leaves Neg" in text and "a convolution does not take in this op." in text
+
+
+def test_shapes_of_fused_convs_come_from_a_run_where_inference_finds_none(monkeypatch):
+    fused = convswap.swap(conv_and_activation(), fuse=True).to_proto()
+    inferred = convswap.explain(fused, device="cpu", batch=3)
+    monkeypatch.setattr(problems, "_inferred", lambda model, shapes, wanted: {})
+    run = convswap.explain(fused, device="cpu", batch=3)
+    assert [conv.problem for conv in run.convs] == [conv.problem for conv in inferred.convs]
+    assert "x=3x2x3x4" in run.convs[1].problem

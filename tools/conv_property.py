@@ -1,0 +1,375 @@
+"""The property of every algorithm: on any problem that it supports, each output is the float64 convolution,
+with what is fused with it, within the rounding that its terms and its type allow.
+
+Hypothesis draws the problems and shrinks what fails. As a program it checks a range of seeds, each of
+EXAMPLES_PER_SEED problems, and says which seed failed, so that a long run can be cut into shards and resumed:
+
+    python tools/conv_property.py --device cuda --seeds 0:100 --jobs 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import math
+import sys
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+import helpers_of_tests  # noqa: F401
+import ml_dtypes
+import numpy as np
+from conv_cases import ConvCase
+from convswap import _native
+from course_layers import course_layers
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from hypothesis import strategies as st
+
+EXAMPLES_PER_SEED = 200
+# Multiplications per problem: enough for every path of the algorithms, few enough for thousands of problems.
+MOST_OPERATIONS = 3_000_000
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How a type rounds: its own unit roundoff, that of its sums, and its smallest positive number."""
+
+    numpy: type
+    own: float
+    sums: float
+    smallest: float
+
+
+ROUNDINGS = {
+    "float32": Rounding(np.float32, 2.0**-24, 2.0**-24, 2.0**-149),
+    "float64": Rounding(np.float64, 2.0**-53, 2.0**-53, 2.0**-1074),
+    "float16": Rounding(np.float16, 2.0**-11, 2.0**-24, 2.0**-24),
+    "bfloat16": Rounding(ml_dtypes.bfloat16, 2.0**-8, 2.0**-24, 2.0**-133),
+}
+# TF32 keeps 10 mantissa bits of an operand; the tensor core truncates where it adds, which costs up to four
+# times as much as rounding.
+TF32_OPERAND, TENSOR_CORE = 2.0**-11, 2.0**-22
+WINOGRAD = 21 * 2.0**-24
+ON_TENSOR_CORES = (
+    "few_channels",
+    "toeplitz",
+    "implicit_gemm",
+    "ladder_14_tensor_cores",
+    "ladder_15_automatic",
+    "ladder_16_fused",
+)
+COURSE_LAYERS = course_layers()
+# The activations with parameters of theirs, none of them steeper than MOST_SLOPE, and how many roundings more
+# one may cost.
+ACTIVATIONS = {
+    "None": {},
+    "Relu": {},
+    "LeakyRelu": {"activation_alpha": 0.25},
+    "Clip": {"activation_alpha": -0.75, "activation_beta": 1.5},
+    "Tanh": {},
+    "Sigmoid": {},
+    "HardSigmoid": {"activation_alpha": 0.25, "activation_beta": 0.375},
+    "HardSwish": {},
+    "SiLU": {},
+    "Gelu": {},
+    "GeluTanh": {},
+    "Elu": {"activation_alpha": 1.25},
+}
+MOST_SLOPE, ACTIVATION_ROUNDINGS = 1.5, 12
+# One draw in SPREAD has data that are spread over so many binades up and down, of x and of w. At most 80
+# together: then no product leaves the normal numbers of float32 and no sum overflows.
+SPREAD = 8
+BINADES = ((40, 0), (0, 40), (40, 40), (80, 0), (0, 80))
+# No normal number is as large; spread ones are.
+BEYOND_NORMAL = 2.0**8
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A conv problem, the type and seed of its data, the precision asked for, and what is fused."""
+
+    case: ConvCase
+    type: str
+    precision: str
+    data_seed: int
+    epilogue: dict[str, Any] = field(default_factory=dict)  # attributes of FusedConv beside those of Conv
+    has_residual: bool = False
+
+    @property
+    def binades(self) -> tuple[int, int]:
+        """Over how many binades, up and down, x and w are spread; float16 has too few."""
+        number, remainder = divmod(self.data_seed, SPREAD)
+        is_spread = remainder == SPREAD - 1 and self.type != "float16"
+        return BINADES[number % len(BINADES)] if is_spread else (0, 0)
+
+    @property
+    def residual_shape(self) -> tuple[int, ...] | None:
+        """The shape of what is added, that of the convolution's output; None where nothing is."""
+        case = self.case
+        if not self.has_residual:
+            return None
+        return _native.Problem(case.x_shape, case.w_shape, **case.attributes).output_shape
+
+    @property
+    def problem(self) -> _native.Problem:
+        """What the algorithms are asked to compute."""
+        case = self.case
+        how = {"residual_shape": self.residual_shape, **case.attributes, **self.epilogue}
+        return _native.Problem(case.x_shape, case.w_shape, case.has_bias, self.type, self.precision, **how)
+
+    def arrays(self) -> list[np.ndarray | None]:
+        """Return x, w, b and the residual; None stands for what is not there."""
+        random = np.random.default_rng(self.data_seed)
+        bias_shape = self.case.w_shape[:1] if self.case.has_bias else None
+        shapes = [self.case.x_shape, self.case.w_shape, bias_shape, self.residual_shape]
+        wide = [None if shape is None else random.normal(size=shape) for shape in shapes]
+        for place, most in enumerate(self.binades):
+            if most > 0:
+                wide[place] = np.ldexp(
+                    wide[place], random.integers(-most, most, shapes[place], endpoint=True)
+                )
+        kind = ROUNDINGS[self.type].numpy
+        return [None if array is None else array.astype(kind) for array in wide]
+
+
+def mostly(usual: st.SearchStrategy[Any], seldom: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """One in eight draws from `seldom`."""
+    return st.integers(0, 7).flatmap(lambda choice: seldom if choice == 7 else usual)
+
+
+@st.composite
+def pools(draw: st.DrawFn, height: int, width: int) -> dict[str, Any]:
+    """A pool that fits an output of that size."""
+    if draw(st.booleans()) and min(height, width) >= 2:  # the pool that has code of its own
+        kernel, strides, pads = [2, 2], [2, 2], [0, 0, 0, 0]
+    else:
+        kernel = [draw(st.integers(1, min(4, size))) for size in (height, width)]
+        strides = [draw(st.integers(1, 4)) for _ in range(2)]
+        pads = [draw(st.integers(0, min(2, size - 1))) for size in (*kernel, *kernel)]
+    kind = draw(st.sampled_from(["MaxPool", "MaxPool", "AveragePool"]))
+    return {
+        "pool": kind,
+        "pool_kernel_shape": kernel,
+        "pool_strides": strides,
+        "pool_pads": pads,
+        "pool_ceil_mode": draw(st.integers(0, 1)),
+        **({"pool_count_include_pad": draw(st.integers(0, 1))} if kind == "AveragePool" else {}),
+    }
+
+
+@st.composite
+def epilogues(draw: st.DrawFn, output: tuple[int, ...]) -> dict[str, Any]:
+    """What is fused with a convolution whose output has that spatial shape."""
+    activation = draw(st.sampled_from(sorted(ACTIVATIONS)))
+    pool = {}
+    if len(output) == 2 and min(output) > 0 and draw(st.booleans()):
+        pool = draw(pools(*output))
+    return {"activation": activation, **ACTIVATIONS[activation], **pool}
+
+
+@st.composite
+def draws(draw: st.DrawFn) -> Draw:
+    """Any problem of at most MOST_OPERATIONS multiplications; half of them have something fused."""
+    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
+    group = draw(mostly(st.just(1), st.integers(1, 40)))
+    channels = draw(mostly(st.integers(1, 16), st.integers(0, 300)))
+    filters = draw(mostly(st.integers(1, 24), st.integers(1, 200) | st.sampled_from([0, 32, 64, 96])))
+    kernel = [draw(mostly(st.integers(1, (11, 7, 4)[rank - 1]), st.integers(1, 19))) for _ in range(rank)]
+    strides = [draw(mostly(st.integers(1, 3), st.integers(1, 14))) for _ in range(rank)]
+    dilations = [draw(mostly(st.just(1), st.integers(1, 5))) for _ in range(rank)]
+    auto_pad = draw(st.sampled_from(["NOTSET"] * 5 + ["SAME_UPPER", "SAME_LOWER", "VALID"]))
+    pads = [0] * (2 * rank)
+    if auto_pad == "NOTSET":
+        pads = [draw(mostly(st.integers(0, 2), st.integers(0, 20))) for _ in range(2 * rank)]
+    batch = draw(mostly(st.integers(1, 5), st.integers(6, 200) | st.sampled_from([0, 7])))
+    per_output = max(1, channels * math.prod(kernel)) * max(1, batch) * group * max(1, filters)
+    sizes = []
+    for axis in range(rank):
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        # No pixels are enough where the padding is a filter's reach; seldom enough where that before is.
+        fewest = 0 if pads[axis] >= reach else 1
+        least = max(fewest, reach - (0 if auto_pad.startswith("SAME") else pads[axis] + pads[axis + rank]))
+        left = max(1, MOST_OPERATIONS // max(1, per_output))
+        most = least + min(90 if rank < 3 else 12, int(left ** (1 / (rank - axis))))
+        sizes.append(draw(st.integers(least, most)))
+        per_output *= max(1, sizes[-1] // strides[axis])
+    attributes = {"group": group, "strides": strides, "dilations": dilations, "auto_pad": auto_pad}
+    if auto_pad == "NOTSET":
+        attributes["pads"] = pads
+    case = ConvCase(
+        (batch, group * channels, *sizes),
+        (group * filters, channels, *kernel),
+        draw(st.booleans()),
+        attributes,
+    )
+    kind = draw(st.sampled_from(["float32"] * 5 + ["float16", "bfloat16", "float64"]))
+    epilogue, has_residual = {}, False
+    if draw(st.booleans()):
+        output = _native.Problem(case.x_shape, case.w_shape, **attributes).output_shape
+        epilogue, has_residual = draw(epilogues(output[2:])), draw(st.sampled_from([False, False, True]))
+    precision, data_seed = draw(st.sampled_from(["tf32", "ieee"])), draw(st.integers(0, 2**32 - 1))
+    drawn = Draw(case, kind, precision, data_seed, epilogue, has_residual)
+    # Many groups of many channels and filters with a large filter leave no size that would be small enough.
+    assume(drawn.problem.operations <= 50 * MOST_OPERATIONS)
+    return drawn
+
+
+@st.composite
+def rung_draws(draw: st.DrawFn) -> Draw:
+    """A layer of the course, which is all that some rungs take, or like it, and seldom something fused."""
+    if draw(st.booleans()):
+        layer = draw(st.sampled_from(COURSE_LAYERS))
+        case = ConvCase(layer.input_shape(draw(st.integers(1, 2))), layer.weight_shape, draw(st.booleans()))
+    else:
+        channels = draw(mostly(st.integers(1, 3), st.integers(1, 12)))
+        filters = draw(mostly(st.sampled_from([4, 6, 12, 16, 24, 50]), st.integers(1, 70)))
+        square = draw(st.sampled_from([5, 7]))
+        kernel = [draw(mostly(st.just(square), st.integers(1, 9))) for _ in range(2)]
+        size = [taps + draw(st.integers(0, 23)) for taps in kernel]
+        x_shape = (draw(st.integers(1, 2)), channels, *size)
+        case = ConvCase(x_shape, (filters, channels, *kernel), draw(st.booleans()))
+    output = _native.Problem(case.x_shape, case.w_shape).output_shape
+    epilogue = draw(mostly(st.just({}), epilogues(output[2:])))
+    precision = draw(st.sampled_from(["tf32", "ieee"]))
+    return Draw(case, "float32", precision, draw(st.integers(0, 2**32 - 1)), epilogue)
+
+
+def check(draw: Draw, device: str) -> int:
+    """Check every algorithm of `device` that supports the draw; return how many results were compared.
+
+    One that refuses everything would never be wrong, so that some must not refuse: see `must_compute`.
+    """
+    arrays = draw.arrays()
+    *wide, residual = [None if array is None else array.astype(np.float64) for array in arrays]
+    how = {"algorithm": "reference", "threads": 1, **draw.case.attributes}
+    truth = _native.conv(*wide, residual=residual, **how, **draw.epilogue)
+    *sizes, residual_size = [None if array is None else np.abs(array) for array in (*wide, residual)]
+    # What the terms of any output in a pool's window add up to: an average is off by no more than its worst.
+    window = {key: value for key, value in draw.epilogue.items() if key.startswith("pool")}
+    window.pop("pool_count_include_pad", None)
+    if window:
+        window["pool"] = "MaxPool"
+    magnitude = _native.conv(*sizes, residual=residual_size, **how, **window)
+    slope, more = (MOST_SLOPE, ACTIVATION_ROUNDINGS) if draw.epilogue else (1.0, 0)
+    largest = max(size.max(initial=0.0) for size in sizes[:2])
+    compared, computed_by = 0, set()
+    for name, y in results(draw, arrays, device):
+        computed_by.add(name.split()[0])
+        rounding = ROUNDINGS[draw.type]
+        operand, unit, size = 0.0, rounding.sums, magnitude
+        if name in ON_TENSOR_CORES:
+            # float32 data are rounded to 11 bits, or to 23, for which the room of the sums is enough: the
+            # tensor cores truncate them.
+            rounds = draw.type == "float32" and draw.precision == "tf32"
+            operand, unit = (TF32_OPERAND if rounds else 0.0), max(unit, TENSOR_CORE)
+        elif name == "ladder_13_winograd":
+            # What is lost where the numbers of a tile are large is lost in all of its outputs, and its
+            # transformations multiply by up to 21. They mix what no output multiplies, so that nothing bounds
+            # the loss where a number is far larger than all others.
+            if largest > BEYOND_NORMAL:
+                continue
+            unit, size = WINOGRAD, np.broadcast_to(magnitude.max(axis=(2, 3), keepdims=True), truth.shape)
+        bound = 1.01 * slope * (2 * operand + (draw.case.terms + 2 + more) * unit) * size
+        bound += more * rounding.sums  # of an activation that is about 1 where its argument is small
+        bound += rounding.own * np.abs(truth) + rounding.smallest
+        wrong = np.argwhere(~(np.abs(y.astype(np.float64) - truth) <= bound))  # NaN is wrong too
+        assert y.shape == truth.shape
+        if wrong.size:
+            at = tuple(wrong[0].tolist())
+            given = f"{y[at]}, expected {truth[at]} within {bound[at]:.3g}"
+            raise AssertionError(f"{name} on {draw}: {len(wrong)} of {y.size} wrong, first {at}: {given}")
+        compared += 1
+    missing = must_compute(draw, device) - computed_by
+    assert not missing, f"{', '.join(sorted(missing))} did not compute {draw}"
+    return compared
+
+
+def must_compute(draw: Draw, device: str) -> set[str]:
+    """Return the algorithms that compute every such draw on the device, whatever its shape.
+
+    `direct` takes all but float64, which `reference` alone takes on the CPU, and `naive` takes everything.
+    """
+    if device == "cuda":
+        return {"naive"}
+    return {"reference"} if draw.type == "float64" else {"reference", "direct"}
+
+
+def results(draw: Draw, arrays: list[np.ndarray | None], device: str):
+    """Yield a name and the output of every algorithm of the device that supports the draw."""
+    problem, attributes = draw.problem, {**draw.case.attributes, **draw.epilogue}
+    names = [entry.name for entry in _native.catalog() if entry.device == device]
+    supporting = [name for name in names if not _native.why_not(problem, name, device)]
+    if device == "cpu":
+        for name in supporting:
+            sets = _native.direct_instruction_sets() if name == "direct" else [""]
+            for instruction_set in sets:
+                options = {"algorithm": name, "instruction_set": instruction_set, "threads": 1}
+                y = _native.conv(*arrays[:3], residual=arrays[3], **options, **attributes)
+                yield f"{name} {instruction_set}", y
+        return
+    *on_card, residual = [
+        None if array is None else _native.DeviceArray.from_numpy(array) for array in arrays
+    ]
+    y = _native.DeviceArray(problem.output_shape, draw.type)
+    for name in supporting:
+        y.poison()
+        options = {"algorithm": name, "precision": draw.precision, "residual": residual}
+        _native.conv_device(*on_card, y, **options, **attributes)
+        yield name, y.to_numpy()
+
+
+def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED, shrinks: bool = True) -> int:
+    """Check the problems of one seed; return how many results were compared."""
+    compared = 0
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink] if shrinks else [Phase.generate],
+    )
+    @given(mostly(draws(), rung_draws()))
+    def property_holds(draw: Draw) -> None:
+        nonlocal compared
+        compared += check(draw, device)
+
+    property_holds()
+    return compared
+
+
+def _attempt(number: int, device: str) -> tuple[int, int, str]:
+    try:
+        return number, check_seed(number, device), ""
+    except BaseException:
+        return number, 0, traceback.format_exc(limit=-1)
+
+
+def main() -> int:
+    """Check a range of seeds in several processes and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
+    parser.add_argument("--seeds", default="0:10", metavar="FIRST:END")
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    first, end = (int(part) for part in options.seeds.split(":"))
+    failures = compared = 0
+    with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
+        attempts = [pool.submit(_attempt, number, options.device) for number in range(first, end)]
+        for done, attempt in enumerate(concurrent.futures.as_completed(attempts), start=1):
+            number, found, error = attempt.result()
+            compared += found
+            if error:
+                failures += 1
+                print(f"seed {number} failed:\n{error}", flush=True)
+            if done % 25 == 0:
+                print(f"{done} of {end - first} seeds, {compared:,} results compared", flush=True)
+    problems = (end - first) * EXAMPLES_PER_SEED
+    print(f"{options.device}: {problems:,} problems, {compared:,} results, {failures} seeds failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
