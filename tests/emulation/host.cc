@@ -1,5 +1,5 @@
-// What the host asks of a card and its driver, answered by the emulation: FAMILY's kernels, and those for what
-// follows a convolution, run when they are started.
+// What the host asks of a card and its driver, answered by the emulation: FAMILY's kernels, and those for
+// what follows a convolution, run when they are started.
 
 #include <algorithm>
 #include <string>

@@ -7,10 +7,10 @@ namespace convswap::ladder {
 alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // what each kernel declares as its own
 }  // namespace convswap::ladder
 
+#include "cuda/host/constant_bank.h"
 #include "cuda/ladder/course_layers.h"
 #include "cuda/ladder/no_bias.h"
 #include "cuda/ladder/rung.cc"
-#include "cuda/host/constant_bank.h"
 #define CONVSWAP_RUNG(name)
 #include "rungs.inc"
 #undef CONVSWAP_RUNG

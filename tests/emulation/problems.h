@@ -300,7 +300,8 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   return wrong == 0;
 }
 
-// Where the program has the algorithm's kernels for some formats of the data alone, the problem is one of them.
+// Where the program has the algorithm's kernels for some formats of the data alone, the problem is one of
+// them.
 inline void take_compiled_format(ConvProblem& problem, const Algorithm& algorithm) {
   const std::string kernel = std::string(algorithm.name()) + "::kernel<";
   const auto is_compiled = [&] {

@@ -5,21 +5,16 @@ What such a run finds, and what it cannot, is said in emulation/cuda_emulation.h
 
 from __future__ import annotations
 
-import concurrent.futures
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from build_tools import REPOSITORY
+from emulate import build
 
-EMULATION = REPOSITORY / "tests" / "emulation"
-SOURCES = REPOSITORY / "custom_op"
 # Problems; random, but the same every time. A thousand more take two minutes:
-# build as below, then `few_channels 100 1100` or `toeplitz 100 1100`.
+# python tools/emulate.py toeplitz --seeds 100:1100
 SEEDS = 100
 # Of problems that came out wrong once: with padding below alone, tiles took rows of the tile before.
 ONCE_WRONG = {"toeplitz": (215, 285)}
@@ -46,50 +41,30 @@ CROWDED = 1_000_000
 CROWDED_SEEDS = {"few_channels": 10, "toeplitz": 10, "implicit_gemm": 30, "tiled": 10}
 LEAST_CROWDED_COMPUTED = {"few_channels": 8, "toeplitz": 7, "implicit_gemm": 20, "tiled": 8}
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "tiled")
-# Those that leave what follows a convolution to a second kernel.
-ALONE = ("few_channels", "implicit_gemm")
-
-
-def build(name: str, folder: Path, *others: Path | str) -> Path:
-    """Compile one of the programs; skips where there is no compiler.
-
-    `others` are further sources, or options of the compiler.
-    """
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("there is no g++")
-    program = folder / name
-    command = [compiler, "-std=c++20", "-O1", "-Wno-attributes"]
-    # The emulation comes first: its headers stand for those of the same name.
-    command += [f"-I{EMULATION}", f"-I{SOURCES}"]
-    command += [str(path) for path in (EMULATION / f"{name}.cc", *others)]
-    done = subprocess.run([*command, "-o", str(program)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return program
+# A format of the data for each family, and so many problems of it: for `make check`, which is to be soon done.
+FEW_SEEDS = 20
+ONE_FORMAT = {
+    "few_channels": "ScaledFloat16Pairs",
+    "toeplitz": "ScaledFloat16Pairs",
+    "implicit_gemm": "Float16Pairs",
+    "tiled": "float",
+    "naive": "BFloat16",
+}
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def programs() -> dict[str, Path]:
     """Compile the programs of all algorithms, side by side: that takes longer than to run them."""
-    folder = tmp_path_factory.mktemp("programs")
-
-    def program_of(algorithm: str) -> Path:
-        sources = SOURCES / "cuda" / algorithm
-        return build(
-            algorithm,
-            folder,
-            sources / f"{algorithm}.cc",
-            sources / "tiling.cc",
-            SOURCES / "cuda" / "limits.cc",
-            *([SOURCES / "cuda" / "convolution_only.cc"] if algorithm in ALONE else []),
-            *sorted((SOURCES / "conv").glob("*.cc")),
-            "-DCONVSWAP_HAS_HOPPER_CODE=1",
-        )
-
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip(ALGORITHMS, pool.map(program_of, ALGORITHMS), strict=True))
+    return dict(zip(ALGORITHMS, build(*ALGORITHMS), strict=True))
 
 
+@pytest.mark.parametrize("family", ONE_FORMAT)
+def test_family_is_the_definition_in_one_format(family: str) -> None:
+    (program,) = build(f"{family}_{ONE_FORMAT[family]}")
+    assert computed_of(program, 0, FEW_SEEDS) >= FEW_SEEDS // 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_algorithm_is_the_definition_for_random_problems(programs: dict[str, Path], algorithm: str) -> None:
     program = programs[algorithm]
@@ -110,6 +85,7 @@ def test_algorithm_is_the_definition_for_random_problems(programs: dict[str, Pat
         assert columns_in(told_of(program, seed, seed + 1)) % 128 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_algorithm_is_the_definition_where_blocks_have_several_images(
     programs: dict[str, Path], algorithm: str
@@ -118,11 +94,9 @@ def test_algorithm_is_the_definition_where_blocks_have_several_images(
     assert computed >= LEAST_CROWDED_COMPUTED[algorithm]
 
 
-def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile(tmp_path: Path) -> None:
+def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile() -> None:
     """`few_channels`, whose halves lie 32 bits of elements apart at most: 2 x 64 x 8192 x 8192 outputs."""
-    tiling = SOURCES / "cuda" / "few_channels" / "tiling.cc"
-    limits, problems = SOURCES / "cuda" / "limits.cc", sorted((SOURCES / "conv").glob("*.cc"))
-    program = build("halves", tmp_path, tiling, limits, *problems, "-DCONVSWAP_HAS_HOPPER_CODE=1")
+    (program,) = build("halves")
 
     def halves(height: int, width: int) -> str:
         done = subprocess.run(
@@ -158,8 +132,8 @@ def told_of(program: Path, first: int, end: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("faults", tmp_path_factory.mktemp("faults"))
+def faults() -> Path:
+    return build("faults")[0]
 
 
 def test_kernel_without_a_fault_runs_as_on_a_card(faults: Path) -> None:

@@ -21,14 +21,14 @@ from convswap.compare import TOLERANCES
 from convswap.errors import ConvswapError
 from course_layers import course_layers
 from each_case import each
-from ladder_sources import PAGES, WITH_KERNELS, kernel_file
+from emulate import build
+from ladder_sources import PAGES, WITH_KERNELS
 from op_sessions import conv_model, make_session, run
 from repeats import repeats
-from test_emulated_kernels import SOURCES, build
 
 COURSE = course_layers()
 ON_CARD = [page for page in PAGES if page.device == "cuda"]
-# They take up to 10 seconds; a thousand more take minutes: build as below, then `ladder NAME 30 1030`.
+# They take up to 10 seconds; a thousand more take minutes: python tools/emulate.py ladder --rung NAME --seeds 30:1030.
 SEEDS = 30
 MOST_SECONDS = 300
 each_page = pytest.mark.parametrize("page", ON_CARD, ids=lambda page: page.name)
@@ -39,15 +39,9 @@ needs_cuda_kernels = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def emulation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def emulation() -> Path:
     """The program that runs every rung's kernels on the CPU."""
-    folder = tmp_path_factory.mktemp("ladder")
-    files = [file for page in WITH_KERNELS if (file := kernel_file(page)) is not None]
-    included = [f'#include "cuda/ladder/{file.name}"' for file in files]
-    named = [f"CONVSWAP_RUNG({file.stem})" for file in files]
-    guard = ["#ifndef CONVSWAP_RUNGS_INCLUDED", "#define CONVSWAP_RUNGS_INCLUDED", *included, "#endif"]
-    (folder / "rungs.inc").write_text("\n".join([*guard, *named, ""]))
-    return build("ladder", folder, *sorted((SOURCES / "conv").glob("*.cc")), f"-I{folder}")
+    return build("ladder")[0]
 
 
 @pytest.mark.parametrize("page", WITH_KERNELS, ids=lambda page: page.name)

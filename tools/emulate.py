@@ -1,0 +1,84 @@
+"""Kernels on the CPU, thread by thread: builds a program of tests/emulation and runs it.
+
+    python tools/emulate.py toeplitz                          # its kernels for every format of the data, 20 problems
+    python tools/emulate.py toeplitz --format Float16Pairs    # for one, which is compiled in a quarter of the time
+    python tools/emulate.py few_channels --seeds 100:1100     # other problems, and more of them
+    python tools/emulate.py ladder --rung ladder_05_flat_blocks
+
+It takes g++ and CMake, nothing of CUDA. What was built stays in build/emulation, so that a second call compiles
+what has changed. What such a run finds, and what it cannot, is said in tests/emulation/cuda_emulation.h.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SOURCE = REPOSITORY / "tests" / "emulation"
+FOLDER = REPOSITORY / "build" / "emulation"
+
+
+class BuildError(Exception):
+    """A program could not be built; the message is for people."""
+
+
+def build(*names: str) -> list[Path]:
+    """Compile programs of tests/emulation/CMakeLists.txt, what has changed of them, and return their paths.
+
+    Raises BuildError with what the compiler says, or where there is no CMake.
+    """
+    # Beside this Python, as in a virtual environment, or anywhere.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    cmake = shutil.which("cmake", path=path)
+    if cmake is None:
+        raise BuildError("cmake was not found; install it: pip install cmake")
+    environment = {**os.environ, "PATH": path}
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        # Tests run side by side.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (FOLDER / "CMakeCache.txt").exists():
+            generator = ["-G", "Ninja"] if shutil.which("ninja", path=path) else []
+            _run([cmake, "-S", SOURCE, "-B", FOLDER, *generator], environment)
+        jobs = str(os.cpu_count() or 1)
+        _run([cmake, "--build", FOLDER, "--parallel", jobs, "--target", *names], environment)
+    return [FOLDER / name for name in names]
+
+
+def _run(command: list[str | Path], environment: dict[str, str]) -> None:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    told = (done.stdout + done.stderr).splitlines()
+    # Of the compiler, or of the linker, which says what is missing before it says that this is an error.
+    first = next((i for i, line in enumerate(told) if "FAILED" in line or "rror:" in line), 0)
+    raise BuildError("\n".join(told[first : first + 20]))
+
+
+def main() -> int:
+    """Build and run a program; the exit status is its own, or 2 where it could not be built."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("family", help="few_channels, toeplitz, implicit_gemm, tiled, naive or ladder")
+    parser.add_argument("--format", help="of the data: ScaledFloat16Pairs, TwoScaledFloat16, Float16Pairs or "
+                        "Bfloat16Pairs; for tiled and naive float, Float16 or BFloat16")
+    parser.add_argument("--rung", help="the rung of the ladder, for `ladder`")
+    parser.add_argument("--seeds", default="0:20", metavar="FIRST:END", help="which problems (default: 0:20)")
+    given = parser.parse_args()
+    name = f"{given.family}_{given.format}" if given.format else given.family
+    try:
+        (program,) = build(name)
+    except BuildError as error:
+        print(f"{name} cannot be built: {error}", file=sys.stderr)
+        return 2
+    rung = [given.rung] if given.rung else []
+    return subprocess.run([program, *rung, *given.seeds.split(":")], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
