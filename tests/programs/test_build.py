@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
+import re
 import pty
 import shutil
 import subprocess
@@ -126,18 +128,29 @@ def test_without_cuda_the_module_builds_and_says_why_it_has_no_kernels(tmp_path:
     assert "cuda" not in needed.stdout and "onnxruntime" not in needed.stdout
 
 
-@pytest.mark.parametrize("capability", [80, 100, 120])
-def test_what_hopper_alone_has_leaves_other_cards_buildable(capability: int, tmp_path: Path) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
+@pytest.mark.parametrize(
+    ("asked", "built"),
+    [
+        ("75;80;90", {"tiled": {"75", "80", "90", "90a"}, "few_channels": {"80", "90", "90a"}, "toeplitz": {"90a"}}),
+        ("80;120", {"tiled": {"80", "120"}, "few_channels": {"80", "120"}}),
+        ("75", {"tiled": {"75"}}),
+    ],
+)
+def test_a_family_is_compiled_for_the_cards_that_it_has_code_for(asked, built, tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
         pytest.skip("it takes nvcc")
-    # Of each algorithm with such instructions one file, as a build for all cards compiles it.
-    for algorithm in ("implicit_gemm", "toeplitz"):
-        command = [nvcc, "-std=c++20", f"-gencode=arch=compute_{capability},code=sm_{capability}", "-c"]
-        command += [f"-I{REPOSITORY / 'custom_op'}", "-o", str(tmp_path / f"{algorithm}.o")]
-        command += [str(REPOSITORY / "custom_op" / "cuda" / algorithm / "plan_float16.cu")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
+    options = [f"-DCONVSWAP_CUDA_ARCHITECTURES={asked}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
+    answer = cmake("-S", REPOSITORY, "-B", tmp_path, *options)
+    assert answer.returncode == 0, answer.stderr
+    found: dict[str, set[str]] = {}
+    for entry in json.loads((tmp_path / "compile_commands.json").read_text()):
+        family, _, _ = Path(entry["file"]).stem.rpartition("_")
+        if "kernel_instances" in entry["file"]:
+            found.setdefault(family, set()).update(re.findall(r"arch=compute_(\w+)", entry["command"]))
+    assert found["naive"] == found["epilogue"] == built["tiled"]
+    assert found.get("implicit_gemm") == found.get("toeplitz")
+    for family in ("tiled", "few_channels", "toeplitz"):
+        assert found.get(family) == built.get(family), family
 
 
 def test_the_installed_package_is_complete() -> None:

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel of the algorithm `few_channels`; few_channels.cc tells the idea, plan.cuh fills the arguments.
+// The kernel of the algorithm `few_channels`; few_channels.cc tells the idea, plan.cc fills the arguments.
 
 #include "cuda/definition.cuh"
 #include "cuda/few_channels/input.cuh"

@@ -1,7 +1,7 @@
 #pragma once
 
 // What the kernel of `implicit_gemm` is told; implicit_gemm.cc explains the words. tiling.cc decides,
-// plan.cuh fills in.
+// plan.cc fills in.
 
 #include "cuda/definition.h"
 #include "cuda/geometry.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel of the algorithm `implicit_gemm`; implicit_gemm.cc tells the idea, plan.cuh fills the arguments.
+// The kernel of the algorithm `implicit_gemm`; implicit_gemm.cc tells the idea, plan.cc fills the arguments.
 
 #include "cuda/implicit_gemm/image.cuh"
 #include "cuda/implicit_gemm/results.cuh"

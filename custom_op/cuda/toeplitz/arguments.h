@@ -1,6 +1,6 @@
 #pragma once
 
-// What the kernel of `toeplitz` is told; toeplitz.cc explains the words. tiling.cc decides, plan.cuh fills
+// What the kernel of `toeplitz` is told; toeplitz.cc explains the words. tiling.cc decides, plan.cc fills
 // in.
 
 #include "cuda/definition.h"
