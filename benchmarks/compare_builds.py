@@ -1,0 +1,152 @@
+"""Two builds of convswap on one card, in turn: how much faster or slower the second computes each layer.
+
+    python -m pip install --no-build-isolation --no-deps --target before CHECKOUT      # of each build
+    python benchmarks/compare_builds.py before after [--batch 1,64,10000] [--precision tf32,float16] [--json FILE]
+
+Each build has a process of its own, which lends its memory to nobody; they are asked in turn, so that what else
+changes on the card meets both. A time is of runs back to back by the card's own clock, the median of the rounds.
+*noise* is how far the medians of the first build's even and odd rounds lie apart: a ratio nearer to 1 than that
+says nothing. The layers are the suite's, random data, what the planner takes by rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+# What a time is of: so many milliseconds of the card, and at least so many runs.
+LEAST_MILLISECONDS = 5.0
+LEAST_RUNS = 3
+MOST_RUNS = 2_000
+PRECISIONS = {"tf32": ("float32", "tf32"), "ieee": ("float32", "ieee"), "float16": ("float16", "tf32")}
+
+
+class Build:
+    """A process that has a build loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, __file__, "--serve", str(folder.resolve())]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, **request: object) -> dict:
+        """Return the answer to a request of `serve`."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"a build's process ended with status {self._process.wait()} on {request}")
+        return json.loads(answer)
+
+
+def serve(folder: str) -> None:
+    """Answer requests on standard input, a line each: to prepare a layer, and to run it so often."""
+    sys.path.insert(0, folder)
+    import numpy as np
+    from convswap import _native
+
+    prepared: dict = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "layer" in request:
+            layer, (element_type, precision) = request["layer"], PRECISIONS[request["precision"]]
+            prepared.clear()
+            random = np.random.default_rng(1)
+            x_shape = (request["batch"], layer["channels"], layer["size"], layer["size"])
+            w_shape = (layer["filters"], layer["channels"], layer["kernel"], layer["kernel"])
+            extent = layer["size"] - layer["kernel"] + 1
+            y_shape = (request["batch"], layer["filters"], extent, extent)
+            # Of one image and its weights as random numbers; copied for the others.
+            image = random.standard_normal((1, *x_shape[1:]), np.float32).astype(element_type)
+            x = np.broadcast_to(image, x_shape)
+            w = random.standard_normal(w_shape, np.float32).astype(element_type)
+            problem = _native.Problem(x_shape, w_shape, False, element_type, precision)
+            prepared.update(
+                x=_native.DeviceArray.from_numpy(np.ascontiguousarray(x)),
+                w=_native.DeviceArray.from_numpy(w),
+                y=_native.DeviceArray(y_shape, element_type),
+                precision=precision,
+            )
+            answer = {"algorithm": _native.choose(problem, "cuda")}
+        else:
+            milliseconds = _native.conv_device(
+                prepared["x"],
+                prepared["w"],
+                None,
+                prepared["y"],
+                precision=prepared["precision"],
+                runs=request["runs"],
+            )
+            answer = {"milliseconds": milliseconds}
+        print(json.dumps(answer), flush=True)
+
+
+def compare(builds: list[Build], layer: dict, precision: str, batch: int, rounds: int) -> dict:
+    """Return the row of a layer: both times, their ratio and the noise."""
+    taken = [build.ask(layer=layer, precision=precision, batch=batch)["algorithm"] for build in builds]
+    first = [build.ask(runs=1)["milliseconds"] for build in builds]
+    first = [build.ask(runs=LEAST_RUNS)["milliseconds"] for build in builds]
+    runs = min(MOST_RUNS, max(LEAST_RUNS, round(LEAST_MILLISECONDS / min(first))))
+    times: list[list[float]] = [[], []]
+    for _ in range(rounds):
+        for build, own in zip(builds, times, strict=True):
+            own.append(build.ask(runs=runs)["milliseconds"])
+    before, after = (statistics.median(own) for own in times)
+    even, odd = statistics.median(times[0][::2]), statistics.median(times[0][1::2])
+    return {
+        "layer": layer["name"],
+        "precision": precision,
+        "batch": batch,
+        "algorithms": taken,
+        "before_ms": before,
+        "after_ms": after,
+        "ratio": after / before,
+        "noise": abs(even - odd) / before,
+    }
+
+
+def main() -> None:
+    """Compare two builds, layer by layer."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("before", type=Path, help="the folder that has the first build's package `convswap`")
+    parser.add_argument("after", type=Path, help="the same of the second")
+    parser.add_argument("--batch", default="1,8,64,512,4096,10000")
+    parser.add_argument("--precision", default=",".join(PRECISIONS))
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--json", type=Path, help="write all rows there")
+    given = parser.parse_args()
+    sys.path.insert(0, str(given.after.resolve()))
+    from convswap.suites import SUITES
+
+    builds = [Build(given.before), Build(given.after)]
+    rows = []
+    print(f"{'layer':14}{'precision':>10}{'batch':>7}{'before ms':>12}{'after ms':>12}{'ratio':>8}{'noise':>8}")
+    for suite_layer in SUITES["course"]:
+        layer = {key: getattr(suite_layer, key) for key in ("name", "channels", "filters", "kernel", "size")}
+        for precision in given.precision.split(","):
+            for batch in map(int, given.batch.split(",")):
+                row = compare(builds, layer, precision, batch, given.rounds)
+                rows.append(row)
+                changed = "" if row["algorithms"][0] == row["algorithms"][1] else "  " + " -> ".join(row["algorithms"])
+                print(
+                    f"{row['layer']:14}{precision:>10}{batch:>7}{row['before_ms']:12.5f}{row['after_ms']:12.5f}"
+                    f"{row['ratio']:8.4f}{row['noise']:8.4f}{changed}",
+                    flush=True,
+                )
+    ratios = [row["ratio"] for row in rows]
+    slower = [row for row in rows if row["ratio"] > 1.01]
+    mean = statistics.geometric_mean(ratios)
+    print(f"{len(rows)} rows: ratio {mean:.4f} in the geometric mean, {min(ratios):.4f} to {max(ratios):.4f}; "
+          f"{len(slower)} more than 1 % slower")
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2])
+    else:
+        main()
