@@ -8,6 +8,7 @@ alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // what eac
 }  // namespace convswap::ladder
 
 #include "cuda/host/constant_bank.h"
+#include "cuda/ladder/14_tensor_cores.cuh"
 #include "cuda/ladder/course_layers.h"
 #include "cuda/ladder/no_bias.h"
 #include "cuda/ladder/rung.cc"

@@ -1,7 +1,7 @@
 #include "cuda/host/compiled_kernels.h"
 #include "cuda/host/limits.h"
-#include "cuda/ladder/14_tensor_cores.cuh"
 #include "cuda/ladder/rung.h"
+#include "cuda/ladder/tensor_core_tile.h"
 
 namespace convswap {
 namespace {

@@ -29,18 +29,12 @@
 // Precision: tf32
 
 #include "conv/ladder_convolution.h"
+#include "cuda/ladder/tensor_core_tile.h"
 #include "cuda/primitives/tensor_core.cuh"
 
 namespace convswap::ladder {
 
 extern __shared__ float shared[];
-
-// A block: 16 filters and, by four warps, 64 columns.
-constexpr int kTensorFilters = 16, kTensorColumns = 64, kTensorTaps = 8, kTensorThreads = 128;
-// An instruction takes 8 columns, and a warp has two of them.
-constexpr int kColumnsAtOnce = 8, kInstructions = 2;
-constexpr int kTensorSharedFloats =
-    kTensorFilters * kTensorTaps + kTensorTaps * kTensorColumns + kTensorFilters * kTensorColumns;
 
 __global__ void __launch_bounds__(kTensorThreads) tensor_cores(Convolution conv) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
