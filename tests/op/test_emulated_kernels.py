@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from build_tools import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 EMULATION = REPOSITORY / "tests" / "emulation"
 SOURCES = REPOSITORY / "custom_op"
 # Problems; random, but the same every time. A thousand more take two minutes:

@@ -50,6 +50,7 @@ def emulation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("ladder", folder, *sorted((SOURCES / "conv").glob("*.cc")), f"-I{folder}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_KERNELS, ids=lambda page: page.name)
 def test_rung_is_the_convolution_in_emulation(emulation: Path, page) -> None:
     command = [emulation, page.name, "0", str(SEEDS)]
