@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-# What the server gives, and how the tests ask for it: waiting longer than any machine takes, or for a moment where
+# What the server gives, and how tests ask for it: waiting longer than any machine takes, or for a moment where
 # nothing will come.
 CONTENT = random.Random(6).randbytes(300_000)
 FILE = PinnedFile("shirts.gz", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
