@@ -122,8 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-# What the server gives, and how tests ask for it: waiting longer than any machine takes, or for a moment where
-# nothing will come.
+# What the server gives, and how tests ask for it: waiting longer than any machine takes, or for a moment,
+# where nothing will come.
 CONTENT = random.Random(6).randbytes(300_000)
 FILE = PinnedFile("shirts.gz", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 LONG = Patience(timeout=60, attempts=3, pause=0.01)
