@@ -3,10 +3,11 @@
     python -m pip install --no-build-isolation --no-deps --target before CHECKOUT      # of each build
     python benchmarks/compare_builds.py before after [--batch 1,64,10000] [--precision tf32,float16] [--json FILE]
 
-Each build has a process of its own, which lends its memory to nobody; they are asked in turn, so that what else
-changes on the card meets both. A time is of runs back to back by the card's own clock, the median of the rounds.
-*noise* is how far the medians of the first build's even and odd rounds lie apart: a ratio nearer to 1 than that
-says nothing. The layers are the suite's, random data, what the planner takes by rule.
+Each build has a process of its own; they are asked in turn, so that what else changes on the card meets both, and
+all are started anew some times, since where a process has its memory counts too. A time is of runs back to back by
+the card's own clock, the median of the rounds. The ratio is that of the means over the starts, and *noise* is how
+far the starts of the first build lie apart: a ratio nearer to 1 than that says nothing. The layers are the suite's,
+random data, what the planner takes by rule.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 LEAST_MILLISECONDS = 5.0
 LEAST_RUNS = 3
 MOST_RUNS = 2_000
+LAYER_KEYS = ("name", "channels", "filters", "kernel", "size")
 PRECISIONS = {"tf32": ("float32", "tf32"), "ieee": ("float32", "ieee"), "float16": ("float16", "tf32")}
 
 
@@ -40,6 +42,10 @@ class Build:
         if not answer:
             raise SystemExit(f"a build's process ended with status {self._process.wait()} on {request}")
         return json.loads(answer)
+
+    def end(self) -> None:
+        """Let the process end, which gives its memory back."""
+        self._process.communicate()
 
 
 def serve(folder: str) -> None:
@@ -84,27 +90,29 @@ def serve(folder: str) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def compare(builds: list[Build], layer: dict, precision: str, batch: int, rounds: int) -> dict:
-    """Return the row of a layer: both times, their ratio and the noise."""
+def times_of(builds: list[Build], layer: dict, precision: str, batch: int, rounds: int) -> dict:
+    """Return what a layer takes by each build: medians in milliseconds, and the algorithms."""
     taken = [build.ask(layer=layer, precision=precision, batch=batch)["algorithm"] for build in builds]
-    first = [build.ask(runs=1)["milliseconds"] for build in builds]
-    first = [build.ask(runs=LEAST_RUNS)["milliseconds"] for build in builds]
+    for runs in (1, LEAST_RUNS):
+        first = [build.ask(runs=runs)["milliseconds"] for build in builds]
     runs = min(MOST_RUNS, max(LEAST_RUNS, round(LEAST_MILLISECONDS / min(first))))
-    times: list[list[float]] = [[], []]
+    times: list[list[float]] = [[] for _ in builds]
     for _ in range(rounds):
         for build, own in zip(builds, times, strict=True):
             own.append(build.ask(runs=runs)["milliseconds"])
-    before, after = (statistics.median(own) for own in times)
-    even, odd = statistics.median(times[0][::2]), statistics.median(times[0][1::2])
+    return {"algorithms": taken, "milliseconds": [statistics.median(own) for own in times]}
+
+
+def row_of(starts: list[dict]) -> dict:
+    """Return a layer's row from what each start gave."""
+    before, after = (statistics.mean(start["milliseconds"][side] for start in starts) for side in (0, 1))
+    of_first = [start["milliseconds"][0] for start in starts]
     return {
-        "layer": layer["name"],
-        "precision": precision,
-        "batch": batch,
-        "algorithms": taken,
+        "algorithms": starts[0]["algorithms"],
         "before_ms": before,
         "after_ms": after,
         "ratio": after / before,
-        "noise": abs(even - odd) / before,
+        "noise": (max(of_first) - min(of_first)) / before,
     }
 
 
@@ -115,32 +123,46 @@ def main() -> None:
     parser.add_argument("after", type=Path, help="the same of the second")
     parser.add_argument("--batch", default="1,8,64,512,4096,10000")
     parser.add_argument("--precision", default=",".join(PRECISIONS))
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=7, help="of each start (default: 7)")
+    parser.add_argument("--starts", type=int, default=3, help="of each build's process (default: 3)")
     parser.add_argument("--json", type=Path, help="write all rows there")
     given = parser.parse_args()
     sys.path.insert(0, str(given.after.resolve()))
     from convswap.suites import SUITES
 
-    builds = [Build(given.before), Build(given.after)]
+    cases = [
+        ({key: getattr(own, key) for key in LAYER_KEYS}, precision, batch)
+        for own in SUITES["course"]
+        for precision in given.precision.split(",")
+        for batch in map(int, given.batch.split(","))
+    ]
+    found: list[list[dict]] = [[] for _ in cases]
+    for start in range(given.starts):
+        builds = [Build(given.before), Build(given.after)]
+        for case, own in zip(cases, found, strict=True):
+            own.append(times_of(builds, *case, given.rounds))
+        for build in builds:
+            build.end()
+        print(f"start {start + 1} of {given.starts} done", file=sys.stderr, flush=True)
     rows = []
-    print(f"{'layer':14}{'precision':>10}{'batch':>7}{'before ms':>12}{'after ms':>12}{'ratio':>8}{'noise':>8}")
-    for suite_layer in SUITES["course"]:
-        layer = {key: getattr(suite_layer, key) for key in ("name", "channels", "filters", "kernel", "size")}
-        for precision in given.precision.split(","):
-            for batch in map(int, given.batch.split(",")):
-                row = compare(builds, layer, precision, batch, given.rounds)
-                rows.append(row)
-                changed = "" if row["algorithms"][0] == row["algorithms"][1] else "  " + " -> ".join(row["algorithms"])
-                print(
-                    f"{row['layer']:14}{precision:>10}{batch:>7}{row['before_ms']:12.5f}{row['after_ms']:12.5f}"
-                    f"{row['ratio']:8.4f}{row['noise']:8.4f}{changed}",
-                    flush=True,
-                )
+    print(
+        f"{'layer':14}{'precision':>10}{'batch':>7}{'before ms':>12}{'after ms':>12}{'ratio':>8}{'noise':>8}"
+    )
+    for (layer, precision, batch), starts in zip(cases, found, strict=True):
+        row = {"layer": layer["name"], "precision": precision, "batch": batch, **row_of(starts)}
+        rows.append(row)
+        one, other = row["algorithms"]
+        print(
+            f"{row['layer']:14}{precision:>10}{batch:>7}{row['before_ms']:12.5f}{row['after_ms']:12.5f}"
+            f"{row['ratio']:8.4f}{row['noise']:8.4f}" + ("" if one == other else f"  {one} -> {other}")
+        )
     ratios = [row["ratio"] for row in rows]
-    slower = [row for row in rows if row["ratio"] > 1.01]
+    slower = [row for row in rows if row["ratio"] > 1.01 + row["noise"]]
     mean = statistics.geometric_mean(ratios)
-    print(f"{len(rows)} rows: ratio {mean:.4f} in the geometric mean, {min(ratios):.4f} to {max(ratios):.4f}; "
-          f"{len(slower)} more than 1 % slower")
+    print(
+        f"{len(rows)} rows: ratio {mean:.4f} in the geometric mean, {min(ratios):.4f} to {max(ratios):.4f}; "
+        f"{len(slower)} slower by more than 1 % and the noise"
+    )
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
 

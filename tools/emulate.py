@@ -65,8 +65,11 @@ def main() -> int:
     """Build and run a program; the exit status is its own, or 2 where it could not be built."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("family", help="few_channels, toeplitz, implicit_gemm, tiled, naive or ladder")
-    parser.add_argument("--format", help="of the data: ScaledFloat16Pairs, TwoScaledFloat16, Float16Pairs or "
-                        "Bfloat16Pairs; for tiled and naive float, Float16 or BFloat16")
+    parser.add_argument(
+        "--format",
+        help="of the data: ScaledFloat16Pairs, TwoScaledFloat16, Float16Pairs or "
+        "Bfloat16Pairs; for tiled and naive float, Float16 or BFloat16",
+    )
     parser.add_argument("--rung", help="the rung of the ladder, for `ladder`")
     parser.add_argument("--seeds", default="0:20", metavar="FIRST:END", help="which problems (default: 0:20)")
     given = parser.parse_args()

@@ -3,9 +3,10 @@
     python tools/fuzz.py --reader params --seeds 0:10000
 
 Case n of a reader damages one of its samples with the random seed n, and reads the result in a process of its
-own. It fails on any other exception, a crash, 5 s without an end, or memory that runs out 1 GiB above what
-the process began with; also on a message that is not one line of printable text, and on output beside it. A
-failure is printed with its seed and traceback, and nothing is kept: the seed gives the same file again.
+own. It fails on any other exception, a crash, 5 s without an end (--seconds), or memory that runs out 1 GiB
+above what the process began with; also on a message that is not one line of printable text, and on output
+beside it. A failure is printed with its seed and traceback, and nothing is kept: the seed gives the same file
+again.
 $CONVSWAP_DATA adds real files, and so gives other cases for the same seeds.
 """
 
@@ -441,6 +442,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Give damaged files to a reader.")
     parser.add_argument("--reader", required=True, choices=READERS)
     parser.add_argument("--seeds", required=True, type=_range, metavar="FIRST:END")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help=f"that a case may take; default: {SECONDS:g}"
+    )
     parser.add_argument("--verbose", action="store_true", help="print what came of every case")
     options = parser.parse_args(arguments)
     reader = READERS[options.reader]
@@ -453,7 +457,7 @@ def main(arguments: list[str] | None = None) -> int:
     done = options.seeds.start
     with contextlib.suppress(KeyboardInterrupt):
         for seed in options.seeds:
-            outcome = run_case(damaged_sample(reader, seed, samples))
+            outcome = run_case(damaged_sample(reader, seed, samples), options.seconds)
             done = seed + 1
             counts[outcome.kind] += 1
             slowest = max(slowest, (outcome.seconds, seed))

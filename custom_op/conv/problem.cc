@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "conv/arithmetic.h"
 #include "conv/epilogue_attributes.h"
 #include "conv/error.h"
 #include "conv/messages.h"
@@ -29,7 +30,7 @@ void resolve_axis(const ConvSpec& spec, size_t attribute_axis, size_t spatial_ra
   int64_t& begin = problem.pad_begin[axis];
   int64_t& end = problem.pad_end[axis];
   if (spec.auto_pad == AutoPad::same_upper || spec.auto_pad == AutoPad::same_lower) {
-    const int64_t output = (input + stride - 1) / stride;
+    const int64_t output = ceil_divide(input, stride);
     const int64_t total = std::max<int64_t>(0, (output - 1) * stride + reach - input);
     begin = spec.auto_pad == AutoPad::same_upper ? total / 2 : total - total / 2;
     end = total - begin;

@@ -26,6 +26,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "conv/arithmetic.h"
 #include "conv/epilogue_math.h"
 #include "conv/error.h"
 #include "conv/messages.h"
@@ -60,8 +61,6 @@ const std::vector<InstructionSet>& instruction_sets() {
   };
   return sets;
 }
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // How one spatial axis is laid out in the phase image.
 struct PhaseAxis {

@@ -59,7 +59,6 @@ def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str
         [sys.executable, REPOSITORY / "benchmarks" / f"{name}.py", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import random
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from convswap.fetch import Patience, PinnedFile, fetch
 
 HANG_SECONDS = 30.0
 
@@ -115,3 +120,22 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(0.02)
         else:
             self.wfile.write(body)
+
+
+# What the server gives, and how tests ask for it: waiting longer than any machine takes, or for a moment,
+# where nothing will come.
+CONTENT = random.Random(6).randbytes(300_000)
+FILE = PinnedFile("shirts.gz", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+LONG = Patience(timeout=60, attempts=3, pause=0.01)
+SHORT = Patience(timeout=0.4, attempts=3, pause=0.01)
+
+
+def get(home: str, folder: Path, file: PinnedFile = FILE, patience: Patience = LONG) -> bytes:
+    """Fetch the file into `folder`, and return what is in it then."""
+    fetch(file, home, folder, patience=patience)
+    return (folder / file.name).read_bytes()
+
+
+def part_of(folder: Path) -> Path:
+    """Return where what has arrived is kept until all has."""
+    return folder / f"{FILE.name}.part"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -409,3 +410,9 @@ def conv_and_activation() -> onnx.ModelProto:
     six = numpy_helper.from_array(np.array(6, np.float32), "six")
     declared = [tensor_info("x", "n", 2, 6, 8)]
     return make_model(nodes, [weights("w", 2, 2, 3, 3), six], inputs=declared)
+
+
+def save_with_external_data(folder: Path, name: str = "model.onnx", data: str = "weights.bin") -> Path:
+    """Write `two_convs` to `folder` with its weights in a file of their own, and return the model's path."""
+    onnx.save(two_convs(), folder / name, save_as_external_data=True, location=data, size_threshold=64)
+    return folder / name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import json
 from collections import defaultdict
 
@@ -35,12 +37,14 @@ def checked(events: list[dict], clocks_apart_us: float = 0) -> list[dict]:
             slices[event["pid"], event["tid"]].append((begin, begin + round(event["dur"] * 1000)))
     for own in slices.values():
         assert_nested(own)
+    covered = {track: covering(own) for track, own in slices.items()}
     for start, end in arrows(events):
         assert start["ts"] <= end["ts"] + clocks_apart_us and end["bp"] == "e"
         for event in (start, end):
+            begins, last_ends = covered[event["pid"], event["tid"]]
             moment = round(event["ts"] * 1000)
-            on_track = slices[event["pid"], event["tid"]]
-            assert any(begin <= moment <= until for begin, until in on_track), "an arrow is tied to nothing"
+            before = bisect.bisect_right(begins, moment)
+            assert before > 0 and moment <= last_ends[before - 1], "an arrow is tied to nothing"
     return events
 
 
@@ -51,6 +55,12 @@ def assert_nested(slices: list[tuple[int, int]]) -> None:
             open_ends.pop()
         assert not open_ends or end <= open_ends[-1], "slices of a track cross each other"
         open_ends.append(end)
+
+
+def covering(slices: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return when slices begin, in order, and beside each the last end of those that have begun by then."""
+    in_order = sorted(slices)
+    return [begin for begin, _ in in_order], list(itertools.accumulate((end for _, end in in_order), max))
 
 
 def arrows(events: list[dict]) -> list[tuple[dict, dict]]:

@@ -13,6 +13,13 @@ import numpy as np
 import pytest
 from emulate import build
 
+<<<<<<< HEAD
+=======
+pytestmark = pytest.mark.slow
+
+EMULATION = REPOSITORY / "tests" / "emulation"
+SOURCES = REPOSITORY / "custom_op"
+>>>>>>> tests
 # Problems; random, but the same every time. A thousand more take two minutes:
 # python tools/emulate.py toeplitz --seeds 100:1100
 SEEDS = 100

@@ -123,7 +123,7 @@ def generate(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[
         readme.write_bytes((REPOSITORY / "README.md").read_bytes())
     command = [sys.executable, REPOSITORY / "benchmarks" / "ladder_page.py"]
     command += ["--docs", tmp_path / "docs", "--readme", readme, *arguments]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
 
 
 def test_the_page_and_the_readme_are_what_the_generator_makes(tmp_path):

@@ -22,6 +22,8 @@ from build_tools import TOOLS
 from convswap import _native
 from mixed_load import MIB, MINUTES, CardMemory, Gate, Problem, Sample, Slot, draw_specs, growth, judge
 
+pytestmark = pytest.mark.slow
+
 # The shortest runs whose third and last "minute" have a rest in each.
 SECONDS = {"cpu": 10, "cuda": 15}
 SMALL = ["--problems", "24", "--threads", "6"]

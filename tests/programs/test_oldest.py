@@ -166,7 +166,6 @@ def run_there(python: Path, *arguments: str | Path, **variables: str | Path) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
     )
 
 

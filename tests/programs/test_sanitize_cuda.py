@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import textwrap
 import time
@@ -10,6 +11,8 @@ import time
 import pytest
 import sanitize_cuda
 from build_tools import environment_with_helpers
+
+pytestmark = pytest.mark.slow
 
 REPORT_OF_OURS = """\
 ========= COMPUTE-SANITIZER
@@ -63,6 +66,9 @@ def tool(monkeypatch, tmp_path):
     program.write_text(STAND_IN.format(python=sys.executable, **reports))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    # Of pytest's plugins the one that it is asked for: all of them take four times as long to load.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_timeout")
     monkeypatch.chdir(tmp_path)
     return sanitize_cuda
 
@@ -224,13 +230,28 @@ def test_what_failed_without_a_report_runs_again_where_it_is_asked_for(tool, tmp
     assert "racecheck: 1 failed, 3 passed, 0 left; 2 reports" in said and "without a report" not in said
 
 
-def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, tmp_path, capsys):
-    three = "def test_one(): pass\ndef test_two(): raise KeyError('x')\ndef test_three(): time.sleep(60)\n"
-    slow = write_tests(tmp_path, "slow", "import time\n" + three)
-    state = tmp_path / "state.jsonl"
-    begin = time.monotonic()
-    assert tool.main(["--state", str(state), "--tools", "memcheck", "--seconds", "20", "--", slow]) == 0
-    assert time.monotonic() - begin < 50
+@pytest.fixture
+def endless(tmp_path, monkeypatch):
+    """Return a function for tests that have no end; the time of a group is over once it is called."""
+    begun = tmp_path / "begun"
+
+    class CutOff(subprocess.Popen):
+        def wait(self, timeout=None):
+            if timeout is None:
+                return super().wait()
+            while not begun.exists():
+                time.sleep(0.01)
+            raise subprocess.TimeoutExpired(self.args, timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", CutOff)
+    body = f"    pathlib.Path({str(begun)!r}).touch()\n    time.sleep(900)\n"
+    return f"import pathlib, time\ndef endless():\n{body}"
+
+
+def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, endless, tmp_path, capsys):
+    three = "def test_one(): pass\ndef test_two(): raise KeyError('x')\ndef test_three(): endless()\n"
+    slow = write_tests(tmp_path, "slow", endless + three)
+    assert tool.main(["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck", "--", slow]) == 0
     said = capsys.readouterr().out
     assert "memcheck: 1 failed, 1 passed, 1 left;" in said
     assert "  failed without a report of ours: test_slow.py::test_two: KeyError: 'x'\n" in said
@@ -248,10 +269,10 @@ def test_only_the_tests_asked_for_are_told_and_count(tool, tmp_path, capsys):
     assert tool.main([*arguments, "test_clean.py", other]) == 1
 
 
-def test_many_tests_left_are_counted_and_not_named(tool, tmp_path, capsys):
-    many = "".join(f"def test_{i}(): time.sleep(60)\n" for i in range(tool.MOST_NAMED + 1))
-    file = write_tests(tmp_path, "many", "import time\ndef test_first(): pass\n" + many)
-    options = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck", "--seconds", "15"]
+def test_many_tests_left_are_counted_and_not_named(tool, endless, tmp_path, capsys):
+    many = "".join(f"def test_{i}(): endless()\n" for i in range(tool.MOST_NAMED + 1))
+    file = write_tests(tmp_path, "many", endless + "def test_first(): pass\n" + many)
+    options = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck"]
     assert tool.main([*options, "--", file]) == 0
     said = capsys.readouterr().out
     assert f"memcheck: 1 passed, {tool.MOST_NAMED + 1} left;" in said and "left: " not in said

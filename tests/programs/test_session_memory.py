@@ -9,6 +9,8 @@ import pytest
 from build_tools import TOOLS
 from session_memory import MOST_MORE
 
+pytestmark = pytest.mark.slow
+
 
 def more_of(kind: str, device: str) -> float:
     """Return by how many bytes more a process grows for a session of the kind than for one without our op."""

@@ -30,9 +30,7 @@ def printed(*arguments: str, folder: Path | None = None, switch: str | None = No
         environment[SWITCH] = switch
     path = [str(folder)] if folder is not None else []
     environment["PYTHONPATH"] = os.pathsep.join([*path, environment_with_helpers()["PYTHONPATH"]])
-    done = subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout.splitlines()
 

@@ -8,13 +8,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from convswap import export
 from convswap.models import LARGE_NETWORKS, NETWORKS
 from convswap.swap import swap
 from each_case import each
+from exported_networks import exported
 from fuse_models import assert_same, reasons, taken
 from fused_conv_reference import counts, expand
 from onnx_networks import CONVERTED, LIGHT, converted_and_more, converted_case, light_network
+
+pytestmark = pytest.mark.slow
 
 NOT_TAKEN = "a convolution does not take in this op"
 TANH_AND_POOL = {"conv1": ["FusedConv", "Tanh", "MaxPool"]}
@@ -72,7 +74,7 @@ def test_every_network_is_here():
 
 @pytest.mark.parametrize("name", COURSE)
 def test_course_network_is_fused_and_means_the_same(name):
-    original = export.export_network(name)
+    original = exported(name)
     result = swap(original, fuse=True)
     expected, left = COURSE[name]
     assert taken(result) == expected
@@ -83,7 +85,7 @@ def test_course_network_is_fused_and_means_the_same(name):
 
 @pytest.mark.parametrize("name", LARGE)
 def test_large_network_is_fused_and_means_the_same(name):
-    original = export.export_network(name)
+    original = exported(name)
     result = swap(original, fuse=True)
     assert Counter(map(tuple, taken(result).values())) == LARGE[name]
     assert {follower.op for follower in result.not_fused} == LEFT[name]

@@ -7,13 +7,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from convswap import export
 from convswap.models import LARGE_NETWORKS, NETWORKS
 from convswap.swap import swap
 from each_case import each
+from exported_networks import exported
 from onnx import helper
 from onnx_networks import CONVERTED, LIGHT, converted_and_more, converted_case, light_network
 from op_sessions import PROVIDERS
+
+pytestmark = pytest.mark.slow
 
 # TF32 rounds to 11 bits on CUDA; on the CPU only the order of the sums differs, and that some weights were
 # rounded once more when they took in a batch normalisation.
@@ -60,17 +62,17 @@ def assert_close(after: np.ndarray, before: np.ndarray, device: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_fused_course_network_gives_the_same(name, device):
     size = NETWORKS[name].image_size
-    check_fused(export.export_network(name), device, (3, 1, size, size))
+    check_fused(exported(name), device, (3, 1, size, size))
 
 
 @pytest.mark.parametrize("name", [name for name in LARGE_NETWORKS if name != "convnext-tiny"])
 def test_fused_large_network_gives_the_same(name, device):
     size = LARGE_NETWORKS[name].image_size
-    check_fused(export.export_network(name), device, (1, 3, size, size))
+    check_fused(exported(name), device, (1, 3, size, size))
 
 
 def test_large_network_in_which_nothing_can_be_fused_gives_the_same(device):
-    original = export.export_network("convnext-tiny")
+    original = exported("convnext-tiny")
     result = swap(original, fuse=True)
     assert result.fused == () and len(result.swapped) > 0
     feeds = {"image": np.random.default_rng(2).standard_normal((1, 3, 224, 224)).astype(np.float32)}

@@ -42,8 +42,11 @@ from convswap.models import (
 from convswap.subject import Subject, batch_of, open_subject, source_of
 from convswap.suites import SUITES
 from convswap.truth import evaluate
+from exported_networks import exported
 from numpy_forward import convolve, dense
 from onnx import helper, numpy_helper
+
+pytestmark = pytest.mark.slow
 
 # As published; torchvision counts the same for its own four.
 PARAMETERS = {
@@ -57,19 +60,6 @@ PARAMETERS = {
 # convolutions.
 BILLIONS = {"alexnet": 0.72, "resnet50": 4.1, "vgg16": 15.5, "mobilenet-v2": 0.30, "convnext-tiny": 4.5}
 LIGHT = ("mobilenet-v2", "convnext-tiny", "resnet50")
-
-
-@pytest.fixture(scope="module")
-def exported():
-    """Return the models that are made so far; VGG-16's half a gigabyte is made once only."""
-    made = {}
-
-    def model(name):
-        if name not in made:
-            made[name] = export.export_network(name)
-        return made[name]
-
-    return model
 
 
 def run(model, images, output="logits"):
@@ -131,7 +121,7 @@ def test_arrays_have_the_shapes_of_torchvision(name, theirs):
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_an_exported_network_is_a_sound_model_with_a_symbolic_batch(name, exported):
+def test_an_exported_network_is_a_sound_model_with_a_symbolic_batch(name):
     model, network = exported(name), LARGE_NETWORKS[name]
     onnx.checker.check_model(model, full_check=True)
     inferred = {
@@ -154,7 +144,7 @@ def _dimensions(value):
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_an_exported_network_runs_with_any_batch_and_tells_images_apart(name, exported):
+def test_an_exported_network_runs_with_any_batch_and_tells_images_apart(name):
     images = np.random.default_rng(4).standard_normal((2, 3, *[LARGE_NETWORKS[name].image_size] * 2))
     images = images.astype(np.float32)
     both = run(exported(name), images)
@@ -167,7 +157,7 @@ def test_an_exported_network_runs_with_any_batch_and_tells_images_apart(name, ex
 
 
 @pytest.mark.parametrize("name", ["alexnet", *LIGHT])
-def test_activations_keep_sane_magnitudes(name, exported):
+def test_activations_keep_sane_magnitudes(name):
     model = onnx.ModelProto()
     model.CopyFrom(exported(name))
     inner = [node.output[0] for node in model.graph.node if node.op_type in ("Conv", "Gemm", "MatMul", "Add")]
@@ -179,7 +169,7 @@ def test_activations_keep_sane_magnitudes(name, exported):
     assert all(low < np.sqrt(np.mean(value**2)) < high for value in values)
 
 
-def test_normalisation_across_channels_matters_in_alexnet(exported):
+def test_normalisation_across_channels_matters_in_alexnet():
     model = exported("alexnet")
     images = seeded_images(LARGE_NETWORKS["alexnet"], 1)
     without = onnx.ModelProto()
@@ -231,7 +221,7 @@ def rounded_to_tf32(model):
 
 
 @pytest.mark.parametrize("name", ["alexnet", *LIGHT])
-def test_rounding_to_tf32_moves_the_logits_by_less_than_the_tolerance(name, exported):
+def test_rounding_to_tf32_moves_the_logits_by_less_than_the_tolerance(name):
     model = exported(name)
     images = np.random.default_rng(0).standard_normal((2, 3, *[LARGE_NETWORKS[name].image_size] * 2))
     images = images.astype(np.float32)

@@ -19,6 +19,8 @@ from convswap.export.torch_module import SEED
 from convswap.sessions import CONVSWAP, make_session, run
 from convswap.swap import swap
 
+pytestmark = pytest.mark.slow
+
 MODULES = '''
 import sys
 

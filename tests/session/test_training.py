@@ -20,6 +20,8 @@ from convswap.models import NETWORKS, find, pack_weights, seeded_weights, unpack
 from convswap.models.quantisation import dequantise, quantise
 from convswap.models.stored_weights import in_four_bits
 
+pytestmark = pytest.mark.slow
+
 NETWORK = "ece408-2017-high"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from command_line import only_line_of_refusal
-from convswap import _native, problems
+from convswap import _native
 from convswap.cli import main
 from convswap.errors import ConvswapError
 from convswap.explain import ModelPlan, print_plan
@@ -21,7 +21,7 @@ from marks import needs_cuda_kernels
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import CASE, case_model
 from rich.console import Console
-from swap_models import conv_and_activation, make_model, three_convs, weights
+from swap_models import conv_and_activation, three_convs
 from tuning_files import line, table, write
 
 __all__ = ["table"]
@@ -115,33 +115,6 @@ def test_estimates_say_why_an_algorithm_was_taken_and_the_others_were_not(batch)
             slower = re.fullmatch(r"estimated slower: ([0-9.]+) ms; not measured", other["why_not"])
             # Three digits of each are told, so that two may be the same.
             assert slower and float(slower[1]) >= float(taken[1]), (conv.answer["why"], other)
-
-
-def test_every_conv_of_a_network_has_the_shapes_that_a_run_gives_it(monkeypatch):
-    with monkeypatch.context() as without_runs:
-        without_runs.setattr(problems, "Capture", None)
-        inferred = convswap.explain("ece408-2019fa", device="cpu", batch=3)
-    monkeypatch.setattr(problems, "_inferred", lambda model, shapes, wanted: {})
-    run = convswap.explain("ece408-2019fa", device="cpu", batch=3)
-    assert [conv.problem for conv in inferred.convs] == [conv.problem for conv in run.convs]
-    assert [conv.node for conv in run.convs] == ["conv1", "conv2"]
-    assert "x=3x12x33x33" in run.convs[1].problem
-
-
-def test_shapes_that_depend_on_values_come_from_a_run():
-    """The end of the slice is the largest extent of x, which inference does not follow."""
-    nodes = [
-        helper.make_node("Shape", ["x"], ["shape"]),
-        helper.make_node("ReduceMax", ["shape"], ["end"], keepdims=1),
-        helper.make_node("Slice", ["x", "start", "end", "axis"], ["cut"]),
-        helper.make_node("Conv", ["cut", "w"], ["y"], name="conv"),
-    ]
-    constants = [
-        numpy_helper.from_array(np.array([value]), name) for name, value in (("start", 1), ("axis", 3))
-    ]
-    model = make_model(nodes, [*constants, weights("w", 4, 3, 3, 3)])
-    (conv,) = convswap.explain(model, device="cpu").convs
-    assert "x=2x3x9x7 w=4x3x3x3" in conv.problem
 
 
 def test_default_batch_is_that_of_compare():
@@ -340,12 +313,3 @@ def test_what_was_fused_and_what_was_left_is_printed():
     text = printed(convswap.explain(model, device="cpu", fuse=True))
     assert "FusedConv a takes in Clip" in text
     assert "b leaves Neg" in text and "a convolution does not take in this op." in text
-
-
-def test_shapes_of_fused_convs_come_from_a_run_where_inference_finds_none(monkeypatch):
-    fused = convswap.swap(conv_and_activation(), fuse=True).to_proto()
-    inferred = convswap.explain(fused, device="cpu", batch=3)
-    monkeypatch.setattr(problems, "_inferred", lambda model, shapes, wanted: {})
-    run = convswap.explain(fused, device="cpu", batch=3)
-    assert [conv.problem for conv in run.convs] == [conv.problem for conv in inferred.convs]
-    assert "x=3x2x3x4" in run.convs[1].problem

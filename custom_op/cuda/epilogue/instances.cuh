@@ -2,9 +2,9 @@
 
 #include <vector>
 
+#include "conv/small_floats.h"
 #include "cuda/epilogue/instances.h"
 #include "cuda/epilogue/kernel.cuh"
-#include "conv/small_floats.h"
 #include "cuda/host/compiled_kernels.h"
 
 namespace convswap::epilogue {

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   wait_for_kernels_before();
   const int bundle_slots = problem.steps * kBundlesPerStep;
   const int padded_filters = problem.filter_blocks * kTiles * kFiltersPerTile;
-  unsigned* const weights = problem.shared.weights.in(shared);
+  unsigned* const weights = problem.shared.weights().in(shared);
   unsigned* const staged = problem.shared.staged.in(shared);
   Element* const raw = reinterpret_cast<Element*>(problem.shared.raw.in(shared));
   float* const results = problem.shared.results.in(shared);

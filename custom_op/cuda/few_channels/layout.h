@@ -55,9 +55,9 @@ struct BlockState {
   unsigned is_far;                // whether a filter's factor alone is not enough
 };
 
-// The parts of a block's shared memory.
+// The parts of a block's shared memory. The weights come first, which costs the kernel no register.
 struct SharedOffsets {
-  Offset<unsigned> weights;
+  static CONVSWAP_ANYWHERE constexpr Offset<unsigned> weights() { return {}; }
   Offset<unsigned> staged;       // the input, converted
   Offset<unsigned char> raw;     // the input of the next tile as it is, and a row of zeros
   Offset<float> results;         // on their way, a place for each warp

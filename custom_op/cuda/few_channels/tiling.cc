@@ -165,7 +165,7 @@ class Tiler {
     tiling.part_words = staged_words;
     SharedOffsets& shared = tiling.shared;
     SharedLayout block(16, most);
-    shared.weights = block.place<unsigned>(weight_words);
+    block.place<unsigned>(weight_words);
     shared.staged = block.place<unsigned>(parts_of(problem_) * staged_words);
     shared.raw = block.place<unsigned char>(4 * (tiling.raw_words + tiling.zero_words));
     shared.results = block.place<float>(int64_t{tiling.warps} * kStagedWords);

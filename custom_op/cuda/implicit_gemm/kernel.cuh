@@ -229,7 +229,7 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
   BlockState& state = state_of_block(problem);
   const Share share(problem);
   const int team = team_of_block() - 1;
-  unsigned* const staged_weights = shared_part(problem.shared.weights);
+  unsigned* const staged_weights = shared_part(problem.shared.weights());
   const RowWeights<Format> row_weights(problem, weights);
   const HeldWeights held(problem, row_weights,
                          reinterpret_cast<unsigned*>(shared_part(problem.shared.results)));

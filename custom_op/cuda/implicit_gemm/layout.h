@@ -118,7 +118,8 @@ struct BlockState {
 
 // The parts of shared memory.
 struct SharedOffsets {
-  Offset<unsigned> weights;  // that are not held in registers
+  // That are not held in registers. They come first, which costs the kernel no register.
+  static CONVSWAP_ANYWHERE constexpr Offset<unsigned> weights() { return {}; }
   Offset<unsigned char> slots, stages, results, unread;
   Offset<PixelPlaces> pixels;
   Offset<int> outputs;

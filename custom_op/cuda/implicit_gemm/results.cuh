@@ -210,8 +210,10 @@ __device__ inline void compute_as_defined(const Arguments<Element>& problem, int
     const int element = i - filter * problem.output_plane;
     const long long k = first_filter + filter;
     const long long plane = (static_cast<long long>(image) * problem.out_channels + k) * problem.output_plane;
-    problem.y[plane + element] = static_cast<Element>(defined_result<Element, float>(
-        problem, problem.definition, image, k, 0, element / width, element % width));
+    float sum = defined_sum<Element, float>(problem, problem.definition, image, k, 0, element / width,
+                                            element % width, 0, problem.channels);
+    if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
+    problem.y[plane + element] = static_cast<Element>(sum);
   }
 }
 

@@ -198,7 +198,7 @@ class Tiler {
     if (tiling.results_bytes > most) return false;
     SharedOffsets& shared = tiling.shared;
     SharedLayout block(128, most);
-    shared.weights = block.place<unsigned>(tiling.shared_steps * kStepUnits * 4);
+    block.place<unsigned>(tiling.shared_steps * kStepUnits * 4);
     shared.slots = block.place<unsigned char>(kSlots * tiling.slot_places * kPlaceBytes);
     shared.stages = block.place<unsigned char>(tiling.stages * tiling.stage_bytes);
     shared.results = block.place<unsigned char>(tiling.results_bytes);

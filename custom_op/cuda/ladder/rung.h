@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "conv/arithmetic.h"
 #include "conv/ladder_convolution.h"
 #include "cuda/host/launch.h"
 #include "plan/algorithm.h"
@@ -29,7 +30,7 @@ inline const void* address(void (*kernel)(Convolution)) { return reinterpret_cas
 
 // So many blocks of `size` as it takes for `count`.
 inline unsigned blocks_for(int64_t count, int64_t size) {
-  return static_cast<unsigned>((count + size - 1) / size);
+  return static_cast<unsigned>(ceil_divide(count, size));
 }
 
 // Starts kernels one after the other.

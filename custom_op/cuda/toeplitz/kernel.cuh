@@ -44,7 +44,7 @@ __device__ inline void clear_cores(const Arguments<Element>& problem, unsigned* 
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline SharedMatrix block_matrix(const Arguments<Element>& problem, unsigned char* shared,
                                             int block) {
-  return SharedMatrix::at(problem.shared.matrix.in(shared), kTiles * 8)
+  return SharedMatrix::at(problem.shared.matrix().in(shared), kTiles * 8)
       .advanced(block * Format::kParts * problem.steps * kTiles * 16);
 }
 
@@ -104,7 +104,7 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
   const Tile tile = Tile::of<true>(problem, index);
   const int* const tops = problem.shared.tops.in(shared);
   const StagedItem* const items = problem.shared.items.in(shared);
-  unsigned* const cores = problem.shared.cores.in(own);
+  unsigned* const cores = problem.shared.cores().in(own);
   FilterScale* const scales = problem.shared.scales.in(own);
   TeamState& state = *problem.shared.state.in(own);
   const int first_filter = group * problem.filters;
@@ -201,12 +201,12 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   const int team = team_of_block();
   const int group = blockIdx.y;
   extern __shared__ __align__(128) unsigned char shared[];
-  unsigned* const matrix = problem.shared.matrix.in(shared);
+  unsigned* const matrix = problem.shared.matrix().in(shared);
   int* const tops = problem.shared.tops.in(shared);
   StagedItem* const items = problem.shared.items.in(shared);
   WeightState& weight_state = *problem.shared.weight_state.in(shared);
   unsigned char* const own = problem.shared.teams.in(shared) + team * problem.shared.team_bytes;
-  unsigned* const cores = problem.shared.cores.in(own);
+  unsigned* const cores = problem.shared.cores().in(own);
   FilterScale* const scales = problem.shared.scales.in(own);
   TeamState& state = *problem.shared.state.in(own);
   Element* const raw = reinterpret_cast<Element*>(problem.shared.raw.in(own));

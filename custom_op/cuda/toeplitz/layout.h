@@ -63,9 +63,10 @@ struct ResultPlaces {
   bool planes_join;  // and the filters do too
 };
 
-// The parts of shared memory.
+// The parts of shared memory. The matrix comes first, and the cores of a team's part do, which costs the
+// kernel no register.
 struct SharedOffsets {
-  Offset<unsigned> matrix;
+  static CONVSWAP_ANYWHERE constexpr Offset<unsigned> matrix() { return {}; }
   Offset<StagedItem> items;
   Offset<int> tops;
   Offset<WeightState> weight_state;
@@ -73,7 +74,7 @@ struct SharedOffsets {
   int team_bytes;
 
   // Of a team's own part, from where that begins.
-  Offset<unsigned> cores;
+  static CONVSWAP_ANYWHERE constexpr Offset<unsigned> cores() { return {}; }
   Offset<unsigned char> results, stored;  // elements, and where they lie apart float32
   Offset<FilterScale> scales;
   Offset<TeamState> state;

@@ -162,7 +162,7 @@ class Tiler {
 
     SharedOffsets& shared = tiling.shared;
     SharedLayout block(kCacheLine, most);
-    shared.matrix = block.place<unsigned>(tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 64);
+    block.place<unsigned>(tiling.filter_blocks * parts * cut.steps() * tiling.tiles * 64);
     shared.items = block.place<StagedItem>(tiling.image_items);
     shared.tops = block.place<int>(problem_.filters_per_group());
     shared.weight_state = block.place<WeightState>(1);
@@ -170,7 +170,7 @@ class Tiler {
     const int64_t stored_elements = place_stored(tiling, most);
     if (block.end() > most || tiling.cores_bytes > most || stored_elements > most) return false;
     SharedLayout own(kCacheLine, most);  // of a team
-    shared.cores = own.place<unsigned>(tiling.cores_bytes / 4);
+    own.place<unsigned>(tiling.cores_bytes / 4);
     const Finish finish = finish_of(problem_, cut);
     if (lies_apart(problem_, finish)) {
       tiling.results = tiling.stored;

@@ -1,0 +1,90 @@
+"""A swapped model gives, in ONNX Runtime, the outputs that the original has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import swap_models as models
+from convswap.library import register
+from convswap.swap import swap
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+
+@pytest.mark.parametrize("outputs", [["c"], ["c", ""], ["c", "same", ""], ["", "same"]])
+def test_calls_may_leave_out_outputs_of_a_function(outputs, tmp_path):
+    original = models.function_that_returns_its_input()
+    call, add = original.graph.node
+    add.input[:] = [next(name for name in outputs if name)] * 2
+    # The truth comes from the whole call; both are the same model to ONNX.
+    (expected,) = ReferenceEvaluator(original).run(None, {"x": models.input_array()})
+    call.output[:] = outputs
+    result = swap(original, precision="ieee")
+    assert result.swapped == ("conv",) and result.left == ()
+    onnx.checker.check_model(result.to_proto())
+    result.save(tmp_path / "swapped.onnx")
+    actual = run_with_library(tmp_path / "swapped.onnx", {"x": models.input_array()})
+    # Sums of 27 float32 products in another order.
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def run_with_library(path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    options = onnxruntime.SessionOptions()
+    register(options)
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "flags"),
+    [
+        (models.two_convs, [None]),
+        (models.empty_bias, [None]),
+        (models.conv_in_if, [True, False]),
+        (models.conv_in_loop, [None]),
+        (models.conv_in_nested_functions, [True, False]),
+        (models.function_that_returns_its_input, [None]),
+        (models.weights_in_a_function, [True, False]),
+    ],
+)
+def test_swapped_model_gives_the_outputs_that_onnx_defines_for_the_original(make, flags, tmp_path):
+    original = make()
+    path = tmp_path / "swapped.onnx"
+    swap(original, precision="ieee").save(path)
+    for flag in flags:
+        feeds = {"x": models.input_array()}
+        if flag is not None:
+            feeds["flag"] = np.array(flag)
+        (expected,) = ReferenceEvaluator(original).run(None, feeds)
+        actual = run_with_library(path, feeds)
+        # Both sum in float32 over at most 54 terms, three Convs deep, in another order.
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+CONVERTED = Path(onnx.__file__).parent / "backend" / "test" / "data" / "pytorch-converted"
+
+
+@pytest.mark.parametrize("folder", sorted(CONVERTED.glob("test_Conv[123]d*")), ids=lambda folder: folder.name)
+def test_the_conv_models_that_onnx_ships_give_the_outputs_it_ships(folder, tmp_path):
+    swap(folder / "model.onnx", precision="ieee").save(tmp_path / "m.onnx")
+    cases = folder / "test_data_set_0"
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    weight_names = {tensor.name for tensor in graph.initializer}
+    names = [value.name for value in graph.input if value.name not in weight_names]
+    inputs = [numpy_helper.to_array(onnx.load_tensor(file)) for file in sorted(cases.glob("input_*.pb"))]
+    expected = numpy_helper.to_array(onnx.load_tensor(cases / "output_0.pb"))
+    feeds = dict(zip(names, inputs, strict=True))
+    # Sums of at most a few hundred float32 products, in another order than PyTorch's.
+    np.testing.assert_allclose(run_with_library(tmp_path / "m.onnx", feeds), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_swapped_model_with_external_data_runs_in_onnx_runtime(tmp_path):
+    swap(models.save_with_external_data(tmp_path), precision="ieee").save(tmp_path / "swapped.onnx")
+    feeds = {"x": models.input_array()}
+    (expected,) = ReferenceEvaluator(models.two_convs()).run(None, feeds)
+    actual = run_with_library(tmp_path / "swapped.onnx", feeds)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
