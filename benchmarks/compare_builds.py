@@ -1,13 +1,13 @@
 """Two builds of convswap on one card, in turn: how much faster or slower the second computes each layer.
 
     python -m pip install --no-build-isolation --no-deps --target before CHECKOUT      # of each build
-    python benchmarks/compare_builds.py before after [--batch 1,64,10000] [--precision tf32,float16] [--json FILE]
+    python benchmarks/compare_builds.py before after [--batch 1,64] [--precision tf32,float16] [--json FILE]
 
-Each build has a process of its own; they are asked in turn, so that what else changes on the card meets both, and
-all are started anew some times, since where a process has its memory counts too. A time is of runs back to back by
-the card's own clock, the median of the rounds. The ratio is that of the means over the starts, and *noise* is how
-far the starts of the first build lie apart: a ratio nearer to 1 than that says nothing. The layers are the suite's,
-random data, what the planner takes by rule.
+Each build has a process of its own; they are asked in turn, so that what else changes on the card meets both,
+and all are started anew some times, since where a process has its memory counts too. A time is of runs back to
+back by the card's own clock, the median of the rounds. The ratio is that of the means over the starts, and
+*noise* is how far the starts of the first build lie apart: a ratio nearer to 1 than that says nothing. The
+layers are the suite's, random data, what the planner takes by rule.
 """
 
 from __future__ import annotations

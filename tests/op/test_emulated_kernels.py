@@ -13,13 +13,6 @@ import numpy as np
 import pytest
 from emulate import build
 
-<<<<<<< HEAD
-=======
-pytestmark = pytest.mark.slow
-
-EMULATION = REPOSITORY / "tests" / "emulation"
-SOURCES = REPOSITORY / "custom_op"
->>>>>>> tests
 # Problems; random, but the same every time. A thousand more take two minutes:
 # python tools/emulate.py toeplitz --seeds 100:1100
 SEEDS = 100
@@ -48,7 +41,7 @@ CROWDED = 1_000_000
 CROWDED_SEEDS = {"few_channels": 10, "toeplitz": 10, "implicit_gemm": 30, "tiled": 10}
 LEAST_CROWDED_COMPUTED = {"few_channels": 8, "toeplitz": 7, "implicit_gemm": 20, "tiled": 8}
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "tiled")
-# A format of the data for each family, and so many problems of it: for `make check`, which is to be soon done.
+# A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20
 ONE_FORMAT = {
     "few_channels": "ScaledFloat16Pairs",

@@ -28,7 +28,8 @@ from repeats import repeats
 
 COURSE = course_layers()
 ON_CARD = [page for page in PAGES if page.device == "cuda"]
-# They take up to 10 seconds; a thousand more take minutes: python tools/emulate.py ladder --rung NAME --seeds 30:1030.
+# They take up to 10 seconds; a thousand more take minutes:
+# python tools/emulate.py ladder --rung NAME --seeds 30:1030
 SEEDS = 30
 MOST_SECONDS = 300
 each_page = pytest.mark.parametrize("page", ON_CARD, ids=lambda page: page.name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import re
 import pty
+import re
 import shutil
 import subprocess
 import sys
