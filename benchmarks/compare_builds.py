@@ -4,7 +4,7 @@
     python benchmarks/compare_builds.py before after [--batch 1,64] [--precision tf32,float16] [--json FILE]
 
 Each build has a process of its own; they are asked in turn, so that what else changes on the card meets both,
-and all are started anew some times, since where a process has its memory counts too. A time is of runs back to
+and all start anew some times, since where a process has its memory counts too. A time is of runs back to
 back by the card's own clock, the median of the rounds. The ratio is that of the means over the starts, and
 *noise* is how far the starts of the first build lie apart: a ratio nearer to 1 than that says nothing. The
 layers are the suite's, random data, what the planner takes by rule.

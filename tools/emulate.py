@@ -1,11 +1,11 @@
 """Kernels on the CPU, thread by thread: builds a program of tests/emulation and runs it.
 
-    python tools/emulate.py toeplitz                       # its kernels for every format of the data, 20 problems
+    python tools/emulate.py toeplitz                         # its kernels for every format, 20 problems
     python tools/emulate.py toeplitz --format Float16Pairs        # for one, compiled in a quarter of the time
     python tools/emulate.py few_channels --seeds 100:1100         # other problems, and more of them
     python tools/emulate.py ladder --rung ladder_05_flat_blocks
 
-It takes g++ and CMake, nothing of CUDA. What was built stays in build/emulation, so that a second call compiles
+It takes g++ and CMake, nothing of CUDA. What was built stays in build/emulation: a second call compiles
 what has changed. What such a run finds, and what it cannot, tests/emulation/cuda_emulation.h says.
 """
 
