@@ -121,11 +121,9 @@ __device__ inline void find_scales(const Arguments& problem, int filters, int pa
     if (filter < filters) {
       if (bias != nullptr) scale.bias = Format::to_float(bias[filter >> problem.log2_folds]);
       if constexpr (Format::kIsScaled) {
-        const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);
-        const int within = max(-126, min(127, exponent));
-        scale.factor = power_of_two(within);
-        rests[filter] = power_of_two(max(-126, min(127, exponent - within)));
-        if (exponent != within) state->is_far = 1;
+        const UndoneScales undone = undo_scales(tops[filter] - weight_window * kBinades, top);
+        scale.factor = undone.factor, rests[filter] = undone.rest;
+        if (!undone.is_near) state->is_far = 1;
       }
     }
     scales[filter] = scale;

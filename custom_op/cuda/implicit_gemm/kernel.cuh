@@ -177,18 +177,9 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
   using Number = typename Format::Number;
   image = image.of_warp();
   begin_warpgroup_products();
-#pragma unroll
-  for (int term = 0; term < Format::kTerms; ++term) {
+  const auto correct = [&] { scale_warpgroup_sums(sums, Format::kCorrectionScale); };
+  for_each_term<Format, Format::kTerms>(correct, [&](int term) {
     const bool is_last = term == Format::kTerms - 1;
-    if (Format::kCorrections > 0 && term == Format::kCorrections) {
-      finish_warpgroup_products(sums);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[t][i] *= Format::kCorrectionScale;
-      }
-      begin_warpgroup_products(sums);
-    }
     const SharedMatrix b = image.advanced(Format::pixel_part(term) * problem.part_places);
     int first = 0, staged = problem.steps - problem.steps_held;
     if (Format::weight_part(term) == 0) {
@@ -219,7 +210,7 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
                                               b.advanced(problem.step_places[step + i]));
       }
     }
-  }
+  });
 }
 
 // Multiplies converted images and writes their results: a team of two, which take turns at the tensor cores,

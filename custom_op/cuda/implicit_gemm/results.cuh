@@ -60,12 +60,9 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
       scale.bias = Format::to_float(problem.b[first_filter + owner.filter]);
     }
     if constexpr (Format::kIsScaled) {
-      const int exponent =
-          -scale_exponent(tops[owner.filter] - weight_window * kBinades) - scale_exponent(top);
-      const int within_float = max(-126, min(127, exponent));
-      scale.factor = power_of_two(within_float);
-      scale.rest = power_of_two(max(-126, min(127, exponent - within_float)));
-      is_near = exponent == within_float;
+      const UndoneScales undone = undo_scales(tops[owner.filter] - weight_window * kBinades, top);
+      scale.factor = undone.factor, scale.rest = undone.rest;
+      is_near = undone.is_near;
     }
   }
   scales[row] = scale;

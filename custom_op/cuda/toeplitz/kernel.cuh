@@ -60,17 +60,8 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
   }
   begin_warpgroup_products(sums);
   cores = cores.of_warp(), matrix = matrix.of_warp();
-#pragma unroll
-  for (int term = 0; term < Format::kTerms; ++term) {
-    if (Format::kCorrections > 0 && term == Format::kCorrections) {
-      finish_warpgroup_products(sums);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) sums[t][j] *= Format::kCorrectionScale;
-      }
-      begin_warpgroup_products(sums);
-    }
+  const auto correct = [&] { scale_warpgroup_sums(sums, Format::kCorrectionScale); };
+  for_each_term<Format, Format::kTerms>(correct, [&](int term) {
     const SharedMatrix a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
     const SharedMatrix b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
     const auto add = [&](int step) {
@@ -85,7 +76,7 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
       add(step);
       add(step + 1);
     }
-  }
+  });
   end_warpgroup_products();
 }
 

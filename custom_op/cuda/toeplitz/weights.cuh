@@ -86,11 +86,9 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
         problem.result_bytes;
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
     if (Format::kIsScaled && are_scaled) {
-      const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);
-      const int within_float = max(-126, min(127, exponent));
-      scale.factor = power_of_two(within_float);
-      scale.rest = power_of_two(max(-126, min(127, exponent - within_float)));
-      is_near = is_near && exponent == within_float;
+      const UndoneScales undone = undo_scales(tops[filter] - weight_window * kBinades, top);
+      scale.factor = undone.factor, scale.rest = undone.rest;
+      is_near = is_near && undone.is_near;
     }
     scales[i] = scale;
   }
