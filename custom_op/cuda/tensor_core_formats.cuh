@@ -107,7 +107,34 @@ struct ValueRange {
   __device__ bool fits(int top) const {
     return most == 0 || BinadeWindow(top).holds(least_less_one + 1, most);
   }
+  // Where the uppermost window begins. A single one gets some room, for what comes next.
+  __device__ int window_top() const {
+    return windows() == 1 ? min(top() + 2, bottom() + kBinades - 1) : top();
+  }
 };
+
+// Whether numbers of that range are all what the window that begins at `top` makes of them.
+template <typename Format, typename Element>
+__device__ inline bool fits(const ValueRange<Element>& range, int top) {
+  return Format::kIsScaled ? range.fits(top) : range.is_finite();
+}
+
+// What some threads have seen together, by way of shared memory. `state` begins as a range's members and is
+// left so; `sync` has them all wait for each other, and `is_first` is true in one of them.
+template <typename Element, typename State, typename Sync>
+__device__ inline ValueRange<Element> reduce_threads(ValueRange<Element> range, State& state, bool is_first,
+                                                     Sync sync) {
+  range.reduce_warp();
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(&state.most, range.most);
+    atomicMin(&state.least_less_one, range.least_less_one);
+  }
+  sync();
+  const ValueRange<Element> whole{state.most, state.least_less_one};
+  sync();
+  if (is_first) state.most = 0u, state.least_less_one = ~0u;
+  return whole;
+}
 
 // One product of one part of the pixels and one of the weights: most formats have no more. Of others the
 // first kCorrections terms are too large, and what they sum up to is multiplied by kCorrectionScale before

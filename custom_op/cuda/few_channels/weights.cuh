@@ -3,6 +3,7 @@
 // The way of the weights into shared memory.
 
 #include "cuda/few_channels/arguments.h"
+#include "cuda/filter_windows.cuh"
 #include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::few_channels {
@@ -40,27 +41,6 @@ __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index
                   (first_row * problem.dilation_height * problem.phases + phase) * problem.line_words +
                   column * kBundle;
   return bundle;
-}
-
-// Finds how large each filter's weights are, one filter to a warp.
-template <typename Format, typename Arguments>
-__device__ inline void measure_weights(const Arguments& problem, const typename Format::Element* w,
-                                       int filters, int* tops, BlockState* state) {
-  const int size = problem.filter_height * problem.filter_width;
-  const int stride = problem.channels_per_group * size;
-  for (int filter = threadIdx.x / 32; filter < filters; filter += blockDim.x / 32) {
-    const typename Format::Element* values =
-        w + static_cast<long long>(filter >> problem.log2_folds) * stride + problem.first_channel * size;
-    ValueRange<typename Format::Element> range;
-#pragma unroll 4
-    for (int i = threadIdx.x % 32; i < problem.channels * size; i += 32) range.include(values[i]);
-    range.reduce_warp();
-    if (threadIdx.x % 32 != 0) continue;
-    const bool is_finite = range.is_finite();
-    tops[filter] = Format::kIsScaled && is_finite ? range.top() : 0;
-    const unsigned windows = !is_finite ? ~0u : Format::kIsScaled ? range.windows() : 1;
-    atomicMax(&state->weight_windows, windows);
-  }
 }
 
 // Converts the weights and lays them out as the tensor core reads them: for each (filter block, part, step,

@@ -85,15 +85,8 @@ __device__ __noinline__ Given convert_apart(const Arguments<Element>& problem, i
   BlockState& state = state_of_block(problem);
   Progress progress;
   progress.tasks = tasks;
-  range.reduce_warp();
-  if (threadIdx.x % 32 == 0) {
-    atomicMax(&state.most, range.most);
-    atomicMin(&state.least_less_one, range.least_less_one);
-  }
-  meet_threads(kConvertersMeet, kConverters);
-  const ValueRange<Element> whole{state.most, state.least_less_one};
-  meet_threads(kConvertersMeet, kConverters);
-  if (threadIdx.x == 0) state.most = 0u, state.least_less_one = ~0u;
+  const ValueRange<Element> whole =
+      reduce_threads(range, state, threadIdx.x == 0, [] { meet_threads(kConvertersMeet, kConverters); });
   if (!can_multiply || !whole.is_finite()) {
     // With the first window of the weights it is computed at once.
     if (weight_window == 0) give(problem, progress, {image, top, Task::define});
@@ -151,8 +144,7 @@ __device__ inline void convert_images(const Arguments<Element>& problem, int wei
                                      shared_part<PixelPlaces>(problem.shared.pixels), BinadeWindow(top),
                                      slot_of(problem, progress.slot()), range);
       show_to_copies_and_products();
-      const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      all_fit = meet_threads_and(kConvertersMeet, kConverters, fits) && all_fit;
+      all_fit = meet_threads_and(kConvertersMeet, kConverters, fits<Format>(range, top)) && all_fit;
       start(progress.stage);
       if (++progress.stage == problem.stages) progress.stage = 0, progress.phase ^= 1;
     }
@@ -403,7 +395,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     const Element* const from = has_room ? room : all_weights;
     if (window == 0) {
-      measure_filters<Format>(from, share.filters, size, tops, &state.weight_windows);
+      measure_filters<Format>([&](int filter) { return from + static_cast<long long>(filter) * size; },
+                              share.filters, size, tops, &state.weight_windows);
       __syncthreads();
     }
     const bool can_multiply = state.weight_windows != ~0u;

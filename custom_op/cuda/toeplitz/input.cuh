@@ -301,16 +301,7 @@ __device__ inline void prefetch_tile(const Arguments<Element>& problem, const Ti
 // What all threads of the team have seen.
 template <typename Element>
 __device__ inline ValueRange<Element> reduce_team(ValueRange<Element> range, int team, TeamState* state) {
-  range.reduce_warp();
-  if (threadIdx.x % 32 == 0) {
-    atomicMax(&state->most, range.most);
-    atomicMin(&state->least_less_one, range.least_less_one);
-  }
-  meet_team(team);
-  const ValueRange<Element> whole{state->most, state->least_less_one};
-  meet_team(team);
-  if (thread_of_team() == 0) state->most = 0u, state->least_less_one = ~0u;
-  return whole;
+  return reduce_threads(range, *state, thread_of_team() == 0, [&] { meet_team(team); });
 }
 
 }  // namespace convswap::toeplitz

@@ -239,12 +239,11 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
     const ValueRange<Element> weight_range =
         stage_weights<Format, kTiles>(problem, w, tops, weight_window, matrix);
-    const bool weights_fit = Format::kIsScaled ? weight_range.fits(kFirstTop) : weight_range.is_finite();
     show_to_copies_and_products();
-    if (!__syncthreads_and(are_measured || weights_fit)) {
-      measure_filters<Format>(w, problem.filters,
-                              problem.channels * problem.filter_height * problem.filter_width, tops,
-                              &weight_state.windows);
+    if (!__syncthreads_and(are_measured || fits<Format>(weight_range, kFirstTop))) {
+      const int size = problem.channels * problem.filter_height * problem.filter_width;
+      measure_filters<Format>([&](int filter) { return w + static_cast<long long>(filter) * size; },
+                              problem.filters, size, tops, &weight_state.windows);
       __syncthreads();
       are_measured = true;
       // What follows takes whole sums, which windows of weights would give one after the other.
@@ -272,18 +271,14 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       wait_until_bulk_stores_have_read();
       bool is_staged = true;
       int windows = 1;
-      const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      const bool all_fit = meet_team_and(team, fits && can_multiply);
+      const bool all_fit = meet_team_and(team, fits<Format>(range, top) && can_multiply);
       const int next = tile_at<kFinishes>(problem, place + gridDim.x * teams);
       is_copied = start_copies<kFinishes>(problem, next, first_channel, raw, &state.copies);
       if (!all_fit) {
         const ValueRange<Element> whole = reduce_team(range, team, &state);
         is_staged = false;
         windows = can_multiply && whole.is_finite() ? whole.windows() : 0;
-        // Where one window is enough it gets some room for the tiles that follow.
-        if (windows > 0) {
-          top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
-        }
+        if (windows > 0) top = whole.window_top();
         if constexpr (kFinishes && Format::kIsScaled) {
           if (windows != 1) {
             compute_apart<Format, kTiles>(problem, index, top, windows);
