@@ -9,6 +9,7 @@
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/hand_over.cuh"
 #include "cuda/primitives/registers.cuh"
+#include "cuda/primitives/ring.cuh"
 #include "cuda/primitives/team_barrier.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 
@@ -43,54 +44,53 @@ __device__ inline unsigned char* slot_of(const Arguments<Element>& problem, int 
   return shared_part<unsigned char>(problem.shared.slots) + index * problem.slot_places * kPlaceBytes;
 }
 
-// How often barriers have been passed by those of a role, which goes on where weights take several windows.
+// How far a role has come, which goes on where weights take several windows.
 struct Progress {
-  int tasks = 0;             // converted images, each of which has the slot of its number modulo kSlots
-  int stored = 0;            // of them, those that were stored or added
-  int stage = 0, phase = 0;  // of the loads
+  Ring<kSlots> slots;
+  OpenRing loads;
+  int stored = 0;  // of the images in slots, those that were stored or added
 
   __device__ int buffer(int buffers) const { return buffers == 1 ? 0 : stored % kMostBuffers; }
   __device__ unsigned buffer_phase(int buffers) const {
     return (buffers == 1 ? stored : stored / kMostBuffers) & 1;
   }
-  __device__ int slot() const { return tasks % kSlots; }
-  __device__ unsigned slot_phase() const { return tasks / kSlots & 1; }
 };
 
 // Says that an image has been converted; by every converter.
 template <typename Element>
 __device__ inline void give(const Arguments<Element>& problem, Progress& progress, SlotState task) {
   BlockState& state = state_of_block(problem);
-  if (threadIdx.x == 0) state.slots[progress.slot()] = task;
-  hand_over(&state.converted[progress.slot()]);
-  ++progress.tasks;
+  if (threadIdx.x == 0) state.slots[progress.slots.stage()] = task;
+  hand_over(&state.converted[progress.slots.stage()]);
+  progress.slots.advance();
 }
 
 template <typename Element>
 __device__ inline void wait_for_slot(const Arguments<Element>& problem, const Progress& progress) {
-  take_over(&state_of_block(problem).multiplied[progress.slot()], progress.slot_phase() ^ 1);
+  take_over(&state_of_block(problem).multiplied[progress.slots.stage()], progress.slots.phase() ^ 1);
 }
 
 // How many images have been given, and the guess for the next one.
 struct Given {
-  int tasks, top;
+  Ring<kSlots> slots;
+  int top;
 };
 
 // Converts an image again that does not fit the guess of how large it is, from global memory and as often as
 // it has windows of binades. `range` is what the thread has seen of it.
 template <typename Format, typename Element = typename Format::Element>
 __device__ __noinline__ Given convert_apart(const Arguments<Element>& problem, int image, int top,
-                                            ValueRange<Element> range, bool can_multiply, int tasks,
+                                            ValueRange<Element> range, bool can_multiply, Ring<kSlots> slots,
                                             int weight_window) {
   BlockState& state = state_of_block(problem);
   Progress progress;
-  progress.tasks = tasks;
+  progress.slots = slots;
   const ValueRange<Element> whole =
       reduce_threads(range, state, threadIdx.x == 0, [] { meet_threads(kConvertersMeet, kConverters); });
   if (!can_multiply || !whole.is_finite()) {
     // With the first window of the weights it is computed at once.
     if (weight_window == 0) give(problem, progress, {image, top, Task::define});
-    return {progress.tasks, top};
+    return {progress.slots, top};
   }
   if constexpr (Format::kIsScaled) {
     const int windows = whole.windows();
@@ -101,7 +101,7 @@ __device__ __noinline__ Given convert_apart(const Arguments<Element>& problem, i
         const Chunk<Element> own(problem, image, Share(problem).first_channel, chunk);
         convert<Format, true>(problem, chunk, own.channels, problem.x + own.begin,
                               shared_part<PixelPlaces>(problem.shared.pixels), BinadeWindow(window_top),
-                              slot_of(problem, progress.slot()), range);
+                              slot_of(problem, progress.slots.stage()), range);
       }
       show_to_copies_and_products();
       meet_threads(kConvertersMeet, kConverters);
@@ -109,7 +109,7 @@ __device__ __noinline__ Given convert_apart(const Arguments<Element>& problem, i
     }
     top = whole.top();
   }
-  return {progress.tasks, top};
+  return {progress.slots, top};
 }
 
 // Loads and converts images, one after the other.
@@ -129,7 +129,7 @@ __device__ inline void convert_images(const Arguments<Element>& problem, int wei
                &state.loaded[stage]);
     if (++loaded_chunk == problem.chunks) loaded_chunk = 0, loaded_image += gridDim.x;
   };
-  for (int i = 0; i < problem.stages; ++i) start((progress.stage + i) % problem.stages);
+  for (int i = 0; i < problem.stages; ++i) start((progress.loads.stage + i) % problem.stages);
   int top = kFirstTop;
   for (int image = blockIdx.x; image < problem.batch; image += gridDim.x) {
     wait_for_slot(problem, progress);
@@ -137,23 +137,23 @@ __device__ inline void convert_images(const Arguments<Element>& problem, int wei
     bool all_fit = can_multiply;
     for (int chunk = 0; chunk < problem.chunks; ++chunk) {
       const Chunk<Element> own(problem, image, first_channel, chunk);
-      wait_for_bulk_loads(&state.loaded[progress.stage], progress.phase);
+      wait_for_bulk_loads(&state.loaded[progress.loads.stage], progress.loads.phase);
       const Element* const from =
-          reinterpret_cast<const Element*>(stage_at(progress.stage)) + own.beyond(problem);
+          reinterpret_cast<const Element*>(stage_at(progress.loads.stage)) + own.beyond(problem);
       range = convert<Format, false>(problem, chunk, own.channels, from,
                                      shared_part<PixelPlaces>(problem.shared.pixels), BinadeWindow(top),
-                                     slot_of(problem, progress.slot()), range);
+                                     slot_of(problem, progress.slots.stage()), range);
       show_to_copies_and_products();
       all_fit = meet_threads_and(kConvertersMeet, kConverters, fits<Format>(range, top)) && all_fit;
-      start(progress.stage);
-      if (++progress.stage == problem.stages) progress.stage = 0, progress.phase ^= 1;
+      start(progress.loads.stage);
+      progress.loads.advance(problem.stages);
     }
     if (all_fit) {
       give(problem, progress, {image, top, weight_window > 0 ? Task::add : Task::store});
     } else {
       const Given given =
-          convert_apart<Format>(problem, image, top, range, can_multiply, progress.tasks, weight_window);
-      progress.tasks = given.tasks, top = given.top;
+          convert_apart<Format>(problem, image, top, range, can_multiply, progress.slots, weight_window);
+      progress.slots = given.slots, top = given.top;
     }
   }
   wait_for_slot(problem, progress);
@@ -229,10 +229,10 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
   int scaled_for = 0;
   bool are_scaled = false, are_first = false, are_far = false;
   for (;;) {
-    const int slot = progress.slot();
-    take_over(&state.converted[slot], progress.slot_phase());
+    const int slot = progress.slots.stage();
+    take_over(&state.converted[slot], progress.slots.phase());
     const SlotState own = state.slots[slot];
-    ++progress.tasks;
+    progress.slots.advance();
     if (own.task == Task::define || own.task == Task::end) {
       hand_over(&state.multiplied[slot]);
       if (own.task == Task::end) return;
@@ -311,11 +311,11 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
   BlockState& state = state_of_block(problem);
   const Share share(problem);
   for (;;) {
-    const int slot = progress.slot();
-    take_over(&state.converted[slot], progress.slot_phase());
+    const int slot = progress.slots.stage();
+    take_over(&state.converted[slot], progress.slots.phase());
     const SlotState own = state.slots[slot];
     hand_over(&state.multiplied[slot]);
-    ++progress.tasks;
+    progress.slots.advance();
     if (own.task == Task::end) break;
     if (own.task == Task::define) continue;
     const int buffer = progress.buffer(problem.buffers);

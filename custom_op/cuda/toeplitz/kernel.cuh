@@ -3,6 +3,7 @@
 // The kernel of the algorithm `toeplitz`; toeplitz.cc tells the idea, plan.cuh fills the arguments.
 
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/ring.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 #include "cuda/toeplitz/epilogue.cuh"
 #include "cuda/toeplitz/input.cuh"
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   const int first_place = blockIdx.x + gridDim.x * team;
   bool is_copied = start_copies<kFinishes>(problem, tile_at<kFinishes>(problem, first_place), first_channel,
                                            raw, &state.copies);
-  unsigned phase = 0;
+  Ring<1> copies;
   for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
     const ValueRange<Element> weight_range =
         stage_weights<Format, kTiles>(problem, w, tops, weight_window, matrix);
@@ -262,8 +263,8 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       const int index = tile_at<kFinishes>(problem, place);
       const Tile tile = Tile::of<kFinishes>(problem, index);
       if (is_copied) {
-        wait_for_bulk_loads(&state.copies, phase);
-        phase ^= 1;
+        wait_for_bulk_loads(&state.copies, copies.phase());
+        copies.advance();
       }
       const ValueRange<Element> range = stage_tile<Format, false>(
           problem, tile, first_channel, BinadeWindow(top), items, is_copied, raw, {}, cores);
