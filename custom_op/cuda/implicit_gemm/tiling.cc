@@ -205,10 +205,10 @@ class Tiler {
     place(tiling.shared.stages, tiling.stages * tiling.stage_bytes);
     place(tiling.shared.results, tiling.results_bytes);
     // Behind the results, for sums that are none.
-    place(tiling.shared.unread, kMultipliers * kUnreadBytes);
+    place(tiling.shared.unread, kConsumers * kUnreadBytes);
     place(tiling.shared.pixels, problem_.input_size() * static_cast<int64_t>(sizeof(PixelPlaces)));
     place(tiling.shared.outputs, tiling.output_chunks * kOutputsOfChunk * static_cast<int64_t>(sizeof(int)));
-    place(tiling.shared.scales, kTeams * kRows * static_cast<int64_t>(sizeof(RowScale)));
+    place(tiling.shared.scales, kConsumerWarpgroups * kRows * static_cast<int64_t>(sizeof(RowScale)));
     place(tiling.shared.tops, tiling.filters * static_cast<int64_t>(sizeof(int)));
     place(tiling.shared.state, sizeof(BlockState));
     tiling.shared_bytes = end;
@@ -268,10 +268,10 @@ class Tiler {
     const double multiplying = 534 + of_most * (8.3 * steps * terms + 20.7 * (steps * terms - held));
     const double writing =
         of_most * (463 + 5.2 * std::pow(tiling.bank_turns, 1.5)) * (writes_pairs(problem_, tiling) ? 0.5 : 1);
-    // Teams in turns: one writes while the other multiplies.
+    // Warpgroups in turns: one writes while the other multiplies.
     const double output_chunk = std::max(multiplying, (multiplying + writing) / 2);
     const double rounds =
-        std::ceil(static_cast<double>(problem_.input_size()) / (kPixelsAtOnce * kConverters));
+        std::ceil(static_cast<double>(problem_.input_size()) / (kPixelsAtOnce * kProducers));
     const double chunks = static_cast<double>(tiling.chunks);
     const double converting = 400 + 100 * rounds * (2 + parts) / 3;
     const double loading = 1000 + 0.0377 * static_cast<double>(tiling.stage_bytes);

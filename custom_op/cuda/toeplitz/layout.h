@@ -3,7 +3,7 @@
 // What the tiling of `toeplitz` and its kernel agree on; toeplitz.cc explains the words.
 
 #include "conv/anywhere.h"
-#include "cuda/primitives/copy_barrier.h"
+#include "cuda/primitives/transaction_barrier.h"
 
 namespace convswap::toeplitz {
 
@@ -21,8 +21,8 @@ struct StepCores {
   short first, second;
 };
 
-// Teams of a block, as many as their sums leave registers for.
-CONVSWAP_ANYWHERE constexpr int most_teams(int tiles) { return tiles > 8 ? 3 : 4; }
+// Warpgroups of a block, as many as their sums leave registers for.
+CONVSWAP_ANYWHERE constexpr int most_warpgroups(int tiles) { return tiles > 8 ? 3 : 4; }
 
 // What remains to be computed of results in shared memory before they go to y.
 enum class Finish {
@@ -44,9 +44,9 @@ struct StagedItem {
   int from, place;
 };
 
-// What a team keeps for itself.
-struct TeamState {
-  CopyBarrier copies;             // of the next tile's input
+// What a warpgroup keeps for itself.
+struct WarpgroupState {
+  TransactionBarrier copies;      // of the next tile's input
   unsigned most, least_less_one;  // of a tile that did not fit the scale
 };
 
@@ -62,11 +62,11 @@ struct ResultPlaces {
   bool planes_join;  // and the filters do too
 };
 
-// Bytes into shared memory; of a team's own part, from where that begins.
+// Bytes into shared memory; of a warpgroup's own part, from where that begins.
 struct SharedOffsets {
-  int items, tops, weight_state, teams;
-  int team_bytes;
-  int results, stored, scales, state, raw;  // a team's part begins with its cores
+  int items, tops, weight_state, warpgroups;
+  int warpgroup_bytes;
+  int results, stored, scales, state, raw;  // a warpgroup's part begins with its cores
 };
 
 }  // namespace convswap::toeplitz

@@ -204,7 +204,7 @@ class ToeplitzPlan final : public Plan {
   }
 
  private:
-  int threads() const { return kTeamThreads * tiling_.teams; }
+  int threads() const { return kWarpgroupThreads * tiling_.warpgroups; }
 
   int device_;
   Tiling tiling_;

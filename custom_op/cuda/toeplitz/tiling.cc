@@ -64,7 +64,7 @@ class Tiler {
       tiling.rows = static_cast<int>(ceil_divide(all, bands));
       tiling.images = 1;
       if (!set_bands(tiling)) continue;
-      const bool fits = try_teams(tiling, best);
+      const bool fits = try_warpgroups(tiling, best);
       fits_any = fits_any || fits;
       if (!fits || !is_whole_width) continue;
       if (bands > 1) {
@@ -72,7 +72,7 @@ class Tiler {
         continue;
       }
       for (tiling.images = 2; tiling.images <= 8 && tiling.images <= problem_.batch; ++tiling.images) {
-        if (!try_teams(tiling, best)) break;
+        if (!try_warpgroups(tiling, best)) break;
       }
     }
     return fits_any;
@@ -86,20 +86,20 @@ class Tiler {
     const int64_t left = problem_.output[1] - tiling.overlap;
     if (left <= 0) return;
     tiling.rows = static_cast<int>(ceil_divide(ceil_divide(left, bands) + tiling.overlap, tiling.cut.folds));
-    if (set_bands(tiling) && tiling.bands > 1) try_teams(tiling, best);
+    if (set_bands(tiling) && tiling.bands > 1) try_warpgroups(tiling, best);
   }
 
-  // Whether one team fits.
-  bool try_teams(Tiling tiling, std::optional<Tiling>& best) const {
+  // Whether one warpgroup fits.
+  bool try_warpgroups(Tiling tiling, std::optional<Tiling>& best) const {
     tiling.copies_input = can_copy(tiling);
-    if (tiling.copies_input) try_number_of_teams(tiling, best);
+    if (tiling.copies_input) try_number_of_warpgroups(tiling, best);
     tiling.copies_input = false;
-    return try_number_of_teams(tiling, best);
+    return try_number_of_warpgroups(tiling, best);
   }
 
-  bool try_number_of_teams(Tiling tiling, std::optional<Tiling>& best) const {
-    for (tiling.teams = 1; tiling.teams <= most_teams(tiling.tiles); ++tiling.teams) {
-      if (!measure(tiling)) return tiling.teams > 1;
+  bool try_number_of_warpgroups(Tiling tiling, std::optional<Tiling>& best) const {
+    for (tiling.warpgroups = 1; tiling.warpgroups <= most_warpgroups(tiling.tiles); ++tiling.warpgroups) {
+      if (!measure(tiling)) return tiling.warpgroups > 1;
       tiling.cost = cost(tiling);
       if (!best || tiling.cost < best->cost) best = tiling;
     }
@@ -167,7 +167,7 @@ class Tiler {
     place(tiling.shared.items, tiling.image_items * static_cast<int64_t>(sizeof(StagedItem)));
     place(tiling.shared.tops, 4 * problem_.filters_per_group());
     place(tiling.shared.weight_state, sizeof(WeightState));
-    tiling.shared.teams = static_cast<int>(std::min(end, most));
+    tiling.shared.warpgroups = static_cast<int>(std::min(end, most));
     const int64_t block_bytes = end;
     const int64_t stored_elements = place_stored(tiling, most);
     if (block_bytes > most || tiling.cores_bytes > most || stored_elements > most) return false;
@@ -188,14 +188,14 @@ class Tiler {
     const int64_t filter_folds = tiling.tiles * kTileColumns / cut.outputs;
     place(tiling.shared.scales,
           tiling.filter_blocks * filter_folds * static_cast<int64_t>(sizeof(FilterScale)));
-    place(tiling.shared.state, sizeof(TeamState));
+    place(tiling.shared.state, sizeof(WarpgroupState));
     if (!place_source(tiling, most)) return false;
     place(tiling.shared.raw, tiling.raw_bytes);
-    tiling.shared.team_bytes = static_cast<int>(end);
-    tiling.shared_bytes = block_bytes + tiling.teams * end;
+    tiling.shared.warpgroup_bytes = static_cast<int>(end);
+    tiling.shared_bytes = block_bytes + tiling.warpgroups * end;
     // compute-sanitizer takes the 64 rows of a product's second half to lie behind those of its first,
-    // wherever they do; the whole of that, from the last team's cores, must be the block's.
-    const int64_t named_end = block_bytes + (tiling.teams - 1) * end + tiling.cores_bytes + kRows * 16;
+    // wherever they do; the whole of that, from the last warpgroup's cores, must be the block's.
+    const int64_t named_end = block_bytes + (tiling.warpgroups - 1) * end + tiling.cores_bytes + kRows * 16;
     tiling.shared_bytes = std::max(tiling.shared_bytes, named_end);
     return tiling.shared_bytes <= most;
   }
@@ -270,8 +270,8 @@ class Tiler {
   // H200 (batch 10,000, TF32 and float16, some with what follows), so that both the times and the choices are
   // near; what writing pairs and 96 columns take, once more to 256 tilings of first layers, and what a tile
   // stages, its units and its products take, to 900 of those and of 20 other layers
-  // (benchmarks/toeplitz.md, version 15 and behind it). Each part counts twice, for what the teams of a
-  // multiprocessor share and for what a team waits alone.
+  // (benchmarks/toeplitz.md, version 15 and behind it). Each part counts twice, for what the warpgroups of a
+  // multiprocessor share and for what a warpgroup waits alone.
   double cost(const Tiling& tiling) const {
     const Cut& cut = tiling.cut;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
@@ -290,7 +290,7 @@ class Tiler {
     const double writing_full = (pairs ? pair : 8.7) + (folds ? 1.2 : 0.0);
     const double writing = pools ? 19.5 : is_full ? writing_full : 19.2;
     const double writing_alone = pools ? 12.0 : (is_float32 ? 8.4 : 2.0) + (is_full ? unpaired_folds : 20.0);
-    // The 128 threads of a team stage two items of an image at a time, some of which they stage again.
+    // The 128 threads of a warpgroup stage two items of an image at a time, some of which they stage again.
     const double rounds = static_cast<double>(tiling.images * ceil_divide(tiling.image_items, 256));
     const int64_t of_last_round = std::min<int64_t>(tiling.image_items % 256, 128);
     const double items = static_cast<double>(
@@ -317,15 +317,15 @@ class Tiler {
     const double multiprocessors =
         std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
     const double tiles = static_cast<double>(tiling.tile_count);
-    const double turns = std::ceil(tiles / (multiprocessors * tiling.teams));
-    const double busy_teams = std::min<double>(tiling.teams, std::ceil(tiles / multiprocessors));
+    const double turns = std::ceil(tiles / (multiprocessors * tiling.warpgroups));
+    const double busy_warpgroups = std::min<double>(tiling.warpgroups, std::ceil(tiles / multiprocessors));
     const double waves = std::ceil(problem_.group / static_cast<double>(device_.multiprocessors));
     const double words = static_cast<double>(tiling.filter_blocks * cut.steps() * tiling.tiles) * 64 * parts /
-                         (128.0 * tiling.teams);
+                         (128.0 * tiling.warpgroups);
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
-    const double draining = 0.0256 * stored_lines * std::min(tiles, multiprocessors * tiling.teams);
-    // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block, and in float32 by
+    const double draining = 0.0256 * stored_lines * std::min(tiles, multiprocessors * tiling.warpgroups);
+    // Kernels of 96 columns gain most where neighbouring tiles go to warpgroups of a block, and in float32 by
     // scales that are fetched ahead, which needs several outputs in a core's row and no copies: what they
     // took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block and one fold.
     const bool gains_most = problem_.epilogue.is_empty() && tiling.tiles == 12 && cut.folds == 1 &&
@@ -333,7 +333,8 @@ class Tiler {
     const double most_gained = is_float32 && is_full && !tiling.copies_input ? 0.84 : 0.94;
     // By the fit alone, tiles that overlap take so much more than what is counted above.
     const double overlapping = tiling.overlap > 0 ? 1.004 : 1;
-    const double computing = waves * (turns * (busy_teams * shared + alone) + draining + 469 * words + 6360) *
+    const double computing = waves *
+                             (turns * (busy_warpgroups * shared + alone) + draining + 469 * words + 6360) *
                              (gains_most ? most_gained : 1) * overlapping;
     // What stores, loads between them, and lines that are stored in parts take of the memory
     // (benchmarks/toeplitz.md, version 14); less than they do by themselves, so that with what computing
