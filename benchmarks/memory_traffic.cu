@@ -8,8 +8,8 @@
 // the floor that the tables of convswap count with, is what a kernel that also convolves can hope for. The
 // one that goes tile by tile, by bulk copies from shared memory, does so as `toeplitz` does:
 //
-//   rows, filters  of a tile, and teams of 128 threads that take tiles on each multiprocessor
-//   order          of tiles: "blocks" deals neighbours to different multiprocessors, "teams" to the same one
+//   rows, filters  of a tile, and warpgroups that take tiles on each multiprocessor
+//   order          of tiles: "blocks" deals neighbours to different multiprocessors, "warpgroups" to the same
 //   lines          "parts" stores rows as they are, "whole" lines of 128 bytes, the last one up to its end
 //   cache          "first": what is stored leaves the second-level cache before other data
 //
@@ -26,7 +26,7 @@
 namespace {
 
 constexpr long long kBatch = 10'000;
-constexpr int kTeam = 128;
+constexpr int kWarpgroup = 128;
 constexpr int kLine = 32;  // elements
 constexpr int kRuns = 3, kRepeats = 9;
 constexpr double kTerabytesPerSecond = 4.3;
@@ -48,7 +48,7 @@ struct Layer {
 };
 
 struct Tiles {
-  int rows, filters, teams;
+  int rows, filters, warpgroups;
   bool neighbours_in_block, whole_lines, leaves_first;
 };
 
@@ -82,30 +82,31 @@ __host__ __device__ int filter_room(const Layer& layer, const Tiles& tiles) {
   return (tiles.rows * layer.output_width + 3 * kLine - 1) / kLine * kLine;
 }
 
-__global__ void __launch_bounds__(4 * kTeam, 1)
+__global__ void __launch_bounds__(4 * kWarpgroup, 1)
     tile_by_tile(Layer layer, Tiles tiles, const float4* x, float* y) {
   extern __shared__ __align__(128) float shared[];
-  const int team = threadIdx.x / kTeam, thread = threadIdx.x % kTeam, all = gridDim.x * tiles.teams;
+  const int warpgroup = threadIdx.x / kWarpgroup, thread = threadIdx.x % kWarpgroup,
+            all = gridDim.x * tiles.warpgroups;
   const int room = filter_room(layer, tiles), plane = layer.output_plane();
   const int band_elements = tiles.rows * layer.output_width;
   const int bands = (plane + band_elements - 1) / band_elements;
   const int share = layer.input_plane / 4 / bands;  // of the input that a tile reads
-  float* const own = shared + team * tiles.filters * room;
-  for (int i = thread; i < tiles.filters * room; i += kTeam) own[i] = noise(i + blockIdx.x * 977);
+  float* const own = shared + warpgroup * tiles.filters * room;
+  for (int i = thread; i < tiles.filters * room; i += kWarpgroup) own[i] = noise(i + blockIdx.x * 977);
   convswap::show_to_copies_and_products();
   __syncthreads();
 
   float seen = 0;
-  const int first =
-      tiles.neighbours_in_block ? blockIdx.x * tiles.teams + team : blockIdx.x + gridDim.x * team;
+  const int first = tiles.neighbours_in_block ? blockIdx.x * tiles.warpgroups + warpgroup
+                                              : blockIdx.x + gridDim.x * warpgroup;
   for (long long tile = first; tile < kBatch * bands; tile += all) {
     const long long n = tile / bands;
     const int band = static_cast<int>(tile % bands), begin = band * band_elements;
     const float4* const source = x + n * (layer.input_plane / 4) + band * share;
-    for (int i = thread; i < share; i += kTeam) seen += source[i].x;
+    for (int i = thread; i < share; i += kWarpgroup) seen += source[i].x;
     for (int k = 0; k < layer.filters; k += tiles.filters) {
       convswap::wait_until_bulk_stores_have_read();
-      asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(kTeam) : "memory");
+      asm volatile("bar.sync %0, %1;" ::"r"(warpgroup + 1), "n"(kWarpgroup) : "memory");
       if (thread < min(tiles.filters, layer.filters - k)) {
         long long from = (n * layer.filters + k + thread) * plane + begin;
         long long to = from + min(band_elements, plane - begin);
@@ -174,25 +175,25 @@ int main() {
           milliseconds([&] { fill<<<1024, 512>>>(y, kBatch * layer.filters * layer.output_plane()); }));
     print(layer, "image by image",
           milliseconds([&] { image_by_image<<<kBatch, 512>>>(layer, input, reinterpret_cast<float4*>(y)); }));
-    for (const auto& [rows, filters, teams] :
+    for (const auto& [rows, filters, warpgroups] :
          {std::tuple{22, 6, 4}, {17, 12, 3}, {27, 4, 4}, {33, 6, 3}, {80, 2, 3}}) {
       for (int how : {0, 1, 3, 7, 5}) {
         Tiles tiles{std::min(rows, layer.output_height),
                     std::min(filters, layer.filters),
-                    teams,
+                    warpgroups,
                     (how & 1) != 0,
                     (how & 2) != 0,
                     (how & 4) != 0};
-        const size_t bytes = sizeof(float) * tiles.teams * tiles.filters * filter_room(layer, tiles);
+        const size_t bytes = sizeof(float) * tiles.warpgroups * tiles.filters * filter_room(layer, tiles);
         if (bytes > card.sharedMemPerBlockOptin) continue;
         char text[100];
-        std::snprintf(text, sizeof text, "%d rows, %d filters, %d teams; %s, %s%s", tiles.rows, tiles.filters,
-                      tiles.teams, tiles.neighbours_in_block ? "teams" : "blocks",
+        std::snprintf(text, sizeof text, "%d rows, %d filters, %d warpgroups; %s, %s%s", tiles.rows,
+                      tiles.filters, tiles.warpgroups, tiles.neighbours_in_block ? "warpgroups" : "blocks",
                       tiles.whole_lines ? "whole" : "parts", tiles.leaves_first ? ", first" : "");
         print(layer, text, milliseconds([&] {
                 // One block on each multiprocessor, as where the matrix takes the rest of shared memory.
-                tile_by_tile<<<card.multiProcessorCount, kTeam * tiles.teams, card.sharedMemPerBlockOptin>>>(
-                    layer, tiles, input, y);
+                tile_by_tile<<<card.multiProcessorCount, kWarpgroup * tiles.warpgroups,
+                               card.sharedMemPerBlockOptin>>>(layer, tiles, input, y);
               }));
       }
     }

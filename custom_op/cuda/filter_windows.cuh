@@ -6,14 +6,14 @@ namespace convswap {
 
 // Finds how large the weights of each of some filters are, one filter to a warp of the block: their uppermost
 // binade into `tops`, and into `windows` the most windows of binades that one spans, ~0 where one is not
-// finite. `size`: the weights of a filter.
-template <typename Format, typename Element = typename Format::Element>
-__device__ inline void measure_filters(const Element* w, int filters, int size, int* tops,
+// finite. `weights_of(filter)` is where its `size` weights begin.
+template <typename Format, typename WeightsOf, typename Element = typename Format::Element>
+__device__ inline void measure_filters(WeightsOf weights_of, int filters, int size, int* tops,
                                        unsigned* windows) {
   for (int filter = threadIdx.x / 32; filter < filters; filter += blockDim.x / 32) {
-    const Element* const values = w + static_cast<long long>(filter) * size;
+    const Element* const weights = weights_of(filter);
     ValueRange<Element> range;
-    for (int i = threadIdx.x % 32; i < size; i += 32) range.include(values[i]);
+    for (int i = threadIdx.x % 32; i < size; i += 32) range.include(weights[i]);
     range.reduce_warp();
     if (threadIdx.x % 32 != 0) continue;
     const bool is_finite = range.is_finite();

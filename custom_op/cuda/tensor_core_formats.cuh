@@ -36,6 +36,19 @@ __device__ inline int exponent_of(unsigned bits) {
 // what is left down there has few bits, and float16 holds them.
 __device__ inline int scale_exponent(int top) { return kUppermost - max(top, kUppermost - 126); }
 
+// What undoes the scales of a product of two windows, that of the weights and that of the pixels: two
+// factors, since one float32 may not hold it. `is_near`: the first is enough.
+struct UndoneScales {
+  float factor = 1.0f, rest = 1.0f;
+  bool is_near = true;
+};
+__device__ inline UndoneScales undo_scales(int weight_top, int pixel_top) {
+  const int exponent = -scale_exponent(weight_top) - scale_exponent(pixel_top);
+  const int within_float = max(-126, min(127, exponent));
+  return {power_of_two(within_float), power_of_two(max(-126, min(127, exponent - within_float))),
+          exponent == within_float};
+}
+
 __device__ inline unsigned absolute_bits(float value) { return __float_as_uint(value) & 0x7fffffffu; }
 __device__ inline unsigned absolute_bits(Float16 value) { return value.bits & 0x7fffu; }
 __device__ inline unsigned absolute_bits(BFloat16 value) { return value.bits & 0x7fffu; }
@@ -94,7 +107,34 @@ struct ValueRange {
   __device__ bool fits(int top) const {
     return most == 0 || BinadeWindow(top).holds(least_less_one + 1, most);
   }
+  // Where the uppermost window begins. A single one gets some room, for what comes next.
+  __device__ int window_top() const {
+    return windows() == 1 ? min(top() + 2, bottom() + kBinades - 1) : top();
+  }
 };
+
+// Whether numbers of that range are all what the window that begins at `top` makes of them.
+template <typename Format, typename Element>
+__device__ inline bool fits(const ValueRange<Element>& range, int top) {
+  return Format::kIsScaled ? range.fits(top) : range.is_finite();
+}
+
+// What some threads have seen together, by way of shared memory. `state` begins as a range's members and is
+// left so; `sync` has them all wait for each other, and `is_first` is true in one of them.
+template <typename Element, typename State, typename Sync>
+__device__ inline ValueRange<Element> reduce_threads(ValueRange<Element> range, State& state, bool is_first,
+                                                     Sync sync) {
+  range.reduce_warp();
+  if (threadIdx.x % 32 == 0) {
+    atomicMax(&state.most, range.most);
+    atomicMin(&state.least_less_one, range.least_less_one);
+  }
+  sync();
+  const ValueRange<Element> whole{state.most, state.least_less_one};
+  sync();
+  if (is_first) state.most = 0u, state.least_less_one = ~0u;
+  return whole;
+}
 
 // One product of one part of the pixels and one of the weights: most formats have no more. Of others the
 // first kCorrections terms are too large, and what they sum up to is multiplied by kCorrectionScale before
@@ -107,6 +147,17 @@ struct OnePart {
   static __device__ constexpr int pixel_part(int) { return 0; }
   static __device__ constexpr int weight_part(int) { return 0; }
 };
+
+// Calls add(term) for each of a format's terms, and correct() where the sums of the corrections are to be
+// multiplied by kCorrectionScale. kUnrolled: as many copies of the code.
+template <typename Format, int kUnrolled, typename Correct, typename Add>
+__device__ inline void for_each_term(Correct correct, Add add) {
+#pragma unroll kUnrolled
+  for (int term = 0; term < Format::kTerms; ++term) {
+    if (Format::kCorrections > 0 && term == Format::kCorrections) correct();
+    add(term);
+  }
+}
 
 struct Float32Elements {
   using Element = float;

@@ -53,11 +53,11 @@ void end_without_waiting() {
 
 // The first 16 bytes of shared memory are what counts the bytes that come to the next.
 void load_in_bulk(const unsigned* from) {
-  convswap::CopyBarrier* const barrier = reinterpret_cast<convswap::CopyBarrier*>(shared);
+  convswap::TransactionBarrier* const barrier = reinterpret_cast<convswap::TransactionBarrier*>(shared);
   if (threadIdx.x != 0) return;
-  convswap::make_copy_barrier(barrier);
+  convswap::make_transaction_barrier(barrier);
   convswap::bulk_load(shared + 16, from, 16, barrier);
-  convswap::commit_bulk_loads(barrier);
+  convswap::arrive(barrier);
 }
 
 void load_in_bulk_misaligned() { load_in_bulk(input + 1); }

@@ -70,7 +70,7 @@ inline ConvProblem draw_problem(Random& random) {
   p.has_bias = one_in(random, 2);
   p.filter = {1, between(random, 1, 8), between(random, 1, one_in(random, 5) ? 11 : 7)};
   // Zeros below alone, which a tile must not take for rows of the tile before it: of many images, so that
-  // each team of threads has many tiles.
+  // each warpgroup of threads has many tiles.
   const bool is_padded_below = one_in(random, 8);
   if (is_padded_below) p.batch = between(random, 8, 16);
   for (int axis = 1; axis < 3; ++axis) {

@@ -36,7 +36,7 @@ MOST_SECONDS = 600
 # What 100 seeds must at least compute; the algorithm refuses the others.
 LEAST_COMPUTED = 80
 # From CROWDED on, as in problems.h, blocks have several images. 30 of them take 20 seconds, which are for the
-# algorithm whose warps have roles that hand images over to each other.
+# algorithm whose warps are producers and consumers of images.
 CROWDED = 1_000_000
 CROWDED_SEEDS = {"few_channels": 10, "toeplitz": 10, "implicit_gemm": 30, "tiled": 10}
 LEAST_CROWDED_COMPUTED = {"few_channels": 8, "toeplitz": 7, "implicit_gemm": 20, "tiled": 8}

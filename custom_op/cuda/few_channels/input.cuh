@@ -189,19 +189,4 @@ __device__ inline ValueRange<typename Format::Element> stage_tile(const Argument
   return range;
 }
 
-// What all threads of the block have seen.
-template <typename Element>
-__device__ inline ValueRange<Element> reduce_block(ValueRange<Element> range, BlockState* state) {
-  range.reduce_warp();
-  if (threadIdx.x % 32 == 0) {
-    atomicMax(&state->most, range.most);
-    atomicMin(&state->least_less_one, range.least_less_one);
-  }
-  __syncthreads();
-  const ValueRange<Element> whole{state->most, state->least_less_one};
-  __syncthreads();
-  if (threadIdx.x == 0) state->most = 0u, state->least_less_one = ~0u;
-  return whole;
-}
-
 }  // namespace convswap::few_channels

@@ -94,9 +94,13 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
     const ValueRange<Element> weight_range = stage_weights<Format, kBundle, kTaps, kTiles>(
         problem, w, bundles, filters, tops, weight_window, weights);
-    const bool weights_fit = Format::kIsScaled ? weight_range.fits(kFirstTop) : weight_range.is_finite();
-    if (!are_measured && !__syncthreads_and(weights_fit)) {
-      measure_weights<Format>(problem, w, filters, tops, &state);
+    if (!are_measured && !__syncthreads_and(fits<Format>(weight_range, kFirstTop))) {
+      const int taps = problem.filter_height * problem.filter_width;
+      const auto weights_of = [&](int filter) {
+        const long long folded = filter >> problem.log2_folds;
+        return w + (folded * problem.channels + problem.first_channel) * taps;
+      };
+      measure_filters<Format>(weights_of, filters, problem.pass_channels * taps, tops, &state.weight_windows);
       __syncthreads();
       are_measured = true;
       weights_are_finite = state.weight_windows != ~0u;
@@ -125,14 +129,12 @@ __global__ void __launch_bounds__(kMostThreads, 1)
           stage_tile<Format, kBundle, false>(problem, tile, lines, raw, BinadeWindow(top), staged);
       bool is_staged = true;
       int windows = 1;
-      const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      if (!__syncthreads_and(fits && weights_are_finite)) {
-        const ValueRange<Element> whole = reduce_block(range, &state);
+      if (!__syncthreads_and(fits<Format>(range, top) && weights_are_finite)) {
+        const ValueRange<Element> whole =
+            reduce_threads(range, state, threadIdx.x == 0, [] { __syncthreads(); });
         is_staged = false;
         windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
-        // Where one window is enough it gets some room for the tiles that follow.
-        if (windows > 0)
-          top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
+        if (windows > 0) top = whole.window_top();
       }
       const auto copy_next = [&] {
         if (index + static_cast<int>(gridDim.x) < problem.tiles) {

@@ -65,12 +65,12 @@ struct Unit {
       }
     }
     bundles += lane % 4;
-#pragma unroll 1
-    for (int term = 0; term < Format::kTerms; ++term) {
-      if (Format::kCorrections > 0 && term == Format::kCorrections) scale(Format::kCorrectionScale);
-      multiply_parts(problem.steps, pixels + Format::pixel_part(term) * problem.part_words, bundles,
-                     weights + Format::weight_part(term) * problem.steps * kStepWeights + lane * kWords);
-    }
+    for_each_term<Format, 1>(
+        [&] { scale(Format::kCorrectionScale); },
+        [&](int term) {
+          multiply_parts(problem.steps, pixels + Format::pixel_part(term) * problem.part_words, bundles,
+                         weights + Format::weight_part(term) * problem.steps * kStepWeights + lane * kWords);
+        });
   }
 
  private:

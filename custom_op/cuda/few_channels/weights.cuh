@@ -3,6 +3,7 @@
 // The way of the weights into shared memory.
 
 #include "cuda/few_channels/arguments.h"
+#include "cuda/filter_windows.cuh"
 #include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::few_channels {
@@ -40,27 +41,6 @@ __device__ inline FilterBundle filter_bundle(const Arguments& problem, int index
                   (first_row * problem.dilation_height * problem.phases + phase) * problem.line_words +
                   column * kBundle;
   return bundle;
-}
-
-// Finds how large each filter's weights are, one filter to a warp.
-template <typename Format, typename Arguments>
-__device__ inline void measure_weights(const Arguments& problem, const typename Format::Element* w,
-                                       int filters, int* tops, BlockState* state) {
-  const int size = problem.filter_height * problem.filter_width;
-  const int stride = problem.channels * size;
-  for (int filter = threadIdx.x / 32; filter < filters; filter += blockDim.x / 32) {
-    const typename Format::Element* values =
-        w + static_cast<long long>(filter >> problem.log2_folds) * stride + problem.first_channel * size;
-    ValueRange<typename Format::Element> range;
-#pragma unroll 4
-    for (int i = threadIdx.x % 32; i < problem.pass_channels * size; i += 32) range.include(values[i]);
-    range.reduce_warp();
-    if (threadIdx.x % 32 != 0) continue;
-    const bool is_finite = range.is_finite();
-    tops[filter] = Format::kIsScaled && is_finite ? range.top() : 0;
-    const unsigned windows = !is_finite ? ~0u : Format::kIsScaled ? range.windows() : 1;
-    atomicMax(&state->weight_windows, windows);
-  }
 }
 
 // Converts the weights and lays them out as the tensor core reads them: for each (filter block, part, step,
@@ -121,11 +101,9 @@ __device__ inline void find_scales(const Arguments& problem, int filters, int pa
     if (filter < filters) {
       if (bias != nullptr) scale.bias = Format::to_float(bias[filter >> problem.log2_folds]);
       if constexpr (Format::kIsScaled) {
-        const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);
-        const int within = max(-126, min(127, exponent));
-        scale.factor = power_of_two(within);
-        rests[filter] = power_of_two(max(-126, min(127, exponent - within)));
-        if (exponent != within) state->is_far = 1;
+        const UndoneScales undone = undo_scales(tops[filter] - weight_window * kBinades, top);
+        scale.factor = undone.factor, rests[filter] = undone.rest;
+        if (!undone.is_near) state->is_far = 1;
       }
     }
     scales[filter] = scale;

@@ -29,7 +29,7 @@ struct Arguments : Tensors<Element>, Geometry {
   int plane_places, plane_rows;
   int bundle_places, part_places, slot_places;
   int steps, steps_held;
-  int turn_ends;  // the step before which the other team may begin
+  int turn_ends;  // the step before which the other warpgroup may begin
   int output_chunks;
   int first_ragged;  // of them, that has columns of the last rows, where some folds have no row
   int stages, stage_bytes;

@@ -57,7 +57,7 @@ struct Chunk {
 // from beside x, whose first and last elements the thread then moves itself.
 template <typename Element>
 __device__ inline void start_load(const Arguments<Element>& problem, const Chunk<Element>& chunk,
-                                  unsigned char* stage, CopyBarrier* loaded) {
+                                  unsigned char* stage, TransactionBarrier* loaded) {
   constexpr int kOfAlignment = Chunk<Element>::kOfAlignment;
   Element* const to = reinterpret_cast<Element*>(stage);
   const int beyond = chunk.beyond(problem);
@@ -76,7 +76,7 @@ __device__ inline void start_load(const Arguments<Element>& problem, const Chunk
     bulk_load(to + first_copied, problem.x + boundary + first_copied,
               (end_copied - first_copied) * sizeof(Element), loaded);
   }
-  commit_bulk_loads(loaded);
+  arrive(loaded);
 }
 
 // What is to be converted, and to where.
@@ -91,7 +91,7 @@ struct Conversion {
   BinadeWindow window;
 };
 
-// Converts kPixelsAtOnce pixels that are kConverters apart. kAreAll: all of them exist, which saves the
+// Converts kPixelsAtOnce pixels that are kProducers apart. kAreAll: all of them exist, which saves the
 // questions. kWindowed leaves out what is outside of the window.
 template <typename Format, bool kWindowed, int kChannels, bool kAreAll,
           typename Element = typename Format::Element>
@@ -102,7 +102,7 @@ __device__ inline void convert_pixels(const Conversion<Element>& task, int first
   PixelPlaces place[kPixelsAtOnce];
 #pragma unroll
   for (int i = 0; i < kPixelsAtOnce; ++i) {
-    const int pixel = first + i * kConverters;
+    const int pixel = first + i * kProducers;
     const bool exists = kAreAll || pixel < task.plane;
     place[i] = exists ? task.places[pixel] : PixelPlaces{kNoPlace, kNoPlace};
 #pragma unroll
@@ -136,7 +136,7 @@ __device__ inline void convert_pixels(const Conversion<Element>& task, int first
   }
 }
 
-// Converts a chunk of so many channels that lies at `from`, by the converters; returns what this thread has
+// Converts a chunk of so many channels that lies at `from`, by the producers; returns what this thread has
 // seen.
 template <typename Format, bool kWindowed, int kChannels, typename Element = typename Format::Element>
 __device__ inline ValueRange<Element> convert_channels(const Arguments<Element>& problem, int chunk,
@@ -155,7 +155,7 @@ __device__ inline ValueRange<Element> convert_channels(const Arguments<Element>&
       window};
   int first = threadIdx.x;
 #pragma unroll 1
-  for (; first + (kPixelsAtOnce - 1) * kConverters < task.plane; first += kPixelsAtOnce * kConverters) {
+  for (; first + (kPixelsAtOnce - 1) * kProducers < task.plane; first += kPixelsAtOnce * kProducers) {
     convert_pixels<Format, kWindowed, kChannels, true>(task, first, range);
   }
   if (first < task.plane) convert_pixels<Format, kWindowed, kChannels, false>(task, first, range);

@@ -28,10 +28,11 @@
 // and bfloat16 data go in as they are; in precision ieee float32 data become two float16 each, of which three
 // products are taken. Sums are float32. Images with an infinity or a NaN are computed as the definition says.
 //
-// Data flow: one block on each multiprocessor, persistent, takes image after image, and its warps have roles,
-// which hand over to each other and never meet all together. Bulk copies bring four channels at a time. Three
-// warps convert them into one of two slots. Two teams of four warps multiply, a product each in turns, so
-// that one writes its results while the other multiplies. Results wait in the order of y until the whole
+// Data flow: one block on each multiprocessor, persistent, takes image after image, and its warps are
+// producers or consumers, which arrive and wait at each other's barriers and never meet all together. Bulk
+// copies bring four channels at a time into a ring of stages. Three warps, the producers, convert them into
+// one of two slots. The consumers, two warpgroups, multiply, a product each in turns, so that one writes its
+// results while the other multiplies. Results wait in the order of y until the whole
 // image has been multiplied, and one warp has bulk copies take them away. Where there is no room for the
 // results of two images, as many of the last filters as there is room for have two places, which images take
 // in turns: the next image then waits for the others' copy alone. No scratch memory.

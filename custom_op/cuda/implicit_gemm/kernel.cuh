@@ -5,11 +5,12 @@
 #include "cuda/implicit_gemm/image.cuh"
 #include "cuda/implicit_gemm/results.cuh"
 #include "cuda/implicit_gemm/weights.cuh"
+#include "cuda/primitives/arrival_barrier.cuh"
 #include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
-#include "cuda/primitives/hand_over.cuh"
 #include "cuda/primitives/registers.cuh"
-#include "cuda/primitives/team_barrier.cuh"
+#include "cuda/primitives/ring.cuh"
+#include "cuda/primitives/warpgroup_barrier.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 
 namespace convswap::implicit_gemm {
@@ -43,80 +44,73 @@ __device__ inline unsigned char* slot_of(const Arguments<Element>& problem, int 
   return shared_part(problem.shared.slots) + index * problem.slot_places * kPlaceBytes;
 }
 
-// How often barriers have been passed by those of a role, which goes on where weights take several windows.
+// How far a role has come, which goes on where weights take several windows.
 struct Progress {
-  int tasks = 0;             // converted images, each of which has the slot of its number modulo kSlots
-  int stored = 0;            // of them, those that were stored or added
-  int stage = 0, phase = 0;  // of the loads
+  Ring<kSlots> slots;
+  OpenRing loads;
+  int stored = 0;  // of the images in slots, those that were stored or added
 
   __device__ int buffer(int buffers) const { return buffers == 1 ? 0 : stored % kMostBuffers; }
   __device__ unsigned buffer_phase(int buffers) const {
     return (buffers == 1 ? stored : stored / kMostBuffers) & 1;
   }
-  __device__ int slot() const { return tasks % kSlots; }
-  __device__ unsigned slot_phase() const { return tasks / kSlots & 1; }
 };
 
-// Says that an image has been converted; by every converter.
+// Lets consumers have a converted image; by every producer.
 template <typename Element>
-__device__ inline void give(const Arguments<Element>& problem, Progress& progress, SlotState task) {
+__device__ inline void commit_slot(const Arguments<Element>& problem, Progress& progress, SlotState task) {
   BlockState& state = state_of_block(problem);
-  if (threadIdx.x == 0) state.slots[progress.slot()] = task;
-  hand_over(&state.converted[progress.slot()]);
-  ++progress.tasks;
+  if (threadIdx.x == 0) state.slots[progress.slots.stage()] = task;
+  arrive(&state.converted[progress.slots.stage()]);
+  progress.slots.advance();
 }
 
 template <typename Element>
-__device__ inline void wait_for_slot(const Arguments<Element>& problem, const Progress& progress) {
-  take_over(&state_of_block(problem).multiplied[progress.slot()], progress.slot_phase() ^ 1);
+__device__ inline void acquire_slot(const Arguments<Element>& problem, const Progress& progress) {
+  wait(&state_of_block(problem).multiplied[progress.slots.stage()], progress.slots.phase() ^ 1);
 }
 
-// How many images have been given, and the guess for the next one.
-struct Given {
-  int tasks, top;
+// Where the next image goes, and the guess for it.
+struct Next {
+  Ring<kSlots> slots;
+  int top;
 };
 
 // Converts an image again that does not fit the guess of how large it is, from global memory and as often as
 // it has windows of binades. `range` is what the thread has seen of it.
 template <typename Format, typename Element = typename Format::Element>
-__device__ __noinline__ Given convert_apart(const Arguments<Element>& problem, int image, int top,
-                                            ValueRange<Element> range, bool can_multiply, int tasks,
-                                            int weight_window) {
+__device__ __noinline__ Next convert_apart(const Arguments<Element>& problem, int image, int top,
+                                           ValueRange<Element> range, bool can_multiply, Ring<kSlots> slots,
+                                           int weight_window) {
   BlockState& state = state_of_block(problem);
   Progress progress;
-  progress.tasks = tasks;
-  range.reduce_warp();
-  if (threadIdx.x % 32 == 0) {
-    atomicMax(&state.most, range.most);
-    atomicMin(&state.least_less_one, range.least_less_one);
-  }
-  meet_threads(kConvertersMeet, kConverters);
-  const ValueRange<Element> whole{state.most, state.least_less_one};
-  meet_threads(kConvertersMeet, kConverters);
-  if (threadIdx.x == 0) state.most = 0u, state.least_less_one = ~0u;
+  progress.slots = slots;
+  const ValueRange<Element> whole =
+      reduce_threads(range, state, threadIdx.x == 0, [] { sync_threads(kProducerBarrier, kProducers); });
   if (!can_multiply || !whole.is_finite()) {
     // With the first window of the weights it is computed at once.
-    if (weight_window == 0) give(problem, progress, {image, top, Task::define});
-    return {progress.tasks, top};
+    if (weight_window == 0) commit_slot(problem, progress, {image, top, Task::define});
+    return {progress.slots, top};
   }
   if constexpr (Format::kIsScaled) {
     const int windows = whole.windows();
     for (int window = 0; window < windows; ++window) {
-      if (window > 0) wait_for_slot(problem, progress);
+      if (window > 0) acquire_slot(problem, progress);
       const int window_top = whole.top() - window * kBinades;
       for (int chunk = 0; chunk < problem.chunks; ++chunk) {
         const Chunk<Element> own(problem, image, Share(problem).first_channel, chunk);
         convert<Format, true>(problem, chunk, own.channels, problem.x + own.begin,
                               shared_part(problem.shared.pixels), BinadeWindow(window_top),
-                              slot_of(problem, progress.slot()), range);
+                              slot_of(problem, progress.slots.stage()), range);
       }
       show_to_copies_and_products();
-      meet_threads(kConvertersMeet, kConverters);
-      give(problem, progress, {image, window_top, weight_window + window > 0 ? Task::add : Task::store});
+      sync_threads(kProducerBarrier, kProducers);
+      commit_slot(problem, progress,
+                  {image, window_top, weight_window + window > 0 ? Task::add : Task::store});
     }
     top = whole.top();
   }
-  return {progress.tasks, top};
+  return {progress.slots, top};
 }
 
 // Loads and converts images, one after the other.
@@ -136,39 +130,38 @@ __device__ inline void convert_images(const Arguments<Element>& problem, int wei
                &state.loaded[stage]);
     if (++loaded_chunk == problem.chunks) loaded_chunk = 0, loaded_image += gridDim.x;
   };
-  for (int i = 0; i < problem.stages; ++i) start((progress.stage + i) % problem.stages);
+  for (int i = 0; i < problem.stages; ++i) start((progress.loads.stage + i) % problem.stages);
   int top = kFirstTop;
   for (int image = blockIdx.x; image < problem.batch; image += gridDim.x) {
-    wait_for_slot(problem, progress);
+    acquire_slot(problem, progress);
     ValueRange<Element> range;
     bool all_fit = can_multiply;
     for (int chunk = 0; chunk < problem.chunks; ++chunk) {
       const Chunk<Element> own(problem, image, first_channel, chunk);
-      wait_for_bulk_loads(&state.loaded[progress.stage], progress.phase);
+      wait(&state.loaded[progress.loads.stage], progress.loads.phase);
       const Element* const from =
-          reinterpret_cast<const Element*>(stage_at(progress.stage)) + own.beyond(problem);
+          reinterpret_cast<const Element*>(stage_at(progress.loads.stage)) + own.beyond(problem);
       range = convert<Format, false>(problem, chunk, own.channels, from, shared_part(problem.shared.pixels),
-                                     BinadeWindow(top), slot_of(problem, progress.slot()), range);
+                                     BinadeWindow(top), slot_of(problem, progress.slots.stage()), range);
       show_to_copies_and_products();
-      const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      all_fit = meet_threads_and(kConvertersMeet, kConverters, fits) && all_fit;
-      start(progress.stage);
-      if (++progress.stage == problem.stages) progress.stage = 0, progress.phase ^= 1;
+      all_fit = sync_threads_and(kProducerBarrier, kProducers, fits<Format>(range, top)) && all_fit;
+      start(progress.loads.stage);
+      progress.loads.advance(problem.stages);
     }
     if (all_fit) {
-      give(problem, progress, {image, top, weight_window > 0 ? Task::add : Task::store});
+      commit_slot(problem, progress, {image, top, weight_window > 0 ? Task::add : Task::store});
     } else {
-      const Given given =
-          convert_apart<Format>(problem, image, top, range, can_multiply, progress.tasks, weight_window);
-      progress.tasks = given.tasks, top = given.top;
+      const Next next =
+          convert_apart<Format>(problem, image, top, range, can_multiply, progress.slots, weight_window);
+      progress.slots = next.slots, top = next.top;
     }
   }
-  wait_for_slot(problem, progress);
-  give(problem, progress, {0, 0, Task::end});
+  acquire_slot(problem, progress);
+  commit_slot(problem, progress, {0, 0, Task::end});
 }
 
 // Begins sums = the products of a converted image's columns, from `image` on, and all weights; calls
-// end_turn() when so few are left that the other team had better begin.
+// end_turn() when so few are left that the other warpgroup had better begin.
 template <typename Format, int kTiles, typename EndTurn, typename Element = typename Format::Element>
 __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatrix image,
                                   const HeldWeights& held, SharedMatrix weights, EndTurn end_turn,
@@ -176,18 +169,9 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
   using Number = typename Format::Number;
   image = image.of_warp();
   begin_warpgroup_products();
-#pragma unroll
-  for (int term = 0; term < Format::kTerms; ++term) {
+  const auto correct = [&] { scale_warpgroup_sums(sums, Format::kCorrectionScale); };
+  for_each_term<Format, Format::kTerms>(correct, [&](int term) {
     const bool is_last = term == Format::kTerms - 1;
-    if (Format::kCorrections > 0 && term == Format::kCorrections) {
-      finish_warpgroup_products(sums);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[t][i] *= Format::kCorrectionScale;
-      }
-      begin_warpgroup_products(sums);
-    }
     const SharedMatrix b = image.advanced(Format::pixel_part(term) * problem.part_places);
     int first = 0, staged = problem.steps - problem.steps_held;
     if (Format::weight_part(term) == 0) {
@@ -218,17 +202,17 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
                                               b.advanced(problem.step_places[step + i]));
       }
     }
-  }
+  });
 }
 
-// Multiplies converted images and writes their results: a team of two, which take turns at the tensor cores,
-// so that one writes while the other multiplies.
+// Multiplies converted images and writes their results: a warpgroup of two, which take turns at the tensor
+// cores, so that one writes while the other multiplies.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline void multiply_images(const Arguments<Element>& problem, const Weights<Format>& weights,
                                        Progress& progress) {
   BlockState& state = state_of_block(problem);
   const Share share(problem);
-  const int team = team_of_block() - 1;
+  const int warpgroup = warpgroup_of_block() - 1;
   unsigned* const staged_weights = shared_part(problem.shared.weights());
   const RowWeights<Format> row_weights(problem, weights);
   const HeldWeights held(problem, row_weights,
@@ -239,29 +223,29 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     row_weights.stage(problem, 1, 0, problem.steps, staged_weights + of_first * kStepUnits * 4);
   }
   show_to_copies_and_products();
-  meet_threads(kMultipliersMeet, kMultipliers);
+  sync_threads(kConsumerBarrier, kConsumers);
   const SharedMatrix staged = SharedMatrix::at(staged_weights, kRows).of_warp();
 
-  RowScale* const scales = shared_part(problem.shared.scales) + team * kRows;
+  RowScale* const scales = shared_part(problem.shared.scales) + warpgroup * kRows;
   int scaled_for = 0;
   bool are_scaled = false, are_first = false, are_far = false;
   for (;;) {
-    const int slot = progress.slot();
-    take_over(&state.converted[slot], progress.slot_phase());
+    const int slot = progress.slots.stage();
+    wait(&state.converted[slot], progress.slots.phase());
     const SlotState own = state.slots[slot];
-    ++progress.tasks;
+    progress.slots.advance();
     if (own.task == Task::define || own.task == Task::end) {
-      hand_over(&state.multiplied[slot]);
+      arrive(&state.multiplied[slot]);
       if (own.task == Task::end) return;
       compute_as_defined(problem, own.image, share.first_filter, share.filters);
       continue;
     }
     if (!are_scaled || scaled_for != own.top || are_first != (own.task == Task::store)) {
       are_scaled = true, scaled_for = own.top, are_first = own.task == Task::store;
-      meet_team(team_of_block());
+      sync_warpgroup(warpgroup_of_block());
       const bool is_near = find_scales<Format>(problem, shared_part(problem.shared.tops), weights.window,
                                                own.top, share.first_filter, share.filters, are_first, scales);
-      are_far = !meet_team_and(team_of_block(), is_near);
+      are_far = !sync_warpgroup_and(warpgroup_of_block(), is_near);
     }
     const SharedMatrix image = SharedMatrix::at(slot_of(problem, slot), 0);
     const int buffer = progress.buffer(problem.buffers);
@@ -275,30 +259,31 @@ __device__ inline void multiply_images(const Arguments<Element>& problem, const 
     // Neighbouring threads' in neighbouring banks.
     const SharedAddress unread =
         shared_address(shared_part(problem.shared.unread)) +
-        (threadIdx.x - (kThreads - kMultipliers)) * (writes_pairs ? kUnreadBytes : kUnreadBytes / 2);
-    int chunk = static_cast<int>((first_chunk + team) % kTeams);
-    if (chunk >= problem.output_chunks) hand_over(&state.multiplied[slot]);
+        (threadIdx.x - (kThreads - kConsumers)) * (writes_pairs ? kUnreadBytes : kUnreadBytes / 2);
+    int chunk = static_cast<int>((first_chunk + warpgroup) % kConsumerWarpgroups);
+    if (chunk >= problem.output_chunks) arrive(&state.multiplied[slot]);
     bool is_waited_for = false;
-    for (; chunk < problem.output_chunks; chunk += kTeams) {
+    for (; chunk < problem.output_chunks; chunk += kConsumerWarpgroups) {
       float sums[kTiles][4];
       // Its turns have the numbers of every second chunk.
-      take_over(&state.turns[team], (first_chunk + chunk) / kTeams & 1 ^ (team == 0 ? 1 : 0));
+      wait(&state.turns[warpgroup],
+           (first_chunk + chunk) / kConsumerWarpgroups & 1 ^ (warpgroup == 0 ? 1 : 0));
       begin_sums<Format, kTiles>(
           problem, image.advanced(chunk * kTiles * kTileColumns), held, staged,
-          [&] { hand_over(&state.turns[1 - team]); }, sums);
+          [&] { arrive(&state.turns[1 - warpgroup]); }, sums);
       // With two buffers no filters are late, and both places one.
       Writing<kTiles> writing(scales, shared_part(problem.shared.outputs) + chunk * kOutputsOfChunk,
                               buffer_phase);
       finish_warpgroup_products(sums);
-      if (chunk + kTeams >= problem.output_chunks) hand_over(&state.multiplied[slot]);
-      if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
+      if (chunk + kConsumerWarpgroups >= problem.output_chunks) arrive(&state.multiplied[slot]);
+      if (!is_waited_for) wait(&state.stored[buffer], buffer_phase ^ 1);
       is_waited_for = true;
       writing.template write<Format>(results, unread, are_far, chunk >= problem.first_ragged, writes_pairs,
                                      sums);
     }
-    if (!is_waited_for) take_over(&state.stored[buffer], buffer_phase ^ 1);
+    if (!is_waited_for) wait(&state.stored[buffer], buffer_phase ^ 1);
     show_to_copies_and_products();
-    hand_over(&state.written[buffer]);
+    arrive(&state.written[buffer]);
   }
 }
 
@@ -328,16 +313,16 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
   BlockState& state = state_of_block(problem);
   const Share share(problem);
   for (;;) {
-    const int slot = progress.slot();
-    take_over(&state.converted[slot], progress.slot_phase());
+    const int slot = progress.slots.stage();
+    wait(&state.converted[slot], progress.slots.phase());
     const SlotState own = state.slots[slot];
-    hand_over(&state.multiplied[slot]);
-    ++progress.tasks;
+    arrive(&state.multiplied[slot]);
+    progress.slots.advance();
     if (own.task == Task::end) break;
     if (own.task == Task::define) continue;
     const int buffer = progress.buffer(problem.buffers);
     const unsigned buffer_phase = progress.buffer_phase(problem.buffers);
-    take_over(&state.written[buffer], buffer_phase);
+    wait(&state.written[buffer], buffer_phase);
     ++progress.stored;
     Storing storing = Storing::store;
     if (own.task == Task::add) {
@@ -350,7 +335,7 @@ __device__ inline void store_images(const Arguments<Element>& problem, int weigh
     store_results(problem, own.image, share.first_filter, 0, early, storing, results);
     wait_until_bulk_stores_have_read();
     __syncwarp();  // or lanes would ask for the next image while the first one waits
-    hand_over(&state.stored[buffer]);
+    arrive(&state.stored[buffer]);
     // The next image writes its own to their other place. The one after it may write here once `stored` of
     // the next has come, before which this warp waits until all of its copies, these among them, have read.
     if (early < share.filters) {
@@ -382,16 +367,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (threadIdx.x == 0) {
     state.most = 0u, state.least_less_one = ~0u, state.weight_windows = 1u;
-    for (int i = 0; i < problem.stages; ++i) make_copy_barrier(&state.loaded[i]);
+    for (int i = 0; i < problem.stages; ++i) make_transaction_barrier(&state.loaded[i]);
     for (int i = 0; i < kSlots; ++i) {
-      make_hand_over(&state.converted[i], kConverters);
-      make_hand_over(&state.multiplied[i], kMultipliers + kStorers);
+      make_arrival_barrier(&state.converted[i], kProducers);
+      make_arrival_barrier(&state.multiplied[i], kConsumers + kStorers);
     }
     for (int i = 0; i < problem.buffers; ++i) {
-      make_hand_over(&state.written[i], kMultipliers);
-      make_hand_over(&state.stored[i], kStorers);
+      make_arrival_barrier(&state.written[i], kConsumers);
+      make_arrival_barrier(&state.stored[i], kStorers);
     }
-    for (int i = 0; i < kTeams; ++i) make_hand_over(&state.turns[i], kMultipliers / kTeams);
+    for (int i = 0; i < kConsumerWarpgroups; ++i)
+      make_arrival_barrier(&state.turns[i], kConsumers / kConsumerWarpgroups);
   }
   show_to_copies_and_products();
 
@@ -409,22 +395,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     const Element* const from = has_room ? room : all_weights;
     if (window == 0) {
-      measure_filters<Format>(from, share.filters, size, tops, &state.weight_windows);
+      measure_filters<Format>([&](int filter) { return from + static_cast<long long>(filter) * size; },
+                              share.filters, size, tops, &state.weight_windows);
       __syncthreads();
     }
     const bool can_multiply = state.weight_windows != ~0u;
     windows = can_multiply ? static_cast<int>(state.weight_windows) : 1;
     if (warp < 4) {
-      leave_registers<kRegistersOfConverters>();
-      if (warp < kConverters / 32) {
+      leave_registers<kRegistersOfProducers>();
+      if (warp < kProducers / 32) {
         convert_images<Format>(problem, window, can_multiply, progress);
       } else {
         store_images(problem, window, progress);
       }
-      meet_team(0);  // all four warps, before their registers change again
+      sync_warpgroup(0);  // all four warps, before their registers change again
       take_registers<kRegisters>();
     } else {
-      take_registers<kRegistersOfMultipliers>();
+      take_registers<kRegistersOfConsumers>();
       multiply_images<Format, kTiles>(problem, Weights<Format>{from, tops, share.filters, window}, progress);
       leave_registers<kRegisters>();
     }

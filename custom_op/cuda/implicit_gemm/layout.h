@@ -2,9 +2,9 @@
 
 // What the tiling of `implicit_gemm` and its kernel agree on; implicit_gemm.cc explains the words.
 
-#include "cuda/primitives/copy_barrier.h"
-#include "cuda/primitives/hand_over.h"
+#include "cuda/primitives/arrival_barrier.h"
 #include "cuda/primitives/shared_offset.h"
+#include "cuda/primitives/transaction_barrier.h"
 
 namespace convswap::implicit_gemm {
 
@@ -23,8 +23,8 @@ constexpr int kStepsAtOnce = 2;
 // On their way into registers so many steps lie in shared memory.
 constexpr int kStagedSteps = 4;
 constexpr int kMostSteps = 128;
-// A team's last products are multiplied beside the first ones of the other, so that the tensor cores never
-// wait for a team to begin; those of so many steps, where sums are short or long.
+// A warpgroup's last products are multiplied beside the first ones of the other, so that the tensor cores
+// never wait for a warpgroup to begin; those of so many steps, where sums are short or long.
 constexpr int kStepsOfBoth = 4, kStepsOfBothInLongSums = 8;
 constexpr int kLongSum = 24;
 static_assert(kHeldSteps % kStepsAtOnce == 0 && kStepsOfBoth % kStepsAtOnce == 0 &&
@@ -32,18 +32,18 @@ static_assert(kHeldSteps % kStepsAtOnce == 0 && kStepsOfBoth % kStepsAtOnce == 0
 constexpr int kStepUnits = kRows * kDepth * 2 / 16;  // of 16 bytes, that the weights of a step take
 constexpr int kStagedBytes = kStagedSteps * kStepUnits * 16;
 
-// Three warps convert, one stores, and two teams of four multiply.
-constexpr int kConverters = 96;
-constexpr int kPixelsAtOnce = 4;  // of a converter: loads in flight before the first store
+// Three warps produce converted images, one stores, and two warpgroups consume.
+constexpr int kProducers = 96;
+constexpr int kPixelsAtOnce = 4;  // of a producer: loads in flight before the first store
 constexpr int kStorers = 32;
-constexpr int kTeams = 2;
-constexpr int kMultipliers = 128 * kTeams;
-constexpr int kThreads = kConverters + kStorers + kMultipliers;
+constexpr int kConsumerWarpgroups = 2;
+constexpr int kConsumers = 128 * kConsumerWarpgroups;
+constexpr int kThreads = kProducers + kStorers + kConsumers;
 // Registers of a thread: that the kernel begins with, and by roles.
-constexpr int kRegisters = 168, kRegistersOfConverters = 88, kRegistersOfMultipliers = 208;
-static_assert(kRegistersOfConverters * 128 + kRegistersOfMultipliers * kMultipliers <= kRegisters * kThreads);
-// Barriers at which they meet among themselves, behind those of the block's three teams (team_barrier.cuh).
-constexpr int kConvertersMeet = 4, kMultipliersMeet = 5;
+constexpr int kRegisters = 168, kRegistersOfProducers = 88, kRegistersOfConsumers = 208;
+static_assert(kRegistersOfProducers * 128 + kRegistersOfConsumers * kConsumers <= kRegisters * kThreads);
+// Barriers of their own, behind those of the block's three warpgroups (warpgroup_barrier.cuh).
+constexpr int kProducerBarrier = 4, kConsumerBarrier = 5;
 
 constexpr int kSlots = 2;        // of converted images
 constexpr int kMostStages = 3;   // of chunks as they are loaded
@@ -107,10 +107,10 @@ struct SlotState {
 
 // What the block keeps in shared memory beside images, weights and results.
 struct BlockState {
-  CopyBarrier loaded[kMostStages];
-  HandOver converted[kSlots], multiplied[kSlots];
-  HandOver written[kMostBuffers], stored[kMostBuffers];
-  HandOver turns[kTeams];
+  TransactionBarrier loaded[kMostStages];
+  ArrivalBarrier converted[kSlots], multiplied[kSlots];
+  ArrivalBarrier written[kMostBuffers], stored[kMostBuffers];
+  ArrivalBarrier turns[kConsumerWarpgroups];
   SlotState slots[kSlots];
   unsigned most, least_less_one;  // of an image that did not fit the scale
   unsigned weight_windows;

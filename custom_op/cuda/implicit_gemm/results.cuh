@@ -38,9 +38,9 @@ __device__ inline int results_beyond(const Arguments<Element>& problem, int imag
                           (kAlignment / sizeof(Element) - 1));
 }
 
-// Finds the scales of all rows, by a team. `top`: of the window of the input; `weight_window`: the number of
-// that of the weights. `are_first`: the results are the first of their image, to which the bias belongs.
-// Returns whether one factor is enough for this thread's row.
+// Finds the scales of all rows, by a warpgroup. `top`: of the window of the input; `weight_window`: the
+// number of that of the weights. `are_first`: the results are the first of their image, to which the bias
+// belongs. Returns whether one factor is enough for this thread's row.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline bool find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
                                    int top, int first_filter, int filters, bool are_first, RowScale* scales) {
@@ -61,12 +61,9 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
       scale.bias = Format::to_float(problem.b[first_filter + owner.filter]);
     }
     if constexpr (Format::kIsScaled) {
-      const int exponent =
-          -scale_exponent(tops[owner.filter] - weight_window * kBinades) - scale_exponent(top);
-      const int within_float = max(-126, min(127, exponent));
-      scale.factor = power_of_two(within_float);
-      scale.rest = power_of_two(max(-126, min(127, exponent - within_float)));
-      is_near = exponent == within_float;
+      const UndoneScales undone = undo_scales(tops[owner.filter] - weight_window * kBinades, top);
+      scale.factor = undone.factor, scale.rest = undone.rest;
+      is_near = undone.is_near;
     }
   }
   scales[row] = scale;
@@ -199,13 +196,13 @@ __device__ inline void store_results(const Arguments<Element>& problem, int imag
   if (storing == Storing::add_exactly) show_global_to_copies();
 }
 
-// An image with infinities or NaN, which the tensor core would multiply with zeros: by all who multiply.
+// An image with infinities or NaN, which the tensor core would multiply with zeros: by all consumers.
 template <typename Element>
 __device__ inline void compute_as_defined(const Arguments<Element>& problem, int image, int first_filter,
                                           int filters) {
   const int count = filters * problem.output_plane;
   const int width = problem.output_width;
-  for (int i = threadIdx.x - (kThreads - kMultipliers); i < count; i += kMultipliers) {
+  for (int i = threadIdx.x - (kThreads - kConsumers); i < count; i += kConsumers) {
     const int filter = i / problem.output_plane;
     const int element = i - filter * problem.output_plane;
     const long long k = first_filter + filter;

@@ -203,10 +203,10 @@ class Tiler {
     shared.stages = block.place<unsigned char>(tiling.stages * tiling.stage_bytes);
     shared.results = block.place<unsigned char>(tiling.results_bytes);
     // Behind the results, for sums that are none.
-    shared.unread = block.place<unsigned char>(kMultipliers * kUnreadBytes);
+    shared.unread = block.place<unsigned char>(kConsumers * kUnreadBytes);
     shared.pixels = block.place<PixelPlaces>(problem_.input_size());
     shared.outputs = block.place<int>(tiling.output_chunks * kOutputsOfChunk);
-    shared.scales = block.place<RowScale>(kTeams * kRows);
+    shared.scales = block.place<RowScale>(kConsumerWarpgroups * kRows);
     shared.tops = block.place<int>(tiling.filters);
     shared.state = block.place<BlockState>(1);
     tiling.shared_bytes = block.end();
@@ -266,10 +266,10 @@ class Tiler {
     const double multiplying = 534 + of_most * (8.3 * steps * terms + 20.7 * (steps * terms - held));
     const double writing =
         of_most * (463 + 5.2 * std::pow(tiling.bank_turns, 1.5)) * (writes_pairs(problem_, tiling) ? 0.5 : 1);
-    // Teams in turns: one writes while the other multiplies.
+    // Warpgroups in turns: one writes while the other multiplies.
     const double output_chunk = std::max(multiplying, (multiplying + writing) / 2);
     const double rounds =
-        std::ceil(static_cast<double>(problem_.input_size()) / (kPixelsAtOnce * kConverters));
+        std::ceil(static_cast<double>(problem_.input_size()) / (kPixelsAtOnce * kProducers));
     const double chunks = static_cast<double>(tiling.chunks);
     const double converting = 400 + 100 * rounds * (2 + parts) / 3;
     const double loading = 1000 + 0.0377 * static_cast<double>(tiling.stage_bytes);

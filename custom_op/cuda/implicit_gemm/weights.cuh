@@ -1,11 +1,11 @@
 #pragma once
 
-// The way of the weights: into registers of those who multiply, and what finds no room there into shared
+// The way of the weights: into registers of the consumers, and what finds no room there into shared
 // memory.
 
 #include "cuda/filter_windows.cuh"
 #include "cuda/implicit_gemm/arguments.h"
-#include "cuda/primitives/team_barrier.cuh"
+#include "cuda/primitives/warpgroup_barrier.cuh"
 #include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::implicit_gemm {
@@ -34,7 +34,7 @@ struct Weights {
   int window;
 };
 
-// Of a row of the product two neighbours of each half step, which one of those who multiply converts: four
+// Of a row of the product two neighbours of each half step, which one consumer converts: four
 // threads a row.
 template <typename Format>
 class RowWeights {
@@ -42,7 +42,7 @@ class RowWeights {
   using Element = typename Format::Element;
 
   __device__ RowWeights(const Arguments<Element>& problem, const Weights<Format>& weights)
-      : binades_(0), place_(threadIdx.x - (kThreads - kMultipliers)) {
+      : binades_(0), place_(threadIdx.x - (kThreads - kConsumers)) {
     const RowOwner owner = problem.rows[place_ / 4];
     is_row_ = owner.filter >= 0 && owner.filter < weights.filters;
     const int filter = is_row_ ? owner.filter : 0;
@@ -58,7 +58,7 @@ class RowWeights {
                         unsigned* to) const {
 #pragma unroll 4
     for (int i = 0; i < 2 * steps; ++i) {
-      to[i * kMultipliers + place_] = pair(problem, problem.half_steps[2 * first_step + i], part);
+      to[i * kConsumers + place_] = pair(problem, problem.half_steps[2 * first_step + i], part);
     }
   }
 
@@ -92,7 +92,7 @@ class RowWeights {
   int fold_row_;
   const Element* from_;  // its filter
 };
-static_assert(kMultipliers == 4 * kRows);
+static_assert(kConsumers == 4 * kRows);
 
 // The weights that a thread multiplies from its registers, of the first part.
 struct HeldWeights {
@@ -107,9 +107,9 @@ struct HeldWeights {
 #pragma unroll
     for (int first = 0; first < kHeldSteps; first += kStagedSteps) {
       const int steps = max(0, min(kStagedSteps, problem.steps_held - first));
-      meet_threads(kMultipliersMeet, kMultipliers);
+      sync_threads(kConsumerBarrier, kConsumers);
       weights.stage(problem, 0, first, steps, room);
-      meet_threads(kMultipliersMeet, kMultipliers);
+      sync_threads(kConsumerBarrier, kConsumers);
 #pragma unroll
       for (int i = 0; i < kStagedSteps; ++i) {
 #pragma unroll

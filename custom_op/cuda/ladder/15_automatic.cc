@@ -8,7 +8,8 @@
 // Eight neighbouring pixels are part of a row of one factor, a row for each group of neighbouring outputs,
 // and the other factor holds each filter several times, shifted by a pixel from one output to the next, which
 // mathematicians call a Toeplitz matrix. No division, no copy per tap, no barrier per 8 taps. Threads work in
-// teams: while one multiplies, another fetches the next image, and a third writes its results.
+// warpgroups, of four warps each: while one multiplies, another fetches the next image, and a third writes
+// its results.
 //
 // Gain: The time for all that stood between the multiplications. What bounds it is memory: the results have
 // to be written.

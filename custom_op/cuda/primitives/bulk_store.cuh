@@ -3,7 +3,7 @@
 namespace convswap {
 
 // Bulk copies from shared to global memory, of compute capability 9.0 and newer. What other threads have
-// written is copied after they showed it and met at a barrier or handed it over.
+// written is copied after they showed it and met or arrived at a barrier.
 
 // Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16. `leaves_first`: what is
 // stored leaves the second-level cache before all other data.

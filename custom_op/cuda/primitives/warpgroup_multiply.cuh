@@ -64,6 +64,18 @@ __device__ inline void finish_warpgroup_products(float (&sums)[kTiles][4]) {
   await_warpgroup_products(sums);
 }
 
+// Multiplies by a factor what the products so far sum up to; others may follow.
+template <int kTiles>
+__device__ inline void scale_warpgroup_sums(float (&sums)[kTiles][4], float factor) {
+  finish_warpgroup_products(sums);
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[t][i] *= factor;
+  }
+  begin_warpgroup_products(sums);
+}
+
 // sums (64 x 8 kTiles) += a (64 x 16) * b (8 kTiles x 16) transposed. Warp i of the four holds rows 16 i to
 // 16 i + 15 of the sums, and of a tile its lane l columns 2 (l % 4) and the next, of row l / 4 and of that
 // plus 8.

@@ -64,7 +64,7 @@ struct Arguments : Tensors<Element>, Geometry {
   int result_bytes;   // of one of the convolution's, as they wait
   bool writes_pairs;  // of neighbouring results, where the first of a tile is aligned to two
   SharedOffsets shared;
-  int cores_bytes, raw_bytes;  // of a team's cores, and of where copies bring its input
+  int cores_bytes, raw_bytes;  // of a warpgroup's cores, and of where copies bring its input
   StepCores step_cores[kMostSteps];
   unsigned step_places[kMostSteps];  // of the first core, and in the upper half the distance of the second
 };

@@ -23,7 +23,7 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
   const int stride_height = static_cast<int>(pool.stride[0]), stride_width = static_cast<int>(pool.stride[1]);
   const int pad_height = static_cast<int>(pool.pad_begin[0]), pad_width = static_cast<int>(pool.pad_begin[1]);
   const int rows = tile.images * results.filters * tile.y_rows;
-  for (int i = thread_of_team() / 32; i < rows; i += kTeamThreads / 32) {
+  for (int i = thread_of_warpgroup() / 32; i < rows; i += kWarpgroupThreads / 32) {
     const int plane_index = i / tile.y_rows;
     const int y_row = i - plane_index * tile.y_rows;
     const int image = plane_index / results.filters;
@@ -89,7 +89,7 @@ __device__ inline void activate_results(const Arguments<Element>& problem, const
                   (results.tile.y_rows - 1) * places.row + results.tile.y_columns;
   const float4* const from = reinterpret_cast<const float4*>(static_cast<float*>(results.waiting) - beyond);
   Element* const to = results.stored - beyond;
-  for (int i = thread_of_team(); 4 * i < end; i += kTeamThreads) {
+  for (int i = thread_of_warpgroup(); 4 * i < end; i += kWarpgroupThreads) {
     const float4 four = from[i];
     float values[] = {four.x, four.y, four.z, four.w};
 #pragma unroll

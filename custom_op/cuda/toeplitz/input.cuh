@@ -1,11 +1,11 @@
 #pragma once
 
-// The way of a tile's input into the cores of a team.
+// The way of a tile's input into the cores of a warpgroup.
 
 #include "cuda/primitives/bulk_load.cuh"
 #include "cuda/primitives/prefetch.cuh"
 #include "cuda/primitives/shared_store.cuh"
-#include "cuda/primitives/team_barrier.cuh"
+#include "cuda/primitives/warpgroup_barrier.cuh"
 #include "cuda/tensor_core_formats.cuh"
 #include "cuda/toeplitz/tile.cuh"
 
@@ -156,7 +156,7 @@ struct InputRows {
 // which the compiler shall know.
 template <bool kFinishes, typename Element>
 __device__ inline bool start_copies(const Arguments<Element>& problem, int index, int first_channel,
-                                    Element* raw, CopyBarrier* barrier) {
+                                    Element* raw, TransactionBarrier* barrier) {
   if (kFinishes || !problem.copies_input || index >= problem.tiles) return false;
   constexpr int kChunk = InputRows<Element>::kChunk;
   const Tile tile = Tile::of<kFinishes>(problem, index);
@@ -165,7 +165,7 @@ __device__ inline bool start_copies(const Arguments<Element>& problem, int index
   const long long end = rows.start + (tile.images - 1) * image_elements +
                         (problem.channels - 1) * problem.input_plane + rows.elements;
   if ((end + kChunk - 1 & ~(kChunk - 1ll)) > problem.input_elements) return false;
-  if (thread_of_team() == 0) {
+  if (thread_of_warpgroup() == 0) {
     for (int image = 0; image < tile.images; ++image) {
       for (int c = 0; c < problem.channels; ++c) {
         const long long begin = rows.start + image * image_elements + c * problem.input_plane;
@@ -175,7 +175,7 @@ __device__ inline bool start_copies(const Arguments<Element>& problem, int index
                   problem.x + (begin - head), count * sizeof(Element), barrier);
       }
     }
-    commit_bulk_loads(barrier);
+    arrive(barrier);
   }
   return true;
 }
@@ -236,12 +236,12 @@ __device__ inline ValueRange<Element> stage_bundles(const Arguments<Element>& pr
         problem.x + ((tile.n + image) * problem.in_channels + first_channel) * problem.input_plane;
     unsigned* const target = cores + image * problem.image_cores * 4;
 #pragma unroll 1
-    for (int item = first_item + thread_of_team(); item < items; item += kAtOnce * kTeamThreads) {
+    for (int item = first_item + thread_of_warpgroup(); item < items; item += kAtOnce * kWarpgroupThreads) {
       CoreRow<Element> core_rows[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         // The last is loaded again where there are no more, which costs less than to ask again.
-        const int one = min(item + i * kTeamThreads, items - 1);
+        const int one = min(item + i * kWarpgroupThreads, items - 1);
         if (!kWindowed && is_copied) {
           load_copied<kBundle>(problem, copied + image * problem.source_image, places[one], core_rows[i]);
         } else if (asks) {
@@ -290,7 +290,7 @@ __device__ inline void prefetch_tile(const Arguments<Element>& problem, const Ti
   for (int image = 0; image < tile.images; ++image) {
     const Element* const source =
         problem.x + ((tile.n + image) * problem.in_channels + first_channel) * problem.input_plane;
-    for (int i = thread_of_team(); i < problem.channels * lines; i += kTeamThreads) {
+    for (int i = thread_of_warpgroup(); i < problem.channels * lines; i += kWarpgroupThreads) {
       const int channel = problem.lines_per_channel.quotient_of_any(i);
       const int element = first + (i - channel * lines) * kLineElements;
       if (element < end) prefetch(source + channel * problem.input_plane + element);
@@ -298,19 +298,11 @@ __device__ inline void prefetch_tile(const Arguments<Element>& problem, const Ti
   }
 }
 
-// What all threads of the team have seen.
+// What all threads of the warpgroup have seen.
 template <typename Element>
-__device__ inline ValueRange<Element> reduce_team(ValueRange<Element> range, int team, TeamState* state) {
-  range.reduce_warp();
-  if (threadIdx.x % 32 == 0) {
-    atomicMax(&state->most, range.most);
-    atomicMin(&state->least_less_one, range.least_less_one);
-  }
-  meet_team(team);
-  const ValueRange<Element> whole{state->most, state->least_less_one};
-  meet_team(team);
-  if (thread_of_team() == 0) state->most = 0u, state->least_less_one = ~0u;
-  return whole;
+__device__ inline ValueRange<Element> reduce_warpgroup(ValueRange<Element> range, int warpgroup,
+                                                       WarpgroupState* state) {
+  return reduce_threads(range, *state, thread_of_warpgroup() == 0, [&] { sync_warpgroup(warpgroup); });
 }
 
 }  // namespace convswap::toeplitz

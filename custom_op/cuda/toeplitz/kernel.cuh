@@ -4,6 +4,7 @@
 
 #include "cuda/definition.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/ring.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 #include "cuda/toeplitz/epilogue.cuh"
 #include "cuda/toeplitz/input.cuh"
@@ -18,7 +19,7 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
                                                 int first_filter) {
   const Tile tile = Tile::of<kFinishes>(problem, index);
   const int count = tile.images * problem.filters * tile.y_rows * tile.y_columns;
-  for (int i = thread_of_team(); i < count; i += kTeamThreads) {
+  for (int i = thread_of_warpgroup(); i < count; i += kWarpgroupThreads) {
     const int q = tile.first_column + i % tile.y_columns;
     const int p = tile.y_row + i / tile.y_columns % tile.y_rows;
     const int k = first_filter + i / (tile.y_columns * tile.y_rows) % problem.filters;
@@ -37,7 +38,7 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
 // Nothing may stay infinite that is left as it is when others are staged: it meets weights of zero.
 template <typename Element>
 __device__ inline void clear_cores(const Arguments<Element>& problem, unsigned* cores) {
-  for (int i = thread_of_team(); i < problem.cores_bytes / 4; i += kTeamThreads) cores[i] = 0u;
+  for (int i = thread_of_warpgroup(); i < problem.cores_bytes / 4; i += kWarpgroupThreads) cores[i] = 0u;
 }
 
 // The Toeplitz matrix of a filter block.
@@ -61,17 +62,8 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
   }
   begin_warpgroup_products(sums);
   cores = cores.of_warp(), matrix = matrix.of_warp();
-#pragma unroll
-  for (int term = 0; term < Format::kTerms; ++term) {
-    if (Format::kCorrections > 0 && term == Format::kCorrections) {
-      finish_warpgroup_products(sums);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) sums[t][j] *= Format::kCorrectionScale;
-      }
-      begin_warpgroup_products(sums);
-    }
+  const auto correct = [&] { scale_warpgroup_sums(sums, Format::kCorrectionScale); };
+  for_each_term<Format, Format::kTerms>(correct, [&](int term) {
     const SharedMatrix a = cores.advanced(Format::pixel_part(term) * problem.part_cores);
     const SharedMatrix b = matrix.advanced(Format::weight_part(term) * problem.steps * kStepUnits);
     const auto add = [&](int step) {
@@ -86,7 +78,7 @@ __device__ inline void begin_sums(const Arguments<Element>& problem, SharedMatri
       add(step);
       add(step + 1);
     }
-  }
+  });
   end_warpgroup_products();
 }
 
@@ -99,18 +91,19 @@ template <typename Format, int kTiles, typename Element = typename Format::Eleme
 __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, int index, int top,
                                            int windows) {
   extern __shared__ __align__(128) unsigned char shared[];
-  const int team = team_of_block(), group = blockIdx.y;
-  unsigned char* const own = problem.shared.teams.in(shared) + team * problem.shared.team_bytes;
+  const int warpgroup = warpgroup_of_block(), group = blockIdx.y;
+  unsigned char* const own =
+      problem.shared.warpgroups.in(shared) + warpgroup * problem.shared.warpgroup_bytes;
   const Tile tile = Tile::of<true>(problem, index);
   const int* const tops = problem.shared.tops.in(shared);
   const StagedItem* const items = problem.shared.items.in(shared);
   unsigned* const cores = problem.shared.cores().in(own);
   FilterScale* const scales = problem.shared.scales.in(own);
-  TeamState& state = *problem.shared.state.in(own);
+  WarpgroupState& state = *problem.shared.state.in(own);
   const int first_filter = group * problem.filters;
   if (windows == 0) compute_as_defined<true>(problem, index, first_filter);
   clear_cores(problem, cores);
-  if (windows == 0) return meet_team(team);
+  if (windows == 0) return sync_warpgroup(warpgroup);
   const Element* const bias = problem.b == nullptr ? nullptr : problem.b + first_filter;
   const Element *const no_bias = nullptr, *const not_copied = nullptr;
   const int chunks = (problem.product_rows + kRows - 1) / kRows;
@@ -137,12 +130,12 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
       ValueRange<Element> seen;
       int window_top = top;
       do {
-        meet_team(team);
+        sync_warpgroup(warpgroup);
         seen = stage_tile<Format, true>(problem, tile, group * problem.channels, BinadeWindow(window_top),
                                         items, false, not_copied, part, cores);
         find_scales<Format, kTiles>(problem, tops, 0, window_top, no_bias, true, scales);
         show_to_copies_and_products();
-        seen = reduce_team(seen, team, &state);
+        seen = reduce_warpgroup(seen, warpgroup, &state);
         float sums[kTiles][4];
         begin_sums<Format, kTiles>(
             problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row), matrix,
@@ -159,61 +152,62 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
         }
         window_top -= kBinades;
       } while (seen.most != 0 && window_top >= seen.bottom());
-      meet_team(team);
+      sync_warpgroup(warpgroup);
       find_scales<Format, kTiles>(problem, tops, 0, top, bias, false, scales);
-      meet_team(team);
+      sync_warpgroup(warpgroup);
       write_results<Format>(problem, results,
                             Prepared<kTiles, true>(problem, results, writing, image, first_row, block_scales),
                             false, whole);
     }
-    meet_team(team);
+    sync_warpgroup(warpgroup);
     if (problem.finish != Finish::nothing) {
       finish(problem, index, first_filter + first, filters, own);
     }
     show_to_copies_and_products();
-    meet_team(team);
+    sync_warpgroup(warpgroup);
     store_in_bulk<true>(problem, results);
   }
 }
 
-// The tile for the place of a team in the order of blocks, then teams, then turns. Without anything that
-// follows, neighbours in y go to teams of a block, whose stores then meet in time and place; but in the last
-// turn, which is not full, to other blocks first.
+// The tile for the place of a warpgroup in the order of blocks, then warpgroups, then turns. Without anything
+// that follows, neighbours in y go to warpgroups of a block, whose stores then meet in time and place; but in
+// the last turn, which is not full, to other blocks first.
 template <bool kFinishes, typename Element>
 __device__ inline int tile_at(const Arguments<Element>& problem, int place) {
   if (kFinishes) return place;
-  const int teams = blockDim.x / kTeamThreads, team = team_of_block();
-  const int of_turn = blockIdx.x + gridDim.x * team;
-  const bool is_full = place - of_turn + static_cast<int>(gridDim.x) * teams <= problem.tiles;
-  return is_full ? place - of_turn + static_cast<int>(blockIdx.x) * teams + team : place;
+  const int warpgroups = blockDim.x / kWarpgroupThreads, warpgroup = warpgroup_of_block();
+  const int of_turn = blockIdx.x + gridDim.x * warpgroup;
+  const bool is_full = place - of_turn + static_cast<int>(gridDim.x) * warpgroups <= problem.tiles;
+  return is_full ? place - of_turn + static_cast<int>(blockIdx.x) * warpgroups + warpgroup : place;
 }
 
-// Persistent blocks of some teams, which take tiles on their own; grid.y is the groups. kFinishes: something
-// follows the convolution. A kernel of its own, since it costs the others registers.
+// Persistent blocks of some warpgroups, which take tiles on their own; grid.y is the groups. kFinishes:
+// something follows the convolution. A kernel of its own, since it costs the others registers.
 template <typename Format, int kTiles, bool kFinishes>
-__global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
+__global__ void __launch_bounds__(most_warpgroups(kTiles) * kWarpgroupThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "toeplitz has code for compute capability 9.0 alone: compile it for sm_90a"
 #else
   using Element = typename Format::Element;
   wait_for_kernels_before();
-  const int team = team_of_block();
+  const int warpgroup = warpgroup_of_block();
   const int group = blockIdx.y;
   extern __shared__ __align__(128) unsigned char shared[];
   unsigned* const matrix = problem.shared.matrix().in(shared);
   int* const tops = problem.shared.tops.in(shared);
   StagedItem* const items = problem.shared.items.in(shared);
   WeightState& weight_state = *problem.shared.weight_state.in(shared);
-  unsigned char* const own = problem.shared.teams.in(shared) + team * problem.shared.team_bytes;
+  unsigned char* const own =
+      problem.shared.warpgroups.in(shared) + warpgroup * problem.shared.warpgroup_bytes;
   unsigned* const cores = problem.shared.cores().in(own);
   FilterScale* const scales = problem.shared.scales.in(own);
-  TeamState& state = *problem.shared.state.in(own);
+  WarpgroupState& state = *problem.shared.state.in(own);
   Element* const raw = reinterpret_cast<Element*>(problem.shared.raw.in(own));
 
   const int first_channel = group * problem.channels;
   const int first_filter = group * problem.filters;
-  const int teams = blockDim.x / kTeamThreads;
+  const int warpgroups = blockDim.x / kWarpgroupThreads;
   const int filter_folds = kTiles * kTileColumns >> problem.log2_outputs;
   const Element* const w = problem.w + static_cast<long long>(first_filter) * problem.channels *
                                            problem.filter_height * problem.filter_width;
@@ -223,13 +217,13 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   for (int i = threadIdx.x; i < problem.filters; i += blockDim.x) tops[i] = kFirstTop;
   clear_cores(problem, cores);
   // Beside the copies too, since what lies there meets weights of zero.
-  for (int i = thread_of_team(); i < problem.raw_bytes / 4; i += kTeamThreads) {
+  for (int i = thread_of_warpgroup(); i < problem.raw_bytes / 4; i += kWarpgroupThreads) {
     reinterpret_cast<unsigned*>(raw)[i] = 0u;
   }
   show_to_copies_and_products();
-  if (thread_of_team() == 0) {
+  if (thread_of_warpgroup() == 0) {
     state.most = 0u, state.least_less_one = ~0u;
-    make_copy_barrier(&state.copies);
+    make_transaction_barrier(&state.copies);
   }
   if (threadIdx.x == 0) weight_state.windows = 1;
   __syncthreads();
@@ -240,19 +234,18 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
   bool are_measured = false;
   int weight_windows = 1;
   int top = kFirstTop;
-  const int first_place = blockIdx.x + gridDim.x * team;
+  const int first_place = blockIdx.x + gridDim.x * warpgroup;
   bool is_copied = start_copies<kFinishes>(problem, tile_at<kFinishes>(problem, first_place), first_channel,
                                            raw, &state.copies);
-  unsigned phase = 0;
+  Ring<1> copies;
   for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
     const ValueRange<Element> weight_range =
         stage_weights<Format, kTiles>(problem, w, tops, weight_window, matrix);
-    const bool weights_fit = Format::kIsScaled ? weight_range.fits(kFirstTop) : weight_range.is_finite();
     show_to_copies_and_products();
-    if (!__syncthreads_and(are_measured || weights_fit)) {
-      measure_filters<Format>(w, problem.filters,
-                              problem.channels * problem.filter_height * problem.filter_width, tops,
-                              &weight_state.windows);
+    if (!__syncthreads_and(are_measured || fits<Format>(weight_range, kFirstTop))) {
+      const int size = problem.channels * problem.filter_height * problem.filter_width;
+      measure_filters<Format>([&](int filter) { return w + static_cast<long long>(filter) * size; },
+                              problem.filters, size, tops, &weight_state.windows);
       __syncthreads();
       are_measured = true;
       // What follows takes whole sums, which windows of weights would give one after the other.
@@ -267,12 +260,12 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
 
     int scaled_for = top + 1;  // what the scales were last found for
     bool is_far = false;
-    for (int place = first_place; place < problem.tiles; place += gridDim.x * teams) {
+    for (int place = first_place; place < problem.tiles; place += gridDim.x * warpgroups) {
       const int index = tile_at<kFinishes>(problem, place);
       const Tile tile = Tile::of<kFinishes>(problem, index);
       if (is_copied) {
-        wait_for_bulk_loads(&state.copies, phase);
-        phase ^= 1;
+        wait(&state.copies, copies.phase());
+        copies.advance();
       }
       const ValueRange<Element> range = stage_tile<Format, false>(
           problem, tile, first_channel, BinadeWindow(top), items, is_copied, raw, {}, cores);
@@ -280,18 +273,14 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
       wait_until_bulk_stores_have_read();
       bool is_staged = true;
       int windows = 1;
-      const bool fits = Format::kIsScaled ? range.fits(top) : range.is_finite();
-      const bool all_fit = meet_team_and(team, fits && can_multiply);
-      const int next = tile_at<kFinishes>(problem, place + gridDim.x * teams);
+      const bool all_fit = sync_warpgroup_and(warpgroup, fits<Format>(range, top) && can_multiply);
+      const int next = tile_at<kFinishes>(problem, place + gridDim.x * warpgroups);
       is_copied = start_copies<kFinishes>(problem, next, first_channel, raw, &state.copies);
       if (!all_fit) {
-        const ValueRange<Element> whole = reduce_team(range, team, &state);
+        const ValueRange<Element> whole = reduce_warpgroup(range, warpgroup, &state);
         is_staged = false;
         windows = can_multiply && whole.is_finite() ? whole.windows() : 0;
-        // Where one window is enough it gets some room for the tiles that follow.
-        if (windows > 0) {
-          top = windows == 1 ? min(whole.top() + 2, whole.bottom() + kBinades - 1) : whole.top();
-        }
+        if (windows > 0) top = whole.window_top();
         if constexpr (kFinishes && Format::kIsScaled) {
           if (windows != 1) {
             compute_apart<Format, kTiles>(problem, index, top, windows);
@@ -302,7 +291,7 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
         if (windows == 0) {
           if (weight_window == 0) compute_as_defined<kFinishes>(problem, index, first_filter);
           clear_cores(problem, cores);
-          meet_team(team);
+          sync_warpgroup(warpgroup);
           continue;
         }
       }
@@ -315,12 +304,12 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
         const bool is_first = weight_window + window == 0;
         if constexpr (Format::kIsScaled) {
           if (!is_staged) {
-            meet_team(team);
+            sync_warpgroup(warpgroup);
             stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, false,
                                      raw, {0, tile.images, 0, problem.input_rows}, cores);
             show_to_copies_and_products();
             scaled_for = window_top + 1;
-            meet_team(team);
+            sync_warpgroup(warpgroup);
           }
         }
         is_staged = false;
@@ -328,12 +317,12 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
           const bool is_near = find_scales<Format, kTiles>(problem, tops, weight_window, window_top,
                                                            is_first ? bias : nullptr, true, scales);
           scaled_for = window_top;
-          is_far = !meet_team_and(team, is_near);
+          is_far = !sync_warpgroup_and(warpgroup, is_near);
         }
         for (int block = 0; block < problem.filter_blocks; ++block) {
           if (block > 0) {
             wait_until_bulk_stores_have_read();
-            meet_team(team);
+            sync_warpgroup(warpgroup);
           }
           const int first = block * problem.filters_per_block;
           const int filters = min(problem.filters_per_block, problem.filters - first);
@@ -356,11 +345,11 @@ __global__ void __launch_bounds__(most_teams(kTiles) * kTeamThreads, 1)
             }
           }
           if (kFinishes && problem.finish != Finish::nothing) {
-            meet_team(team);
+            sync_warpgroup(warpgroup);
             finish(problem, index, first_filter + first, filters, own);
           }
           show_to_copies_and_products();
-          meet_team(team);
+          sync_warpgroup(warpgroup);
           if (kFinishes || (windows == 1 && weight_windows == 1)) {
             store_in_bulk<kFinishes>(problem, results);
           } else {

@@ -3,8 +3,8 @@
 // What the tiling of `toeplitz` and its kernel agree on; toeplitz.cc explains the words.
 
 #include "conv/anywhere.h"
-#include "cuda/primitives/copy_barrier.h"
 #include "cuda/primitives/shared_offset.h"
+#include "cuda/primitives/transaction_barrier.h"
 
 namespace convswap::toeplitz {
 
@@ -22,8 +22,8 @@ struct StepCores {
   short first, second;
 };
 
-// Teams of a block, as many as their sums leave registers for.
-CONVSWAP_ANYWHERE constexpr int most_teams(int tiles) { return tiles > 8 ? 3 : 4; }
+// Warpgroups of a block, as many as their sums leave registers for.
+CONVSWAP_ANYWHERE constexpr int most_warpgroups(int tiles) { return tiles > 8 ? 3 : 4; }
 
 // What remains to be computed of results in shared memory before they go to y.
 enum class Finish {
@@ -45,9 +45,9 @@ struct StagedItem {
   int from, place;
 };
 
-// What a team keeps for itself.
-struct TeamState {
-  CopyBarrier copies;             // of the next tile's input
+// What a warpgroup keeps for itself.
+struct WarpgroupState {
+  TransactionBarrier copies;      // of the next tile's input
   unsigned most, least_less_one;  // of a tile that did not fit the scale
 };
 
@@ -63,21 +63,21 @@ struct ResultPlaces {
   bool planes_join;  // and the filters do too
 };
 
-// The parts of shared memory. The matrix comes first, and the cores of a team's part do, which costs the
+// The parts of shared memory. The matrix comes first, and the cores of a warpgroup's part do, which costs the
 // kernel no register.
 struct SharedOffsets {
   static CONVSWAP_ANYWHERE constexpr Offset<unsigned> matrix() { return {}; }
   Offset<StagedItem> items;
   Offset<int> tops;
   Offset<WeightState> weight_state;
-  Offset<unsigned char> teams;
-  int team_bytes;
+  Offset<unsigned char> warpgroups;
+  int warpgroup_bytes;
 
-  // Of a team's own part, from where that begins.
+  // Of a warpgroup's own part, from where that begins.
   static CONVSWAP_ANYWHERE constexpr Offset<unsigned> cores() { return {}; }
   Offset<unsigned char> results, stored;  // elements, and where they lie apart float32
   Offset<FilterScale> scales;
-  Offset<TeamState> state;
+  Offset<WarpgroupState> state;
   Offset<unsigned char> raw;  // elements
 };
 

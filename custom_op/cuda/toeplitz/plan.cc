@@ -10,7 +10,7 @@
 #include "cuda/host/definition.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
-#include "cuda/primitives/team.h"
+#include "cuda/primitives/warpgroup.h"
 #include "cuda/toeplitz/arguments.h"
 #include "cuda/toeplitz/instances.h"
 
@@ -117,7 +117,7 @@ struct Family {
         narrow(static_cast<int64_t>(reinterpret_cast<uintptr_t>(to.y) % kCacheLine) / size_of(problem.type));
   }
 
-  static int threads(const Tiling& tiling) { return kTeamThreads * tiling.teams; }
+  static int threads(const Tiling& tiling) { return kWarpgroupThreads * tiling.warpgroups; }
   static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
 
   static Extents grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling,

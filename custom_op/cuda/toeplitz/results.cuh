@@ -6,7 +6,7 @@
 #include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/shared_store.cuh"
-#include "cuda/primitives/team_barrier.cuh"
+#include "cuda/primitives/warpgroup_barrier.cuh"
 #include "cuda/tensor_core_formats.cuh"
 #include "cuda/toeplitz/tile.cuh"
 
@@ -151,7 +151,7 @@ struct SumPlace {
   template <typename Element>
   __device__ SumPlace(const Arguments<Element>& problem, int first, int i) {
     const int lane = threadIdx.x % 32;
-    const int m = first + thread_of_team() / 32 * 16 + lane / 4 + 8 * i;
+    const int m = first + thread_of_warpgroup() / 32 * 16 + lane / 4 + 8 * i;
     core_row = problem.pitch.quotient(m);
     core = m - core_row * static_cast<int>(problem.pitch.divisor);
     column = (core << problem.log2_outputs) + (2 * (lane % 4) & ((1 << problem.log2_outputs) - 1));
@@ -430,9 +430,9 @@ template <bool kFinishes, typename Element, typename Store>
 __device__ inline void for_each_segment(const Arguments<Element>& problem, const Results<Element>& results,
                                         Store store) {
   const int count = Segment<kFinishes, Element>::count(problem, results);
-  constexpr int kWarps = kTeamThreads / 32;
-  for (int i = threadIdx.x % 32 * kWarps + thread_of_team() / 32; i < results.tile.images * count;
-       i += kTeamThreads) {
+  constexpr int kWarps = kWarpgroupThreads / 32;
+  for (int i = threadIdx.x % 32 * kWarps + thread_of_warpgroup() / 32; i < results.tile.images * count;
+       i += kWarpgroupThreads) {
     const int image = i / count;
     store(Segment<kFinishes, Element>(problem, results, image, i - image * count));
   }
@@ -459,7 +459,7 @@ __device__ __noinline__ void store_by_threads(const Arguments<Element>& problem,
   const Results<Element> results = Results<Element>::template of<false>(
       problem, Tile::of<false>(problem, index), first_filter, filters, own);
   const int count = results.tile.images * Segment<false, Element>::count(problem, results);
-  for (int i = thread_of_team() / 32; i < count; i += kTeamThreads / 32) {
+  for (int i = thread_of_warpgroup() / 32; i < count; i += kWarpgroupThreads / 32) {
     const int image = i / Segment<false, Element>::count(problem, results);
     const Segment<false, Element> segment(problem, results, image,
                                           i - image * Segment<false, Element>::count(problem, results));

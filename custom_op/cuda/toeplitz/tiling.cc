@@ -64,7 +64,7 @@ class Tiler {
       tiling.rows = static_cast<int>(ceil_divide(all, bands));
       tiling.images = 1;
       if (!set_bands(tiling)) continue;
-      const bool fits = try_teams(tiling, best);
+      const bool fits = try_warpgroups(tiling, best);
       fits_any = fits_any || fits;
       if (!fits || !is_whole_width) continue;
       if (bands > 1) {
@@ -72,7 +72,7 @@ class Tiler {
         continue;
       }
       for (tiling.images = 2; tiling.images <= 8 && tiling.images <= problem_.batch; ++tiling.images) {
-        if (!try_teams(tiling, best)) break;
+        if (!try_warpgroups(tiling, best)) break;
       }
     }
     return fits_any;
@@ -86,21 +86,22 @@ class Tiler {
     const int64_t left = problem_.output[1] - tiling.overlap;
     if (left <= 0) return;
     tiling.rows = static_cast<int>(ceil_divide(ceil_divide(left, bands) + tiling.overlap, tiling.cut.folds));
-    if (set_bands(tiling) && tiling.bands > 1) try_teams(tiling, best);
+    if (set_bands(tiling) && tiling.bands > 1) try_warpgroups(tiling, best);
   }
 
-  // Whether one team fits.
-  bool try_teams(Tiling tiling, std::optional<Tiling>& best) const {
+  // Whether one warpgroup fits.
+  bool try_warpgroups(Tiling tiling, std::optional<Tiling>& best) const {
     tiling.copies_input = can_copy(tiling);
-    if (tiling.copies_input) try_number_of_teams(tiling, best);
+    if (tiling.copies_input) try_number_of_warpgroups(tiling, best);
     tiling.copies_input = false;
-    return try_number_of_teams(tiling, best);
+    return try_number_of_warpgroups(tiling, best);
   }
 
-  bool try_number_of_teams(Tiling tiling, std::optional<Tiling>& best) const {
+  bool try_number_of_warpgroups(Tiling tiling, std::optional<Tiling>& best) const {
     if (!measure(tiling)) return false;
     const TileCost of_tile = cost_of_tile(tiling);
-    for (tiling.teams = 1; tiling.teams <= most_teams(tiling.tiles) && set_teams(tiling); ++tiling.teams) {
+    for (tiling.warpgroups = 1; tiling.warpgroups <= most_warpgroups(tiling.tiles) && set_warpgroups(tiling);
+         ++tiling.warpgroups) {
       tiling.cost = cost(tiling, of_tile);
       if (!best || tiling.cost < best->cost) best = tiling;
     }
@@ -131,7 +132,7 @@ class Tiler {
     return true;
   }
 
-  // Fills in the sizes but those that depend on how many teams there are; false where not one fits.
+  // Fills in the sizes but those that depend on how many warpgroups there are; false where not one fits.
   bool measure(Tiling& tiling) const {
     const Cut& cut = tiling.cut;
     const int64_t most = device_.shared_memory_per_block;
@@ -166,10 +167,10 @@ class Tiler {
     shared.items = block.place<StagedItem>(tiling.image_items);
     shared.tops = block.place<int>(problem_.filters_per_group());
     shared.weight_state = block.place<WeightState>(1);
-    shared.teams = block.place<unsigned char>(0);
+    shared.warpgroups = block.place<unsigned char>(0);
     const int64_t stored_elements = place_stored(tiling, most);
     if (block.end() > most || tiling.cores_bytes > most || stored_elements > most) return false;
-    SharedLayout own(kCacheLine, most);  // of a team
+    SharedLayout own(kCacheLine, most);  // of a warpgroup
     own.place<unsigned>(tiling.cores_bytes / 4);
     const Finish finish = finish_of(problem_, cut);
     if (lies_apart(problem_, finish)) {
@@ -186,22 +187,23 @@ class Tiler {
     }
     const int64_t filter_folds = tiling.tiles * kTileColumns / cut.outputs;
     shared.scales = own.place<FilterScale>(tiling.filter_blocks * filter_folds);
-    shared.state = own.place<TeamState>(1);
+    shared.state = own.place<WarpgroupState>(1);
     if (!place_source(tiling, most)) return false;
     shared.raw = own.place<unsigned char>(tiling.raw_bytes);
     if (own.end() > most) return false;
-    shared.team_bytes = static_cast<int>(own.end());
-    tiling.teams = 1;
-    return set_teams(tiling);
+    shared.warpgroup_bytes = static_cast<int>(own.end());
+    tiling.warpgroups = 1;
+    return set_warpgroups(tiling);
   }
 
-  // Sets what so many teams take together; false where it is too much.
-  bool set_teams(Tiling& tiling) const {
-    const int64_t team_bytes = tiling.shared.team_bytes, block_bytes = tiling.shared.teams.bytes;
+  // Sets what so many warpgroups take together; false where it is too much.
+  bool set_warpgroups(Tiling& tiling) const {
+    const int64_t warpgroup_bytes = tiling.shared.warpgroup_bytes,
+                  block_bytes = tiling.shared.warpgroups.bytes;
     // compute-sanitizer takes the 64 rows of a product's second half to lie behind those of its first,
-    // wherever they do; the whole of that, from the last team's cores, must be the block's.
-    const int64_t of_last = std::max(team_bytes, tiling.cores_bytes + kRows * 16);
-    tiling.shared_bytes = block_bytes + (tiling.teams - 1) * team_bytes + of_last;
+    // wherever they do; the whole of that, from the last warpgroup's cores, must be the block's.
+    const int64_t of_last = std::max(warpgroup_bytes, tiling.cores_bytes + kRows * 16);
+    tiling.shared_bytes = block_bytes + (tiling.warpgroups - 1) * warpgroup_bytes + of_last;
     return tiling.shared_bytes <= device_.shared_memory_per_block;
   }
 
@@ -275,8 +277,8 @@ class Tiler {
   // H200 (batch 10,000, TF32 and float16, some with what follows), so that both the times and the choices are
   // near; what writing pairs and 96 columns take, once more to 256 tilings of first layers, and what a tile
   // stages, its units and its products take, to 900 of those and of 20 other layers
-  // (benchmarks/toeplitz.md, version 15 and behind it). Each part counts twice, for what the teams of a
-  // multiprocessor share and for what a team waits alone.
+  // (benchmarks/toeplitz.md, version 15 and behind it). Each part counts twice, for what the warpgroups of a
+  // multiprocessor share and for what a warpgroup waits alone.
   struct TileCost {
     double shared, alone;        // cycles of a tile, as above
     double stored_lines;         // of a tile
@@ -303,7 +305,7 @@ class Tiler {
     const double writing_full = (pairs ? pair : 8.7) + (folds ? 1.2 : 0.0);
     const double writing = pools ? 19.5 : is_full ? writing_full : 19.2;
     const double writing_alone = pools ? 12.0 : (is_float32 ? 8.4 : 2.0) + (is_full ? unpaired_folds : 20.0);
-    // The 128 threads of a team stage two items of an image at a time, some of which they stage again.
+    // The 128 threads of a warpgroup stage two items of an image at a time, some of which they stage again.
     const double rounds = static_cast<double>(tiling.images * ceil_divide(tiling.image_items, 256));
     const int64_t of_last_round = std::min<int64_t>(tiling.image_items % 256, 128);
     const double items = static_cast<double>(
@@ -329,7 +331,7 @@ class Tiler {
                          round_alone * rounds + 5.8 * segments + 690 * tiling.filter_blocks + 667;
     const double matrix_words =
         static_cast<double>(tiling.filter_blocks * cut.steps() * tiling.tiles) * 64 * parts;
-    // Kernels of 96 columns gain most where neighbouring tiles go to teams of a block, and in float32 by
+    // Kernels of 96 columns gain most where neighbouring tiles go to warpgroups of a block, and in float32 by
     // scales that are fetched ahead, which needs several outputs in a core's row and no copies: what they
     // took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block and one fold.
     const bool gains_most = problem_.epilogue.is_empty() && tiling.tiles == 12 && cut.folds == 1 &&
@@ -354,20 +356,21 @@ class Tiler {
     return {shared, alone, stored_lines, matrix_words, moving, gains_most ? most_gained : 1, overlapping};
   }
 
-  // Of all tiles, by so many teams.
+  // Of all tiles, by so many warpgroups.
   double cost(const Tiling& tiling, const TileCost& of_tile) const {
     const double multiprocessors =
         std::max(1.0, device_.multiprocessors / static_cast<double>(problem_.group));
     const double tiles = static_cast<double>(tiling.tile_count);
-    const double turns = std::ceil(tiles / (multiprocessors * tiling.teams));
-    const double busy_teams = std::min<double>(tiling.teams, std::ceil(tiles / multiprocessors));
+    const double turns = std::ceil(tiles / (multiprocessors * tiling.warpgroups));
+    const double busy_warpgroups = std::min<double>(tiling.warpgroups, std::ceil(tiles / multiprocessors));
     const double waves = std::ceil(problem_.group / static_cast<double>(device_.multiprocessors));
-    const double words = of_tile.matrix_words / (128.0 * tiling.teams);
+    const double words = of_tile.matrix_words / (128.0 * tiling.warpgroups);
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
-    const double draining = 0.0256 * of_tile.stored_lines * std::min(tiles, multiprocessors * tiling.teams);
+    const double draining =
+        0.0256 * of_tile.stored_lines * std::min(tiles, multiprocessors * tiling.warpgroups);
     const double computing =
-        waves * (turns * (busy_teams * of_tile.shared + of_tile.alone) + draining + 469 * words + 6360) *
+        waves * (turns * (busy_warpgroups * of_tile.shared + of_tile.alone) + draining + 469 * words + 6360) *
         of_tile.gained * of_tile.overlapping;
     // Where both are near each other they take longer than either: the eighth root of eighth powers.
     const auto eighth_power = [](double a) {

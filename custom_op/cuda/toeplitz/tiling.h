@@ -39,7 +39,7 @@ struct Tiling {
   int tiles;  // of eight columns of the product in a thread's registers
   int filters_per_block = 0, filter_blocks = 0;
   int images = 1, rows = 1, cores = 1;  // of a tile: folded rows, and core rows along the width
-  int teams = 1;
+  int warpgroups = 1;
   int64_t tile_count = 0;
   int64_t bands = 1, row_advance = 1, y_rows = 1;
   int64_t overlap = 0;  // rows of the next tile that are computed too, so that lines are stored whole
@@ -50,7 +50,7 @@ struct Tiling {
   SharedOffsets shared{};
   bool copies_input = false;  // a tile's input comes by copies while the one before it is multiplied
   int64_t source_plane = 0, source_image = 0;
-  int64_t cores_bytes = 0, raw_bytes = 0;  // of a team
+  int64_t cores_bytes = 0, raw_bytes = 0;  // of a warpgroup
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();  // nanoseconds, estimated
 };

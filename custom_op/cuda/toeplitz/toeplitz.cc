@@ -24,14 +24,14 @@
 // and bfloat16 data go in as they are; in precision ieee float32 data become two float16 each, of which three
 // products are taken. Sums are float32. Tiles with an infinity or a NaN are computed as the definition says.
 //
-// Data flow: one block on each multiprocessor, persistent, holds the matrix. Up to four teams of four warps
+// Data flow: one block on each multiprocessor, persistent, holds the matrix. Up to four warpgroups
 // take tiles, each on its own: one converts its input while another multiplies and a third writes its
 // results, which wait in shared memory in y's order and go out in bulk copies, where they lie as far from a
 // line of the cache as in y. Without padding, and where shared memory has the room, bulk copies also bring a
-// team's next input while it multiplies this one. No scratch memory.
+// warpgroup's next input while it multiplies this one. No scratch memory.
 //
 // Memory takes long for lines that come in parts (benchmarks/memory_traffic.cu). So, without anything that
-// follows, neighbouring tiles go to the teams of one multiprocessor, and where it is cheaper a tile also
+// follows, neighbouring tiles go to the warpgroups of one multiprocessor, and where it is cheaper a tile also
 // computes as many rows of the next one as complete its last line. Which tile stores such a result depends on
 // where y begins, and so may its last bits.
 //

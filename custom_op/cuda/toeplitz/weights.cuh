@@ -68,14 +68,14 @@ __device__ inline ValueRange<Element> stage_weights(const Arguments<Element>& pr
   return range;
 }
 
-// Finds what turns a team's sums into results, for every filter and fold of every filter block. Returns
+// Finds what turns a warpgroup's sums into results, for every filter and fold of every filter block. Returns
 // whether one factor is enough for those of this thread. `are_scaled`: the sums are still of scaled numbers.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline bool find_scales(const Arguments<Element>& problem, const int* tops, int weight_window,
                                    int top, const Element* bias, bool are_scaled, FilterScale* scales) {
   const int per_block = kTiles * kTileColumns >> problem.log2_outputs;
   bool is_near = true;
-  for (int i = thread_of_team(); i < problem.filter_blocks * per_block; i += kTeamThreads) {
+  for (int i = thread_of_warpgroup(); i < problem.filter_blocks * per_block; i += kWarpgroupThreads) {
     const int block = i / per_block;
     const int within = i % per_block;
     const int in_block = within >> problem.log2_folds;
@@ -87,11 +87,9 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
         problem.result_bytes;
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
     if (Format::kIsScaled && are_scaled) {
-      const int exponent = -scale_exponent(tops[filter] - weight_window * kBinades) - scale_exponent(top);
-      const int within_float = max(-126, min(127, exponent));
-      scale.factor = power_of_two(within_float);
-      scale.rest = power_of_two(max(-126, min(127, exponent - within_float)));
-      is_near = is_near && exponent == within_float;
+      const UndoneScales undone = undo_scales(tops[filter] - weight_window * kBinades, top);
+      scale.factor = undone.factor, scale.rest = undone.rest;
+      is_near = is_near && undone.is_near;
     }
     scales[i] = scale;
   }

@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "cuda/primitives/copy_barrier.h"
+#include "cuda/primitives/transaction_barrier.h"
 #include "cuda_emulation.h"
 
 namespace convswap {
@@ -20,7 +20,7 @@ struct BulkLoads {
   bool are_all = false;
   unsigned phases = 0;  // that have ended
 };
-inline std::map<const CopyBarrier*, BulkLoads> bulk_loads;
+inline std::map<const TransactionBarrier*, BulkLoads> bulk_loads;
 // A block may not end before all has arrived.
 inline const bool loads_are_checked_at_the_end = [] {
   emulation::block_ends.push_back([] {
@@ -32,16 +32,16 @@ inline const bool loads_are_checked_at_the_end = [] {
   return true;
 }();
 
-inline void make_copy_barrier(CopyBarrier* barrier) {
+inline void make_transaction_barrier(TransactionBarrier* barrier) {
   if (bulk_loads.count(barrier) != 0) emulation::fail("a barrier of copies that is made twice");
   bulk_loads[barrier] = {};
 }
-inline BulkLoads& loads_of(CopyBarrier* barrier) {
+inline BulkLoads& loads_of(TransactionBarrier* barrier) {
   const auto found = bulk_loads.find(barrier);
   if (found == bulk_loads.end()) emulation::fail("a barrier of copies that nobody has made");
   return found->second;
 }
-inline void bulk_load(void* shared, const void* global, unsigned bytes, CopyBarrier* barrier) {
+inline void bulk_load(void* shared, const void* global, unsigned bytes, TransactionBarrier* barrier) {
   const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   if (!is_aligned(global) || !is_aligned(shared) || bytes % 16 != 0) {
     emulation::fail("a bulk load that is not aligned");
@@ -52,8 +52,8 @@ inline void bulk_load(void* shared, const void* global, unsigned bytes, CopyBarr
   std::memset(shared, 0xFF, bytes);
   loads.started.push_back({shared, global, bytes});
 }
-inline void commit_bulk_loads(CopyBarrier* barrier) { loads_of(barrier).are_all = true; }
-inline void wait_for_bulk_loads(CopyBarrier* barrier, unsigned phase) {
+inline void arrive(TransactionBarrier* barrier) { loads_of(barrier).are_all = true; }
+inline void wait(TransactionBarrier* barrier, unsigned phase) {
   BulkLoads& loads = loads_of(barrier);
   // Other threads may have waited for it before, but not for the phase behind it.
   if (loads.phases % 2 != phase) {

@@ -53,6 +53,15 @@ void finish_warpgroup_products(float (&sums)[kTiles][4]) {
   await_warpgroup_products(sums);
 }
 
+template <int kTiles>
+void scale_warpgroup_sums(float (&sums)[kTiles][4], float factor) {
+  finish_warpgroup_products(sums);
+  for (auto& tile : sums) {
+    for (float& sum : tile) sum *= factor;
+  }
+  begin_warpgroup_products(sums);
+}
+
 // sums += a * b, where a(row, depth) gives two neighbours along the depth.
 template <typename Number, int kTiles, typename First>
 void add_product(float (&sums)[kTiles][4], First a, SharedMatrix b) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/primitives/hand_over.h"
+#include "cuda/primitives/arrival_barrier.h"
 
 namespace convswap {
 
@@ -8,23 +8,23 @@ namespace convswap {
 // ends when so many have arrived, and the next begins; phases are 0 and 1 in turns.
 
 // By one thread, before any other may use it, which all see after they have met.
-__device__ inline void make_hand_over(HandOver* barrier, unsigned arrivals) {
+__device__ inline void make_arrival_barrier(ArrivalBarrier* barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(
                    static_cast<unsigned>(__cvta_generic_to_shared(barrier))),
                "r"(arrivals)
                : "memory");
 }
 
-// Arrives: what this thread has done before is seen by those who take over. One arrival for a warp, behind a
+// Arrives: what this thread has done before is seen by those who wait. One arrival for a warp, behind a
 // __syncwarp, would do for the hardware, but it takes longer, and racecheck does not see it.
-__device__ inline void hand_over(HandOver* barrier) {
+__device__ inline void arrive(ArrivalBarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(
                    static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
                : "memory");
 }
 
 // Waits until a phase of that number has ended. Of a new barrier, phase 1 counts as the one that has.
-__device__ inline void take_over(HandOver* barrier, unsigned phase) {
+__device__ inline void wait(ArrivalBarrier* barrier, unsigned phase) {
   unsigned has_ended;
   do {
     asm volatile(

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+
+#include "cuda/primitives/arrival_barrier.h"
+#include "cuda_emulation.h"
+
+namespace convswap {
+
+struct Arrivals {
+  unsigned arrivals, arrived = 0;
+  unsigned phases = 0;  // that have ended
+};
+inline std::map<const ArrivalBarrier*, Arrivals> arrival_barriers;
+inline const bool arrival_barriers_end_with_the_block = [] {
+  emulation::block_ends.push_back([] { arrival_barriers.clear(); });
+  return true;
+}();
+
+inline void make_arrival_barrier(ArrivalBarrier* barrier, unsigned arrivals) {
+  if (!arrival_barriers.insert({barrier, {arrivals}}).second) emulation::fail("a barrier that is made twice");
+}
+inline Arrivals& arrivals_of(ArrivalBarrier* barrier) {
+  const auto found = arrival_barriers.find(barrier);
+  if (found == arrival_barriers.end()) emulation::fail("a barrier that nobody has made");
+  return found->second;
+}
+inline void arrive(ArrivalBarrier* barrier) {
+  Arrivals& own = arrivals_of(barrier);
+  if (++own.arrived < own.arrivals) return;
+  own.arrived = 0;
+  ++own.phases;
+  emulation::has_moved = true;
+}
+inline void wait(ArrivalBarrier* barrier, unsigned phase) {
+  const Arrivals& own = arrivals_of(barrier);
+  while (own.phases % 2 == phase) emulation::yield();
+  emulation::has_moved = true;
+}
+
+}  // namespace convswap
