@@ -22,6 +22,7 @@ from convswap.lone_conv import lone_conv
 from convswap.models import NETWORKS, Convolution
 from convswap.sessions import Side
 from convswap.suites import SUITES
+from marks import needs_cuda_kernels
 from rich.console import Console
 from tuning_files import line, table, write
 
@@ -116,9 +117,10 @@ def test_regular_expression_keeps_the_layers_it_matches():
         ({"precision": "float"}, "did you mean 'float16'"),
         ({"batches": [1, 64, 1]}, "batch 1 was given more than once"),
         ({"algorithm": "dirct"}, "did you mean 'direct'"),
-        (
+        pytest.param(
             {"algorithm": "naive"},
             "^algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
+            marks=needs_cuda_kernels,
         ),
         ({"against": "al"}, "did you mean 'all'"),
         ({"device": "cpus"}, "did you mean 'cpu'"),

@@ -21,6 +21,7 @@ from convswap.plain_model import plain_model
 from convswap.sessions import CONVSWAP, DEFAULT, make_session
 from convswap.swap import swap
 from convswap.truth import Truth, evaluate
+from marks import needs_cuda_kernels
 from onnx import TensorProto, helper, numpy_helper
 from repeats import repeats
 from swap_models import make_model, tensor_info, weights
@@ -388,9 +389,10 @@ def test_plain_model_is_the_model_before_the_swap():
         ({"data": "synthetic"}, r"needs a model with one floating-point input .* 'x' \[n, 3, 12, 12\]"),
         ({"precision": "tf23"}, "unknown precision 'tf23'; did you mean 'tf32'"),
         ({"algorithm": "dirct"}, "unknown algorithm 'dirct'; did you mean 'direct'"),
-        (
+        pytest.param(
             {"algorithm": "naive"},
             "^algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
+            marks=needs_cuda_kernels,
         ),
         ({"against": "everything"}, "unknown choice of sides 'everything'"),
         ({"tolerance": float("nan")}, "tolerance must be a number from 0 on"),
