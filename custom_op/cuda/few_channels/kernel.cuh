@@ -100,7 +100,8 @@ __global__ void __launch_bounds__(kMostThreads, 1)
         const long long folded = filter >> problem.log2_folds;
         return w + (folded * problem.channels + problem.first_channel) * taps;
       };
-      measure_filters<Format>(weights_of, filters, problem.pass_channels * taps, tops, &state.weight_windows);
+      measure_filters<Format, true>(weights_of, filters, problem.pass_channels * taps, tops,
+                                    &state.weight_windows);
       __syncthreads();
       are_measured = true;
       weights_are_finite = state.weight_windows != ~0u;

@@ -41,7 +41,9 @@ struct Arguments : Tensors<Element>, Geometry {
   SharedOffsets shared;
   RowOwner rows[kRows];
   HalfStep half_steps[2 * kMostSteps];
-  unsigned step_places[kMostSteps];  // of the first half, and in the upper half the distance of the second
+  // Of the first half, and in the upper half the distance of the second. Two steps are one load, where they
+  // are aligned so.
+  alignas(8) unsigned step_places[kMostSteps];
 };
 
 }  // namespace convswap::implicit_gemm

@@ -66,7 +66,9 @@ struct Arguments : Tensors<Element>, Geometry {
   SharedOffsets shared;
   int cores_bytes, raw_bytes;  // of a warpgroup's cores, and of where copies bring its input
   StepCores step_cores[kMostSteps];
-  unsigned step_places[kMostSteps];  // of the first core, and in the upper half the distance of the second
+  // Of the first core, and in the upper half the distance of the second. Two steps are one load, where they
+  // are aligned so.
+  alignas(8) unsigned step_places[kMostSteps];
 };
 
 }  // namespace convswap::toeplitz
