@@ -82,9 +82,9 @@ check_leaks() {
 # The two runs are of one thread each, mostly, and go side by side.
 test() {
   rm -f "$folder"/report.* "$folder"/errors.*
-  # The first looks whether it is this build that is tested. The others reach, with those below, all lines and
-  # branches of the compiled code that tests on the CPU reach, as gcov counts them: a test that is not here would run
-  # what has run already. What a sanitized library needs from the system is not what a release needs.
+  # The first looks whether it is this build that is tested. With the others and those below, sessions of other
+  # opsets, types and shapes, threads, tune and compare reach no further line of the compiled code, as gcov counts
+  # them. What a sanitized library needs from the system is not what a release needs.
   run_tests parts detect_leaks=0 -m 'not slow' tests/programs/test_sanitized.py tests/programs/test_library.py \
     tests/op/test_conv_cpu.py tests/op/test_element_types.py tests/op/test_extreme_problems.py \
     tests/op/test_ladder_kernels.py tests/op/test_native_epilogue.py \
