@@ -36,10 +36,12 @@ build() {
     --config-settings "cmake.define.CONVSWAP_SANITIZE=$sanitizers"
 }
 
-# Runs pytest in a Python that has the sanitizers. Takes options of AddressSanitizer, then pytest's arguments.
+# Runs pytest in a Python that has the sanitizers. Takes a name for what they write, options of AddressSanitizer,
+# then pytest's arguments.
 run_tests() {
-  asan_options=$1
-  shift
+  name=$1
+  asan_options=$2
+  shift 2
   # The sanitizers must come first in a process. libstdc++ with them: they replace its throw.
   preload=$(ldd "$folder/package/convswap/libconvswap.so" |
     awk '/libasan|libubsan|libstdc\+\+/ { printf "%s:", $3 }')
@@ -47,54 +49,63 @@ run_tests() {
   # whatever it is told: pytest would swallow what a test that ends the process has printed. Python's own
   # allocator would hide where an object ends.
   PYTHONPATH=$folder/package CONVSWAP_SANITIZED=$folder/package PYTHONMALLOC=malloc LD_PRELOAD=$preload \
-    ASAN_OPTIONS=log_path=$folder/report:$asan_options LSAN_OPTIONS=exitcode=0 \
+    ASAN_OPTIONS=log_path=$folder/report.$name:$asan_options LSAN_OPTIONS=exitcode=0 \
     UBSAN_OPTIONS=print_stacktrace=1 \
-    "$python" -m pytest --quiet -r fE --capture=sys -p no:cacheprovider "$@" 2>"$folder/errors"
+    "$python" -m pytest --quiet -r fE --capture=sys -p no:cacheprovider "$@" 2>"$folder/errors.$name"
 }
 
+# Takes the name of a run.
 check_reports() {
-  reports=$(sed -n '/: runtime error: /,$p' "$folder/errors" && cat "$folder"/report.* 2>"$log")
+  reports=$(sed -n '/: runtime error: /,$p' "$folder/errors.$1" && cat "$folder/report.$1".* 2>"$log")
   [ -z "$reports" ] && return
   echo "$reports" >&2
   fail "the sanitizers found what is above"
 }
 
-# Takes the exit status of pytest.
+# Takes the name and the exit status of a run of pytest.
 check_result() {
-  check_reports
-  [ "$1" -eq 0 ] || fail "tests failed with the sanitizers, which reported nothing; see also $folder/errors"
+  check_reports "$1"
+  [ "$2" -eq 0 ] || fail "tests failed with the sanitizers, which reported nothing; see also $folder/errors.$1"
 }
 
-# Python and the programs that tests call give memory back by ending: only what our own code took counts, and
-# not what it took to define our module, since Python keeps the names there, from 3.12 on beyond its end.
+# Takes the name of a run. Python and the programs that tests call give memory back by ending: only what our own
+# code took counts, and not what it took to define our module, since Python keeps the names there, from 3.12 on
+# beyond its end.
 check_leaks() {
-  leaks=$(cat "$folder"/report.* 2>"$log" |
+  leaks=$(cat "$folder/report.$1".* 2>"$log" |
     awk -v RS= -v ORS='\n\n' '/(custom_op|python\/bindings)\// && !/ pybind11_(init|exec)__native /')
   [ -z "$leaks" ] && return
   echo "$leaks" >&2
   fail "memory is not given back: above is where it was taken"
 }
 
+# The two runs are of one thread each, mostly, and go side by side.
 test() {
-  rm -f "$folder"/report.*
-  # The first looks whether it is this build that is tested. The others reach, with those below, all lines and
-  # branches of the compiled code that tests on the CPU reach, as gcov counts them: a test that is not here would run
-  # what has run already. What a sanitized library needs from the system is not what a release needs.
-  run_tests detect_leaks=0 -m 'not slow' tests/programs/test_sanitized.py tests/programs/test_library.py \
+  rm -f "$folder"/report.* "$folder"/errors.*
+  # The first looks whether it is this build that is tested. With the others and those below, sessions of other
+  # opsets, types and shapes, threads, tune and compare reach no further line of the compiled code, as gcov counts
+  # them. What a sanitized library needs from the system is not what a release needs.
+  run_tests parts detect_leaks=0 -m 'not slow' tests/programs/test_sanitized.py tests/programs/test_library.py \
     tests/op/test_conv_cpu.py tests/op/test_element_types.py tests/op/test_extreme_problems.py \
     tests/op/test_ladder_kernels.py tests/op/test_native_epilogue.py \
     'tests/op/test_property.py::test_every_algorithm_is_the_convolution_within_its_rounding[0-cpu]' \
     tests/session/test_fused_conv.py tests/session/test_override.py tests/session/test_plan_cache.py \
     tests/session/test_tuning_table.py tests/unit/test_conv_shapes.py tests/unit/test_explain.py \
-    --deselect tests/programs/test_library.py::test_library_needs_nothing_but_the_system
-  check_result $?
+    --deselect tests/programs/test_library.py::test_library_needs_nothing_but_the_system \
+    >"$folder/parts.log" &
+  parts=$!
 
   # The slow way of finding callers, because ONNX Runtime, which calls us and which we call, has no frame
   # pointers for the fast one.
-  run_tests detect_leaks=1:fast_unwind_on_malloc=0:malloc_context_size=30 tests/session/test_op_session.py
+  run_tests sessions detect_leaks=1:fast_unwind_on_malloc=0:malloc_context_size=30 \
+    tests/session/test_op_session.py
   failed=$?
-  check_leaks
-  [ "$failed" -eq 0 ] || check_result "$failed"
+  wait "$parts"
+  ended=$?
+  cat "$folder/parts.log"
+  check_result parts "$ended"
+  check_leaks sessions
+  [ "$failed" -eq 0 ] || check_result sessions "$failed"
   rm -f "$folder"/report.*
   echo "The sanitizers found nothing"
 }
