@@ -1,6 +1,6 @@
 # Compiles the kernel instances: an object library for each family of kernels, whose names are kernel_libraries,
-# with a source file for each format of the data, so that all cores compile. A family's instances.cuh lists what
-# is in each. Every family is compiled for the architectures for which it has code and for no other; what has
+# with source files for each format of the data, so that all cores compile. A family's instances.cuh lists what is
+# in each. Every family is compiled for the architectures for which it has code and for no other; what has
 # none in a build is not there, and the library says so (cuda/host/limits.h).
 
 include(KernelFamilies)
@@ -37,10 +37,14 @@ endfunction()
 
 foreach(family IN LISTS kernel_families)
   set(sources)
+  parts_of(${family} parts count)
   foreach(format IN LISTS formats_of_${family})
-    set(source "${CMAKE_CURRENT_BINARY_DIR}/kernel_instances/${family}_${format}.cu")
-    write_kernel_source("${source}" ${family}/instances.cuh "${family}::kernels_for<${format}>(\"${format}\")")
-    list(APPEND sources "${source}")
+    foreach(part IN LISTS parts)
+      set(source "${CMAKE_CURRENT_BINARY_DIR}/kernel_instances/${family}_${format}_${part}.cu")
+      write_kernel_source("${source}" ${family}/instances.cuh
+        "${family}::kernels_for<${format}, ${part}, ${count}>(\"${format}\")")
+      list(APPEND sources "${source}")
+    endforeach()
   endforeach()
   add_kernel_library(${family} "${architectures_of_${family}}" ${sources})
 endforeach()

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "conv/small_floats.h"
@@ -9,10 +10,10 @@
 
 namespace convswap::epilogue {
 
-// The kernels of an element type, which is called `name`.
-template <typename T>
+// A part of the kernels of an element type, which is called `name`.
+template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances>([&]<Instance kOf>() {
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
     return CompiledKernel(instance_name("epilogue::kernel", name, kOf.arguments()), kernel<T, kOf.pools>);
   });
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "cuda/few_channels/instances.h"
@@ -8,10 +9,10 @@
 
 namespace convswap::few_channels {
 
-// The kernels of a format, which is called `name`.
-template <typename Format>
+// A part of the kernels of a format, which is called `name`.
+template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances>([&]<Instance kOf>() {
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
     return CompiledKernel(instance_name("few_channels::kernel", name, kOf.arguments()),
                           kernel<Format, kOf.bundle, kOf.taps, kOf.tiles>);
   });

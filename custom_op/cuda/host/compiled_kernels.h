@@ -41,12 +41,14 @@ class CompiledKernels {
   explicit CompiledKernels(const std::vector<CompiledKernel>& kernels);
 };
 
-// What `of` gives for each element of a family's list, which it takes as an argument of its template.
-template <const auto& kInstances, typename Of>
+// What `of` gives for elements of a family's list, which it takes as an argument of its template: for every
+// kParts-th from the one of number kPart on, so that a list can be compiled in so many files side by side.
+template <const auto& kInstances, std::size_t kPart, std::size_t kParts, typename Of>
 auto for_each_instance(Of of) {
+  constexpr std::size_t kCount = (std::size(kInstances) - kPart + kParts - 1) / kParts;
   return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
-    return std::vector{of.template operator()<kInstances[kIndex]>()...};
-  }(std::make_index_sequence<std::size(kInstances)>());
+    return std::vector{of.template operator()<kInstances[kIndex * kParts + kPart]>()...};
+  }(std::make_index_sequence<kCount>());
 }
 
 }  // namespace convswap

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "conv/small_floats.h"
@@ -9,7 +10,7 @@
 namespace convswap::naive {
 
 // The kernel of an element type, which is called `name`.
-template <typename T>
+template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return {CompiledKernel(instance_name("naive::kernel", name), kernel<T>)};
 }
