@@ -7,7 +7,7 @@ Each build has a process of its own; they are asked in turn, so that what else c
 and all start anew some times, since where a process has its memory counts too. A time is of runs back to
 back by the card's own clock, the median of the rounds. The ratio is that of the means over the starts, and
 *noise* is how far the starts of the first build lie apart: a ratio nearer to 1 than that says nothing. The
-layers are the suite's, random data, what the planner takes by rule.
+layers are the suite's, with random data.
 """
 
 from __future__ import annotations
@@ -76,13 +76,15 @@ def serve(folder: str) -> None:
                 y=_native.DeviceArray(y_shape, element_type),
                 precision=precision,
             )
-            answer = {"algorithm": _native.choose(problem, "cuda")}
+            prepared["algorithm"] = request["algorithm"]
+            answer = {"algorithm": _native.choose(problem, "cuda", request["algorithm"])}
         else:
             milliseconds = _native.conv_device(
                 prepared["x"],
                 prepared["w"],
                 None,
                 prepared["y"],
+                algorithm=prepared["algorithm"],
                 precision=prepared["precision"],
                 runs=request["runs"],
             )
@@ -90,9 +92,12 @@ def serve(folder: str) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def times_of(builds: list[Build], layer: dict, precision: str, batch: int, rounds: int) -> dict:
+def times_of(
+    builds: list[Build], layer: dict, precision: str, batch: int, algorithm: str, rounds: int
+) -> dict:
     """Return what a layer takes by each build: medians in milliseconds, and the algorithms."""
-    taken = [build.ask(layer=layer, precision=precision, batch=batch)["algorithm"] for build in builds]
+    request = {"layer": layer, "precision": precision, "batch": batch, "algorithm": algorithm}
+    taken = [build.ask(**request)["algorithm"] for build in builds]
     for runs in (1, LEAST_RUNS):
         first = [build.ask(runs=runs)["milliseconds"] for build in builds]
     runs = min(MOST_RUNS, max(LEAST_RUNS, round(LEAST_MILLISECONDS / min(first))))
@@ -123,6 +128,7 @@ def main() -> None:
     parser.add_argument("after", type=Path, help="the same of the second")
     parser.add_argument("--batch", default="1,8,64,512,4096,10000")
     parser.add_argument("--precision", default=",".join(PRECISIONS))
+    parser.add_argument("--algorithm", default="auto", help="one by name (default: what the planner takes)")
     parser.add_argument("--rounds", type=int, default=7, help="of each start (default: 7)")
     parser.add_argument("--starts", type=int, default=3, help="of each build's process (default: 3)")
     parser.add_argument("--json", type=Path, help="write all rows there")
@@ -140,7 +146,7 @@ def main() -> None:
     for start in range(given.starts):
         builds = [Build(given.before), Build(given.after)]
         for case, own in zip(cases, found, strict=True):
-            own.append(times_of(builds, *case, given.rounds))
+            own.append(times_of(builds, *case, given.algorithm, given.rounds))
         for build in builds:
             build.end()
         print(f"start {start + 1} of {given.starts} done", file=sys.stderr, flush=True)

@@ -36,6 +36,9 @@ namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
+// The sizes are in `tensor_core_tile.h`: a block of four warps, kTensorThreads, has 16 filters,
+// kTensorFilters, and 64 columns, kTensorColumns, and takes 8 taps at a time, kTensorTaps. An instruction
+// takes kColumnsAtOnce, 8 of the columns, so that a warp has kInstructions, 2, for each 8 taps.
 __global__ void __launch_bounds__(kTensorThreads) tensor_cores(Convolution conv) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #error "older cards have no tensor cores for TF32: it takes compute capability 8.0"
