@@ -75,8 +75,8 @@ def serve(folder: str) -> None:
                 w=_native.DeviceArray.from_numpy(w),
                 y=_native.DeviceArray(y_shape, element_type),
                 precision=precision,
+                algorithm=request["algorithm"],
             )
-            prepared["algorithm"] = request["algorithm"]
             answer = {"algorithm": _native.choose(problem, "cuda", request["algorithm"])}
         else:
             milliseconds = _native.conv_device(
