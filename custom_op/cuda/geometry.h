@@ -15,16 +15,20 @@ struct Tensors {
   Element* y;
 };
 
-// Of data with two spatial axes; of one, the height is 1. A plane is the height times the width.
-struct Geometry {
-  int batch, in_channels, out_channels;
+// Of data with two spatial axes; of one, the height is 1. A plane is the height times the width. What kernels
+// read together lies in pairs that are one load of constant memory.
+struct alignas(8) Geometry {
   int channels, filters;  // of a group
-  int input_height, input_width, input_plane;
-  int output_height, output_width, output_plane;  // of the convolution
-  int y_height, y_width, y_plane;                 // behind the epilogue's pool
+  int in_channels, out_channels;
+  int input_height, input_width;
+  int output_height, output_width;  // of the convolution
+  int y_height, y_width;            // behind the epilogue's pool
   int filter_height, filter_width;
-  int stride_height, stride_width, dilation_height, dilation_width;
+  int stride_height, stride_width;
+  int dilation_height, dilation_width;
   int pad_height, pad_width;  // before the first row and column
+  int input_plane, output_plane, y_plane;
+  int batch;
 };
 
 }  // namespace convswap

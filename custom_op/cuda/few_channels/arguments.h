@@ -11,8 +11,6 @@ namespace convswap::few_channels {
 
 template <typename Element>
 struct Arguments : Tensors<Element>, Geometry {
-  Definition definition;  // for tiles with infinities or NaN
-
   // Neighbouring output rows are folded into one: each is a filter of its own, the filter shifted by the
   // stride. What follows counts folded filters and rows; `log2_folds` says how many there are.
   int log2_folds;
@@ -64,6 +62,8 @@ struct Arguments : Tensors<Element>, Geometry {
   unsigned odd_filter;
   long long next_filters;
   unsigned first_folds;  // which of the eight are the first of their output rows, a bit for each
+
+  Definition definition;  // for data with infinities or NaN; behind what is always read
 };
 
 }  // namespace convswap::few_channels

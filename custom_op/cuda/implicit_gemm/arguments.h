@@ -12,8 +12,6 @@ namespace convswap::implicit_gemm {
 
 template <typename Element>
 struct Arguments : Tensors<Element>, Geometry {
-  Definition definition;
-
   int y_misalignment;                // elements from a boundary of kAlignment to y
   long long input_elements;          // of x
   int block_filters, filter_blocks;  // filters of a block, and blocks of a group
@@ -44,6 +42,8 @@ struct Arguments : Tensors<Element>, Geometry {
   // Of the first half, and in the upper half the distance of the second. Two steps are one load, where they
   // are aligned so.
   alignas(8) unsigned step_places[kMostSteps];
+
+  Definition definition;  // for data with infinities or NaN; behind what is always read
 };
 
 }  // namespace convswap::implicit_gemm

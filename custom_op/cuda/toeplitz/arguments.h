@@ -12,8 +12,6 @@ namespace convswap::toeplitz {
 
 template <typename Element>
 struct Arguments : Tensors<Element>, Geometry {
-  Definition definition;
-
   int y_misalignment;        // elements from a boundary of kCacheLine to y
   long long input_elements;  // of x
   // Where copies bring a tile's input as it is before it is staged: distances of channels and images there,
@@ -69,6 +67,8 @@ struct Arguments : Tensors<Element>, Geometry {
   // Of the first core, and in the upper half the distance of the second. Two steps are one load, where they
   // are aligned so.
   alignas(8) unsigned step_places[kMostSteps];
+
+  Definition definition;  // for data with infinities or NaN; behind what is always read
 };
 
 }  // namespace convswap::toeplitz
