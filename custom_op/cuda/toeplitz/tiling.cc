@@ -1,5 +1,5 @@
 // Chooses what a block of toeplitz does: the cheapest by estimate among some thousand candidates, without
-// any measurement. It takes about a millisecond, once per shape.
+// any measurement. It takes up to half a millisecond, once per shape.
 
 #include "cuda/toeplitz/tiling.h"
 
