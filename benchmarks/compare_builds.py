@@ -121,26 +121,59 @@ def row_of(starts: list[dict]) -> dict:
     }
 
 
+def build_folder(text: str) -> Path:
+    """Return the folder of a build, for argparse: without one the installed package would be measured."""
+    folder = Path(text)
+    if not any(folder.glob("convswap/_native.*")):
+        raise argparse.ArgumentTypeError(
+            f"{text} has no convswap/_native.*: expected a folder that pip install --target has filled"
+        )
+    return folder
+
+
+def positive(text: str) -> int:
+    """Return a number from 1 on, for argparse."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
+    return int(text)
+
+
+def batches(text: str) -> list[int]:
+    """Return the batches of a list, for argparse."""
+    return [positive(batch) for batch in text.split(",")]
+
+
+def precisions(text: str) -> list[str]:
+    """Return the precisions of a list, for argparse."""
+    for precision in text.split(","):
+        if precision not in PRECISIONS:
+            raise argparse.ArgumentTypeError(f"{precision!r}: expected some of {', '.join(PRECISIONS)}")
+    return text.split(",")
+
+
 def main() -> None:
     """Compare two builds, layer by layer."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("before", type=Path, help="the folder that has the first build's package `convswap`")
-    parser.add_argument("after", type=Path, help="the same of the second")
-    parser.add_argument("--batch", default="1,8,64,512,4096,10000")
-    parser.add_argument("--precision", default=",".join(PRECISIONS))
+    parser.add_argument("before", type=build_folder, help="has the first build's package `convswap`")
+    parser.add_argument("after", type=build_folder, help="the same of the second")
+    parser.add_argument("--batch", type=batches, default="1,8,64,512,4096,10000")
+    parser.add_argument("--precision", type=precisions, default=",".join(PRECISIONS))
     parser.add_argument("--algorithm", default="auto", help="one by name (default: what the planner takes)")
-    parser.add_argument("--rounds", type=int, default=7, help="of each start (default: 7)")
-    parser.add_argument("--starts", type=int, default=3, help="of each build's process (default: 3)")
+    parser.add_argument("--rounds", type=positive, default=7, help="of each start (default: 7)")
+    parser.add_argument("--starts", type=positive, default=3, help="of each build's process (default: 3)")
     parser.add_argument("--json", type=Path, help="write all rows there")
     given = parser.parse_args()
     sys.path.insert(0, str(given.after.resolve()))
+    from convswap import _native
     from convswap.suites import SUITES
 
+    if not _native.cuda_devices():
+        parser.error("no NVIDIA card or driver was found: builds are compared on a card")
     cases = [
         ({key: getattr(own, key) for key in LAYER_KEYS}, precision, batch)
         for own in SUITES["course"]
-        for precision in given.precision.split(",")
-        for batch in map(int, given.batch.split(","))
+        for precision in given.precision
+        for batch in given.batch
     ]
     found: list[list[dict]] = [[] for _ in cases]
     for start in range(given.starts):

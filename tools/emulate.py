@@ -22,6 +22,16 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE = REPOSITORY / "tests" / "emulation"
 FOLDER = REPOSITORY / "build" / "emulation"
+_OF_TENSOR_CORES = ("ScaledFloat16Pairs", "TwoScaledFloat16", "Float16Pairs", "Bfloat16Pairs")
+_ELEMENTS = ("float", "Float16", "BFloat16")
+# As in cmake/KernelFamilies.cmake, but for `double`, which the problems leave out.
+FORMATS = {
+    "few_channels": _OF_TENSOR_CORES,
+    "toeplitz": _OF_TENSOR_CORES,
+    "implicit_gemm": _OF_TENSOR_CORES,
+    "tiled": _ELEMENTS,
+    "naive": _ELEMENTS,
+}
 
 
 class BuildError(Exception):
@@ -61,18 +71,32 @@ def _run(command: list[str | Path], environment: dict[str, str]) -> None:
     raise BuildError("\n".join(told[first : first + 20]))
 
 
+def seeds(text: str) -> list[str]:
+    """Return FIRST and END of FIRST:END, for argparse."""
+    first, colon, end = text.partition(":")
+    if not (colon and first.isdigit() and end.isdigit() and int(first) < int(end)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected FIRST:END, such as 0:20")
+    return [first, end]
+
+
 def main() -> int:
     """Build and run a program; the exit status is its own, or 2 where it could not be built."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("family", help="few_channels, toeplitz, implicit_gemm, tiled, naive or ladder")
-    parser.add_argument(
-        "--format",
-        help="of the data: ScaledFloat16Pairs, TwoScaledFloat16, Float16Pairs or "
-        "Bfloat16Pairs; for tiled and naive float, Float16 or BFloat16",
-    )
+    parser.add_argument("family", choices=[*FORMATS, "ladder"])
+    formats = sorted({own for every in FORMATS.values() for own in every})
+    parser.add_argument("--format", choices=formats, help="of the data (default: all that the family has)")
     parser.add_argument("--rung", help="the rung of the ladder, for `ladder`")
-    parser.add_argument("--seeds", default="0:20", metavar="FIRST:END", help="which problems (default: 0:20)")
+    parser.add_argument(
+        "--seeds", type=seeds, default="0:20", metavar="FIRST:END", help="which problems (default: 0:20)"
+    )
     given = parser.parse_args()
+    if (given.rung is not None) != (given.family == "ladder"):
+        parser.error(
+            "--rung: expected a rung, such as ladder_05_flat_blocks, for `ladder` and for nothing else"
+        )
+    if given.format is not None and given.format not in FORMATS.get(given.family, ()):
+        has = ", ".join(FORMATS.get(given.family, ())) or "none"
+        parser.error(f"--format {given.format}: the formats of {given.family} are: {has}")
     name = f"{given.family}_{given.format}" if given.format else given.family
     try:
         (program,) = build(name)
@@ -80,7 +104,7 @@ def main() -> int:
         print(f"{name} cannot be built: {error}", file=sys.stderr)
         return 2
     rung = [given.rung] if given.rung else []
-    return subprocess.run([program, *rung, *given.seeds.split(":")], check=False).returncode
+    return subprocess.run([program, *rung, *given.seeds], check=False).returncode
 
 
 if __name__ == "__main__":

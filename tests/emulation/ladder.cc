@@ -117,7 +117,11 @@ int main(int count, char** arguments) {
   using namespace convswap;
   const Algorithm* const rung = count == 4 ? find_rung(arguments[1]) : nullptr;
   if (rung == nullptr) {
-    std::printf("usage: %s NAME FIRST END, NAME one of those in rungs.inc\n", arguments[0]);
+    std::printf("usage: ladder NAME FIRST END, NAME one of");
+#define CONVSWAP_RUNG(own) std::printf(" ladder_" #own);
+#include "rungs.inc"
+#undef CONVSWAP_RUNG
+    std::printf("\n");
     return 2;
   }
   int computed = 0, wrong = 0;

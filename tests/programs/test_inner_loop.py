@@ -1,0 +1,89 @@
+"""The programs for whoever works on kernels: wrong input gets one clear line, right input an answer."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import convswap
+import pytest
+from build_tools import BENCHMARKS, TOOLS
+from convswap import _native
+from emulate import FORMATS
+
+pytestmark = pytest.mark.slow
+
+PLANNING, COMPARE, EMULATE = (
+    BENCHMARKS / "planning.py",
+    BENCHMARKS / "compare_builds.py",
+    TOOLS / "emulate.py",
+)
+INSTALLED = Path(convswap.__file__).parents[1]
+
+
+def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "words"),
+    [
+        (EMULATE, ["nonsense"], "invalid choice: 'nonsense'"),
+        (
+            EMULATE,
+            ["tiled", "--format", "Float16Pairs"],
+            "the formats of tiled are: float, Float16, BFloat16",
+        ),
+        (EMULATE, ["tiled", "--seeds", "5:2"], "'5:2': expected FIRST:END, such as 0:20"),
+        (EMULATE, ["tiled", "--rung", "x"], "--rung: expected a rung, such as"),
+        (EMULATE, ["ladder"], "--rung: expected a rung, such as"),
+        (COMPARE, ["nowhere", "nowhere"], "nowhere has no convswap/_native.*: expected a folder"),
+        (COMPARE, [INSTALLED, INSTALLED, "--batch", "1,x"], "'x': expected a whole number from 1 on"),
+        (COMPARE, [INSTALLED, INSTALLED, "--precision", "f8"], "'f8': expected some of tf32, ieee, float16"),
+        (PLANNING, ["--compute-capability", "9"], "--compute-capability 9: expected one from 75 on"),
+    ],
+)
+def test_wrong_input_gets_one_clear_line(program: Path, arguments: list[object], words: str) -> None:
+    done = run(program, *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert words in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_rung_that_is_not_there_is_told_which_are() -> None:
+    done = run(EMULATE, "ladder", "--rung", "ladder_99_none")
+    assert done.returncode == 2 and "ladder_05_flat_blocks" in done.stdout
+
+
+def test_every_format_that_emulate_names_is_one_of_the_build() -> None:
+    text = (BENCHMARKS.parent / "cmake" / "KernelFamilies.cmake").read_text(encoding="utf-8")
+    named = dict(re.findall(r"^set\((formats_of_\w+|tensor_core_formats) ([^)]*)\)", text, re.MULTILINE))
+    for family, formats in FORMATS.items():
+        own = named[f"formats_of_{family}"].replace("${tensor_core_formats}", named["tensor_core_formats"])
+        assert set(own.split()) - {"double"} == set(formats), family
+
+
+def test_a_kernel_is_emulated_by_name() -> None:
+    done = run(EMULATE, "tiled", "--format", "float", "--seeds", "0:2")
+    assert (done.returncode, done.stdout) == (0, "2 problems computed, 0 wrong\n"), done.stderr
+
+
+@pytest.mark.skipif(not _native.has_cuda_kernels, reason=_native.no_cuda_reason or "built with CUDA kernels")
+def test_planning_is_timed_without_a_card() -> None:
+    done = run(PLANNING)
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    assert "2020-conv2" in done.stdout and rows[-1].startswith("the longest: ")
+    assert all(float(value) > 0 for value in rows[1].split()[1:])
+
+
+@pytest.mark.gpu
+def test_a_build_beside_itself_has_a_row_for_each_layer() -> None:
+    done = run(
+        COMPARE, INSTALLED, INSTALLED, "--batch", 64, "--precision", "tf32", "--rounds", 1, "--starts", 1
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("7 rows: ratio ")
