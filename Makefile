@@ -15,15 +15,10 @@
 # what was compiled before is taken from there. Variables:
 #   PYTHON=python3.12     the Python to take
 #   PYTHON_ENV=system     no .venv and no network: PYTHON has the packages already, and convswap goes there too
-#   NVCC=auto             nvcc from PATH or /usr/local/cuda; for a card without either, from PyPI. Also: a path;
-#                         pypi, always from PyPI; none, no CUDA kernels
-#   CONVSWAP_CUDA_ARCHITECTURES=80;90    the cards to build for, and newer ones; 90-real: it alone, which takes
-#                         less time; default: those of this machine alone, 90-real with none
 
 PYTHON ?= python3
 PYTHON_ENV ?= venv
-NVCC ?= auto
-export PYTHON PYTHON_ENV NVCC CONVSWAP_CUDA_ARCHITECTURES
+export PYTHON PYTHON_ENV
 
 ifeq ($(PYTHON_ENV),system)
 python := $(PYTHON)
@@ -33,14 +28,14 @@ python := .venv/bin/python
 stamps := .venv/stamps
 endif
 
-options := $(PYTHON) $(NVCC) $(CONVSWAP_CUDA_ARCHITECTURES)
+options := $(PYTHON)
 # Folders too: their times change when a file goes.
 compiled := $(shell find custom_op cmake python/bindings) CMakeLists.txt pyproject.toml
 sources := $(compiled) $(shell find python models export -not -path '*__pycache__*')
 # Once `make dev` has been asked for: of Python the folders alone, since new files need a link.
 linked := $(compiled) $(shell find python models export -type d -not -name __pycache__)
 installed := $(if $(wildcard $(stamps)/dev),dev,build)
-c_sources := $(shell find custom_op python/bindings examples tests/emulation -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+c_sources := $(shell find custom_op python/bindings examples tests/emulation -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 # Tests run two at a time; beside a card, of which some watch the free memory, and where a Python that was given
 # has no pytest-xdist, one by one.

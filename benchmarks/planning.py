@@ -54,8 +54,6 @@ def main() -> None:
     capability = parser.parse_args().compute_capability
     if capability < 75:
         parser.error(f"--compute-capability {capability}: expected one from 75 on, 90 for 9.0")
-    if not _native.has_cuda_kernels:
-        parser.error(f"convswap is {_native.no_cuda_reason}")
     columns = [(precision, batch) for precision in PRECISIONS for batch in BATCHES]
     print(f"{'layer':24}" + "".join(f"{precision:>8} {batch:>6}" for precision, batch in columns))
     worst = 0.0

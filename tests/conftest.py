@@ -29,8 +29,6 @@ LARGE_CARD_BYTES = 60 * 10**9
 
 def why_no_gpu() -> str:
     """Return why tests on a GPU cannot run here; "" where they can."""
-    if not _native.has_cuda_kernels:
-        return _native.no_cuda_reason
     if not _native.cuda_devices():
         return "no NVIDIA card or driver was found"
     return ""

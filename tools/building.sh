@@ -23,10 +23,9 @@ reason_of_cmake() {
     END { print text }' "$log"
 }
 
-# The number of the log's line with the first error of a compiler, an assembler or a linker, if there is one.
+# The number of the log's line with the first error of a compiler or a linker, if there is one.
 first_error() {
-  grep -n -m 1 -E -e ': (fatal )?error: ' -e '\([0-9]+\): (catastrophic )?error' -e 'ptxas (error|fatal)' \
-    -e 'undefined reference to' "$log" | cut -d : -f 1
+  grep -n -m 1 -E -e ': (fatal )?error: ' -e 'undefined reference to' "$log" | cut -d : -f 1
 }
 
 # Builds and installs this checkout. Takes further options of pip.

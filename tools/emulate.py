@@ -24,7 +24,7 @@ SOURCE = REPOSITORY / "tests" / "emulation"
 FOLDER = REPOSITORY / "build" / "emulation"
 _OF_TENSOR_CORES = ("ScaledFloat16Pairs", "TwoScaledFloat16", "Float16Pairs", "Bfloat16Pairs")
 _ELEMENTS = ("float", "Float16", "BFloat16")
-# As in cmake/KernelFamilies.cmake, but for `double`, which the problems leave out.
+# As in tests/emulation/CMakeLists.txt.
 FORMATS = {
     "few_channels": _OF_TENSOR_CORES,
     "toeplitz": _OF_TENSOR_CORES,

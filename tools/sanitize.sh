@@ -32,7 +32,6 @@ build() {
   install_checkout --upgrade --target "$folder/package" \
     --config-settings build-dir="$folder/objects" \
     --config-settings cmake.build-type=RelWithDebInfo \
-    --config-settings cmake.define.CONVSWAP_CUDA=OFF \
     --config-settings "cmake.define.CONVSWAP_SANITIZE=$sanitizers"
 }
 

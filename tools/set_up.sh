@@ -8,7 +8,7 @@
 #   set_up.sh oldest     makes .venv-oldest, for the test with the oldest ONNX Runtime
 #   set_up.sh torch      installs PyTorch into .venv, for the tests that export its modules and train with it
 #
-# The Makefile passes PYTHON, PYTHON_ENV and NVCC, and says what they mean.
+# The Makefile passes PYTHON and PYTHON_ENV, and says what they mean.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 mkdir -p build
@@ -101,62 +101,13 @@ check_packages() {
   done
 }
 
-# Puts NVIDIA's compiler into a folder of its own: .venv may hold a CUDA runtime newer than the driver.
-install_nvcc() {
-  cuda=$(cuda_of_driver)
-  cuda=${cuda:-13.0}
-  major=${cuda%.*}
-  if [ "$major" -lt 13 ]; then
-    echo "The driver takes CUDA $cuda, and PyPI has nvcc from CUDA 13 on: install the CUDA $cuda toolkit or a" \
-      "newer driver, and run make again"
-    return
-  fi
-  packages=$PWD/build/cuda-$cuda
-  toolkit=$packages/nvidia/cu$major
-  if ! [ -e "$toolkit/lib64" ]; then
-    echo "Installing NVIDIA's compiler for CUDA $cuda into build"
-    printf "%s>=$major,<$major.$((${cuda#*.} + 1))\n" \
-      nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime >build/nvcc.txt
-    echo "nvidia-cuda-cccl==$major.*" >>build/nvcc.txt
-    install "NVIDIA's compiler" --no-deps --upgrade --target "$packages" <build/nvcc.txt
-    # The packages leave out two names of the toolkit that nvcc and CMake look for.
-    ln -sf "libcudart.so.$major" "$toolkit/lib/libcudart.so"
-    ln -sfn lib "$toolkit/lib64"
-  fi
-  CUDACXX=$toolkit/bin/nvcc
-}
-
-choose_nvcc() {
-  CONVSWAP_CUDA=AUTO
-  case $NVCC in
-    auto)
-      if [ -z "$CUDACXX" ]; then
-        CUDACXX=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)
-        if [ -z "$CUDACXX" ] && [ "$PYTHON_ENV" != system ] && [ -n "$(cuda_of_driver)" ]; then
-          install_nvcc
-        fi
-      fi
-      ;;
-    pypi) install_nvcc ;;
-    none) CONVSWAP_CUDA=OFF ;;
-    *) CUDACXX=$NVCC ;;
-  esac
-  # With no card to ask, one generation alone: each takes minutes to compile for.
-  [ -n "$(cuda_of_driver)" ] || CONVSWAP_CUDA_ARCHITECTURES=${CONVSWAP_CUDA_ARCHITECTURES:-90-real}
-}
-
 build() {
-  CUDACXX=${CUDACXX:-}
-  choose_nvcc
-  export CUDACXX CONVSWAP_CUDA_ARCHITECTURES SKBUILD_CMAKE_DEFINE="CONVSWAP_CUDA=$CONVSWAP_CUDA"
   # CMake keeps the compiler and the paths that it found first.
-  choices="$python $CUDACXX $CONVSWAP_CUDA ${CXX:-}"
+  choices="$python ${CXX:-}"
   [ "$choices" = "$(cat build/choices 2>"$log")" ] || rm -rf build/cp3*
   echo "$choices" >build/choices
   echo "Building convswap"
   install_checkout --force-reinstall
-  "$python" -c 'from convswap import _native as n; print("convswap is", n.no_cuda_reason or
-    f"built with CUDA kernels for compute capability {n.architectures}")'
 }
 
 # Edits of Python then need no build.

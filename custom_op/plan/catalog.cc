@@ -5,11 +5,7 @@
 namespace convswap {
 
 #define CONVSWAP_CPU(name) const Algorithm& cpu_##name();
-#if CONVSWAP_CUDA
 #define CONVSWAP_GPU(name) const Algorithm& cuda_##name();
-#else
-#define CONVSWAP_GPU(name)
-#endif
 #include "plan/catalog.def"
 #undef CONVSWAP_CPU
 #undef CONVSWAP_GPU
@@ -17,11 +13,7 @@ namespace convswap {
 const std::vector<const Algorithm*>& catalog() {
   static const std::vector<const Algorithm*> algorithms = {
 #define CONVSWAP_CPU(name) &cpu_##name(),
-#if CONVSWAP_CUDA
 #define CONVSWAP_GPU(name) &cuda_##name(),
-#else
-#define CONVSWAP_GPU(name)
-#endif
 #include "plan/catalog.def"
 #undef CONVSWAP_CPU
 #undef CONVSWAP_GPU
@@ -29,15 +21,10 @@ const std::vector<const Algorithm*>& catalog() {
   return algorithms;
 }
 
-#if CONVSWAP_CUDA
 const EpilogueStage& cuda_epilogue_stage();
-#endif
 
-const EpilogueStage* epilogue_stage([[maybe_unused]] DeviceKind kind) {
-#if CONVSWAP_CUDA
-  if (kind == DeviceKind::cuda) return &cuda_epilogue_stage();
-#endif
-  return nullptr;
+const EpilogueStage* epilogue_stage(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? &cuda_epilogue_stage() : nullptr;
 }
 
 const Algorithm* find_algorithm(std::string_view name, DeviceKind kind) {

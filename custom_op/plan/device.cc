@@ -1,7 +1,5 @@
 #include "plan/device.h"
 
-#include <stdexcept>
-
 #include "conv/error.h"
 #include "conv/messages.h"
 
@@ -52,13 +50,5 @@ Device typical_cuda_device(int compute_capability) {
   }
   return device;
 }
-
-#if !CONVSWAP_CUDA
-const Device& cuda_device(int) {
-  throw std::runtime_error("this build of convswap has no CUDA kernels: build it where nvcc is installed");
-}
-
-int cuda_device_count() { return 0; }
-#endif
 
 }  // namespace convswap

@@ -27,14 +27,13 @@ struct Device {
 
 const Device& cpu_device();
 
-// The CUDA device `index` of this process. Throws std::runtime_error where there is none, or where the
-// library was built without CUDA.
+// The CUDA device `index` of this process. Throws std::runtime_error where there is none.
 const Device& cuda_device(int index);
 
 // A card of that compute capability (90 for 9.0) as it is usually sold, for planning without one.
 Device typical_cuda_device(int compute_capability);
 
-// How many CUDA devices this process sees; 0 without a driver or in a build without CUDA.
+// How many CUDA devices this process sees; 0 without a driver.
 int cuda_device_count();
 
 }  // namespace convswap

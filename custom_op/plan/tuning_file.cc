@@ -1,18 +1,17 @@
 #include "plan/tuning_file.h"
 
-#include <pwd.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "plan/user_cache.h"
 
 namespace convswap {
 namespace {
@@ -21,21 +20,6 @@ namespace {
 constexpr off_t kMostBytes = 16 << 20;
 // To read the file while others replace it.
 constexpr int kMostAttempts = 8;
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-// Empty where there is none.
-std::string home_folder() {
-  if (std::string home = environment("HOME"); !home.empty()) return home;
-  passwd entry{};
-  passwd* found = nullptr;
-  std::string strings(16384, '\0');
-  getpwuid_r(getuid(), &entry, strings.data(), strings.size(), &found);
-  return found == nullptr ? "" : entry.pw_dir;
-}
 
 // What tells one state of a file from the next.
 struct FileState {
@@ -141,14 +125,8 @@ std::shared_ptr<const Reading> current_reading() {
 
 std::string tuning_path() {
   if (std::string given = environment("CONVSWAP_TUNING"); !given.empty()) return given;
-  std::string cache = environment("XDG_CACHE_HOME");
-  // By the XDG Base Directory Specification a relative path counts as none.
-  if (cache.empty() || cache.front() != '/') {
-    const std::string home = home_folder();
-    if (home.empty()) return {};
-    cache = home + "/.cache";
-  }
-  return cache + "/convswap/tuning.txt";
+  const std::string cache = user_cache_folder();
+  return cache.empty() ? cache : cache + "/tuning.txt";
 }
 
 TuningTable read_tuning_table() { return current_reading()->table; }

@@ -4,8 +4,11 @@
 
 namespace convswap::bindings {
 
-// cuda_devices, and in a build with CUDA: DeviceArray and conv_device.
+// cuda_devices, DeviceArray and conv_device.
 void register_device(pybind11::module_& module);
+
+// The kernels: their list, their compiler and their store.
+void register_kernels(pybind11::module_& module);
 
 // The tuning table: where it is, what it holds.
 void register_tuning(pybind11::module_& module);

@@ -12,40 +12,33 @@
 #include "bindings.h"
 #include "conv/error.h"
 #include "conv/messages.h"
-#include "plan/planner.h"
-
-#if CONVSWAP_CUDA
-#include <cuda_runtime_api.h>
-
-#include "cuda/host/check.h"
 #include "cuda/host/launch.h"
-#endif
+#include "cuda/runtime/driver.h"
+#include "plan/planner.h"
 
 namespace py = pybind11;
 
 namespace convswap::bindings {
 namespace {
 
-#if CONVSWAP_CUDA
-
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Memory on a card that Python owns. Plain cudaMalloc: this is for tools, never for a session.
+// Memory on a card that Python owns, of the driver itself: this is for tools, never for a session.
 class DeviceArray {
  public:
   DeviceArray(const Shape& shape, const std::string& type, int device)
       : shape_(shape), type_(parse_element_type(type)), device_(device) {
     const DeviceGuard guard(device);
     // One byte where there are no elements: a null pointer would mean an absent tensor.
-    CONVSWAP_CHECK_CUDA(cudaMalloc(&pointer_, static_cast<size_t>(std::max<int64_t>(bytes(), 1))));
+    CONVSWAP_CHECK_DRIVER(driver().cuMemAlloc(&address_, static_cast<size_t>(std::max<int64_t>(bytes(), 1))));
   }
-  ~DeviceArray() { static_cast<void>(cudaFree(pointer_)); }
+  ~DeviceArray() { static_cast<void>(driver().cuMemFree(address_)); }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
 
-  void* pointer() const { return pointer_; }
+  void* pointer() const { return reinterpret_cast<void*>(address_); }
   const Shape& shape() const { return shape_; }
   ElementType type() const { return type_; }
   int device() const { return device_; }
@@ -61,10 +54,11 @@ class DeviceArray {
     auto copy =
         std::make_unique<DeviceArray>(Shape(array.shape(), array.shape() + array.ndim()), type, device);
     const DeviceGuard guard(device);
-    CONVSWAP_CHECK_CUDA(
-        cudaMemcpy(copy->pointer_, array.data(), static_cast<size_t>(copy->bytes()), cudaMemcpyHostToDevice));
+    if (copy->bytes() == 0) return copy;
+    CONVSWAP_CHECK_DRIVER(
+        driver().cuMemcpyHtoD(copy->address_, array.data(), static_cast<size_t>(copy->bytes())));
     // The call may return before the data have arrived, and other streams do not wait for the default one.
-    CONVSWAP_CHECK_CUDA(cudaStreamSynchronize(nullptr));
+    CONVSWAP_CHECK_DRIVER(driver().cuCtxSynchronize());
     return copy;
   }
 
@@ -72,35 +66,37 @@ class DeviceArray {
     // NumPy knows bfloat16 only once ml_dtypes, which onnx brings along, has been imported.
     if (type_ == ElementType::bfloat16) py::module_::import("ml_dtypes");
     py::array array(py::dtype(std::string(name_of(type_))), shape_);
+    if (bytes() == 0) return array;
     const DeviceGuard guard(device_);
-    CONVSWAP_CHECK_CUDA(
-        cudaMemcpy(array.mutable_data(), pointer_, static_cast<size_t>(bytes()), cudaMemcpyDeviceToHost));
+    CONVSWAP_CHECK_DRIVER(
+        driver().cuMemcpyDtoH(array.mutable_data(), address_, static_cast<size_t>(bytes())));
     return array;
   }
 
   // Every byte 0xff, which is a NaN in each floating type: an element that nobody writes shows.
   void poison() {
+    if (bytes() == 0) return;
     const DeviceGuard guard(device_);
-    CONVSWAP_CHECK_CUDA(cudaMemset(pointer_, 0xff, static_cast<size_t>(bytes())));
-    CONVSWAP_CHECK_CUDA(cudaDeviceSynchronize());
+    CONVSWAP_CHECK_DRIVER(driver().cuMemsetD8(address_, 0xff, static_cast<size_t>(bytes())));
+    CONVSWAP_CHECK_DRIVER(driver().cuCtxSynchronize());
   }
 
  private:
   Shape shape_;
   ElementType type_;
   int device_;
-  void* pointer_ = nullptr;
+  CUdeviceptr address_ = 0;
 };
 
 struct Events {
-  cudaEvent_t begin{}, end{};
+  CUevent begin{}, end{};
   Events() {
-    CONVSWAP_CHECK_CUDA(cudaEventCreate(&begin));
-    CONVSWAP_CHECK_CUDA(cudaEventCreate(&end));
+    CONVSWAP_CHECK_DRIVER(driver().cuEventCreate(&begin, CU_EVENT_DEFAULT));
+    CONVSWAP_CHECK_DRIVER(driver().cuEventCreate(&end, CU_EVENT_DEFAULT));
   }
   ~Events() {
-    static_cast<void>(cudaEventDestroy(begin));
-    static_cast<void>(cudaEventDestroy(end));
+    static_cast<void>(driver().cuEventDestroy(begin));
+    static_cast<void>(driver().cuEventDestroy(end));
   }
 };
 
@@ -136,39 +132,38 @@ double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray
   const DeviceGuard guard(device.index);
   const Events events;
   float milliseconds = 0;
-  CONVSWAP_CHECK_CUDA(cudaEventRecord(events.begin, nullptr));
+  CONVSWAP_CHECK_DRIVER(driver().cuEventRecord(events.begin, nullptr));
   for (int run = 0; run < runs; ++run) plan->run(tensors, {nullptr, nullptr, scratch.pointer()});
-  CONVSWAP_CHECK_CUDA(cudaEventRecord(events.end, nullptr));
-  CONVSWAP_CHECK_CUDA(cudaEventSynchronize(events.end));
-  CONVSWAP_CHECK_CUDA(cudaEventElapsedTime(&milliseconds, events.begin, events.end));
+  CONVSWAP_CHECK_DRIVER(driver().cuEventRecord(events.end, nullptr));
+  CONVSWAP_CHECK_DRIVER(driver().cuEventSynchronize(events.end));
+  CONVSWAP_CHECK_DRIVER(driver().cuEventElapsedTime(&milliseconds, events.begin, events.end));
   return milliseconds / runs;
 }
 
 // Bytes per second that the memory moves at most, at two transfers in each of its clock cycles; None where
 // the driver does not tell.
 py::object memory_bandwidth(int index) {
-  int kilohertz = 0, bits = 0;
-  const bool is_told = cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, index) == cudaSuccess &&
-                       cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, index) == cudaSuccess;
-  if (!is_told) cudaGetLastError();  // which CUDA would otherwise tell whoever asks next
-  if (!is_told || kilohertz <= 0 || bits <= 0) return py::none();
+  CUdevice card = 0;
+  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGet(&card, index));
+  const auto attribute = [&](CUdevice_attribute which) {
+    int value = 0;
+    return driver().cuDeviceGetAttribute(&value, which, card) == CUDA_SUCCESS ? value : 0;
+  };
+  const int kilohertz = attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
+  const int bits = attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+  if (kilohertz <= 0 || bits <= 0) return py::none();
   return py::float_(2e3 * kilohertz * bits / 8);
 }
 
 py::dict device_facts(int index) {
   const Device& device = cuda_device(index);
-  int driver = 0;
-  int runtime = 0;
-  CONVSWAP_CHECK_CUDA(cudaDriverGetVersion(&driver));
-  CONVSWAP_CHECK_CUDA(cudaRuntimeGetVersion(&runtime));
   py::dict facts;
   facts["name"] = device.name;
   facts["compute_capability"] = device.compute_capability;
   facts["multiprocessors"] = device.multiprocessors;
   facts["shared_memory_per_block"] = device.shared_memory_per_block;
   facts["memory_bandwidth"] = memory_bandwidth(index);
-  facts["driver_cuda"] = version_text(driver);
-  facts["cuda_runtime"] = version_text(runtime);
+  facts["driver_cuda"] = version_text(driver().version);
   return facts;
 }
 
@@ -204,8 +199,6 @@ Returns the mean time of one of `runs` back-to-back runs in milliseconds, by CUD
 shapes or attributes that do not fit, RuntimeError where CUDA fails.)");
 }
 
-#endif
-
 }  // namespace
 
 void register_device(py::module_& module) {
@@ -213,15 +206,11 @@ void register_device(py::module_& module) {
       "cuda_devices",
       [] {
         py::list devices;
-#if CONVSWAP_CUDA
         for (int index = 0; index < cuda_device_count(); ++index) devices.append(device_facts(index));
-#endif
         return devices;
       },
-      "What the CUDA runtime says of each card; empty without a card, a driver or CUDA kernels.");
-#if CONVSWAP_CUDA
+      "What the driver says of each card; empty without a card or a driver.");
   register_device_array(module);
-#endif
 }
 
 }  // namespace convswap::bindings

@@ -237,9 +237,6 @@ PYBIND11_MODULE(_native, module) {
   using namespace convswap::bindings;
   module.doc() = "The compiled core of convswap: catalog, planner and direct calls.";
   module.attr("__version__") = CONVSWAP_VERSION;
-  module.attr("architectures") = CONVSWAP_ARCHITECTURES;
-  module.attr("no_cuda_reason") = CONVSWAP_NO_CUDA_REASON;
-  module.attr("has_cuda_kernels") = static_cast<bool>(CONVSWAP_CUDA);
 
   // Every wrong argument is the package's own exception, so that callers catch one type.
   static const py::object error_type = py::module_::import("convswap.errors").attr("ConvswapError");
@@ -254,6 +251,7 @@ PYBIND11_MODULE(_native, module) {
   register_problem(module);
   register_planner(module);
   register_conv(module);
+  register_kernels(module);
   register_tuning(module);
   module.def(
       "direct_instruction_sets",

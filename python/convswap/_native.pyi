@@ -9,11 +9,6 @@ from numpy.typing import NDArray
 _Float = TypeVar("_Float", np.float32, np.float64)
 
 __version__: str
-architectures: str
-"""The compute capabilities that the CUDA kernels were built for: "90", "80;90"; "" without them."""
-has_cuda_kernels: bool
-no_cuda_reason: str
-"""Why the CUDA kernels were not built and what to do; "" where they were."""
 tuning_header: str
 """The first line of every tuning table."""
 
@@ -186,8 +181,47 @@ def conv(
 def direct_instruction_sets() -> list[str]:
     """Return the instruction sets of `direct` that this processor has, best first."""
 
+class KernelFamilyFacts(TypedDict):
+    """The kernels of a header; exists for type checkers alone."""
+
+    header: str
+    instances: list[str]
+    least_capability: int
+    is_for_it_alone: bool
+
+def kernel_families() -> list[KernelFamilyFacts]:
+    """Return all kernels that there may be on a card, by the headers that have them."""
+
+class CompilerFacts(TypedDict, total=False):
+    """What compiles kernels; exists for type checkers alone."""
+
+    why_not: str
+    version: str
+    path: str
+    compute_capabilities: list[int]
+
+def kernel_compiler() -> CompilerFacts:
+    """Return what compiles kernels; of a compiler that is not there, why."""
+
+def compile_kernel(instance: str, compute_capability: int, *, keep: bool = True) -> bytes:
+    """Return the code of a kernel for cards of a compute capability, 90 for 9.0, from the store or compiled."""
+
+class KernelStoreFacts(TypedDict):
+    """Where compiled kernels are kept; exists for type checkers alone."""
+
+    folder: str
+    unused: str
+    kernels: int
+    bytes: int
+
+def kernel_store() -> KernelStoreFacts:
+    """Return where compiled kernels are kept, why they are not, and how many there are."""
+
+def clear_kernel_store() -> int:
+    """Delete all kernels that are kept; return how many."""
+
 class DeviceFacts(TypedDict):
-    """What the CUDA runtime says of a card; exists for type checkers alone."""
+    """What the driver says of a card; exists for type checkers alone."""
 
     name: str
     compute_capability: int
@@ -195,13 +229,12 @@ class DeviceFacts(TypedDict):
     shared_memory_per_block: int
     memory_bandwidth: float | None
     driver_cuda: str
-    cuda_runtime: str
 
 def cuda_devices() -> list[DeviceFacts]:
-    """Return what is known of each card; empty without a card, a driver or CUDA kernels."""
+    """Return what is known of each card; empty without a card or a driver."""
 
 class DeviceArray:
-    """A contiguous floating-point array in the memory of a card; only where has_cuda_kernels."""
+    """A contiguous floating-point array in the memory of a card."""
 
     def __init__(self, shape: Sequence[int], type: str = "float32", device: int = 0) -> None:
         """Allocate memory, whose contents are undefined."""
@@ -250,4 +283,4 @@ def conv_device(
     pool_ceil_mode: int = 0,
     pool_count_include_pad: int = 0,
 ) -> float:
-    """Compute y on the card, with what is fused; return a run's mean milliseconds. Needs has_cuda_kernels."""
+    """Compute y on the card, with what is fused; return a run's mean milliseconds."""

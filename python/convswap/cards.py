@@ -18,11 +18,11 @@ DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 def cuda_cards(native: ModuleType | None) -> list[Mapping[str, Any]]:
-    """Return `convswap._native.cuda_devices()`; an empty list without CUDA kernels or without `native`.
+    """Return `convswap._native.cuda_devices()`; an empty list without `native`.
 
     Raises ConvswapError where CUDA fails.
     """
-    if native is None or not native.has_cuda_kernels:
+    if native is None:
         return []
     try:
         return list(native.cuda_devices())
@@ -42,7 +42,7 @@ def why_no_card(native: ModuleType) -> str:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None:
         return f"CUDA_VISIBLE_DEVICES={hidden!r} hides every card: unset it"
-    return "CUDA sees no card: the driver is older than the CUDA of the build; install a newer driver"
+    return "CUDA sees no card: the driver is older than CUDA 12; install a newer driver"
 
 
 def driver_of(card: Mapping[str, Any]) -> str | None:

@@ -64,14 +64,12 @@ def absent_card(compute_capability: int) -> Device:
     """Return a typical card of a compute capability (90 for 9.0), to be planned for and not run on.
 
     Raises:
-        ConvswapError: there are no such cards, or no CUDA kernels to plan with.
+        ConvswapError: there are no such cards.
     """
     if not 50 <= compute_capability <= 199:
         raise ConvswapError(
             f"compute capability {compute_capability / 10:.1f} is none: give one such as 8.0 or 9.0"
         )
-    if not _native.has_cuda_kernels:
-        raise ConvswapError(f"no card can be planned for: {_native.no_cuda_reason}")
     name = f"a typical card of compute capability {compute_capability / 10:.1f}"
     return Device("cuda", "planned for, not here", {"name": name, "compute_capability": compute_capability})
 
@@ -83,7 +81,7 @@ def environment(device: Device) -> dict[str, str | None]:
         "card": device.title if device.card is not None else None,
         "processor": _processor(),
         "driver": None if device.card is None else driver_of(device.card),
-        "cuda": _text(card.get("cuda_runtime")),
+        "cuda": None if device.card is None else _cuda_version(card),
         "onnxruntime": onnxruntime.__version__,
         "convswap": convswap_version(),
     }
@@ -97,12 +95,15 @@ def convswap_version() -> str:
         return "not installed"
 
 
+def _cuda_version(card: Mapping[str, Any]) -> str | None:
+    """Return the CUDA that kernels are compiled with; the driver's where nothing compiles."""
+    return _text(_native.kernel_compiler().get("version") or card.get("driver_cuda"))
+
+
 def _missing_for_cuda() -> str:
     """Return the first thing that the GPU needs and that is not there; "" when all is."""
     if PROVIDERS["cuda"] not in onnxruntime.get_available_providers():
         return "onnxruntime has no CUDA provider"
-    if not any(algorithm.device == "cuda" for algorithm in _native.catalog()):
-        return "the op library was built without CUDA"
     return why_no_card(_native)
 
 

@@ -50,7 +50,6 @@ ONNXRUNTIME_PACKAGES = (
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CPU_PROVIDER = "CPUExecutionProvider"
 # Of the name of an architecture that a build has no portable form for, as CMake calls it.
-ALONE = "-real"
 OPTIONAL_PACKAGES = ("torch",)
 _MEND_CUDA = "run nvidia-smi, which tells of each card; restart the machine, or install the driver anew"
 
@@ -232,20 +231,8 @@ def _card_findings(cards: Sequence[Card], native: ModuleType | None) -> Iterator
         yield Finding("card", True, f"{card.name}, {_capability(card)}, driver {card.driver}")
     if native is None:
         return
-    if not native.has_cuda_kernels:
-        yield Finding("CUDA kernels", False if cards else None, native.no_cuda_reason)
-        return
-    architectures = native.architectures.split()
-    listed = ", ".join(map(str, sorted(int(name.removesuffix(ALONE)) for name in architectures)))
-    yield Finding("CUDA kernels", True, f"for compute capability {listed}")
+    yield from _kernel_findings(cards, native)
     for card in cards:
-        if not any(_serves(architecture, card) for architecture in architectures):
-            yield Finding(
-                "CUDA kernels",
-                False,
-                f"none for {card.name}, which has {_capability(card)}",
-                f"CONVSWAP_CUDA_ARCHITECTURES={card.compute_capability} make",
-            )
         problem = native.Problem((1, 1, 8, 8), (1, 1, 3, 3))
         capability = card.compute_capability
         reason = native.why_not(problem, "few_channels", "cuda", compute_capability=capability)
@@ -256,11 +243,20 @@ def _card_findings(cards: Sequence[Card], native: ModuleType | None) -> Iterator
             )
 
 
-def _serves(architecture: str, card: Card) -> bool:
-    """Tell whether a card runs what was built for `architecture`, as CMake calls it."""
-    built, own = int(architecture.removesuffix(ALONE)), card.compute_capability
-    # Compiled code runs on its own generation from there on; the portable form on newer generations too.
-    return own >= built and (not architecture.endswith(ALONE) or own // 10 == built // 10)
+def _kernel_findings(cards: Sequence[Card], native: ModuleType) -> Iterator[Finding]:
+    """What compiles kernels for the cards, and where they are kept."""
+    compiler = native.kernel_compiler()
+    if compiler["why_not"]:
+        yield Finding("kernel compiler", False if cards else None, compiler["why_not"])
+    else:
+        yield Finding("kernel compiler", True, f"NVRTC {compiler['version']}, {compiler['path']}")
+    store = native.kernel_store()
+    if store["unused"]:
+        where = f"{store['folder']} is not used: " if store["folder"] else ""
+        yield Finding("kernel store", None, f"{where}{store['unused']}; kernels are compiled by each process")
+    else:
+        size = f"{store['bytes'] / 1e6:.1f} MB"
+        yield Finding("kernel store", True, f"{store['folder']} has {store['kernels']} kernels, {size}")
 
 
 def _capability(card: Card) -> str:
@@ -273,7 +269,7 @@ def _cuda_provider(
     """Try both ops on the card, where the CUDA provider is installed."""
     if not cards or onnxruntime is None or CUDA_PROVIDER not in onnxruntime.get_available_providers():
         return
-    if native is not None and native.has_cuda_kernels:
+    if native is not None:
         wrong = why_no_card(native) or _what_fails(onnxruntime, "convswap", CUDA_PROVIDER)
         yield Finding(
             "convswap on CUDA", not wrong, wrong or "computes on the card", INSTALL_CUDA if wrong else ""

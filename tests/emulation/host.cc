@@ -1,12 +1,10 @@
 // What the host asks of a card and its driver, answered by the emulation: FAMILY's kernels, and those for
 // what follows a convolution, run when they are started.
 
-#include <algorithm>
 #include <string>
-#include <vector>
 
+#include "compiled.h"
 #include "cuda/epilogue/arguments.h"
-#include "cuda/host/compiled_kernels.h"
 #include "cuda/host/launch.h"
 #include "cuda_emulation.h"
 #include "plan/epilogue_stage.h"
@@ -42,17 +40,10 @@ void run_as(const Launch& launch, const void* arguments) {
                       [&] { entry(own); });
 }
 
-bool is_of_epilogue(const void* kernel) {
-  const std::vector<std::string> names = compiled_kernels();
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return name.starts_with("epilogue::") && find_kernel(name) == kernel;
-  });
-}
-
 }  // namespace
 
 void enqueue(const Launch& launch, void*, void** arguments) {
-  if (is_of_epilogue(launch.kernel)) {
+  if (name_of(launch.kernel).starts_with("epilogue::")) {
     run_as<epilogue::Arguments<float>>(launch, arguments[0]);
   } else {
     run_as<FAMILY::Arguments<float>>(launch, arguments[0]);

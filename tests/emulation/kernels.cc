@@ -1,6 +1,6 @@
 // A part of the kernels of a family for a format of the data, compiled for the processor. The build defines
 // FAMILY and FORMAT, words, PART and PARTS, numbers, and FORMAT_NAME and INSTANCES, the latter the family's
-// instances.cuh, in quotes.
+// header in instances/, in quotes.
 
 #include "cuda_emulation.h"
 //

@@ -1,5 +1,6 @@
 // A rung of the ladder that has a kernel, on the CPU: `ladder NAME FIRST END`, see problems.h. The build
-// gives rungs.inc, which includes the rungs' files and names them: CONVSWAP_RUNG(02_global_adds) ...
+// gives rung_kernels.h, which includes their kernels, and rungs.inc, which names them:
+// CONVSWAP_RUNG(02_global_adds) ...
 
 #include "cuda_emulation.h"
 
@@ -7,14 +8,14 @@ namespace convswap::ladder {
 alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // what each kernel declares as its own
 }  // namespace convswap::ladder
 
+#include "compiled.h"
 #include "cuda/host/constant_bank.h"
-#include "cuda/ladder/14_tensor_cores.cuh"
+#include "cuda/host/kernels.h"
+#include "cuda/host/launch.h"
 #include "cuda/ladder/course_layers.h"
 #include "cuda/ladder/no_bias.h"
-#include "cuda/ladder/rung.cc"
-#define CONVSWAP_RUNG(name)
-#include "rungs.inc"
-#undef CONVSWAP_RUNG
+#include "rung_kernels.h"
+//
 #include <cstring>
 
 #include "problems.h"
@@ -35,16 +36,55 @@ void enqueue(const Launch& launch, void*, void** arguments) {
                       [&] { entry(conv); });
 }
 
-// As KernelInstances.cmake has it for cards.
-static const CompiledKernels kernels({CompiledKernel("ladder::tensor_cores", ladder::tensor_cores)});
+namespace ladder {
+namespace {
 
-void with_constants(const void* symbol, const void* source, size_t bytes, void*,
+// The kernels that are compiled for each layer of the course.
+template <int... kIndex>
+std::vector<CompiledKernel> course_kernels(std::integer_sequence<int, kIndex...>) {
+  return {CompiledKernel(kCourseLayers[kIndex].instance("ladder::constants"),
+                         constants<kCourseLayers[kIndex].channels, kCourseLayers[kIndex].size,
+                                   kCourseLayers[kIndex].filters, kCourseLayers[kIndex].filter>)...,
+          CompiledKernel(kCourseLayers[kIndex].instance("ladder::constant_memory"),
+                         constant_memory<kCourseLayers[kIndex].channels, kCourseLayers[kIndex].size,
+                                         kCourseLayers[kIndex].filters, kCourseLayers[kIndex].filter>)...};
+}
+
+#define CONVSWAP_KERNEL(...) CompiledKernel("ladder::" #__VA_ARGS__, __VA_ARGS__)
+const CompiledKernels kernels({CONVSWAP_KERNEL(global_adds),          CONVSWAP_KERNEL(register_sum),
+                               CONVSWAP_KERNEL(shared_memory),        CONVSWAP_KERNEL(flat_blocks),
+                               CONVSWAP_KERNEL(block_per_image),      CONVSWAP_KERNEL(array_of_outputs<4>),
+                               CONVSWAP_KERNEL(array_of_outputs<6>),  CONVSWAP_KERNEL(array_of_outputs<12>),
+                               CONVSWAP_KERNEL(array_of_outputs<16>), CONVSWAP_KERNEL(array_of_outputs<24>),
+                               CONVSWAP_KERNEL(array_of_outputs<50>), CONVSWAP_KERNEL(unrolled<6, 5>),
+                               CONVSWAP_KERNEL(unrolled<12, 5>),      CONVSWAP_KERNEL(unrolled<16, 5>),
+                               CONVSWAP_KERNEL(unrolled<24, 5>),      CONVSWAP_KERNEL(unrolled<50, 5>),
+                               CONVSWAP_KERNEL(unrolled<4, 7>),       CONVSWAP_KERNEL(unrolled<12, 7>),
+                               CONVSWAP_KERNEL(unrolled<16, 7>),      CONVSWAP_KERNEL(unrolled<24, 7>),
+                               CONVSWAP_KERNEL(write_columns),        CONVSWAP_KERNEL(multiply_columns),
+                               CONVSWAP_KERNEL(fused_im2col),         CONVSWAP_KERNEL(evaluate_filters<5>),
+                               CONVSWAP_KERNEL(evaluate_filters<7>),  CONVSWAP_KERNEL(winograd<5>),
+                               CONVSWAP_KERNEL(winograd<7>),          CONVSWAP_KERNEL(tensor_cores)});
+#undef CONVSWAP_KERNEL
+const CompiledKernels for_course(
+    course_kernels(std::make_integer_sequence<int, static_cast<int>(kCourseLayers.size())>()));
+
+}  // namespace
+}  // namespace ladder
+
+void* find_variable(const std::string&, const Device&) { return ladder::filters_of_layer; }
+
+#define CONVSWAP_RUNG(name) const Algorithm& cuda_ladder_##name();
+#include "rungs.inc"
+#undef CONVSWAP_RUNG
+
+void with_constants(void* constants, const void* source, size_t bytes, void*,
                     const std::function<void()>& launch) {
-  std::memcpy(const_cast<void*>(symbol), source, bytes);
+  std::memcpy(constants, source, bytes);
   launch();
 }
 
-const float* ladder::no_bias() {
+const float* ladder::no_bias(int) {
   static const float zeros[kMostFilters] = {};
   return zeros;
 }

@@ -12,11 +12,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "compiled.h"
 #include "conv/epilogue_attributes.h"
 #include "conv/epilogue_math.h"
 #include "conv/problem.h"
 #include "conv/small_floats.h"
-#include "cuda/host/compiled_kernels.h"
 #include "cuda/host/formats.h"
 #include "cuda_emulation.h"
 #include "plan/algorithm.h"
@@ -305,8 +305,8 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
 inline void take_compiled_format(ConvProblem& problem, const Algorithm& algorithm) {
   const std::string kernel = std::string(algorithm.name()) + "::kernel<";
   const auto is_compiled = [&] {
-    return has_kernels(kernel + std::string(tensor_core_format(problem)) + ",") ||
-           has_kernels(kernel + std::string(element_name(problem.type)));
+    return has_kernels_of(kernel + std::string(tensor_core_format(problem)) + ",") ||
+           has_kernels_of(kernel + std::string(element_name(problem.type)));
   };
   if (is_compiled()) return;
   for (const Precision precision : {Precision::tf32, Precision::ieee}) {

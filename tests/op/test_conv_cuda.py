@@ -19,7 +19,6 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.suites import SUITES
 from each_case import each
-from marks import needs_cuda_kernels
 from repeats import repeats, some_of
 
 TF32_OPERAND = 2.0**-11
@@ -156,7 +155,6 @@ def test_long_sums_stay_accurate_in_precision_ieee():
     assert relative_l2_in_ieee(_native.choose(problem, "cuda"), case) <= 1e-6
 
 
-@needs_cuda_kernels
 @pytest.mark.parametrize(
     ("algorithm", "capability", "longest", "too_long", "reason"),
     [
@@ -182,7 +180,6 @@ def test_sums_too_long_for_precision_ieee_are_declined(algorithm, capability, lo
     assert reason in why_not(too_long, "ieee")
 
 
-@needs_cuda_kernels
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 def test_toeplitz_tells_long_sums_from_a_matrix_that_does_not_fit(precision):
     def why_not(filters, channels):
@@ -278,7 +275,6 @@ def test_implicit_gemm_stores_late_results_of_images_that_begin_anywhere(
     check("implicit_gemm", case, precision)
 
 
-@needs_cuda_kernels
 @pytest.mark.parametrize(
     ("x_shape", "w_shape", "how", "reason"),
     [
@@ -826,12 +822,10 @@ def test_device_arrays_keep_what_they_were_given():
 def test_card_that_is_not_there_is_named():
     problem = _native.Problem((1, 3, 9, 8), (4, 3, 3, 3))
     beyond = len(_native.cuda_devices())
-    message = f"CUDA device {beyond} is not there" if _native.has_cuda_kernels else "no CUDA kernels"
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(RuntimeError, match=f"CUDA device {beyond} is not there"):
         _native.choose(problem, "cuda", index=beyond)
 
 
-@needs_cuda_kernels
 @pytest.mark.parametrize(
     ("case", "how", "capability", "reason"),
     [
@@ -886,7 +880,6 @@ def test_few_channels_says_why_it_cannot_and_the_planner_takes_another(case, how
     assert _native.choose(problem, "cuda", compute_capability=capability) in able
 
 
-@needs_cuda_kernels
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @each("layer", SUITES["course"])
 @each("batch", [100, 10_000, 65_536])
@@ -897,7 +890,6 @@ def test_tensor_cores_serve_every_course_layer_on_every_card_of_8_0_or_newer(lay
         assert _native.choose(problem, "cuda", compute_capability=capability) in expected
 
 
-@needs_cuda_kernels
 def test_tensor_cores_serve_up_to_16_channels_and_11_taps_with_every_stride_and_padding():
     for c, kernel, stride, pad, size in itertools.product(
         (1, 3, 16), (1, 5, 11), (1, 2, 3, 4, 5, 13), (0, 3, 20), (28, 227)
@@ -919,7 +911,6 @@ def test_tensor_cores_serve_up_to_16_channels_and_11_taps_with_every_stride_and_
         assert chosen in able or problem.operations < 100_000_000 or takes_passes, what
 
 
-@needs_cuda_kernels
 @pytest.mark.parametrize("case", [ConvCase((0, 3, 9, 8), (4, 3, 3, 3)), ConvCase((2, 3, 9, 8), (0, 3, 3, 3))])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_planning_an_empty_output_does_no_harm(case, algorithm):
@@ -928,7 +919,6 @@ def test_planning_an_empty_output_does_no_harm(case, algorithm):
     assert _native.choose(problem, "cuda", compute_capability=90) in ALGORITHMS
 
 
-@needs_cuda_kernels
 def test_unknown_algorithm_or_device_is_named_with_the_nearest():
     problem = _native.Problem((1, 3, 9, 8), (4, 3, 3, 3))
     with pytest.raises(ConvswapError, match="'nave'; did you mean 'naive'"):

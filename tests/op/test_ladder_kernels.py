@@ -34,9 +34,6 @@ SEEDS = 30
 MOST_SECONDS = 300
 each_page = pytest.mark.parametrize("page", ON_CARD, ids=lambda page: page.name)
 each_layer = pytest.mark.parametrize("layer", COURSE, ids=lambda layer: layer.name)
-needs_cuda_kernels = pytest.mark.skipif(
-    not _native.has_cuda_kernels, reason=_native.no_cuda_reason or "built with CUDA kernels"
-)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +56,7 @@ def test_rung_is_the_convolution_in_emulation(emulation: Path, page) -> None:
 
 def test_every_rung_of_the_sources_is_in_the_catalog_in_order() -> None:
     rungs = [(entry.device, entry.name) for entry in _native.catalog() if entry.is_rung]
-    built = ["cpu", "cuda"] if _native.has_cuda_kernels else ["cpu"]
-    assert rungs == [(page.device, page.name) for page in PAGES if page.device in built]
+    assert rungs == [(page.device, page.name) for page in PAGES]
 
 
 @each_layer
@@ -89,9 +85,8 @@ def test_what_the_ladder_leaves_to_others_is_refused_with_the_reason(case, how, 
     assert reason in _native.why_not(problem, "ladder_01_loops", "cpu")
     with pytest.raises(ConvswapError, match="use algorithm 'auto', which takes one that can"):
         _native.choose(problem, "cpu", "ladder_01_loops")
-    if _native.has_cuda_kernels:
-        for page in ON_CARD:
-            assert reason in _native.why_not(problem, page.name, "cuda", compute_capability=90)
+    for page in ON_CARD:
+        assert reason in _native.why_not(problem, page.name, "cuda", compute_capability=90)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +101,14 @@ def test_what_the_ladder_leaves_to_others_is_refused_with_the_reason(case, how, 
 def test_what_is_fused_with_a_convolution_is_left_to_the_last_rung(fused) -> None:
     problem = _native.Problem((2, 1, 9, 9), (4, 1, 3, 3), **fused)
     assert "the convolution alone" in _native.why_not(problem, "ladder_01_loops", "cpu")
-    if _native.has_cuda_kernels:
-        reasons = {
-            page.name: _native.why_not(problem, page.name, "cuda", compute_capability=90) for page in ON_CARD
-        }
-        assert reasons.pop("ladder_16_fused") == ""
-        assert all("the convolution alone" in reason for reason in reasons.values())
+    reasons = {
+        page.name: _native.why_not(problem, page.name, "cuda", compute_capability=90) for page in ON_CARD
+    }
+    assert reasons.pop("ladder_16_fused") == ""
+    assert all("the convolution alone" in reason for reason in reasons.values())
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda_kernels)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda")])
 def test_nobody_gets_a_rung_without_asking_for_it(device, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.txt"))
     card = {"compute_capability": 90} if device == "cuda" else {}
@@ -151,7 +145,6 @@ def test_misspelt_rung_is_named_and_others_are_not_bothered_with_rungs() -> None
     assert "known: direct reference auto tuned" in str(raised.value)
 
 
-@needs_cuda_kernels
 @each_layer
 def test_every_rung_takes_every_course_layer_on_an_h200(layer) -> None:
     for page in ON_CARD:
@@ -159,7 +152,6 @@ def test_every_rung_takes_every_course_layer_on_an_h200(layer) -> None:
         assert _native.why_not(problem, page.name, "cuda", compute_capability=90) == ""
 
 
-@needs_cuda_kernels
 def test_rungs_that_are_compiled_for_some_layers_name_them() -> None:
     odd = _native.Problem((3, 1, 30, 30), (13, 1, 3, 3))
     reasons = {page.name: _native.why_not(odd, page.name, "cuda", compute_capability=90) for page in ON_CARD}

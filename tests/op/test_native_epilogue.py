@@ -129,7 +129,6 @@ def test_residual_of_another_type_is_refused():
         _native.conv(arrays["x"], arrays["w"], residual=arrays["z"].astype(np.float64))
 
 
-@pytest.mark.skipif(not _native.has_cuda_kernels, reason=_native.no_cuda_reason or "built with CUDA kernels")
 @pytest.mark.parametrize(
     ("how", "rounds_twice"),
     [

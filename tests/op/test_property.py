@@ -17,7 +17,6 @@ import pytest
 from conv_cases import ConvCase
 from conv_property import BINADES, ROUNDINGS, SPREAD, Draw, check, check_seed
 from convswap import _native
-from marks import needs_cuda_kernels
 from repeats import repeats
 
 SEEDS = range(4)
@@ -46,7 +45,6 @@ def drawn() -> list[Draw]:
     return every
 
 
-@needs_cuda_kernels
 def test_every_cuda_algorithm_is_planned_for_half_of_the_draws_at_least(drawn):
     names = [entry.name for entry in _native.catalog() if entry.device == "cuda" and not entry.is_rung]
     assert {"implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"} <= set(names)

@@ -1,21 +1,19 @@
-"""The build refuses in one line what it cannot build, and builds without CUDA."""
+"""The build refuses in one line what it cannot build, and needs no CUDA."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import pty
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import pybind11
 import pytest
 from build_tools import REPOSITORY, TOOLS, cmake, error_of
+from convswap import _native
 from convswap.models import NETWORKS
 
 
@@ -40,7 +38,7 @@ def test_another_system_gets_one_clear_line(system: str, processor: str, tmp_pat
 
 def test_a_folder_without_headers_gets_one_clear_line_and_can_be_mended(tmp_path: Path) -> None:
     build = tmp_path / "build"
-    arguments = ("-S", REPOSITORY, "-B", build, "-DCONVSWAP_CUDA=OFF")
+    arguments = ("-S", REPOSITORY, "-B", build)
     wrong = cmake(*arguments, environment={"ONNXRUNTIME_INCLUDE_DIR": str(tmp_path)})
     assert wrong.returncode != 0
     assert error_of(wrong) == f"ONNXRUNTIME_INCLUDE_DIR is {tmp_path}, which has no onnxruntime_c_api.h"
@@ -49,116 +47,26 @@ def test_a_folder_without_headers_gets_one_clear_line_and_can_be_mended(tmp_path
     assert mended.returncode == 0, mended.stderr
 
 
-def test_nvcc_asked_for_and_missing_gets_one_clear_line(tmp_path: Path) -> None:
-    answer = cmake(
-        "-S",
-        REPOSITORY,
-        "-B",
-        tmp_path,
-        "-DCONVSWAP_CUDA=ON",
-        environment={"CUDACXX": str(tmp_path / "no-nvcc")},
-    )
-    assert answer.returncode != 0
-    assert error_of(answer).startswith("CONVSWAP_CUDA is ON and nvcc was not found; install the CUDA toolkit")
+def test_a_folder_without_the_header_of_cuda_gets_one_clear_line(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "cuda.h").write_text("#define CUDA_VERSION 11080\n")
+    for folder in (tmp_path, old):
+        environment = {"CONVSWAP_CUDA_INCLUDE_DIR": str(folder)}
+        answer = cmake("-S", REPOSITORY, "-B", tmp_path / "build", environment=environment)
+        assert answer.returncode != 0
+        assert error_of(answer) == (
+            f"CONVSWAP_CUDA_INCLUDE_DIR is {folder}, which has no cuda.h of CUDA 12 or newer"
+        )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("asked", "built"), [("80;90", "80;90a-real;90-virtual"), ("80-real;90-real", "80-real;90a-real")]
-)
-def test_cards_are_built_for_as_asked(asked: str, built: str, tmp_path: Path) -> None:
-    if shutil.which("nvcc") is None:
-        pytest.skip("it takes nvcc")
-    answer = cmake("-S", REPOSITORY, "-B", tmp_path, f"-DCONVSWAP_CUDA_ARCHITECTURES={asked}")
+def test_the_build_needs_no_cuda_and_links_none(tmp_path: Path) -> None:
+    hidden = {"PATH": os.defpath, "CUDA_PATH": str(tmp_path), "CUDACXX": str(tmp_path / "no-nvcc")}
+    answer = cmake("-S", REPOSITORY, "-B", tmp_path / "build", environment=hidden)
     assert answer.returncode == 0, answer.stderr
-    assert f", cards {built}\n" in answer.stdout
-
-
-@pytest.mark.parametrize("asked", ["9.0", "90a", "native"])
-def test_what_is_no_compute_capability_gets_one_clear_line(asked: str, tmp_path: Path) -> None:
-    if shutil.which("nvcc") is None:
-        pytest.skip("it takes nvcc")
-    answer = cmake("-S", REPOSITORY, "-B", tmp_path, f"-DCONVSWAP_CUDA_ARCHITECTURES=80;{asked}")
-    assert answer.returncode != 0
-    assert error_of(answer) == (
-        f"CONVSWAP_CUDA_ARCHITECTURES has {asked}; expected compute capabilities without the dot, like 90, "
-        "or 90-real for that card alone"
-    )
-
-
-@pytest.mark.slow
-def test_without_cuda_the_module_builds_and_says_why_it_has_no_kernels(tmp_path: Path) -> None:
-    configured = cmake(
-        "-S",
-        REPOSITORY,
-        "-B",
-        tmp_path,
-        "-DCONVSWAP_CUDA=OFF",
-        "-DSKBUILD=2",
-        # What is looked at is what the build holds, not how fast it is.
-        "-DCMAKE_CXX_FLAGS_RELEASE=-O0",
-        f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
-        f"-DPython_EXECUTABLE={sys.executable}",
-    )
-    assert configured.returncode == 0, configured.stderr
-    built = cmake("--build", tmp_path, "--parallel", "2")
-    assert built.returncode == 0, built.stdout + built.stderr
-
-    # A package of the module alone: two copies of it cannot share a process.
-    package = tmp_path / "package" / "convswap"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    shutil.copy(REPOSITORY / "python" / "convswap" / "errors.py", package)
-    (module,) = tmp_path.glob("_native*.so")
-    shutil.copy(module, package)
-    show = (
-        "from convswap import _native\n"
-        "print(_native.has_cuda_kernels, _native.no_cuda_reason, sep='\\n')\n"
-        "print(sorted({algorithm.device for algorithm in _native.catalog()}))\n"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", show],
-        env={**os.environ, "PYTHONPATH": str(package.parent)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert answer.stdout.splitlines() == [
-        "False",
-        "built without CUDA kernels: CONVSWAP_CUDA was OFF",
-        "['cpu']",
-    ]
-    needed = subprocess.run(["ldd", tmp_path / "libconvswap.so"], capture_output=True, text=True, check=True)
-    assert "cuda" not in needed.stdout and "onnxruntime" not in needed.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("asked", "built"),
-    [
-        (
-            "75;80;90",
-            {"tiled": {"75", "80", "90", "90a"}, "few_channels": {"80", "90", "90a"}, "toeplitz": {"90a"}},
-        ),
-        ("80;120", {"tiled": {"80", "120"}, "few_channels": {"80", "120"}}),
-        ("75", {"tiled": {"75"}}),
-    ],
-)
-def test_a_family_is_compiled_for_the_cards_that_it_has_code_for(asked, built, tmp_path: Path) -> None:
-    if shutil.which("nvcc") is None:
-        pytest.skip("it takes nvcc")
-    options = [f"-DCONVSWAP_CUDA_ARCHITECTURES={asked}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
-    answer = cmake("-S", REPOSITORY, "-B", tmp_path, *options)
-    assert answer.returncode == 0, answer.stderr
-    found: dict[str, set[str]] = {}
-    for entry in json.loads((tmp_path / "compile_commands.json").read_text()):
-        library = re.search(r"kernels_(\w+)\.dir", entry["command"])
-        if library is not None:
-            found.setdefault(library[1], set()).update(re.findall(r"arch=compute_(\w+)", entry["command"]))
-    assert found["naive"] == found["epilogue"] == built["tiled"]
-    assert found.get("implicit_gemm") == found.get("toeplitz")
-    for family in ("tiled", "few_channels", "toeplitz"):
-        assert found.get(family) == built.get(family), family
+    library = Path(_native.__file__).parent / "libconvswap.so"
+    needed = subprocess.run(["ldd", library], capture_output=True, text=True, check=True)
+    assert "cuda" not in needed.stdout and "nvrtc" not in needed.stdout and "onnxruntime" not in needed.stdout
 
 
 def test_the_installed_package_is_complete() -> None:
@@ -167,7 +75,7 @@ def test_the_installed_package_is_complete() -> None:
     assert any(file.startswith("convswap/_native.") and file.endswith(".so") for file in files)
     assert {f"convswap/models/weights/{network}.trained.npz" for network in NETWORKS} <= files
     # The rungs are read, by whoever climbs the ladder; no other source is.
-    sources = {file for file in files if file.endswith((".cc", ".cu", ".cuh", ".h"))}
+    sources = {file for file in files if file.endswith((".cc", ".cuh", ".h"))}
     assert {file for file in sources if not file.startswith("convswap/rungs/")} == set()
     assert "convswap/rungs/cpu/ladder/01_loops.h" in sources
 
@@ -193,7 +101,7 @@ def copied_set_up(folder: Path, step: str) -> list[str]:
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    return {**os.environ, "PYTHON": sys.executable, "PYTHON_ENV": "venv", "NVCC": "auto", **environment}
+    return {**os.environ, "PYTHON": sys.executable, "PYTHON_ENV": "venv", **environment}
 
 
 def write_python(folder: Path, text: str) -> None:
@@ -258,7 +166,7 @@ def test_no_network_gets_one_clear_line(tmp_path: Path) -> None:
 def test_what_cmake_refuses_gets_one_clear_line(then: str, tmp_path: Path) -> None:
     said = f"CMake Error at cmake/A.cmake:1 (message):\n  ONE is 9; expected\n  90\n{then}\n-- Incomplete\n"
     write_python(tmp_path, f"cat <<'END'\n{said}END\nexit 1")
-    line = only_line(set_up(tmp_path, "build", {"NVCC": "none"}))
+    line = only_line(set_up(tmp_path, "build", {}))
     assert line == "convswap: the build failed: ONE is 9; expected 90"
 
 
@@ -267,8 +175,6 @@ def test_what_cmake_refuses_gets_one_clear_line(then: str, tmp_path: Path) -> No
     [
         "/src/custom_op/a.cc:12:7: error: 'x' was not declared in this scope",
         "/src/custom_op/a.cc:3:10: fatal error: b.h: No such file or directory",
-        '/src/custom_op/a.cu(12): error: identifier "x" is undefined',
-        "ptxas fatal   : Unresolved extern function 'x'",
         "/usr/bin/ld: a.o: in function `f': a.cc:(.text+0x5): undefined reference to `g'",
     ],
 )
@@ -282,7 +188,7 @@ def test_failing_build_shows_the_first_error_of_the_compiler_at_its_end(error: s
         "  b.cc:1:1: error: later",
     ]
     write_python(tmp_path, "cat <<'END'\n{}\nEND\nexit 1".format("\n".join(said)))
-    answer = set_up(tmp_path, "build", {"NVCC": "none"})
+    answer = set_up(tmp_path, "build", {})
     assert answer.returncode == 1
     first, context, *more, last = (line.strip() for line in answer.stderr.splitlines())
     assert (first, context) == (error, "its context")
@@ -298,7 +204,7 @@ def test_build_shows_in_a_terminal_how_far_it_is(tmp_path: Path) -> None:
     write_python(tmp_path, f'[ "$1" = -c ] || {{ echo "  [3/7] Building CXX object a.o"; {wait}; }}')
     terminal, other_end = pty.openpty()
     command = copied_set_up(tmp_path, "build")
-    with subprocess.Popen(command, env=settings({"NVCC": "none"}), stdout=other_end) as process:
+    with subprocess.Popen(command, env=settings({}), stdout=other_end) as process:
         os.close(other_end)
         shown = b""
         while b"3 of 7 steps" not in shown:
@@ -315,7 +221,7 @@ def test_ccache_is_taken_where_it_is_found(tmp_path: Path) -> None:
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     if shutil.which("ninja", path=os.pathsep.join([str(Path(sys.executable).parent), path])) is None:
         pytest.skip("it takes ninja")
-    arguments = ("-G", "Ninja", "-S", REPOSITORY, "-DCONVSWAP_CUDA=OFF")
+    arguments = ("-G", "Ninja", "-S", REPOSITORY)
     for name, environment, is_taken in (("with", {"PATH": path}, True), ("without", None, False)):
         answer = cmake(*arguments, "-B", tmp_path / name, environment=environment)
         assert answer.returncode == 0, answer.stderr

@@ -35,11 +35,15 @@ def no_cards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_cards(folder, monkeypatch)
 
 
-def built_for(architectures: str) -> SimpleNamespace:
-    """Return the module as a build for these architectures has it."""
+STORE = {"folder": "/cache/kernels", "unused": "", "kernels": 3, "bytes": 420_000}
+
+
+def native_with(*, why_no_compiler: str = "", store: dict | None = None) -> SimpleNamespace:
+    """Return the module as it is beside such a compiler and such a store."""
+    there = {"version": "13.0", "path": "/somewhere/libnvrtc.so.13"}
     return SimpleNamespace(
-        has_cuda_kernels=True,
-        architectures=architectures,
+        kernel_compiler=lambda: {"why_not": why_no_compiler, **({} if why_no_compiler else there)},
+        kernel_store=lambda: {**STORE, **(store or {})},
         Problem=_native.Problem,
         why_not=lambda problem, algorithm, device, *, compute_capability: (
             f"too old: {compute_capability}"
@@ -112,7 +116,7 @@ def test_a_card_that_cuda_cannot_read_is_a_finding(tmp_path: Path, monkeypatch: 
     def fails() -> list[dict[str, object]]:
         raise RuntimeError("cudaGetDeviceProperties(&properties, index): unknown error")
 
-    native = built_for("90")
+    native = native_with()
     native.cuda_devices = fails
     monkeypatch.setattr(doctor, "_import_native", lambda: native)
     no_cards(tmp_path, monkeypatch)
@@ -174,51 +178,47 @@ def test_a_library_that_does_not_load_is_a_finding(tmp_path: Path, monkeypatch: 
     assert "make" in finding.advice
 
 
-def test_kernels_for_newer_cards_only_are_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_cards(tmp_path, monkeypatch, "NVIDIA A10, 8.6, 550.1")
-    monkeypatch.setattr(doctor, "_import_native", lambda: built_for("90"))
-    kernels = [finding for finding in diagnose() if finding.name == "CUDA kernels"]
-    assert [finding.ok for finding in kernels] == [True, False]
-    assert "NVIDIA A10" in kernels[1].found and "8.6" in kernels[1].found
-    assert kernels[1].advice == "CONVSWAP_CUDA_ARCHITECTURES=86 make"
-
-
-@pytest.mark.parametrize("architectures", ["90-real", "75-real 90", "89-real"])
-def test_kernels_for_other_generations_alone_are_a_finding(
-    architectures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend_cards(tmp_path, monkeypatch, "NVIDIA A10, 8.6, 550.1")
-    monkeypatch.setattr(doctor, "_import_native", lambda: built_for(architectures))
-    kernels = [finding for finding in diagnose() if finding.name == "CUDA kernels"]
-    assert [finding.ok for finding in kernels] == [True, False]
-    assert "-real" not in kernels[0].found
-
-
-@pytest.mark.parametrize("architectures", ["86", "80 90", "75", "86-real", "90-real 80-real"])
-def test_kernels_for_the_card_or_an_older_one_fit(
-    architectures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend_cards(tmp_path, monkeypatch, "NVIDIA A10, 8.6, 550.1")
-    monkeypatch.setattr(doctor, "_import_native", lambda: built_for(architectures))
-    assert named(diagnose(), "CUDA kernels").ok is True
-
-
 def test_a_card_older_than_8_0_runs_naive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_cards(tmp_path, monkeypatch, "Tesla T4, 7.5, 550.1", "NVIDIA A10, 8.6, 550.1")
-    monkeypatch.setattr(doctor, "_import_native", lambda: built_for("75 86"))
+    monkeypatch.setattr(doctor, "_import_native", lambda: native_with())
     finding = named(diagnose(), "algorithms")
     assert finding.ok is None
     assert finding.found == "few_channels cannot be used: too old: 75; naive is used instead"
 
 
-def test_a_card_needs_a_build_with_cuda_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without = SimpleNamespace(has_cuda_kernels=False, no_cuda_reason="built without CUDA kernels: why")
-    monkeypatch.setattr(doctor, "_import_native", lambda: without)
+def test_a_card_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_import_native", lambda: native_with(why_no_compiler="NVRTC was not found"))
     pretend_cards(tmp_path, monkeypatch, "NVIDIA H200, 9.0, 580.1")
-    finding = named(diagnose(), "CUDA kernels")
-    assert (finding.ok, finding.found) == (False, "built without CUDA kernels: why")
+    finding = named(diagnose(), "kernel compiler")
+    assert (finding.ok, finding.found) == (False, "NVRTC was not found")
     no_cards(tmp_path, monkeypatch)
-    assert named(diagnose(), "CUDA kernels").ok is None
+    assert named(diagnose(), "kernel compiler").ok is None
+    monkeypatch.setattr(doctor, "_import_native", native_with)
+    finding = named(diagnose(), "kernel compiler")
+    assert (finding.ok, finding.found) == (True, "NVRTC 13.0, /somewhere/libnvrtc.so.13")
+
+
+@pytest.mark.parametrize(
+    ("store", "ok", "found"),
+    [
+        ({}, True, "/cache/kernels has 3 kernels, 0.4 MB"),
+        (
+            {"unused": "it is another user's"},
+            None,
+            "/cache/kernels is not used: it is another user's; kernels are compiled by each process",
+        ),
+        (
+            {"folder": "", "unused": "there is no home folder"},
+            None,
+            "there is no home folder; kernels are compiled by each process",
+        ),
+    ],
+    ids=["used", "not ours", "none"],
+)
+def test_the_store_of_kernels_is_told(store, ok, found, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_import_native", lambda: native_with(store=store))
+    finding = named(diagnose(), "kernel store")
+    assert (finding.ok, finding.found) == (ok, found)
 
 
 def test_a_data_folder_that_is_not_there_is_a_finding(
@@ -283,7 +283,7 @@ def test_the_command_exits_with_1_where_something_needed_is_missing(tmp_path: Pa
 
 def pretend_driver(monkeypatch: pytest.MonkeyPatch, cuda: str) -> None:
     card = {"name": "NVIDIA H200", "compute_capability": 90, "driver_cuda": cuda}
-    native = built_for("90")
+    native = native_with()
     native.cuda_devices = lambda: [card]
     monkeypatch.setattr(doctor, "_import_native", lambda: native)
 

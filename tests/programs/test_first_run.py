@@ -22,7 +22,6 @@ from convswap.first_run import first_run
 from convswap.layers import Capture
 from convswap.sessions import BoundRun
 from convswap.swap import swap
-from marks import needs_cuda_kernels
 from onnx import helper
 from swap_models import make_model, weights
 
@@ -218,7 +217,6 @@ def test_process_short_of_memory_says_so_in_the_words_of_the_command(monkeypatch
         pytest.param(
             ["--algorithm", "naive"],
             "algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
-            marks=needs_cuda_kernels,
         ),
     ],
     ids=str,

@@ -22,7 +22,6 @@ from convswap.lone_conv import lone_conv
 from convswap.models import NETWORKS, Convolution
 from convswap.sessions import Side
 from convswap.suites import SUITES
-from marks import needs_cuda_kernels
 from rich.console import Console
 from tuning_files import line, table, write
 
@@ -120,7 +119,6 @@ def test_regular_expression_keeps_the_layers_it_matches():
         pytest.param(
             {"algorithm": "naive"},
             "^algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
-            marks=needs_cuda_kernels,
         ),
         ({"against": "al"}, "did you mean 'all'"),
         ({"device": "cpus"}, "did you mean 'cpu'"),

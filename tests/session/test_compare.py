@@ -21,7 +21,6 @@ from convswap.plain_model import plain_model
 from convswap.sessions import CONVSWAP, DEFAULT, make_session
 from convswap.swap import swap
 from convswap.truth import Truth, evaluate
-from marks import needs_cuda_kernels
 from onnx import TensorProto, helper, numpy_helper
 from repeats import repeats
 from swap_models import make_model, tensor_info, weights
@@ -392,7 +391,6 @@ def test_plain_model_is_the_model_before_the_swap():
         pytest.param(
             {"algorithm": "naive"},
             "^algorithm 'naive' is not for the device cpu, which has auto, tuned, direct",
-            marks=needs_cuda_kernels,
         ),
         ({"against": "everything"}, "unknown choice of sides 'everything'"),
         ({"tolerance": float("nan")}, "tolerance must be a number from 0 on"),

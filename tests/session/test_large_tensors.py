@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from conv_cases import convolve
 from convswap import _native
-from marks import needs_cuda_kernels
 from onnx import helper
 from our_sessions import conv, graph_model, our_session
 
@@ -195,7 +194,6 @@ def test_there_are_problems_with_more_elements_than_32_bits_count():
     assert any(math.prod(large.problem("float32").output_shape) > 2**32 for large in LARGE)
 
 
-@needs_cuda_kernels
 @every_large
 def test_few_channels_and_naive_say_that_they_support_it(large):
     """So that the test on the card leaves out neither."""

@@ -11,7 +11,7 @@ from convswap import cards, device
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError
 
-CARD = {"name": "NVIDIA H200", "compute_capability": 90, "driver_cuda": "13.0", "cuda_runtime": "13.0"}
+CARD = {"name": "NVIDIA H200", "compute_capability": 90, "driver_cuda": "13.0"}
 NVIDIA_SMI = "#!/bin/sh\necho '580.65.06'\n"
 OPEN_MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (root@x)\n"
 CLOSED_MODULE = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
@@ -35,10 +35,9 @@ def driver(tmp_path, monkeypatch):
 
 
 def pretend_cuda(monkeypatch, devices) -> None:
-    """Pretend a build with kernels, an onnxruntime with the provider, and what CUDA answers."""
+    """Pretend an onnxruntime with the provider, and what the driver answers."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: list(device.PROVIDERS.values()))
-    catalog = [SimpleNamespace(device="cuda")]
-    native = SimpleNamespace(has_cuda_kernels=True, catalog=lambda: catalog, cuda_devices=devices)
+    native = SimpleNamespace(cuda_devices=devices, kernel_compiler=lambda: {"version": "13.0"})
     monkeypatch.setattr(device, "_native", native)
 
 

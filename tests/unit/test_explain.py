@@ -17,7 +17,6 @@ from convswap.cli import main
 from convswap.errors import ConvswapError
 from convswap.explain import ModelPlan, print_plan
 from convswap.floor import bound_by, ceilings, floor_ms
-from marks import needs_cuda_kernels
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import CASE, case_model
 from rich.console import Console
@@ -87,7 +86,6 @@ def test_native_explanation_of_a_table_that_a_person_wrote(table, times, why_not
     assert why_not in answer["others"][0]["why_not"]
 
 
-@needs_cuda_kernels
 def test_native_explanation_of_a_card_that_is_not_here():
     answer = _native.explain(PROBLEM, "cuda", compute_capability=75)
     assert answer["plan"] is None
@@ -99,7 +97,6 @@ def test_native_explanation_of_a_card_that_is_not_here():
     }
 
 
-@needs_cuda_kernels
 @pytest.mark.parametrize("batch", [1, 10_000])
 def test_estimates_say_why_an_algorithm_was_taken_and_the_others_were_not(batch):
     plan = convswap.explain("ece408-2019fa", batch=batch, compute_capability=90)
@@ -225,7 +222,6 @@ def test_a_damaged_table_is_one_warning_on_standard_error_and_a_note(table, tmp_
     assert capsys.readouterr().err == ""
 
 
-@needs_cuda_kernels
 @pytest.mark.parametrize("text", ["9.0", "90"])
 def test_a_card_that_is_not_here_is_planned_for(text, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -30,6 +30,9 @@ constexpr double kBytesPerNanosecond = 32.6;
 constexpr double kPoolFactor = 3;
 constexpr double kLaunchNanoseconds = 2000;
 
+const KnownKernels known({.header = "cuda/epilogue/kernel.cuh",
+                          .instances = instance_names("epilogue::kernel", kElements, kInstances)});
+
 struct Family {
   struct Tiling {
     bool pools;

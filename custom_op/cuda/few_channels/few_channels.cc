@@ -73,7 +73,7 @@ class FewChannels final : public Algorithm {
   // Before tilings are sought.
   static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    if (std::string reason = why_not_from(80, device, "few_channels::"); !reason.empty()) return reason;
+    if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
     // The kernel's indices inside an image have 32 bits; the six planes between the first and the last but
     // one of eight filters have them without a sign.
     std::string reason = why_not_indexed(

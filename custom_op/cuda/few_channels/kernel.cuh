@@ -49,39 +49,36 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   wait_for_kernels_before();
   const int bundle_slots = problem.steps * kBundlesPerStep;
   const int padded_filters = problem.filter_blocks * kTiles * kFiltersPerTile;
-  unsigned* const weights = problem.shared.weights().in(shared);
-  unsigned* const staged = problem.shared.staged.in(shared);
-  Element* const raw = reinterpret_cast<Element*>(problem.shared.raw.in(shared));
-  float* const results = problem.shared.results.in(shared);
-  StagedLine<kBundle>* const lines = reinterpret_cast<StagedLine<kBundle>*>(problem.shared.lines.in(shared));
-  FilterScale* const scales = problem.shared.scales.in(shared);
-  QuadPlace* const places = problem.shared.places.in(shared);
-  FilterBundle* const bundles = problem.shared.bundles.in(shared);
-  int* const tops = problem.shared.tops.in(shared);
-  float* const rests = problem.shared.rests.in(shared);
-  BlockState& state = *problem.shared.state.in(shared);
+  // The parts of shared memory, found each time: a register is worth more than an addition.
+  const auto part = [&](auto offset) { return offset.in(shared + computed_here(0u)); };
+  const auto raw = [&] { return reinterpret_cast<Element*>(part(problem.shared.raw)); };
+  const auto lines = [&] { return reinterpret_cast<StagedLine<kBundle>*>(part(problem.shared.lines)); };
+  const auto tops = [&] { return part(problem.shared.tops); };
+  const auto state = [&]() -> BlockState& { return *part(problem.shared.state); };
 
   const int group = blockIdx.y / problem.filter_splits;
   const int first_filter = blockIdx.y % problem.filter_splits * padded_filters;
   const int filters = min(padded_filters, problem.folded_filters - first_filter);
   const int k = (group * problem.folded_filters + first_filter) >> problem.log2_folds;
   const int first_channel = group * problem.channels + problem.first_channel;
-  const Element* w =
-      problem.w + static_cast<long long>(k) * problem.channels * problem.filter_height * problem.filter_width;
+  const auto w = [&] {
+    return problem.w +
+           static_cast<long long>(k) * problem.channels * problem.filter_height * problem.filter_width;
+  };
 
-  copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw);
+  copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw());
   commit_copies();
   if (threadIdx.x == 0) {
-    state = {{}, 0u, ~0u, 1u, 0u};
+    state() = {{}, 0u, ~0u, 1u, 0u};
   }
   for (int i = threadIdx.x; i < bundle_slots; i += blockDim.x) {
-    bundles[i] = filter_bundle<kBundle>(problem, i);
+    part(problem.shared.bundles)[i] = filter_bundle<kBundle>(problem, i);
   }
-  find_places<kBundle>(problem, places);
+  find_places<kBundle>(problem, part(problem.shared.places));
   for (int i = threadIdx.x; i < problem.zero_words; i += blockDim.x) {
-    reinterpret_cast<unsigned*>(raw)[problem.raw_words + i] = 0u;
+    reinterpret_cast<unsigned*>(raw())[problem.raw_words + i] = 0u;
   }
-  for (int i = threadIdx.x; i < padded_filters; i += blockDim.x) tops[i] = kFirstTop;
+  for (int i = threadIdx.x; i < padded_filters; i += blockDim.x) tops()[i] = kFirstTop;
   __syncthreads();
 
   // Weights and pixels are converted by a guess of how large they are, and again in the rare case that it
@@ -92,28 +89,29 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   int top = kFirstTop;
   int scaled_for = kFirstTop + 1;  // what the scales were last found for
   for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
-    const ValueRange<Element> weight_range = stage_weights<Format, kBundle, kTaps, kTiles>(
-        problem, w, bundles, filters, tops, weight_window, weights);
+    const ValueRange<Element> weight_range =
+        stage_weights<Format, kBundle, kTaps, kTiles>(problem, w(), part(problem.shared.bundles), filters,
+                                                      tops(), weight_window, part(problem.shared.weights()));
     if (!are_measured && !__syncthreads_and(fits<Format>(weight_range, kFirstTop))) {
       const int taps = problem.filter_height * problem.filter_width;
       const auto weights_of = [&](int filter) {
         const long long folded = filter >> problem.log2_folds;
-        return w + (folded * problem.channels + problem.first_channel) * taps;
+        return w() + (folded * problem.channels + problem.first_channel) * taps;
       };
-      measure_filters<Format, true>(weights_of, filters, problem.pass_channels * taps, tops,
-                                    &state.weight_windows);
+      measure_filters<Format, true>(weights_of, filters, problem.pass_channels * taps, tops(),
+                                    &state().weight_windows);
       __syncthreads();
       are_measured = true;
-      weights_are_finite = state.weight_windows != ~0u;
+      weights_are_finite = state().weight_windows != ~0u;
       if (weights_are_finite) {
-        weight_windows = static_cast<int>(state.weight_windows);
+        weight_windows = static_cast<int>(state().weight_windows);
         --weight_window;
         continue;
       }
     }
     are_measured = true;
     if (weight_window > 0) {
-      copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw);
+      copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw());
       commit_copies();
       scaled_for = top + 1;
     }
@@ -121,25 +119,25 @@ __global__ void __launch_bounds__(kMostThreads, 1)
     for (int index = blockIdx.x; index < problem.tiles; index += gridDim.x) {
       const Tile tile(problem, index);
       if (index == blockIdx.x || !share_lines(problem, tile, Tile(problem, index - gridDim.x))) {
-        find_lines<kBundle>(problem, tile, first_channel, lines);
+        find_lines<kBundle>(problem, tile, first_channel, lines());
       }
       wait_for_copies<0>();
       __syncthreads();
-      if (threadIdx.x == 0) state.work = work_of(problem, tile, k);
-      const ValueRange<Element> range =
-          stage_tile<Format, kBundle, false>(problem, tile, lines, raw, BinadeWindow(top), staged);
+      if (threadIdx.x == 0) state().work = work_of(problem, tile, k);
+      const ValueRange<Element> range = stage_tile<Format, kBundle, false>(
+          problem, tile, lines(), raw(), BinadeWindow(top), part(problem.shared.staged));
       bool is_staged = true;
       int windows = 1;
       if (!__syncthreads_and(fits<Format>(range, top) && weights_are_finite)) {
         const ValueRange<Element> whole =
-            reduce_threads(range, state, threadIdx.x == 0, [] { __syncthreads(); });
+            reduce_threads(range, state(), threadIdx.x == 0, [] { __syncthreads(); });
         is_staged = false;
         windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
         if (windows > 0) top = whole.window_top();
       }
       const auto copy_next = [&] {
         if (index + static_cast<int>(gridDim.x) < problem.tiles) {
-          copy_tile(problem, Tile(problem, index + gridDim.x), first_channel, raw);
+          copy_tile(problem, Tile(problem, index + gridDim.x), first_channel, raw());
         }
         commit_copies();
       };
@@ -155,16 +153,17 @@ __global__ void __launch_bounds__(kMostThreads, 1)
         if constexpr (Format::kIsScaled) {
           if (!is_staged) {
             __syncthreads();
-            stage_tile<Format, kBundle, true>(problem, tile, lines, raw, BinadeWindow(window_top), staged);
+            stage_tile<Format, kBundle, true>(problem, tile, lines(), raw(), BinadeWindow(window_top),
+                                              part(problem.shared.staged));
             scaled_for = window_top + 1;
           }
         }
         if (scaled_for != window_top) {
-          if (threadIdx.x == 0) state.is_far = 0;
+          if (threadIdx.x == 0) state().is_far = 0;
           __syncthreads();
-          find_scales<Format>(problem, filters, padded_filters, tops, weight_window, window_top,
-                              problem.b == nullptr || !is_first ? nullptr : problem.b + k, scales, rests,
-                              &state);
+          find_scales<Format>(problem, filters, padded_filters, tops(), weight_window, window_top,
+                              problem.b == nullptr || !is_first ? nullptr : problem.b + k,
+                              part(problem.shared.scales), part(problem.shared.rests), &state());
           __syncthreads();
           scaled_for = window_top;
         }
@@ -172,7 +171,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
         if (window + 1 == windows) copy_next();
 
         compute_tile<Format, kBundle, kTaps, kTiles>(
-            problem, state.work, filters, problem.accumulates || !is_first, state.is_far != 0, shared);
+            problem, state().work, filters, problem.accumulates || !is_first, state().is_far != 0, shared);
       }
     }
     if (weight_window + 1 < weight_windows) __syncthreads();

@@ -22,6 +22,10 @@ ConvProblem folded_problem_of(const ConvProblem& problem, const Pass& pass) {
   return folded_problem(problem_with_channels(problem, pass.channels), pass.tiling.folds);
 }
 
+const KnownKernels known({.header = "cuda/few_channels/kernel.cuh",
+                          .instances = instance_names("few_channels::kernel", kTensorCoreFormats, kInstances),
+                          .least_capability = 80});
+
 struct Family {
   using Tiling = Pass;
   using Arguments = few_channels::Arguments<void>;

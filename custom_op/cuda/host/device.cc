@@ -1,35 +1,36 @@
 #include "plan/device.h"
 
-#include <cuda_runtime_api.h>
-
 #include <map>
 #include <mutex>
 #include <stdexcept>
 
-#include "cuda/host/check.h"
+#include "cuda/runtime/driver.h"
 
 namespace convswap {
 namespace {
 
-int attribute(cudaDeviceAttr which, int index) {
+int attribute(CUdevice_attribute which, CUdevice card) {
   int value = 0;
-  CONVSWAP_CHECK_CUDA(cudaDeviceGetAttribute(&value, which, index));
+  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGetAttribute(&value, which, card));
   return value;
 }
 
 Device read_device(int index) {
+  CUdevice card = 0;
+  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGet(&card, index));
   Device device;
   device.kind = DeviceKind::cuda;
   device.index = index;
-  cudaDeviceProp properties{};
-  CONVSWAP_CHECK_CUDA(cudaGetDeviceProperties(&properties, index));
-  device.name = properties.name;
-  device.compute_capability = attribute(cudaDevAttrComputeCapabilityMajor, index) * 10 +
-                              attribute(cudaDevAttrComputeCapabilityMinor, index);
-  device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, index);
-  device.shared_memory_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-  device.shared_memory_per_multiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, index);
-  device.second_level_cache = attribute(cudaDevAttrL2CacheSize, index);
+  char name[256] = {};
+  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGetName(name, sizeof name, card));
+  device.name = name;
+  device.compute_capability = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, card) * 10 +
+                              attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, card);
+  device.multiprocessors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, card);
+  device.shared_memory_per_block = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, card);
+  device.shared_memory_per_multiprocessor =
+      attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, card);
+  device.second_level_cache = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, card);
   return device;
 }
 
@@ -37,18 +38,14 @@ Device read_device(int index) {
 
 int cuda_device_count() {
   int count = 0;
-  // Without a driver or a card this fails, and the answer is that there is none.
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    return 0;
-  }
-  return count;
+  const Driver* const driver = find_driver();
+  return driver != nullptr && driver->cuDeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
 }
 
 const Device& cuda_device(int index) {
   // One at a time and only when asked for: a card that cannot be read must not spoil the others.
   static std::mutex mutex;
-  static std::map<int, Device> devices;
+  static auto& devices = *new std::map<int, Device>;
   const std::lock_guard<std::mutex> lock(mutex);
   if (const auto found = devices.find(index); found != devices.end()) return found->second;
   const int count = cuda_device_count();

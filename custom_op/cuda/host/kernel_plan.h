@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/host/compiled_kernels.h"
 #include "cuda/host/geometry.h"
+#include "cuda/host/kernels.h"
 #include "cuda/host/launch.h"
 
 namespace convswap {
@@ -15,7 +15,7 @@ namespace convswap {
 //   Tiling, Arguments                           what a search has found; what the kernel takes, which begins
 //                                               with Tensors<void>
 //   name(tiling)                                of the kernel, for people
-//   kernel_name(problem, tiling)                of the instance (compiled_kernels.h)
+//   kernel_name(problem, tiling)                of the instance (kernels.h)
 //   arguments_of(problem, device, tiling)       all but the tensors
 //   threads(tiling), shared_bytes(tiling)       of a block; the latter beside what the kernel declares
 //   grid_of(problem, device, tiling, launch)    all else of the launch is known
@@ -34,7 +34,7 @@ class KernelPlan final : public Plan {
         device_(device.index),
         tiling_(std::move(tiling)),
         arguments_(Family::arguments_of(problem, device, tiling_)) {
-    launch_.kernel = find_kernel(Family::kernel_name(problem, tiling_));
+    launch_.kernel = find_kernel(Family::kernel_name(problem, tiling_), device, sizeof(Arguments));
     launch_.block.x = static_cast<unsigned>(Family::threads(tiling_));
     launch_.shared_bytes = static_cast<std::size_t>(Family::shared_bytes(tiling_));
     const DeviceGuard guard(device_);

@@ -1,67 +1,93 @@
 #include "cuda/host/launch.h"
 
-#include <cuda_runtime_api.h>
-
+#include <map>
+#include <mutex>
+#include <stdexcept>
 #include <utility>
 
-#include "cuda/host/check.h"
+#include "cuda/runtime/driver.h"
 
 namespace convswap {
+namespace {
+
+// The context that all of a process share on a device, ONNX Runtime among them. It is kept from the first
+// time on.
+CUcontext context_of(int index) {
+  static std::mutex mutex;
+  static auto& contexts = *new std::map<int, CUcontext>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (const auto found = contexts.find(index); found != contexts.end()) return found->second;
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGet(&device, index));
+  CONVSWAP_CHECK_DRIVER(driver().cuDevicePrimaryCtxRetain(&context, device));
+  return contexts[index] = context;
+}
+
+CUfunction function_of(const void* kernel) { return static_cast<CUfunction>(const_cast<void*>(kernel)); }
+
+int attribute(CUfunction_attribute which, const void* kernel) {
+  int value = 0;
+  CONVSWAP_CHECK_DRIVER(driver().cuFuncGetAttribute(&value, which, function_of(kernel)));
+  return value;
+}
+
+}  // namespace
 
 DeviceGuard::DeviceGuard(int device) {
-  CONVSWAP_CHECK_CUDA(cudaGetDevice(&former_));
-  if (former_ == device) return;
-  CONVSWAP_CHECK_CUDA(cudaSetDevice(device));
+  CUcontext former = nullptr;
+  CONVSWAP_CHECK_DRIVER(driver().cuCtxGetCurrent(&former));
+  const CUcontext own = context_of(device);
+  if (former == own) return;
+  CONVSWAP_CHECK_DRIVER(driver().cuCtxSetCurrent(own));
+  former_ = former;
   changed_ = true;
 }
 
 DeviceGuard::~DeviceGuard() {
   // It was current a moment ago, so this cannot fail in a way that a destructor could report.
-  if (changed_) static_cast<void>(cudaSetDevice(former_));
+  if (changed_) static_cast<void>(driver().cuCtxSetCurrent(static_cast<CUcontext>(former_)));
 }
 
 void allow_shared_memory(const void* kernel, int bytes_per_block) {
-  CONVSWAP_CHECK_CUDA(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_per_block));
+  CONVSWAP_CHECK_DRIVER(driver().cuFuncSetAttribute(
+      function_of(kernel), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes_per_block));
 }
 
 int resident_blocks(const Launch& launch) {
   int blocks = 0;
-  CONVSWAP_CHECK_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &blocks, launch.kernel, static_cast<int>(launch.block.count()), launch.shared_bytes));
+  CONVSWAP_CHECK_DRIVER(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+      &blocks, function_of(launch.kernel), static_cast<int>(launch.block.count()), launch.shared_bytes));
   return blocks;
 }
 
 Start earliest_start(const void* kernel) {
   // What counts is the code: PTX for an older architecture runs on a newer card too, and does not wait.
   constexpr int kOldest = 90;
-  cudaFuncAttributes attributes{};
-  CONVSWAP_CHECK_CUDA(cudaFuncGetAttributes(&attributes, kernel));
-  return attributes.ptxVersion >= kOldest ? Start::early : Start::in_turn;
+  return attribute(CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel) >= kOldest ? Start::early : Start::in_turn;
 }
 
 void enqueue(const Launch& launch, void* stream, void** arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(launch.grid.x, launch.grid.y);
-  config.blockDim = dim3(launch.block.x, launch.block.y);
-  config.dynamicSmemBytes = launch.shared_bytes;
-  config.stream = static_cast<cudaStream_t>(stream);
+  CUlaunchAttribute early{};
+  early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  early.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = launch.grid.x, config.gridDimY = launch.grid.y, config.gridDimZ = 1;
+  config.blockDimX = launch.block.x, config.blockDimY = launch.block.y, config.blockDimZ = 1;
+  config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
+  config.hStream = static_cast<CUstream>(stream);
   config.attrs = &early;
   config.numAttrs = launch.start == Start::early ? 1 : 0;
-  CONVSWAP_CHECK_CUDA(cudaLaunchKernelExC(&config, launch.kernel, arguments));
+  CONVSWAP_CHECK_DRIVER(driver().cuLaunchKernelEx(&config, function_of(launch.kernel), arguments, nullptr));
 }
 
 KernelFacts kernel_facts(std::string name, const Launch& launch) {
-  cudaFuncAttributes attributes{};
-  CONVSWAP_CHECK_CUDA(cudaFuncGetAttributes(&attributes, launch.kernel));
   KernelFacts facts;
   facts.name = std::move(name);
-  facts.registers = attributes.numRegs;
-  facts.spilled_bytes = static_cast<int64_t>(attributes.localSizeBytes);
-  facts.shared_bytes = static_cast<int64_t>(attributes.sharedSizeBytes + launch.shared_bytes);
+  facts.registers = attribute(CU_FUNC_ATTRIBUTE_NUM_REGS, launch.kernel);
+  facts.spilled_bytes = attribute(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, launch.kernel);
+  facts.shared_bytes = attribute(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, launch.kernel) +
+                       static_cast<int64_t>(launch.shared_bytes);
   facts.threads = launch.block.count();
   facts.blocks = launch.grid.count();
   return facts;

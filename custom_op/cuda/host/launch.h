@@ -17,7 +17,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int former_ = 0;
+  void* former_ = nullptr;  // a context
   bool changed_ = false;
 };
 
@@ -40,18 +40,17 @@ constexpr double kEarlierNanoseconds = 1150;
 
 // A kernel and how it is started.
 struct Launch {
-  const void* kernel = nullptr;
+  const void* kernel = nullptr;  // of find_kernel: a device's
   Extents grid, block;
   std::size_t shared_bytes = 0;  // beside what the kernel declares
   Start start = Start::in_turn;
 };
 
-// Lets `kernel` use as much dynamic shared memory as a block of the current device may have: above 48 KB it
-// must be asked for. The limit belongs to the kernel, not to a launch, so one plan must not lower it for
-// another.
+// Lets `kernel` use as much dynamic shared memory as a block of its device may have: above 48 KB it must be
+// asked for. The limit belongs to the kernel, not to a launch, so one plan must not lower it for another.
 void allow_shared_memory(const void* kernel, int bytes_per_block);
 
-// How many blocks of the launch one multiprocessor of the current device holds at once.
+// How many blocks of the launch one multiprocessor holds at once.
 int resident_blocks(const Launch& launch);
 
 // Start::early for a kernel that begins so, where its code was compiled for cards that can wait (compute
@@ -62,7 +61,7 @@ Start earliest_start(const void* kernel);
 // a pointer for each of the kernel's parameters.
 void enqueue(const Launch& launch, void* stream, void** arguments);
 
-// What the current device says of the kernel, and the launch.
+// What the driver says of the kernel, and the launch.
 KernelFacts kernel_facts(std::string name, const Launch& launch);
 
 }  // namespace convswap

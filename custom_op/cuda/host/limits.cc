@@ -2,19 +2,11 @@
 
 #include <algorithm>
 
-#include "cuda/host/compiled_kernels.h"
-
 namespace convswap {
 namespace {
 
 std::string dotted(int compute_capability) {
   return std::to_string(compute_capability / 10) + "." + std::to_string(compute_capability % 10);
-}
-
-std::string why_not_compiled(int compute_capability, std::string_view kernel) {
-  if (has_kernels(kernel)) return {};
-  return "this build has no code for compute capability " + dotted(compute_capability) +
-         "; build it with CONVSWAP_CUDA_ARCHITECTURES=" + std::to_string(compute_capability);
 }
 
 }  // namespace
@@ -30,20 +22,15 @@ std::string why_not_flat(const ConvProblem& problem) {
   return {};
 }
 
-std::string why_not_from(int compute_capability, const Device& device, std::string_view kernel) {
-  if (device.compute_capability < compute_capability) {
-    return "it needs compute capability " + dotted(compute_capability) + " or newer, and " + device.name +
-           " has " + dotted(device.compute_capability);
-  }
-  return why_not_compiled(compute_capability, kernel);
+std::string why_not_from(int compute_capability, const Device& device) {
+  if (device.compute_capability >= compute_capability) return {};
+  return "it needs compute capability " + dotted(compute_capability) + " or newer, and " + device.name +
+         " has " + dotted(device.compute_capability);
 }
 
-std::string why_not_hopper(const Device& device, std::string_view kernel) {
-  if (device.compute_capability != 90) {
-    return "it needs compute capability 9.0, and " + device.name + " has " +
-           dotted(device.compute_capability);
-  }
-  return why_not_compiled(90, kernel);
+std::string why_not_hopper(const Device& device) {
+  if (device.compute_capability == 90) return {};
+  return "it needs compute capability 9.0, and " + device.name + " has " + dotted(device.compute_capability);
 }
 
 int64_t most_products_of_ieee(const Device& device) { return device.compute_capability >= 90 ? 44 : 22; }

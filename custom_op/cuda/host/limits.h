@@ -2,7 +2,6 @@
 
 #include <initializer_list>
 #include <string>
-#include <string_view>
 
 #include "conv/problem.h"
 #include "plan/device.h"
@@ -21,12 +20,12 @@ int64_t most_products_of_ieee(const Device& device);
 // each group, cannot compute a problem, whatever its sizes else; empty where nothing is in the way.
 std::string why_not_flat(const ConvProblem& problem);
 
-// Why a device cannot run the kernels whose names begin with `kernel`, which need that compute capability (80
-// for 8.0), or a newer one, or this build has none of them; empty where it can.
-std::string why_not_from(int compute_capability, const Device& device, std::string_view kernel);
+// Why a device cannot run kernels that need that compute capability (80 for 8.0) or a newer one; empty where
+// it can.
+std::string why_not_from(int compute_capability, const Device& device);
 
 // The same of kernels with instructions for warpgroups, which need compute capability 9.0 and no other.
-std::string why_not_hopper(const Device& device, std::string_view kernel);
+std::string why_not_hopper(const Device& device);
 
 // Why a kernel whose indices have 32 bits cannot reach so far; empty where it can.
 std::string why_not_indexed(std::initializer_list<int64_t> largest);

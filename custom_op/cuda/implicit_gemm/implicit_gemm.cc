@@ -78,7 +78,7 @@ class ImplicitGemm final : public Algorithm {
   // Before a tiling is sought.
   static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    if (std::string reason = why_not_hopper(device, "implicit_gemm::"); !reason.empty()) return reason;
+    if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (problem.input_size() == 0) return "the input has no pixels";
     // What fits into shared memory needs fewer bits than its indices have, but for the following.
     const int64_t blocks = problem.group * ceil_divide(problem.filters_per_group(), kRows);

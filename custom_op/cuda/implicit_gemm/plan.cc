@@ -14,6 +14,12 @@
 namespace convswap::implicit_gemm {
 namespace {
 
+const KnownKernels known({.header = "cuda/implicit_gemm/kernel.cuh",
+                          .instances = instance_names("implicit_gemm::kernel", kTensorCoreFormats,
+                                                      kInstances),
+                          .least_capability = 90,
+                          .is_for_it_alone = true});
+
 struct Family {
   using Tiling = implicit_gemm::Tiling;
   using Arguments = implicit_gemm::Arguments<void>;

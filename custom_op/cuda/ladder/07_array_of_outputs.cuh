@@ -29,12 +29,13 @@
 // Reported: ece408-2017-high: not possible, too many registers.
 
 #include "conv/ladder_convolution.h"
+#include "cuda/ladder/sizes.h"
 
 namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-constexpr int kArrayThreads = 192;
+// A block has kArrayThreads threads, 192 (sizes.h).
 
 template <int kFilters>
 __global__ void __launch_bounds__(kArrayThreads) array_of_outputs(Convolution conv) {

@@ -21,12 +21,13 @@
 // Reported: ece408-2017-high: 0.203 s to 0.0782 s.
 
 #include "conv/ladder_convolution.h"
+#include "cuda/ladder/sizes.h"
 
 namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-constexpr int kUnrolledThreads = 192;
+// A block has kUnrolledThreads threads, 192 (sizes.h).
 
 template <int kFilters>
 __device__ inline void add_term(float (&sums)[kFilters], float pixel, const float* tap) {

@@ -22,12 +22,13 @@
 // Reported: ece408-2017-high: 0.0768 s, 68.25 ms as submitted. ece408-2017-low: 0.0686 s.
 
 #include "conv/ladder_convolution.h"
+#include "cuda/ladder/sizes.h"
 
 namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-constexpr int kConstantsThreads = 192;
+// A block has kConstantsThreads threads, 192 (sizes.h).
 
 // kSize: height and width of an image; kFilter: those of a filter.
 template <int kChannels, int kSize, int kFilters, int kFilter>

@@ -27,12 +27,13 @@
 // multiply.
 
 #include "conv/ladder_convolution.h"
+#include "cuda/ladder/sizes.h"
 
 namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-constexpr int kConstantMemoryThreads = 192;
+// A block has kConstantMemoryThreads threads, 192 (sizes.h).
 
 // All of the constant memory; filters x channels x their height x their width, as w has them.
 __constant__ float filters_of_layer[16384];

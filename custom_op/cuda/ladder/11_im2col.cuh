@@ -22,12 +22,13 @@
 // Counter: `dram__bytes.sum`, the bytes moved to and from memory: more than rung 10's by the copies.
 
 #include "conv/ladder_convolution.h"
+#include "cuda/ladder/sizes.h"
 
 namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-constexpr int kTile = 16;
+// A tile has kTile rows and as many columns, 16 (sizes.h).
 
 // scratch: taps x columns, where a column is an output pixel of one of the images.
 __global__ void write_columns(Convolution conv) {

@@ -16,12 +16,13 @@
 // Counter: `dram__bytes.sum`, the bytes moved to and from memory: back to about those of images and results.
 
 #include "conv/ladder_convolution.h"
+#include "cuda/ladder/sizes.h"
 
 namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-constexpr int kFusedTile = 16;
+// A tile has kFusedTile rows and as many columns, 16 (sizes.h).
 
 __global__ void fused_im2col(Convolution conv) {
   const int taps = conv.channels * conv.filter_height * conv.filter_width;

@@ -28,14 +28,14 @@
 // and `smsp__sass_thread_inst_executed_op_fadd_pred_on.sum`, the additions alone: up.
 
 #include "conv/ladder_convolution.h"
+#include "cuda/ladder/sizes.h"
 
 namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-// Tiles of a block, and the threads that share its filters.
-constexpr int kWinogradTiles = 16, kWinogradThreads = 256;
-constexpr int kTileOutputs = 2;
+// A block has kWinogradTiles tiles, 16, each of kTileOutputs outputs down and across, 2, and kWinogradThreads
+// threads that share its filters, 256 (sizes.h).
 
 // The matrices of the three steps, for filters of 5x5 (6 points) and of 7x7 (8 points): a filter is evaluated
 // at the points and divided by a constant of each, a window goes through the transposed interpolation, and

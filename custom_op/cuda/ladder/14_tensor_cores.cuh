@@ -29,14 +29,14 @@
 // Precision: tf32
 
 #include "conv/ladder_convolution.h"
-#include "cuda/ladder/tensor_core_tile.h"
+#include "cuda/ladder/sizes.h"
 #include "cuda/primitives/tensor_core.cuh"
 
 namespace convswap::ladder {
 
 extern __shared__ float shared[];
 
-// The sizes are in `tensor_core_tile.h`: a block of four warps, kTensorThreads, has 16 filters,
+// The sizes are in `sizes.h`: a block of four warps, kTensorThreads, has 16 filters,
 // kTensorFilters, and 64 columns, kTensorColumns, and takes 8 taps at a time, kTensorTaps. An instruction
 // takes kColumnsAtOnce, 8 of the columns, so that a warp has kInstructions, 2, for each 8 taps.
 __global__ void __launch_bounds__(kTensorThreads) tensor_cores(Convolution conv) {

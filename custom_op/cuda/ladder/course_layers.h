@@ -2,9 +2,11 @@
 
 // The convolutions of the course's networks, for kernels that are compiled for one of them each.
 
+#include <algorithm>
 #include <array>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <vector>
 
 #include "conv/problem.h"
 
@@ -17,6 +19,12 @@ struct Layer {
   bool is(const ConvProblem& problem) const {
     return problem.in_channels == channels && problem.input[1] == size && problem.input[2] == size &&
            problem.out_channels == filters && problem.filter[1] == filter && problem.filter[2] == filter;
+  }
+
+  // Of a kernel whose template takes the layer's extents.
+  std::string instance(std::string_view kernel) const {
+    return std::string(kernel) + "<" + std::to_string(channels) + ", " + std::to_string(size) + ", " +
+           std::to_string(filters) + ", " + std::to_string(filter) + ">";
   }
 };
 
@@ -36,20 +44,18 @@ inline constexpr std::array<Layer, 13> kCourseLayers = {{
     {4, 40, 16, 7},  // from 2020 on
 }};
 
-template <int kIndex>
-struct CourseLayer {
-  static constexpr Layer kLayer = kCourseLayers[kIndex];
-};
+// Of a kernel, such as "ladder::constants", the instances for these layers.
+inline std::vector<std::string> course_instances(std::string_view kernel) {
+  std::vector<std::string> all;
+  for (const Layer& layer : kCourseLayers) all.push_back(layer.instance(kernel));
+  return all;
+}
 
-// What `of(CourseLayer)` gives for the layer that the problem is; nothing where it is none of them.
-template <typename Result, typename Of>
-Result for_course_layer(const ConvProblem& problem, Of of) {
-  Result found{};
-  const auto look = [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-    ((kCourseLayers[kIndex].is(problem) && (found = of(CourseLayer<kIndex>()))), ...);
-  };
-  look(std::make_integer_sequence<int, static_cast<int>(kCourseLayers.size())>());
-  return found;
+// The layer that the problem is; null where it is none of them.
+inline const Layer* course_layer(const ConvProblem& problem) {
+  const auto found =
+      std::ranges::find_if(kCourseLayers, [&](const Layer& layer) { return layer.is(problem); });
+  return found == kCourseLayers.end() ? nullptr : &*found;
 }
 
 inline std::string no_course_layer() {

@@ -9,10 +9,6 @@
 namespace convswap::ladder {
 namespace {
 
-Launch launch_of(const RungLaunch& launch) {
-  return {launch.kernel, launch.grid, launch.block, launch.shared_bytes, Start::in_turn};
-}
-
 std::size_t most_shared_bytes(const std::vector<RungLaunch>& launches) {
   std::size_t most = 0;
   for (const RungLaunch& launch : launches) most = std::max(most, launch.shared_bytes);
@@ -21,6 +17,10 @@ std::size_t most_shared_bytes(const std::vector<RungLaunch>& launches) {
 
 }  // namespace
 
+KernelFamily kernels_of(const std::string& file, std::vector<std::string> instances) {
+  return {.header = "cuda/ladder/" + file + ".cuh", .instances = std::move(instances)};
+}
+
 LaunchPlan::LaunchPlan(const ConvProblem& problem, const Device& device, std::vector<RungLaunch> launches,
                        std::size_t scratch_bytes)
     : problem_(problem),
@@ -28,10 +28,18 @@ LaunchPlan::LaunchPlan(const ConvProblem& problem, const Device& device, std::ve
       launches_(std::move(launches)),
       scratch_bytes_(scratch_bytes) {
   const DeviceGuard guard(device_);
-  no_bias_ = no_bias();
-  if (most_shared_bytes(launches_) == 0) return;
-  for (const RungLaunch& launch : launches_)
-    allow_shared_memory(launch.kernel, device.shared_memory_per_block);
+  no_bias_ = no_bias(device_);
+  const bool use_shared_memory = most_shared_bytes(launches_) > 0;
+  for (const RungLaunch& launch : launches_) {
+    if (kernels_.contains(launch.kernel)) continue;
+    const void* const kernel = kernels_[launch.kernel] =
+        find_kernel(launch.kernel, device, sizeof(Convolution));
+    if (use_shared_memory) allow_shared_memory(kernel, device.shared_memory_per_block);
+  }
+}
+
+Launch LaunchPlan::launch_of(const RungLaunch& launch) const {
+  return {kernels_.at(launch.kernel), launch.grid, launch.block, launch.shared_bytes, Start::in_turn};
 }
 
 void LaunchPlan::run(const ConvTensors& tensors, const Execution& execution) const {

@@ -3,12 +3,14 @@
 // What the rungs of the ladder share on the host: their limits, and a plan that starts kernels.
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "conv/arithmetic.h"
 #include "conv/ladder_convolution.h"
+#include "cuda/host/kernels.h"
 #include "cuda/host/launch.h"
 #include "plan/algorithm.h"
 
@@ -17,16 +19,16 @@ namespace convswap::ladder {
 // A kernel of the ladder and how it is started. It takes a Convolution, and of the batch the `images` from
 // `first_image` on; 0 images stand for all.
 struct RungLaunch {
-  std::string name;
-  const void* kernel = nullptr;
+  std::string name;    // for people
+  std::string kernel;  // the instance (cuda/host/kernels.h)
   Extents grid, block;
   std::size_t shared_bytes = 0;
   int64_t first_image = 0;
   int64_t images = 0;
 };
 
-// The address of a kernel, whatever its template's arguments.
-inline const void* address(void (*kernel)(Convolution)) { return reinterpret_cast<const void*>(kernel); }
+// A rung's kernels, for KnownKernels: `file` is the source's name without its ending.
+KernelFamily kernels_of(const std::string& file, std::vector<std::string> instances);
 
 // So many blocks of `size` as it takes for `count`.
 inline unsigned blocks_for(int64_t count, int64_t size) {
@@ -45,9 +47,12 @@ class LaunchPlan : public Plan {
   std::vector<KernelFacts> kernels() const override;
 
  private:
+  Launch launch_of(const RungLaunch& launch) const;
+
   ConvProblem problem_;
   int device_;
   std::vector<RungLaunch> launches_;
+  std::map<std::string, const void*> kernels_;  // on the device, by their instances
   std::size_t scratch_bytes_;
   const float* no_bias_ = nullptr;
 };

@@ -24,6 +24,9 @@ constexpr int kThreads = 256;
 // More blocks than any card holds at once; the kernel's loop takes the rest.
 constexpr int64_t kMostBlocks = 1 << 20;
 
+const KnownKernels known({.header = "cuda/naive/kernel.cuh",
+                          .instances = instance_names("naive::kernel", kElements)});
+
 struct Family {
   struct Tiling {};
   using Arguments = naive::Arguments<void>;

@@ -195,8 +195,15 @@ __device__ inline void write_results(const Arguments<T>& a, const float* results
   }
 }
 
+// So many blocks of the most threads fit into a multiprocessor's registers beside each other. Left to itself
+// a compiler takes fewer registers than there are, and now and then local memory instead.
+constexpr int resident_blocks(int results_of_thread) {
+  return results_of_thread <= 4 ? 5 : results_of_thread <= 16 ? 4 : results_of_thread <= 32 ? 3 : 2;
+}
+
 template <typename T, int kFilters, int kColumns>
-__global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ Arguments<T> a) {
+__global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * kColumns))
+    kernel(const __grid_constant__ Arguments<T> a) {
   int tiles_before, tile_row, tile_column, n, group, filter_block;
   divide(a.tiles_across, static_cast<int>(blockIdx.x), tiles_before, tile_column);
   divide(a.tiles_down, tiles_before, n, tile_row);

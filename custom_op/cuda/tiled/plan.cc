@@ -11,6 +11,11 @@
 namespace convswap::tiled {
 namespace {
 
+constexpr std::string_view kElementsOfTiled[] = {"float", "Float16", "BFloat16"};
+
+const KnownKernels known({.header = "cuda/tiled/kernel.cuh",
+                          .instances = instance_names("tiled::kernel", kElementsOfTiled, kInstances)});
+
 struct Family {
   using Tiling = tiled::Tiling;
   using Arguments = tiled::Arguments<void>;

@@ -17,6 +17,11 @@
 namespace convswap::toeplitz {
 namespace {
 
+const KnownKernels known({.header = "cuda/toeplitz/kernel.cuh",
+                          .instances = instance_names("toeplitz::kernel", kTensorCoreFormats, kInstances),
+                          .least_capability = 90,
+                          .is_for_it_alone = true});
+
 struct Family {
   using Tiling = toeplitz::Tiling;
   using Arguments = toeplitz::Arguments<void>;

@@ -81,7 +81,7 @@ class Toeplitz final : public Algorithm {
   // Before a tiling is sought.
   static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    if (std::string reason = why_not_hopper(device, "toeplitz::"); !reason.empty()) return reason;
+    if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     // The kernel's indices inside an image have 32 bits.
     std::string reason = why_not_indexed(
         {problem.batch, problem.in_channels * problem.input_size(),

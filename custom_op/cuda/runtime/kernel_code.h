@@ -1,0 +1,30 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace convswap {
+
+// What is compiled: a kernel with its template's arguments, for cards of one compute capability.
+struct KernelRequest {
+  std::string header;    // that has it: "cuda/toeplitz/kernel.cuh"
+  std::string kernel;    // "toeplitz::kernel<ScaledFloat16Pairs, 8, true>"
+  std::string variable;  // that the host fills, in constant memory: "ladder::filters_of_layer"; mostly empty
+  int compute_capability = 0;  // 90 for 9.0
+};
+
+// A kernel as it was compiled.
+struct KernelCode {
+  std::string symbol;           // of the kernel in `binary`
+  std::string variable_symbol;  // of its variable, if it has one
+  std::string binary;           // for the driver: a cubin, or PTX
+};
+
+// As a file has it: a line that says whose code this is (`key`), then the rest. Whoever reads it with another
+// key, or after it was damaged, gets nothing.
+std::string text_of(const std::string& key, const KernelCode& code);
+std::optional<KernelCode> parse_kernel_code(const std::string& key, std::string_view text);
+
+}  // namespace convswap

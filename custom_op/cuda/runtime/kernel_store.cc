@@ -1,0 +1,258 @@
+#include "cuda/runtime/kernel_store.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "plan/user_cache.h"
+
+namespace convswap {
+namespace {
+
+constexpr std::string_view kSuffix = ".kernel", kUnfinished = ".part";
+// What the store may hold; what was used the longest time ago goes first.
+constexpr int64_t kMostBytes = 256 << 20;
+constexpr std::chrono::seconds kMostWait{60};
+constexpr std::chrono::milliseconds kBetweenLooks{20};
+
+// Closed when it goes.
+class File {
+ public:
+  File(const std::string& path, int flags, mode_t mode = 0600)
+      : file_(open(path.c_str(), flags | O_CLOEXEC, mode)) {}
+  ~File() {
+    if (file_ >= 0) close(file_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  bool is_open() const { return file_ >= 0; }
+  int number() const { return file_; }
+
+ private:
+  int file_;
+};
+
+std::string store_folder() {
+  const std::string given = environment("CONVSWAP_CACHE");
+  const std::string cache = given.empty() ? user_cache_folder() : given;
+  return cache.empty() ? cache : cache + "/kernels";
+}
+
+// Makes a folder and those above it, the user's own, as far as it can.
+void make_folders(const std::string& path) {
+  for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
+    mkdir(path.substr(0, at).c_str(), 0700);
+    if (at == std::string::npos) return;
+  }
+}
+
+// Why code is neither read from the folder nor written to it: whoever could write there could run what he
+// likes in this process.
+std::string why_unused(const std::string& folder) {
+  if (folder.empty()) return "there is no home folder; name a folder in CONVSWAP_CACHE";
+  struct stat facts{};
+  if (stat(folder.c_str(), &facts) != 0) return "it cannot be made: " + std::string(std::strerror(errno));
+  if (!S_ISDIR(facts.st_mode)) return "it is no folder";
+  if (facts.st_uid != geteuid()) return "it is another user's";
+  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    return "others may write to it; chmod go-w would keep them out";
+  return {};
+}
+
+struct Entry {
+  std::string path;
+  int64_t bytes;
+  timespec used;
+};
+
+bool is_kernel(const Entry& entry) { return entry.path.ends_with(kSuffix); }
+
+// Of kernels, and of what a process has left unfinished that was stopped while it wrote.
+std::vector<Entry> entries_of(const std::string& folder) {
+  std::vector<Entry> entries;
+  DIR* const directory = opendir(folder.c_str());
+  if (directory == nullptr) return entries;
+  while (const dirent* found = readdir(directory)) {
+    const std::string_view name = found->d_name;
+    if (!name.ends_with(kSuffix) && !name.ends_with(kUnfinished)) continue;
+    const std::string path = folder + "/" + found->d_name;
+    struct stat facts{};
+    if (stat(path.c_str(), &facts) == 0) entries.push_back({path, facts.st_size, facts.st_mtim});
+  }
+  closedir(directory);
+  return entries;
+}
+
+// Makes room for what comes next: down to nine tenths, so that not every kernel looks through the folder's
+// worth of deletions.
+void drop_oldest(const std::string& folder) {
+  std::vector<Entry> entries = entries_of(folder);
+  int64_t bytes = 0;
+  for (const Entry& entry : entries) bytes += entry.bytes;
+  if (bytes <= kMostBytes) return;
+  std::sort(entries.begin(), entries.end(), [](const Entry& one, const Entry& other) {
+    return one.used.tv_sec != other.used.tv_sec ? one.used.tv_sec < other.used.tv_sec
+                                                : one.used.tv_nsec < other.used.tv_nsec;
+  });
+  for (const Entry& entry : entries) {
+    if (bytes <= kMostBytes / 10 * 9) return;
+    if (unlink(entry.path.c_str()) == 0) bytes -= entry.bytes;
+  }
+}
+
+// A file's name for a key: what people can read of it, and a number that differs where keys do.
+std::string file_name(const std::string& key, const std::string& name) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char letter : key) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211u;
+  std::string readable;
+  for (const char letter : name) {
+    const bool is_plain = (letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'z') ||
+                          (letter >= 'A' && letter <= 'Z');
+    if (is_plain) readable += letter;
+    if (!is_plain && !readable.empty() && readable.back() != '_') readable += '_';
+  }
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
+  return readable.substr(0, 150) + "-" + digits + std::string(kSuffix);
+}
+
+std::optional<std::string> text_of_file(const std::string& path) {
+  const File file(path, O_RDONLY);
+  struct stat facts{};
+  if (!file.is_open() || fstat(file.number(), &facts) != 0 || !S_ISREG(facts.st_mode)) return std::nullopt;
+  std::string text(static_cast<size_t>(facts.st_size), '\0');
+  size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t got = read(file.number(), text.data() + have, text.size() - have);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return std::nullopt;
+    have += static_cast<size_t>(got);
+  }
+  return text;
+}
+
+bool write_whole(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t put = write(file, text.data(), text.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(put));
+  }
+  return fsync(file) == 0;
+}
+
+class Warning {
+ public:
+  void set(std::string text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    text_ = std::move(text);
+  }
+  std::string take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(text_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+
+Warning& warning() {
+  static Warning own;
+  return own;
+}
+
+}  // namespace
+
+KernelStoreFacts kernel_store_facts() {
+  KernelStoreFacts facts;
+  facts.folder = store_folder();
+  if (!facts.folder.empty()) make_folders(facts.folder);
+  facts.unused = why_unused(facts.folder);
+  if (!facts.unused.empty()) return facts;
+  for (const Entry& entry : entries_of(facts.folder)) {
+    facts.kernels += is_kernel(entry) ? 1 : 0;
+    facts.bytes += entry.bytes;
+  }
+  return facts;
+}
+
+int64_t clear_kernel_store() {
+  const std::string folder = store_folder();
+  int64_t deleted = 0;
+  if (!why_unused(folder).empty()) return deleted;
+  for (const Entry& entry : entries_of(folder)) {
+    deleted += unlink(entry.path.c_str()) == 0 && is_kernel(entry) ? 1 : 0;
+  }
+  return deleted;
+}
+
+StoredKernel::StoredKernel(std::string key, const std::string& name)
+    : key_(std::move(key)), folder_(store_folder()) {
+  if (!folder_.empty()) make_folders(folder_);
+  if (!why_unused(folder_).empty()) {
+    folder_.clear();
+    return;
+  }
+  path_ = folder_ + "/" + file_name(key_, name);
+  // Locks are files of their own, since those with code are replaced; few, so that they need not be deleted.
+  const std::string lock = folder_ + "/lock-" + path_.substr(path_.size() - kSuffix.size() - 2, 2);
+  lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock_ < 0) return;
+  const auto end = std::chrono::steady_clock::now() + kMostWait;
+  while (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK &&
+         std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
+StoredKernel::~StoredKernel() {
+  if (lock_ >= 0) close(lock_);
+}
+
+std::optional<KernelCode> StoredKernel::read() const {
+  if (folder_.empty()) return std::nullopt;
+  const std::optional<std::string> text = text_of_file(path_);
+  if (!text) return std::nullopt;
+  std::optional<KernelCode> code = parse_kernel_code(key_, *text);
+  if (!code) {
+    warning().set("the kernel store's file '" + path_ + "' is damaged; its kernel is compiled again");
+    return code;
+  }
+  // What was used last is kept the longest.
+  utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
+  return code;
+}
+
+void StoredKernel::write(const KernelCode& code) const {
+  if (folder_.empty()) return;
+  static std::atomic<int> count{0};
+  const std::string beside =
+      path_ + "." + std::to_string(getpid()) + "." + std::to_string(++count) + std::string(kUnfinished);
+  bool is_whole = false;
+  {
+    const File file(beside, O_WRONLY | O_CREAT | O_EXCL);
+    is_whole = file.is_open() && write_whole(file.number(), text_of(key_, code));
+  }
+  if (!is_whole || rename(beside.c_str(), path_.c_str()) != 0) unlink(beside.c_str());
+  drop_oldest(folder_);
+}
+
+std::string take_kernel_store_warning() { return warning().take(); }
+
+}  // namespace convswap

@@ -1,0 +1,103 @@
+// What Python needs of the kernels: the list of them, what compiles them, and where they are kept.
+
+#include "cuda/host/kernels.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <string>
+
+#include "bindings.h"
+#include "conv/error.h"
+#include "cuda/runtime/compiler.h"
+#include "cuda/runtime/kernel_store.h"
+#include "cuda/runtime/loaded_kernels.h"
+
+namespace py = pybind11;
+
+namespace convswap::bindings {
+namespace {
+
+py::list list_families() {
+  py::list families;
+  for (const KernelFamily* family : kernel_families()) {
+    py::dict facts;
+    facts["header"] = family->header;
+    facts["instances"] = family->instances;
+    facts["least_capability"] = family->least_capability;
+    facts["is_for_it_alone"] = family->is_for_it_alone;
+    families.append(facts);
+  }
+  return families;
+}
+
+py::object compiler_facts() {
+  std::string why;
+  const Compiler* const compiler = find_compiler(&why);
+  py::dict facts;
+  facts["why_not"] = why;
+  if (compiler == nullptr) return facts;
+  facts["version"] = compiler->version_text();
+  facts["path"] = compiler->path();
+  facts["compute_capabilities"] = compiler->compute_capabilities();
+  return facts;
+}
+
+py::bytes compile_kernel(const std::string& instance, int compute_capability, bool keep) {
+  const KernelRequest request = [&] {
+    try {
+      return request_for(instance, compute_capability);
+    } catch (const std::logic_error& error) {
+      throw InvalidArgument(error.what());
+    }
+  }();
+  KernelCode code;
+  {
+    const py::gil_scoped_release released;
+    std::string why;
+    const Compiler* const compiler = find_compiler(&why);
+    if (compiler == nullptr) throw std::runtime_error(why);
+    code = keep ? kernel_code(request) : compiler->compile(request);
+  }
+  return py::bytes(code.binary);
+}
+
+py::dict store_facts() {
+  const KernelStoreFacts store = kernel_store_facts();
+  py::dict facts;
+  facts["folder"] = store.folder;
+  facts["unused"] = store.unused;
+  facts["kernels"] = store.kernels;
+  facts["bytes"] = store.bytes;
+  return facts;
+}
+
+}  // namespace
+
+void register_kernels(py::module_& module) {
+  module.def("kernel_families", &list_families,
+             R"(All kernels that there may be on a card, by the headers that have them.
+
+A list of dictionaries: "header"; "instances", their names; "least_capability", 80 for compute capability 8.0; and
+"is_for_it_alone", whether newer cards cannot run them.)");
+  module.def("kernel_compiler", &compiler_facts,
+             R"(What compiles kernels: NVIDIA's run-time compiler NVRTC.
+
+A dictionary: "why_not", empty where it is there, and then "version" ("13.0"), "path" and
+"compute_capabilities", a list of those that it has code for.)");
+  module.def("compile_kernel", &compile_kernel, py::arg("instance"), py::arg("compute_capability"),
+             py::kw_only(), py::arg("keep") = true,
+             R"(The code of a kernel for cards of a compute capability (90 for 9.0), which need not be there.
+
+It comes from the store where it is there, else it is compiled and stored; with `keep` False it is compiled in any
+case, and not stored. Raises ConvswapError for an instance that no family lists, RuntimeError where there is no
+compiler or it refuses the source.)");
+  module.def(
+      "kernel_store", &store_facts,
+      R"(Where compiled kernels are kept: "folder", "unused" (why it is not used; empty where it is), "kernels" and
+"bytes".)");
+  module.def("clear_kernel_store", &clear_kernel_store,
+             "Deletes all kernels that are kept; returns how many.");
+}
+
+}  // namespace convswap::bindings

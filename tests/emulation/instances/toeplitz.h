@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "compiled.h"
+#include "cuda/host/kernels.h"
+#include "cuda/toeplitz/instances.h"
+#include "cuda/toeplitz/kernel.cuh"
+
+namespace convswap::toeplitz {
+
+// A part of the kernels of a format, which is called `name`.
+template <typename Format, std::size_t kPart, std::size_t kParts>
+std::vector<CompiledKernel> kernels_for(const char* name) {
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
+    return CompiledKernel(instance_name("toeplitz::kernel", name, kOf.arguments()),
+                          kernel<Format, kOf.tiles, kOf.finishes>);
+  });
+}
+
+}  // namespace convswap::toeplitz
