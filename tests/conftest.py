@@ -13,6 +13,9 @@ from convswap import _native
 from cuda_driver import free_bytes
 from repeats import SHARE, time_fewer_runs
 
+# Not the user's own; kept from one run to the next.
+os.environ.setdefault("CONVSWAP_CACHE", str(Path(__file__).resolve().parents[1] / "build" / "test_cache"))
+
 # ONNX Runtime reads it when it is imported, which none of the imports above do. Tests must send nothing.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 

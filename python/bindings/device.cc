@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -34,7 +35,14 @@ class DeviceArray {
     // One byte where there are no elements: a null pointer would mean an absent tensor.
     CONVSWAP_CHECK_DRIVER(driver().cuMemAlloc(&address_, static_cast<size_t>(std::max<int64_t>(bytes(), 1))));
   }
-  ~DeviceArray() { static_cast<void>(driver().cuMemFree(address_)); }
+  ~DeviceArray() {
+    try {
+      const DeviceGuard guard(device_);
+      static_cast<void>(driver().cuMemFree(address_));
+    } catch (const std::exception&) {
+      // While the process ends the driver may have ended before it, and taken the memory back.
+    }
+  }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
 

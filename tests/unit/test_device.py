@@ -91,7 +91,7 @@ def test_a_driver_that_is_too_old_is_not_called_missing(driver, monkeypatch):
     driver(nvidia_smi=NVIDIA_SMI)
     pretend_cuda(monkeypatch, lambda: [])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert "the driver is older than the CUDA of the build; install a newer driver" in refusal()
+    assert "the driver is older than CUDA 12; install a newer driver" in refusal()
 
 
 def test_a_card_that_cuda_cannot_read_is_one_line(driver, monkeypatch):

@@ -3,6 +3,7 @@
 // What follows a convolution, as kernels of their own; see epilogue.cc.
 
 #include "conv/epilogue_math.h"
+#include "conv/small_floats.h"  // what its instances are named by
 #include "conv/with_activation.h"
 #include "cuda/definition.cuh"
 #include "cuda/epilogue/arguments.h"

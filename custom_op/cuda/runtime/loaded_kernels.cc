@@ -53,12 +53,11 @@ void check_parameter(const LoadedKernel& loaded, const std::string& instance, st
                          std::to_string(argument_bytes));
 }
 
-// Has the kernel loaded, and its function on the device found; the caller holds its mutex.
+// Has the kernel loaded, and its function on the device found, which is the current one; the caller holds its mutex.
 CUfunction function_on(LoadedKernel& loaded, const std::string& instance, const Device& device) {
   if (const auto found = loaded.of_devices.find(device.index); found != loaded.of_devices.end())
     return found->second;
   if (!loaded.error.empty()) throw std::runtime_error(loaded.error);
-  const DeviceGuard guard(device.index);
   const OutsideOfCaptures outside;
   if (loaded.kernel == nullptr) {
     const KernelRequest request = request_for(instance, device.compute_capability);
@@ -108,6 +107,7 @@ KernelCode kernel_code(const KernelRequest& request) {
 const void* find_kernel(const std::string& instance, const Device& device, std::size_t argument_bytes) {
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
+  const DeviceGuard guard(device.index);
   const CUfunction function = function_on(loaded, instance, device);
   check_parameter(loaded, instance, argument_bytes);
   return function;
@@ -116,8 +116,8 @@ const void* find_kernel(const std::string& instance, const Device& device, std::
 void* find_variable(const std::string& instance, const Device& device) {
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
-  function_on(loaded, instance, device);
   const DeviceGuard guard(device.index);
+  function_on(loaded, instance, device);
   CUdeviceptr address = 0;
   size_t bytes = 0;
   CONVSWAP_CHECK_DRIVER(

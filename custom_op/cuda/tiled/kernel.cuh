@@ -3,6 +3,7 @@
 // The kernel of `tiled`; see tiled.cc.
 
 #include "conv/epilogue_math.h"
+#include "conv/small_floats.h"  // what its instances are named by
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/prefetch.cuh"
 #include "cuda/tiled/arguments.h"

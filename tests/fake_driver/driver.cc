@@ -1,0 +1,311 @@
+// A driver without a card: libcuda.so.1 as far as the library calls it. Memory is the host's, kernels are loaded and
+// started but compute nothing, and whoever breaks a rule of the real driver gets its error: a call that takes a
+// context has none, a function is launched on another device than its own, memory is freed twice. So the host's half
+// of the library is tested where there is no card. $FAKE_CARDS: how many there are (1); $FAKE_CAPABILITY: of each,
+// 90 for 9.0; $FAKE_DRIVER_VERSION: 13000 for CUDA 13.0; $FAKE_LOG: a file that gets a line for each kernel loaded
+// and started.
+
+#include <cuda.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+
+namespace {
+
+int number(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+void log(const std::string& line) {
+  const char* path = std::getenv("FAKE_LOG");
+  if (path == nullptr) return;
+  if (std::FILE* file = std::fopen(path, "a")) {
+    std::fprintf(file, "%s\n", line.c_str());
+    std::fclose(file);
+  }
+}
+
+struct Context {
+  int device;
+};
+struct Library {
+  std::string kernel;
+};
+struct Function {
+  std::string kernel;
+  int device;
+};
+
+std::mutex mutex;
+bool is_started = false;
+Context contexts[8] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
+std::set<CUdeviceptr> allocations;
+thread_local Context* current = nullptr;
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+int cards() { return number("FAKE_CARDS", 1); }
+
+#define NEEDS_START                                      \
+  if (!is_started) return CUDA_ERROR_NOT_INITIALIZED;
+#define NEEDS_CONTEXT \
+  NEEDS_START         \
+  if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+
+CUresult init(unsigned) {
+  is_started = true;
+  return cards() == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
+CUresult driver_version(int* version) {
+  *version = number("FAKE_DRIVER_VERSION", 13000);
+  return CUDA_SUCCESS;
+}
+CUresult error_string(CUresult error, const char** words) {
+  *words = error == CUDA_ERROR_INVALID_CONTEXT ? "invalid device context" : "an error of the fake driver";
+  return CUDA_SUCCESS;
+}
+CUresult device_count(int* count) {
+  NEEDS_START
+  *count = cards();
+  return CUDA_SUCCESS;
+}
+CUresult device_get(CUdevice* device, int index) {
+  NEEDS_START
+  if (index < 0 || index >= cards()) return CUDA_ERROR_INVALID_DEVICE;
+  *device = index;
+  return CUDA_SUCCESS;
+}
+CUresult device_name(char* name, int bytes, CUdevice device) {
+  NEEDS_START
+  std::snprintf(name, static_cast<size_t>(bytes), "Fake card %d", device);
+  return CUDA_SUCCESS;
+}
+CUresult device_attribute(int* value, CUdevice_attribute which, CUdevice) {
+  NEEDS_START
+  const int capability = number("FAKE_CAPABILITY", 90);
+  static const std::map<int, int> values = {
+      {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
+      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448},
+      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
+      {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 50 << 20},
+  };
+  const auto found = values.find(which);
+  *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? capability / 10
+           : which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? capability % 10
+           : found == values.end()                                 ? 0
+                                                                   : found->second;
+  return CUDA_SUCCESS;
+}
+CUresult retain(CUcontext* context, CUdevice device) {
+  NEEDS_START
+  *context = reinterpret_cast<CUcontext>(&contexts[device]);
+  return CUDA_SUCCESS;
+}
+CUresult get_current(CUcontext* context) {
+  NEEDS_START
+  *context = reinterpret_cast<CUcontext>(current);
+  return CUDA_SUCCESS;
+}
+CUresult set_current(CUcontext context) {
+  NEEDS_START
+  current = reinterpret_cast<Context*>(context);
+  return CUDA_SUCCESS;
+}
+CUresult synchronize() {
+  NEEDS_CONTEXT
+  return CUDA_SUCCESS;
+}
+
+CUresult load(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
+              unsigned) {
+  NEEDS_CONTEXT
+  if (std::memcmp(code, "\x7f" "ELF", 4) != 0 && std::strstr(static_cast<const char*>(code), ".version") == nullptr) {
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  if (capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  *library = reinterpret_cast<CUlibrary>(new Library{});
+  return CUDA_SUCCESS;
+}
+CUresult library_kernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  NEEDS_CONTEXT
+  reinterpret_cast<Library*>(library)->kernel = name;
+  *kernel = reinterpret_cast<CUkernel>(library);
+  log(std::string("load ") + name);
+  return CUDA_SUCCESS;
+}
+CUresult library_global(CUdeviceptr* address, size_t* bytes, CUlibrary, const char*) {
+  NEEDS_CONTEXT
+  static char constants[1 << 16];
+  *address = reinterpret_cast<CUdeviceptr>(constants);
+  *bytes = sizeof constants;
+  return CUDA_SUCCESS;
+}
+CUresult kernel_function(CUfunction* function, CUkernel kernel) {
+  NEEDS_CONTEXT
+  *function =
+      reinterpret_cast<CUfunction>(new Function{reinterpret_cast<Library*>(kernel)->kernel, current->device});
+  return CUDA_SUCCESS;
+}
+// $FAKE_PARAMETER_BYTES: the fake reads no code. Without it a driver of CUDA 12.0 is meant, which tells no sizes.
+CUresult kernel_parameter(CUkernel, size_t, size_t* offset, size_t* bytes) {
+  NEEDS_CONTEXT
+  *offset = 0;
+  *bytes = static_cast<size_t>(number("FAKE_PARAMETER_BYTES", 0));
+  return CUDA_SUCCESS;
+}
+CUresult function_attribute(int* value, CUfunction_attribute which, CUfunction) {
+  NEEDS_CONTEXT
+  *value = which == CU_FUNC_ATTRIBUTE_PTX_VERSION ? number("FAKE_CAPABILITY", 90) : 32;
+  return CUDA_SUCCESS;
+}
+CUresult set_function_attribute(CUfunction, CUfunction_attribute, int) {
+  NEEDS_CONTEXT
+  return CUDA_SUCCESS;
+}
+CUresult occupancy(int* blocks, CUfunction, int, size_t) {
+  NEEDS_CONTEXT
+  *blocks = 1;
+  return CUDA_SUCCESS;
+}
+CUresult launch(const CUlaunchConfig*, CUfunction function, void**, void**) {
+  NEEDS_CONTEXT
+  const Function& own = *reinterpret_cast<Function*>(function);
+  if (own.device != current->device) return CUDA_ERROR_INVALID_HANDLE;
+  log("launch " + own.kernel + " on " + std::to_string(own.device));
+  return CUDA_SUCCESS;
+}
+CUresult exchange_capture_mode(CUstreamCaptureMode* mode) {
+  NEEDS_CONTEXT
+  const CUstreamCaptureMode former = capture_mode;
+  capture_mode = *mode;
+  *mode = former;
+  return CUDA_SUCCESS;
+}
+CUresult is_capturing(CUstream, CUstreamCaptureStatus* status) {
+  NEEDS_CONTEXT
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+CUresult wait_event(CUstream, CUevent, unsigned) {
+  NEEDS_CONTEXT
+  return CUDA_SUCCESS;
+}
+CUresult event_create(CUevent* event, unsigned) {
+  NEEDS_CONTEXT
+  *event = reinterpret_cast<CUevent>(new int);
+  return CUDA_SUCCESS;
+}
+CUresult event_destroy(CUevent event) {
+  NEEDS_CONTEXT
+  delete reinterpret_cast<int*>(event);
+  return CUDA_SUCCESS;
+}
+CUresult event_record(CUevent, CUstream) {
+  NEEDS_CONTEXT
+  return CUDA_SUCCESS;
+}
+CUresult event_synchronize(CUevent) {
+  NEEDS_CONTEXT
+  return CUDA_SUCCESS;
+}
+CUresult event_elapsed(float* milliseconds, CUevent, CUevent) {
+  NEEDS_CONTEXT
+  *milliseconds = 1;
+  return CUDA_SUCCESS;
+}
+CUresult allocate(CUdeviceptr* address, size_t bytes) {
+  NEEDS_CONTEXT
+  *address = reinterpret_cast<CUdeviceptr>(std::malloc(bytes));
+  const std::lock_guard<std::mutex> lock(mutex);
+  allocations.insert(*address);
+  return CUDA_SUCCESS;
+}
+CUresult release(CUdeviceptr address) {
+  NEEDS_CONTEXT
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (allocations.erase(address) == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::free(reinterpret_cast<void*>(address));
+  return CUDA_SUCCESS;
+}
+CUresult copy_to(CUdeviceptr to, const void* from, size_t bytes) {
+  NEEDS_CONTEXT
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return CUDA_SUCCESS;
+}
+CUresult copy_from(void* to, CUdeviceptr from, size_t bytes) {
+  NEEDS_CONTEXT
+  std::memcpy(to, reinterpret_cast<void*>(from), bytes);
+  return CUDA_SUCCESS;
+}
+CUresult copy_on(CUdeviceptr, CUdeviceptr, size_t, CUstream) {
+  NEEDS_CONTEXT
+  return CUDA_SUCCESS;
+}
+CUresult fill(CUdeviceptr to, unsigned char byte, size_t bytes) {
+  NEEDS_CONTEXT
+  std::memset(reinterpret_cast<void*>(to), byte, bytes);
+  return CUDA_SUCCESS;
+}
+
+const std::map<std::string, void*>& functions() {
+  static const auto& all = *new std::map<std::string, void*>{
+      {"cuInit", reinterpret_cast<void*>(init)},
+      {"cuDriverGetVersion", reinterpret_cast<void*>(driver_version)},
+      {"cuGetErrorString", reinterpret_cast<void*>(error_string)},
+      {"cuDeviceGetCount", reinterpret_cast<void*>(device_count)},
+      {"cuDeviceGet", reinterpret_cast<void*>(device_get)},
+      {"cuDeviceGetName", reinterpret_cast<void*>(device_name)},
+      {"cuDeviceGetAttribute", reinterpret_cast<void*>(device_attribute)},
+      {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(retain)},
+      {"cuCtxGetCurrent", reinterpret_cast<void*>(get_current)},
+      {"cuCtxSetCurrent", reinterpret_cast<void*>(set_current)},
+      {"cuCtxSynchronize", reinterpret_cast<void*>(synchronize)},
+      {"cuLibraryLoadData", reinterpret_cast<void*>(load)},
+      {"cuLibraryGetKernel", reinterpret_cast<void*>(library_kernel)},
+      {"cuLibraryGetGlobal", reinterpret_cast<void*>(library_global)},
+      {"cuKernelGetFunction", reinterpret_cast<void*>(kernel_function)},
+      {"cuKernelGetParamInfo", reinterpret_cast<void*>(kernel_parameter)},
+      {"cuFuncGetAttribute", reinterpret_cast<void*>(function_attribute)},
+      {"cuFuncSetAttribute", reinterpret_cast<void*>(set_function_attribute)},
+      {"cuOccupancyMaxActiveBlocksPerMultiprocessor", reinterpret_cast<void*>(occupancy)},
+      {"cuLaunchKernelEx", reinterpret_cast<void*>(launch)},
+      {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(exchange_capture_mode)},
+      {"cuStreamIsCapturing", reinterpret_cast<void*>(is_capturing)},
+      {"cuStreamWaitEvent", reinterpret_cast<void*>(wait_event)},
+      {"cuEventCreate", reinterpret_cast<void*>(event_create)},
+      {"cuEventDestroy", reinterpret_cast<void*>(event_destroy)},
+      {"cuEventRecord", reinterpret_cast<void*>(event_record)},
+      {"cuEventSynchronize", reinterpret_cast<void*>(event_synchronize)},
+      {"cuEventElapsedTime", reinterpret_cast<void*>(event_elapsed)},
+      {"cuMemAlloc", reinterpret_cast<void*>(allocate)},
+      {"cuMemFree", reinterpret_cast<void*>(release)},
+      {"cuMemcpyHtoD", reinterpret_cast<void*>(copy_to)},
+      {"cuMemcpyDtoH", reinterpret_cast<void*>(copy_from)},
+      {"cuMemcpyDtoDAsync", reinterpret_cast<void*>(copy_on)},
+      {"cuMemsetD8", reinterpret_cast<void*>(fill)},
+  };
+  return all;
+}
+
+// As many as are still allocated when the process ends are told.
+struct Ending {
+  ~Ending() {
+    if (!allocations.empty()) log("left " + std::to_string(allocations.size()) + " allocations");
+  }
+} ending;
+
+}  // namespace
+
+extern "C" CUresult cuGetProcAddress_v2(const char* name, void** function, int, cuuint64_t,
+                                        CUdriverProcAddressQueryResult*) {
+  const bool is_left_out =
+      std::strcmp(name, "cuKernelGetParamInfo") == 0 && std::getenv("FAKE_PARAMETER_BYTES") == nullptr;
+  const auto found = is_left_out ? functions().end() : functions().find(name);
+  *function = found == functions().end() ? nullptr : found->second;
+  return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+}

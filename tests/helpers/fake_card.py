@@ -1,0 +1,53 @@
+"""A card that is not there: programs run with the driver of tests/fake_driver, which computes nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from build_tools import REPOSITORY, environment_with_helpers
+
+SOURCE = REPOSITORY / "tests" / "fake_driver" / "driver.cc"
+FOLDER = REPOSITORY / "build" / "fake_driver"
+
+
+def fake_driver() -> Path:
+    """Return the folder of the driver, which is built where it is not there or older than its source."""
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    headers = sorted((REPOSITORY / "build").glob("cp3*/cuda_header"))
+    if compiler is None or not headers:
+        pytest.skip("it takes g++ and the cuda.h that a build here has found")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    library = FOLDER / "libcuda.so.1"
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists() or library.stat().st_mtime < SOURCE.stat().st_mtime:
+            options = ["-std=c++20", "-shared", "-fPIC", "-O1", "-I", headers[0], "-o", library, SOURCE]
+            subprocess.run([compiler, *options], check=True)
+    return FOLDER
+
+
+def run_beside_card(
+    program: str, *arguments: object, cache: Path, **settings: object
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program, given as text, in a process that sees the fake card, with a store in `cache`.
+
+    `settings` are variables of the environment, such as FAKE_CARDS=2.
+    """
+    environment = environment_with_helpers()
+    paths = os.pathsep.join(filter(None, [str(fake_driver()), environment.get("LD_LIBRARY_PATH", "")]))
+    environment |= {"LD_LIBRARY_PATH": paths, "CONVSWAP_CACHE": str(cache)}
+    environment |= {name: str(value) for name, value in settings.items()}
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )

@@ -1,0 +1,85 @@
+"""NVRTC compiles every family for every card that it has code for, without one of them being here."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from convswap import _native
+
+COMPILER = _native.kernel_compiler()
+CAPABILITIES = (75, 80, 86, 89, 90, 100, 120)
+FAMILIES = {family["header"]: family for family in _native.kernel_families()}
+# What multiplies on the tensor cores, as nvdisasm calls it.
+INSTRUCTIONS = {
+    "cuda/few_channels/kernel.cuh": r"\bHMMA\.",
+    "cuda/implicit_gemm/kernel.cuh": r"\bHGMMA\.",
+    "cuda/toeplitz/kernel.cuh": r"\bHGMMA\.",
+    "cuda/ladder/14_tensor_cores.cuh": r"\bHMMA\.",
+}
+
+pytestmark = pytest.mark.skipif(bool(COMPILER["why_not"]), reason=COMPILER["why_not"] or "NVRTC is there")
+
+
+def capabilities_of(family: dict) -> list[int]:
+    least, is_alone = family["least_capability"], family["is_for_it_alone"]
+    return [each for each in CAPABILITIES if (each == least if is_alone else each >= least)]
+
+
+def one_of_each_format(family: dict) -> list[str]:
+    """Return an instance for each first argument of the template: the format of the data."""
+    first: dict[str, str] = {}
+    for instance in family["instances"]:
+        first.setdefault(instance.partition(",")[0], instance)
+    return list(first.values())
+
+
+EACH = [
+    (header, instance, capability)
+    for header, family in FAMILIES.items()
+    for instance in (one_of_each_format(family) if "/ladder/" not in header else family["instances"][:1])
+    for capability in capabilities_of(family)
+]
+
+
+def disassembler() -> str:
+    """Return nvdisasm, of NVIDIA's package or of a toolkit; skips where there is none."""
+    found = importlib.util.find_spec("nvidia")
+    for folder in [] if found is None else found.submodule_search_locations or []:
+        for program in Path(folder).glob("cu*/bin/nvdisasm"):
+            return str(program)
+    program = shutil.which("nvdisasm") or shutil.which("/usr/local/cuda/bin/nvdisasm")
+    if program is None:
+        pytest.skip("there is no nvdisasm: pip install nvidia-cuda-nvdisasm")
+    return program
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("header", "instance", "capability"), EACH, ids=lambda value: str(value))
+def test_a_kernel_of_each_format_compiles_for_each_card(
+    header: str, instance: str, capability: int, tmp_path: Path
+) -> None:
+    code = _native.compile_kernel(instance, capability)
+    assert code.startswith(b"\x7fELF")
+    if header not in INSTRUCTIONS:
+        return
+    file = tmp_path / "kernel.cubin"
+    file.write_bytes(code)
+    shown = subprocess.run([disassembler(), file], capture_output=True, text=True, check=True).stdout
+    assert re.search(INSTRUCTIONS[header], shown)
+
+
+def test_every_header_with_kernels_is_a_family() -> None:
+    folder = Path(__file__).resolve().parents[2] / "custom_op"
+    headers = {str(path.relative_to(folder)) for path in (folder / "cuda").glob("*/kernel.cuh")}
+    headers |= {str(path.relative_to(folder)) for path in (folder / "cuda" / "ladder").glob("[01]*.cuh")}
+    assert headers == set(FAMILIES)
+
+
+def test_instances_are_listed_once() -> None:
+    instances = [instance for family in FAMILIES.values() for instance in family["instances"]]
+    assert len(instances) == len(set(instances)) > 200

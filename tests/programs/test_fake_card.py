@@ -1,0 +1,149 @@
+"""The host's half of what runs on a card, with a driver that computes nothing and forgives nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from convswap import _native
+from fake_card import run_beside_card
+
+# An algorithm's name, then the extents of x and w.
+CONVOLVE = """
+import sys
+import numpy as np
+from convswap import _native
+algorithm, x_shape, w_shape = sys.argv[1], *(tuple(map(int, text.split(","))) for text in sys.argv[2:4])
+problem = _native.Problem(x_shape, w_shape)
+x, w = (_native.DeviceArray.from_numpy(np.ones(shape, np.float32)) for shape in (x_shape, w_shape))
+y = _native.DeviceArray(problem.output_shape)
+y.poison()
+_native.conv_device(x, w, None, y, algorithm=algorithm)
+assert y.to_numpy().shape == tuple(problem.output_shape)
+print(_native.describe_plan(problem, "cuda", algorithm))
+"""
+LAYER = ("2,1,28,28", "50,1,5,5")  # 2017's first, which every rung takes
+ALGORITHMS = [entry.name for entry in _native.catalog() if entry.device == "cuda"]
+
+needs_compiler = pytest.mark.skipif(
+    bool(_native.kernel_compiler()["why_not"]),
+    reason=_native.kernel_compiler()["why_not"] or "NVRTC is there",
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for all tests of this file: each kernel is compiled once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_compiles_loads_and_starts_its_kernels(
+    algorithm: str, cache: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    done = run_beside_card(CONVOLVE, algorithm, *LAYER, cache=cache, FAKE_LOG=log)
+    assert done.returncode == 0, done.stderr
+    lines = log.read_text().splitlines()
+    launched = {line.split()[1] for line in lines if line.startswith("launch ")}
+    assert launched and all(name.startswith("_ZN8convswap") for name in launched)
+    assert launched == {line.split()[1] for line in lines if line.startswith("load ")}
+    # The zeros that stand for a bias are kept; all else is given back.
+    left = [line for line in lines if line.startswith("left ")]
+    assert left == (["left 1 allocations"] if _is_rung_with_kernels(algorithm) else [])
+
+
+def _is_rung_with_kernels(algorithm: str) -> bool:
+    return algorithm.startswith("ladder_") and algorithm < "ladder_15"
+
+
+@needs_compiler
+def test_a_kernel_that_takes_other_arguments_than_the_host_gives_is_never_started(
+    cache: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    done = run_beside_card(CONVOLVE, "naive", *LAYER, cache=cache, FAKE_LOG=log, FAKE_PARAMETER_BYTES=1)
+    assert "naive::kernel<float> takes 1 bytes, and is given " in done.stderr
+    assert "launch" not in log.read_text()
+
+
+@needs_compiler
+def test_a_kernel_is_of_the_device_that_it_runs_on(cache: Path, tmp_path: Path) -> None:
+    program = """
+import numpy as np
+from convswap import _native
+for device in (1, 0, 1):
+    shapes = (1, 1, 9, 9), (1, 1, 3, 3)
+    x, w = (_native.DeviceArray.from_numpy(np.ones(shape, np.float32), device) for shape in shapes)
+    y = _native.DeviceArray((1, 1, 7, 7), device=device)
+    _native.conv_device(x, w, None, y, algorithm="naive")
+"""
+    log = tmp_path / "log"
+    done = run_beside_card(program, cache=cache, FAKE_LOG=log, FAKE_CARDS=2)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in log.read_text().splitlines() if line.startswith(("load", "launch"))]
+    assert sum(line.startswith("load") for line in lines) == 1
+    assert [line[-1] for line in lines if line.startswith("launch")] == ["1", "0", "1"]
+
+
+def test_without_a_compiler_one_line_says_what_to_install(tmp_path: Path) -> None:
+    for nowhere in (tmp_path / "none.so", tmp_path):
+        done = run_beside_card(CONVOLVE, "naive", *LAYER, cache=tmp_path, CONVSWAP_NVRTC=nowhere)
+        assert done.returncode == 1
+        said = done.stderr.splitlines()[-1]
+        assert said.startswith(
+            f"RuntimeError: CONVSWAP_NVRTC is {nowhere}, which is no NVRTC of CUDA 12 to 13: "
+        )
+
+
+@needs_compiler
+def test_a_compiler_newer_than_the_driver_is_not_taken(tmp_path: Path) -> None:
+    compiler = _native.kernel_compiler()
+    if int(str(compiler["version"]).partition(".")[0]) < 13:
+        pytest.skip("NVRTC of CUDA 12 is no newer than any driver")
+    settings = {"CONVSWAP_NVRTC": compiler["path"], "FAKE_DRIVER_VERSION": 12080}
+    done = run_beside_card(CONVOLVE, "naive", *LAYER, cache=tmp_path, **settings)
+    assert done.stderr.splitlines()[-1] == (
+        f"RuntimeError: CONVSWAP_NVRTC is {compiler['path']}, which is no NVRTC of CUDA 12 to 12"
+    )
+
+
+def test_a_forked_child_is_told_that_it_cannot_use_the_card(tmp_path: Path) -> None:
+    program = """
+import os
+from convswap import _native
+assert len(_native.cuda_devices()) == 1
+child = os.fork()
+if child == 0:
+    try:
+        assert _native.cuda_devices() == []
+        _native.DeviceArray((1,))
+    except RuntimeError as error:
+        os._exit(0 if "was forked from one that has used the card" in str(error) else 2)
+    os._exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = run_beside_card(program, cache=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"FAKE_CARDS": 0}, "the NVIDIA driver does not start: "), ({}, "")],
+    ids=["no card", "card"],
+)
+def test_a_driver_without_a_card_is_none(settings, said: str, tmp_path: Path) -> None:
+    program = """
+from convswap import _native
+print(len(_native.cuda_devices()))
+try:
+    _native.DeviceArray((1,))
+except RuntimeError as error:
+    print(error)
+"""
+    done = run_beside_card(program, cache=tmp_path, **settings)
+    count, _, words = done.stdout.partition("\n")
+    assert count == ("0" if said else "1")
+    assert words.startswith(said) and bool(words) == bool(said)

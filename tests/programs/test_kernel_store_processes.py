@@ -1,0 +1,54 @@
+"""The store of compiled kernels where processes share it, or cannot write."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from convswap import _native
+
+COMPILER = _native.kernel_compiler()
+
+pytestmark = pytest.mark.skipif(bool(COMPILER["why_not"]), reason=COMPILER["why_not"] or "NVRTC is there")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a store that is empty."""
+    monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path))
+    return tmp_path / "kernels"
+
+
+def test_a_full_disk_is_no_error(folder: Path) -> None:
+    program = (
+        "import resource, signal\n"
+        "from convswap import _native\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "assert _native.compile_kernel('naive::kernel<float>', 90)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not list(folder.glob("*.kernel")) and not list(folder.glob("*.part"))
+
+
+@pytest.mark.slow
+def test_of_many_processes_one_compiles(folder: Path) -> None:
+    program = (
+        "import time\n"
+        "from convswap import _native\n"
+        "begin = time.process_time()\n"
+        'code = _native.compile_kernel("toeplitz::kernel<Float16Pairs, 2, false>", 90)\n'
+        "print(len(code), time.process_time() - begin)\n"
+    )
+    command = [sys.executable, "-c", program]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(16)]
+    answers = [process.communicate()[0].split() for process in processes]
+    assert {process.returncode for process in processes} == {0}
+    assert len({size for size, _ in answers}) == 1
+    seconds = sorted(float(taken) for _, taken in answers)
+    # The compiler takes seconds of a processor, and what is read a few milliseconds.
+    assert seconds[-1] > 0.5 and seconds[-2] < 0.3
+    assert len(list(folder.glob("*.kernel"))) == 1
