@@ -1,11 +1,13 @@
 #include "onnx_op.h"
 
+#include <algorithm>
 #include <deque>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "conv/error.h"
 #include "conv/messages.h"
@@ -13,6 +15,7 @@
 #include "onnx_attributes.h"
 #include "onnx_scratch.h"
 #include "override.h"
+#include "plan/background.h"
 #include "plan/first_error.h"
 #include "plan/plan_cache.h"
 #include "plan/planner.h"
@@ -58,6 +61,15 @@ ParallelFor session_threads(const OrtApi& api, const OrtKernelContext* context) 
   };
 }
 
+// The batches that plans are made for ahead of time: that of the shape, or where it is open some that are
+// usual; none where another extent is open too.
+std::vector<int64_t> batches_to_plan(const Shape& x) {
+  const auto is_open = [](int64_t extent) { return extent < 0; };
+  if (x.size() < 3 || std::any_of(x.begin() + 1, x.end(), is_open)) return {};
+  if (is_open(x[0])) return {1, 8, 64, 512};
+  return {x[0]};
+}
+
 // One node of one session. Serves concurrent runs.
 class ConvKernel {
  public:
@@ -67,11 +79,13 @@ class ConvKernel {
         api_(api),
         kind_(kind),
         spec_(read_spec_of(op, KernelAttributes(api, info), type, precision)),
-        plans_(KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto))),
-        is_tuned_(plans_.algorithm() == kTuned) {
+        plans_(std::make_shared<PlanCache>(
+            KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto)))),
+        is_tuned_(plans_->algorithm() == kTuned) {
     check_spec(spec_);
-    check_algorithm_name(plans_.algorithm(), kind);
+    check_algorithm_name(plans_->algorithm(), kind);
     check_open_shapes(spec_, {known_shape(info, 0), known_shape(info, 1), known_shape(info, 2)});
+    if (kind == DeviceKind::cuda) plan_ahead(info);
   }
 
   void compute(OrtKernelContext* context) {
@@ -90,7 +104,7 @@ class ConvKernel {
     check(api_, api_.KernelContext_GetOutput(context, 0, shape.data(), shape.size(), &y));
     if (problem.result_elements() == 0) return;
 
-    const std::shared_ptr<const Plan> plan = plans_.get(problem, device_of(x));
+    const std::shared_ptr<const Plan> plan = plans_->get(problem, device_of(x));
     if (is_tuned_) log_tuning_warning(context);
     const Scratch scratch(base_, api_, context, x, plan->scratch_bytes());
     plan->run({data(x), data(w), b == nullptr ? nullptr : data(b), data(y), z == nullptr ? nullptr : data(z)},
@@ -98,6 +112,34 @@ class ConvKernel {
   }
 
  private:
+  // Has plans made, and their kernels compiled, before the first run asks for them: of the shapes that the
+  // model tells, and where its batch is open, of usual ones.
+  void plan_ahead(const OrtKernelInfo* info) const {
+    const std::optional<int> device = device_of_session(info);
+    const std::optional<Shape> x = known_shape(info, 0), w = known_shape(info, 1);
+    const std::optional<Shape> bias = known_shape(info, 2), residual = known_shape(info, 3);
+    const auto is_unclear = [&](size_t index, const std::optional<Shape>& shape) {
+      return !shape && has_input(info, index);
+    };
+    if (!device || !x || !w || is_unclear(2, bias) || is_unclear(3, residual)) return;
+    for (const int64_t batch : batches_to_plan(*x)) {
+      Shape shape = *x;
+      const bool is_open = shape[0] != batch;
+      shape[0] = batch;
+      in_background(is_open ? When::late : When::soon,
+                    [spec = spec_, plans = plans_, shape, w = *w, bias, has_residual = residual.has_value(),
+                     device = *device] {
+                      const Shape* const b = bias ? &*bias : nullptr;
+                      ConvProblem problem = make_problem(spec, shape, w, b, nullptr);
+                      if (has_residual) {
+                        const Shape z = problem.without_epilogue().result_shape();
+                        problem = make_problem(spec, shape, w, b, &z);
+                      }
+                      if (problem.result_elements() > 0) plans->get(problem, cuda_device(device));
+                    });
+    }
+  }
+
   // A damaged tuning table costs time, never an answer, so that it is a line of ONNX Runtime's log.
   void log_tuning_warning(const OrtKernelContext* context) const {
     const std::string warning = take_tuning_warning();
@@ -129,6 +171,33 @@ class ConvKernel {
     // Of no known rank; or a scalar, of which ONNX Runtime says the same.
     if (shape.empty()) return std::nullopt;
     return shape;
+  }
+
+  // Whether the node has an input of that number; one that is left out has no name.
+  bool has_input(const OrtKernelInfo* info, size_t index) const {
+    size_t count = 0, bytes = 0;
+    check(api_, api_.KernelInfo_GetInputCount(info, &count));
+    if (index >= count) return false;
+    check(api_, api_.KernelInfo_GetInputName(info, index, nullptr, &bytes));
+    return bytes > 1;
+  }
+
+  // The card that the session is on: the only one, or that which its weights lie on; nothing where neither
+  // tells.
+  std::optional<int> device_of_session(const OrtKernelInfo* info) const {
+    const int cards = cuda_device_count();
+    if (cards <= 1) return cards == 1 ? std::optional<int>(0) : std::nullopt;
+    int is_constant = 0, index = 0;
+    const OrtValue* weights = nullptr;
+    const OrtMemoryInfo* memory = nullptr;
+    OrtMemoryInfoDeviceType type = OrtMemoryInfoDeviceType_CPU;
+    check(api_, api_.KernelInfoGetConstantInput_tensor(info, 1, &is_constant, &weights));
+    if (!is_constant) return std::nullopt;
+    check(api_, api_.GetTensorMemoryInfo(weights, &memory));
+    api_.MemoryInfoGetDeviceType(memory, &type);
+    if (type != OrtMemoryInfoDeviceType_GPU) return std::nullopt;
+    check(api_, api_.MemoryInfoGetId(memory, &index));
+    return index;
   }
 
   const OrtValue* optional_input(const OrtKernelContext* context, size_t index) const {
@@ -180,7 +249,7 @@ class ConvKernel {
   const OrtApi& api_;
   const DeviceKind kind_;
   const ConvSpec spec_;
-  PlanCache plans_;
+  const std::shared_ptr<PlanCache> plans_;  // which work in the background may hold when the node has gone
   const bool is_tuned_;
 };
 

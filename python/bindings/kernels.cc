@@ -6,12 +6,14 @@
 #include <pybind11/stl.h>
 
 #include <string>
+#include <vector>
 
 #include "bindings.h"
 #include "conv/error.h"
 #include "cuda/runtime/compiler.h"
 #include "cuda/runtime/kernel_store.h"
 #include "cuda/runtime/loaded_kernels.h"
+#include "plan/background.h"
 
 namespace py = pybind11;
 
@@ -62,6 +64,15 @@ py::bytes compile_kernel(const std::string& instance, int compute_capability, bo
   return py::bytes(code.binary);
 }
 
+// In the background, so that what it costs to end a process meanwhile can be tested too.
+void compile_ahead(const std::vector<std::string>& instances, int compute_capability) {
+  for (const std::string& instance : instances) {
+    in_background(When::soon, [instance, compute_capability] {
+      static_cast<void>(kernel_code(request_for(instance, compute_capability)));
+    });
+  }
+}
+
 py::dict store_facts() {
   const KernelStoreFacts store = kernel_store_facts();
   py::dict facts;
@@ -92,6 +103,8 @@ A dictionary: "why_not", empty where it is there, and then "version" ("13.0"), "
 It comes from the store where it is there, else it is compiled and stored; with `keep` False it is compiled in any
 case, and not stored. Raises ConvswapError for an instance that no family lists, RuntimeError where there is no
 compiler or it refuses the source.)");
+  module.def("compile_ahead", &compile_ahead, py::arg("instances"), py::arg("compute_capability"),
+             "Has kernels compiled and stored in the background, several at once; returns at once.");
   module.def(
       "kernel_store", &store_facts,
       R"(Where compiled kernels are kept: "folder", "unused" (why it is not used; empty where it is), "kernels" and

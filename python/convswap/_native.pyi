@@ -204,7 +204,10 @@ def kernel_compiler() -> CompilerFacts:
     """Return what compiles kernels; of a compiler that is not there, why."""
 
 def compile_kernel(instance: str, compute_capability: int, *, keep: bool = True) -> bytes:
-    """Return the code of a kernel for cards of a compute capability, 90 for 9.0, from the store or compiled."""
+    """Return the code of a kernel for cards of a compute capability (90 for 9.0), kept or compiled."""
+
+def compile_ahead(instances: Sequence[str], compute_capability: int) -> None:
+    """Have kernels compiled and stored in the background, several at once; return at once."""
 
 class KernelStoreFacts(TypedDict):
     """Where compiled kernels are kept; exists for type checkers alone."""

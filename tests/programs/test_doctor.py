@@ -215,7 +215,10 @@ def test_a_card_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
     ids=["used", "not ours", "none"],
 )
-def test_the_store_of_kernels_is_told(store, ok, found, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_of_kernels_is_told(
+    store, ok, found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_cards(tmp_path, monkeypatch)
     monkeypatch.setattr(doctor, "_import_native", lambda: native_with(store=store))
     finding = named(diagnose(), "kernel store")
     assert (finding.ok, finding.found) == (ok, found)

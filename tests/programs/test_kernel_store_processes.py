@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,40 @@ def test_of_many_processes_one_compiles(folder: Path) -> None:
     # The compiler takes seconds of a processor, and what is read a few milliseconds.
     assert seconds[-1] > 0.5 and seconds[-2] < 0.3
     assert len(list(folder.glob("*.kernel"))) == 1
+
+
+@pytest.mark.slow
+def test_a_process_ends_while_kernels_are_compiled(folder: Path) -> None:
+    # Of which each takes the compiler seconds.
+    program = (
+        "import time\n"
+        "from convswap import _native\n"
+        'names = [f"toeplitz::kernel<TwoScaledFloat16, {tiles}, true>" for tiles in (8, 10, 12)]\n'
+        "_native.compile_ahead(names, 90)\n"
+        "time.sleep(0.5)\n"
+        'print(time.time(), "ends")\n'
+    )
+    done = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert done.stdout is not None
+    began, _ = done.stdout.readline().split()
+    assert done.wait(timeout=30) == 0
+    assert time.time() - float(began) < 1.5
+    assert not list(folder.glob("*.kernel")) and not list(folder.glob("*.part"))
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_side_by_side_in_the_background(folder: Path) -> None:
+    program = (
+        "import time\n"
+        "from convswap import _native\n"
+        'names = [f"tiled::kernel<float, {tile}>" for tile in ("1, 2", "4, 2", "8, 2", "8, 4")]\n'
+        "_native.compile_ahead([*names, *names, 'no such kernel'], 90)\n"
+        "while _native.kernel_store()['kernels'] < len(names):\n"
+        "    time.sleep(0.01)\n"
+        "print(time.perf_counter())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(folder.glob("*.kernel"))) == 4

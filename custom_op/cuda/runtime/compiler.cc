@@ -16,6 +16,7 @@
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/kernel_sources.h"
 #include "cuda/runtime/shared_library.h"
+#include "plan/background.h"
 
 namespace convswap {
 namespace {
@@ -151,6 +152,7 @@ class Nvrtc final : public Compiler {
   }
 
   KernelCode compile(const KernelRequest& request) const override {
+    const Unfinished unfinished;
     std::vector<const char*> texts, names;
     for (std::size_t i = 0; i < kKernelSourceCount; ++i) {
       texts.push_back(kKernelSources[i].text);
