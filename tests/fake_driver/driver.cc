@@ -1,9 +1,9 @@
-// A driver without a card: libcuda.so.1 as far as the library calls it. Memory is the host's, kernels are loaded and
-// started but compute nothing, and whoever breaks a rule of the real driver gets its error: a call that takes a
-// context has none, a function is launched on another device than its own, memory is freed twice. So the host's half
-// of the library is tested where there is no card. $FAKE_CARDS: how many there are (1); $FAKE_CAPABILITY: of each,
-// 90 for 9.0; $FAKE_DRIVER_VERSION: 13000 for CUDA 13.0; $FAKE_LOG: a file that gets a line for each kernel loaded
-// and started.
+// A driver without a card: libcuda.so.1 as far as the library calls it. Memory is the host's, kernels are
+// loaded and started but compute nothing, and whoever breaks a rule of the real driver gets its error: a call
+// that takes a context has none, a function is launched on another device than its own, memory is freed
+// twice. So the host's half of the library is tested where there is no card. $FAKE_CARDS: how many there are
+// (1); $FAKE_CAPABILITY: of each, 90 for 9.0; $FAKE_DRIVER_VERSION: 13000 for CUDA 13.0; $FAKE_LOG: a file
+// that gets a line for each kernel loaded and started.
 
 #include <cuda.h>
 
@@ -51,7 +51,7 @@ thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 int cards() { return number("FAKE_CARDS", 1); }
 
-#define NEEDS_START                                      \
+#define NEEDS_START \
   if (!is_started) return CUDA_ERROR_NOT_INITIALIZED;
 #define NEEDS_CONTEXT \
   NEEDS_START         \
@@ -124,7 +124,11 @@ CUresult synchronize() {
 CUresult load(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
               unsigned) {
   NEEDS_CONTEXT
-  if (std::memcmp(code, "\x7f" "ELF", 4) != 0 && std::strstr(static_cast<const char*>(code), ".version") == nullptr) {
+  if (std::memcmp(code,
+                  "\x7f"
+                  "ELF",
+                  4) != 0 &&
+      std::strstr(static_cast<const char*>(code), ".version") == nullptr) {
     return CUDA_ERROR_INVALID_IMAGE;
   }
   if (capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -151,7 +155,8 @@ CUresult kernel_function(CUfunction* function, CUkernel kernel) {
       reinterpret_cast<CUfunction>(new Function{reinterpret_cast<Library*>(kernel)->kernel, current->device});
   return CUDA_SUCCESS;
 }
-// $FAKE_PARAMETER_BYTES: the fake reads no code. Without it a driver of CUDA 12.0 is meant, which tells no sizes.
+// $FAKE_PARAMETER_BYTES: the fake reads no code. Without it a driver of CUDA 12.0 is meant, which tells no
+// sizes.
 CUresult kernel_parameter(CUkernel, size_t, size_t* offset, size_t* bytes) {
   NEEDS_CONTEXT
   *offset = 0;

@@ -53,7 +53,8 @@ void check_parameter(const LoadedKernel& loaded, const std::string& instance, st
                          std::to_string(argument_bytes));
 }
 
-// Has the kernel loaded, and its function on the device found, which is the current one; the caller holds its mutex.
+// Has the kernel loaded, and its function on the device found, which is the current one; the caller holds its
+// mutex.
 CUfunction function_on(LoadedKernel& loaded, const std::string& instance, const Device& device) {
   if (const auto found = loaded.of_devices.find(device.index); found != loaded.of_devices.end())
     return found->second;
