@@ -1,18 +1,22 @@
 #include "onnx_op.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "conv/error.h"
 #include "conv/messages.h"
 #include "conv/open_shapes.h"
 #include "onnx_attributes.h"
+#include "onnx_entries.h"
+#include "onnx_kernel_origin.h"
 #include "onnx_scratch.h"
 #include "override.h"
 #include "plan/background.h"
@@ -73,11 +77,13 @@ std::vector<int64_t> batches_to_plan(const Shape& x) {
 // One node of one session. Serves concurrent runs.
 class ConvKernel {
  public:
+  // `origin`: of the session's kernels on a card; may be null.
   ConvKernel(const OrtApiBase& base, const OrtApi& api, const OrtKernelInfo* info, OpKind op, DeviceKind kind,
-             ElementType type, Precision precision)
+             ElementType type, Precision precision, const KernelOrigin* origin)
       : base_(base),
         api_(api),
         kind_(kind),
+        origin_(origin),
         spec_(read_spec_of(op, KernelAttributes(api, info), type, precision)),
         plans_(std::make_shared<PlanCache>(
             KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto)))),
@@ -128,14 +134,14 @@ class ConvKernel {
       shape[0] = batch;
       in_background(is_open ? When::late : When::soon,
                     [spec = spec_, plans = plans_, shape, w = *w, bias, has_residual = residual.has_value(),
-                     device = *device] {
+                     origin = origin_, device = *device] {
                       const Shape* const b = bias ? &*bias : nullptr;
                       ConvProblem problem = make_problem(spec, shape, w, b, nullptr);
                       if (has_residual) {
                         const Shape z = problem.without_epilogue().result_shape();
                         problem = make_problem(spec, shape, w, b, &z);
                       }
-                      if (problem.result_elements() > 0) plans->get(problem, cuda_device(device));
+                      if (problem.result_elements() > 0) plans->get(problem, cuda_device(device, origin));
                     });
     }
   }
@@ -231,7 +237,7 @@ class ConvKernel {
     int index = 0;
     check(api_, api_.GetTensorMemoryInfo(tensor, &memory));
     check(api_, api_.MemoryInfoGetId(memory, &index));
-    return cuda_device(index);
+    return cuda_device(index, origin_);
   }
 
   Execution execution(OrtKernelContext* context, void* scratch) const {
@@ -248,6 +254,7 @@ class ConvKernel {
   const OrtApiBase& base_;
   const OrtApi& api_;
   const DeviceKind kind_;
+  const KernelOrigin* const origin_;
   const ConvSpec spec_;
   const std::shared_ptr<PlanCache> plans_;  // which work in the background may hold when the node has gone
   const bool is_tuned_;
@@ -278,16 +285,17 @@ ONNXTensorElementDataType onnx_type(ElementType type) {
 // type.
 class ConvOp : public OrtCustomOp {
  public:
-  // `precision` is that of nodes which say none.
+  // `precision` is that of nodes which say none; `origin`: of the kernels on a card, may be null.
   ConvOp(const OrtApiBase& base, const OrtApi& api, OpKind op_kind, DeviceKind kind, ElementType type,
-         Precision precision)
+         Precision precision, const KernelOrigin* origin)
       : OrtCustomOp{},
         base_(base),
         api_(api),
         op_kind_(op_kind),
         kind_(kind),
         type_(type),
-        precision_(precision) {
+        precision_(precision),
+        origin_(origin) {
     version = kApiVersion;
     GetName = [](const OrtCustomOp* op) { return name_of(self(op).op_kind_); };
     GetExecutionProviderType = [](const OrtCustomOp* op) {
@@ -328,7 +336,9 @@ class ConvOp : public OrtCustomOp {
       name += " node '" + node + "'";
       const ConvOp& own = self(op);
       *kernel = new NamedKernel{
-          *api, name, {own.base_, *api, info, own.op_kind_, own.kind_, own.type_, own.precision_}};
+          *api,
+          name,
+          {own.base_, *api, info, own.op_kind_, own.kind_, own.type_, own.precision_, own.origin_}};
       note_kernel(node);
       return nullptr;
     } catch (...) {
@@ -364,19 +374,20 @@ class ConvOp : public OrtCustomOp {
   const DeviceKind kind_;
   const ElementType type_;
   const Precision precision_;
+  const KernelOrigin* const origin_;
 };
 
-// The ops and domains of one ONNX Runtime. They are never destroyed: sessions use them until the process
-// ends.
+// The ops and domains of one ONNX Runtime, for sessions whose kernels come from the same place. They are
+// never destroyed: sessions use them until the process ends.
 class Registry {
  public:
-  Registry(const OrtApiBase& base, const OrtApi& api) {
+  Registry(const OrtApiBase& base, const OrtApi& api, const KernelOrigin* origin) {
     for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
       for (const ElementType type :
            {ElementType::float32, ElementType::float64, ElementType::float16, ElementType::bfloat16}) {
-        convs_.emplace_back(base, api, OpKind::conv, kind, type, Precision::tf32);
-        ieee_convs_.emplace_back(base, api, OpKind::conv, kind, type, Precision::ieee);
-        fused_convs_.emplace_back(base, api, OpKind::fused_conv, kind, type, Precision::tf32);
+        convs_.emplace_back(base, api, OpKind::conv, kind, type, Precision::tf32, origin);
+        ieee_convs_.emplace_back(base, api, OpKind::conv, kind, type, Precision::ieee, origin);
+        fused_convs_.emplace_back(base, api, OpKind::fused_conv, kind, type, Precision::tf32, origin);
       }
     }
     check(api, api.CreateCustomOpDomain(kDomain, &domain_));
@@ -402,12 +413,13 @@ class Registry {
   OrtCustomOpDomain *tf32_domain_ = nullptr, *ieee_domain_ = nullptr;  // ONNX's own
 };
 
-const Registry& registry_of(const OrtApiBase& base, const OrtApi& api) {
+const Registry& registry_of(const OrtApiBase& base, const OrtApi& api, const KernelOrigin* origin) {
   static std::mutex mutex;
-  static auto& registries = *new std::map<const OrtApi*, std::unique_ptr<Registry>>;
+  static auto& registries =
+      *new std::map<std::pair<const OrtApi*, const KernelOrigin*>, std::unique_ptr<Registry>>;
   const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Registry>& registry = registries[&api];
-  if (!registry) registry = std::make_unique<Registry>(base, api);
+  std::unique_ptr<Registry>& registry = registries[{&api, origin}];
+  if (!registry) registry = std::make_unique<Registry>(base, api, origin);
   return *registry;
 }
 
@@ -419,10 +431,26 @@ void add_domain_once(const OrtApi& api, OrtSessionOptions* options, OrtCustomOpD
   check(api, api.AddSessionConfigEntry(options, mark, "1"));
 }
 
+// The one domain of that name stays what it is, and sessions of these options take their kernels from where
+// it does.
+void check_same_origin(const OrtApi& api, OrtSessionOptions* options, const KernelOrigin* origin) {
+  constexpr char kMark[] = "convswap.registered.origin";
+  const std::string own = std::to_string(reinterpret_cast<std::uintptr_t>(origin));
+  if (!has_entry(api, options, "convswap.registered")) {
+    check(api, api.AddSessionConfigEntry(options, kMark, own.c_str()));
+  } else if (entry(api, options, kMark) != own) {
+    throw OnnxRuntimeError(ORT_INVALID_ARGUMENT,
+                           "these session options were registered with another convswap.pack or "
+                           "convswap.compile: set both before convswap is registered, in new options");
+  }
+}
+
 }  // namespace
 
 void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
-  const Registry& registry = registry_of(base, api);
+  const KernelOrigin* const origin = kernel_origin_of(api, options);
+  check_same_origin(api, options, origin);
+  const Registry& registry = registry_of(base, api, origin);
   answer_kernels(api, options);
   add_domain_once(api, options, registry.domain(), "convswap.registered");
   if (!override_requested(api, options)) return;

@@ -5,6 +5,8 @@
 #include <sstream>
 #include <vector>
 
+#include "onnx_entries.h"
+
 namespace convswap {
 namespace {
 
@@ -28,20 +30,6 @@ struct Recorder {
 
 thread_local Recorder recorder;
 
-std::optional<std::string> entry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
-  if (!has_entry(api, options, key)) return std::nullopt;
-  size_t size = 0;
-  check(api, api.GetSessionConfigEntry(options, key, nullptr, &size));
-  std::string value(size, '\0');
-  check(api, api.GetSessionConfigEntry(options, key, value.data(), &size));
-  return std::string(value.c_str());
-}
-
-OnnxRuntimeError unknown_value(const char* key, const std::string& given, const char* expected) {
-  return {ORT_INVALID_ARGUMENT,
-          "session config entry " + std::string(key) + " is '" + given + "'; expected " + expected};
-}
-
 bool contains(const std::string& list, const std::string& name) {
   std::istringstream names(list);
   for (std::string each; std::getline(names, each, ';');) {
@@ -59,12 +47,6 @@ std::string shortened(const std::string& name) {
 }
 
 }  // namespace
-
-bool has_entry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
-  int present = 0;
-  check(api, api.HasSessionConfigEntry(options, key, &present));
-  return present != 0;
-}
 
 bool override_requested(const OrtApi& api, const OrtSessionOptions* options) {
   const std::string value = entry(api, options, kOverrideEntry).value_or("0");

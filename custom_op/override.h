@@ -17,9 +17,6 @@
 
 namespace convswap {
 
-// Whether `options` have the session config entry `key`.
-bool has_entry(const OrtApi& api, const OrtSessionOptions* options, const char* key);
-
 // Whether `options` ask for the override mode. Throws OnnxRuntimeError where the value is neither 0 nor 1.
 bool override_requested(const OrtApi& api, const OrtSessionOptions* options);
 

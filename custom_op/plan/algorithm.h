@@ -69,6 +69,10 @@ struct Offer {
   // There where `why_not` is empty. Needs nothing that the offer was made from.
   std::function<std::unique_ptr<Plan>()> make;
 
+  // The names of the card's kernels that the plan will start (cuda/host/kernels.h), each once; null where
+  // there are none.
+  std::function<std::vector<std::string>()> kernels = nullptr;
+
   static Offer refusal(std::string why_not) { return {std::move(why_not), std::nullopt, nullptr}; }
   bool is_refusal() const { return !why_not.empty(); }
 };

@@ -33,6 +33,7 @@ Device typical_cuda_device(int compute_capability) {
   // Shared memory by the CUDA C++ Programming Guide's table of technical specifications.
   constexpr int kKilobyte = 1024;
   Device device{DeviceKind::cuda, 0, "a card of compute capability " + std::to_string(compute_capability)};
+  device.is_here = false;
   device.compute_capability = compute_capability;
   device.multiprocessors = card->multiprocessors;
   device.second_level_cache = card->cache_megabytes * kKilobyte * kKilobyte;

@@ -47,7 +47,9 @@ std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::uniqu
 
 }  // namespace
 
-Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+namespace {
+
+Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
   if (problem.epilogue.is_empty() || algorithm.fuses(problem)) return algorithm.offer(problem, device);
   const EpilogueStage* const stage = epilogue_stage(device.kind);
   if (std::string reason = stage->why_not(problem); !reason.empty()) return Offer::refusal(std::move(reason));
@@ -57,6 +59,22 @@ Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Dev
   offer.make = [stage, problem, device, make_alone = std::move(offer.make)] {
     return in_two_steps(make_alone(), stage->make(problem, device), problem);
   };
+  offer.kernels = [stage, problem, of_convolution = std::move(offer.kernels)] {
+    std::vector<std::string> names = of_convolution();
+    for (std::string& name : stage->kernels(problem)) names.push_back(std::move(name));
+    return names;
+  };
+  return offer;
+}
+
+}  // namespace
+
+Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+  Offer offer = offer_of_any(algorithm, problem, device);
+  if (offer.is_refusal() || offer.kernels == nullptr || !device.is_here) return offer;
+  if (std::string reason = why_no_kernels(device, offer.kernels); !reason.empty()) {
+    return Offer::refusal(std::move(reason));
+  }
   return offer;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "plan/algorithm.h"
 
@@ -21,10 +23,17 @@ class EpilogueStage {
   // About how long it takes, in milliseconds. Requires an empty why_not, as the next does.
   virtual double estimate(const ConvProblem& problem, const Device& device) const = 0;
   virtual std::unique_ptr<Plan> make(const ConvProblem& problem, const Device& device) const = 0;
+
+  // The kernels that its plan will start, as an offer names them.
+  virtual std::vector<std::string> kernels(const ConvProblem& problem) const = 0;
 };
 
 // The stage of a kind of device; null where all of its algorithms compute what follows themselves.
 const EpilogueStage* epilogue_stage(DeviceKind kind);
+
+// Why the device cannot have the kernels that an offer names, where nothing can be compiled and others lie
+// ready; empty where it can, and where none lie ready: then the plan says so when it is made.
+std::string why_no_kernels(const Device& device, const std::function<std::vector<std::string>()>& kernels);
 
 // What the algorithm offers for the whole problem: where it computes the convolution alone, with the device's
 // stage for what follows.

@@ -15,6 +15,7 @@
 #include "conv/messages.h"
 #include "cuda/host/launch.h"
 #include "cuda/runtime/driver.h"
+#include "cuda/runtime/kernel_origin.h"
 #include "plan/planner.h"
 
 namespace py = pybind11;
@@ -118,8 +119,8 @@ void check_fits(const char* what, const DeviceArray& array, ElementType type, in
 
 // Runs the plan `runs` times back to back; returns the mean time of one in milliseconds.
 double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
-                   const DeviceArray* residual, const ConvSpec& spec, const std::string& algorithm,
-                   int runs) {
+                   const DeviceArray* residual, const ConvSpec& spec, const std::string& algorithm, int runs,
+                   const KernelOrigin* origin) {
   if (runs < 1) throw InvalidArgument("runs " + std::to_string(runs) + ": expected at least 1");
   const ConvProblem problem = make_problem(spec, x.shape(), w.shape(), b == nullptr ? nullptr : &b->shape(),
                                            residual == nullptr ? nullptr : &residual->shape());
@@ -131,7 +132,7 @@ double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray
     throw InvalidArgument(shape_message("y", y.shape(), list_text(problem.result_shape())));
   }
   if (problem.result_elements() == 0) return 0;
-  const Device& device = cuda_device(x.device());
+  const Device& device = cuda_device(x.device(), origin);
   const std::unique_ptr<Plan> plan = choose(problem, device, algorithm).offer.make();
   const ConvTensors tensors{x.pointer(), w.pointer(), b == nullptr ? nullptr : b->pointer(), y.pointer(),
                             residual == nullptr ? nullptr : residual->pointer()};
@@ -190,17 +191,18 @@ void register_device_array(py::module_& module) {
       "conv_device",
       [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
          const DeviceArray* residual, const std::string& algorithm, const std::string& precision, int runs,
-         const py::kwargs& attributes) {
+         const std::string& pack, bool compiles, const py::kwargs& attributes) {
         const ConvSpec spec = spec_of(x.type(), precision, attributes);
         const py::gil_scoped_release released;
-        return conv_device(x, w, b, y, residual, spec, algorithm, runs);
+        return conv_device(x, w, b, y, residual, spec, algorithm, runs, kernel_origin(pack, compiles));
       },
       py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
       py::arg("residual").none(true) = py::none(), py::arg("algorithm") = "auto",
-      py::arg("precision") = "tf32", py::arg("runs") = 1,
+      py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("pack") = "", py::arg("compiles") = true,
       R"(Computes y on the card by a CUDA algorithm, with what is fused with it, and waits for it.
 
-`residual` is of the shape of the convolution's result; further keyword arguments are the attributes of our Conv and
+`residual` is of the shape of the convolution's result; `pack` and `compiles` say where kernels come from, as the
+session entries convswap.pack and convswap.compile do; further keyword arguments are the attributes of our Conv and
 FusedConv.
 
 Returns the mean time of one of `runs` back-to-back runs in milliseconds, by CUDA events. Raises ConvswapError for

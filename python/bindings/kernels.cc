@@ -5,7 +5,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <mutex>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings.h"
@@ -13,6 +17,7 @@
 #include "cuda/runtime/compiler.h"
 #include "cuda/runtime/kernel_store.h"
 #include "cuda/runtime/loaded_kernels.h"
+#include "cuda/runtime/pack.h"
 #include "plan/background.h"
 
 namespace py = pybind11;
@@ -45,21 +50,24 @@ py::object compiler_facts() {
   return facts;
 }
 
+// As request_for, for callers who may name anything.
+KernelRequest request_of(const std::string& instance, int compute_capability) {
+  try {
+    return request_for(instance, compute_capability);
+  } catch (const std::logic_error& error) {
+    throw InvalidArgument(error.what());
+  }
+}
+
 py::bytes compile_kernel(const std::string& instance, int compute_capability, bool keep) {
-  const KernelRequest request = [&] {
-    try {
-      return request_for(instance, compute_capability);
-    } catch (const std::logic_error& error) {
-      throw InvalidArgument(error.what());
-    }
-  }();
+  const KernelRequest request = request_of(instance, compute_capability);
   KernelCode code;
   {
     const py::gil_scoped_release released;
     std::string why;
     const Compiler* const compiler = find_compiler(&why);
     if (compiler == nullptr) throw std::runtime_error(why);
-    code = keep ? kernel_code(request) : compiler->compile(request);
+    code = keep ? compiled_kernel(request) : compiler->compile(request);
   }
   return py::bytes(code.binary);
 }
@@ -68,9 +76,46 @@ py::bytes compile_kernel(const std::string& instance, int compute_capability, bo
 void compile_ahead(const std::vector<std::string>& instances, int compute_capability) {
   for (const std::string& instance : instances) {
     in_background(When::soon, [instance, compute_capability] {
-      static_cast<void>(kernel_code(request_for(instance, compute_capability)));
+      static_cast<void>(compiled_kernel(request_for(instance, compute_capability)));
     });
   }
+}
+
+// What a pack will have: kernels are compiled as they are added, from any thread.
+class PackWriter {
+ public:
+  // Returns how many bytes its code has.
+  std::size_t add(const std::string& instance, int compute_capability, bool is_portable) {
+    KernelRequest request = request_of(instance, compute_capability);
+    request.is_portable = is_portable;
+    KernelCode code = compiled_kernel(request);
+    const std::size_t bytes = code.binary.size();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kernels_.emplace_back(std::move(request), std::move(code));
+    return bytes;
+  }
+
+  // In the order of their names, whatever the order in which they were compiled.
+  void write(const std::string& path) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::ranges::sort(kernels_, {}, [](const auto& kernel) {
+      const KernelRequest& request = kernel.first;
+      return std::tuple(request.kernel, request.compute_capability, request.is_portable);
+    });
+    write_pack(path, kernels_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<KernelRequest, KernelCode>> kernels_;
+};
+
+py::list pack_contents(const std::string& path) {
+  py::list kernels;
+  for (const auto& [kernel, capability] : Pack::read(path)->contents()) {
+    kernels.append(py::make_tuple(kernel, capability));
+  }
+  return kernels;
 }
 
 py::dict store_facts() {
@@ -103,6 +148,20 @@ A dictionary: "why_not", empty where it is there, and then "version" ("13.0"), "
 It comes from the store where it is there, else it is compiled and stored; with `keep` False it is compiled in any
 case, and not stored. Raises ConvswapError for an instance that no family lists, RuntimeError where there is no
 compiler or it refuses the source.)");
+  py::class_<PackWriter>(module, "PackWriter",
+                         "A pack in the making: kernels for cards that need not be here.")
+      .def(py::init<>())
+      .def("add", &PackWriter::add, py::arg("instance"), py::arg("compute_capability"), py::kw_only(),
+           py::arg("is_portable") = false, py::call_guard<py::gil_scoped_release>(),
+           "Compiles a kernel, or takes it from the store, and returns its bytes; from any thread. Portable "
+           "code runs "
+           "on newer cards too. Raises as compile_kernel.")
+      .def("write", &PackWriter::write, py::arg("path"),
+           "Writes what was added, whole or not at all. Raises RuntimeError where it cannot be written.");
+  module.def("pack_contents", &pack_contents, py::arg("path"),
+             "The kernels of a pack and the compute capability of each. Raises ConvswapError where it is "
+             "none of this "
+             "version.");
   module.def("compile_ahead", &compile_ahead, py::arg("instances"), py::arg("compute_capability"),
              "Has kernels compiled and stored in the background, several at once; returns at once.");
   module.def(

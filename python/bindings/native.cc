@@ -53,6 +53,13 @@ std::string choose(const ConvProblem& problem, const std::string& device, const 
       convswap::choose(problem, asked_device(device, index, compute_capability), algorithm).algorithm.name());
 }
 
+std::vector<std::string> kernels_of(const ConvProblem& problem, const std::string& device,
+                                    const std::string& algorithm, int index, int compute_capability) {
+  const Offer offer =
+      convswap::choose(problem, asked_device(device, index, compute_capability), algorithm).offer;
+  return offer.kernels == nullptr ? std::vector<std::string>() : offer.kernels();
+}
+
 py::list facts_of(const Plan& plan) {
   py::list kernels;
   for (const KernelFacts& kernel : plan.kernels()) {
@@ -199,6 +206,9 @@ Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.
       },
       py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto", py::kw_only(),
       py::arg("index") = 0, "The launch shape of the plan in words.");
+  module.def("kernels_of", &kernels_of, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
+             py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0,
+             "The names of the card's kernels that the plan starts, each once; none on the CPU.");
   module.def("explain", &explain_problem, py::arg("problem"), py::arg("device"),
              py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
              py::arg("compute_capability") = 0,

@@ -181,6 +181,11 @@ def conv(
 def direct_instruction_sets() -> list[str]:
     """Return the instruction sets of `direct` that this processor has, best first."""
 
+def kernels_of(
+    problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0, compute_capability: int = 0
+) -> list[str]:
+    """Return the names of the card's kernels that the plan starts, each once; none on the CPU."""
+
 class KernelFamilyFacts(TypedDict):
     """The kernels of a header; exists for type checkers alone."""
 
@@ -205,6 +210,21 @@ def kernel_compiler() -> CompilerFacts:
 
 def compile_kernel(instance: str, compute_capability: int, *, keep: bool = True) -> bytes:
     """Return the code of a kernel for cards of a compute capability (90 for 9.0), kept or compiled."""
+
+class PackWriter:
+    """A pack in the making: kernels for cards that need not be here."""
+
+    def __init__(self) -> None:
+        """Begin an empty one."""
+
+    def add(self, instance: str, compute_capability: int, *, is_portable: bool = False) -> int:
+        """Compile a kernel, or take it from the store, and return its bytes; from any thread."""
+
+    def write(self, path: str) -> None:
+        """Write what was added, whole or not at all."""
+
+def pack_contents(path: str) -> list[tuple[str, int]]:
+    """Return the kernels of a pack and the compute capability of each."""
 
 def compile_ahead(instances: Sequence[str], compute_capability: int) -> None:
     """Have kernels compiled and stored in the background, several at once; return at once."""
@@ -270,6 +290,8 @@ def conv_device(
     algorithm: str = "auto",
     precision: str = "tf32",
     runs: int = 1,
+    pack: str = "",
+    compiles: bool = True,
     auto_pad: str = "NOTSET",
     pads: Sequence[int] = (),
     strides: Sequence[int] = (),

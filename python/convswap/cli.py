@@ -98,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_explain(commands)
     _add_tune(commands)
+    _add_warm(commands)
     _add_ladder(commands)
     _add_profile(commands)
     _add_study(commands)
@@ -217,6 +218,23 @@ def _add_tune(commands: Any) -> None:
     parser.add_argument("--only", metavar="REGEX", help="measure the nodes whose name matches")
     parser.add_argument("--json", metavar="FILE", help="write the times as JSON")
     parser.set_defaults(command=_tune)
+
+
+def _add_warm(commands: Any) -> None:
+    parser = commands.add_parser("warm", help="compile what a model needs, here or for other cards")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a network's name or an ONNX file")
+    parser.add_argument("--batch", metavar="B,...", help="images in a run; default: 1,8,64,512")
+    _add_input_shape(parser)
+    _add_kernel_options(parser)
+    parser.add_argument("--fuse", action="store_true", help=_FUSE_HELP)
+    parser.add_argument(
+        "--compute-capability",
+        metavar="C,...",
+        help="of the cards, such as 8.0,9.0, which need not be here; default: this machine's",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE.pack", help="write the kernels, for convswap.pack")
+    parser.add_argument("--clear", action="store_true", help="instead: delete all kernels that are kept")
+    parser.set_defaults(command=_warm)
 
 
 def _add_ladder(commands: Any) -> None:
@@ -664,6 +682,41 @@ def _tune(options: argparse.Namespace) -> int:
         )
     _write_found(options, tuning.to_json())
     print_tuning(tuning, _console())
+    return 0
+
+
+def _warm(options: argparse.Namespace) -> int:
+    from convswap.warm import BATCHES, clear, print_warmed, warm
+
+    if options.clear:
+        given = {
+            "MODEL": options.model,
+            "--batch": options.batch,
+            "--compute-capability": options.compute_capability,
+            "-o": options.output,
+        }
+        _refuse_beside("--clear", given)
+        print(f"{clear()} kernels deleted")
+        return 0
+    if options.model is None:
+        raise ConvswapError("warm: expected a MODEL, or --clear; see `convswap warm --help`")
+    check_writable(options.output, options.model)
+    capabilities = options.compute_capability and [
+        _capability(text) for text in options.compute_capability.split(",")
+    ]
+    with _progress() as progress:
+        warmed = warm(
+            options.model,
+            batches=_whole_numbers("--batch", options.batch, "1,64,512") or BATCHES,
+            compute_capabilities=capabilities,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            fuse=options.fuse,
+            input_shape=_input_shape(options),
+            pack=options.output,
+            progress=progress,
+        )
+    print_warmed(warmed, _console())
     return 0
 
 

@@ -11,6 +11,13 @@ from pathlib import Path
 
 import pytest
 from build_tools import REPOSITORY, environment_with_helpers
+from convswap import _native
+
+# 2017's first layer, which every rung of the ladder takes: the extents of x and w.
+LAYER = ("2,1,28,28", "50,1,5,5")
+
+_WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
+needs_compiler = pytest.mark.skipif(bool(_WHY_NO_COMPILER), reason=_WHY_NO_COMPILER or "NVRTC is there")
 
 SOURCE = REPOSITORY / "tests" / "fake_driver" / "driver.cc"
 FOLDER = REPOSITORY / "build" / "fake_driver"

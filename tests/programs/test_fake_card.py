@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from convswap import _native
-from fake_card import run_beside_card
+from fake_card import LAYER, needs_compiler, run_beside_card
 
 # An algorithm's name, then the extents of x and w.
 CONVOLVE = """
@@ -22,13 +22,7 @@ _native.conv_device(x, w, None, y, algorithm=algorithm)
 assert y.to_numpy().shape == tuple(problem.output_shape)
 print(_native.describe_plan(problem, "cuda", algorithm))
 """
-LAYER = ("2,1,28,28", "50,1,5,5")  # 2017's first, which every rung takes
 ALGORITHMS = [entry.name for entry in _native.catalog() if entry.device == "cuda"]
-
-needs_compiler = pytest.mark.skipif(
-    bool(_native.kernel_compiler()["why_not"]),
-    reason=_native.kernel_compiler()["why_not"] or "NVRTC is there",
-)
 
 
 @pytest.fixture(scope="module")

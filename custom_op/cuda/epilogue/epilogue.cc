@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "conv/arithmetic.h"
 #include "conv/epilogue_attributes.h"
@@ -126,6 +127,10 @@ class Stage final : public EpilogueStage {
 
   std::unique_ptr<Plan> make(const ConvProblem& problem, const Device& device) const override {
     return std::make_unique<KernelPlan<Family>>(problem, device, Family::tiling_of(problem));
+  }
+
+  std::vector<std::string> kernels(const ConvProblem& problem) const override {
+    return {Family::kernel_name(problem, Family::tiling_of(problem))};
   }
 };
 

@@ -64,9 +64,10 @@ class FewChannels final : public Algorithm {
     }
     double nanoseconds = 0;
     for (const Pass& pass : passes) nanoseconds += pass.tiling.estimate;
-    return {{}, nanoseconds * 1e-6, [problem, device, passes] {
-              return few_channels::make_plan(problem, device, passes);
-            }};
+    return {{},
+            nanoseconds * 1e-6,
+            [problem, device, passes] { return few_channels::make_plan(problem, device, passes); },
+            [problem, passes] { return few_channels::kernel_names(problem, passes); }};
   }
 
  private:

@@ -175,6 +175,15 @@ class PassesPlan final : public Plan {
 
 }  // namespace
 
+std::vector<std::string> kernel_names(const ConvProblem& problem, const std::vector<Pass>& passes) {
+  std::vector<std::string> names;
+  for (const Pass& pass : passes) {
+    std::string name = Family::kernel_name(problem, pass);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
 std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device,
                                 const std::vector<Pass>& passes) {
   std::vector<std::unique_ptr<Plan>> plans;

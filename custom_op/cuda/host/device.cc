@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 
 #include "cuda/runtime/driver.h"
 
@@ -42,18 +43,20 @@ int cuda_device_count() {
   return driver != nullptr && driver->cuDeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
 }
 
-const Device& cuda_device(int index) {
+const Device& cuda_device(int index, const KernelOrigin* kernels) {
   // One at a time and only when asked for: a card that cannot be read must not spoil the others.
   static std::mutex mutex;
-  static auto& devices = *new std::map<int, Device>;
+  static auto& devices = *new std::map<std::pair<int, const KernelOrigin*>, Device>;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (const auto found = devices.find(index); found != devices.end()) return found->second;
+  if (const auto found = devices.find({index, kernels}); found != devices.end()) return found->second;
   const int count = cuda_device_count();
   if (index < 0 || index >= count) {
     throw std::runtime_error("CUDA device " + std::to_string(index) + " is not there: this process sees " +
                              std::to_string(count));
   }
-  return devices.emplace(index, read_device(index)).first->second;
+  Device device = read_device(index);
+  device.kernels = kernels;
+  return devices.emplace(std::pair{index, kernels}, std::move(device)).first->second;
 }
 
 }  // namespace convswap

@@ -47,6 +47,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "conv/arithmetic.h"
 #include "cuda/host/formats.h"
@@ -69,9 +70,10 @@ class ImplicitGemm final : public Algorithm {
     }
     const std::optional<Tiling> tiling = best_tiling(problem, device);
     if (!tiling) return Offer::refusal(why_no_tiling(problem, device));
-    return {{}, tiling->cost * 1e-6, [problem, device, own = *tiling] {
-              return implicit_gemm::make_plan(problem, device, own);
-            }};
+    return {{},
+            tiling->cost * 1e-6,
+            [problem, device, own = *tiling] { return implicit_gemm::make_plan(problem, device, own); },
+            [problem, own = *tiling] { return std::vector{implicit_gemm::kernel_name(problem, own)}; }};
   }
 
  private:

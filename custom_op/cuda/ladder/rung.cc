@@ -97,7 +97,16 @@ Offer Rung::offer(const ConvProblem& problem, const Device& device) const {
     return Offer::refusal("it keeps " + std::to_string(needed) + " bytes in shared memory, and a block of " +
                           device.name + " has " + std::to_string(device.shared_memory_per_block));
   }
-  return {{}, std::nullopt, [this, problem, device] { return make_plan(problem, device); }};
+  return {{},
+          std::nullopt,
+          [this, problem, device] { return make_plan(problem, device); },
+          [this, problem] {
+            std::vector<std::string> names;
+            for (const RungLaunch& launch : launches(problem)) {
+              if (std::ranges::find(names, launch.kernel) == names.end()) names.push_back(launch.kernel);
+            }
+            return names;
+          }};
 }
 
 std::unique_ptr<Plan> Rung::make_plan(const ConvProblem& problem, const Device& device) const {

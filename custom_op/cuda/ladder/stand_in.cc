@@ -22,7 +22,7 @@ Offer StandIn::offer(const ConvProblem& problem, const Device& device) const {
   if (!reasons.empty()) return Offer::refusal(std::move(reasons));
   for (const Algorithm* algorithm : fast_algorithms()) {
     Offer offer = offer_of(*algorithm, problem, device);
-    if (!offer.is_refusal()) return {{}, std::nullopt, std::move(offer.make)};
+    if (!offer.is_refusal()) return {{}, std::nullopt, std::move(offer.make), std::move(offer.kernels)};
     reasons += (reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + offer.why_not;
   }
   return Offer::refusal(std::move(reasons));

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "conv/arithmetic.h"
 #include "cuda/host/definition.h"
@@ -84,9 +85,11 @@ class Naive final : public Algorithm {
   }
 
   Offer offer(const ConvProblem& problem, const Device& device) const override {
-    return {{}, estimate(problem, device), [problem, device] {
-              return std::make_unique<KernelPlan<Family>>(problem, device, Family::Tiling{});
-            }};
+    return {
+        {},
+        estimate(problem, device),
+        [problem, device] { return std::make_unique<KernelPlan<Family>>(problem, device, Family::Tiling{}); },
+        [problem] { return std::vector{Family::kernel_name(problem, Family::Tiling{})}; }};
   }
 };
 

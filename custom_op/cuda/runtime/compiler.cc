@@ -142,8 +142,8 @@ class Nvrtc final : public Compiler {
   const std::vector<int>& compute_capabilities() const override { return capabilities_; }
 
   std::vector<std::string> options(const KernelRequest& request) const override {
-    std::vector<std::string> options = {"--gpu-architecture=" + architecture(request.compute_capability),
-                                        "--std=c++20", "-default-device"};
+    std::vector<std::string> options = {"--gpu-architecture=" + architecture(request), "--std=c++20",
+                                        "-default-device"};
     // For tools that show the lines of a kernel.
     if (const char* asked = std::getenv("CONVSWAP_LINE_INFO"); asked != nullptr && *asked != '\0') {
       options.emplace_back("-lineinfo");
@@ -183,7 +183,7 @@ class Nvrtc final : public Compiler {
     code.symbol = symbol_of(program, request, request.kernel);
     if (!variable.empty()) code.variable_symbol = symbol_of(program, request, variable);
     size_t bytes = 0;
-    const bool is_portable = !knows(request.compute_capability);
+    const bool is_portable = request.is_portable || !knows(request.compute_capability);
     check(is_portable ? functions_.GetPTXSize(program, &bytes) : functions_.GetCUBINSize(program, &bytes),
           request, "gives no code");
     code.binary.resize(bytes);
@@ -200,7 +200,9 @@ class Nvrtc final : public Compiler {
 
   // Code for Hopper alone may use the instructions that only Hopper has. A card that the compiler does not
   // know gets what is portable, of the newest that it knows, which the driver compiles to its end.
-  std::string architecture(int capability) const {
+  std::string architecture(const KernelRequest& request) const {
+    const int capability = request.compute_capability;
+    if (knows(capability) && request.is_portable) return "compute_" + std::to_string(capability);
     if (knows(capability)) return "sm_" + std::to_string(capability) + (capability == 90 ? "a" : "");
     int older = capabilities_.front();
     for (const int known : capabilities_) {

@@ -13,6 +13,7 @@ struct KernelRequest {
   std::string kernel;    // "toeplitz::kernel<ScaledFloat16Pairs, 8, true>"
   std::string variable;  // that the host fills, in constant memory: "ladder::filters_of_layer"; mostly empty
   int compute_capability = 0;  // 90 for 9.0
+  bool is_portable = false;    // as PTX, for newer cards too: their driver compiles it to its end
 };
 
 // A kernel as it was compiled.

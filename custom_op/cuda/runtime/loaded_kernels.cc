@@ -9,8 +9,10 @@
 
 #include "cuda/host/launch.h"
 #include "cuda/runtime/driver.h"
+#include "cuda/runtime/kernel_origin.h"
 #include "cuda/runtime/kernel_sources.h"
 #include "cuda/runtime/kernel_store.h"
+#include "plan/epilogue_stage.h"
 
 namespace convswap {
 namespace {
@@ -21,7 +23,7 @@ struct LoadedKernel {
   CUlibrary library = nullptr;
   CUkernel kernel = nullptr;
   std::string variable;
-  std::string error;                     // what will fail again
+  std::string error;                     // of the compiler
   std::map<int, CUfunction> of_devices;  // by their indices
 };
 
@@ -34,6 +36,35 @@ LoadedKernel& loaded_kernel(const std::string& instance, int compute_capability)
   std::unique_ptr<LoadedKernel>& found = kernels[{instance, compute_capability}];
   if (!found) found = std::make_unique<LoadedKernel>();
   return *found;
+}
+
+// A kernel of the session's pack, or of those that lie ready; null where neither has it.
+const KernelCode* packed_kernel(const KernelRequest& request, const KernelOrigin* origin) {
+  for (const Pack* pack : {origin == nullptr ? nullptr : origin->pack.get(), ready_made_kernels()}) {
+    if (pack == nullptr) continue;
+    if (const KernelCode* code = pack->find(request.kernel, request.compute_capability)) return code;
+  }
+  return nullptr;
+}
+
+// Throws std::runtime_error where the session lets nothing be compiled.
+void check_may_compile(const KernelRequest& request, const KernelOrigin* origin) {
+  if (origin == nullptr || origin->compiles) return;
+  const std::string capability =
+      std::to_string(request.compute_capability / 10) + "." + std::to_string(request.compute_capability % 10);
+  const std::string lacking = origin->pack == nullptr
+                                  ? "it has no pack (convswap.pack) with "
+                                  : "its pack '" + origin->pack->path() + "' does not have ";
+  throw std::runtime_error("the session compiles nothing (convswap.compile=never), and " + lacking +
+                           request.kernel + " for compute capability " + capability +
+                           ": make one with convswap warm MODEL --compute-capability " + capability +
+                           " -o FILE.pack");
+}
+
+bool is_loaded(const std::string& instance, const Device& device) {
+  LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
+  const std::lock_guard<std::mutex> lock(loaded.mutex);
+  return loaded.kernel != nullptr;
 }
 
 void load(LoadedKernel& loaded, const KernelCode& code) {
@@ -53,23 +84,31 @@ void check_parameter(const LoadedKernel& loaded, const std::string& instance, st
                          std::to_string(argument_bytes));
 }
 
+// What fails now will fail again, and costs the compiler's time once.
+KernelCode compiled_once(LoadedKernel& loaded, const KernelRequest& request) {
+  if (!loaded.error.empty()) throw std::runtime_error(loaded.error);
+  try {
+    return compiled_kernel(request);
+  } catch (const std::runtime_error& error) {
+    loaded.error = error.what();
+    throw;
+  }
+}
+
 // Has the kernel loaded, and its function on the device found, which is the current one; the caller holds its
 // mutex.
 CUfunction function_on(LoadedKernel& loaded, const std::string& instance, const Device& device) {
   if (const auto found = loaded.of_devices.find(device.index); found != loaded.of_devices.end())
     return found->second;
-  if (!loaded.error.empty()) throw std::runtime_error(loaded.error);
   const OutsideOfCaptures outside;
   if (loaded.kernel == nullptr) {
     const KernelRequest request = request_for(instance, device.compute_capability);
-    std::optional<KernelCode> code;
-    try {
-      code = kernel_code(request);
-    } catch (const std::runtime_error& error) {
-      loaded.error = error.what();
-      throw;
+    if (const KernelCode* const code = packed_kernel(request, device.kernels)) {
+      load(loaded, *code);
+    } else {
+      check_may_compile(request, device.kernels);
+      load(loaded, compiled_once(loaded, request));
     }
-    load(loaded, *code);
   }
   // Which has the driver load it now, and not when it is first launched: that may be while a graph is
   // captured.
@@ -93,7 +132,7 @@ std::string key_of(const KernelRequest& request, const Compiler& compiler) {
   return key + request.header + ' ' + request.kernel;
 }
 
-KernelCode kernel_code(const KernelRequest& request) {
+KernelCode compiled_kernel(const KernelRequest& request) {
   std::string why;
   const Compiler* const compiler = find_compiler(&why);
   if (compiler == nullptr) throw std::runtime_error(why);
@@ -103,6 +142,19 @@ KernelCode kernel_code(const KernelRequest& request) {
   KernelCode code = compiler->compile(request);
   stored.write(code);
   return code;
+}
+
+std::string why_no_kernels(const Device& device, const std::function<std::vector<std::string>()>& kernels) {
+  // A session that lets nothing be compiled is told what its pack lacks, and gets nothing slower instead.
+  if (device.kernels != nullptr && !device.kernels->compiles) return {};
+  std::string why;
+  if (find_compiler(&why) != nullptr || ready_made_kernels() == nullptr) return {};
+  for (const std::string& instance : kernels()) {
+    const KernelRequest request = request_for(instance, device.compute_capability);
+    if (is_loaded(instance, device) || packed_kernel(request, device.kernels) != nullptr) continue;
+    return "its kernel " + instance + " does not lie ready, and " + why;
+  }
+  return {};
 }
 
 const void* find_kernel(const std::string& instance, const Device& device, std::size_t argument_bytes) {

@@ -15,6 +15,6 @@ std::string key_of(const KernelRequest& request, const Compiler& compiler);
 
 // The code of a kernel, from the store where it is there, else compiled and stored. Throws std::runtime_error
 // where there is no compiler, or where it refuses the source.
-KernelCode kernel_code(const KernelRequest& request);
+KernelCode compiled_kernel(const KernelRequest& request);
 
 }  // namespace convswap

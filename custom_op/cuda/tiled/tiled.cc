@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/host/limits.h"
 #include "cuda/tiled/plan.h"
@@ -59,9 +60,10 @@ class Tiled final : public Algorithm {
                             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " +
                             device.name);
     }
-    return {{}, tiling->cost * 1e-6, [problem, device, own = *tiling] {
-              return tiled::make_plan(problem, device, own);
-            }};
+    return {{},
+            tiling->cost * 1e-6,
+            [problem, device, own = *tiling] { return tiled::make_plan(problem, device, own); },
+            [problem, own = *tiling] { return std::vector{tiled::kernel_name(problem, own)}; }};
   }
 
  private:

@@ -151,6 +151,10 @@ struct Family {
 
 }  // namespace
 
+std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
+  return Family::kernel_name(problem, tiling);
+}
+
 std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   return std::make_unique<KernelPlan<Family>>(problem, device, tiling);
 }

@@ -48,6 +48,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/host/formats.h"
 #include "cuda/host/limits.h"
@@ -72,9 +73,10 @@ class Toeplitz final : public Algorithm {
                             std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " +
                             device.name);
     }
-    return {{}, tiling->cost * 1e-6, [problem, device, own = *tiling] {
-              return toeplitz::make_plan(problem, device, own);
-            }};
+    return {{},
+            tiling->cost * 1e-6,
+            [problem, device, own = *tiling] { return toeplitz::make_plan(problem, device, own); },
+            [problem, own = *tiling] { return std::vector{toeplitz::kernel_name(problem, own)}; }};
   }
 
  private:

@@ -1,0 +1,55 @@
+#include "cuda/runtime/kernel_origin.h"
+
+#include <sys/stat.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "conv/error.h"
+#include "cuda/runtime/shared_library.h"
+
+namespace convswap {
+namespace {
+
+// In the folder of the file that this code was loaded from.
+std::shared_ptr<const Pack> read_ready_made() {
+  const std::string own = SharedLibrary::path_of(reinterpret_cast<const void*>(&ready_made_kernels));
+  const std::string path = own.substr(0, own.rfind('/') + 1) + kReadyMadeName;
+  struct stat facts{};
+  if (stat(path.c_str(), &facts) != 0) return nullptr;
+  try {
+    return Pack::read(path);
+  } catch (const InvalidArgument&) {
+    // Of another version, or damaged: its kernels are compiled like others.
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+const KernelOrigin* kernel_origin(const std::string& pack, bool compiles) {
+  if (pack.empty() && compiles) return nullptr;
+  // A file that was written anew is another one.
+  struct stat facts{};
+  if (!pack.empty()) static_cast<void>(stat(pack.c_str(), &facts));
+  using Key = std::tuple<std::string, ino_t, time_t, off_t, bool>;
+  const Key key{pack, facts.st_ino, facts.st_mtim.tv_sec, facts.st_size, compiles};
+  static std::mutex mutex;
+  static auto& origins = *new std::map<Key, std::unique_ptr<const KernelOrigin>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<const KernelOrigin>& origin = origins[key];
+  if (!origin) {
+    origin = std::make_unique<const KernelOrigin>(
+        KernelOrigin{pack.empty() ? nullptr : Pack::read(pack), compiles});
+  }
+  return origin.get();
+}
+
+const Pack* ready_made_kernels() {
+  static const auto& pack = *new std::shared_ptr<const Pack>(read_ready_made());
+  return pack.get();
+}
+
+}  // namespace convswap

@@ -1,0 +1,178 @@
+"""Packs: kernels made ahead of time, for cards that need not be here and machines without a compiler."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnxruntime
+import pytest
+from convswap import _native, register
+from convswap.errors import ConvswapError
+from convswap.warm import warm
+from fake_card import LAYER, needs_compiler, run_beside_card
+
+# As in test_fake_card, with a pack or without, and what may be compiled; tells the kernels that were started.
+CONVOLVE = """
+import json, sys
+import numpy as np
+from convswap import _native
+x_shape, w_shape = (tuple(map(int, text.split(","))) for text in sys.argv[1:3])
+how = json.loads(sys.argv[3])
+problem = _native.Problem(x_shape, w_shape)
+x, w = (_native.DeviceArray.from_numpy(np.ones(shape, np.float32)) for shape in (x_shape, w_shape))
+y = _native.DeviceArray(problem.output_shape)
+for given in how:
+    try:
+        _native.conv_device(x, w, None, y, **given)
+        print("computed")
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pack with what the layer needs on a card of compute capability 9.0, in batches of two."""
+    path = tmp_path_factory.mktemp("packs") / "layer.pack"
+    writer = _native.PackWriter()
+    problem = _native.Problem(*(tuple(map(int, text.split(","))) for text in LAYER))
+    for name in _native.kernels_of(problem, "cuda", compute_capability=90):
+        assert writer.add(name, 90) > 1000
+    writer.write(str(path))
+    return path
+
+
+def convolve(*how: dict, cache: Path, log: Path, **settings: object) -> list[str]:
+    done = run_beside_card(CONVOLVE, *LAYER, json.dumps(how), cache=cache, FAKE_LOG=log, **settings)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@needs_compiler
+def test_a_pack_is_all_that_its_model_needs(pack: Path, tmp_path: Path) -> None:
+    nothing = {"CONVSWAP_NVRTC": tmp_path / "none.so"}
+    log = tmp_path / "log"
+    said = convolve({"pack": str(pack), "compiles": False}, cache=tmp_path, log=log, **nothing)
+    assert said == ["computed"]
+    assert "launch _ZN8convswap" in log.read_text()
+    assert not list((tmp_path / "kernels").glob("*.kernel"))
+
+
+@needs_compiler
+def test_what_a_pack_lacks_is_named_with_the_command_that_makes_it(pack: Path, tmp_path: Path) -> None:
+    wanted = "naive::kernel<float> for compute capability 9.0: make one with convswap warm MODEL "
+    wanted += "--compute-capability 9.0 -o FILE.pack"
+    without = {"algorithm": "naive", "compiles": False}
+    said = convolve(
+        {**without, "pack": str(pack)},
+        without,
+        {"algorithm": "naive"},
+        without,
+        cache=tmp_path,
+        log=tmp_path / "log",
+    )
+    assert said == [
+        "the session compiles nothing (convswap.compile=never), and its pack "
+        f"'{pack}' does not have {wanted}",
+        "the session compiles nothing (convswap.compile=never), and it has no pack (convswap.pack) with "
+        f"{wanted}",
+        "computed",
+        # It is loaded now.
+        "computed",
+    ]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: b"nonsense", "is no pack"),
+        (lambda data: b"", "is no pack"),
+        (lambda data: data[:-1], "is damaged"),
+        (lambda data: data[:-20] + bytes([data[-20] ^ 1]) + data[-19:], "is damaged"),
+        (lambda data: data.replace(b" 90 ", b" 80 ", 1), "is damaged"),
+        (
+            lambda data: data[:16] + b"0123456789abcdef" + data[32:],
+            f"is of another version of convswap than this library, {_native.__version__}",
+        ),
+    ],
+    ids=["nonsense", "empty", "cut", "a bit", "another card's", "another version's"],
+)
+def test_a_pack_that_cannot_be_used_is_refused_when_it_is_named(
+    damage, said: str, pack: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.pack"
+    other.write_bytes(damage(pack.read_bytes()))
+    wanted = f"the pack '{other}' {said}: make it with convswap warm -o FILE.pack"
+    with pytest.raises(ConvswapError) as raised:
+        _native.pack_contents(str(other))
+    assert str(raised.value) == wanted
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("convswap.pack", str(other))
+    with pytest.raises(ConvswapError) as raised:
+        register(options)
+    assert wanted in str(raised.value)
+
+
+def test_entries_that_say_nothing_known_are_refused(tmp_path: Path) -> None:
+    for key, value, said in (
+        ("convswap.compile", "sometimes", "convswap.compile is 'sometimes'; expected auto or never"),
+        ("convswap.pack", str(tmp_path / "none"), "cannot be read (No such file or directory)"),
+    ):
+        options = onnxruntime.SessionOptions()
+        options.add_session_config_entry(key, value)
+        with pytest.raises(ConvswapError) as raised:
+            register(options)
+        assert said in str(raised.value)
+
+
+def test_options_keep_what_they_were_registered_with() -> None:
+    options = onnxruntime.SessionOptions()
+    register(options)
+    register(options)
+    options.add_session_config_entry("convswap.compile", "never")
+    with pytest.raises(ConvswapError, match=r"registered with another convswap\.pack or convswap\.compile"):
+        register(options)
+
+
+@needs_compiler
+def test_a_card_takes_what_it_can_run(tmp_path: Path) -> None:
+    path = tmp_path / "generic.pack"
+    writer = _native.PackWriter()
+    writer.add("naive::kernel<float>", 80)
+    writer.add("naive::kernel<double>", 90)
+    writer.add("naive::kernel<double>", 80, is_portable=True)
+    writer.write(str(path))
+    assert _native.pack_contents(str(path)) == [("naive::kernel<double>", 90), ("naive::kernel<float>", 80)]
+    naive = {"algorithm": "naive", "pack": str(path), "compiles": False}
+    # Of its generation; of an older one alone; of a newer one.
+    for capability, computes in ((80, True), (86, True), (89, True), (90, False), (75, False)):
+        (said,) = convolve(naive, cache=tmp_path, log=tmp_path / "log", FAKE_CAPABILITY=capability)
+        assert (said == "computed") == computes, said
+
+
+@needs_compiler
+def test_a_model_is_warmed_for_cards_that_are_not_here(tmp_path: Path) -> None:
+    path = tmp_path / "model.pack"
+    told: list[str] = []
+    found = warm(
+        "ece408-2017-high",
+        batches=[1, 64],
+        compute_capabilities=[80, 90, 80],
+        pack=path,
+        progress=told.append,
+    )
+    assert sorted(_native.pack_contents(str(path))) == sorted(found.kernels)
+    assert {capability for _, capability in found.kernels} == {80, 90}
+    assert "compiled 1 of " in "".join(told)
+    # What the planner takes for these batches, and no more.
+    problem = _native.Problem((64, 1, 28, 28), (50, 1, 5, 5), True)
+    assert (*_native.kernels_of(problem, "cuda", compute_capability=90), 90) in found.kernels
+
+
+def test_a_model_cannot_be_warmed_for_no_card() -> None:
+    if _native.cuda_devices():
+        pytest.skip("there is a card")
+    with pytest.raises(ConvswapError, match=r"^there is no card to compile for: .*--compute-capability 9"):
+        warm("ece408-2017-high")

@@ -1,0 +1,104 @@
+"""Kernels that lie ready beside the library: whoever just loads it computes, also without a compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import convswap
+import pytest
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.ready_made import asked_for
+from fake_card import needs_compiler, run_beside_card
+
+CHOOSE = """
+import sys
+import numpy as np
+from convswap import _native
+x_shape, w_shape = (tuple(map(int, text.split(","))) for text in sys.argv[1:3])
+problem = _native.Problem(x_shape, w_shape)
+x, w = (_native.DeviceArray.from_numpy(np.ones(shape, np.float32)) for shape in (x_shape, w_shape))
+y = _native.DeviceArray(problem.output_shape)
+_native.conv_device(x, w, None, y)
+print(_native.choose(problem, "cuda"))
+print(_native.why_not(problem, "few_channels", "cuda"))
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of the package, beside whose library lie kernels for compute capability 8.0."""
+    folder = tmp_path_factory.mktemp("packages")
+    shutil.copytree(Path(convswap.__file__).parent, folder / "convswap")
+    shutil.copy(_native.__file__, folder / "convswap")
+    done = subprocess.run(
+        [sys.executable, "-m", "convswap.ready_made"],
+        env={**os.environ, "PYTHONPATH": str(folder), "CONVSWAP_READY_MADE": "8.0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "kernels for compute capability 8.0 lie ready beside the library" in done.stdout
+    return folder
+
+
+def choose(package: Path, x: str, w: str, tmp_path: Path, **settings: object) -> list[str]:
+    done = run_beside_card(
+        CHOOSE, x, w, cache=tmp_path / "cache", FAKE_CAPABILITY=80, PYTHONPATH=package, **settings
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_without_a_compiler_everything_is_computed(package: Path, tmp_path: Path) -> None:
+    nothing = {"CONVSWAP_NVRTC": tmp_path / "none"}
+    # A layer of the course by its own kernel, another by a generic one.
+    course, no_reason = choose(package, "64,1,28,28", "50,1,5,5", tmp_path, **nothing)
+    assert (course, no_reason) == ("few_channels", "")
+    other, reason = choose(package, "64,3,60,60", "32,3,3,3", tmp_path, **nothing)
+    assert other in ("tiled", "naive")
+    assert reason.startswith("its kernel few_channels::kernel<ScaledFloat16Pairs, ")
+    assert "does not lie ready, and CONVSWAP_NVRTC is " in reason
+    assert not list((tmp_path / "cache").rglob("*.kernel"))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_with_a_compiler_the_choice_is_what_it_always_is(package: Path, tmp_path: Path) -> None:
+    chosen, _ = choose(package, "64,3,60,60", "32,3,3,3", tmp_path)
+    problem = _native.Problem((64, 3, 60, 60), (32, 3, 3, 3))
+    assert chosen == _native.choose(problem, "cuda", compute_capability=80) == "few_channels"
+    (compiled,) = (tmp_path / "cache").rglob("*.kernel")
+    assert compiled.name.startswith("sm_80_few_channels_kernel_ScaledFloat16Pairs_")
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_what_lies_ready_for_another_version_is_as_good_as_none(package: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(package, other)
+    pack = other / "convswap" / "ready_made.pack"
+    data = pack.read_bytes()
+    pack.write_bytes(data[:16] + b"0123456789abcdef" + data[32:])
+    chosen, _ = choose(other, "64,1,28,28", "50,1,5,5", tmp_path)
+    assert chosen == "few_channels" and list((tmp_path / "cache").rglob("*.kernel"))
+
+
+def test_cards_are_asked_for_by_their_compute_capabilities() -> None:
+    assert asked_for("9.0;8.0;9.0") == [90, 80]
+    assert asked_for("none") == []
+    assert (
+        asked_for(None)
+        == asked_for("")
+        == [card["compute_capability"] for card in _native.cuda_devices()][:1]
+    )
+    for text in ("x", "9.0;", "90", "6.1", "9.0,8.0"):
+        with pytest.raises(ConvswapError, match="CONVSWAP_READY_MADE is "):
+            asked_for(text)
