@@ -1,6 +1,7 @@
 #include "onnx_op.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -14,6 +15,7 @@
 #include "conv/error.h"
 #include "conv/messages.h"
 #include "conv/open_shapes.h"
+#include "cuda/runtime/kernel_store.h"
 #include "onnx_attributes.h"
 #include "onnx_entries.h"
 #include "onnx_kernel_origin.h"
@@ -21,6 +23,7 @@
 #include "override.h"
 #include "plan/background.h"
 #include "plan/first_error.h"
+#include "plan/kernel_supply.h"
 #include "plan/plan_cache.h"
 #include "plan/planner.h"
 #include "plan/tuning_file.h"
@@ -110,8 +113,11 @@ class ConvKernel {
     check(api_, api_.KernelContext_GetOutput(context, 0, shape.data(), shape.size(), &y));
     if (problem.result_elements() == 0) return;
 
-    const std::shared_ptr<const Plan> plan = plans_->get(problem, device_of(x));
-    if (is_tuned_) log_tuning_warning(context);
+    const Device& device = device_of(x);
+    const std::shared_ptr<const Plan> plan =
+        plans_->get(problem, device, [&](const Offer& offer) { tell_of_compiling(context, device, offer); });
+    if (is_tuned_) log_warning(context, take_tuning_warning());
+    if (kind_ == DeviceKind::cuda) log_warning(context, take_kernel_store_warning());
     const Scratch scratch(base_, api_, context, x, plan->scratch_bytes());
     plan->run({data(x), data(w), b == nullptr ? nullptr : data(b), data(y), z == nullptr ? nullptr : data(z)},
               execution(context, scratch.pointer()));
@@ -146,13 +152,21 @@ class ConvKernel {
     }
   }
 
-  // A damaged tuning table costs time, never an answer, so that it is a line of ONNX Runtime's log.
-  void log_tuning_warning(const OrtKernelContext* context) const {
-    const std::string warning = take_tuning_warning();
-    if (warning.empty()) return;
+  // A run that waits for the compiler says so, in the first of a process.
+  void tell_of_compiling(const OrtKernelContext* context, const Device& device, const Offer& offer) const {
+    static std::atomic<bool> is_told{false};
+    if (kind_ == DeviceKind::cpu || is_told) return;
+    const std::string what = what_is_compiled(device, offer);
+    if (!what.empty() && !is_told.exchange(true)) log_warning(context, what);
+  }
+
+  // A line of ONNX Runtime's log, for what costs time and never an answer, such as a damaged tuning table;
+  // none where the text is empty.
+  void log_warning(const OrtKernelContext* context, const std::string& text) const {
+    if (text.empty()) return;
     const OrtLogger* logger = nullptr;
     check(api_, api_.KernelContext_GetLogger(context, &logger));
-    check(api_, api_.Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, warning.c_str(), "onnx_op.cc",
+    check(api_, api_.Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, text.c_str(), "onnx_op.cc",
                                        __LINE__, "convswap"));
   }
 

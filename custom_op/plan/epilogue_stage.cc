@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "plan/kernel_supply.h"
+
 namespace convswap {
 namespace {
 
@@ -72,7 +74,7 @@ Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const
 Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
   Offer offer = offer_of_any(algorithm, problem, device);
   if (offer.is_refusal() || offer.kernels == nullptr || !device.is_here) return offer;
-  if (std::string reason = why_no_kernels(device, offer.kernels); !reason.empty()) {
+  if (std::string reason = why_no_kernels(device, offer); !reason.empty()) {
     return Offer::refusal(std::move(reason));
   }
   return offer;

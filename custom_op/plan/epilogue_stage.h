@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,10 +29,6 @@ class EpilogueStage {
 
 // The stage of a kind of device; null where all of its algorithms compute what follows themselves.
 const EpilogueStage* epilogue_stage(DeviceKind kind);
-
-// Why the device cannot have the kernels that an offer names, where nothing can be compiled and others lie
-// ready; empty where it can, and where none lie ready: then the plan says so when it is made.
-std::string why_no_kernels(const Device& device, const std::function<std::vector<std::string>()>& kernels);
 
 // What the algorithm offers for the whole problem: where it computes the convolution alone, with the device's
 // stage for what follows.

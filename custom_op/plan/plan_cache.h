@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <shared_mutex>
 #include <string>
@@ -17,8 +18,10 @@ class PlanCache {
 
   const std::string& algorithm() const { return algorithm_; }
 
-  // Throws InvalidArgument where the planner finds no algorithm.
-  std::shared_ptr<const Plan> get(const ConvProblem& problem, const Device& device);
+  // Throws InvalidArgument where the planner finds no algorithm. `before_making`, if given, is told what was
+  // chosen for a shape that is new, before its plan is made, which may take time.
+  std::shared_ptr<const Plan> get(const ConvProblem& problem, const Device& device,
+                                  const std::function<void(const Offer&)>& before_making = nullptr);
 
  private:
   struct Key {

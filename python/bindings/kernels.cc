@@ -15,6 +15,7 @@
 #include "bindings.h"
 #include "conv/error.h"
 #include "cuda/runtime/compiler.h"
+#include "cuda/runtime/kernel_origin.h"
 #include "cuda/runtime/kernel_store.h"
 #include "cuda/runtime/loaded_kernels.h"
 #include "cuda/runtime/pack.h"
@@ -110,13 +111,15 @@ class PackWriter {
   std::vector<std::pair<KernelRequest, KernelCode>> kernels_;
 };
 
-py::list pack_contents(const std::string& path) {
+py::list contents_of(const Pack* pack) {
   py::list kernels;
-  for (const auto& [kernel, capability] : Pack::read(path)->contents()) {
+  if (pack == nullptr) return kernels;
+  for (const auto& [kernel, capability] : pack->contents())
     kernels.append(py::make_tuple(kernel, capability));
-  }
   return kernels;
 }
+
+py::list pack_contents(const std::string& path) { return contents_of(Pack::read(path).get()); }
 
 py::dict store_facts() {
   const KernelStoreFacts store = kernel_store_facts();
@@ -162,6 +165,9 @@ compiler or it refuses the source.)");
              "The kernels of a pack and the compute capability of each. Raises ConvswapError where it is "
              "none of this "
              "version.");
+  module.def(
+      "ready_made_kernels", [] { return contents_of(ready_made_kernels()); },
+      "The kernels that lie ready beside the library, as pack_contents has them.");
   module.def("compile_ahead", &compile_ahead, py::arg("instances"), py::arg("compute_capability"),
              "Has kernels compiled and stored in the background, several at once; returns at once.");
   module.def(

@@ -16,6 +16,7 @@
 #include "cpu/thread_team.h"
 #include "plan/catalog.h"
 #include "plan/explanation.h"
+#include "plan/kernel_supply.h"
 #include "plan/planner.h"
 
 namespace py = pybind11;
@@ -58,6 +59,12 @@ std::vector<std::string> kernels_of(const ConvProblem& problem, const std::strin
   const Offer offer =
       convswap::choose(problem, asked_device(device, index, compute_capability), algorithm).offer;
   return offer.kernels == nullptr ? std::vector<std::string>() : offer.kernels();
+}
+
+std::string what_is_compiled(const ConvProblem& problem, const std::string& device,
+                             const std::string& algorithm, int index) {
+  const Device asked = asked_device(device, index, 0);
+  return convswap::what_is_compiled(asked, convswap::choose(problem, asked, algorithm).offer);
 }
 
 py::list facts_of(const Plan& plan) {
@@ -209,6 +216,10 @@ Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.
   module.def("kernels_of", &kernels_of, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
              py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0,
              "The names of the card's kernels that the plan starts, each once; none on the CPU.");
+  module.def("what_is_compiled", &what_is_compiled, py::arg("problem"), py::arg("device"),
+             py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
+             "What a plan has to wait for, kernels that are compiled first, in one line; empty where all are "
+             "there.");
   module.def("explain", &explain_problem, py::arg("problem"), py::arg("device"),
              py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
              py::arg("compute_capability") = 0,

@@ -186,6 +186,9 @@ def kernels_of(
 ) -> list[str]:
     """Return the names of the card's kernels that the plan starts, each once; none on the CPU."""
 
+def what_is_compiled(problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0) -> str:
+    """Return what a plan has to wait for, kernels that are compiled first; "" where all are there."""
+
 class KernelFamilyFacts(TypedDict):
     """The kernels of a header; exists for type checkers alone."""
 
@@ -225,6 +228,9 @@ class PackWriter:
 
 def pack_contents(path: str) -> list[tuple[str, int]]:
     """Return the kernels of a pack and the compute capability of each."""
+
+def ready_made_kernels() -> list[tuple[str, int]]:
+    """Return the kernels that lie ready beside the library, as `pack_contents` has them."""
 
 def compile_ahead(instances: Sequence[str], compute_capability: int) -> None:
     """Have kernels compiled and stored in the background, several at once; return at once."""

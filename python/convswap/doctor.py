@@ -250,6 +250,8 @@ def _kernel_findings(cards: Sequence[Card], native: ModuleType) -> Iterator[Find
         yield Finding("kernel compiler", False if cards else None, compiler["why_not"])
     else:
         yield Finding("kernel compiler", True, f"NVRTC {compiler['version']}, {compiler['path']}")
+    ready = native.ready_made_kernels()
+    yield Finding("ready kernels", True if ready else None, _told_ready(ready))
     store = native.kernel_store()
     if store["unused"]:
         where = f"{store['folder']} is not used: " if store["folder"] else ""
@@ -257,6 +259,13 @@ def _kernel_findings(cards: Sequence[Card], native: ModuleType) -> Iterator[Find
     else:
         size = f"{store['bytes'] / 1e6:.1f} MB"
         yield Finding("kernel store", True, f"{store['folder']} has {store['kernels']} kernels, {size}")
+
+
+def _told_ready(kernels: Sequence[tuple[str, int]]) -> str:
+    if not kernels:
+        return "none lie ready beside the library; each is compiled when a model first needs it"
+    cards = ", ".join(f"{each / 10:.1f}" for each in sorted({capability for _, capability in kernels}))
+    return f"{len(kernels)} lie ready beside the library, for compute capability {cards}"
 
 
 def _capability(card: Card) -> str:

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "cuda/host/kernels.h"
-#include "plan/epilogue_stage.h"
+#include "plan/kernel_supply.h"
 
 namespace convswap {
 namespace {
@@ -39,6 +39,6 @@ const void* find_kernel(const std::string& instance, const Device&, std::size_t)
   return found->second;
 }
 
-std::string why_no_kernels(const Device&, const std::function<std::vector<std::string>()>&) { return {}; }
+std::string why_no_kernels(const Device&, const Offer&) { return {}; }
 
 }  // namespace convswap

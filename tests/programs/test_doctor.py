@@ -44,6 +44,7 @@ def native_with(*, why_no_compiler: str = "", store: dict | None = None) -> Simp
     return SimpleNamespace(
         kernel_compiler=lambda: {"why_not": why_no_compiler, **({} if why_no_compiler else there)},
         kernel_store=lambda: {**STORE, **(store or {})},
+        ready_made_kernels=lambda: [("naive::kernel<float>", 90), ("naive::kernel<float>", 80)],
         Problem=_native.Problem,
         why_not=lambda problem, algorithm, device, *, compute_capability: (
             f"too old: {compute_capability}"
@@ -196,6 +197,16 @@ def test_a_card_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doctor, "_import_native", native_with)
     finding = named(diagnose(), "kernel compiler")
     assert (finding.ok, finding.found) == (True, "NVRTC 13.0, /somewhere/libnvrtc.so.13")
+
+
+def test_kernels_that_lie_ready_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_cards(tmp_path, monkeypatch)
+    monkeypatch.setattr(doctor, "_import_native", native_with)
+    finding = named(diagnose(), "ready kernels")
+    assert (finding.ok, finding.found) == (
+        True,
+        "2 lie ready beside the library, for compute capability 8.0, 9.0",
+    )
 
 
 @pytest.mark.parametrize(

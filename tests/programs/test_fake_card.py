@@ -141,3 +141,26 @@ except RuntimeError as error:
     count, _, words = done.stdout.partition("\n")
     assert count == ("0" if said else "1")
     assert words.startswith(said) and bool(words) == bool(said)
+
+
+@needs_compiler
+def test_what_has_to_be_compiled_is_told_until_it_is_there(tmp_path: Path) -> None:
+    program = """
+import numpy as np
+from convswap import _native
+problem = _native.Problem((1, 1, 9, 9), (1, 1, 3, 3))
+print(_native.what_is_compiled(problem, "cuda", "naive"))
+_native.compile_kernel("naive::kernel<float>", 90)
+print(_native.what_is_compiled(problem, "cuda", "naive") or "nothing")
+_native.clear_kernel_store()
+x, w = (_native.DeviceArray.from_numpy(np.ones(shape, np.float32)) for shape in ((1, 1, 9, 9), (1, 1, 3, 3)))
+_native.conv_device(x, w, None, _native.DeviceArray((1, 1, 7, 7)), algorithm="naive")
+_native.clear_kernel_store()
+print(_native.what_is_compiled(problem, "cuda", "naive") or "nothing")
+"""
+    done = run_beside_card(program, cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told, stored, loaded = done.stdout.splitlines()
+    assert told.startswith("kernels are compiled for Fake card 0 by NVRTC ")
+    assert told.endswith(f"now naive::kernel<float>; they are kept in {tmp_path / 'kernels'}")
+    assert (stored, loaded) == ("nothing", "nothing")

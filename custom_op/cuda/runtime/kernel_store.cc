@@ -156,18 +156,23 @@ bool write_whole(int file, std::string_view text) {
   return fsync(file) == 0;
 }
 
+// Asked for after every run, so that nothing is locked where there is none.
 class Warning {
  public:
   void set(std::string text) {
     const std::lock_guard<std::mutex> lock(mutex_);
     text_ = std::move(text);
+    is_set_ = true;
   }
   std::string take() {
+    if (!is_set_) return {};
     const std::lock_guard<std::mutex> lock(mutex_);
+    is_set_ = false;
     return std::exchange(text_, {});
   }
 
  private:
+  std::atomic<bool> is_set_{false};
   std::mutex mutex_;
   std::string text_;
 };
@@ -223,6 +228,12 @@ StoredKernel::StoredKernel(std::string key, const std::string& name)
 
 StoredKernel::~StoredKernel() {
   if (lock_ >= 0) close(lock_);
+}
+
+bool StoredKernel::is_there(const std::string& key, const std::string& name) {
+  const std::string folder = store_folder();
+  struct stat facts{};
+  return why_unused(folder).empty() && stat((folder + "/" + file_name(key, name)).c_str(), &facts) == 0;
 }
 
 std::optional<KernelCode> StoredKernel::read() const {

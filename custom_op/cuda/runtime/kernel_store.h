@@ -35,6 +35,9 @@ class StoredKernel {
   StoredKernel(const StoredKernel&) = delete;
   StoredKernel& operator=(const StoredKernel&) = delete;
 
+  // Whether there is a file for it, without waiting for whoever makes it.
+  static bool is_there(const std::string& key, const std::string& name);
+
   // Nothing where it is not there, or was damaged.
   std::optional<KernelCode> read() const;
 

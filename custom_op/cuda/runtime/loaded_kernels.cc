@@ -12,7 +12,7 @@
 #include "cuda/runtime/kernel_origin.h"
 #include "cuda/runtime/kernel_sources.h"
 #include "cuda/runtime/kernel_store.h"
-#include "plan/epilogue_stage.h"
+#include "plan/kernel_supply.h"
 
 namespace convswap {
 namespace {
@@ -61,10 +61,11 @@ void check_may_compile(const KernelRequest& request, const KernelOrigin* origin)
                            " -o FILE.pack");
 }
 
+// Not while it is being compiled or loaded.
 bool is_loaded(const std::string& instance, const Device& device) {
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
-  const std::lock_guard<std::mutex> lock(loaded.mutex);
-  return loaded.kernel != nullptr;
+  const std::unique_lock<std::mutex> lock(loaded.mutex, std::try_to_lock);
+  return lock && loaded.kernel != nullptr;
 }
 
 void load(LoadedKernel& loaded, const KernelCode& code) {
@@ -82,6 +83,11 @@ void check_parameter(const LoadedKernel& loaded, const std::string& instance, st
   if (bytes == argument_bytes) return;
   throw std::logic_error(instance + " takes " + std::to_string(bytes) + " bytes, and is given " +
                          std::to_string(argument_bytes));
+}
+
+// For people who look into the store.
+std::string store_name(const KernelRequest& request) {
+  return "sm_" + std::to_string(request.compute_capability) + " " + request.kernel;
 }
 
 // What fails now will fail again, and costs the compiler's time once.
@@ -136,25 +142,43 @@ KernelCode compiled_kernel(const KernelRequest& request) {
   std::string why;
   const Compiler* const compiler = find_compiler(&why);
   if (compiler == nullptr) throw std::runtime_error(why);
-  const StoredKernel stored(key_of(request, *compiler),
-                            "sm_" + std::to_string(request.compute_capability) + " " + request.kernel);
+  const StoredKernel stored(key_of(request, *compiler), store_name(request));
   if (std::optional<KernelCode> kept = stored.read()) return *std::move(kept);
   KernelCode code = compiler->compile(request);
   stored.write(code);
   return code;
 }
 
-std::string why_no_kernels(const Device& device, const std::function<std::vector<std::string>()>& kernels) {
+std::string why_no_kernels(const Device& device, const Offer& offer) {
   // A session that lets nothing be compiled is told what its pack lacks, and gets nothing slower instead.
   if (device.kernels != nullptr && !device.kernels->compiles) return {};
   std::string why;
   if (find_compiler(&why) != nullptr || ready_made_kernels() == nullptr) return {};
-  for (const std::string& instance : kernels()) {
+  for (const std::string& instance : offer.kernels()) {
     const KernelRequest request = request_for(instance, device.compute_capability);
     if (is_loaded(instance, device) || packed_kernel(request, device.kernels) != nullptr) continue;
     return "its kernel " + instance + " does not lie ready, and " + why;
   }
   return {};
+}
+
+std::string what_is_compiled(const Device& device, const Offer& offer) {
+  if (offer.kernels == nullptr || (device.kernels != nullptr && !device.kernels->compiles)) return {};
+  const Compiler* const compiler = find_compiler();
+  if (compiler == nullptr) return {};
+  std::string names;
+  for (const std::string& instance : offer.kernels()) {
+    const KernelRequest request = request_for(instance, device.compute_capability);
+    if (is_loaded(instance, device) || packed_kernel(request, device.kernels) != nullptr) continue;
+    if (!StoredKernel::is_there(key_of(request, *compiler), store_name(request))) {
+      names += (names.empty() ? "" : " and ") + instance;
+    }
+  }
+  if (names.empty()) return {};
+  const KernelStoreFacts store = kernel_store_facts();
+  return "kernels are compiled for " + device.name + " by NVRTC " + compiler->version_text() +
+         ", which takes seconds the first time, now " + names + "; " +
+         (store.unused.empty() ? "they are kept in " + store.folder : "they are not kept: " + store.unused);
 }
 
 const void* find_kernel(const std::string& instance, const Device& device, std::size_t argument_bytes) {
