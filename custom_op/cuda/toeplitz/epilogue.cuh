@@ -3,20 +3,30 @@
 // What follows the convolution, computed of a tile's results in shared memory.
 
 #include "conv/epilogue_math.h"
-#include "conv/with_activation.h"
 #include "cuda/toeplitz/results.cuh"
 
 namespace convswap::toeplitz {
 
+// Called for one value or for four, not inlined: the loops below for each activation, compiled into every
+// kernel, took the compiler longer than all else.
+template <typename Sum>
+__device__ __noinline__ Sum activated(const Epilogue& epilogue, Sum value) {
+  return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+}
+template <typename Sum>
+__device__ __noinline__ float4 activated_four(const Epilogue& epilogue, float4 values) {
+  const auto one = [&](Sum value) {
+    return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+  };
+  return make_float4(one(values.x), one(values.y), one(values.z), one(values.w));
+}
+
 // Makes what goes to y of the convolution's results, row by row, a warp to a row.
-template <Activation kActivation, typename Element>
+template <typename Element>
 __device__ inline void finish_everything(const Arguments<Element>& problem, const Results<Element>& results) {
   const Epilogue& epilogue = problem.definition.epilogue;
   const Pool& pool = epilogue.pool;
   const Tile& tile = results.tile;
-  const auto activated = [&](float value) {
-    return activate<float>(kActivation, epilogue.alpha, epilogue.beta, value);
-  };
   const bool has_residual = problem.z != nullptr;
   const bool activates_last = pool.kind == PoolKind::max && is_increasing(epilogue);
   const int kernel_height = static_cast<int>(pool.kernel[0]), kernel_width = static_cast<int>(pool.kernel[1]);
@@ -44,7 +54,8 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
     if (pool.kind == PoolKind::none) {
       const int row = tile.first_row + y_row;
       for (int column = threadIdx.x % 32; column < tile.columns; column += 32) {
-        to[column] = static_cast<Element>(activated(sum_at(row, tile.first_column + column)));
+        to[column] =
+            static_cast<Element>(activated<float>(epilogue, sum_at(row, tile.first_column + column)));
       }
       continue;
     }
@@ -62,13 +73,13 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
           if (activates_last) {
             value = larger_or_nan(sum, value);
           } else if (pool.kind == PoolKind::max) {
-            value = larger_or_nan(activated(sum), value);
+            value = larger_or_nan(activated<float>(epilogue, sum), value);
           } else {
-            value += activated(sum);
+            value += activated<float>(epilogue, sum);
           }
         }
       }
-      if (activates_last) value = activated(value);
+      if (activates_last) value = activated<float>(epilogue, value);
       if (pool.kind == PoolKind::average) {
         const PoolWindow columns(pool, 1, y_column, problem.output_width);
         value /= static_cast<float>(all_rows.counted * columns.counted);
@@ -79,7 +90,7 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
 }
 
 // The activation of what waits, chunk by chunk; what lies between planes takes part and goes nowhere.
-template <Activation kActivation, typename Element>
+template <typename Element>
 __device__ inline void activate_results(const Arguments<Element>& problem, const Results<Element>& results) {
   constexpr int kChunk = Results<Element>::kChunk;
   const Epilogue& epilogue = problem.definition.epilogue;
@@ -90,15 +101,11 @@ __device__ inline void activate_results(const Arguments<Element>& problem, const
   const float4* const from = reinterpret_cast<const float4*>(static_cast<float*>(results.waiting) - beyond);
   Element* const to = results.stored - beyond;
   for (int i = thread_of_warpgroup(); 4 * i < end; i += kWarpgroupThreads) {
-    const float4 four = from[i];
-    float values[] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-    for (float& value : values) {
-      value = activate<float>(kActivation, epilogue.alpha, epilogue.beta, value);
-    }
+    const float4 four = activated_four<float>(epilogue, from[i]);
     if constexpr (sizeof(Element) == sizeof(float)) {
-      reinterpret_cast<float4*>(to)[i] = make_float4(values[0], values[1], values[2], values[3]);
+      reinterpret_cast<float4*>(to)[i] = four;
     } else {
+      const float values[] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) to[4 * i + j] = static_cast<Element>(values[j]);
     }
@@ -111,13 +118,11 @@ __device__ __noinline__ void finish(const Arguments<Element>& problem, int index
                                     int filters, unsigned char* own) {
   const Results<Element> results = Results<Element>::template of<true>(
       problem, Tile::of<true>(problem, index), first_filter, filters, own);
-  with_activation(problem.definition.epilogue.activation, [&](auto activation) {
-    if (problem.finish == Finish::everything) {
-      finish_everything<decltype(activation)::value>(problem, results);
-    } else {
-      activate_results<decltype(activation)::value>(problem, results);
-    }
-  });
+  if (problem.finish == Finish::everything) {
+    finish_everything(problem, results);
+  } else {
+    activate_results(problem, results);
+  }
 }
 
 }  // namespace convswap::toeplitz

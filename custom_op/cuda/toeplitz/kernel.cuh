@@ -115,7 +115,6 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
         Results<Element>::template of<true>(problem, tile, first_filter + first, filters, own);
     const SharedMatrix matrix = block_matrix<Format, kTiles>(problem, shared, block);
     const FilterScale* const block_scales = scales + block * (kTiles * kTileColumns >> problem.log2_outputs);
-    const Writing writing = writing_of<kTiles>(problem, results);
 #pragma unroll 1
     for (int i = 0; i < tile.images * chunks; ++i) {
       const int image = i / chunks, first_row = i % chunks * kRows;
@@ -155,9 +154,10 @@ __device__ __noinline__ void compute_apart(const Arguments<Element>& problem, in
       sync_warpgroup(warpgroup);
       find_scales<Format, kTiles>(problem, tops, 0, top, bias, false, scales);
       sync_warpgroup(warpgroup);
-      write_results<Format>(problem, results,
-                            Prepared<kTiles, true>(problem, results, writing, image, first_row, block_scales),
-                            false, whole);
+      write_results<Format, true>(
+          problem, results,
+          Prepared<kTiles, true>(problem, results, Writing::any, image, first_row, block_scales), false,
+          whole);
     }
     sync_warpgroup(warpgroup);
     if (problem.finish != Finish::nothing) {
@@ -341,7 +341,7 @@ __global__ void __launch_bounds__(most_warpgroups(kTiles) * kWarpgroupThreads, 1
               const Prepared<kTiles, kFinishes> prepared(problem, results, writing, image, first_row,
                                                          scales + block * filter_folds);
               await_warpgroup_products(sums);
-              write_results<Format>(problem, results, prepared, is_far, sums);
+              write_results<Format, false>(problem, results, prepared, is_far, sums);
             }
           }
           if (kFinishes && problem.finish != Finish::nothing) {

@@ -304,7 +304,8 @@ __device__ inline void write_pooled(const Arguments<Element>& problem, const Res
   });
 }
 
-template <typename Format, int kTiles, bool kFinishes, typename Stored,
+// kIsRare: it need not be fast, so that the one way that asks every question is all that is compiled.
+template <typename Format, int kTiles, bool kFinishes, bool kIsRare, typename Stored,
           typename Element = typename Format::Element>
 __device__ inline void write_as(const Arguments<Element>& problem, const Results<Element>& results,
                                 const Prepared<kTiles, kFinishes>& prepared, const float (&sums)[kTiles][4]) {
@@ -322,6 +323,7 @@ __device__ inline void write_as(const Arguments<Element>& problem, const Results
     write_sums<Format, kTiles, kFinishes, decltype(writing)::value, Stored>(problem, results, prepared, sums);
   };
   using enum Writing;
+  if constexpr (kIsRare) return write(Constant<any>());
   switch (prepared.writing) {
     case pairs:
       return write(Constant<pairs>());
@@ -337,7 +339,8 @@ __device__ inline void write_as(const Arguments<Element>& problem, const Results
 }
 
 // `is_far`: one factor does not hold what undoes the scales.
-template <typename Format, int kTiles, bool kFinishes, typename Element = typename Format::Element>
+template <typename Format, bool kIsRare, int kTiles, bool kFinishes,
+          typename Element = typename Format::Element>
 __device__ inline void write_results(const Arguments<Element>& problem, const Results<Element>& results,
                                      const Prepared<kTiles, kFinishes>& prepared, bool is_far,
                                      float (&sums)[kTiles][4]) {
@@ -352,11 +355,11 @@ __device__ inline void write_results(const Arguments<Element>& problem, const Re
   }
   if constexpr (kFinishes && sizeof(Element) < sizeof(float)) {
     if (problem.lies_apart) {
-      write_as<Format, kTiles, kFinishes, float>(problem, results, prepared, sums);
+      write_as<Format, kTiles, kFinishes, kIsRare, float>(problem, results, prepared, sums);
       return;
     }
   }
-  write_as<Format, kTiles, kFinishes, Element>(problem, results, prepared, sums);
+  write_as<Format, kTiles, kFinishes, kIsRare, Element>(problem, results, prepared, sums);
 }
 
 // Which results of a filter the tile stores, of those that follow each other in y: all, or where tiles
