@@ -7,6 +7,7 @@
 #                 commands above; make clean ends that
 # make tables     ... and measures every network, the course layers and the ladder on an H200, for benchmarks,
 #                 docs and README.md; all but the profiler beside Nsight Compute
+# make wheel      ... and makes a wheel in dist that has kernels for every card
 # make lint       ... and checks the style of every source file
 # make sanitize   builds with the compiler's sanitizers and runs those tests that reach all of the compiled code
 # make clean      removes all that these have made
@@ -45,7 +46,7 @@ parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && 
 bench = $(python) -m convswap.cli bench course --device cuda --against all
 algorithms = $(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000
 
-.PHONY: all dev compare check single_parts test tables lint sanitize clean changed_options
+.PHONY: all dev compare check single_parts test tables wheel lint sanitize clean changed_options
 .DELETE_ON_ERROR:
 
 all: $(stamps)/$(installed)
@@ -78,6 +79,9 @@ tables: all
 	$(python) -m convswap.cli study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json -o docs/alexnet-study.png
 	$(python) benchmarks/readme_tables.py
 	$(python) benchmarks/ladder_page.py --measure
+
+wheel: $(stamps)/packages
+	$(python) tools/make_wheel.py
 
 lint: all $(stamps)/lint
 	@.venv/bin/clang-format --dry-run -Werror $(c_sources)

@@ -135,20 +135,22 @@ class ConvKernel {
     };
     if (!device || !x || !w || is_unclear(2, bias) || is_unclear(3, residual)) return;
     for (const int64_t batch : batches_to_plan(*x)) {
-      Shape shape = *x;
-      const bool is_open = shape[0] != batch;
-      shape[0] = batch;
-      in_background(is_open ? When::late : When::soon,
-                    [spec = spec_, plans = plans_, shape, w = *w, bias, has_residual = residual.has_value(),
-                     origin = origin_, device = *device] {
-                      const Shape* const b = bias ? &*bias : nullptr;
-                      ConvProblem problem = make_problem(spec, shape, w, b, nullptr);
-                      if (has_residual) {
-                        const Shape z = problem.without_epilogue().result_shape();
-                        problem = make_problem(spec, shape, w, b, &z);
-                      }
-                      if (problem.result_elements() > 0) plans->get(problem, cuda_device(device, origin));
-                    });
+      const bool is_open = (*x)[0] != batch;
+      const auto make_plan = [node_plans = std::weak_ptr(plans_), spec = spec_, origin = origin_, batch,
+                              x = *x, w = *w, bias, has_residual = residual.has_value(), device = *device] {
+        const std::shared_ptr<PlanCache> plans = node_plans.lock();
+        if (plans == nullptr) return;  // the session has been closed
+        Shape shape = x;
+        shape[0] = batch;
+        const Shape* const b = bias ? &*bias : nullptr;
+        ConvProblem problem = make_problem(spec, shape, w, b, nullptr);
+        if (has_residual) {
+          const Shape z = problem.without_epilogue().result_shape();
+          problem = make_problem(spec, shape, w, b, &z);
+        }
+        if (problem.result_elements() > 0) plans->get(problem, cuda_device(device, origin));
+      };
+      in_background(is_open ? When::late : When::soon, make_plan);
     }
   }
 
@@ -270,7 +272,7 @@ class ConvKernel {
   const DeviceKind kind_;
   const KernelOrigin* const origin_;
   const ConvSpec spec_;
-  const std::shared_ptr<PlanCache> plans_;  // which work in the background may hold when the node has gone
+  const std::shared_ptr<PlanCache> plans_;  // which work in the background looks for
   const bool is_tuned_;
 };
 

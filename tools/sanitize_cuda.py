@@ -164,7 +164,8 @@ def environment_of(card: str | None, share: str | None = None) -> dict[str, str]
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, [plugins, os.environ.get("PYTHONPATH")]))}
     seen = {} if card is None else {"CUDA_VISIBLE_DEVICES": card}
     shares = {} if share is None else {"CONVSWAP_TEST_SHARE": share}
-    return os.environ | paths | seen | shares
+    # So that reports have the lines of our kernels.
+    return os.environ | {"CONVSWAP_LINE_INFO": "1"} | paths | seen | shares
 
 
 def collect(arguments: Sequence[str], card: str | None) -> dict[str, set[str]]:

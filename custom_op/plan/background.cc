@@ -10,6 +10,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -106,13 +107,16 @@ void watch_process_end() {
 
 }  // namespace
 
+// In a process that was forked a lock may be held by a thread that is not there.
 Unfinished::Unfinished() {
+  if (crew().process != getpid()) return;
   watch_process_end();
   const std::lock_guard<std::mutex> lock(crew().mutex);
   ++crew().unfinished;
 }
 
 Unfinished::~Unfinished() {
+  if (crew().process != getpid()) return;
   const std::lock_guard<std::mutex> lock(crew().mutex);
   --crew().unfinished;
   crew().work_ended.notify_all();
@@ -127,8 +131,12 @@ void in_background(When when, std::function<void()> work) {
   (when == When::soon ? own.soon : own.late).push_back(std::move(work));
   const std::size_t waiting = own.soon.size() + (own.does_late || own.late.empty() ? 0 : 1);
   if (own.idle < waiting && own.threads < most_threads()) {
-    ++own.threads;
-    std::thread([&own] { work_for(own); }).detach();
+    try {
+      std::thread([&own] { work_for(own); }).detach();
+      ++own.threads;
+    } catch (const std::system_error&) {
+      // The process may have no more threads: then those that are there do it, or nobody.
+    }
   }
   own.work_came.notify_one();
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from convswap.errors import ConvswapError
 
 OVERRIDE_ENTRY = "convswap.override"
 PRECISION_ENTRY = "convswap.precision"
+PACK_ENTRY = "convswap.pack"
+COMPILE_ENTRY = "convswap.compile"
 
 
 def library_path() -> Path:
@@ -32,7 +35,14 @@ def set_entry(session_options: Any, key: str, value: str) -> None:
         session_options.add_session_config_entry(key, value)
 
 
-def register(session_options: Any, override: bool = False, precision: str | None = None) -> None:
+def register(
+    session_options: Any,
+    override: bool = False,
+    precision: str | None = None,
+    *,
+    pack: str | os.PathLike[str] | None = None,
+    compiles: bool | None = None,
+) -> None:
     """Register the op library in an `onnxruntime.SessionOptions`.
 
     After it, models with the op `convswap.Conv` load in a session made with these options.
@@ -46,6 +56,10 @@ def register(session_options: Any, override: bool = False, precision: str | None
 
     `precision` is that of the nodes which it overrides: "tf32", or "ieee" (the entry `convswap.precision`);
     None leaves the entry as it is, and "tf32" where there is none. One set of options has one precision.
+
+    `pack` is a file of `convswap warm` that kernels are taken from (the entry `convswap.pack`), and with
+    `compiles` False no other is compiled: what the pack lacks is an error (the entry `convswap.compile`).
+    None leaves the entries as they are.
 
     Raises ConvswapError where `precision` comes without `override`, or is another than these options have;
     where the library is missing; or where ONNX Runtime is older than 1.17, with `override` 1.18, or refuses
@@ -61,6 +75,10 @@ def register(session_options: Any, override: bool = False, precision: str | None
         set_entry(session_options, OVERRIDE_ENTRY, "1")
     if precision is not None:
         set_entry(session_options, PRECISION_ENTRY, precision)
+    if pack is not None:
+        set_entry(session_options, PACK_ENTRY, os.fspath(pack))
+    if compiles is not None:
+        set_entry(session_options, COMPILE_ENTRY, "auto" if compiles else "never")
     try:
         session_options.register_custom_ops_library(str(path))
     except Exception as error:  # onnxruntime's own exception types are private to it

@@ -1,5 +1,7 @@
 """The kernels that lie ready beside the library: `python -m convswap.ready_made` makes them, as `make` does.
 
+With --wheel FILE it makes those that a wheel carries: the generic ones, for every card.
+
 They are the generic kernels, which compute everything, and what the course's networks need. So a program that
 just loads the library computes at once on these cards, also where nothing can be compiled.
 $CONVSWAP_READY_MADE names cards by their compute capabilities, as in "9.0;8.0"; by default they are this
@@ -8,10 +10,15 @@ machine's. "none" makes none.
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
+import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from convswap import _native
 from convswap.cards import cuda_cards
@@ -22,6 +29,15 @@ from convswap.suites import SUITES
 VARIABLE = "CONVSWAP_READY_MADE"
 FILE_NAME = "ready_made.pack"
 BATCHES = (1, 8, 64, 512, 10_000)
+# What follows the first layers of the course's networks, whose fused Convs take it in.
+_POOL = {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}
+FOLLOWS: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"activation": "Tanh", **_POOL},
+    {"activation": "Relu", **_POOL},
+)
+# NVIDIA's generations from Turing on; what is portable of the last serves those to come.
+EVERY_CARD = (75, 80, 86, 89, 90, 100, 120)
 # A problem's element type and precision.
 TYPES = (("float32", "tf32"), ("float32", "ieee"), ("float16", "tf32"))
 # What computes every problem, of every type, with what follows it.
@@ -37,21 +53,47 @@ def make(capabilities: Sequence[int]) -> str:
     if not capabilities:
         path.unlink(missing_ok=True)
         return "no kernels lie ready beside the library: there is no card, and none was named"
+    wanted = [Kernel(name, capability) for capability in capabilities for name in _kernels(capability)]
+    return f"{_write(wanted, path)} beside the library"
+
+
+def make_for_wheel(path: Path) -> str:
+    """Compile the generic kernels for every card and write them to `path`; as `make` else."""
+    wanted = [Kernel(name, capability) for capability in EVERY_CARD for name in _generic_kernels()]
+    wanted += [Kernel(name, EVERY_CARD[-1], is_portable=True) for name in _generic_kernels()]
+    return f"{_write(wanted, path)} in {path}"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel by its name, for cards of a compute capability, or portable to newer ones."""
+
+    name: str
+    capability: int
+    is_portable: bool = False
+
+
+def _write(wanted: Sequence[Kernel], path: Path) -> str:
     why_not = _native.kernel_compiler()["why_not"]
     if why_not:
         raise ConvswapError(why_not)
     writer = _native.PackWriter()
-    wanted = dict.fromkeys(kernel for capability in capabilities for kernel in _kernels(capability))
+
+    def add(kernel: Kernel) -> None:
+        writer.add(kernel.name, kernel.capability, is_portable=kernel.is_portable)
+
+    kernels = dict.fromkeys(wanted)
     try:
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            for done in [pool.submit(writer.add, *kernel) for kernel in wanted]:
+            for done in [pool.submit(add, kernel) for kernel in kernels]:
                 done.result()
         writer.write(os.fspath(path))
     except RuntimeError as error:
         raise ConvswapError(" ".join(str(error).split())) from error
+    capabilities = dict.fromkeys(kernel.capability for kernel in kernels)
     cards = ", ".join(f"{capability / 10:.1f}" for capability in capabilities)
     size = path.stat().st_size / 1e6
-    return f"{len(wanted)} kernels for compute capability {cards} lie ready beside the library, {size:.1f} MB"
+    return f"{len(kernels)} kernels for compute capability {cards}, {size:.1f} MB, lie ready"
 
 
 def asked_for(text: str | None) -> list[int]:
@@ -74,31 +116,40 @@ def asked_for(text: str | None) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _kernels(capability: int) -> Iterator[tuple[str, int]]:
+def _generic_kernels() -> Iterator[str]:
     for family in _native.kernel_families():
         if family["header"] in GENERIC:
-            yield from ((instance, capability) for instance in family["instances"])
+            yield from family["instances"]
+
+
+def _kernels(capability: int) -> Iterator[str]:
+    """Yield the generic kernels, and those of the course's layers, alone and with what follows them."""
+    yield from _generic_kernels()
     for layer in SUITES["course"]:
-        for batch in BATCHES:
-            for element_type, precision in TYPES:
-                problem = _native.Problem(
-                    layer.input_shape(batch), layer.weight_shape, False, element_type, precision
-                )
-                for name in _native.kernels_of(problem, "cuda", compute_capability=capability):
-                    yield name, capability
+        for batch, (element_type, precision), follows in itertools.product(BATCHES, TYPES, FOLLOWS):
+            problem = _native.Problem(
+                layer.input_shape(batch), layer.weight_shape, False, element_type, precision, **follows
+            )
+            yield from _native.kernels_of(problem, "cuda", compute_capability=capability)
 
 
 def main() -> int:
-    """Make what the environment asks for; return the exit status."""
+    """Make what the command line and the environment ask for; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--wheel", type=Path, metavar="FILE", help="write the kernels that a wheel carries there"
+    )
+    options = parser.parse_args()
     try:
         capabilities = asked_for(os.environ.get(VARIABLE))
     except ConvswapError as error:
         print(f"convswap: {error}", file=sys.stderr)
         return 2
     try:
-        print(f"convswap: {make(capabilities)}")
+        told = make(capabilities) if options.wheel is None else make_for_wheel(options.wheel)
+        print(f"convswap: {told}")
     except ConvswapError as error:
-        print(f"convswap: no kernels lie ready beside the library: {error}", file=sys.stderr)
+        print(f"convswap: no kernels lie ready: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -13,8 +13,9 @@ PAGES = read_pages(SOURCES)
 
 def kernel_file(page: Page) -> Path | None:
     """Return the file that starts a rung's own kernels; None for a rung on the CPU or without any."""
-    file = (SOURCES / page.file).with_suffix(".cu")
-    return file if file.exists() else None
+    kernels = SOURCES / page.file
+    return kernels.with_suffix(".cc") if kernels.suffix == ".cuh" else None
 
 
 WITH_KERNELS = [page for page in PAGES if kernel_file(page) is not None]
+assert WITH_KERNELS

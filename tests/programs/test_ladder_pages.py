@@ -62,7 +62,7 @@ def rungs(tmp_path: Path) -> Path:
     folder = tmp_path / "cuda" / "ladder"
     folder.mkdir(parents=True)
     (folder / "01_first.cuh").write_text(PAGE)
-    (folder / "01_first.cu").write_text('#include "cuda/ladder/01_first.cuh"\n')
+    (folder / "01_first.cc").write_text('#include "cuda/ladder/01_first.cuh"\n')
     return tmp_path
 
 

@@ -176,3 +176,13 @@ def test_a_model_cannot_be_warmed_for_no_card() -> None:
         pytest.skip("there is a card")
     with pytest.raises(ConvswapError, match=r"^there is no card to compile for: .*--compute-capability 9"):
         warm("ece408-2017-high")
+
+
+@needs_compiler
+def test_a_session_is_registered_with_a_pack_from_python(pack: Path, tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    register(options, pack=pack, compiles=False)
+    assert options.get_session_config_entry("convswap.pack") == str(pack)
+    assert options.get_session_config_entry("convswap.compile") == "never"
+    with pytest.raises(ConvswapError, match=r"cannot be read"):
+        register(onnxruntime.SessionOptions(), pack=tmp_path / "none")

@@ -44,16 +44,20 @@ int cuda_device_count() {
 }
 
 const Device& cuda_device(int index, const KernelOrigin* kernels) {
+  const auto check_index = [&] {
+    const int count = cuda_device_count();
+    if (index >= 0 && index < count) return;
+    throw std::runtime_error("CUDA device " + std::to_string(index) + " is not there: this process sees " +
+                             std::to_string(count));
+  };
+  // In a forked process, before a lock that a thread of its parent may hold.
+  if (find_driver() == nullptr) check_index();
   // One at a time and only when asked for: a card that cannot be read must not spoil the others.
   static std::mutex mutex;
   static auto& devices = *new std::map<std::pair<int, const KernelOrigin*>, Device>;
   const std::lock_guard<std::mutex> lock(mutex);
   if (const auto found = devices.find({index, kernels}); found != devices.end()) return found->second;
-  const int count = cuda_device_count();
-  if (index < 0 || index >= count) {
-    throw std::runtime_error("CUDA device " + std::to_string(index) + " is not there: this process sees " +
-                             std::to_string(count));
-  }
+  check_index();
   Device device = read_device(index);
   device.kernels = kernels;
   return devices.emplace(std::pair{index, kernels}, std::move(device)).first->second;

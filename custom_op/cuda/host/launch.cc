@@ -13,6 +13,7 @@ namespace {
 // The context that all of a process share on a device, ONNX Runtime among them. It is kept from the first
 // time on.
 CUcontext context_of(int index) {
+  driver();  // which tells a forked process what is wrong, before a lock that a thread of its parent may hold
   static std::mutex mutex;
   static auto& contexts = *new std::map<int, CUcontext>;
   const std::lock_guard<std::mutex> lock(mutex);

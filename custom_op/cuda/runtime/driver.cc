@@ -1,7 +1,8 @@
 #include "cuda/runtime/driver.h"
 
-#include <unistd.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <stdexcept>
 
 #include "cuda/runtime/shared_library.h"
@@ -15,8 +16,10 @@ struct Search {
   Driver driver;
   bool is_found = false;
   std::string why_not;
-  pid_t process = getpid();  // whose the driver is
 };
+
+// Whether this process was forked from the one that has found the driver.
+std::atomic<bool> is_forked{false};
 
 // cuGetProcAddress as CUDA 12.0 has it, whatever the headers are.
 using GetProcAddress = CUresult (*)(const char* name, void** function, int version, cuuint64_t flags,
@@ -61,6 +64,7 @@ Search look_for_driver() {
   } else {
     driver.cuDriverGetVersion(&driver.version);
     search.is_found = true;
+    pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
   }
   return search;
 }
@@ -70,7 +74,7 @@ Search look_for_driver() {
 const Driver* find_driver(std::string* why) {
   // Never destroyed: sessions may still run while the process ends.
   static const Search& search = *new Search(look_for_driver());
-  if (search.is_found && search.process == getpid()) return &search.driver;
+  if (search.is_found && !is_forked) return &search.driver;
   if (why != nullptr) {
     *why = search.is_found
                ? "this process was forked from one that has used the card, which CUDA does not allow: "

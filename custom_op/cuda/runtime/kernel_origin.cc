@@ -4,11 +4,13 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 
 #include "conv/error.h"
 #include "cuda/runtime/shared_library.h"
+#include "plan/device.h"
 
 namespace convswap {
 namespace {
@@ -19,8 +21,16 @@ std::shared_ptr<const Pack> read_ready_made() {
   const std::string path = own.substr(0, own.rfind('/') + 1) + kReadyMadeName;
   struct stat facts{};
   if (stat(path.c_str(), &facts) != 0) return nullptr;
+  // A wheel has kernels for every card: those of other generations than the cards here need no memory.
+  std::set<int> generations;
+  for (int index = 0; index < cuda_device_count(); ++index) {
+    generations.insert(cuda_device(index).compute_capability / 10);
+  }
+  const auto is_wanted = [&](int capability) {
+    return generations.empty() || generations.contains(capability / 10);
+  };
   try {
-    return Pack::read(path);
+    return Pack::read(path, is_wanted);
   } catch (const InvalidArgument&) {
     // Of another version, or damaged: its kernels are compiled like others.
     return nullptr;

@@ -182,18 +182,18 @@ std::string what_is_compiled(const Device& device, const Offer& offer) {
 }
 
 const void* find_kernel(const std::string& instance, const Device& device, std::size_t argument_bytes) {
+  const DeviceGuard guard(device.index);  // first, since it tells a forked process what is wrong
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
-  const DeviceGuard guard(device.index);
   const CUfunction function = function_on(loaded, instance, device);
   check_parameter(loaded, instance, argument_bytes);
   return function;
 }
 
 void* find_variable(const std::string& instance, const Device& device) {
+  const DeviceGuard guard(device.index);
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
-  const DeviceGuard guard(device.index);
   function_on(loaded, instance, device);
   CUdeviceptr address = 0;
   size_t bytes = 0;

@@ -55,7 +55,7 @@ bool is_portable(const KernelCode& code) {
 
 }  // namespace
 
-std::shared_ptr<const Pack> Pack::read(const std::string& path) {
+std::shared_ptr<const Pack> Pack::read(const std::string& path, const std::function<bool(int)>& is_wanted) {
   std::ifstream file(path, std::ios::binary);
   if (!file) refuse(path, std::string("cannot be read (") + std::strerror(errno) + ")");
   const std::string whole{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -82,7 +82,9 @@ std::shared_ptr<const Pack> Pack::read(const std::string& path) {
         parse_kernel_code(key_in_pack(head->kernel, head->capability), text.substr(0, head->bytes));
     if (!code) refuse(path, "is damaged");
     text.remove_prefix(head->bytes);
-    Kernels& kernels = is_portable(*code) ? pack->portable_ : pack->kernels_;
+    const bool is_for_all = is_portable(*code);
+    if (!is_for_all && is_wanted && !is_wanted(head->capability)) continue;
+    Kernels& kernels = is_for_all ? pack->portable_ : pack->kernels_;
     kernels[{head->kernel, head->capability}] = *std::move(code);
   }
   return pack;

@@ -2,6 +2,7 @@
 
 // A pack: a file with kernels that were made ahead of time, for cards that need not be there.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,7 +17,10 @@ class Pack {
  public:
   // Throws InvalidArgument where the file cannot be read, is no pack or is damaged, and where it is of
   // another version of the library, whose kernels may take other arguments.
-  static std::shared_ptr<const Pack> read(const std::string& path);
+  // `is_wanted`, if given, is asked of the compute capability of each kernel that is not portable; others are
+  // left out.
+  static std::shared_ptr<const Pack> read(const std::string& path,
+                                          const std::function<bool(int)>& is_wanted = nullptr);
 
   const std::string& path() const { return path_; }
 

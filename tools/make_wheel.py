@@ -1,0 +1,88 @@
+"""Builds the wheel for every card, as `make wheel` does: dist/convswap-VERSION-...-manylinux_..._x86_64.whl.
+
+It takes the wheel that pip builds of this checkout and puts the generic kernels beside its library, compiled
+for every generation of cards by NVRTC of CUDA 12.9, whose code drivers of CUDA 12 and 13 load; auditwheel
+says which systems it runs on. What it needs is fetched with pip into build/wheel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+FOLDER = REPOSITORY / "build" / "wheel"
+DIST = REPOSITORY / "dist"
+NVRTC = "nvidia-cuda-nvrtc-cu12==12.9.86"
+TOOLS = ("auditwheel>=6", "wheel>=0.45")
+MOST_MEGABYTES = 15
+
+
+def main() -> int:
+    """Build the wheel and print its path."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    built, unpacked, tools = FOLDER / "built", FOLDER / "unpacked", FOLDER / "tools"
+    pip("install", "--target", str(tools), *TOOLS)
+    pip("install", "--no-deps", "--target", str(FOLDER / "nvrtc"), NVRTC)
+    print("Building the library", flush=True)
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(built), str(REPOSITORY))
+    (plain,) = built.glob("convswap-*.whl")
+    with zipfile.ZipFile(plain) as archive:
+        archive.extractall(unpacked)
+    with_tools = {**os.environ, "PYTHONPATH": str(tools)}
+    name = re.sub(r"-[^-]+\.whl$", f"-{tag_of(plain, with_tools)}.whl", plain.name)
+    print("Compiling the generic kernels for every card", flush=True)
+    (compiler,) = (FOLDER / "nvrtc").rglob("libnvrtc.so.12")
+    environment = {**os.environ, "PYTHONPATH": str(unpacked), "CONVSWAP_NVRTC": str(compiler)}
+    ready = unpacked / "convswap" / "ready_made.pack"
+    run([sys.executable, "-m", "convswap.ready_made", "--wheel", str(ready)], environment)
+    retag(unpacked, name)
+    DIST.mkdir(exist_ok=True)
+    for old in DIST.glob("convswap-*.whl"):
+        old.unlink()
+    run([sys.executable, "-m", "wheel", "pack", "--dest-dir", str(DIST), str(unpacked)], with_tools)
+    wheel = DIST / name
+    megabytes = wheel.stat().st_size / 1e6
+    print(f"{wheel.relative_to(REPOSITORY)}, {megabytes:.1f} MB")
+    if megabytes > MOST_MEGABYTES:
+        print(f"the wheel has more than {MOST_MEGABYTES} MB", file=sys.stderr)
+        return 1
+    return 0
+
+
+def pip(*arguments: str) -> None:
+    """Run pip, which is silent unless it fails."""
+    run([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], dict(os.environ))
+
+
+def run(command: list[str], environment: dict[str, str]) -> None:
+    """Run a command; end with its status where it fails."""
+    status = subprocess.run(command, env=environment, check=False).returncode
+    if status != 0:
+        raise SystemExit(status)
+
+
+def tag_of(wheel: Path, environment: dict[str, str]) -> str:
+    """Return the oldest platform that the wheel runs on, as auditwheel finds it."""
+    command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+    found = re.search(r'the following\s+platform\s+tag:\s+"(manylinux_\d+_\d+_x86_64)"', said)
+    if found is None:
+        raise SystemExit(f"auditwheel names no manylinux platform for {wheel.name}:\n{said}")
+    return found[1]
+
+
+def retag(unpacked: Path, name: str) -> None:
+    """Have the metadata say what the wheel's name does."""
+    (metadata,) = unpacked.glob("convswap-*.dist-info/WHEEL")
+    tag = "-".join(name.removesuffix(".whl").split("-")[-3:])
+    metadata.write_text(re.sub(r"(?m)^Tag: .*$", f"Tag: {tag}", metadata.read_text()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
