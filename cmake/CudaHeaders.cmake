@@ -3,6 +3,8 @@
 # Any from CUDA 12 on will do, so the first of these wins: the folder CONVSWAP_CUDA_INCLUDE_DIR (CMake or
 # environment), a CUDA toolkit's, that of NVIDIA's packages beside the Python that builds, and last a wheel on PyPI.
 
+include(FetchFromWheel)
+
 set(wheel_requirement "nvidia-cuda-runtime==13.0.96")
 set(wheel_sha256 7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548)
 
@@ -41,26 +43,6 @@ function(packages_beside_python result)
   endif()
 endfunction()
 
-function(fetch_cuda_header)
-  find_package(Python3 COMPONENTS Interpreter QUIET)
-  if(NOT Python3_FOUND)
-    return()
-  endif()
-  execute_process(
-    COMMAND "${Python3_EXECUTABLE}" -m pip download --quiet --no-deps --dest "${fetched}" "${wheel_requirement}"
-    RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
-  file(GLOB wheel "${fetched}/*.whl")
-  if(failed OR NOT wheel)
-    return()
-  endif()
-  file(SHA256 "${wheel}" found_sha256)
-  if(NOT found_sha256 STREQUAL wheel_sha256)
-    message(FATAL_ERROR "${wheel_requirement} from PyPI has SHA-256 ${found_sha256}, expected ${wheel_sha256}; "
-      "set CONVSWAP_CUDA_INCLUDE_DIR to a folder that holds cuda.h")
-  endif()
-  file(ARCHIVE_EXTRACT INPUT "${wheel}" DESTINATION "${fetched}" PATTERNS "*/cuda.h")
-endfunction()
-
 set(cuda_include_dir "")
 if(CONVSWAP_CUDA_INCLUDE_DIR)
   has_cuda_header("${CONVSWAP_CUDA_INCLUDE_DIR}" is_good)
@@ -87,7 +69,8 @@ else()
     endif()
   endforeach()
   if(NOT cuda_include_dir)
-    fetch_cuda_header()
+    fetch_from_wheel("${fetched}" "${wheel_requirement}" ${wheel_sha256} "*/cuda.h"
+      "set CONVSWAP_CUDA_INCLUDE_DIR to a folder that holds cuda.h")
     package_header_folders("${fetched}" kept)
     foreach(folder IN LISTS kept)
       set(cuda_include_dir "${folder}")

@@ -5,6 +5,8 @@
 # system's (Debian: libonnxruntime-dev), the MIT-licensed headers inside a pure-Python wheel on PyPI, which
 # reaches every machine that pip reaches, and last the official release archive.
 
+include(FetchFromWheel)
+
 set(header onnxruntime_c_api.h)
 set(wheel_requirement "amd-quark==0.13")
 set(wheel_sha256 3b3e58a4cbbcff20d27815b641aa4de4d698efde3c782306cb4a6a05bcf55c8c)
@@ -17,26 +19,6 @@ if(NOT ONNXRUNTIME_INCLUDE_DIR)
 endif()
 # One place for every build of this checkout, so that they are fetched once.
 set(fetched "${CMAKE_CURRENT_LIST_DIR}/../build/onnxruntime-headers")
-
-function(fetch_headers_from_wheel)
-  find_package(Python3 COMPONENTS Interpreter QUIET)
-  if(NOT Python3_FOUND)
-    return()
-  endif()
-  execute_process(
-    COMMAND "${Python3_EXECUTABLE}" -m pip download --quiet --no-deps --dest "${fetched}" "${wheel_requirement}"
-    RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
-  file(GLOB wheel "${fetched}/*.whl")
-  if(failed OR NOT wheel)
-    return()
-  endif()
-  file(SHA256 "${wheel}" found_sha256)
-  if(NOT found_sha256 STREQUAL wheel_sha256)
-    message(FATAL_ERROR "${wheel_requirement} from PyPI has SHA-256 ${found_sha256}, expected ${wheel_sha256}; "
-      "set ONNXRUNTIME_INCLUDE_DIR to a folder that holds ${header}")
-  endif()
-  file(ARCHIVE_EXTRACT INPUT "${wheel}" DESTINATION "${fetched}" PATTERNS "*/${header}")
-endfunction()
 
 function(fetch_headers_from_release)
   file(DOWNLOAD "${release}" "${fetched}/release.tgz" STATUS status TIMEOUT 120)
@@ -67,7 +49,8 @@ else()
   else()
     find_fetched_header(include_dir)
     if(NOT include_dir)
-      fetch_headers_from_wheel()
+      fetch_from_wheel("${fetched}" "${wheel_requirement}" ${wheel_sha256} "*/${header}"
+        "set ONNXRUNTIME_INCLUDE_DIR to a folder that holds ${header}")
       find_fetched_header(include_dir)
     endif()
     if(NOT include_dir)

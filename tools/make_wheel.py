@@ -71,7 +71,7 @@ def tag_of(wheel: Path, environment: dict[str, str]) -> str:
     """Return the oldest platform that the wheel runs on, as auditwheel finds it."""
     command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
-    found = re.search(r'the following\s+platform\s+tag:\s+"(manylinux_\d+_\d+_x86_64)"', said)
+    found = re.search(r'platform\s+tag\s*(?:to|:)\s+"(manylinux_\d+_\d+_x86_64)"', said)
     if found is None:
         raise SystemExit(f"auditwheel names no manylinux platform for {wheel.name}:\n{said}")
     return found[1]

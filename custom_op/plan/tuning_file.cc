@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "plan/user_cache.h"
+#include "plan/warning.h"
 
 namespace convswap {
 namespace {
@@ -76,26 +76,6 @@ struct Reading {
       const TuningEntry& entry = table.entries[i];
       entry_of[key_of(entry.device, entry.version, entry.problem)] = i;
     }
-  }
-};
-
-struct Warning {
-  std::mutex mutex;
-  std::string text;
-  // So that the runs of a session need no lock to learn that there is nothing to say.
-  std::atomic<bool> waits = false;
-
-  void set(std::string line) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    text = std::move(line);
-    waits = true;
-  }
-
-  std::string take() {
-    if (!waits) return {};
-    const std::lock_guard<std::mutex> lock(mutex);
-    waits = false;
-    return std::exchange(text, {});
   }
 };
 

@@ -12,13 +12,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "plan/user_cache.h"
+#include "plan/warning.h"
 
 namespace convswap {
 namespace {
@@ -155,27 +155,6 @@ bool write_whole(int file, std::string_view text) {
   }
   return fsync(file) == 0;
 }
-
-// Asked for after every run, so that nothing is locked where there is none.
-class Warning {
- public:
-  void set(std::string text) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    text_ = std::move(text);
-    is_set_ = true;
-  }
-  std::string take() {
-    if (!is_set_) return {};
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_set_ = false;
-    return std::exchange(text_, {});
-  }
-
- private:
-  std::atomic<bool> is_set_{false};
-  std::mutex mutex_;
-  std::string text_;
-};
 
 Warning& warning() {
   static Warning own;
