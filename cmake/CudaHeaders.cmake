@@ -3,7 +3,7 @@
 # Any from CUDA 12 on will do, so the first of these wins: the folder CONVSWAP_CUDA_INCLUDE_DIR (CMake or
 # environment), a CUDA toolkit's, that of NVIDIA's packages beside the Python that builds, and last a wheel on PyPI.
 
-include(FetchFromWheel)
+include(${CMAKE_CURRENT_LIST_DIR}/FetchFromWheel.cmake)
 
 set(wheel_requirement "nvidia-cuda-runtime==13.0.96")
 set(wheel_sha256 7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548)

@@ -5,7 +5,7 @@
 # system's (Debian: libonnxruntime-dev), the MIT-licensed headers inside a pure-Python wheel on PyPI, which
 # reaches every machine that pip reaches, and last the official release archive.
 
-include(FetchFromWheel)
+include(${CMAKE_CURRENT_LIST_DIR}/FetchFromWheel.cmake)
 
 set(header onnxruntime_c_api.h)
 set(wheel_requirement "amd-quark==0.13")

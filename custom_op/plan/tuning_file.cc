@@ -80,7 +80,7 @@ struct Reading {
 };
 
 Warning& warning() {
-  static Warning waiting;
+  static Warning& waiting = *new Warning;  // runs may ask while the process ends
   return waiting;
 }
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from convswap import _native
 from convswap.algorithms import AUTO
-from convswap.device import absent_card, choose_device
+from convswap.device import Device, absent_card, choose_device
 from convswap.errors import ConvswapError
 from convswap.output_file import check_writable
 from convswap.problems import ConvProblems, conv_problems, naming_conv
@@ -71,19 +71,20 @@ def warm(
     """
     report = progress or silent
     check_writable(pack)
-    capabilities = _capabilities(compute_capabilities)
+    cards = _cards(compute_capabilities)
     compiler = _native.kernel_compiler()
     if compiler["why_not"]:
         raise ConvswapError(compiler["why_not"])
     wanted: dict[tuple[str, int], None] = {}
     title = ""
-    for capability in capabilities:
+    for card in cards:
+        capability = _capability(card)
         for batch in batches:
             report(f"planning batch {batch:,} for compute capability {capability / 10:.1f}")
             problems = conv_problems(
                 model,
                 batch=batch,
-                device=absent_card(capability),
+                device=card,
                 precision=precision,
                 algorithm=algorithm,
                 fuse=fuse,
@@ -91,7 +92,7 @@ def warm(
                 run_on=choose_device("cpu"),
             )
             title = problems.title
-            wanted |= dict.fromkeys(_kernels(problems, capability))
+            wanted |= dict.fromkeys(_kernels(problems, card, is_here=compute_capabilities is None))
     if not wanted:
         raise ConvswapError(f"{title}: no Conv of it is swapped, so that no kernel is needed")
     writer = _native.PackWriter()
@@ -131,23 +132,31 @@ def clear() -> int:
     return _native.clear_kernel_store()
 
 
-def _capabilities(asked: Sequence[int] | None) -> list[int]:
+def _cards(asked: Sequence[int] | None) -> list[Device]:
     if asked is not None:
-        return list(dict.fromkeys(asked))
+        return [absent_card(capability) for capability in dict.fromkeys(asked)]
     device = choose_device()
     if device.card is None:
         raise ConvswapError(
             f"there is no card to compile for: {device.reason}; name cards, as in --compute-capability 9.0"
         )
-    return [int(device.card["compute_capability"])]
+    return [device]
 
 
-def _kernels(problems: ConvProblems, capability: int) -> list[tuple[str, int]]:
+def _capability(card: Device) -> int:
+    return int((card.card or {})["compute_capability"])
+
+
+def _kernels(problems: ConvProblems, card: Device, *, is_here: bool) -> list[tuple[str, int]]:
+    capability = _capability(card)
     names: list[tuple[str, int]] = []
     for conv in problems.convs:
         with naming_conv(conv.layer.name):
             algorithm = conv.layer.setting("algorithm", AUTO)
-            found = _native.kernels_of(conv.problem, "cuda", algorithm, compute_capability=capability)
+            # This machine's card is planned for as a run would: a typical one may have more multiprocessors.
+            found = _native.kernels_of(
+                conv.problem, "cuda", algorithm, compute_capability=0 if is_here else capability
+            )
         names += [(name, capability) for name in found]
     return names
 

@@ -116,6 +116,7 @@ CUresult set_current(CUcontext context) {
   current = reinterpret_cast<Context*>(context);
   return CUDA_SUCCESS;
 }
+
 CUresult synchronize() {
   NEEDS_CONTEXT
   return CUDA_SUCCESS;
@@ -133,6 +134,11 @@ CUresult load(CUlibrary* library, const void* code, CUjit_option*, void**, unsig
   }
   if (capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   *library = reinterpret_cast<CUlibrary>(new Library{});
+  return CUDA_SUCCESS;
+}
+CUresult unload(CUlibrary library) {
+  NEEDS_CONTEXT
+  delete reinterpret_cast<Library*>(library);
   return CUDA_SUCCESS;
 }
 CUresult library_kernel(CUkernel* kernel, CUlibrary library, const char* name) {
@@ -196,6 +202,20 @@ CUresult is_capturing(CUstream, CUstreamCaptureStatus* status) {
   *status = CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
+CUresult stream_create(CUstream* stream, unsigned) {
+  NEEDS_CONTEXT
+  *stream = reinterpret_cast<CUstream>(new int);
+  return CUDA_SUCCESS;
+}
+CUresult stream_destroy(CUstream stream) {
+  NEEDS_CONTEXT
+  delete reinterpret_cast<int*>(stream);
+  return CUDA_SUCCESS;
+}
+CUresult stream_synchronize(CUstream) {
+  NEEDS_CONTEXT
+  return CUDA_SUCCESS;
+}
 CUresult wait_event(CUstream, CUevent, unsigned) {
   NEEDS_CONTEXT
   return CUDA_SUCCESS;
@@ -256,6 +276,7 @@ CUresult fill(CUdeviceptr to, unsigned char byte, size_t bytes) {
   std::memset(reinterpret_cast<void*>(to), byte, bytes);
   return CUDA_SUCCESS;
 }
+CUresult fill_on(CUdeviceptr to, unsigned char byte, size_t bytes, CUstream) { return fill(to, byte, bytes); }
 
 const std::map<std::string, void*>& functions() {
   static const auto& all = *new std::map<std::string, void*>{
@@ -271,6 +292,7 @@ const std::map<std::string, void*>& functions() {
       {"cuCtxSetCurrent", reinterpret_cast<void*>(set_current)},
       {"cuCtxSynchronize", reinterpret_cast<void*>(synchronize)},
       {"cuLibraryLoadData", reinterpret_cast<void*>(load)},
+      {"cuLibraryUnload", reinterpret_cast<void*>(unload)},
       {"cuLibraryGetKernel", reinterpret_cast<void*>(library_kernel)},
       {"cuLibraryGetGlobal", reinterpret_cast<void*>(library_global)},
       {"cuKernelGetFunction", reinterpret_cast<void*>(kernel_function)},
@@ -281,6 +303,9 @@ const std::map<std::string, void*>& functions() {
       {"cuLaunchKernelEx", reinterpret_cast<void*>(launch)},
       {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(exchange_capture_mode)},
       {"cuStreamIsCapturing", reinterpret_cast<void*>(is_capturing)},
+      {"cuStreamCreate", reinterpret_cast<void*>(stream_create)},
+      {"cuStreamDestroy", reinterpret_cast<void*>(stream_destroy)},
+      {"cuStreamSynchronize", reinterpret_cast<void*>(stream_synchronize)},
       {"cuStreamWaitEvent", reinterpret_cast<void*>(wait_event)},
       {"cuEventCreate", reinterpret_cast<void*>(event_create)},
       {"cuEventDestroy", reinterpret_cast<void*>(event_destroy)},
@@ -293,6 +318,7 @@ const std::map<std::string, void*>& functions() {
       {"cuMemcpyDtoH", reinterpret_cast<void*>(copy_from)},
       {"cuMemcpyDtoDAsync", reinterpret_cast<void*>(copy_on)},
       {"cuMemsetD8", reinterpret_cast<void*>(fill)},
+      {"cuMemsetD8Async", reinterpret_cast<void*>(fill_on)},
   };
   return all;
 }

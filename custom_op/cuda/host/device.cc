@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "cuda/runtime/driver.h"
@@ -51,7 +52,10 @@ const Device& cuda_device(int index, const KernelOrigin* kernels) {
                              std::to_string(count));
   };
   // In a forked process, before a lock that a thread of its parent may hold.
-  if (find_driver() == nullptr) check_index();
+  std::string why;
+  if (find_driver(&why) == nullptr) {
+    throw std::runtime_error("CUDA device " + std::to_string(index) + " is not there: " + why);
+  }
   // One at a time and only when asked for: a card that cannot be read must not spoil the others.
   static std::mutex mutex;
   static auto& devices = *new std::map<std::pair<int, const KernelOrigin*>, Device>;

@@ -34,10 +34,10 @@ class KernelPlan final : public Plan {
         device_(device.index),
         tiling_(std::move(tiling)),
         arguments_(Family::arguments_of(problem, device, tiling_)) {
+    const DeviceGuard guard(device_);
     launch_.kernel = find_kernel(Family::kernel_name(problem, tiling_), device, sizeof(Arguments));
     launch_.block.x = static_cast<unsigned>(Family::threads(tiling_));
     launch_.shared_bytes = static_cast<std::size_t>(Family::shared_bytes(tiling_));
-    const DeviceGuard guard(device_);
     if (launch_.shared_bytes > 0) allow_shared_memory(launch_.kernel, device.shared_memory_per_block);
     launch_.start = earliest_start(launch_.kernel);
     launch_.grid = Family::grid_of(problem, device, tiling_, launch_);

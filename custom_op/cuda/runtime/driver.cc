@@ -29,7 +29,8 @@ Search look_for_driver() {
   Search search;
   const SharedLibrary library = SharedLibrary::open("libcuda.so.1");
   if (!library.is_open()) {
-    search.why_not = "there is no NVIDIA driver (libcuda.so.1); a card needs one that takes CUDA 12 or newer";
+    search.why_not = "there is no NVIDIA driver that takes CUDA 12 or newer: libcuda.so.1 is not loaded: " +
+                     library.error();
     return search;
   }
   const auto get = reinterpret_cast<GetProcAddress>(library.find("cuGetProcAddress_v2"));

@@ -23,6 +23,7 @@ namespace convswap {
   FUNCTION(cuCtxSetCurrent)                             \
   FUNCTION(cuCtxSynchronize)                            \
   FUNCTION(cuLibraryLoadData)                           \
+  FUNCTION(cuLibraryUnload)                             \
   FUNCTION(cuLibraryGetKernel)                          \
   FUNCTION(cuLibraryGetGlobal)                          \
   FUNCTION(cuKernelGetFunction)                         \
@@ -31,6 +32,9 @@ namespace convswap {
   FUNCTION(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
   FUNCTION(cuLaunchKernelEx)                            \
   FUNCTION(cuThreadExchangeStreamCaptureMode)           \
+  FUNCTION(cuStreamCreate)                              \
+  FUNCTION(cuStreamDestroy)                             \
+  FUNCTION(cuStreamSynchronize)                         \
   FUNCTION(cuStreamIsCapturing)                         \
   FUNCTION(cuStreamWaitEvent)                           \
   FUNCTION(cuEventCreate)                               \
@@ -43,7 +47,8 @@ namespace convswap {
   FUNCTION(cuMemcpyHtoD)                                \
   FUNCTION(cuMemcpyDtoH)                                \
   FUNCTION(cuMemcpyDtoDAsync)                           \
-  FUNCTION(cuMemsetD8)
+  FUNCTION(cuMemsetD8)                                  \
+  FUNCTION(cuMemsetD8Async)
 
 struct Driver {
 #define CONVSWAP_MEMBER(name) decltype(&::name) name = nullptr;

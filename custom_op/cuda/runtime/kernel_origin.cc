@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 
@@ -24,7 +25,11 @@ std::shared_ptr<const Pack> read_ready_made() {
   // A wheel has kernels for every card: those of other generations than the cards here need no memory.
   std::set<int> generations;
   for (int index = 0; index < cuda_device_count(); ++index) {
-    generations.insert(cuda_device(index).compute_capability / 10);
+    try {
+      generations.insert(cuda_device(index).compute_capability / 10);
+    } catch (const std::runtime_error&) {
+      continue;  // one that cannot be read must not spoil the others
+    }
   }
   const auto is_wanted = [&](int capability) {
     return generations.empty() || generations.contains(capability / 10);

@@ -135,6 +135,8 @@ std::optional<std::string> text_of_file(const std::string& path) {
   const File file(path, O_RDONLY);
   struct stat facts{};
   if (!file.is_open() || fstat(file.number(), &facts) != 0 || !S_ISREG(facts.st_mode)) return std::nullopt;
+  // What another has put there, while he could, is not run.
+  if (facts.st_uid != geteuid() || (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) return std::nullopt;
   std::string text(static_cast<size_t>(facts.st_size), '\0');
   size_t have = 0;
   while (have < text.size()) {
@@ -157,7 +159,7 @@ bool write_whole(int file, std::string_view text) {
 }
 
 Warning& warning() {
-  static Warning own;
+  static Warning& own = *new Warning;  // runs may ask while the process ends
   return own;
 }
 
@@ -194,6 +196,9 @@ StoredKernel::StoredKernel(std::string key, const std::string& name)
     return;
   }
   path_ = folder_ + "/" + file_name(key_, name);
+  // Whoever finds it there waits for nobody.
+  found_ = read_whole();
+  if (found_) return;
   // Locks are files of their own, since those with code are replaced; few, so that they need not be deleted.
   const std::string lock = folder_ + "/lock-" + path_.substr(path_.size() - kSuffix.size() - 2, 2);
   lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -206,7 +211,10 @@ StoredKernel::StoredKernel(std::string key, const std::string& name)
 }
 
 StoredKernel::~StoredKernel() {
-  if (lock_ >= 0) close(lock_);
+  if (lock_ < 0) return;
+  // By itself, since a process that was forked meanwhile has the file open too, and would keep the lock.
+  flock(lock_, LOCK_UN);
+  close(lock_);
 }
 
 bool StoredKernel::is_there(const std::string& key, const std::string& name) {
@@ -215,18 +223,20 @@ bool StoredKernel::is_there(const std::string& key, const std::string& name) {
   return why_unused(folder).empty() && stat((folder + "/" + file_name(key, name)).c_str(), &facts) == 0;
 }
 
-std::optional<KernelCode> StoredKernel::read() const {
+std::optional<KernelCode> StoredKernel::read() {
   if (folder_.empty()) return std::nullopt;
-  const std::optional<std::string> text = text_of_file(path_);
-  if (!text) return std::nullopt;
-  std::optional<KernelCode> code = parse_kernel_code(key_, *text);
-  if (!code) {
+  if (!found_) found_ = read_whole();
+  if (!found_ && access(path_.c_str(), F_OK) == 0) {
     warning().set("the kernel store's file '" + path_ + "' is damaged; its kernel is compiled again");
-    return code;
   }
   // What was used last is kept the longest.
-  utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
-  return code;
+  if (found_) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
+  return std::exchange(found_, std::nullopt);
+}
+
+std::optional<KernelCode> StoredKernel::read_whole() const {
+  const std::optional<std::string> text = text_of_file(path_);
+  return text ? parse_kernel_code(key_, *text) : std::nullopt;
 }
 
 void StoredKernel::write(const KernelCode& code) const {

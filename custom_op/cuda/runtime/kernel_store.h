@@ -39,12 +39,15 @@ class StoredKernel {
   static bool is_there(const std::string& key, const std::string& name);
 
   // Nothing where it is not there, or was damaged.
-  std::optional<KernelCode> read() const;
+  std::optional<KernelCode> read();
 
   // As far as it can be written. What is there is whole at any time.
   void write(const KernelCode& code) const;
 
  private:
+  std::optional<KernelCode> read_whole() const;
+
+  std::optional<KernelCode> found_;  // before anybody waited
   std::string key_;
   std::string folder_;  // empty where the store is not used
   std::string path_;

@@ -69,10 +69,27 @@ bool is_loaded(const std::string& instance, const Device& device) {
 }
 
 void load(LoadedKernel& loaded, const KernelCode& code) {
-  CONVSWAP_CHECK_DRIVER(driver().cuLibraryLoadData(&loaded.library, code.binary.data(), nullptr, nullptr, 0,
-                                                   nullptr, nullptr, 0));
-  CONVSWAP_CHECK_DRIVER(driver().cuLibraryGetKernel(&loaded.kernel, loaded.library, code.symbol.c_str()));
-  loaded.variable = code.variable_symbol;
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  CONVSWAP_CHECK_DRIVER(
+      driver().cuLibraryLoadData(&library, code.binary.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  if (const CUresult failed = driver().cuLibraryGetKernel(&kernel, library, code.symbol.c_str());
+      failed != CUDA_SUCCESS) {
+    static_cast<void>(driver().cuLibraryUnload(library));
+    check_driver(failed, "cuLibraryGetKernel");
+  }
+  loaded.library = library, loaded.kernel = kernel, loaded.variable = code.variable_symbol;
+}
+
+// Whether it could be loaded: a driver refuses code of a newer compiler than it knows, which may have made a
+// pack.
+bool loads(LoadedKernel& loaded, const KernelCode& code) {
+  try {
+    load(loaded, code);
+    return true;
+  } catch (const std::runtime_error&) {
+    return false;
+  }
 }
 
 // What host and card take a kernel's parameter to be has to be the same, to the byte.
@@ -109,9 +126,11 @@ CUfunction function_on(LoadedKernel& loaded, const std::string& instance, const 
   const OutsideOfCaptures outside;
   if (loaded.kernel == nullptr) {
     const KernelRequest request = request_for(instance, device.compute_capability);
-    if (const KernelCode* const code = packed_kernel(request, device.kernels)) {
+    const KernelCode* const code = packed_kernel(request, device.kernels);
+    const bool may_compile = device.kernels == nullptr || device.kernels->compiles;
+    if (code != nullptr && !may_compile) {
       load(loaded, *code);
-    } else {
+    } else if (code == nullptr || !loads(loaded, *code)) {
       check_may_compile(request, device.kernels);
       load(loaded, compiled_once(loaded, request));
     }
@@ -142,7 +161,7 @@ KernelCode compiled_kernel(const KernelRequest& request) {
   std::string why;
   const Compiler* const compiler = find_compiler(&why);
   if (compiler == nullptr) throw std::runtime_error(why);
-  const StoredKernel stored(key_of(request, *compiler), store_name(request));
+  StoredKernel stored(key_of(request, *compiler), store_name(request));
   if (std::optional<KernelCode> kept = stored.read()) return *std::move(kept);
   KernelCode code = compiler->compile(request);
   stored.write(code);
@@ -153,7 +172,9 @@ std::string why_no_kernels(const Device& device, const Offer& offer) {
   // A session that lets nothing be compiled is told what its pack lacks, and gets nothing slower instead.
   if (device.kernels != nullptr && !device.kernels->compiles) return {};
   std::string why;
-  if (find_compiler(&why) != nullptr || ready_made_kernels() == nullptr) return {};
+  if (find_compiler(&why) != nullptr) return {};
+  const bool has_pack = device.kernels != nullptr && device.kernels->pack != nullptr;
+  if (!has_pack && ready_made_kernels() == nullptr) return {};
   for (const std::string& instance : offer.kernels()) {
     const KernelRequest request = request_for(instance, device.compute_capability);
     if (is_loaded(instance, device) || packed_kernel(request, device.kernels) != nullptr) continue;
@@ -194,6 +215,7 @@ void* find_variable(const std::string& instance, const Device& device) {
   const DeviceGuard guard(device.index);
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
+  const OutsideOfCaptures outside;
   function_on(loaded, instance, device);
   CUdeviceptr address = 0;
   size_t bytes = 0;

@@ -46,6 +46,16 @@ std::string key_in_pack(const std::string& kernel, int capability) {
   return std::string(kKernelSourcesHash) + ' ' + std::to_string(capability) + ' ' + kernel;
 }
 
+std::string text_of_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) refuse(path, std::string("cannot be read (") + std::strerror(errno) + ")");
+  try {
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  } catch (const std::ios_base::failure&) {  // of a folder, for one
+    refuse(path, "cannot be read");
+  }
+}
+
 // PTX; else it is an ELF file.
 bool is_portable(const KernelCode& code) {
   return !code.binary.starts_with(
@@ -56,9 +66,7 @@ bool is_portable(const KernelCode& code) {
 }  // namespace
 
 std::shared_ptr<const Pack> Pack::read(const std::string& path, const std::function<bool(int)>& is_wanted) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(path, std::string("cannot be read (") + std::strerror(errno) + ")");
-  const std::string whole{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string whole = text_of_file(path);
   std::string_view text = whole;
   const auto take_line = [&]() -> std::optional<std::string_view> {
     const size_t end = text.find('\n');
