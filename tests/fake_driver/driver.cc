@@ -3,7 +3,8 @@
 // that takes a context has none, a function is launched on another device than its own, memory is freed
 // twice. So the host's half of the library is tested where there is no card. $FAKE_CARDS: how many there are
 // (1); $FAKE_CAPABILITY: of each, 90 for 9.0; $FAKE_DRIVER_VERSION: 13000 for CUDA 13.0; $FAKE_LOG: a file
-// that gets a line for each kernel loaded and started.
+// that gets a line for each kernel loaded and started; $FAKE_MULTIPROCESSORS: of a card (132);
+// $FAKE_REFUSES: how much code is refused before any is loaded (0), as what a newer compiler made is.
 
 #include <cuda.h>
 
@@ -89,7 +90,7 @@ CUresult device_attribute(int* value, CUdevice_attribute which, CUdevice) {
   NEEDS_START
   const int capability = number("FAKE_CAPABILITY", 90);
   static const std::map<int, int> values = {
-      {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
+      {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, number("FAKE_MULTIPROCESSORS", 132)},
       {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448},
       {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
       {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 50 << 20},
@@ -133,6 +134,11 @@ CUresult load(CUlibrary* library, const void* code, CUjit_option*, void**, unsig
     return CUDA_ERROR_INVALID_IMAGE;
   }
   if (capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  static int refused = 0;
+  if (refused < number("FAKE_REFUSES", 0)) {
+    ++refused;
+    return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+  }
   *library = reinterpret_cast<CUlibrary>(new Library{});
   return CUDA_SUCCESS;
 }

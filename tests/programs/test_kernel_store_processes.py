@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import time
@@ -33,6 +34,59 @@ def test_a_full_disk_is_no_error(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not list(folder.glob("*.kernel")) and not list(folder.glob("*.part"))
+
+
+def test_a_kernel_that_is_there_waits_for_nobody(folder: Path) -> None:
+    program = "from convswap import _native\nprint(len(_native.compile_kernel('naive::kernel<float>', 90)))\n"
+    command = [sys.executable, "-c", program]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    locks = [lock.open("r+") for lock in folder.glob("lock-*")]
+    for lock in locks:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        read = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+    finally:
+        for lock in locks:
+            lock.close()
+    assert locks and read == made
+
+
+def test_what_others_may_have_written_is_not_run(folder: Path) -> None:
+    compiled = _native.compile_kernel("naive::kernel<float>", 90)
+    (path,) = folder.glob("*.kernel")
+    path.chmod(0o666)
+    assert _native.compile_kernel("naive::kernel<float>", 90) == compiled
+    (path,) = folder.glob("*.kernel")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_forked_process_does_not_keep_the_lock(folder: Path) -> None:
+    program = (
+        "import fcntl, os, pathlib, signal, sys, threading, time\n"
+        "from convswap import _native\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "kernel = 'toeplitz::kernel<Float16Pairs, 2, false>'\n"
+        "compiling = threading.Thread(target=_native.compile_kernel, args=(kernel, 90))\n"
+        "compiling.start()\n"
+        "while not (locks := list(folder.glob('lock-*'))):\n"
+        "    time.sleep(0.001)\n"
+        "time.sleep(0.05)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    time.sleep(60)\n"
+        "    os._exit(0)\n"
+        "assert not list(folder.glob('*.kernel')), 'it was forked too late'\n"
+        "compiling.join()\n"
+        "try:\n"
+        "    with locks[0].open('r+') as lock:\n"
+        "        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "finally:\n"
+        "    os.kill(child, signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

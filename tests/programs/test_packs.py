@@ -60,6 +60,20 @@ def test_a_pack_is_all_that_its_model_needs(pack: Path, tmp_path: Path) -> None:
 
 
 @needs_compiler
+def test_what_the_driver_refuses_of_a_pack_is_compiled(pack: Path, tmp_path: Path) -> None:
+    packed = {"pack": str(pack)}
+    said = convolve(packed, cache=tmp_path, log=tmp_path / "log", FAKE_REFUSES=1)
+    assert said == ["computed"]
+    assert len(list((tmp_path / "kernels").glob("*.kernel"))) == 1
+    # A session that compiles nothing is told, and another of the process is not spoiled.
+    said = convolve(
+        {**packed, "compiles": False}, packed, cache=tmp_path, log=tmp_path / "log", FAKE_REFUSES=1
+    )
+    assert "cuLibraryLoadData" in said[0]
+    assert said[1] == "computed"
+
+
+@needs_compiler
 def test_what_a_pack_lacks_is_named_with_the_command_that_makes_it(pack: Path, tmp_path: Path) -> None:
     wanted = "naive::kernel<float> for compute capability 9.0: make one with convswap warm MODEL "
     wanted += "--compute-capability 9.0 -o FILE.pack"
@@ -169,6 +183,30 @@ def test_a_model_is_warmed_for_cards_that_are_not_here(tmp_path: Path) -> None:
     # What the planner takes for these batches, and no more.
     problem = _native.Problem((64, 1, 28, 28), (50, 1, 5, 5), True)
     assert (*_native.kernels_of(problem, "cuda", compute_capability=90), 90) in found.kernels
+
+
+# As a run on the card would: a typical one may have more multiprocessors, and takes other kernels.
+WARM = """
+from convswap import _native, warm
+from convswap.cards import cuda_cards
+from convswap.device import Device
+cards = {None: Device("cuda", "here", cuda_cards(_native)[0]), "cpu": Device("cpu", "asked for")}
+warm.choose_device = lambda name=None: cards[name]
+for kernel, capability in warm.warm("ece408-2017-high", batches=[8]).kernels:
+    print(capability, kernel)
+problem = _native.Problem((8, 1, 28, 28), (50, 1, 5, 5), True)
+(here,), (typical,) = (_native.kernels_of(problem, "cuda", compute_capability=how) for how in (0, 90))
+assert here != typical, here
+print(here)
+"""
+
+
+@needs_compiler
+def test_a_model_is_warmed_for_the_card_that_is_here(tmp_path: Path) -> None:
+    done = run_beside_card(WARM, cache=tmp_path, FAKE_MULTIPROCESSORS=8)
+    assert done.returncode == 0, done.stderr
+    *warmed, here = done.stdout.splitlines()
+    assert f"90 {here}" in warmed, warmed
 
 
 def test_a_model_cannot_be_warmed_for_no_card() -> None:
