@@ -222,5 +222,6 @@ def test_a_session_is_registered_with_a_pack_from_python(pack: Path, tmp_path: P
     register(options, pack=pack, compiles=False)
     assert options.get_session_config_entry("convswap.pack") == str(pack)
     assert options.get_session_config_entry("convswap.compile") == "never"
-    with pytest.raises(ConvswapError, match=r"cannot be read"):
-        register(onnxruntime.SessionOptions(), pack=tmp_path / "none")
+    for unreadable in (tmp_path / "none", tmp_path):
+        with pytest.raises(ConvswapError, match=r"cannot be read"):
+            register(onnxruntime.SessionOptions(), pack=unreadable)
