@@ -58,6 +58,13 @@ int cards() { return number("FAKE_CARDS", 1); }
   NEEDS_START         \
   if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
 
+// Of all that only has to be called with a context.
+template <typename... Arguments>
+CUresult does_nothing(Arguments...) {
+  NEEDS_CONTEXT
+  return CUDA_SUCCESS;
+}
+
 CUresult init(unsigned) {
   is_started = true;
   return cards() == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
@@ -118,11 +125,6 @@ CUresult set_current(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
-CUresult synchronize() {
-  NEEDS_CONTEXT
-  return CUDA_SUCCESS;
-}
-
 CUresult load(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
               unsigned) {
   NEEDS_CONTEXT
@@ -180,10 +182,6 @@ CUresult function_attribute(int* value, CUfunction_attribute which, CUfunction) 
   *value = which == CU_FUNC_ATTRIBUTE_PTX_VERSION ? number("FAKE_CAPABILITY", 90) : 32;
   return CUDA_SUCCESS;
 }
-CUresult set_function_attribute(CUfunction, CUfunction_attribute, int) {
-  NEEDS_CONTEXT
-  return CUDA_SUCCESS;
-}
 CUresult occupancy(int* blocks, CUfunction, int, size_t) {
   NEEDS_CONTEXT
   *blocks = 1;
@@ -218,14 +216,6 @@ CUresult stream_destroy(CUstream stream) {
   delete reinterpret_cast<int*>(stream);
   return CUDA_SUCCESS;
 }
-CUresult stream_synchronize(CUstream) {
-  NEEDS_CONTEXT
-  return CUDA_SUCCESS;
-}
-CUresult wait_event(CUstream, CUevent, unsigned) {
-  NEEDS_CONTEXT
-  return CUDA_SUCCESS;
-}
 CUresult event_create(CUevent* event, unsigned) {
   NEEDS_CONTEXT
   *event = reinterpret_cast<CUevent>(new int);
@@ -234,14 +224,6 @@ CUresult event_create(CUevent* event, unsigned) {
 CUresult event_destroy(CUevent event) {
   NEEDS_CONTEXT
   delete reinterpret_cast<int*>(event);
-  return CUDA_SUCCESS;
-}
-CUresult event_record(CUevent, CUstream) {
-  NEEDS_CONTEXT
-  return CUDA_SUCCESS;
-}
-CUresult event_synchronize(CUevent) {
-  NEEDS_CONTEXT
   return CUDA_SUCCESS;
 }
 CUresult event_elapsed(float* milliseconds, CUevent, CUevent) {
@@ -273,10 +255,6 @@ CUresult copy_from(void* to, CUdeviceptr from, size_t bytes) {
   std::memcpy(to, reinterpret_cast<void*>(from), bytes);
   return CUDA_SUCCESS;
 }
-CUresult copy_on(CUdeviceptr, CUdeviceptr, size_t, CUstream) {
-  NEEDS_CONTEXT
-  return CUDA_SUCCESS;
-}
 CUresult fill(CUdeviceptr to, unsigned char byte, size_t bytes) {
   NEEDS_CONTEXT
   std::memset(reinterpret_cast<void*>(to), byte, bytes);
@@ -296,7 +274,7 @@ const std::map<std::string, void*>& functions() {
       {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(retain)},
       {"cuCtxGetCurrent", reinterpret_cast<void*>(get_current)},
       {"cuCtxSetCurrent", reinterpret_cast<void*>(set_current)},
-      {"cuCtxSynchronize", reinterpret_cast<void*>(synchronize)},
+      {"cuCtxSynchronize", reinterpret_cast<void*>(does_nothing<>)},
       {"cuLibraryLoadData", reinterpret_cast<void*>(load)},
       {"cuLibraryUnload", reinterpret_cast<void*>(unload)},
       {"cuLibraryGetKernel", reinterpret_cast<void*>(library_kernel)},
@@ -304,25 +282,26 @@ const std::map<std::string, void*>& functions() {
       {"cuKernelGetFunction", reinterpret_cast<void*>(kernel_function)},
       {"cuKernelGetParamInfo", reinterpret_cast<void*>(kernel_parameter)},
       {"cuFuncGetAttribute", reinterpret_cast<void*>(function_attribute)},
-      {"cuFuncSetAttribute", reinterpret_cast<void*>(set_function_attribute)},
+      {"cuFuncSetAttribute", reinterpret_cast<void*>(does_nothing<CUfunction, CUfunction_attribute, int>)},
       {"cuOccupancyMaxActiveBlocksPerMultiprocessor", reinterpret_cast<void*>(occupancy)},
       {"cuLaunchKernelEx", reinterpret_cast<void*>(launch)},
       {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(exchange_capture_mode)},
       {"cuStreamIsCapturing", reinterpret_cast<void*>(is_capturing)},
       {"cuStreamCreate", reinterpret_cast<void*>(stream_create)},
       {"cuStreamDestroy", reinterpret_cast<void*>(stream_destroy)},
-      {"cuStreamSynchronize", reinterpret_cast<void*>(stream_synchronize)},
-      {"cuStreamWaitEvent", reinterpret_cast<void*>(wait_event)},
+      {"cuStreamSynchronize", reinterpret_cast<void*>(does_nothing<CUstream>)},
+      {"cuStreamWaitEvent", reinterpret_cast<void*>(does_nothing<CUstream, CUevent, unsigned>)},
       {"cuEventCreate", reinterpret_cast<void*>(event_create)},
       {"cuEventDestroy", reinterpret_cast<void*>(event_destroy)},
-      {"cuEventRecord", reinterpret_cast<void*>(event_record)},
-      {"cuEventSynchronize", reinterpret_cast<void*>(event_synchronize)},
+      {"cuEventRecord", reinterpret_cast<void*>(does_nothing<CUevent, CUstream>)},
+      {"cuEventSynchronize", reinterpret_cast<void*>(does_nothing<CUevent>)},
       {"cuEventElapsedTime", reinterpret_cast<void*>(event_elapsed)},
       {"cuMemAlloc", reinterpret_cast<void*>(allocate)},
       {"cuMemFree", reinterpret_cast<void*>(release)},
       {"cuMemcpyHtoD", reinterpret_cast<void*>(copy_to)},
       {"cuMemcpyDtoH", reinterpret_cast<void*>(copy_from)},
-      {"cuMemcpyDtoDAsync", reinterpret_cast<void*>(copy_on)},
+      {"cuMemcpyDtoDAsync",
+       reinterpret_cast<void*>(does_nothing<CUdeviceptr, CUdeviceptr, size_t, CUstream>)},
       {"cuMemsetD8", reinterpret_cast<void*>(fill)},
       {"cuMemsetD8Async", reinterpret_cast<void*>(fill_on)},
   };
