@@ -227,7 +227,8 @@ std::optional<KernelCode> StoredKernel::read() {
   if (folder_.empty()) return std::nullopt;
   if (!found_) found_ = read_whole();
   if (!found_ && access(path_.c_str(), F_OK) == 0) {
-    warning().set("the kernel store's file '" + path_ + "' is damaged; its kernel is compiled again");
+    warning().set("the kernel store's file '" + path_ +
+                  "' is damaged, or others may write to it; its kernel is compiled again");
   }
   // What was used last is kept the longest.
   if (found_) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
