@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from emulate import build
 
-# Problems; random, but the same every time. A thousand more take two minutes:
+# Problems; random, but the same every time. A thousand more take a minute:
 # python tools/emulate.py toeplitz --seeds 100:1100
 SEEDS = 100
 # Of problems that came out wrong once: with padding below alone, tiles took rows of the tile before.
@@ -31,11 +31,11 @@ PAIRED_FOLDS = (198, 667, 1619)
 LATE = (1_000_052, 1_000_097, 1_000_132)
 # Of problems whose products have 128 columns.
 WIDE = (9, 93, 118, 151, 227, 230, 1_000_055, 1_000_075)
-# A kernel that never ends must not keep the tests from ending; 100 seeds take 15 seconds.
+# A kernel that never ends must not keep the tests from ending; 100 seeds take 10 seconds.
 MOST_SECONDS = 600
 # What 100 seeds must at least compute; the algorithm refuses the others.
 LEAST_COMPUTED = 80
-# From CROWDED on, as in problems.h, blocks have several images. 30 of them take 20 seconds, which are for the
+# From CROWDED on, as in problems.h, blocks have several images. 30 of them take 5 seconds, which are for the
 # algorithm whose warps are producers and consumers of images.
 CROWDED = 1_000_000
 CROWDED_SEEDS = {"few_channels": 10, "toeplitz": 10, "implicit_gemm": 30, "tiled": 10}

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <numeric>
 
 #include "cuda/primitives/tensor_core.cuh"
 #include "cuda_emulation.h"
@@ -62,6 +63,18 @@ void scale_warpgroup_sums(float (&sums)[kTiles][4], float factor) {
   begin_warpgroup_products(sums);
 }
 
+constexpr int kDepth = 16;  // of a product
+
+// The numbers of a row or a column, whose neighbours along the depth `pair` gives.
+template <typename Number, typename Pair>
+void numbers_of(double (&numbers)[kDepth], Pair pair) {
+  for (int depth = 0; depth < kDepth; depth += 2) {
+    const unsigned both = pair(depth);
+    numbers[depth] = number_at<Number>(both, 0);
+    numbers[depth + 1] = number_at<Number>(both, 1);
+  }
+}
+
 // sums += a * b, where a(row, depth) gives two neighbours along the depth.
 template <typename Number, int kTiles, typename First>
 void add_product(float (&sums)[kTiles][4], First a, SharedMatrix b) {
@@ -69,16 +82,20 @@ void add_product(float (&sums)[kTiles][4], First a, SharedMatrix b) {
   // The four warps are given the same matrix.
   emulation::meet_warpgroup_with(b.start);
   const int lane = emulation::lane();
-  for (int j = 0; j < 4; ++j) {
-    const int row = emulation::current % 128 / 32 * 16 + lane / 4 + j / 2 * 8;
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int column = tile * 8 + lane % 4 * 2 + j % 2;
-      double sum = sums[tile][j];
-      for (int depth = 0; depth < 16; depth += 2) {
-        const unsigned x = a(row, depth), y = b.pair(column, depth);
-        for (int half = 0; half < 2; ++half) sum += number_at<Number>(x, half) * number_at<Number>(y, half);
+  const int first_row = emulation::current % 128 / 32 * 16 + lane / 4;
+  // Each number is converted once for all that a thread multiplies it with: that is what takes the time.
+  double rows[2][kDepth];
+  for (int i = 0; i < 2; ++i) {
+    numbers_of<Number>(rows[i], [&](int depth) { return a(first_row + i * 8, depth); });
+  }
+  for (int tile = 0; tile < kTiles; ++tile) {
+    for (int i = 0; i < 2; ++i) {
+      double column[kDepth];
+      numbers_of<Number>(column, [&](int depth) { return b.pair(tile * 8 + lane % 4 * 2 + i, depth); });
+      for (int j = 0; j < 2; ++j) {
+        float& sum = sums[tile][j * 2 + i];
+        sum = static_cast<float>(std::inner_product(column, column + kDepth, rows[j], double{sum}));
       }
-      sums[tile][j] = static_cast<float>(sum);
     }
   }
 }
