@@ -212,7 +212,8 @@ Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.
         return convswap::choose(problem, asked, algorithm).offer.make()->describe();
       },
       py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto", py::kw_only(),
-      py::arg("index") = 0, "The launch shape of the plan in words.");
+      py::arg("index") = 0, py::call_guard<py::gil_scoped_release>(),
+      "The launch shape of the plan in words; its kernels are compiled and loaded.");
   module.def("kernels_of", &kernels_of, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
              py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0,
              "The names of the card's kernels that the plan starts, each once; none on the CPU.");

@@ -64,6 +64,37 @@ def test_a_kernel_that_takes_other_arguments_than_the_host_gives_is_never_starte
 
 
 @needs_compiler
+def test_threads_that_want_the_same_kernels_at_once_compile_and_load_each_once(tmp_path: Path) -> None:
+    program = """
+import threading
+import numpy as np
+from convswap import _native
+start, failures = threading.Barrier(16), []
+
+def convolve():
+    try:
+        shapes = (1, 1, 9, 9), (1, 1, 3, 3)
+        x, w = (_native.DeviceArray.from_numpy(np.ones(shape, np.float32)) for shape in shapes)
+        y = _native.DeviceArray((1, 1, 7, 7))
+        start.wait()
+        for algorithm in ("naive", "tiled"):
+            _native.conv_device(x, w, None, y, algorithm=algorithm)
+    except Exception as error:
+        failures.append(error)
+
+threads = [threading.Thread(target=convolve) for _ in range(16)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(failures, _native.kernel_store()["kernels"])
+"""
+    log = tmp_path / "log"
+    done = run_beside_card(program, cache=tmp_path / "cache", FAKE_LOG=log)
+    assert done.stdout == "[] 2\n", done.stdout + done.stderr
+    words = [line.split()[0] for line in log.read_text().splitlines()]
+    assert words.count("load") == 2 and words.count("launch") == 32
+
+
+@needs_compiler
 def test_a_kernel_is_of_the_device_that_it_runs_on(cache: Path, tmp_path: Path) -> None:
     program = """
 import numpy as np

@@ -23,7 +23,7 @@ import onnxruntime
 import pytest
 from build_tools import TOOLS
 from convswap import _native
-from mixed_load import MIB, MINUTES, CardMemory, Gate, Problem, Sample, Slot, draw_specs, growth, judge
+from mixed_load import MIB, CardMemory, Gate, Problem, Sample, Slot, draw_specs, growth, judge
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,16 @@ of it, so that a replay would leave the poison in the outputs.
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import every_conv
 import numpy as np
 import onnxruntime
 import pytest
 from bound_model import GRAPH, NO_GRAPH, RUNS_TO_CAPTURE, BoundModel
+from build_tools import environment_with_helpers
 from conv_cases import ConvCase, assert_within_rounding
 from convswap import _native
 from cuda_driver import CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, Stream, free_bytes, synchronize
@@ -117,6 +122,56 @@ def test_a_capture_refuses_to_allocate_and_to_wait(cuda):
         stream.synchronize()
     assert errors == [CAPTURE_INVALIDATED]
     stream.close()
+
+
+# One thread captures, over and over, while another compiles kernels and loads them, of a store of their own.
+CAPTURES_MEANWHILE = """
+import threading
+from convswap import _native
+from cuda_driver import Stream
+
+x, y = _native.DeviceArray([1 << 10]), _native.DeviceArray([1 << 10])
+errors, failures, captures, is_over = [], [], 0, threading.Event()
+
+def load():
+    try:
+        for element_type in ("float32", "float16", "bfloat16"):
+            problem = _native.Problem((2, 1, 28, 28), (50, 1, 5, 5), False, element_type)
+            for entry in _native.catalog():
+                if entry.device == "cuda" and not _native.why_not(problem, entry.name, "cuda"):
+                    _native.describe_plan(problem, "cuda", entry.name)
+    except Exception as error:
+        failures.append(error)
+    is_over.set()
+
+loads = threading.Thread(target=load)
+stream = Stream()
+loads.start()
+while not is_over.is_set():
+    with stream.captured() as found:
+        for _ in range(100):
+            stream.copy(y.pointer, x.pointer, 1 << 12)
+    errors += found
+    captures += 1
+loads.join()
+print(errors, failures, captures, _native.kernel_store()["kernels"])
+"""
+
+
+@pytest.mark.gpu
+def test_kernels_that_are_loaded_break_no_capture_of_another_thread(cuda, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", CAPTURES_MEANWHILE],
+        env=environment_with_helpers() | {"CONVSWAP_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    told, captures, kernels = re.fullmatch(r"(\[.*\]) (\d+) (\d+)", done.stdout.strip()).groups()
+    assert told == "[] []"
+    assert int(captures) > 100 and int(kernels) > 20
 
 
 # The user's own stream.
