@@ -3,10 +3,12 @@
 //   convswap swap model.onnx -o swapped.onnx
 //   cmake -S examples -B build/examples -DONNXRUNTIME_LIBRARY=/path/to/libonnxruntime.so
 //   cmake --build build/examples
-//   build/examples/load /path/to/libconvswap.so swapped.onnx [input.bin]
+//   build/examples/load /path/to/libconvswap.so swapped.onnx [input.bin] [--cuda] [convswap.ENTRY=VALUE...]
 //
 // input.bin holds the float32 values of the model's only input; without it they count up from 0 to 255, again
-// and again. Symbolic dimensions are 1.
+// and again. Symbolic dimensions are 1. --cuda runs on the first NVIDIA card. Entries are the session's: with
+// convswap.pack=FILE convswap.compile=never kernels come from what `convswap warm` wrote, and no compiler is
+// needed.
 
 #include <onnxruntime_c_api.h>
 
@@ -21,6 +23,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -85,14 +88,13 @@ std::vector<float> counting_up(int64_t size) {
   return values;
 }
 
-std::vector<float> read_values(const char* path, int64_t size) {
+std::vector<float> read_values(const std::string& path, int64_t size) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error("cannot read " + std::string(path));
+  if (!file) throw std::runtime_error("cannot read " + path);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   if (bytes.size() != size * sizeof(float)) {
-    throw std::runtime_error(std::string(path) + " has " + std::to_string(bytes.size()) +
-                             " bytes; expected " + std::to_string(size * sizeof(float)) +
-                             ", the model's input in float32");
+    throw std::runtime_error(path + " has " + std::to_string(bytes.size()) + " bytes; expected " +
+                             std::to_string(size * sizeof(float)) + ", the model's input in float32");
   }
   std::vector<float> values(size);
   std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(values.data()));
@@ -120,19 +122,59 @@ void print(const std::string& name, const OrtValue* value) {
   std::printf("\n");
 }
 
-void run(const char* library, const char* model, const char* input_path) {
+struct Choices {
+  std::string library, model, input;  // paths; no input: ""
+  bool on_card = false;
+  std::vector<std::pair<std::string, std::string>> entries;  // of the session, by their names
+};
+
+// Throws where the arguments are not as the usage says.
+Choices choices_of(const std::vector<std::string>& arguments) {
+  std::vector<std::string> paths;
+  Choices choices;
+  for (const std::string& argument : arguments) {
+    const size_t equals = argument.find('=');
+    if (argument == "--cuda") {
+      choices.on_card = true;
+    } else if (argument.rfind("convswap.", 0) == 0 && equals != std::string::npos) {
+      choices.entries.emplace_back(argument.substr(0, equals), argument.substr(equals + 1));
+    } else {
+      paths.push_back(argument);
+    }
+  }
+  if (paths.size() != 2 && paths.size() != 3) {
+    throw std::runtime_error(
+        "usage: load LIBCONVSWAP.SO SWAPPED.ONNX [INPUT.BIN] [--cuda] [convswap.ENTRY=VALUE...]");
+  }
+  paths.resize(3);
+  choices.library = paths[0], choices.model = paths[1], choices.input = paths[2];
+  return choices;
+}
+
+void append_cuda_provider(OrtSessionOptions* options) {
+  const auto cuda = make<OrtCUDAProviderOptionsV2>(
+      [](auto** out) { return api->CreateCUDAProviderOptions(out); }, api->ReleaseCUDAProviderOptions);
+  check(api->SessionOptionsAppendExecutionProvider_CUDA_V2(options, cuda.get()));
+}
+
+void run(const Choices& choices) {
   const auto env = make<OrtEnv>(
       [](auto** out) { return api->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "load", out); }, api->ReleaseEnv);
   const auto options = make<OrtSessionOptions>([](auto** out) { return api->CreateSessionOptions(out); },
                                                api->ReleaseSessionOptions);
-  check(api->RegisterCustomOpsLibrary_V2(options.get(), library));
-  const auto session =
-      make<OrtSession>([&](auto** out) { return api->CreateSession(env.get(), model, options.get(), out); },
-                       api->ReleaseSession);
+  // Entries come first: the library reads them when it is registered.
+  for (const auto& [name, value] : choices.entries) {
+    check(api->AddSessionConfigEntry(options.get(), name.c_str(), value.c_str()));
+  }
+  check(api->RegisterCustomOpsLibrary_V2(options.get(), choices.library.c_str()));
+  if (choices.on_card) append_cuda_provider(options.get());
+  const auto session = make<OrtSession>(
+      [&](auto** out) { return api->CreateSession(env.get(), choices.model.c_str(), options.get(), out); },
+      api->ReleaseSession);
 
   const std::vector<int64_t> shape = input_shape(session.get());
   std::vector<float> values =
-      input_path == nullptr ? counting_up(count(shape)) : read_values(input_path, count(shape));
+      choices.input.empty() ? counting_up(count(shape)) : read_values(choices.input, count(shape));
   const auto memory = make<OrtMemoryInfo>(
       [](auto** out) { return api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, out); },
       api->ReleaseMemoryInfo);
@@ -160,10 +202,6 @@ void run(const char* library, const char* model, const char* input_path) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count != 3 && count != 4) {
-    std::fprintf(stderr, "usage: load LIBCONVSWAP.SO SWAPPED.ONNX [INPUT.BIN]\n");
-    return 2;
-  }
   const OrtApiBase* base = OrtGetApiBase();
   api = base->GetApi(kApiVersion);
   if (api == nullptr) {
@@ -172,7 +210,7 @@ int main(int count, char** arguments) {
     return 2;
   }
   try {
-    run(arguments[1], arguments[2], count == 4 ? arguments[3] : nullptr);
+    run(choices_of({arguments + 1, arguments + count}));
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "load: %s\n", error.what());

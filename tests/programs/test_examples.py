@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import convswap
@@ -13,8 +16,10 @@ import onnxruntime
 import pytest
 from build_tools import REPOSITORY, cmake
 from convswap.export import export_network
+from convswap.warm import warm
 
 NETWORK = "ece408-2018sp"
+MAPS = Path("/proc/self/maps")
 # Six printed digits, and float32 sums in another order; in TF32 on a card the inputs lose 13 of 23 bits.
 RELATIVE_TOLERANCE = 1e-4 if "CUDAExecutionProvider" not in onnxruntime.get_available_providers() else 2e-2
 
@@ -62,8 +67,12 @@ def counting_up(shape: tuple[int, ...]) -> np.ndarray:
     return np.resize(np.arange(256, dtype=np.float32), shape)
 
 
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+def run(
+    *command: str | Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command], env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def assert_prints(line: str, expected: np.ndarray, tolerance: float) -> None:
@@ -125,6 +134,56 @@ def test_cpp_example_says_in_one_line_what_is_wrong(
     (line,) = answer.stderr.splitlines()
     expected = {"library": "none.so", "model": "none.onnx", "input": "16384", "missing input": "none.bin"}
     assert line.startswith("load: ") and expected[wrong] in line
+
+
+def test_cpp_example_gives_entries_to_the_session(
+    model: onnx.ModelProto, swapped_file: Path, load_program: Path, tmp_path: Path
+) -> None:
+    given = (load_program, convswap.library_path(), swapped_file)
+    answer = run(*given, "convswap.compile=never")
+    assert answer.returncode == 0, answer.stderr
+    assert_prints(answer.stdout.rstrip("\n"), expected_of(model, counting_up((1, 1, 64, 64))), 1e-4)
+    for entry, named in (
+        (f"convswap.pack={tmp_path / 'none.pack'}", "none.pack"),
+        ("convswap.compile=later", "later"),
+    ):
+        answer = run(*given, entry)
+        assert answer.returncode == 2
+        (line,) = answer.stderr.splitlines()
+        assert line.startswith("load: ") and named in line
+
+
+def test_cpp_example_tells_its_usage(load_program: Path) -> None:
+    answer = run(load_program)
+    assert answer.returncode == 2
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("load: usage: load LIBCONVSWAP.SO ")
+
+
+@pytest.mark.gpu
+def test_cpp_example_runs_on_a_card_from_a_pack_alone(
+    model: onnx.ModelProto, swapped_file: Path, load_program: Path, tmp_path: Path, cuda: str
+) -> None:
+    """With no compiler to be found and an empty store."""
+    pack = tmp_path / "network.pack"
+    warm(model, pack=pack, batches=[1])
+    # Where ONNX Runtime's package for Python has found CUDA.
+    mapped = re.findall(r"(/\S+)/lib(?:cudart|cudnn|cublas|cufft|curand)\S*$", MAPS.read_text(), re.MULTILINE)
+    environment = {
+        **os.environ,
+        "CONVSWAP_NVRTC": str(tmp_path / "none.so"),
+        "CONVSWAP_CACHE": str(tmp_path / "cache"),
+        "LD_LIBRARY_PATH": os.pathsep.join([*dict.fromkeys(mapped), os.environ.get("LD_LIBRARY_PATH", "")]),
+    }
+    entries = (f"convswap.pack={pack}", "convswap.compile=never")
+    answer = run(
+        load_program, convswap.library_path(), swapped_file, "--cuda", *entries, environment=environment
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert_prints(
+        answer.stdout.rstrip("\n"), expected_of(model, counting_up((1, 1, 64, 64))), RELATIVE_TOLERANCE
+    )
+    assert not list((tmp_path / "cache").glob("**/*.kernel"))
 
 
 def test_a_swapped_model_does_not_load_without_the_library(swapped_file: Path) -> None:
