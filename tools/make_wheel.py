@@ -1,5 +1,8 @@
 """Builds the wheel for every card, as `make wheel` does: dist/convswap-VERSION-...-manylinux_..._x86_64.whl.
 
+With --compute-capability 8.0 it has kernels for such cards alone, and what is portable for newer ones; with
+--dist FOLDER it goes there.
+
 It takes the wheel that pip builds of this checkout and puts the generic kernels beside its library, compiled
 for every generation of cards by NVRTC of CUDA 12.9, whose code drivers of CUDA 12 and 13 load; auditwheel
 says which systems it runs on. What it needs is fetched with pip into build/wheel.
@@ -7,6 +10,7 @@ says which systems it runs on. What it needs is fetched with pip into build/whee
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -17,7 +21,6 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "build" / "wheel"
-DIST = REPOSITORY / "dist"
 NVRTC = "nvidia-cuda-nvrtc-cu12==12.9.86"
 TOOLS = ("auditwheel>=6", "wheel>=0.45")
 MOST_MEGABYTES = 15
@@ -25,6 +28,10 @@ MOST_MEGABYTES = 15
 
 def main() -> int:
     """Build the wheel and print its path."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--compute-capability", default="", metavar="8.0,9.0", help="default: every card's")
+    parser.add_argument("--dist", type=Path, default=REPOSITORY / "dist", metavar="FOLDER")
+    options = parser.parse_args()
     shutil.rmtree(FOLDER, ignore_errors=True)
     built, unpacked, tools = FOLDER / "built", FOLDER / "unpacked", FOLDER / "tools"
     pip("install", "--target", str(tools), *TOOLS)
@@ -36,19 +43,20 @@ def main() -> int:
         archive.extractall(unpacked)
     with_tools = {**os.environ, "PYTHONPATH": str(tools)}
     name = re.sub(r"-[^-]+\.whl$", f"-{tag_of(plain, with_tools)}.whl", plain.name)
-    print("Compiling the generic kernels for every card", flush=True)
+    print(f"Compiling the generic kernels for {options.compute_capability or 'every card'}", flush=True)
     (compiler,) = (FOLDER / "nvrtc").rglob("libnvrtc.so.12")
     environment = {**os.environ, "PYTHONPATH": str(unpacked), "CONVSWAP_NVRTC": str(compiler)}
     ready = unpacked / "convswap" / "ready_made.pack"
+    environment["CONVSWAP_READY_MADE"] = options.compute_capability.replace(",", ";")
     run([sys.executable, "-m", "convswap.ready_made", "--wheel", str(ready)], environment)
     retag(unpacked, name)
-    DIST.mkdir(exist_ok=True)
-    for old in DIST.glob("convswap-*.whl"):
+    options.dist.mkdir(parents=True, exist_ok=True)
+    for old in options.dist.glob("convswap-*.whl"):
         old.unlink()
-    run([sys.executable, "-m", "wheel", "pack", "--dest-dir", str(DIST), str(unpacked)], with_tools)
-    wheel = DIST / name
+    run([sys.executable, "-m", "wheel", "pack", "--dest-dir", str(options.dist), str(unpacked)], with_tools)
+    wheel = options.dist / name
     megabytes = wheel.stat().st_size / 1e6
-    print(f"{wheel.relative_to(REPOSITORY)}, {megabytes:.1f} MB")
+    print(f"{wheel}, {megabytes:.1f} MB")
     if megabytes > MOST_MEGABYTES:
         print(f"the wheel has more than {MOST_MEGABYTES} MB", file=sys.stderr)
         return 1

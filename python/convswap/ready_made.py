@@ -1,6 +1,6 @@
 """The kernels that lie ready beside the library: `python -m convswap.ready_made` makes them, as `make` does.
 
-With --wheel FILE it makes those that a wheel carries: the generic ones, for every card.
+With --wheel FILE it makes those that a wheel carries: the generic ones, for every card or those named below.
 
 They are the generic kernels, which compute everything, and what the course's networks need. So a program that
 just loads the library computes at once on these cards, also where nothing can be compiled.
@@ -57,10 +57,13 @@ def make(capabilities: Sequence[int]) -> str:
     return f"{_write(wanted, path)} beside the library"
 
 
-def make_for_wheel(path: Path) -> str:
-    """Compile the generic kernels for every card and write them to `path`; as `make` else."""
-    wanted = [Kernel(name, capability) for capability in EVERY_CARD for name in _generic_kernels()]
-    wanted += [Kernel(name, EVERY_CARD[-1], is_portable=True) for name in _generic_kernels()]
+def make_for_wheel(path: Path, capabilities: Sequence[int] = EVERY_CARD) -> str:
+    """Compile the generic kernels and write them to `path`; as `make` else.
+
+    The last capability's are portable to newer cards too.
+    """
+    wanted = [Kernel(name, capability) for capability in capabilities for name in _generic_kernels()]
+    wanted += [Kernel(name, capabilities[-1], is_portable=True) for name in _generic_kernels()]
     return f"{_write(wanted, path)} in {path}"
 
 
@@ -140,13 +143,17 @@ def main() -> int:
         "--wheel", type=Path, metavar="FILE", help="write the kernels that a wheel carries there"
     )
     options = parser.parse_args()
+    named = os.environ.get(VARIABLE)
     try:
-        capabilities = asked_for(os.environ.get(VARIABLE))
+        capabilities = asked_for(named)
     except ConvswapError as error:
         print(f"convswap: {error}", file=sys.stderr)
         return 2
     try:
-        told = make(capabilities) if options.wheel is None else make_for_wheel(options.wheel)
+        if options.wheel is None:
+            told = make(capabilities)
+        else:
+            told = make_for_wheel(options.wheel, (named and capabilities) or EVERY_CARD)
         print(f"convswap: {told}")
     except ConvswapError as error:
         print(f"convswap: no kernels lie ready: {error}", file=sys.stderr)

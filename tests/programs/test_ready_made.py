@@ -10,6 +10,7 @@ from pathlib import Path
 
 import convswap
 import pytest
+from build_tools import REPOSITORY
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.ready_made import asked_for
@@ -48,9 +49,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def choose(package: Path, x: str, w: str, tmp_path: Path, **settings: object) -> list[str]:
-    done = run_beside_card(
-        CHOOSE, x, w, cache=tmp_path / "cache", FAKE_CAPABILITY=80, PYTHONPATH=package, **settings
-    )
+    given = {"FAKE_CAPABILITY": 80, "PYTHONPATH": package} | settings
+    done = run_beside_card(CHOOSE, x, w, cache=tmp_path / "cache", **given)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -89,6 +89,26 @@ def test_what_lies_ready_for_another_version_is_as_good_as_none(package: Path, t
     pack.write_bytes(data[:16] + b"0123456789abcdef" + data[32:])
     chosen, _ = choose(other, "64,1,28,28", "50,1,5,5", tmp_path)
     assert chosen == "few_channels" and list((tmp_path / "cache").rglob("*.kernel"))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_the_wheel_is_installed_and_computes_without_a_compiler(tmp_path: Path) -> None:
+    """The wheel of `make wheel`, but for one generation of cards: seconds of compiling for each."""
+    dist, site = tmp_path / "dist", tmp_path / "site"
+    make = [REPOSITORY / "tools" / "make_wheel.py", "--compute-capability", "8.0", "--dist", dist]
+    pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", site]
+    built = subprocess.run([sys.executable, *make], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = dist.glob("convswap-*-manylinux_*_x86_64.whl")
+    installed = subprocess.run([sys.executable, *pip, wheel], capture_output=True, text=True, check=False)
+    assert installed.returncode == 0, installed.stderr
+    # By the card's own code, and by what is portable on a card that is newer than the wheel.
+    for capability in (80, 130):
+        settings = {"CONVSWAP_NVRTC": tmp_path / "none", "FAKE_CAPABILITY": capability}
+        chosen, _ = choose(site, "64,1,28,28", "50,1,5,5", tmp_path, **settings)
+        assert chosen in ("tiled", "naive")
+    assert not list((tmp_path / "cache").rglob("*.kernel"))
 
 
 def test_cards_are_asked_for_by_their_compute_capabilities() -> None:
