@@ -36,17 +36,21 @@ __device__ inline int exponent_of(unsigned bits) {
 // what is left down there has few bits, and float16 holds them.
 __device__ inline int scale_exponent(int top) { return kUppermost - max(top, kUppermost - 126); }
 
-// What undoes the scales of a product of two windows, that of the weights and that of the pixels: two
-// factors, since one float32 may not hold it. `is_near`: the first is enough.
-struct UndoneScales {
-  float factor = 1.0f, rest = 1.0f;
-  bool is_near = true;
+// 2^exponent as two factors, since one float32 may not hold it. `is_near`: the first is enough.
+struct PowerOfTwo {
+  float factor, rest;
+  bool is_near;
+
+  __device__ explicit PowerOfTwo(int exponent = 0) {
+    const int within_float = max(-126, min(127, exponent));
+    factor = power_of_two(within_float);
+    rest = power_of_two(max(-126, min(127, exponent - within_float)));
+    is_near = exponent == within_float;
+  }
 };
-__device__ inline UndoneScales undo_scales(int weight_top, int pixel_top) {
-  const int exponent = -scale_exponent(weight_top) - scale_exponent(pixel_top);
-  const int within_float = max(-126, min(127, exponent));
-  return {power_of_two(within_float), power_of_two(max(-126, min(127, exponent - within_float))),
-          exponent == within_float};
+// What undoes the scales of a product of two windows, that of the weights and that of the pixels.
+__device__ inline PowerOfTwo undo_scales(int weight_top, int pixel_top) {
+  return PowerOfTwo(-scale_exponent(weight_top) - scale_exponent(pixel_top));
 }
 
 __device__ inline unsigned absolute_bits(float value) { return __float_as_uint(value) & 0x7fffffffu; }

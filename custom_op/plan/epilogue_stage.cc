@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "conv/arithmetic.h"
 #include "plan/kernel_supply.h"
 
 namespace convswap {
@@ -11,16 +12,21 @@ namespace {
 
 class TwoStepPlan final : public Plan {
  public:
-  TwoStepPlan(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue, std::size_t scratch_bytes)
-      : convolution_(std::move(convolution)), epilogue_(std::move(epilogue)), scratch_bytes_(scratch_bytes) {}
+  // `between_bytes`: of the convolution's result, where that is not y.
+  TwoStepPlan(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue, std::size_t between_bytes)
+      : convolution_(std::move(convolution)),
+        epilogue_(std::move(epilogue)),
+        own_bytes_(round_up(static_cast<int64_t>(convolution_->scratch_bytes()), kAlignment)),
+        between_bytes_(between_bytes) {}
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
-    void* const between = scratch_bytes_ > 0 ? execution.scratch : tensors.y;
+    void* const between = between_bytes_ > 0 ? static_cast<char*>(execution.scratch) + own_bytes_ : tensors.y;
     convolution_->run({tensors.x, tensors.w, tensors.b, between, nullptr}, execution);
     epilogue_->run({between, nullptr, nullptr, tensors.y, tensors.z}, execution);
   }
 
-  std::size_t scratch_bytes() const override { return scratch_bytes_; }
+  // Behind the convolution's own, the result.
+  std::size_t scratch_bytes() const override { return own_bytes_ + between_bytes_; }
 
   std::vector<KernelFacts> kernels() const override {
     std::vector<KernelFacts> both = convolution_->kernels();
@@ -34,8 +40,10 @@ class TwoStepPlan final : public Plan {
   }
 
  private:
+  static constexpr int64_t kAlignment = 256;
+
   std::unique_ptr<Plan> convolution_, epilogue_;
-  std::size_t scratch_bytes_;
+  std::size_t own_bytes_, between_bytes_;
 };
 
 // The problem in two steps: `convolution`, a plan of the problem without its epilogue, and then `epilogue`.

@@ -311,6 +311,9 @@ inline int __shfl_sync(unsigned, int value, int lane) {
   emulation::meet_warp();
   return theirs;
 }
+inline int __all_sync(unsigned, int agrees) {
+  return emulation::reduce_warp(agrees != 0, [](unsigned a, unsigned b) { return std::min(a, b); });
+}
 inline unsigned __reduce_max_sync(unsigned, unsigned value) {
   return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return std::max(a, b); });
 }

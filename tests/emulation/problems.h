@@ -145,6 +145,27 @@ inline void crowd(ConvProblem& p, Device& device, Random& random) {
   device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
 }
 
+// From this seed on there are many channels of small images, on cards of any shared memory.
+constexpr int kManyChannelsFrom = 2'000'000;
+inline void take_many_channels(ConvProblem& p, Device& device, Random& random) {
+  p.batch = between(random, 1, 6);
+  p.group = one_in(random, 4) ? 2 : 1;
+  p.in_channels = p.group * between(random, 10, one_in(random, 3) ? 150 : 50);
+  p.out_channels = p.group * between(random, 8, one_in(random, 3) ? 200 : 70);
+  for (int axis = 1; axis < 3; ++axis) {
+    p.filter[axis] = std::min<int64_t>(p.filter[axis], one_in(random, 2) ? 3 : 5);
+    const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
+    const int64_t pads = p.pad_begin[axis] + p.pad_end[axis];
+    p.input[axis] = std::max<int64_t>(1, reach - pads) + between(random, 0, 10);
+    p.output[axis] = (p.input[axis] + pads - reach) / p.stride[axis] + 1;
+  }
+  p.epilogue.pool = {};
+  p.result = p.output;
+  device.multiprocessors = static_cast<int>(between(random, 1, 6));
+  device.shared_memory_per_block = static_cast<int>(128 * between(random, 500, 1816));
+  device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
+}
+
 // Normal numbers, now and then over so many binades in both directions.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -228,10 +249,36 @@ bool is_right(double y, const Truth& truth, Precision precision) {
 // What is drawn beside ordinary numbers.
 enum class Values { any, normal };
 
+// Over how many binades in both directions values are drawn now and then; or by how many channels of the
+// input are apart, and those of the weights the other way, so that all products count, and rows of the input,
+// so that some outputs are of small values alone.
+struct Spread {
+  int x = 60, w = 40;
+  int channels = 0, rows = 0;
+};
+
+template <typename Element>
+void spread_apart(const ConvProblem& p, const Spread& spread, Random& random, Element* x,
+                  std::vector<Element>& w) {
+  const auto scale = [](Element& value, int64_t binades) {
+    value = static_cast<Element>(std::ldexp(static_cast<float>(value), static_cast<int>(binades)));
+  };
+  std::vector<int64_t> of_channel(p.channels_per_group());
+  for (int64_t& binades : of_channel) binades = between(random, -spread.channels, spread.channels);
+  for (int64_t i = 0; i < p.batch * p.in_channels * p.input_size(); ++i) {
+    const int64_t channel = i / p.input_size() % p.channels_per_group();
+    const int64_t row = i % p.input_size() / p.input[2];
+    scale(x[i], of_channel[channel] - spread.rows * row / p.input[1]);
+  }
+  for (int64_t i = 0; i < static_cast<int64_t>(w.size()); ++i) {
+    scale(w[i], -of_channel[i / p.filter_size() % p.channels_per_group()]);
+  }
+}
+
 // `tells` how the problem is planned.
 template <typename Element>
 bool check(const Offer& offer, const ConvProblem& p, Random& random, Values values = Values::any,
-           bool tells = false) {
+           bool tells = false, Spread spread = {}) {
   // The range of float16 is too small.
   const bool has_any = values == Values::any, is_wide = has_any && !std::is_same_v<Element, Float16>;
   const int64_t x_count = p.batch * p.in_channels * p.input_size();
@@ -240,8 +287,11 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   // One element beyond a boundary of 16 bytes now and then.
   const int64_t shift = one_in(random, 3) ? 1 : 0;
   std::vector<Element> x =
-      draw_values<Element>(random, x_count + shift, is_wide && one_in(random, 4) ? 60 : 0);
-  std::vector<Element> w = draw_values<Element>(random, w_count, is_wide && one_in(random, 4) ? 40 : 0);
+      draw_values<Element>(random, x_count + shift, is_wide && one_in(random, 4) ? spread.x : 0);
+  std::vector<Element> w = draw_values<Element>(random, w_count, is_wide && one_in(random, 4) ? spread.w : 0);
+  if (is_wide && (spread.channels > 0 || spread.rows > 0)) {
+    spread_apart(p, spread, random, x.data() + shift, w);
+  }
   const std::vector<Element> b = draw_values<Element>(random, p.out_channels, 0);
   const std::vector<Element> z = draw_values<Element>(random, p.output_elements(), 0);
   if (has_any && one_in(random, 8)) {
@@ -323,14 +373,20 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   ConvProblem problem = draw_problem(random);
   Device device = draw_device(random);
   if (seed % 8 == 3) pad_before(problem, device, random);
-  if (seed >= kCrowdedFrom) crowd(problem, device, random);
+  Spread spread;
+  if (seed >= kManyChannelsFrom) {
+    take_many_channels(problem, device, random);
+    spread = seed % 2 == 0 ? Spread{5 * (seed % 7), 7 * (seed % 3)} : Spread{0, 0, seed % 14, seed % 60};
+  } else if (seed >= kCrowdedFrom) {
+    crowd(problem, device, random);
+  }
   emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
   take_compiled_format(problem, algorithm);
   const Offer offer = offer_of(algorithm, problem, device);
   if (offer.is_refusal()) return true;
   ++computed;
   const auto right_as = [&]<typename Element>(Element) {
-    return check<Element>(offer, problem, random, Values::any, tells);
+    return check<Element>(offer, problem, random, Values::any, tells, spread);
   };
   if (problem.type == ElementType::float16) return right_as(Float16());
   if (problem.type == ElementType::bfloat16) return right_as(BFloat16());

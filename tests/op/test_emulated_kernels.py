@@ -38,15 +38,26 @@ LEAST_COMPUTED = 80
 # From CROWDED on, as in problems.h, blocks have several images. 30 of them take 5 seconds, which are for the
 # algorithm whose warps are producers and consumers of images.
 CROWDED = 1_000_000
-CROWDED_SEEDS = {"few_channels": 10, "toeplitz": 10, "implicit_gemm": 30, "tiled": 10}
-LEAST_CROWDED_COMPUTED = {"few_channels": 8, "toeplitz": 7, "implicit_gemm": 20, "tiled": 8}
-ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "tiled")
+CROWDED_SEEDS = {"few_channels": 10, "toeplitz": 10, "implicit_gemm": 30, "many_channels": 10, "tiled": 10}
+LEAST_CROWDED_COMPUTED = {
+    "few_channels": 8,
+    "toeplitz": 7,
+    "implicit_gemm": 20,
+    "many_channels": 8,
+    "tiled": 8,
+}
+# From MANY_CHANNELS on, as in problems.h, there are more channels, and values far apart in which all products
+# count all the same.
+MANY_CHANNELS = 2_000_000
+MANY_CHANNELS_SEEDS = {"many_channels": 80, "tiled": 10}
+ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "tiled")
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20
 ONE_FORMAT = {
     "few_channels": "ScaledFloat16Pairs",
     "toeplitz": "ScaledFloat16Pairs",
     "implicit_gemm": "Float16Pairs",
+    "many_channels": "ScaledFloat16Pairs",
     "tiled": "float",
     "naive": "BFloat16",
 }
@@ -92,6 +103,13 @@ def test_algorithm_is_the_definition_where_blocks_have_several_images(
 ) -> None:
     computed = computed_of(programs[algorithm], CROWDED, CROWDED + CROWDED_SEEDS[algorithm])
     assert computed >= LEAST_CROWDED_COMPUTED[algorithm]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", MANY_CHANNELS_SEEDS)
+def test_algorithm_is_the_definition_of_many_channels(programs: dict[str, Path], algorithm: str) -> None:
+    seeds = MANY_CHANNELS_SEEDS[algorithm]
+    assert computed_of(programs[algorithm], MANY_CHANNELS, MANY_CHANNELS + seeds) >= 0.8 * seeds
 
 
 def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile() -> None:

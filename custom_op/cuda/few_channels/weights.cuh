@@ -101,7 +101,7 @@ __device__ inline void find_scales(const Arguments& problem, int filters, int pa
     if (filter < filters) {
       if (bias != nullptr) scale.bias = Format::to_float(bias[filter >> problem.log2_folds]);
       if constexpr (Format::kIsScaled) {
-        const UndoneScales undone = undo_scales(tops[filter] - weight_window * kBinades, top);
+        const PowerOfTwo undone = undo_scales(tops[filter] - weight_window * kBinades, top);
         scale.factor = undone.factor, rests[filter] = undone.rest;
         if (!undone.is_near) state->is_far = 1;
       }

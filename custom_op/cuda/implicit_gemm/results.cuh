@@ -61,7 +61,7 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
       scale.bias = Format::to_float(problem.b[first_filter + owner.filter]);
     }
     if constexpr (Format::kIsScaled) {
-      const UndoneScales undone = undo_scales(tops[owner.filter] - weight_window * kBinades, top);
+      const PowerOfTwo undone = undo_scales(tops[owner.filter] - weight_window * kBinades, top);
       scale.factor = undone.factor, scale.rest = undone.rest;
       is_near = undone.is_near;
     }

@@ -87,7 +87,7 @@ __device__ inline bool find_scales(const Arguments<Element>& problem, const int*
         problem.result_bytes;
     if (bias != nullptr) scale.bias = Format::to_float(bias[filter]);
     if (Format::kIsScaled && are_scaled) {
-      const UndoneScales undone = undo_scales(tops[filter] - weight_window * kBinades, top);
+      const PowerOfTwo undone = undo_scales(tops[filter] - weight_window * kBinades, top);
       scale.factor = undone.factor, scale.rest = undone.rest;
       is_near = is_near && undone.is_near;
     }

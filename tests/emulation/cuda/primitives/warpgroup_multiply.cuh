@@ -48,6 +48,10 @@ void await_warpgroup_products(float (&)[kTiles][4]) {
   if (products_are_open[emulation::current]) emulation::fail("products that are waited for before they end");
   emulation::meet_warpgroup();
 }
+inline void await_warpgroup_products_but_the_last() {
+  if (products_are_open[emulation::current]) emulation::fail("products that are waited for before they end");
+  emulation::meet_warpgroup();
+}
 template <int kTiles>
 void finish_warpgroup_products(float (&sums)[kTiles][4]) {
   end_warpgroup_products();

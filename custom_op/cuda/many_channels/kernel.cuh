@@ -1,0 +1,332 @@
+#pragma once
+
+// The kernels of the algorithm `many_channels`; many_channels.cc tells the idea, plan.cc fills the arguments.
+
+#include "cuda/many_channels/input.cuh"
+#include "cuda/many_channels/results.cuh"
+#include "cuda/many_channels/weights.cuh"
+#include "cuda/primitives/arrival_barrier.cuh"
+#include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/registers.cuh"
+#include "cuda/primitives/warpgroup_barrier.cuh"
+#include "cuda/primitives/warpgroup_multiply.cuh"
+
+namespace convswap::many_channels {
+
+// The parts of shared memory, found each time: a register is worth more than an addition.
+template <typename Part>
+__device__ inline Part* shared_part(Offset<Part> offset) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  return offset.in(shared);
+}
+template <typename Element>
+__device__ inline BlockState& state_of_block(const Arguments<Element>& problem) {
+  return *shared_part(problem.shared.state);
+}
+template <typename Element>
+__device__ inline unsigned char* image_stage(const Arguments<Element>& problem, int stage) {
+  return shared_part(problem.shared.images) + stage * problem.image_stage_bytes;
+}
+
+// What a block's converters know of the values of a tile, the same in all of them.
+struct TileValues {
+  int top = kFirstTop;  // of the window that is being converted
+  int highest, lowest;  // the binades that the tile's values lie in
+  bool are_finite;
+
+  __device__ void begin_tile() { highest = -1000, lowest = 1000, are_finite = true; }
+  __device__ void include(int above, int below) {
+    highest = max(highest, above), lowest = min(lowest, below);
+  }
+  // With weights of so many windows. ~0: that cannot be multiplied.
+  __device__ bool can_be_multiplied(unsigned weight_windows) const {
+    return are_finite && weight_windows <= kMostWeightWindows &&
+           highest - lowest < kMostBinades - kBinades * static_cast<int>(weight_windows - 1);
+  }
+};
+
+// Lets consumers have a converted chunk; by every converter.
+template <typename Element>
+__device__ inline void commit_chunk(const Arguments<Element>& problem, OpenRing& ring, ImageStage what) {
+  BlockState& state = state_of_block(problem);
+  if (threadIdx.x == 0) state.images[ring.stage] = what;
+  show_to_copies_and_products();
+  arrive(&state.converted[ring.stage]);
+  ring.advance(problem.image_stages);
+}
+
+// Converts a chunk again that does not fit the guess of how large its values are, and notes what of it lies
+// below its window. `range` is what the thread has seen of it.
+template <typename Format, typename Element = typename Format::Element>
+__device__ __noinline__ TileValues convert_apart(const Arguments<Element>& problem, const Element* x,
+                                                 int chunk, bool is_first, ValueRange<Element> range,
+                                                 TileValues values, unsigned char* stage,
+                                                 LowChunk* low_chunks, int* count) {
+  const auto sync = [] { sync_threads(kConverterBarrier, kConverters); };
+  const ValueRange<Element> whole = reduce_threads(range, state_of_block(problem), threadIdx.x == 0, sync);
+  if (!whole.is_finite()) {
+    values.are_finite = false;
+    return values;
+  }
+  // Not lower than before, so that few chunks change the scale of the sums.
+  values.top = is_first ? whole.window_top() : max(values.top, whole.top());
+  values.include(whole.top(), whole.bottom());
+  convert<Format, true>(problem, x, chunk, shared_part(problem.shared.sources), BinadeWindow(values.top),
+                        stage);
+  if (threadIdx.x == 0) {
+    for (int i = 1; i <= kMostLowWindows; ++i) {
+      const int top = values.top - i * kBinades;
+      if (whole.bottom() <= top) low_chunks[(*count)++] = {chunk, top};
+    }
+  }
+  return values;
+}
+
+// Converts the tiles of a block, chunk by chunk: three warps.
+template <typename Format, typename Element = typename Format::Element>
+__device__ inline void convert_tiles(const Arguments<Element>& problem) {
+  BlockState& state = state_of_block(problem);
+  int* const sources = shared_part(problem.shared.sources);
+  const auto sync = [] { sync_threads(kConverterBarrier, kConverters); };
+  OpenRing ring;
+  TileValues values;
+  long long known_tile = -1;
+  int passes = 0;
+  for (long long work = blockIdx.x; work < problem.works; work += gridDim.x) {
+    const Share share(problem, work);
+    const TileStart tile(problem, share.tile);
+    if (share.tile != known_tile) {
+      known_tile = share.tile;
+      sync();
+      find_sources(problem, tile, sources);
+      sync();
+    }
+    const Element* const x = problem.x + (tile.image * problem.in_channels +
+                                          static_cast<long long>(share.group) * problem.channels) *
+                                             problem.input_plane;
+    const unsigned windows = weight_windows<Format>(problem, share);
+    const int passes_of_tile = windows == 2 ? 2 : 1;
+    values.begin_tile();
+    for (int window = 0; window < passes_of_tile; ++window, ++passes) {
+      const int slot = passes % 2;
+      LowChunk* const low_chunks =
+          shared_part(problem.shared.low_chunks) + slot * kMostLowWindows * problem.chunks;
+      const bool is_last_pass = window + 1 == passes_of_tile;
+      if constexpr (Format::kIsScaled) {
+        // Until what was noted two passes ago has been taken.
+        wait(&state.taken[slot], (passes / 2 & 1) ^ 1);
+        if (threadIdx.x == 0) state.low_chunks[slot] = 0;
+      }
+      for (int chunk = 0; chunk < problem.chunks; ++chunk) {
+        wait(&state.multiplied[ring.stage], ring.phase ^ 1);
+        unsigned char* const stage = image_stage(problem, ring.stage);
+        const ValueRange<Element> range =
+            convert<Format, false>(problem, x, chunk, sources, BinadeWindow(values.top), stage);
+        int low = 0;
+        if constexpr (Format::kIsScaled) {
+          if (!sync_threads_and(kConverterBarrier, kConverters, fits<Format>(range, values.top))) {
+            values = convert_apart<Format>(problem, x, chunk, window + chunk == 0, range, values, stage,
+                                           low_chunks, &state.low_chunks[slot]);
+          } else {
+            values.include(values.top, values.top - kBinades + 1);
+          }
+          if (chunk + 1 == problem.chunks) {
+            sync();
+            low = state.low_chunks[slot];
+          }
+        }
+        const int exponent = Format::kIsScaled ? scale_exponent(values.top) + window * kBinades : 0;
+        const bool is_last = is_last_pass && chunk + 1 == problem.chunks && low == 0;
+        commit_chunk(problem, ring,
+                     {exponent, is_last, Format::kIsScaled && !values.can_be_multiplied(windows)});
+        if constexpr (Format::kIsScaled) {
+          if (chunk + 1 < problem.chunks) continue;
+          if (threadIdx.x == 0) arrive(&state.decided[slot]);
+          for (int i = 0; i < low; ++i) {
+            wait(&state.multiplied[ring.stage], ring.phase ^ 1);
+            const LowChunk own = low_chunks[i];
+            convert<Format, true>(problem, x, own.chunk, sources, BinadeWindow(own.top),
+                                  image_stage(problem, ring.stage));
+            commit_chunk(problem, ring,
+                         {scale_exponent(own.top) + window * kBinades, is_last_pass && i + 1 == low,
+                          !values.can_be_multiplied(windows)});
+          }
+        }
+      }
+    }
+  }
+}
+
+// Has the weights copied that the tiles of a block are multiplied with: one thread.
+template <typename Format, typename Element = typename Format::Element>
+__device__ inline void copy_weights(const Arguments<Element>& problem) {
+  BlockState& state = state_of_block(problem);
+  OpenRing ring;
+  int passes = 0;
+  for (long long work = blockIdx.x; work < problem.works; work += gridDim.x) {
+    const Share share(problem, work);
+    const unsigned windows = weight_windows<Format>(problem, share);
+    const int passes_of_tile = windows == 2 ? 2 : 1;
+    const auto copy = [&](int window, int chunk) {
+      if (threadIdx.x % 32 == 0) {
+        copy_chunk(problem, share, window, chunk, state, shared_part(problem.shared.weights), ring);
+      }
+    };
+    for (int window = 0; window < passes_of_tile; ++window, ++passes) {
+      for (int chunk = 0; chunk < problem.chunks; ++chunk) copy(window, chunk);
+      if constexpr (Format::kIsScaled) {
+        const int slot = passes % 2;
+        wait(&state.decided[slot], passes / 2 & 1);
+        const LowChunk* const low_chunks =
+            shared_part(problem.shared.low_chunks) + slot * kMostLowWindows * problem.chunks;
+        const int low = state.low_chunks[slot];
+        for (int i = 0; i < low; ++i) copy(window, low_chunks[i].chunk);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) arrive(&state.taken[slot]);
+      }
+    }
+  }
+}
+
+// Multiplies sums by a power of two.
+template <int kTiles>
+__device__ inline void scale_sums(float (&sums)[kTiles][4], int exponent) {
+  const PowerOfTwo power(exponent);
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[t][i] = sums[t][i] * power.factor * power.rest;
+  }
+}
+
+// Multiplies the tiles of a block and stores their results: a warpgroup of two.
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ inline void multiply_tiles(const Arguments<Element>& problem) {
+  using Number = typename Format::Number;
+  constexpr int kColumns = kTiles * kTileColumns;
+  BlockState& state = state_of_block(problem);
+  const int warpgroup = warpgroup_of_block() - (kThreads - kConsumers) / 128;
+  // Two warpgroups share filters or columns.
+  const int row_set = problem.row_sets == 2 ? warpgroup : 0;
+  const int first_column = problem.row_sets == 2 ? 0 : warpgroup * kColumns;
+  int* const outputs = shared_part(problem.shared.outputs) + warpgroup * kColumns;
+  OpenRing images, weights;
+  long long known_tile = -1;
+  for (long long work = blockIdx.x; work < problem.works; work += gridDim.x) {
+    const Share share(problem, work);
+    const TileStart tile(problem, share.tile);
+    if (share.tile != known_tile) {
+      known_tile = share.tile;
+      sync_warpgroup(warpgroup_of_block());
+      find_outputs(problem, tile, first_column, kColumns, outputs);
+      sync_warpgroup(warpgroup_of_block());
+    }
+    float sums[kTiles][4];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[t][i] = 0.0f;
+    }
+    // What the products that may not have ended yet are taken from.
+    int image_in_use = -1, weights_in_use = -1;
+    const auto release = [&] {
+      if (image_in_use >= 0) arrive(&state.multiplied[image_in_use]);
+      if (weights_in_use >= 0) arrive(&state.weights_multiplied[weights_in_use]);
+      image_in_use = weights_in_use = -1;
+    };
+    wait(&state.converted[images.stage], images.phase);
+    ImageStage own = state.images[images.stage];
+    // Chunks of one scale after the other.
+    for (bool is_last = false; !is_last;) {
+      const int exponent = own.exponent;
+      begin_warpgroup_products(sums);
+      do {
+        const SharedMatrix image =
+            SharedMatrix::at(image_stage(problem, images.stage), problem.bundle_places.divisor)
+                .advanced(first_column)
+                .of_warp();
+        // There is a step in every chunk, and loops that say so keep the compiler from waiting in between.
+        int first = 0;
+        do {
+          wait(&state.weights_loaded[weights.stage], weights.phase);
+          const SharedMatrix filters =
+              SharedMatrix::at(
+                  shared_part(problem.shared.weights) + weights.stage * problem.weight_stage_bytes, kRows)
+                  .advanced(row_set * kStepUnits)
+                  .of_warp();
+          const int end = min(first + problem.group_steps, problem.steps);
+          SharedMatrix of_step = filters;
+          begin_warpgroup_products();
+#pragma unroll 1
+          do {
+            add_warpgroup_product<Number, kTiles>(sums, of_step, image.advanced(problem.step_places[first]));
+            of_step = of_step.advanced(problem.row_sets * kStepUnits);
+          } while (++first < end);
+          end_warpgroup_products();
+          await_warpgroup_products_but_the_last();
+          release();
+          weights_in_use = weights.stage;
+          weights.advance(problem.weight_stages);
+        } while (first < problem.steps);
+        image_in_use = images.stage;
+        images.advance(problem.image_stages);
+        is_last = own.is_last;
+        if (is_last) break;
+        wait(&state.converted[images.stage], images.phase);
+        own = state.images[images.stage];
+        // A vote shows the compiler that all lanes go the same way: else it would wait after every product.
+      } while (!Format::kIsScaled || __all_sync(~0u, own.exponent == exponent));
+      await_warpgroup_products(sums);
+      release();
+      if (Format::kIsScaled && !is_last) scale_sums(sums, own.exponent - exponent);
+    }
+    if (Format::kIsScaled && own.defines) {
+      compute_as_defined<Format>(problem, tile, share, row_set, outputs, kColumns);
+    } else {
+      store_results<Format>(problem, tile, share, row_set, own.exponent, outputs, sums);
+    }
+  }
+}
+
+// Persistent blocks, which take tiles and blocks of filters; the weights have been prepared.
+template <typename Format, int kTiles>
+__global__ void __launch_bounds__(kThreads, 1)
+    kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "many_channels has code for compute capability 9.0 alone: compile it for sm_90a"
+#else
+  wait_for_kernels_before();
+  BlockState& state = state_of_block(problem);
+  if (threadIdx.x == 0) {
+    state.most = 0u, state.least_less_one = ~0u;
+    for (int i = 0; i < problem.weight_stages; ++i) {
+      make_transaction_barrier(&state.weights_loaded[i]);
+      make_arrival_barrier(&state.weights_multiplied[i], kConsumers);
+    }
+    for (int i = 0; i < problem.image_stages; ++i) {
+      make_arrival_barrier(&state.converted[i], kConverters);
+      make_arrival_barrier(&state.multiplied[i], kConsumers);
+    }
+    for (int i = 0; i < 2; ++i) {
+      make_arrival_barrier(&state.decided[i], 1);
+      make_arrival_barrier(&state.taken[i], 1);
+    }
+  }
+  show_to_copies_and_products();
+  __syncthreads();
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp < (kThreads - kConsumers) / 32) {
+    leave_registers<kRegistersOfProducers>();
+    if (warp < kConverters / 32) {
+      convert_tiles<Format>(problem);
+    } else {
+      copy_weights<Format>(problem);
+    }
+  } else {
+    take_registers<kRegistersOfConsumers>();
+    multiply_tiles<Format, kTiles>(problem);
+  }
+#endif
+}
+
+}  // namespace convswap::many_channels

@@ -1,0 +1,118 @@
+// Convolution as a matrix product without im2col, for many channels, on Hopper's tensor cores.
+//
+// Filters are the rows of the product and pixels its columns:
+//
+//   sums[k, pixel] = sum over chunks of channels, taps (r, s) and bundles of eight channels of a chunk of
+//                    w[k, 8 channels, r, s] * image[bundle, pixel + (r, s), 8 channels]
+//
+// The tensor core takes from shared memory *cores*: 8 rows of 8 numbers, 16 bytes each. A *place* of the
+// image holds 8 channels of a pixel, so that 8 neighbouring pixels are a core, wherever one begins to read:
+// a tap is an address, and what is loaded once serves all taps.
+//
+// Places are numbered through the whole batch: along a row, the rows of an image, the images. Zeros lie
+// between rows, and rows of zeros between images, as many as padding asks for, and what pads the end of one
+// pads the beginning of the next. A *tile* is so many neighbouring places, whatever rows or images they
+// belong to, and what is computed of the places in between is not stored. For strides the padded input is
+// split into *phases*, by the remainders of its rows and columns, each with places of its own. Where images
+// are wide they are cut into *strips* of some columns, so that a tile is not a part of a row that needs the
+// rows above and below it as well.
+//
+// A block takes a tile and 64 or 128 filters; its sums stay in the registers of two warpgroups. These have a
+// half of the filters each, or, where there are no more than 64, a half of the tile.
+//
+// float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does
+// (tensor_core_formats.cuh). Weights have a scale for each filter. Of the input a scale serves chunk after
+// chunk as long as it fits; where it does not, the sums so far are multiplied by a power of two, which is
+// exact. What of a chunk lies 29 binades below the largest is converted once more behind the last chunk, by
+// a scale of its own, and added. Weights that span two windows are multiplied in two passes. Tiles whose
+// values span more than the sums can hold, or are infinite or no numbers, are computed as the definition
+// says. float16 and bfloat16 data go in as they are.
+//
+// Data flow: a first kernel prepares the weights, each chunk's in the order in which the tensor core takes
+// them. In the second a block's warps are producers and consumers. Three warps load pixels, through
+// registers, convert them and store places, chunk after chunk, into a ring of stages; one thread has bulk
+// copies bring weights into another ring; two warpgroups multiply, and store their results from registers,
+// with what follows the convolution.
+//
+// Limits: 1-D and 2-D; float16, bfloat16, and float32 in precision tf32; compute capability 9.0; at most 256
+// taps. What follows is computed with it unless it is a pool.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "conv/arithmetic.h"
+#include "cuda/host/limits.h"
+#include "cuda/many_channels/plan.h"
+
+namespace convswap {
+namespace many_channels {
+namespace {
+
+class ManyChannels final : public Algorithm {
+ public:
+  std::string_view name() const override { return "many_channels"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+  bool fuses(const ConvProblem& problem) const override {
+    return problem.epilogue.pool.kind == PoolKind::none;
+  }
+
+  Offer offer(const ConvProblem& problem, const Device& device) const override {
+    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
+      return Offer::refusal(std::move(reason));
+    }
+    const std::optional<Tiling> tiling = best_tiling(problem, device);
+    if (!tiling) return Offer::refusal(why_no_tiling(problem, device));
+    if (std::string reason = why_not_reached(problem, *tiling); !reason.empty()) {
+      return Offer::refusal(std::move(reason));
+    }
+    // No estimate before there is a measurement: it is found by its name alone.
+    return {{},
+            std::nullopt,
+            [problem, device, own = *tiling] { return many_channels::make_plan(problem, device, own); },
+            [problem, own = *tiling] { return many_channels::kernel_names(problem, own); }};
+  }
+
+ private:
+  // Before a tiling is sought.
+  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
+    if (problem.type == ElementType::float32 && problem.precision == Precision::ieee) {
+      return "it does not compute float32 in precision ieee";
+    }
+    return why_not_indexed(
+        {problem.batch, problem.in_channels, problem.out_channels, problem.in_channels * problem.input_size(),
+         problem.out_channels * problem.output_size(), problem.channels_per_group() * problem.filter_size(),
+         problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
+         problem.input[2] + problem.pad_begin[2] + problem.pad_end[2],
+         problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2]});
+  }
+
+  // What the offsets within a tile must reach, of the input and of the output.
+  static std::string why_not_reached(const ConvProblem& problem, const Tiling& tiling) {
+    const int64_t images = 2 + tiling.span / (tiling.strips * tiling.rows * tiling.pitch);
+    return why_not_indexed({images * problem.in_channels * problem.input_size(),
+                            images * problem.out_channels * problem.output_size(),
+                            tiling.filter_rows(problem)});
+  }
+
+  static std::string why_no_tiling(const ConvProblem& problem, const Device& device) {
+    if (problem.filter_size() > kMostSteps) {
+      return "its filters have more than " + std::to_string(kMostSteps) + " taps";
+    }
+    return "its tiles do not fit into the " + std::to_string(device.shared_memory_per_block) +
+           " bytes of shared memory of " + device.name;
+  }
+};
+
+}  // namespace
+}  // namespace many_channels
+
+const Algorithm& cuda_many_channels() {
+  static const many_channels::ManyChannels algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

@@ -1,0 +1,143 @@
+#include "cuda/many_channels/plan.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "conv/arithmetic.h"
+#include "cuda/host/definition.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/geometry.h"
+#include "cuda/host/kernels.h"
+#include "cuda/host/launch.h"
+#include "cuda/many_channels/arguments.h"
+#include "cuda/many_channels/instances.h"
+
+namespace convswap::many_channels {
+namespace {
+
+std::vector<std::string> all_instances() {
+  std::vector<std::string> names = instance_names("many_channels::kernel", kFormats, kInstances);
+  for (std::string& name : instance_names("many_channels::prepare", kFormats))
+    names.push_back(std::move(name));
+  return names;
+}
+
+const KnownKernels known({.header = "cuda/many_channels/kernel.cuh",
+                          .instances = all_instances(),
+                          .least_capability = 90,
+                          .is_for_it_alone = true});
+
+Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
+  Arguments<void> to{};
+  static_cast<Geometry&>(to) = geometry_of(problem);
+  to.definition = definition_of(problem);
+  to.group_count = narrow(problem.group);
+  to.filter_blocks = narrow(tiling.filter_blocks);
+  to.row_sets = tiling.row_sets;
+  to.chunks = narrow(tiling.chunks);
+  to.chunk_channels = narrow(tiling.chunk_channels);
+  to.steps = narrow(tiling.steps);
+  to.group_steps = narrow(tiling.group_steps);
+  to.columns = narrow(tiling.columns());
+  to.strips = narrow(tiling.strips);
+  to.strip_columns = narrow(tiling.strip_columns);
+  to.strip_divisor = FastDivisor(to.strips);
+  to.pitch = FastDivisor(narrow(tiling.pitch));
+  to.rows = FastDivisor(narrow(tiling.rows));
+  to.bundle_places = FastDivisor(narrow(tiling.bundle_places()));
+  to.span = FastDivisor(narrow(tiling.span));
+  to.tiles = tiling.image_tiles;
+  to.works = tiling.works(problem);
+  to.image_stages = tiling.image_stages;
+  to.weight_stages = tiling.weight_stages;
+  to.image_stage_bytes = narrow(tiling.image_stage_bytes());
+  to.weight_stage_bytes = narrow(tiling.weight_stage_bytes());
+  to.shared = tiling.shared;
+  std::copy(tiling.phase_rows.begin(), tiling.phase_rows.end(), to.phase_rows);
+  std::copy(tiling.phase_columns.begin(), tiling.phase_columns.end(), to.phase_columns);
+  std::copy(tiling.step_places.begin(), tiling.step_places.end(), to.step_places);
+  return to;
+}
+
+// Two kernels: the weights are prepared, then all is multiplied.
+class ManyChannelsPlan final : public Plan {
+ public:
+  ManyChannelsPlan(const ConvProblem& problem, const Device& device, const Tiling& tiling)
+      : device_(device.index), tiling_(tiling), arguments_(arguments_of(problem, tiling)) {
+    const DeviceGuard guard(device_);
+    const std::vector<std::string> names = kernel_names(problem, tiling);
+    rows_ = tiling.filter_rows(problem);
+    prepare_ = {find_kernel(names[0], device, sizeof(Arguments<void>)),
+                Extents(static_cast<unsigned>(ceil_divide(rows_, kPreparers / 32))), Extents(kPreparers), 0,
+                Start::in_turn};
+    multiply_.kernel = find_kernel(names[1], device, sizeof(Arguments<void>));
+    multiply_.grid =
+        Extents(static_cast<unsigned>(std::min<int64_t>(tiling.works(problem), device.multiprocessors)));
+    multiply_.block = Extents(kThreads);
+    multiply_.shared_bytes = static_cast<std::size_t>(tiling.shared_bytes);
+    allow_shared_memory(multiply_.kernel, device.shared_memory_per_block);
+    prepare_.start = earliest_start(prepare_.kernel);
+    multiply_.start = earliest_start(multiply_.kernel);
+  }
+
+  std::size_t scratch_bytes() const override {
+    return static_cast<std::size_t>(weight_bytes() + rows_ * static_cast<int64_t>(sizeof(FilterRange)));
+  }
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    Arguments<void> arguments = arguments_;
+    static_cast<Tensors<void>&>(arguments) = tensors_of(tensors);
+    arguments.prepared_weights = static_cast<unsigned char*>(execution.scratch);
+    arguments.filter_ranges = reinterpret_cast<FilterRange*>(arguments.prepared_weights + weight_bytes());
+    void* parameters[] = {&arguments};
+    const DeviceGuard guard(device_);
+    enqueue(prepare_, execution.stream, parameters);
+    enqueue(multiply_, execution.stream, parameters);
+  }
+
+  std::vector<KernelFacts> kernels() const override {
+    const DeviceGuard guard(device_);
+    return {kernel_facts("many_channels weights", prepare_), kernel_facts("many_channels", multiply_)};
+  }
+
+  std::string describe() const override {
+    const auto text = [](int64_t number) { return std::to_string(number); };
+    return text(tiling_.row_sets * kRows) + " filters x " + text(tiling_.columns()) + " places, " +
+           text(tiling_.chunk_channels) + " channels at a time: " + text(tiling_.chunks) + " x " +
+           text(tiling_.steps) + " products of 64 x " + text(kDepth) + " x " +
+           text(int64_t{tiling_.tiles} * kTileColumns) + "; " +
+           (tiling_.strips == 1
+                ? ""
+                : text(tiling_.strips) + " strips of " + text(tiling_.strip_columns) + " columns, ") +
+           "rows of " + text(tiling_.pitch) + " places, " + text(tiling_.image_stages) +
+           " stages of images and " + text(tiling_.weight_stages) + " of weights; " + text(multiply_.grid.x) +
+           " blocks of " + text(kThreads) + " threads, " + text(tiling_.shared_bytes) +
+           " bytes of shared memory";
+  }
+
+ private:
+  int64_t weight_bytes() const {
+    return rows_ * kMostWeightWindows * tiling_.chunks * tiling_.steps * kDepth * 2;
+  }
+
+  int device_;
+  Tiling tiling_;
+  Arguments<void> arguments_;
+  int64_t rows_;
+  Launch prepare_, multiply_;
+};
+
+}  // namespace
+
+std::vector<std::string> kernel_names(const ConvProblem& problem, const Tiling& tiling) {
+  const std::string_view format = tensor_core_format(problem);
+  return {instance_name("many_channels::prepare", format),
+          instance_name("many_channels::kernel", format, Instance{tiling.tiles}.arguments())};
+}
+
+std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  return std::make_unique<ManyChannelsPlan>(problem, device, tiling);
+}
+
+}  // namespace convswap::many_channels

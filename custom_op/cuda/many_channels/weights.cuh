@@ -1,0 +1,110 @@
+#pragma once
+
+// The way of the weights: prepared by a kernel of their own, in the order in which blocks then copy them to
+// shared memory.
+
+#include "cuda/many_channels/share.cuh"
+#include "cuda/primitives/arrival_barrier.cuh"
+#include "cuda/primitives/bulk_load.cuh"
+#include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/ring.cuh"
+#include "cuda/tensor_core_formats.cuh"
+
+namespace convswap::many_channels {
+
+// Where the prepared weights of a block of filters begin, for a chunk of a window.
+template <typename Element>
+__device__ inline unsigned char* prepared_chunk(const Arguments<Element>& problem, int block, int window,
+                                                int chunk) {
+  const long long number = (static_cast<long long>(block) * kMostWeightWindows + window) * problem.chunks;
+  return problem.prepared_weights + (number + chunk) * problem.steps * problem.row_sets * kStepUnits * 16;
+}
+
+// Prepares the weights of filters, and of rows that have none: a warp for each row.
+template <typename Format>
+__global__ void __launch_bounds__(kPreparers)
+    prepare(const __grid_constant__ Arguments<typename Format::Element> problem) {
+  using Element = typename Format::Element;
+  wait_for_kernels_before();
+  const int rows = problem.row_sets * kRows;  // of a block of filters
+  const int all_rows = problem.group_count * problem.filter_blocks * rows;
+  const int own_row = blockIdx.x * (kPreparers / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (own_row >= all_rows) return;
+  const int block = own_row / rows, row = own_row - block * rows;
+  const int group = block / problem.filter_blocks;
+  const int filter = (block - group * problem.filter_blocks) * rows + row;  // of the group
+  const bool exists = filter < problem.filters;
+  const int taps = problem.filter_height * problem.filter_width;
+  const int size = problem.channels * taps;
+  const Element* const from = problem.w + (static_cast<long long>(group) * problem.filters + filter) * size;
+  FilterRange found{0, 1};
+  if (Format::kIsScaled && exists) {
+    ValueRange<Element> range;
+    for (int i = lane; i < size; i += 32) range.include(from[i]);
+    range.reduce_warp();
+    found = {range.top(), static_cast<unsigned>(range.windows())};
+    // What the scale of a lower window would leave float32 with.
+    const bool is_scaled = found.top - kBinades >= kUppermost - 126;
+    if (!range.is_finite() || found.windows > (is_scaled ? kMostWeightWindows : 1)) found = {0, ~0u};
+  }
+  if (lane == 0) problem.filter_ranges[own_row] = found;
+  const int windows = found.windows == 2 ? 2 : 1;
+  const int halves = problem.chunks * problem.steps * 2;
+  for (int window = 0; window < kMostWeightWindows; ++window) {
+    const BinadeWindow binades(found.top - window * kBinades);
+    for (int i = lane; i < halves; i += 32) {
+      const int chunk = i / (problem.steps * 2), of_chunk = i - chunk * problem.steps * 2;
+      const int step = of_chunk / 2, half = of_chunk % 2;
+      const int tap = step % taps;
+      const int channel = chunk * problem.chunk_channels + step / taps * kDepth + half * kBundleChannels;
+      unsigned words[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        Element pair[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int own = channel + 2 * j + c;
+          pair[c] =
+              exists && own < problem.channels && window < windows ? from[own * taps + tap] : Format::zero();
+          if constexpr (Format::kIsScaled) {
+            if (!binades.holds(pair[c])) pair[c] = Format::zero();
+          }
+        }
+        words[j] = Format::pair(pair[0], pair[1], binades.scale(), 0);
+      }
+      uint4* const to = reinterpret_cast<uint4*>(prepared_chunk(problem, block, window, chunk));
+      to[(step * problem.row_sets + row / kRows) * kStepUnits + half * kRows + row % kRows] =
+          make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+}
+
+// How many windows the weights of a block of filters have; ~0 where they cannot be multiplied. By a warp.
+template <typename Format, typename Element = typename Format::Element>
+__device__ inline unsigned weight_windows(const Arguments<Element>& problem, const Share& share) {
+  if (!Format::kIsScaled) return 1;
+  unsigned windows = 1;
+  for (int i = threadIdx.x % 32; i < problem.row_sets * kRows; i += 32) {
+    windows = max(windows, problem.filter_ranges[share.first_row(problem) + i].windows);
+  }
+  return __reduce_max_sync(0xffffffffu, windows);
+}
+
+// Starts the copies of a chunk's weights, by one thread.
+template <typename Element>
+__device__ inline void copy_chunk(const Arguments<Element>& problem, const Share& share, int window,
+                                  int chunk, BlockState& state, unsigned char* stages, OpenRing& ring) {
+  const int block = share.group * problem.filter_blocks + share.filter_block;
+  const unsigned char* const from = prepared_chunk(problem, block, window, chunk);
+  const int step_bytes = problem.row_sets * kStepUnits * 16;
+  for (int first = 0; first < problem.steps; first += problem.group_steps) {
+    wait(&state.weights_multiplied[ring.stage], ring.phase ^ 1);
+    bulk_load(stages + ring.stage * problem.weight_stage_bytes, from + first * step_bytes,
+              min(problem.group_steps, problem.steps - first) * step_bytes,
+              &state.weights_loaded[ring.stage]);
+    arrive(&state.weights_loaded[ring.stage]);
+    ring.advance(problem.weight_stages);
+  }
+}
+
+}  // namespace convswap::many_channels

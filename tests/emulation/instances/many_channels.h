@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "compiled.h"
+#include "cuda/host/kernels.h"
+#include "cuda/many_channels/instances.h"
+#include "cuda/many_channels/kernel.cuh"
+
+namespace convswap::many_channels {
+
+// A part of the kernels of a format, which is called `name`.
+template <typename Format, std::size_t kPart, std::size_t kParts>
+std::vector<CompiledKernel> kernels_for(const char* name) {
+  std::vector<CompiledKernel> kernels = for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
+    return CompiledKernel(instance_name("many_channels::kernel", name, kOf.arguments()),
+                          kernel<Format, kOf.tiles>);
+  });
+  if (kPart == 0) kernels.emplace_back(instance_name("many_channels::prepare", name), prepare<Format>);
+  return kernels;
+}
+
+}  // namespace convswap::many_channels
