@@ -11,6 +11,27 @@
 namespace convswap {
 namespace {
 
+// What memory moves at least, wherever one byte of it is asked for.
+constexpr int64_t kSectorBytes = 32;
+
+// How many units of so many neighbours along an axis of the input the outputs read; all of them where it
+// would take long to count.
+int64_t units_read(const ConvProblem& problem, int axis, int64_t unit) {
+  constexpr int64_t kMostCounted = 1 << 16;
+  const int64_t all = ceil_divide(problem.input[axis], unit);
+  if (problem.output[axis] > kMostCounted / std::max<int64_t>(1, problem.filter[axis])) return all;
+  std::vector<int64_t> units;
+  for (int64_t output = 0; output < problem.output[axis]; ++output) {
+    const int64_t first = output * problem.stride[axis] - problem.pad_begin[axis];
+    for (int64_t tap = 0; tap < problem.filter[axis]; ++tap) {
+      const int64_t at = first + tap * problem.dilation[axis];
+      if (at >= 0 && at < problem.input[axis]) units.push_back(at / unit);
+    }
+  }
+  std::sort(units.begin(), units.end());
+  return std::unique(units.begin(), units.end()) - units.begin();
+}
+
 int64_t value_or(const std::vector<int64_t>& values, size_t index, int64_t absent) {
   return values.empty() ? absent : values[index];
 }
@@ -94,11 +115,19 @@ int64_t ConvProblem::operations() const {
   return product;
 }
 
-int64_t ConvProblem::bytes() const {
+int64_t ConvProblem::tensor_bytes() const {
   const int64_t elements =
       batch * in_channels * input_size() + out_channels * channels_per_group() * filter_size() +
       (has_bias ? out_channels : 0) + (epilogue.has_residual ? output_elements() : 0) + result_elements();
   return elements * size_of(type);
+}
+
+int64_t ConvProblem::bytes() const {
+  const int64_t rows = units_read(*this, 0, 1) * units_read(*this, 1, 1);
+  const int64_t sector_elements = kSectorBytes / size_of(type);
+  const int64_t columns = std::min(input[2], units_read(*this, 2, sector_elements) * sector_elements);
+  const int64_t unread = batch * in_channels * (input_size() - rows * columns);
+  return tensor_bytes() - unread * size_of(type);
 }
 
 ConvProblem ConvProblem::without_epilogue() const {

@@ -50,7 +50,11 @@ struct ConvProblem {
   // Multiplications and additions, padding counted as data; 2^63 - 1 where they are more.
   int64_t operations() const;
 
-  // Bytes that must move if every tensor is read or written once.
+  // Bytes of all tensors.
+  int64_t tensor_bytes() const;
+
+  // Bytes that must move if every tensor is read or written once; of the input those rows, and of these those
+  // sectors of 32 bytes, that outputs read.
   int64_t bytes() const;
 
   // Of y: (N, K, result...), with spatial_rank spatial axes.

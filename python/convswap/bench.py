@@ -46,7 +46,8 @@ def run_suite(
 
     `layers` is a regular expression that keeps the layers in whose name it matches somewhere; `precision` is
     "tf32" or "ieee" for float32 tensors, or the type of all tensors, "float16" or "bfloat16"; `batches`
-    defaults to 10,000 on the GPU and 100 on the CPU, to 256 and 8 for a large network's suite. Times are
+    defaults to each layer's usual one: 10,000 on the GPU and 100 on the CPU for the course, 256 and 8 for a
+    large network, and of the other suites what the layer is usually run with, 1 on the CPU. Times are
     medians in milliseconds. With `against="all"`, the best of the CUDA provider's other options is in
     "best_other_ms" and "best_other"; else, and on CPU, these are None; so is "default_ms" where the provider
     has no Conv of the type. With `against="algorithms"`, every algorithm of the catalog is measured instead
@@ -60,18 +61,17 @@ def run_suite(
     if against not in (*AGAINST, ALGORITHMS):
         raise unknown_name("choice of sides", against, (*AGAINST, ALGORITHMS))
     request = bench_request(suite, layers, batches, precision, algorithm, device)
-    short = against != ALGORITHMS and any(batch <= LARGEST_BACK_TO_BACK for batch in request.batches)
+    short = against != ALGORITHMS and any(batch <= LARGEST_BACK_TO_BACK for _, batch in request.runs)
     timer = _timer(request.device) if short else None
     rows = []
-    for batch in request.batches:
-        for layer in request.layers:
-            if progress is not None:
-                progress(f"{layer.name}, batch {batch:,}")
-            if against == ALGORITHMS:
-                rows.append(algorithms_row(layer, batch, request))
-            else:
-                own_timer = timer if batch <= LARGEST_BACK_TO_BACK else None
-                rows.append(_row(layer, batch, request, against, own_timer))
+    for layer, batch in request.runs:
+        if progress is not None:
+            progress(f"{layer.name}, batch {batch:,}")
+        if against == ALGORITHMS:
+            rows.append(algorithms_row(layer, batch, request))
+        else:
+            own_timer = timer if batch <= LARGEST_BACK_TO_BACK else None
+            rows.append(_row(layer, batch, request, against, own_timer))
     return rows
 
 

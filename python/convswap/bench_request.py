@@ -14,10 +14,14 @@ from convswap.suites import SuiteLayer, suite_layers, usual_batch
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """Layers and batches to time on a device; `precision` is one of `LONE_PRECISIONS`."""
+    """Layers and batches to time on a device; `precision` is one of `LONE_PRECISIONS`.
+
+    `batches` are those that were asked for; none: of each layer its own in `runs`.
+    """
 
     layers: tuple[SuiteLayer, ...]
     batches: tuple[int, ...]
+    runs: tuple[tuple[SuiteLayer, int], ...]
     precision: str
     algorithm: str
     device: Device
@@ -41,10 +45,16 @@ def bench_request(
         raise unknown_name("precision", precision, LONE_PRECISIONS)
     check_algorithm(algorithm)
     chosen = choose_device(device)
-    sizes = (usual_batch(suite, chosen.name),) if batches is None else tuple(batches)
+    sizes = () if batches is None else tuple(batches)
     check_algorithm(algorithm, chosen.name)
     for batch in sizes:
         require_count("batch", batch)
         if sizes.count(batch) > 1:
             raise ConvswapError(f"batch {batch} was given more than once; give each size once")
-    return BenchRequest(tuple(suite_layers(suite, layers)), sizes, precision, algorithm, chosen)
+    wanted = tuple(suite_layers(suite, layers))
+    runs = (
+        tuple((layer, usual_batch(suite, layer, chosen.name)) for layer in wanted)
+        if batches is None
+        else tuple((layer, batch) for batch in sizes for layer in wanted)
+    )
+    return BenchRequest(wanted, sizes, runs, precision, algorithm, chosen)

@@ -175,7 +175,12 @@ def _add_compare(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     parser = commands.add_parser("bench", help="time the layers of a suite, alone")
-    parser.add_argument("suite", nargs="?", metavar="SUITE", help="course (default) or a large network")
+    parser.add_argument(
+        "suite",
+        nargs="?",
+        metavar="SUITE",
+        help="course (default), many-channels, one-d, three-d or a large network",
+    )
     parser.add_argument("--layers", metavar="REGEX", help="the layers whose name matches")
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")

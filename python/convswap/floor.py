@@ -2,10 +2,11 @@
 
 floor = max(bytes moved once / bandwidth, operations / rate); an operation is one multiplication or one
 addition. The bandwidth of a card we measured is that of a copy, in bytes read and written, or what the driver
-tells of the card where that is less; its rates are the datasheet's. That of `ieee` is a third of float16's:
-the accuracy of float32 takes at least three products of float16, which the tensor cores compute sooner than
-the other cores compute one of float32. For other cards only the memory side is known, from the device's own
-attributes; it is a floor still, if a lower one.
+tells of the card where that is less; its rates are the datasheet's. That of `tf32` is float16's, since scaled
+float16 keeps as many bits of a number as TF32 does. That of `ieee` is a third of it: the accuracy of float32
+takes at least three products of float16, which the tensor cores compute sooner than the other cores compute
+one of float32. For other cards only the memory side is known, from the device's own attributes; it is a floor
+still, if a lower one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Ceilings:
 # By the whole name: "NVIDIA H200 NVL", "NVIDIA GH200 480GB" and "NVIDIA H200 MIG 1g.18gb" are other cards.
 _MEASURED = {
     "NVIDIA H200": Ceilings(
-        4.30e12, {"tf32": 494e12, "ieee": 989e12 / 3, "float16": 989e12, "bfloat16": 989e12}
+        4.30e12, {"tf32": 989e12, "ieee": 989e12 / 3, "float16": 989e12, "bfloat16": 989e12}
     )
 }
 

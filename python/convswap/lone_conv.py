@@ -40,9 +40,10 @@ def lone_conv(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
         ["y"],
         name=layer.name,
         domain=DOMAIN,
-        kernel_shape=[layer.kernel] * 2,
-        strides=[layer.stride] * 2,
-        pads=[layer.padding] * 4,
+        kernel_shape=[layer.kernel] * layer.rank,
+        strides=[layer.stride] * layer.rank,
+        dilations=[layer.dilation] * layer.rank,
+        pads=[layer.padding] * 2 * layer.rank,
         group=layer.group,
         algorithm=algorithm,
         **stored,
@@ -69,7 +70,7 @@ def lone_sessions(
     sessions = {}
     for side in sides:
         try:
-            model = conv.model({"x": 4}, ours=side.ours)
+            model = conv.model({"x": _rank(conv)}, ours=side.ours)
             optioned = side.with_options(provider_options or {})
             sessions[side] = make_session(model, optioned, device, only_device=True)
         except NoKernelError:
@@ -80,7 +81,7 @@ def lone_sessions(
 
 
 def lone_data(layer: SuiteLayer, batch: int, precision: str) -> np.ndarray:
-    """Return seeded normal data for a run of `layer`, of shape (batch, c, h, w)."""
+    """Return seeded normal data for a run of `layer`, of shape (batch, c, spatial...)."""
     return _normal(layer.input_shape(batch), precision, seed=batch)
 
 
@@ -91,7 +92,7 @@ def lone_error(conv: ConvLayer, side: Side, device: Device, x: np.ndarray) -> fl
     another algorithm than for all of `x`: name it. The error is against the float64 convolution of what the
     session is given, the rounded values of a small type.
     """
-    session = make_session(conv.model({"x": 4}, ours=True), side, device, only_device=True)
+    session = make_session(conv.model({"x": _rank(conv)}, ours=True), side, device, only_device=True)
     affordable = int(_TRUTH_OPERATIONS // (conv.problem({"x": x.shape}).operations / len(x)))
     few = np.ascontiguousarray(x[: max(1, min(TRUTH_IMAGES, affordable))])
     data, weights, bias, _ = conv.arrays({"x": few})
@@ -103,6 +104,10 @@ def lone_error(conv: ConvLayer, side: Side, device: Device, x: np.ndarray) -> fl
     with plain_errors("ONNX Runtime cannot run the model"):
         session.run_with_iobinding(binding)
     return relative_l2_error(y, truth)
+
+
+def _rank(conv: ConvLayer) -> int:
+    return len(conv.constants["w"].dims)
 
 
 def _element_type(precision: str) -> int:

@@ -40,7 +40,7 @@ from convswap.models import (
     seeded_weights,
 )
 from convswap.subject import Subject, batch_of, open_subject, source_of
-from convswap.suites import SUITES
+from convswap.suites import SUITES, usual_batch
 from convswap.truth import evaluate
 from exported_networks import exported
 from numpy_forward import convolve, dense
@@ -427,8 +427,8 @@ def test_the_suite_of_a_network_has_each_of_its_convolutions_once():
     )
     depthwise = [layer for layer in SUITES["mobilenet-v2"] if layer.group > 1]
     assert depthwise and all(layer.group == layer.channels == layer.filters for layer in depthwise)
-    for name, layers in SUITES.items():
-        assert all(layer.name.startswith(f"{name}-conv") for layer in layers) or name == "course"
+    for name in LARGE_NETWORKS:
+        assert all(layer.name.startswith(f"{name}-conv") for layer in SUITES[name])
 
 
 def test_bench_times_a_layer_of_a_network_at_its_usual_batch():
@@ -436,3 +436,27 @@ def test_bench_times_a_layer_of_a_network_at_its_usual_batch():
     assert (row["layer"], row["batch"]) == ("convnext-tiny-conv2", 8)
     # Depthwise 7x7: float32 sums of 49 products.
     assert 0 < row["relative_l2_error"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("suite", "layer"),
+    [
+        ("many-channels", "2048-512-1x1-7"),
+        ("one-d", "piper-flow"),
+        ("one-d", "tasnet-depthwise"),
+        ("three-d", "64-64-3x3x3-16"),
+    ],
+)
+def test_bench_times_a_layer_of_any_rank_at_its_usual_batch(suite: str, layer: str) -> None:
+    (row,) = run_suite(suite, layers=f"^{layer}$", device="cpu")
+    assert (row["layer"], row["batch"]) == (layer, 1)
+    assert 0 < row["relative_l2_error"] < 1e-6
+
+
+def test_layers_of_the_other_suites_have_a_batch_of_their_own_on_a_gpu() -> None:
+    for suite in ("many-channels", "one-d", "three-d"):
+        names = [layer.name for layer in SUITES[suite]]
+        assert len(set(names)) == len(names)
+        for layer in SUITES[suite]:
+            assert usual_batch(suite, layer, "cuda") == layer.batch
+            assert len(layer.weight_shape) == len(layer.input_shape(1)) == 2 + layer.rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 from conv_cases import CASES, ConvCase, output_shape, random_cases
@@ -61,6 +62,25 @@ def test_operations_count_a_multiplication_and_an_addition_per_tap():
 def test_bytes_count_every_tensor_once(element_type, size):
     made = _native.Problem((10, 4, 9, 8), (6, 4, 3, 3), True, type=element_type)
     assert made.bytes == size * (10 * 4 * 9 * 8 + 6 * 4 * 3 * 3 + 6 + 10 * 6 * 7 * 6)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes", "read"),
+    [
+        # Every second row, of which every sector of eight float32 has a column that is read.
+        ((1, 2, 56, 56), (3, 2, 1, 1), {"strides": [2, 2]}, 2 * 28 * 56),
+        # Every sixteenth column: every second sector.
+        ((1, 2, 4, 64), (3, 2, 1, 1), {"strides": [1, 16]}, 2 * 4 * 32),
+        # Rows 0 and 2, 3 and 5, 6 and 8.
+        ((1, 1, 9, 8), (1, 1, 2, 8), {"strides": [3, 1], "dilations": [2, 1]}, 6 * 8),
+        # Padding is not read, and what lies behind the last output is not.
+        ((1, 1, 10, 8), (1, 1, 3, 3), {"strides": [4, 1], "pads": [1, 1, 0, 1]}, 8 * 8),
+        ((1, 1, 1000), (1, 1, 1), {"strides": [400]}, 3 * 8),
+    ],
+)
+def test_bytes_count_what_is_read_of_the_input(x, w, attributes, read):
+    made = _native.Problem(x, w, **attributes)
+    assert made.bytes == 4 * (read + math.prod(w) + math.prod(made.output_shape))
 
 
 LARGEST = "2147483647"

@@ -85,7 +85,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // Course layers in 16 bits, which are converted as they are staged, took up to 1.28 times as long as in
   // float32 at batch 8.
   const double of_type = size_of(problem.type) < 4 && channels > 1 ? 1.25 : 1;
-  const double memory = number(problem.bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
+  const double memory = number(problem.tensor_bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
   return kLaunchNanoseconds - kEarlierNanoseconds + std::max(of_type * cycles / kCyclesPerNanosecond, memory);
 }
 
