@@ -160,6 +160,16 @@ inline void take_many_channels(ConvProblem& p, Device& device, Random& random) {
     p.output[axis] = (p.input[axis] + pads - reach) / p.stride[axis] + 1;
   }
   p.epilogue.pool = {};
+  if (one_in(random, 3)) {
+    p.spatial_rank = 3;
+    p.filter[0] = between(random, 1, 3);
+    p.stride[0] = between(random, 1, 2), p.dilation[0] = between(random, 1, 2);
+    p.pad_begin[0] = between(random, 0, 2), p.pad_end[0] = between(random, 0, 2);
+    const int64_t reach = (p.filter[0] - 1) * p.dilation[0] + 1, pads = p.pad_begin[0] + p.pad_end[0];
+    p.input[0] = std::max<int64_t>(1, reach - pads) + between(random, 0, 3);
+    p.in_channels = p.group * between(random, 10, 40), p.out_channels = p.group * between(random, 8, 40);
+    p.output[0] = (p.input[0] + pads - reach) / p.stride[0] + 1;
+  }
   p.result = p.output;
   device.multiprocessors = static_cast<int>(between(random, 1, 6));
   device.shared_memory_per_block = static_cast<int>(128 * between(random, 500, 1816));
@@ -185,23 +195,30 @@ struct Truth {
 
 template <typename Element>
 Truth truth_of(const ConvProblem& p, const Element* x, const Element* w, const Element* b, int64_t n,
-               int64_t k, int64_t row, int64_t column) {
+               int64_t k, const Axes& at) {
   Truth truth;
   if (b != nullptr) truth.sum = static_cast<float>(b[k]), truth.magnitude = std::abs(truth.sum);
   const int64_t first_channel = k / p.filters_per_group() * p.channels_per_group();
+  const auto place = [&](int axis, int64_t tap) {
+    return at[axis] * p.stride[axis] + tap * p.dilation[axis] - p.pad_begin[axis];
+  };
+  const auto is_outside = [&](int axis, int64_t where) { return where < 0 || where >= p.input[axis]; };
   for (int64_t c = 0; c < p.channels_per_group(); ++c) {
-    for (int64_t r = 0; r < p.filter[1]; ++r) {
-      for (int64_t s = 0; s < p.filter[2]; ++s) {
-        const int64_t h = row * p.stride[1] + r * p.dilation[1] - p.pad_begin[1];
-        const int64_t v = column * p.stride[2] + s * p.dilation[2] - p.pad_begin[2];
-        if (h < 0 || h >= p.input[1] || v < 0 || v >= p.input[2]) continue;
-        const double product =
-            static_cast<double>(static_cast<float>(
-                x[((n * p.in_channels + first_channel + c) * p.input[1] + h) * p.input[2] + v])) *
-            static_cast<float>(w[((k * p.channels_per_group() + c) * p.filter[1] + r) * p.filter[2] + s]);
-        truth.sum += product;
-        truth.magnitude += std::abs(product);
-        ++truth.terms;
+    const Element* const image = x + (n * p.in_channels + first_channel + c) * p.input_size();
+    const Element* weight = w + (k * p.channels_per_group() + c) * p.filter_size();
+    for (int64_t t = 0; t < p.filter[0]; ++t) {
+      for (int64_t r = 0; r < p.filter[1]; ++r) {
+        const int64_t d = place(0, t), h = place(1, r);
+        for (int64_t s = 0; s < p.filter[2]; ++s, ++weight) {
+          const int64_t v = place(2, s);
+          if (is_outside(0, d) || is_outside(1, h) || is_outside(2, v)) continue;
+          const double product =
+              static_cast<double>(static_cast<float>(image[(d * p.input[1] + h) * p.input[2] + v])) *
+              static_cast<float>(*weight);
+          truth.sum += product;
+          truth.magnitude += std::abs(product);
+          ++truth.terms;
+        }
       }
     }
   }
@@ -324,13 +341,14 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   for (int64_t i = 0; i < y_count; ++i) {
     const int64_t column = i % p.result[2];
     const int64_t row = i / p.result[2] % p.result[1];
+    const int64_t depth = i / p.result[2] / p.result[1] % p.result[0];
     const int64_t k = i / p.result_size() % p.out_channels;
     const int64_t n = i / p.result_size() / p.out_channels;
     const Truth truth = finished(p, row, column, [&](int64_t r, int64_t c) {
-      Truth found = truth_of(p, x.data() + shift, w.data(), bias, n, k, r, c);
+      Truth found = truth_of(p, x.data() + shift, w.data(), bias, n, k, {depth, r, c});
       if (p.epilogue.has_residual) {
-        const double residual =
-            static_cast<float>(z[((n * p.out_channels + k) * p.output[1] + r) * p.output[2] + c]);
+        const double residual = static_cast<float>(
+            z[(((n * p.out_channels + k) * p.output[0] + depth) * p.output[1] + r) * p.output[2] + c]);
         found.sum += residual, found.magnitude += std::abs(residual);
       }
       return found;
@@ -338,8 +356,8 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     const double got = static_cast<float>(y_begin[i]);
     if (is_right<Element>(got, truth, p.precision)) continue;
     if (wrong++ < 3) {
-      std::printf("image %ld filter %ld row %ld column %ld: %g, expected %g\n", n, k, row, column, got,
-                  truth.sum);
+      std::printf("image %ld filter %ld depth %ld row %ld column %ld: %g, expected %g\n", n, k, depth, row,
+                  column, got, truth.sum);
     }
   }
   for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {

@@ -12,8 +12,14 @@ std::string dotted(int compute_capability) {
 }  // namespace
 
 std::string why_not_flat(const ConvProblem& problem) {
+  if (problem.spatial_rank > 2 && problem.type != ElementType::float64) {
+    return "it computes 1-D and 2-D data and these have 3 spatial axes";
+  }
+  return why_not_float(problem);
+}
+
+std::string why_not_float(const ConvProblem& problem) {
   if (problem.type == ElementType::float64) return "it does not compute float64";
-  if (problem.spatial_rank > 2) return "it computes 1-D and 2-D data and these have 3 spatial axes";
   if (problem.result_elements() == 0) return "the output is empty";
   if (problem.channels_per_group() == 0) return "the input has no channels";
   if (problem.group > kMostGridRows) {

@@ -86,7 +86,7 @@ __device__ __noinline__ TileValues convert_apart(const Arguments<Element>& probl
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void convert_tiles(const Arguments<Element>& problem) {
   BlockState& state = state_of_block(problem);
-  int* const sources = shared_part(problem.shared.sources);
+  PixelSource* const sources = shared_part(problem.shared.sources);
   const auto sync = [] { sync_threads(kConverterBarrier, kConverters); };
   OpenRing ring;
   TileValues values;

@@ -54,6 +54,11 @@ struct FilterRange {
   unsigned windows;  // ~0: they cannot be multiplied
 };
 
+// Where a pixel lies in a channel, and in which plane of it.
+struct alignas(8) PixelSource {
+  int pixel, plane;
+};
+
 // A chunk to be converted once more, for the window that begins at `top`.
 struct LowChunk {
   int chunk, top;
@@ -74,8 +79,8 @@ struct BlockState {
 // The parts of shared memory.
 struct SharedOffsets {
   Offset<unsigned char> images, weights;
-  Offset<int> sources;  // of the places of a bundle: where their pixels lie in x
-  Offset<int> outputs;  // of each consumer warpgroup's columns: where their results lie in y
+  Offset<PixelSource> sources;  // of the places of a bundle
+  Offset<int> outputs;          // of each consumer warpgroup's columns: where their results lie in y
   Offset<LowChunk> low_chunks;
   Offset<BlockState> state;
 };

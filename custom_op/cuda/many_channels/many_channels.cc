@@ -34,8 +34,11 @@
 // copies bring weights into another ring; two warpgroups multiply, and store their results from registers,
 // with what follows the convolution.
 //
-// Limits: 1-D and 2-D; float16, bfloat16, and float32 in precision tf32; compute capability 9.0; at most 256
-// taps. What follows is computed with it unless it is a pool.
+// Of data with a depth each output plane is an image by itself, of which a *slice* is a strip, and the taps
+// of the depth are as more chunks: of the same channels in another plane.
+//
+// Limits: float16, bfloat16, and float32 in precision tf32; compute capability 9.0; at most 256 taps of
+// height and width. What follows is computed with it unless it is a pool.
 
 #include <memory>
 #include <optional>
@@ -77,7 +80,7 @@ class ManyChannels final : public Algorithm {
  private:
   // Before a tiling is sought.
   static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
-    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (problem.type == ElementType::float32 && problem.precision == Precision::ieee) {
       return "it does not compute float32 in precision ieee";
@@ -85,22 +88,27 @@ class ManyChannels final : public Algorithm {
     return why_not_indexed(
         {problem.batch, problem.in_channels, problem.out_channels, problem.in_channels * problem.input_size(),
          problem.out_channels * problem.output_size(), problem.channels_per_group() * problem.filter_size(),
+         problem.input[0] + problem.pad_begin[0] + problem.pad_end[0],
          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2],
-         problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2]});
+         problem.dilation[0] * problem.filter[0], problem.dilation[1] * problem.filter[1],
+         problem.dilation[2] * problem.filter[2]});
   }
 
   // What the offsets within a tile must reach, of the input and of the output.
   static std::string why_not_reached(const ConvProblem& problem, const Tiling& tiling) {
-    const int64_t images = 2 + tiling.span / (tiling.strips * tiling.rows * tiling.pitch);
-    return why_not_indexed({images * problem.in_channels * problem.input_size(),
+    const int64_t images = 2 + tiling.span / (tiling.strips * problem.output[0] * tiling.rows * tiling.pitch);
+    // Padding before the first plane lies before the input.
+    const int64_t padding = (problem.pad_begin[0] + problem.dilation[0] * problem.filter[0]) *
+                            problem.input[1] * problem.input[2];
+    return why_not_indexed({images * problem.in_channels * problem.input_size() + padding,
                             images * problem.out_channels * problem.output_size(),
                             tiling.filter_rows(problem)});
   }
 
   static std::string why_no_tiling(const ConvProblem& problem, const Device& device) {
-    if (problem.filter_size() > kMostSteps) {
-      return "its filters have more than " + std::to_string(kMostSteps) + " taps";
+    if (problem.filter[1] * problem.filter[2] > kMostSteps) {
+      return "its filters have more than " + std::to_string(kMostSteps) + " taps of height and width";
     }
     return "its tiles do not fit into the " + std::to_string(device.shared_memory_per_block) +
            " bytes of shared memory of " + device.name;

@@ -40,9 +40,14 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   to.steps = narrow(tiling.steps);
   to.group_steps = narrow(tiling.group_steps);
   to.columns = narrow(tiling.columns());
-  to.strips = narrow(tiling.strips);
   to.strip_columns = narrow(tiling.strip_columns);
-  to.strip_divisor = FastDivisor(to.strips);
+  to.slices = FastDivisor(narrow(tiling.strips * problem.output[0]));
+  to.output_depth = FastDivisor(narrow(problem.output[0]));
+  to.depth_taps = narrow(problem.filter[0]);
+  to.input_depth = narrow(problem.input[0]);
+  to.stride_depth = narrow(problem.stride[0]);
+  to.dilation_depth = narrow(problem.dilation[0]);
+  to.pad_depth = narrow(problem.pad_begin[0]);
   to.pitch = FastDivisor(narrow(tiling.pitch));
   to.rows = FastDivisor(narrow(tiling.rows));
   to.bundle_places = FastDivisor(narrow(tiling.bundle_places()));

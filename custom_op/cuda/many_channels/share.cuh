@@ -6,27 +6,27 @@
 
 namespace convswap::many_channels {
 
-// A place of the outputs, or of a phase of the padded input: images and strips counted from those of the
-// tile's first place.
+// A place of the outputs, or of a phase of the padded input: images counted from that of the tile's first
+// place.
 struct Position {
-  int image, strip, row, column;
+  int image, strip, depth, row, column;
 };
 
-// Where a tile begins: its first place. Places count through the rows of a strip, the strips of an image and
-// the images.
+// Where a tile begins: its first place. Places count through the rows of a slice, which is a strip of an
+// output plane, the slices of an image and the images.
 struct TileStart {
   long long image;
-  int strip, row, column;
+  int slice, row, column;
 
   template <typename Element>
   __device__ TileStart(const Arguments<Element>& problem, long long tile) {
     const long long place = tile * problem.columns;
     const long long line = place / static_cast<int>(problem.pitch.divisor);
     column = static_cast<int>(place - line * static_cast<int>(problem.pitch.divisor));
-    const long long all_strips = line / static_cast<int>(problem.rows.divisor);
-    row = static_cast<int>(line - all_strips * static_cast<int>(problem.rows.divisor));
-    image = all_strips / problem.strips;
-    strip = static_cast<int>(all_strips - image * problem.strips);
+    const long long all_slices = line / static_cast<int>(problem.rows.divisor);
+    row = static_cast<int>(line - all_slices * static_cast<int>(problem.rows.divisor));
+    image = all_slices / static_cast<int>(problem.slices.divisor);
+    slice = static_cast<int>(all_slices - image * static_cast<int>(problem.slices.divisor));
   }
 
   // So many places further on.
@@ -36,9 +36,10 @@ struct TileStart {
     const int down = problem.pitch.quotient_of_any(across);
     const int line = row + down;
     const int further = problem.rows.quotient_of_any(line);
-    const int all_strips = strip + further;
-    const int images = problem.strip_divisor.quotient_of_any(all_strips);
-    return {images, all_strips - images * problem.strips,
+    const int images = problem.slices.quotient_of_any(slice + further);
+    const int own = slice + further - images * static_cast<int>(problem.slices.divisor);
+    const int strip = problem.output_depth.quotient_of_any(own);
+    return {images, strip, own - strip * static_cast<int>(problem.output_depth.divisor),
             line - further * static_cast<int>(problem.rows.divisor),
             across - down * static_cast<int>(problem.pitch.divisor)};
   }

@@ -49,7 +49,7 @@ class Tiler {
 
   std::optional<Tiling> best() const {
     Tiling best;
-    const int64_t taps = problem_.filter_size();
+    const int64_t taps = problem_.filter[1] * problem_.filter[2];
     if (taps > kMostSteps || rows_.phases.size() * columns_.phases.size() > kMostPhases) return std::nullopt;
     const int64_t most_strips = std::min<int64_t>(ceil_divide(problem_.output[2], 16), 16);
     for (const Instance& instance : kInstances) {
@@ -90,7 +90,7 @@ class Tiler {
       }
     }
     tiling.span = tiling.columns() + rows_.most_shift * tiling.pitch + columns_.most_shift;
-    tiling.chunks = ceil_divide(problem_.channels_per_group(), tiling.chunk_channels);
+    tiling.chunks = ceil_divide(problem_.channels_per_group(), tiling.chunk_channels) * problem_.filter[0];
     for (int64_t pair = 0; pair < tiling.chunk_channels / kDepth; ++pair) {
       for (int64_t r = 0; r < problem_.filter[1]; ++r) {
         for (int64_t s = 0; s < problem_.filter[2]; ++s) {
@@ -104,8 +104,8 @@ class Tiler {
     tiling.steps = static_cast<int64_t>(tiling.step_places.size());
     tiling.group_steps = ceil_divide(tiling.steps, ceil_divide(tiling.steps, kMostStepsOfGroup));
     tiling.filter_blocks = ceil_divide(problem_.filters_per_group(), tiling.row_sets * kRows);
-    const int64_t lines = problem_.batch * tiling.strips * tiling.rows;
-    // Behind the last output row of the last strip there is none.
+    const int64_t lines = problem_.batch * tiling.strips * problem_.output[0] * tiling.rows;
+    // Behind the last output row of the last slice there is none.
     tiling.image_tiles =
         ceil_divide((lines - tiling.rows + problem_.output[1]) * tiling.pitch, tiling.columns());
     // Descriptors of matrices have 14 bits for addresses and distances.
@@ -126,7 +126,7 @@ class Tiler {
       SharedOffsets& shared = tiling.shared;
       shared.images = block.place<unsigned char>(image_stages * tiling.image_stage_bytes());
       shared.weights = block.place<unsigned char>(weight_stages * tiling.weight_stage_bytes());
-      shared.sources = block.place<int>(tiling.bundle_places());
+      shared.sources = block.place<PixelSource>(tiling.bundle_places());
       shared.outputs = block.place<int>(int64_t{kConsumerWarpgroups} * tiling.tiles * kTileColumns);
       shared.low_chunks = block.place<LowChunk>(2 * kMostLowWindows * tiling.chunks);
       shared.state = block.place<BlockState>(1);

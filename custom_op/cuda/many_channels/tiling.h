@@ -19,7 +19,7 @@ struct Tiling {
   int64_t chunk_channels = kDepth, chunks = 0;
   int64_t steps = 0, group_steps = 0;  // products of a chunk, and those whose weights come as one copy
   int64_t strips = 1, strip_columns = 0;
-  int64_t pitch = 0, rows = 0;                     // places from row to row, and rows from strip to strip
+  int64_t pitch = 0, rows = 0;                     // places from row to row, and rows from slice to slice
   std::vector<int64_t> phase_rows, phase_columns;  // of the phases that taps read
   std::vector<int64_t> step_places;
   int64_t span = 0;         // places of a phase of a bundle
@@ -44,7 +44,7 @@ struct Tiling {
 };
 
 // The cheapest tiling by estimate; empty where none fits into the device's shared memory. The problem must
-// have an output, channels, and one or two spatial axes.
+// have an output and channels.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::many_channels

@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kPreparers)
   const int group = block / problem.filter_blocks;
   const int filter = (block - group * problem.filter_blocks) * rows + row;  // of the group
   const bool exists = filter < problem.filters;
-  const int taps = problem.filter_height * problem.filter_width;
+  const int plane_taps = problem.filter_height * problem.filter_width;
+  const int taps = problem.depth_taps * plane_taps;
   const int size = problem.channels * taps;
   const Element* const from = problem.w + (static_cast<long long>(group) * problem.filters + filter) * size;
   FilterRange found{0, 1};
@@ -55,8 +56,10 @@ __global__ void __launch_bounds__(kPreparers)
     for (int i = lane; i < halves; i += 32) {
       const int chunk = i / (problem.steps * 2), of_chunk = i - chunk * problem.steps * 2;
       const int step = of_chunk / 2, half = of_chunk % 2;
-      const int tap = step % taps;
-      const int channel = chunk * problem.chunk_channels + step / taps * kDepth + half * kBundleChannels;
+      const int of_channels = chunk / problem.depth_taps;
+      const int tap = (chunk - of_channels * problem.depth_taps) * plane_taps + step % plane_taps;
+      const int channel =
+          of_channels * problem.chunk_channels + step / plane_taps * kDepth + half * kBundleChannels;
       unsigned words[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {

@@ -1,0 +1,201 @@
+"""Times the kernels of one algorithm on a suite's layers, beside PyTorch's convolutions, by the card's clock.
+
+    python benchmarks/kernels_beside_pytorch.py many_channels many-channels [--layers REGEX] [--batch B]
+        [--precision tf32,float16] [--rounds 5] [--json FILE]
+
+Each time is of a run among many back to back, without ONNX Runtime: the median of rounds in which the sides
+take turns. PyTorch's are of its best layout, contiguous or channels-last, whose input already lies so, with
+`cudnn.benchmark`, captured in a graph. Prints for each layer the two, the floor, and the relative L2 error of
+some outputs against float64. Where the algorithm does not take a layer it says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from convswap import _native
+from convswap.floor import floor_ms
+from convswap.suites import SuiteLayer, suite_layers, usual_batch
+
+RUNS = 20
+# Outputs whose sums are compared with float64's.
+COMPARED = 2000
+TORCH_TYPES = {"tf32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def main() -> int:
+    """Print a row for each layer and precision; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("algorithm")
+    parser.add_argument("suite")
+    parser.add_argument("--layers", metavar="REGEX")
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--precision", default="tf32,float16")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    (card, *_) = _native.cuda_devices()
+    print(f"{card['name']}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    print(
+        f"{'layer':24} {'batch':>5} {'type':8} {'ms':>8} {'PyTorch':>8} {'times':>6} {'floor':>8} {'of it':>5}  error"
+    )
+    rows = []
+    for precision in options.precision.split(","):
+        for layer in suite_layers(options.suite, options.layers):
+            batch = options.batch or usual_batch(options.suite, layer, "cuda")
+            row = measured(layer, batch, precision, options.algorithm, options.rounds, card)
+            rows.append(row)
+            print(told(row), flush=True)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"card": card["name"], "rows": rows}, file, indent=1)
+    return 0
+
+
+def measured(
+    layer: SuiteLayer, batch: int, precision: str, algorithm: str, rounds: int, card: dict[str, Any]
+) -> dict[str, Any]:
+    """Return a row: what was measured of a layer, or why not."""
+    element_type = "float32" if precision == "tf32" else precision
+    attributes = {
+        "strides": [layer.stride] * layer.rank,
+        "pads": [layer.padding] * 2 * layer.rank,
+        "dilations": [layer.dilation] * layer.rank,
+        "group": layer.group,
+    }
+    problem = _native.Problem(
+        layer.input_shape(batch), layer.weight_shape, False, element_type, "tf32", **attributes
+    )
+    row: dict[str, Any] = {"layer": layer.name, "batch": batch, "precision": precision}
+    random = np.random.default_rng(0)
+    x = random.standard_normal(layer.input_shape(batch), np.float32)
+    w = random.standard_normal(layer.weight_shape, np.float32)
+    dtype = TORCH_TYPES[precision]
+    theirs = pytorch_runs(torch.from_numpy(x).cuda().to(dtype), torch.from_numpy(w).cuda().to(dtype), layer)
+    why_not = _native.why_not(problem, algorithm, "cuda")
+    ours: list[Callable[[], float]] = []
+    if why_not:
+        row["why_not"] = why_not
+    else:
+        own_x, own_w = (_native.DeviceArray.from_numpy(as_stored(each, precision)) for each in (x, w))
+        y = _native.DeviceArray(problem.output_shape, element_type)
+        y.poison()
+
+        def run() -> float:
+            return _native.conv_device(own_x, own_w, None, y, algorithm=algorithm, runs=RUNS, **attributes)
+
+        run()
+        ours.append(run)
+        row["error"] = error_of(y.to_numpy(), own_x.to_numpy(), own_w.to_numpy(), layer)
+        row["plan"] = _native.describe_plan(problem, "cuda", algorithm)
+    times: dict[int, list[float]] = {}
+    for _ in range(rounds):
+        for place, side in enumerate([*theirs, *ours]):
+            times.setdefault(place, []).append(side())
+    medians = [statistics.median(of_side) for of_side in times.values()]
+    row["pytorch_ms"] = min(medians[: len(theirs)], default=None)
+    row["ms"] = medians[-1] if ours else None
+    row["floor_ms"] = floor_ms(problem, card, precision)
+    return row
+
+
+def as_stored(values: np.ndarray, precision: str) -> np.ndarray:
+    """Return the values in the precision's element type."""
+    if precision == "bfloat16":
+        import ml_dtypes
+
+        return values.astype(ml_dtypes.bfloat16)
+    return values.astype(np.float16) if precision == "float16" else values
+
+
+def pytorch_runs(x: torch.Tensor, w: torch.Tensor, layer: SuiteLayer) -> list[Callable[[], float]]:
+    """Return for each layout that there is a call that gives the milliseconds of a run."""
+    convolve = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[
+        layer.rank - 1
+    ]
+    layouts = [torch.contiguous_format]
+    if layer.rank > 1:
+        layouts.append(torch.channels_last if layer.rank == 2 else torch.channels_last_3d)
+    return [
+        graph_run(convolve, x.to(memory_format=each), w.to(memory_format=each), layer) for each in layouts
+    ]
+
+
+def graph_run(
+    convolve: Callable[..., torch.Tensor], x: torch.Tensor, w: torch.Tensor, layer: SuiteLayer
+) -> Callable[[], float]:
+    """Return a call that replays a graph of some runs and gives the milliseconds of one."""
+
+    def run() -> torch.Tensor:
+        return convolve(x, w, None, layer.stride, layer.padding, layer.dilation, layer.group)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(RUNS):
+            run()
+
+    def replay() -> float:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        graph.replay()
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / RUNS
+
+    return replay
+
+
+def error_of(y: np.ndarray, x: np.ndarray, w: np.ndarray, layer: SuiteLayer) -> float:
+    """Return the relative L2 error of some outputs against the float64 sums of what was given."""
+    random = np.random.default_rng(1)
+    filters_of_group, channels = layer.filters // layer.group, layer.channels // layer.group
+    differences, truths = [], []
+    for _ in range(COMPARED):
+        n, k = random.integers(y.shape[0]), random.integers(y.shape[1])
+        place = [int(random.integers(extent)) for extent in y.shape[2:]]
+        group = k // filters_of_group
+        image = x[n, group * channels : (group + 1) * channels].astype(np.float64)
+        windows, kept = [slice(None)], [slice(None)]
+        for at, extent in zip(place, x.shape[2:], strict=True):
+            taps = np.arange(layer.kernel) * layer.dilation + at * layer.stride - layer.padding
+            inside = (taps >= 0) & (taps < extent)
+            windows.append(taps[inside])
+            kept.append(np.flatnonzero(inside))
+        window = image[np.ix_(np.arange(channels), *windows[1:])]
+        weights = w[k].astype(np.float64)[np.ix_(np.arange(channels), *kept[1:])]
+        truth = float((window * weights).sum())
+        truths.append(truth)
+        differences.append(float(y[(n, k, *place)]) - truth)
+    return float(np.linalg.norm(differences) / np.linalg.norm(truths))
+
+
+def told(row: dict[str, Any]) -> str:
+    """Return the line of a row."""
+    head = f"{row['layer']:24} {row['batch']:5} {row['precision']:8} "
+    if row["ms"] is None:
+        return f"{head}{'-':>8} {row['pytorch_ms']:8.4f}  {row['why_not']}"
+    floor = row["floor_ms"]
+    of_floor = "-" if floor is None else f"{100 * floor / row['ms']:.0f} %"
+    return (
+        f"{head}{row['ms']:8.4f} {row['pytorch_ms']:8.4f} {row['pytorch_ms'] / row['ms']:6.2f} "
+        f"{floor or float('nan'):8.4f} {of_floor:>5}  {row['error']:.1e}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
