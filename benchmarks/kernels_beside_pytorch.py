@@ -16,6 +16,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,8 @@ def main() -> int:
             rows.append(row)
             print(told(row), flush=True)
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"card": card["name"], "rows": rows}, file, indent=1)
+        found = {"card": card["name"], "rows": rows}
+        Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 
