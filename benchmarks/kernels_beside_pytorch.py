@@ -46,9 +46,8 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     (card, *_) = _native.cuda_devices()
     print(f"{card['name']}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
-    print(
-        f"{'layer':24} {'batch':>5} {'type':8} {'ms':>8} {'PyTorch':>8} {'times':>6} {'floor':>8} {'of it':>5}  error"
-    )
+    heads = f"{'layer':24} {'batch':>5} {'type':8} {'ms':>8} {'PyTorch':>8} {'times':>6} {'floor':>8}"
+    print(f"{heads} {'of it':>5}  error")
     rows = []
     for precision in options.precision.split(","):
         for layer in suite_layers(options.suite, options.layers):

@@ -10,9 +10,15 @@ namespace convswap::tiled {
 
 constexpr int kMostThreads = 256;
 
+// Of data with a depth an output plane is an image by itself, and a channel is what one tap of the depth
+// reads of one: `channels` are those of a group times the taps.
 template <typename T>
 struct Arguments : Tensors<T>, Geometry {
   Epilogue epilogue;
+
+  bool has_depth;
+  FastDivisor output_depth, depth_taps;
+  int input_depth, stride_depth, dilation_depth, pad_depth;
 
   // A block's tile: outputs of the convolution, filters, and the channels that are staged at a time.
   int rows, columns, filters_of_block, channels_at_a_time, splits;

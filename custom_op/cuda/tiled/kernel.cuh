@@ -32,15 +32,16 @@ __device__ inline void stage(int count, Load load, Store store) {
   }
 }
 
-// Stages, of so many channels, the part of x that a tile needs, zero beyond the image, and the weights of so
-// many filters. Of small tiles both are asked for before either is there.
+// Stages, of so many channels from the first one on, the part of x that a tile of an output plane needs, zero
+// beyond the image, and the weights of so many filters. Of small tiles both are asked for before either is
+// there.
 //
 // Taps that are neighbours in w, of filters that are far apart there, come to lie the other way round. A warp
 // takes 8 taps of 4 filters: whole sectors of memory, and 32 different banks.
 template <typename T>
-__device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T* w, int channels,
-                                      int filters, int first_row, int first_column, float* window,
-                                      float* weights) {
+__device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T* w, int first_channel,
+                                      int channels, int filters, int depth, int first_row, int first_column,
+                                      float* window, float* weights) {
   const auto pixel_place = [&](int i, int& channel, int& row, int& column) {
     channel = static_cast<int>(a.window_size.quotient(i));
     const int within = i - channel * static_cast<int>(a.window_size.divisor);
@@ -68,9 +69,17 @@ __device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T
         int channel, row, column;
         pixel_place(i, channel, row, column);
         row += first_row, column += first_column;
-        const bool is_inside =
+        bool is_inside =
             i < pixels && row >= 0 && row < a.input_height && column >= 0 && column < a.input_width;
-        return is_inside ? static_cast<float>(x[(channel * a.input_height + row) * a.input_width + column])
+        int plane = first_channel + channel;
+        if (a.has_depth) {
+          const int own = static_cast<int>(a.depth_taps.quotient_of_any(plane));
+          const int tap = plane - own * static_cast<int>(a.depth_taps.divisor);
+          const int within = depth * a.stride_depth + tap * a.dilation_depth - a.pad_depth;
+          is_inside = is_inside && within >= 0 && within < a.input_depth;
+          plane = own * a.input_depth + within;
+        }
+        return is_inside ? static_cast<float>(x[(plane * a.input_height + row) * a.input_width + column])
                          : 0.0f;
       },
       [&](int i, float value) {
@@ -161,8 +170,8 @@ __device__ inline void add_channels(const Arguments<T>& a, const Place& place, i
 
 // Writes what a tile gives of y from its sums, which lie in shared memory: splits x filters x rows x columns.
 template <typename T>
-__device__ inline void write_results(const Arguments<T>& a, const float* results, int n, int first_filter,
-                                     int filters, int tile_row, int tile_column) {
+__device__ inline void write_results(const Arguments<T>& a, const float* results, int image_plane,
+                                     int first_filter, int filters, int tile_row, int tile_column) {
   const Epilogue& epilogue = a.epilogue;
   const Pool& pool = epilogue.pool;
   const int tile = a.rows * a.columns, split = a.filters_of_block * tile;
@@ -176,7 +185,14 @@ __device__ inline void write_results(const Arguments<T>& a, const float* results
     const int y_row = first_y_row + row_of_tile;
     const int y_column = first_y_column + within - row_of_tile * y_columns;
     if (y_row >= a.y_height || y_column >= a.y_width) continue;
-    const long long plane = static_cast<long long>(n) * a.out_channels + first_filter + k;
+    long long plane = static_cast<long long>(image_plane) * a.out_channels + first_filter + k;
+    if (a.has_depth) {
+      int n, depth;
+      divide(a.output_depth, image_plane, n, depth);
+      plane = (static_cast<long long>(n) * a.out_channels + first_filter + k) *
+                  static_cast<int>(a.output_depth.divisor) +
+              depth;
+    }
     const float bias = a.b == nullptr ? 0.0f : static_cast<float>(a.b[first_filter + k]);
     const auto value_at = [&](int64_t row, int64_t column) {
       const int at = k * tile + (static_cast<int>(row) - first_row) * a.columns + static_cast<int>(column) -
@@ -205,9 +221,9 @@ constexpr int resident_blocks(int results_of_thread) {
 template <typename T, int kFilters, int kColumns>
 __global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * kColumns))
     kernel(const __grid_constant__ Arguments<T> a) {
-  int tiles_before, tile_row, tile_column, n, group, filter_block;
+  int tiles_before, tile_row, tile_column, image_plane, group, filter_block;
   divide(a.tiles_across, static_cast<int>(blockIdx.x), tiles_before, tile_column);
-  divide(a.tiles_down, tiles_before, n, tile_row);
+  divide(a.tiles_down, tiles_before, image_plane, tile_row);
   divide(a.filter_blocks, static_cast<int>(blockIdx.y), group, filter_block);
   const int first_row = tile_row * a.rows, first_column = tile_column * a.columns;
   const int first_of_group = filter_block * a.filters_of_block;
@@ -232,12 +248,15 @@ __global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * k
   Sums<kFilters, kColumns> sums;
   for (int first_channel = 0; first_channel < a.channels; first_channel += a.channels_at_a_time) {
     const int channels = min(a.channels_at_a_time, a.channels - first_channel);
+    int n, depth;  // found again each time, which costs no register
+    divide(a.output_depth, image_plane, n, depth);
     const long long channels_before =
-        static_cast<long long>(n) * a.in_channels + group * a.channels + first_channel;
+        static_cast<long long>(n) * a.in_channels +
+        group * (a.has_depth ? static_cast<int>(a.depth_taps.quotient_of_any(a.channels)) : a.channels);
     if (first_channel > 0) __syncthreads();
-    stage_channels(a, a.x + channels_before * a.input_height * a.input_width,
-                   a.w + (static_cast<long long>(first_filter) * a.channels + first_channel) * taps, channels,
-                   filters, first_row * a.stride_height - a.pad_height,
+    stage_channels(a, a.x + channels_before * a.input_plane,
+                   a.w + (static_cast<long long>(first_filter) * a.channels + first_channel) * taps,
+                   first_channel, channels, filters, depth, first_row * a.stride_height - a.pad_height,
                    first_column * a.stride_width - a.pad_width, window, weights);
     __syncthreads();
     if (!is_at_work) continue;
@@ -270,7 +289,7 @@ __global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * k
     }
   }
   __syncthreads();
-  write_results(a, results, n, first_filter, filters, tile_row, tile_column);
+  write_results(a, results, image_plane, first_filter, filters, tile_row, tile_column);
 }
 
 }  // namespace convswap::tiled

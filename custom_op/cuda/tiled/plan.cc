@@ -33,6 +33,14 @@ struct Family {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
     to.epilogue = problem.epilogue;
+    to.channels *= narrow(problem.filter[0]);
+    to.has_depth = problem.spatial_rank > 2;
+    to.output_depth = FastDivisor(narrow(problem.output[0]));
+    to.depth_taps = FastDivisor(narrow(problem.filter[0]));
+    to.input_depth = narrow(problem.input[0]);
+    to.stride_depth = narrow(problem.stride[0]);
+    to.dilation_depth = narrow(problem.dilation[0]);
+    to.pad_depth = narrow(problem.pad_begin[0]);
     to.rows = tiling.rows, to.columns = tiling.columns, to.filters_of_block = tiling.filters;
     to.channels_at_a_time = tiling.channels, to.splits = tiling.splits;
     to.tiles_down = tiles_over(problem.output[1], tiling.rows);
@@ -57,7 +65,7 @@ struct Family {
   static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
 
   static Extents grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
-    const int64_t tiles = problem.batch * ceil_divide(problem.output[1], tiling.rows) *
+    const int64_t tiles = problem.batch * problem.output[0] * ceil_divide(problem.output[1], tiling.rows) *
                           ceil_divide(problem.output[2], tiling.columns);
     return {static_cast<unsigned>(tiles),
             static_cast<unsigned>(problem.group * ceil_divide(problem.filters_per_group(), tiling.filters))};

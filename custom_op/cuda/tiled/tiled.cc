@@ -16,7 +16,10 @@
 // Data flow: one kernel, no scratch memory; several blocks on a multiprocessor, of which one stages while
 // others multiply.
 //
-// Limits: 1-D and 2-D; float16, bfloat16 and float32; a pool whose windows lie side by side without padding,
+// Of data with a depth an output plane is an image by itself, and what a tap of the depth reads of a channel
+// is a channel.
+//
+// Limits: float16, bfloat16 and float32; a pool whose windows lie side by side without padding,
 // of 1, 2 or 4 outputs each way; any other pool is a second kernel. Padding is zeros that are multiplied like
 // data, so that an infinite weight over padding gives NaN.
 
@@ -69,10 +72,12 @@ class Tiled final : public Algorithm {
  private:
   // Before a tiling is sought.
   static std::string why_not_at_all(const ConvProblem& problem) {
-    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
     std::string too_far = why_not_indexed(
         {problem.in_channels * problem.input_size(), problem.out_channels * problem.output_size(),
          problem.batch * problem.output_size(), problem.channels_per_group() * problem.filter_size() * 64,
+         problem.input[0] + problem.pad_begin[0] + problem.pad_end[0] +
+             problem.dilation[0] * problem.filter[0],
          problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
          problem.input[2] + problem.pad_begin[2] + problem.pad_end[2]});
     if (!too_far.empty()) return too_far;

@@ -16,6 +16,12 @@ constexpr int kMostSplits = 8, kMostFilterThreads = 64, kMostThreadsOfAxis = 16;
 // Blocks that ask for more leave no room for others, which could compute while they wait.
 constexpr int64_t kBytesForThree = 72 * 1024;
 
+// Of a plane, and the channels times the taps of the depth, which are as more channels.
+int64_t taps_of_plane(const ConvProblem& problem) { return problem.filter[1] * problem.filter[2]; }
+int64_t stacked_channels(const ConvProblem& problem) {
+  return problem.channels_per_group() * problem.filter[0];
+}
+
 // The least pitch with which a warp reads different banks: `across` neighbours of rows `step` rows apart.
 int window_pitch(int64_t width, int across, int64_t step) {
   for (int64_t pitch = width; across < 32 && pitch < width + 32; ++pitch) {
@@ -38,11 +44,11 @@ bool stage_channels(const ConvProblem& problem, const Device& device, Tiling& ti
   const int64_t plane = ceil_divide(height * pitch, 4) * 4;
   // An odd number of fours: eight taps of four filters then lie in 32 banks.
   const int64_t fours = ceil_divide(tiling.filters, 4) | 1;
-  const int64_t each = plane + problem.filter_size() * fours * 4;
+  const int64_t each = plane + taps_of_plane(problem) * fours * 4;
   const int64_t results = static_cast<int64_t>(tiling.splits) * tiling.filters * tiling.rows * tiling.columns;
   if (std::max(each, results) > most_floats) return false;
   const int64_t floats = std::max(std::min<int64_t>(most_floats, kBytesForThree / 4), each);
-  const int64_t channels = std::min(problem.channels_per_group(), floats / each);
+  const int64_t channels = std::min(stacked_channels(problem), floats / each);
   tiling.window_height = static_cast<int>(height), tiling.window_width = static_cast<int>(width);
   tiling.window_pitch = pitch, tiling.window_plane = static_cast<int>(plane);
   tiling.weight_pitch = static_cast<int>(fours * 4);
@@ -60,15 +66,16 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   constexpr double kOfWarp = 0.325, kOfMultiprocessor = 3.53;
   constexpr double kStageCycles = 165, kBlockCycles = 1980;
   const auto number = [](int64_t value) { return static_cast<double>(value); };
-  const int64_t channels = problem.channels_per_group();
-  const int64_t blocks = problem.batch * ceil_divide(problem.output[1], tiling.rows) *
+  const int64_t channels = stacked_channels(problem);
+  const int64_t blocks = problem.batch * problem.output[0] * ceil_divide(problem.output[1], tiling.rows) *
                          ceil_divide(problem.output[2], tiling.columns) * problem.group *
                          ceil_divide(problem.filters_per_group(), tiling.filters);
   const double stages = number(ceil_divide(channels, tiling.channels));
   const double filter_rows = number(ceil_divide(channels * problem.filter[1], tiling.splits));
   const double of_tap = 1.64 * tiling.filters_of_thread * 2 * tiling.columns_of_thread + 4;
-  const double staged = number(channels) * number(tiling.window_height * tiling.window_width +
-                                                  problem.filter_size() * ceil_divide(tiling.filters, 4) * 4);
+  const double staged =
+      number(channels) * number(tiling.window_height * tiling.window_width +
+                                taps_of_plane(problem) * ceil_divide(tiling.filters, 4) * 4);
   const double results = number(tiling.filters) * tiling.rows * tiling.columns;
   const double of_thread = filter_rows * (number(problem.filter[2]) * of_tap + 3.7) + stages * 138 +
                            (staged * 98.6 + results * (42.4 + 3.0 * tiling.splits)) / tiling.threads;
@@ -85,7 +92,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // Course layers in 16 bits, which are converted as they are staged, took up to 1.28 times as long as in
   // float32 at batch 8.
   const double of_type = size_of(problem.type) < 4 && channels > 1 ? 1.25 : 1;
-  const double memory = number(problem.tensor_bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
+  const double memory =
+      number(problem.tensor_bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
   return kLaunchNanoseconds - kEarlierNanoseconds + std::max(of_type * cycles / kCyclesPerNanosecond, memory);
 }
 

@@ -22,8 +22,8 @@ struct Tiling {
   double cost = 0;  // nanoseconds, estimated
 };
 
-// The cheapest; nothing where not one fits into the device's shared memory. The problem must have an output,
-// channels, and one or two spatial axes.
+// The cheapest; nothing where not one fits into the device's shared memory. The problem must have an output
+// and channels.
 std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::tiled
