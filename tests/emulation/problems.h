@@ -171,6 +171,7 @@ inline void take_many_channels(ConvProblem& p, Device& device, Random& random) {
     p.output[0] = (p.input[0] + pads - reach) / p.stride[0] + 1;
   }
   p.result = p.output;
+  if (one_in(random, 6)) p.type = ElementType::float64;
   device.multiprocessors = static_cast<int>(between(random, 1, 6));
   device.shared_memory_per_block = static_cast<int>(128 * between(random, 500, 1816));
   device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
@@ -188,6 +189,13 @@ std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
   return values;
 }
 
+// Exactly.
+template <typename Element>
+double number(Element value) {
+  if constexpr (std::is_same_v<Element, double>) return value;
+  return static_cast<float>(value);
+}
+
 struct Truth {
   double sum = 0, magnitude = 0;
   int terms = 0;
@@ -197,7 +205,7 @@ template <typename Element>
 Truth truth_of(const ConvProblem& p, const Element* x, const Element* w, const Element* b, int64_t n,
                int64_t k, const Axes& at) {
   Truth truth;
-  if (b != nullptr) truth.sum = static_cast<float>(b[k]), truth.magnitude = std::abs(truth.sum);
+  if (b != nullptr) truth.sum = number(b[k]), truth.magnitude = std::abs(truth.sum);
   const int64_t first_channel = k / p.filters_per_group() * p.channels_per_group();
   const auto place = [&](int axis, int64_t tap) {
     return at[axis] * p.stride[axis] + tap * p.dilation[axis] - p.pad_begin[axis];
@@ -212,9 +220,7 @@ Truth truth_of(const ConvProblem& p, const Element* x, const Element* w, const E
         for (int64_t s = 0; s < p.filter[2]; ++s, ++weight) {
           const int64_t v = place(2, s);
           if (is_outside(0, d) || is_outside(1, h) || is_outside(2, v)) continue;
-          const double product =
-              static_cast<double>(static_cast<float>(image[(d * p.input[1] + h) * p.input[2] + v])) *
-              static_cast<float>(*weight);
+          const double product = number(image[(d * p.input[1] + h) * p.input[2] + v]) * number(*weight);
           truth.sum += product;
           truth.magnitude += std::abs(product);
           ++truth.terms;
@@ -250,6 +256,9 @@ bool is_right(double y, const Truth& truth, Precision precision) {
   const double largest = std::is_same_v<Element, Float16> ? 65'504.0 : std::numeric_limits<float>::max();
   if (std::isinf(truth.sum)) return y == truth.sum;
   if (truth.magnitude > 0.9 * largest) return std::isinf(y) || !std::isnan(y);
+  if constexpr (std::is_same_v<Element, double>) {
+    return std::abs(y - truth.sum) <= (truth.terms + 3) * 0x1p-52 * truth.magnitude;
+  }
   constexpr bool kIsFloat32 = std::is_same_v<Element, float>;
   const double operand = kIsFloat32 && precision == Precision::tf32 ? 0x1p-11 : 0.0;
   const double result = kIsFloat32 ? 0x1p-24 : std::is_same_v<Element, Float16> ? 0x1p-11 : 0x1p-8;
@@ -347,13 +356,13 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     const Truth truth = finished(p, row, column, [&](int64_t r, int64_t c) {
       Truth found = truth_of(p, x.data() + shift, w.data(), bias, n, k, {depth, r, c});
       if (p.epilogue.has_residual) {
-        const double residual = static_cast<float>(
-            z[(((n * p.out_channels + k) * p.output[0] + depth) * p.output[1] + r) * p.output[2] + c]);
+        const double residual =
+            number(z[(((n * p.out_channels + k) * p.output[0] + depth) * p.output[1] + r) * p.output[2] + c]);
         found.sum += residual, found.magnitude += std::abs(residual);
       }
       return found;
     });
-    const double got = static_cast<float>(y_begin[i]);
+    const double got = number(y_begin[i]);
     if (is_right<Element>(got, truth, p.precision)) continue;
     if (wrong++ < 3) {
       std::printf("image %ld filter %ld depth %ld row %ld column %ld: %g, expected %g\n", n, k, depth, row,
@@ -408,6 +417,7 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   };
   if (problem.type == ElementType::float16) return right_as(Float16());
   if (problem.type == ElementType::bfloat16) return right_as(BFloat16());
+  if (problem.type == ElementType::float64) return right_as(0.0);
   return right_as(0.0f);
 }
 

@@ -32,7 +32,7 @@ def test_cuda_algorithms_round_once(case, name):
     problem = _native.Problem(case.x_shape, case.w_shape, case.has_bias, name, **case.attributes)
     y = _native.DeviceArray(problem.output_shape, name)
     on_card = [None if array is None else _native.DeviceArray.from_numpy(array) for array in arrays]
-    algorithms = ("naive", "tiled", "few_channels", "toeplitz", "implicit_gemm")
+    algorithms = ("naive", "tiled", "few_channels", "toeplitz", "implicit_gemm", "many_channels")
     supporting = [a for a in algorithms if not _native.why_not(problem, a, "cuda")]
     assert "naive" in supporting
     for algorithm in supporting:

@@ -56,7 +56,7 @@ FEW_SEEDS = 20
 ONE_FORMAT = {
     "few_channels": "ScaledFloat16Pairs",
     "toeplitz": "ScaledFloat16Pairs",
-    "implicit_gemm": "Float16Pairs",
+    "implicit_gemm": "Bfloat16Pairs",
     "many_channels": "ScaledFloat16Pairs",
     "tiled": "float",
     "naive": "BFloat16",
@@ -109,7 +109,7 @@ def test_algorithm_is_the_definition_where_blocks_have_several_images(
 @pytest.mark.parametrize("algorithm", MANY_CHANNELS_SEEDS)
 def test_algorithm_is_the_definition_of_many_channels(programs: dict[str, Path], algorithm: str) -> None:
     seeds = MANY_CHANNELS_SEEDS[algorithm]
-    assert computed_of(programs[algorithm], MANY_CHANNELS, MANY_CHANNELS + seeds) >= 0.8 * seeds
+    assert computed_of(programs[algorithm], MANY_CHANNELS, MANY_CHANNELS + seeds) >= 0.7 * seeds
 
 
 def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile() -> None:

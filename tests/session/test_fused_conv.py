@@ -88,7 +88,9 @@ def test_every_cuda_algorithm_takes_every_epilogue(algorithm, activation, pool):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("algorithm", ["implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"])
+@pytest.mark.parametrize(
+    "algorithm", ["implicit_gemm", "toeplitz", "few_channels", "many_channels", "tiled", "naive"]
+)
 @pytest.mark.parametrize("element_type", ["float16", "bfloat16"])
 @each("pool", ["none", "max", "max overlapping, padded"])
 @each("activation", ["None", "Relu", "Clip"])

@@ -20,6 +20,10 @@ std::string why_not_flat(const ConvProblem& problem) {
 
 std::string why_not_float(const ConvProblem& problem) {
   if (problem.type == ElementType::float64) return "it does not compute float64";
+  return why_not_counted(problem);
+}
+
+std::string why_not_counted(const ConvProblem& problem) {
   if (problem.result_elements() == 0) return "the output is empty";
   if (problem.channels_per_group() == 0) return "the input has no channels";
   if (problem.group > kMostGridRows) {

@@ -16,11 +16,14 @@ inline constexpr int64_t kMostGridRows = 65'535;
 // of this depth, so they take half; those and newer ones have not been measured.
 int64_t most_products_of_ieee(const Device& device);
 
-// Why a kernel for float32, float16 and bfloat16 data, whose grid has a row for each group, cannot compute a
-// problem, whatever its sizes else; empty where nothing is in the way.
+// Why a kernel whose grid has a row for each group cannot compute a problem, whatever its sizes else; empty
+// where nothing is in the way.
+std::string why_not_counted(const ConvProblem& problem);
+
+// The same where it takes float32, float16 and bfloat16 data.
 std::string why_not_float(const ConvProblem& problem);
 
-// The same where it takes one or two spatial axes.
+// The same where these have one or two spatial axes.
 std::string why_not_flat(const ConvProblem& problem);
 
 // Why a device cannot run kernels that need that compute capability (80 for 8.0) or a newer one; empty where

@@ -40,6 +40,7 @@
 // Limits: float16, bfloat16, and float32 in precision tf32; compute capability 9.0; at most 256 taps of
 // height and width. What follows is computed with it unless it is a pool.
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +53,9 @@
 namespace convswap {
 namespace many_channels {
 namespace {
+
+// Of prepared weights, where most of them are padding.
+constexpr int64_t kMostPaddedBytes = int64_t{64} << 20;
 
 class ManyChannels final : public Algorithm {
  public:
@@ -101,6 +105,12 @@ class ManyChannels final : public Algorithm {
     // Padding before the first plane lies before the input.
     const int64_t padding = (problem.pad_begin[0] + problem.dilation[0] * problem.filter[0]) *
                             problem.input[1] * problem.input[2];
+    const int64_t weights = tiling.prepared_bytes(problem);
+    if (weights > std::max(kMostPaddedBytes, 8 * problem.out_channels * problem.channels_per_group() *
+                                                 problem.filter_size() * size_of(problem.type))) {
+      return "its weights, padded to 64 filters and 16 channels of each group, take " +
+             std::to_string(weights) + " bytes";
+    }
     return why_not_indexed({images * problem.in_channels * problem.input_size() + padding,
                             images * problem.out_channels * problem.output_size(),
                             tiling.filter_rows(problem)});

@@ -73,6 +73,7 @@ class ManyChannelsPlan final : public Plan {
     const DeviceGuard guard(device_);
     const std::vector<std::string> names = kernel_names(problem, tiling);
     rows_ = tiling.filter_rows(problem);
+    weight_bytes_ = tiling.prepared_bytes(problem);
     prepare_ = {find_kernel(names[0], device, sizeof(Arguments<void>)),
                 Extents(static_cast<unsigned>(ceil_divide(rows_, kPreparers / 32))), Extents(kPreparers), 0,
                 Start::in_turn};
@@ -87,14 +88,14 @@ class ManyChannelsPlan final : public Plan {
   }
 
   std::size_t scratch_bytes() const override {
-    return static_cast<std::size_t>(weight_bytes() + rows_ * static_cast<int64_t>(sizeof(FilterRange)));
+    return static_cast<std::size_t>(weight_bytes_ + rows_ * static_cast<int64_t>(sizeof(FilterRange)));
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     Arguments<void> arguments = arguments_;
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors);
     arguments.prepared_weights = static_cast<unsigned char*>(execution.scratch);
-    arguments.filter_ranges = reinterpret_cast<FilterRange*>(arguments.prepared_weights + weight_bytes());
+    arguments.filter_ranges = reinterpret_cast<FilterRange*>(arguments.prepared_weights + weight_bytes_);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_);
     enqueue(prepare_, execution.stream, parameters);
@@ -122,14 +123,10 @@ class ManyChannelsPlan final : public Plan {
   }
 
  private:
-  int64_t weight_bytes() const {
-    return rows_ * kMostWeightWindows * tiling_.chunks * tiling_.steps * kDepth * 2;
-  }
-
   int device_;
   Tiling tiling_;
   Arguments<void> arguments_;
-  int64_t rows_;
+  int64_t rows_, weight_bytes_;
   Launch prepare_, multiply_;
 };
 

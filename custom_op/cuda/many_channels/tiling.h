@@ -40,6 +40,9 @@ struct Tiling {
   int64_t filter_rows(const ConvProblem& problem) const {  // of all groups, also those without a filter
     return problem.group * filter_blocks * row_sets * kRows;
   }
+  int64_t prepared_bytes(const ConvProblem& problem) const {  // of weights, in all their windows
+    return filter_rows(problem) * kMostWeightWindows * chunks * steps * kDepth * 2;
+  }
   int64_t works(const ConvProblem& problem) const { return image_tiles * problem.group * filter_blocks; }
 };
 

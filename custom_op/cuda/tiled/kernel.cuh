@@ -6,6 +6,7 @@
 #include "conv/small_floats.h"  // what its instances are named by
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/prefetch.cuh"
+#include "cuda/sum_of.cuh"
 #include "cuda/tiled/arguments.h"
 
 namespace convswap::tiled {
@@ -13,16 +14,16 @@ namespace convswap::tiled {
 extern __shared__ __align__(16) float shared[];
 
 // Copies count numbers to shared memory, four of a thread at a time, so that their latencies overlap.
-template <typename Load, typename Store>
+template <typename Sum, typename Load, typename Store>
 __device__ inline void stage(int count, Load load, Store store) {
   constexpr int kAtATime = 4;
   const int threads = static_cast<int>(blockDim.x);
   for (int first = static_cast<int>(threadIdx.x); first < count; first += kAtATime * threads) {
-    float values[kAtATime];
+    Sum values[kAtATime];
 #pragma unroll
     for (int j = 0; j < kAtATime; ++j) {
       const int i = first + j * threads;
-      values[j] = i < count ? load(i) : 0.0f;
+      values[j] = i < count ? load(i) : Sum(0);
     }
 #pragma unroll
     for (int j = 0; j < kAtATime; ++j) {
@@ -38,10 +39,10 @@ __device__ inline void stage(int count, Load load, Store store) {
 //
 // Taps that are neighbours in w, of filters that are far apart there, come to lie the other way round. A warp
 // takes 8 taps of 4 filters: whole sectors of memory, and 32 different banks.
-template <typename T>
+template <typename T, typename Sum>
 __device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T* w, int first_channel,
                                       int channels, int filters, int depth, int first_row, int first_column,
-                                      float* window, float* weights) {
+                                      Sum* window, Sum* weights) {
   const auto pixel_place = [&](int i, int& channel, int& row, int& column) {
     channel = static_cast<int>(a.window_size.quotient(i));
     const int within = i - channel * static_cast<int>(a.window_size.divisor);
@@ -58,13 +59,13 @@ __device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T
   const int taps_of_channel = a.filter_height * a.filter_width;
   const int taps = channels * taps_of_channel, taps_of_filter = a.channels * taps_of_channel;
   const int weights_begin = (pixels + 31) / 32 * 32;
-  stage(
+  stage<Sum>(
       weights_begin + (taps + 7) / 8 * static_cast<int>(a.filter_quads.divisor) * 32,
       [&](int i) {
         if (i >= weights_begin) {
           int tap, filter;
           weight_place(i - weights_begin, tap, filter);
-          return tap < taps && filter < filters ? static_cast<float>(w[filter * taps_of_filter + tap]) : 0.0f;
+          return tap < taps && filter < filters ? static_cast<Sum>(w[filter * taps_of_filter + tap]) : Sum(0);
         }
         int channel, row, column;
         pixel_place(i, channel, row, column);
@@ -79,10 +80,10 @@ __device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T
           is_inside = is_inside && within >= 0 && within < a.input_depth;
           plane = own * a.input_depth + within;
         }
-        return is_inside ? static_cast<float>(x[(plane * a.input_height + row) * a.input_width + column])
-                         : 0.0f;
+        return is_inside ? static_cast<Sum>(x[(plane * a.input_height + row) * a.input_width + column])
+                         : Sum(0);
       },
-      [&](int i, float value) {
+      [&](int i, Sum value) {
         if (i >= weights_begin) {
           int tap, filter;
           weight_place(i - weights_begin, tap, filter);
@@ -97,13 +98,13 @@ __device__ inline void stage_channels(const Arguments<T>& a, const T* x, const T
 
 // A thread's outputs: 2 rows x kColumns pixels of each of its filters. Its columns lie as far apart as there
 // are threads side by side, so that neighbouring threads read neighbouring numbers.
-template <int kFilters, int kColumns>
+template <typename Sum, int kFilters, int kColumns>
 struct Sums {
-  float of[kFilters][2][kColumns] = {};
+  Sum of[kFilters][2][kColumns] = {};
 
-  __device__ void add_tap(const float* pixels, int next_row, int next_column, const float* taps) {
-    float tap[kFilters];
-    if constexpr (kFilters % 4 == 0) {
+  __device__ void add_tap(const Sum* pixels, int next_row, int next_column, const Sum* taps) {
+    Sum tap[kFilters];
+    if constexpr (kFilters % 4 == 0 && kAreSame<Sum, float>) {
 #pragma unroll
       for (int k = 0; k < kFilters; k += 4) {
         *reinterpret_cast<float4*>(tap + k) = *reinterpret_cast<const float4*>(taps + k);
@@ -116,7 +117,7 @@ struct Sums {
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
-        const float pixel = pixels[i * next_row + j * next_column];
+        const Sum pixel = pixels[i * next_row + j * next_column];
 #pragma unroll
         for (int k = 0; k < kFilters; ++k) of[k][i][j] += pixel * tap[k];
       }
@@ -125,7 +126,7 @@ struct Sums {
 
   // A row of a filter; kTaps 0 stands for any number of taps, any distance apart.
   template <int kTaps>
-  __device__ void add_row(const float* pixels, int next_row, int next_column, const float* taps, int pitch,
+  __device__ void add_row(const Sum* pixels, int next_row, int next_column, const Sum* taps, int pitch,
                           int count, int distance) {
     if constexpr (kTaps == 0) {
 #pragma unroll 1
@@ -150,11 +151,11 @@ struct Place {
 };
 
 // Rows of the filters, of so many channels, that are a thread's.
-template <int kTaps, typename T, int kFilters, int kColumns>
+template <int kTaps, typename T, typename Sum, int kFilters, int kColumns>
 __device__ inline void add_channels(const Arguments<T>& a, const Place& place, int channels,
-                                    const float* window, const float* weights,
-                                    Sums<kFilters, kColumns>& sums) {
-  const float* const corner =
+                                    const Sum* window, const Sum* weights,
+                                    Sums<Sum, kFilters, kColumns>& sums) {
+  const Sum* const corner =
       window + place.row * a.stride_height * a.window_pitch + place.column * a.stride_width;
   const int next_row = a.stride_height * a.window_pitch;
   const int next_column = a.columns / kColumns * a.stride_width;
@@ -169,8 +170,8 @@ __device__ inline void add_channels(const Arguments<T>& a, const Place& place, i
 }
 
 // Writes what a tile gives of y from its sums, which lie in shared memory: splits x filters x rows x columns.
-template <typename T>
-__device__ inline void write_results(const Arguments<T>& a, const float* results, int image_plane,
+template <typename T, typename Sum>
+__device__ inline void write_results(const Arguments<T>& a, const Sum* results, int image_plane,
                                      int first_filter, int filters, int tile_row, int tile_column) {
   const Epilogue& epilogue = a.epilogue;
   const Pool& pool = epilogue.pool;
@@ -193,34 +194,36 @@ __device__ inline void write_results(const Arguments<T>& a, const float* results
                   static_cast<int>(a.output_depth.divisor) +
               depth;
     }
-    const float bias = a.b == nullptr ? 0.0f : static_cast<float>(a.b[first_filter + k]);
+    const Sum bias = a.b == nullptr ? Sum(0) : static_cast<Sum>(a.b[first_filter + k]);
     const auto value_at = [&](int64_t row, int64_t column) {
       const int at = k * tile + (static_cast<int>(row) - first_row) * a.columns + static_cast<int>(column) -
                      first_column;
-      float value = results[at];
+      Sum value = results[at];
       for (int s = 1; s < a.splits; ++s) value += results[s * split + at];
       value += bias;
       if (a.z != nullptr)
-        value += static_cast<float>(a.z[(plane * a.output_height + row) * a.output_width + column]);
-      return activate<float>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+        value += static_cast<Sum>(a.z[(plane * a.output_height + row) * a.output_width + column]);
+      return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
     };
-    const float value = pool.kind == PoolKind::none
-                            ? value_at(y_row, y_column)
-                            : pooled<float>(pool.kind, PoolWindow(pool, 0, y_row, a.output_height),
-                                            PoolWindow(pool, 1, y_column, a.output_width), value_at);
+    const Sum value = pool.kind == PoolKind::none
+                          ? value_at(y_row, y_column)
+                          : pooled<Sum>(pool.kind, PoolWindow(pool, 0, y_row, a.output_height),
+                                        PoolWindow(pool, 1, y_column, a.output_width), value_at);
     a.y[(plane * a.y_height + y_row) * a.y_width + y_column] = static_cast<T>(value);
   }
 }
 
 // So many blocks of the most threads fit into a multiprocessor's registers beside each other. Left to itself
 // a compiler takes fewer registers than there are, and now and then local memory instead.
-constexpr int resident_blocks(int results_of_thread) {
-  return results_of_thread <= 4 ? 5 : results_of_thread <= 16 ? 4 : results_of_thread <= 32 ? 3 : 2;
+constexpr int resident_blocks(int registers_of_results) {
+  return registers_of_results <= 4 ? 5 : registers_of_results <= 16 ? 4 : registers_of_results <= 32 ? 3 : 2;
 }
 
 template <typename T, int kFilters, int kColumns>
-__global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * kColumns))
+__global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * kColumns *
+                                                                sizeof(typename SumOf<T>::Type) / 4))
     kernel(const __grid_constant__ Arguments<T> a) {
+  using Sum = typename SumOf<T>::Type;
   int tiles_before, tile_row, tile_column, image_plane, group, filter_block;
   divide(a.tiles_across, static_cast<int>(blockIdx.x), tiles_before, tile_column);
   divide(a.tiles_down, tiles_before, image_plane, tile_row);
@@ -243,9 +246,9 @@ __global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * k
   wait_for_kernels_before();
   // Biases are added last, when waiting for them would cost most.
   if (a.b != nullptr && thread < filters) prefetch_near(a.b + first_filter + thread);
-  float* const window = shared;
-  float* const weights = shared + a.channels_at_a_time * a.window_plane;
-  Sums<kFilters, kColumns> sums;
+  Sum* const window = reinterpret_cast<Sum*>(shared);
+  Sum* const weights = window + a.channels_at_a_time * a.window_plane;
+  Sums<Sum, kFilters, kColumns> sums;
   for (int first_channel = 0; first_channel < a.channels; first_channel += a.channels_at_a_time) {
     const int channels = min(a.channels_at_a_time, a.channels - first_channel);
     int n, depth;  // found again each time, which costs no register
@@ -275,7 +278,7 @@ __global__ void __launch_bounds__(kMostThreads, resident_blocks(2 * kFilters * k
   }
 
   __syncthreads();
-  float* const results = shared;
+  Sum* const results = window;
   if (is_at_work) {
 #pragma unroll
     for (int k = 0; k < kFilters; ++k) {

@@ -1,6 +1,8 @@
 #include "cuda/tiled/plan.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "conv/arithmetic.h"
 #include "cuda/host/formats.h"
@@ -11,10 +13,16 @@
 namespace convswap::tiled {
 namespace {
 
-constexpr std::string_view kElementsOfTiled[] = {"float", "Float16", "BFloat16"};
+std::vector<std::string> all_instances() {
+  constexpr std::string_view kOrdinary[] = {"float", "Float16", "BFloat16"}, kFloat64[] = {"double"};
+  std::vector<std::string> names = instance_names("tiled::kernel", kOrdinary, kInstances);
+  for (std::string& name : instance_names("tiled::kernel", kFloat64, kFloat64Instances)) {
+    names.push_back(std::move(name));
+  }
+  return names;
+}
 
-const KnownKernels known({.header = "cuda/tiled/kernel.cuh",
-                          .instances = instance_names("tiled::kernel", kElementsOfTiled, kInstances)});
+const KnownKernels known({.header = "cuda/tiled/kernel.cuh", .instances = all_instances()});
 
 struct Family {
   using Tiling = tiled::Tiling;

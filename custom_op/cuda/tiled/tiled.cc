@@ -11,7 +11,7 @@
 // same outputs, each with filter rows of its own. Their sums meet in shared memory, from which all threads
 // then write: residual, activation and the pool, whose windows a tile holds whole.
 //
-// Sums are float32 whatever the precision, of float16 and bfloat16 data too.
+// Sums are float32 whatever the precision, of float16 and bfloat16 data too, and float64 of float64 data.
 //
 // Data flow: one kernel, no scratch memory; several blocks on a multiprocessor, of which one stages while
 // others multiply.
@@ -19,7 +19,7 @@
 // Of data with a depth an output plane is an image by itself, and what a tap of the depth reads of a channel
 // is a channel.
 //
-// Limits: float16, bfloat16 and float32; a pool whose windows lie side by side without padding,
+// Limits: a pool whose windows lie side by side without padding,
 // of 1, 2 or 4 outputs each way; any other pool is a second kernel. Padding is zeros that are multiplied like
 // data, so that an infinite weight over padding gives NaN.
 
@@ -72,7 +72,7 @@ class Tiled final : public Algorithm {
  private:
   // Before a tiling is sought.
   static std::string why_not_at_all(const ConvProblem& problem) {
-    if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
+    if (std::string reason = why_not_counted(problem); !reason.empty()) return reason;
     std::string too_far = why_not_indexed(
         {problem.in_channels * problem.input_size(), problem.out_channels * problem.output_size(),
          problem.batch * problem.output_size(), problem.channels_per_group() * problem.filter_size() * 64,

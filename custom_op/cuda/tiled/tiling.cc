@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 
 #include "conv/arithmetic.h"
 #include "cuda/host/launch.h"
@@ -22,6 +23,9 @@ int64_t stacked_channels(const ConvProblem& problem) {
   return problem.channels_per_group() * problem.filter[0];
 }
 
+// Bytes of what is staged and summed up.
+int64_t number_bytes(const ConvProblem& problem) { return problem.type == ElementType::float64 ? 8 : 4; }
+
 // The least pitch with which a warp reads different banks: `across` neighbours of rows `step` rows apart.
 int window_pitch(int64_t width, int across, int64_t step) {
   for (int64_t pitch = width; across < 32 && pitch < width + 32; ++pitch) {
@@ -37,8 +41,8 @@ bool stage_channels(const ConvProblem& problem, const Device& device, Tiling& ti
     return (extent - 1) * problem.stride[axis] + (problem.filter[axis] - 1) * problem.dilation[axis] + 1;
   };
   const int64_t height = reach(1, tiling.rows), width = reach(2, tiling.columns);
-  const int64_t most_floats = device.shared_memory_per_block / static_cast<int64_t>(sizeof(float));
-  if (width > most_floats || height > most_floats) return false;
+  const int64_t most_numbers = device.shared_memory_per_block / number_bytes(problem);
+  if (width > most_numbers || height > most_numbers) return false;
   const int pitch = window_pitch(width, tiling.columns / tiling.columns_of_thread, 2 * problem.stride[1]);
   // A multiple of four floats, so that the weights behind it begin where 16 bytes do.
   const int64_t plane = ceil_divide(height * pitch, 4) * 4;
@@ -46,14 +50,15 @@ bool stage_channels(const ConvProblem& problem, const Device& device, Tiling& ti
   const int64_t fours = ceil_divide(tiling.filters, 4) | 1;
   const int64_t each = plane + taps_of_plane(problem) * fours * 4;
   const int64_t results = static_cast<int64_t>(tiling.splits) * tiling.filters * tiling.rows * tiling.columns;
-  if (std::max(each, results) > most_floats) return false;
-  const int64_t floats = std::max(std::min<int64_t>(most_floats, kBytesForThree / 4), each);
-  const int64_t channels = std::min(stacked_channels(problem), floats / each);
+  if (std::max(each, results) > most_numbers) return false;
+  const int64_t numbers =
+      std::max(std::min<int64_t>(most_numbers, kBytesForThree / number_bytes(problem)), each);
+  const int64_t channels = std::min(stacked_channels(problem), numbers / each);
   tiling.window_height = static_cast<int>(height), tiling.window_width = static_cast<int>(width);
   tiling.window_pitch = pitch, tiling.window_plane = static_cast<int>(plane);
   tiling.weight_pitch = static_cast<int>(fours * 4);
   tiling.channels = static_cast<int>(channels);
-  tiling.shared_bytes = static_cast<int>(std::max(channels * each, results) * sizeof(float));
+  tiling.shared_bytes = static_cast<int>(std::max(channels * each, results) * number_bytes(problem));
   return true;
 }
 
@@ -91,10 +96,18 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
                         waves * (stages * kStageCycles / resident + kBlockCycles);
   // Course layers in 16 bits, which are converted as they are staged, took up to 1.28 times as long as in
   // float32 at batch 8.
-  const double of_type = size_of(problem.type) < 4 && channels > 1 ? 1.25 : 1;
+  // float64 has half of float32's rate on the cards that compute it much, and has not been measured.
+  const double of_type = problem.type == ElementType::float64        ? 2
+                         : size_of(problem.type) < 4 && channels > 1 ? 1.25
+                                                                     : 1;
   const double memory =
       number(problem.tensor_bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
   return kLaunchNanoseconds - kEarlierNanoseconds + std::max(of_type * cycles / kCyclesPerNanosecond, memory);
+}
+
+std::span<const Instance> instances_for(const ConvProblem& problem) {
+  if (problem.type == ElementType::float64) return kFloat64Instances;
+  return kInstances;
 }
 
 }  // namespace
@@ -107,7 +120,7 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
   std::optional<Tiling> best;
   for (int down = 1; down <= most(1); down *= 2) {
     for (int across = 1; across <= most(2); across *= 2) {
-      for (const Instance& own : kInstances) {
+      for (const Instance& own : instances_for(problem)) {
         if (2 * down % pool.kernel[0] != 0 || own.columns * across % pool.kernel[1] != 0) continue;
         for (int filter_threads = 1; filter_threads <= kMostFilterThreads; filter_threads *= 2) {
           const int of_split = down * across * filter_threads;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 #include <vector>
 
 #include "compiled.h"
@@ -14,10 +15,15 @@ namespace convswap::tiled {
 // A part of the kernels of an element type, which is called `name`.
 template <typename T, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
-  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
+  const auto compiled = [&]<Instance kOf>() {
     return CompiledKernel(instance_name("tiled::kernel", name, kOf.arguments()),
                           kernel<T, kOf.filters, kOf.columns>);
-  });
+  };
+  if constexpr (std::is_same_v<T, double>) {
+    return for_each_instance<kFloat64Instances, kPart, kParts>(compiled);
+  } else {
+    return for_each_instance<kInstances, kPart, kParts>(compiled);
+  }
 }
 
 }  // namespace convswap::tiled
