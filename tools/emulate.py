@@ -29,7 +29,8 @@ FORMATS = {
     "few_channels": _OF_TENSOR_CORES,
     "toeplitz": _OF_TENSOR_CORES,
     "implicit_gemm": _OF_TENSOR_CORES,
-    "tiled": _ELEMENTS,
+    "many_channels": ("ScaledFloat16Pairs", "Float16Pairs", "Bfloat16Pairs"),
+    "tiled": (*_ELEMENTS, "double"),
     "naive": _ELEMENTS,
 }
 

@@ -1,7 +1,7 @@
 """Builds the wheel for every card, as `make wheel` does: dist/convswap-VERSION-...-manylinux_..._x86_64.whl.
 
-With --compute-capability 8.0 it has kernels for such cards alone, and what is portable for newer ones; with
---dist FOLDER it goes there.
+With --compute-capability 8.0 it has kernels for such cards alone, and what is portable for newer ones, with
+--algorithm naive those of one algorithm; with --dist FOLDER it goes there.
 
 It takes the wheel that pip builds of this checkout and puts the generic kernels beside its library, compiled
 for every generation of cards by NVRTC of CUDA 12.9, whose code drivers of CUDA 12 and 13 load; auditwheel
@@ -30,6 +30,7 @@ def main() -> int:
     """Build the wheel and print its path."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--compute-capability", default="", metavar="8.0,9.0", help="default: every card's")
+    parser.add_argument("--algorithm", default="", metavar="A", help="default: all that are generic")
     parser.add_argument("--dist", type=Path, default=REPOSITORY / "dist", metavar="FOLDER")
     options = parser.parse_args()
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -47,8 +48,9 @@ def main() -> int:
     (compiler,) = (FOLDER / "nvrtc").rglob("libnvrtc.so.12")
     environment = {**os.environ, "PYTHONPATH": str(unpacked), "CONVSWAP_NVRTC": str(compiler)}
     ready = unpacked / "convswap" / "ready_made.pack"
+    only = ["--algorithm", options.algorithm] if options.algorithm else []
     environment["CONVSWAP_READY_MADE"] = options.compute_capability.replace(",", ";")
-    run([sys.executable, "-m", "convswap.ready_made", "--wheel", str(ready)], environment)
+    run([sys.executable, "-m", "convswap.ready_made", "--wheel", str(ready), *only], environment)
     retag(unpacked, name)
     options.dist.mkdir(parents=True, exist_ok=True)
     for old in options.dist.glob("convswap-*.whl"):

@@ -58,13 +58,14 @@ def make(capabilities: Sequence[int]) -> str:
     return f"{_write(wanted, path)} beside the library"
 
 
-def make_for_wheel(path: Path, capabilities: Sequence[int] = EVERY_CARD) -> str:
-    """Compile the generic kernels and write them to `path`; as `make` else.
+def make_for_wheel(path: Path, capabilities: Sequence[int] = EVERY_CARD, algorithm: str = "") -> str:
+    """Compile the generic kernels, or those of one algorithm, and write them to `path`; as `make` else.
 
     The last capability's are portable to newer cards too.
     """
-    wanted = [Kernel(name, capability) for capability in capabilities for name in _generic_kernels()]
-    wanted += [Kernel(name, capabilities[-1], is_portable=True) for name in _generic_kernels()]
+    names = [name for name in _generic_kernels() if name.startswith(algorithm)]
+    wanted = [Kernel(name, capability) for capability in capabilities for name in names]
+    wanted += [Kernel(name, capabilities[-1], is_portable=True) for name in names]
     return f"{_write(wanted, path)} in {path}"
 
 
@@ -143,6 +144,7 @@ def main() -> int:
     parser.add_argument(
         "--wheel", type=Path, metavar="FILE", help="write the kernels that a wheel carries there"
     )
+    parser.add_argument("--algorithm", default="", metavar="A", help="of these those of one algorithm alone")
     options = parser.parse_args()
     named = os.environ.get(VARIABLE)
     try:
@@ -154,7 +156,7 @@ def main() -> int:
         if options.wheel is None:
             told = make(capabilities)
         else:
-            told = make_for_wheel(options.wheel, (named and capabilities) or EVERY_CARD)
+            told = make_for_wheel(options.wheel, (named and capabilities) or EVERY_CARD, options.algorithm)
         print(f"convswap: {told}")
     except ConvswapError as error:
         print(f"convswap: no kernels lie ready: {error}", file=sys.stderr)

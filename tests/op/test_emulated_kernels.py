@@ -49,7 +49,7 @@ LEAST_CROWDED_COMPUTED = {
 # From MANY_CHANNELS on, as in problems.h, there are more channels, and values far apart in which all products
 # count all the same.
 MANY_CHANNELS = 2_000_000
-MANY_CHANNELS_SEEDS = {"many_channels": 60, "tiled": 10}
+MANY_CHANNELS_SEEDS = {"many_channels": 40, "tiled": 10}
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "tiled")
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20
