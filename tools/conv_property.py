@@ -55,6 +55,7 @@ ON_TENSOR_CORES = (
     "few_channels",
     "toeplitz",
     "implicit_gemm",
+    "many_channels",
     "ladder_14_tensor_cores",
     "ladder_15_automatic",
     "ladder_16_fused",

@@ -27,7 +27,7 @@ struct Arguments : Tensors<Element>, Geometry {
   FastDivisor slices;          // of an image: strips times output planes
   FastDivisor output_depth;    // output planes
   FastDivisor pitch, rows;     // places from row to row, and rows from slice to slice
-  int depth_taps;              // a chunk is of some channels and one of these
+  FastDivisor depth_taps;      // a chunk is of some channels and one of these
   int input_depth, stride_depth, dilation_depth, pad_depth;
   FastDivisor bundle_places, span;  // places of a bundle, and of a phase
   long long works;                  // tiles of all images together, times blocks of filters, times groups

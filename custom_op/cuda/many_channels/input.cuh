@@ -5,6 +5,7 @@
 
 #include "cuda/many_channels/share.cuh"
 #include "cuda/primitives/bulk_store.cuh"
+#include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/warpgroup_barrier.cuh"
 #include "cuda/tensor_core_formats.cuh"
 
@@ -34,61 +35,124 @@ __device__ inline void find_sources(const Arguments<Element>& problem, const Til
   }
 }
 
-// Converts a chunk for a window, by all converters; returns what this thread has seen. kWindowed leaves out
-// what is outside of the window.
-template <typename Format, bool kWindowed, typename Element = typename Format::Element>
-__device__ inline ValueRange<Element> convert(const Arguments<Element>& problem, const Element* x, int chunk,
-                                              const PixelSource* sources, BinadeWindow window,
-                                              unsigned char* stage) {
-  const float scale = window.scale();
-  const int bundle_places = problem.bundle_places.divisor;
-  const int places = problem.chunk_channels / kBundleChannels * bundle_places;
-  const int of_channels = chunk / problem.depth_taps;
-  const int depth = (chunk - of_channels * problem.depth_taps) * problem.dilation_depth;
-  const int first_channel = of_channels * problem.chunk_channels;
-  const int plane_pixels = problem.input_height * problem.input_width;
-  ValueRange<Element> range;
-#pragma unroll 1
-  for (int first = threadIdx.x; first < places; first += kPlacesAtOnce * kConverters) {
-    Element values[kPlacesAtOnce][kBundleChannels];
+// What converters load at once: places of a pair of bundles. A chunk has pairs, and each in turn rounds of
+// kBatchPlaces places.
+struct BatchNumber {
+  int chunk = 0, pair = 0, first_place = 0;
+
+  template <typename Element>
+  __device__ void advance(const Arguments<Element>& problem) {
+    first_place += kBatchPlaces;
+    if (first_place < static_cast<int>(problem.bundle_places.divisor)) return;
+    first_place = 0;
+    if (++pair < problem.chunk_channels / kDepth) return;
+    pair = 0;
+    ++chunk;
+  }
+};
+
+// The values of a batch, on their way through a converter's registers: they are loaded while those of the
+// batch before are being converted.
+template <typename Format>
+class Batch {
+ public:
+  using Element = typename Format::Element;
+
+  // Starts to load. `x`: of the tile's first image and the group.
+  __device__ void load(const Arguments<Element>& problem, const Element* x, const BatchNumber& number,
+                       const PixelSource* sources) {
+    const int bundle_places = problem.bundle_places.divisor;
+    const int of_channels = problem.depth_taps.quotient_of_any(number.chunk);
+    const int depth =
+        (number.chunk - of_channels * static_cast<int>(problem.depth_taps.divisor)) * problem.dilation_depth;
+    const int channel = of_channels * problem.chunk_channels + number.pair * kDepth;
+    const int channels = problem.channels - channel;
+    const unsigned plane_bytes = problem.input_plane * static_cast<unsigned>(sizeof(Element));
+    const char* const of_channel = reinterpret_cast<const char*>(
+        x + static_cast<long long>(channel) * problem.input_plane +
+        static_cast<long long>(depth) * problem.input_height * problem.input_width);
 #pragma unroll
     for (int i = 0; i < kPlacesAtOnce; ++i) {
-      const int place = first + i * kConverters;
-      const int bundle = problem.bundle_places.quotient(place);
-      const PixelSource source =
-          place < places ? sources[place - bundle * bundle_places] : PixelSource{0, kNoPlane};
-      const int channel = first_channel + bundle * kBundleChannels;
+      const int place = number.first_place + i * kConverters + static_cast<int>(threadIdx.x);
+      const bool is_place = place < bundle_places;
+      places_[i] = is_place ? 2 * number.pair * bundle_places + place : kNoPlace;
+      const PixelSource source = is_place ? sources[place] : PixelSource{0, kNoPlane};
       const int plane = source.plane + depth;
-      const int channels = plane >= 0 && plane < problem.input_depth ? problem.channels - channel : 0;
-      const Element* const from =
-          x + static_cast<long long>(channel) * problem.input_plane + (source.pixel + depth * plane_pixels);
-#pragma unroll
-      for (int c = 0; c < kBundleChannels; ++c) {
-        values[i][c] = c < channels ? from[c * problem.input_plane] : Format::zero();
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kPlacesAtOnce; ++i) {
-      unsigned words[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        Element a = values[i][2 * j], b = values[i][2 * j + 1];
-        if constexpr (Format::kIsScaled) {
-          range.include(a, b);
-          if constexpr (kWindowed) {
-            if (!window.holds(a)) a = Format::zero();
-            if (!window.holds(b)) b = Format::zero();
-          }
-        }
-        words[j] = Format::pair(a, b, scale, 0);
-      }
-      const int place = first + i * kConverters;
-      if (place < places) {
-        reinterpret_cast<uint4*>(stage)[place] = make_uint4(words[0], words[1], words[2], words[3]);
+      const bool exists = plane >= 0 && plane < problem.input_depth;
+      const char* const from =
+          of_channel + static_cast<long long>(source.pixel) * static_cast<int>(sizeof(Element));
+      if (channels >= kDepth) {
+        load_channels<kDepth>(values_[i], from, plane_bytes, exists, kDepth);
+      } else {
+        load_channels<1>(values_[i], from, plane_bytes, exists, channels);
       }
     }
   }
-  return range;
+
+  // Stores what was loaded as numbers of a window, and includes it in `range`. kWindowed leaves out what is
+  // outside of the window.
+  template <bool kWindowed>
+  __device__ void convert(int bundle_places, BinadeWindow window, unsigned char* stage,
+                          ValueRange<Element>& range) const {
+    const float scale = window.scale();
+#pragma unroll
+    for (int i = 0; i < kPlacesAtOnce; ++i) {
+      uint4* const to = reinterpret_cast<uint4*>(stage) + places_[i];
+#pragma unroll
+      for (int bundle = 0; bundle < 2; ++bundle) {
+        unsigned words[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int c = bundle * kBundleChannels + 2 * j;
+          Element a = values_[i][c], b = values_[i][c + 1];
+          if constexpr (Format::kIsScaled) {
+            range.include(a, b);
+            if constexpr (kWindowed) {
+              if (!window.holds(a)) a = Format::zero();
+              if (!window.holds(b)) b = Format::zero();
+            }
+          }
+          words[j] = Format::pair(a, b, scale, 0);
+        }
+        if (places_[i] != kNoPlace) {
+          to[bundle * bundle_places] = make_uint4(words[0], words[1], words[2], words[3]);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kNoPlace = -1;
+
+  // Loads a pixel of so many channels, zeros where it does not exist. kLeast: there are no fewer.
+  template <int kLeast>
+  static __device__ void load_channels(Element (&values)[kDepth], const char* from, unsigned plane_bytes,
+                                       bool exists, int channels) {
+#pragma unroll
+    for (int c = 0; c < kDepth; ++c) {
+      values[c] = Format::zero();
+      if (exists && (c < kLeast || c < channels)) {
+        values[c] =
+            *reinterpret_cast<const Element*>(from + static_cast<unsigned long long>(c) * plane_bytes);
+      }
+    }
+  }
+
+  Element values_[kPlacesAtOnce][kDepth];
+  int places_[kPlacesAtOnce];  // of the stage, in the first bundle of the pair
+};
+
+// Loads a chunk and converts what of it a window holds, by all converters, and shows it to products.
+template <typename Format, typename Element = typename Format::Element>
+__device__ inline void convert_window(const Arguments<Element>& problem, const Element* x, int chunk,
+                                      const PixelSource* sources, BinadeWindow window, unsigned char* stage) {
+  ValueRange<Element> range;
+  for (BatchNumber number{chunk}; number.chunk == chunk; number.advance(problem)) {
+    Batch<Format> batch;
+    batch.load(problem, x, number, sources);
+    batch.template convert<true>(problem.bundle_places.divisor, window, stage, range);
+  }
+  show_to_copies_and_products();
 }
 
 }  // namespace convswap::many_channels

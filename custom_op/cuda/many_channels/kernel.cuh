@@ -45,12 +45,11 @@ struct TileValues {
   }
 };
 
-// Lets consumers have a converted chunk; by every converter.
+// Lets consumers have a converted chunk, which has been shown to products; by every converter.
 template <typename Element>
 __device__ inline void commit_chunk(const Arguments<Element>& problem, OpenRing& ring, ImageStage what) {
   BlockState& state = state_of_block(problem);
   if (threadIdx.x == 0) state.images[ring.stage] = what;
-  show_to_copies_and_products();
   arrive(&state.converted[ring.stage]);
   ring.advance(problem.image_stages);
 }
@@ -71,8 +70,8 @@ __device__ __noinline__ TileValues convert_apart(const Arguments<Element>& probl
   // Not lower than before, so that few chunks change the scale of the sums.
   values.top = is_first ? whole.window_top() : max(values.top, whole.top());
   values.include(whole.top(), whole.bottom());
-  convert<Format, true>(problem, x, chunk, shared_part(problem.shared.sources), BinadeWindow(values.top),
-                        stage);
+  convert_window<Format>(problem, x, chunk, shared_part(problem.shared.sources), BinadeWindow(values.top),
+                         stage);
   if (threadIdx.x == 0) {
     for (int i = 1; i <= kMostLowWindows; ++i) {
       const int top = values.top - i * kBinades;
@@ -82,7 +81,7 @@ __device__ __noinline__ TileValues convert_apart(const Arguments<Element>& probl
   return values;
 }
 
-// Converts the tiles of a block, chunk by chunk: three warps.
+// Converts the tiles of a block, chunk by chunk.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void convert_tiles(const Arguments<Element>& problem) {
   BlockState& state = state_of_block(problem);
@@ -104,6 +103,10 @@ __device__ inline void convert_tiles(const Arguments<Element>& problem) {
     const Element* const x = problem.x + (tile.image * problem.in_channels +
                                           static_cast<long long>(share.group) * problem.channels) *
                                              problem.input_plane;
+    BatchNumber number;
+    Batch<Format> batch;
+    batch.load(problem, x, number, sources);
+    wait_for_kernels_before();
     const unsigned windows = weight_windows<Format>(problem, share);
     const int passes_of_tile = windows == 2 ? 2 : 1;
     values.begin_tile();
@@ -120,8 +123,18 @@ __device__ inline void convert_tiles(const Arguments<Element>& problem) {
       for (int chunk = 0; chunk < problem.chunks; ++chunk) {
         wait(&state.multiplied[ring.stage], ring.phase ^ 1);
         unsigned char* const stage = image_stage(problem, ring.stage);
-        const ValueRange<Element> range =
-            convert<Format, false>(problem, x, chunk, sources, BinadeWindow(values.top), stage);
+        ValueRange<Element> range;
+        for (bool is_done = false; !is_done;) {
+          batch.template convert<false>(problem.bundle_places.divisor, BinadeWindow(values.top), stage,
+                                        range);
+          number.advance(problem);
+          is_done = number.chunk != chunk;
+          // Before the loads, which it would wait for.
+          if (is_done) show_to_copies_and_products();
+          // The chunk after the last is the first, for the next pass.
+          if (number.chunk == problem.chunks && !is_last_pass) number = {};
+          if (number.chunk < problem.chunks) batch.load(problem, x, number, sources);
+        }
         int low = 0;
         if constexpr (Format::kIsScaled) {
           if (!sync_threads_and(kConverterBarrier, kConverters, fits<Format>(range, values.top))) {
@@ -145,8 +158,8 @@ __device__ inline void convert_tiles(const Arguments<Element>& problem) {
           for (int i = 0; i < low; ++i) {
             wait(&state.multiplied[ring.stage], ring.phase ^ 1);
             const LowChunk own = low_chunks[i];
-            convert<Format, true>(problem, x, own.chunk, sources, BinadeWindow(own.top),
-                                  image_stage(problem, ring.stage));
+            convert_window<Format>(problem, x, own.chunk, sources, BinadeWindow(own.top),
+                                   image_stage(problem, ring.stage));
             commit_chunk(problem, ring,
                          {scale_exponent(own.top) + window * kBinades, is_last_pass && i + 1 == low,
                           !values.can_be_multiplied(windows)});
@@ -210,6 +223,8 @@ __device__ inline void multiply_tiles(const Arguments<Element>& problem) {
   const int row_set = problem.row_sets == 2 ? warpgroup : 0;
   const int first_column = problem.row_sets == 2 ? 0 : warpgroup * kColumns;
   int* const outputs = shared_part(problem.shared.outputs) + warpgroup * kColumns;
+  float* const staged =
+      shared_part(problem.shared.results) + (threadIdx.x / 32 - (kThreads - kConsumers) / 32) * kStagedFloats;
   OpenRing images, weights;
   long long known_tile = -1;
   for (long long work = blockIdx.x; work < problem.works; work += gridDim.x) {
@@ -283,19 +298,19 @@ __device__ inline void multiply_tiles(const Arguments<Element>& problem) {
     if (Format::kIsScaled && own.defines) {
       compute_as_defined<Format>(problem, tile, share, row_set, outputs, kColumns);
     } else {
-      store_results<Format>(problem, tile, share, row_set, own.exponent, outputs, sums);
+      store_results<Format>(problem, tile, share, row_set, own.exponent, outputs, sums, staged);
     }
   }
 }
 
-// Persistent blocks, which take tiles and blocks of filters; the weights have been prepared.
+// Persistent blocks, which take tiles and blocks of filters; the kernel before prepares the weights. Since
+// that one lets this start only when all before it have ended, pixels may be loaded at once.
 template <typename Format, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1)
     kernel(const __grid_constant__ Arguments<typename Format::Element> problem) {
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "many_channels has code for compute capability 9.0 alone: compile it for sm_90a"
 #else
-  wait_for_kernels_before();
   BlockState& state = state_of_block(problem);
   if (threadIdx.x == 0) {
     state.most = 0u, state.least_less_one = ~0u;
@@ -320,10 +335,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warp < kConverters / 32) {
       convert_tiles<Format>(problem);
     } else {
+      wait_for_kernels_before();
       copy_weights<Format>(problem);
     }
   } else {
     take_registers<kRegistersOfConsumers>();
+    wait_for_kernels_before();
     multiply_tiles<Format, kTiles>(problem);
   }
 #endif

@@ -20,17 +20,21 @@ constexpr int kMostStepsOfGroup = 9;                 // whose weights come as on
 
 // Three warps produce converted images, one starts copies of weights, and two warpgroups consume.
 constexpr int kConverters = 96;
-constexpr int kPlacesAtOnce = 5;  // of a converter: loads in flight before the first store
+// A converter has so many places of two bundles on their way through its registers.
+constexpr int kPlacesAtOnce = 3;
+constexpr int kBatchPlaces = kPlacesAtOnce * kConverters;  // of all converters
 constexpr int kConsumerWarpgroups = 2;
 constexpr int kConsumers = 128 * kConsumerWarpgroups;
 constexpr int kThreads = kConverters + 32 + kConsumers;
 // Registers of a thread: that the kernel begins with, and by roles.
-constexpr int kRegisters = 168, kRegistersOfProducers = 104, kRegistersOfConsumers = 200;
-static_assert(kRegistersOfProducers * 128 + kRegistersOfConsumers * kConsumers <= kRegisters * kThreads);
+constexpr int kRegisters = 168, kRegistersOfProducers = 152, kRegistersOfConsumers = 176;
+static_assert(kRegistersOfProducers * (kThreads - kConsumers) + kRegistersOfConsumers * kConsumers <=
+              kRegisters * kThreads);
 // A barrier of its own, behind those of the block's three warpgroups (warpgroup_barrier.cuh).
 constexpr int kConverterBarrier = 4;
-// Of the kernel that prepares weights, each warp of which takes a filter.
+// Of the kernel that prepares weights, each block of which takes a filter.
 constexpr int kPreparers = 128;
+constexpr int kPreparedState = 8;  // bytes of shared memory: a range
 
 constexpr int kMostImageStages = 4, kMostWeightStages = 8;
 // Windows of binades (tensor_core_formats.cuh) that the weights of a filter may span, and binades that the
@@ -39,6 +43,12 @@ constexpr int kMostWeightWindows = 2;
 constexpr int kMostBinades = 80;
 // Windows of a chunk below its first, which are converted and multiplied behind all chunks.
 constexpr int kMostLowWindows = 2;
+
+// Of the results of a warp, 16 rows of 32 columns pass through shared memory at a time. The distance of rows
+// lets four of them lie in different banks.
+constexpr int kStagedColumns = 32;
+constexpr int kStagedPitch = 40;
+constexpr int kStagedFloats = 16 * kStagedPitch;
 
 // What a converted chunk is to those who multiply it.
 struct ImageStage {
@@ -81,6 +91,7 @@ struct SharedOffsets {
   Offset<unsigned char> images, weights;
   Offset<PixelSource> sources;  // of the places of a bundle
   Offset<int> outputs;          // of each consumer warpgroup's columns: where their results lie in y
+  Offset<float> results;        // of each consumer warp: kStagedFloats
   Offset<LowChunk> low_chunks;
   Offset<BlockState> state;
 };

@@ -43,7 +43,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   to.strip_columns = narrow(tiling.strip_columns);
   to.slices = FastDivisor(narrow(tiling.strips * problem.output[0]));
   to.output_depth = FastDivisor(narrow(problem.output[0]));
-  to.depth_taps = narrow(problem.filter[0]);
+  to.depth_taps = FastDivisor(narrow(problem.filter[0]));
   to.input_depth = narrow(problem.input[0]);
   to.stride_depth = narrow(problem.stride[0]);
   to.dilation_depth = narrow(problem.dilation[0]);
@@ -73,9 +73,8 @@ class ManyChannelsPlan final : public Plan {
     const std::vector<std::string> names = kernel_names(problem, tiling);
     rows_ = tiling.filter_rows(problem);
     weight_bytes_ = tiling.prepared_bytes(problem);
-    prepare_ = {find_kernel(names[0], device, sizeof(Arguments<void>)),
-                Extents(static_cast<unsigned>(ceil_divide(rows_, kPreparers / 32))), Extents(kPreparers), 0,
-                Start::in_turn};
+    prepare_ = {find_kernel(names[0], device, sizeof(Arguments<void>)), Extents(static_cast<unsigned>(rows_)),
+                Extents(kPreparers), kPreparedState, Start::in_turn};
     multiply_.kernel = find_kernel(names[1], device, sizeof(Arguments<void>));
     multiply_.grid =
         Extents(static_cast<unsigned>(std::min<int64_t>(tiling.works(problem), device.multiprocessors)));

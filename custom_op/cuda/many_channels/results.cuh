@@ -32,95 +32,104 @@ static __device__ __noinline__ float activated(const Epilogue& epilogue, float v
   return activate<float>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
 }
 
-// The place of a row's results in y, and what makes them of sums.
+// What makes results of a row's sums.
 template <typename Format>
-class Row {
- public:
-  using Element = typename Format::Element;
+struct Row {
+  PowerOfTwo scale;
+  float bias = 0.0f;
 
   // `row`: of those of the block; `exponent`: of the scales of the pixels and the windows of weights.
-  __device__ Row(const Arguments<Element>& problem, const TileStart& tile, const Share& share, int row,
-                 int exponent)
-      : exists_(share.filter_block * problem.row_sets * kRows + row < problem.filters) {
-    if (!exists_) return;
-    const int filter = share.group * problem.filters + share.filter_block * problem.row_sets * kRows + row;
-    plane_ = (tile.image * problem.out_channels + filter) * problem.output_plane;
-    if (problem.b != nullptr) bias_ = Format::to_float(problem.b[filter]);
+  template <typename Element>
+  __device__ Row(const Arguments<Element>& problem, const Share& share, int row, int exponent) {
+    const int of_group = share.filter_block * problem.row_sets * kRows + row;
+    if (of_group >= problem.filters) return;
+    if (problem.b != nullptr) bias = Format::to_float(problem.b[share.group * problem.filters + of_group]);
     if constexpr (Format::kIsScaled) {
-      scale_ =
+      scale =
           PowerOfTwo(-scale_exponent(problem.filter_ranges[share.first_row(problem) + row].top) - exponent);
     }
   }
-
-  __device__ bool exists() const { return exists_; }
-  __device__ const PowerOfTwo& scale() const { return scale_; }
-  __device__ float bias() const { return bias_; }
-  __device__ long long plane() const { return plane_; }
-
- private:
-  bool exists_;
-  long long plane_ = 0;
-  float bias_ = 0.0f;
-  PowerOfTwo scale_;
 };
 
-// Calls call(t, outputs) with where the results of the thread's two columns of each tile lie.
-template <int kTiles, typename Call>
-__device__ inline void for_each_pair(const int* outputs, Call call) {
+// Stores the results of a column from `at` on, a plane for each of its at most 16 rows. kRowsAtOnce: as many
+// residuals are loaded before anything is stored, which the compiler does not know to lie elsewhere.
+template <typename Format, int kRowsAtOnce, typename Activate, typename Element = typename Format::Element>
+__device__ inline void store_column(const Arguments<Element>& problem, long long at, int rows,
+                                    const float* staged, Activate activate) {
+  const long long plane = problem.output_plane;
+#pragma unroll 1
+  for (int first = 0; first < min(rows, 16); first += kRowsAtOnce) {
+    const long long from = at + first * plane;
+    float values[kRowsAtOnce];
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    call(t, *reinterpret_cast<const int2*>(outputs + t * kTileColumns + threadIdx.x % 4 * 2));
+    for (int i = 0; i < kRowsAtOnce; ++i) values[i] = staged[(first + i) * kStagedPitch];
+    if (problem.z != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        if (first + i < rows) values[i] += Format::to_float(problem.z[from + i * plane]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      if (first + i < rows) problem.y[from + i * plane] = static_cast<Element>(activate(values[i]));
+    }
   }
 }
 
-// Stores what a warpgroup has summed up. Step by step, each for all sums, so that what is asked of a row is
-// asked once.
+// Stores what a warpgroup has summed up. Scales and bias are of a thread's two rows; all else is done where
+// neighbouring lanes have neighbouring columns, which is how memory takes them best: part after part the
+// results of a warp pass through `staged`, its part of shared memory.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline void store_results(const Arguments<Element>& problem, const TileStart& tile,
                                      const Share& share, int row_set, int exponent, const int* outputs,
-                                     float (&sums)[kTiles][4]) {
-  using Pair = decltype(Format::pack({0.0f, 0.0f}));
-  const Epilogue& epilogue = problem.definition.epilogue;
-  const int first = row_set * kRows + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+                                     float (&sums)[kTiles][4], float* staged) {
+  constexpr int kTilesAtOnce = kStagedColumns / kTileColumns;
+  const int lane = threadIdx.x % 32;
+  const int first_row = row_set * kRows + threadIdx.x % 128 / 32 * 16;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const Row<Format> row(problem, tile, share, first + i * 8, exponent);
-    if (!row.exists()) continue;
-    const auto for_each_value = [&](auto change) {
+    const Row<Format> row(problem, share, first_row + lane / 4 + i * 8, exponent);
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-        for (int j = 2 * i; j < 2 * i + 2; ++j) sums[t][j] = change(sums[t][j]);
+      for (int j = 2 * i; j < 2 * i + 2; ++j) {
+        if (Format::kIsScaled && !row.scale.is_near) sums[t][j] *= row.scale.rest;
+        sums[t][j] = sums[t][j] * (Format::kIsScaled ? row.scale.factor : 1.0f) + row.bias;
       }
-    };
-    if (Format::kIsScaled && !row.scale().is_near) {
-      for_each_value([&](float sum) { return sum * row.scale().rest; });
     }
-    for_each_value(
-        [&](float sum) { return sum * (Format::kIsScaled ? row.scale().factor : 1.0f) + row.bias(); });
-    if (problem.z != nullptr) {
-      const Element* const residual = problem.z + row.plane();
-      for_each_pair<kTiles>(outputs, [&](int t, int2 at) {
-        if (at.x >= 0) sums[t][2 * i] += Format::to_float(residual[at.x]);
-        if (at.y >= 0) sums[t][2 * i + 1] += Format::to_float(residual[at.y]);
-      });
-    }
-    if (epilogue.activation == Activation::relu) {
-      for_each_value([](float value) { return value < 0 ? 0.0f : value; });
-    } else if (epilogue.activation != Activation::none) {
-      for_each_value([&](float value) { return activated(epilogue, value); });
-    }
-    Element* const to = problem.y + row.plane();
-    const bool is_odd = reinterpret_cast<unsigned long long>(to) / sizeof(Element) % 2 != 0;
-    for_each_pair<kTiles>(outputs, [&](int t, int2 at) {
-      const float values[2] = {sums[t][2 * i], sums[t][2 * i + 1]};
-      if (at.x >= 0 && at.y == at.x + 1 && (at.x % 2 != 0) == is_odd) {
-        *reinterpret_cast<Pair*>(to + at.x) = Format::pack(values);
-      } else {
-        if (at.x >= 0) to[at.x] = static_cast<Element>(values[0]);
-        if (at.y >= 0) to[at.y] = static_cast<Element>(values[1]);
+  }
+  const Epilogue& epilogue = problem.definition.epilogue;
+  // The commonest activations in one way: nothing is below the floor of none.
+  const bool is_floored = epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
+  const float floor = epilogue.activation == Activation::relu ? 0.0f : -__int_as_float(0x7f800000);
+  const int first_filter = share.filter_block * problem.row_sets * kRows + first_row;
+  const int rows = problem.filters - first_filter;
+  const long long plane = (tile.image * problem.out_channels + share.group * problem.filters + first_filter) *
+                          problem.output_plane;
+#pragma unroll
+  for (int first = 0; first < kTiles; first += kTilesAtOnce) {
+    __syncwarp();
+#pragma unroll
+    for (int t = 0; t < kTilesAtOnce && first + t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float pair[2] = {sums[first + t][2 * i], sums[first + t][2 * i + 1]};
+        *reinterpret_cast<uint2*>(staged + (lane / 4 + i * 8) * kStagedPitch + t * kTileColumns +
+                                  lane % 4 * 2) = Float32Elements::pack(pair);
       }
-    });
+    }
+    __syncwarp();
+    const int column = first * kTileColumns + lane;
+    const int output = column < kTiles * kTileColumns ? outputs[column] : kNoOutput;
+    if (output == kNoOutput) continue;
+    const long long at = plane + output;
+    if (is_floored) {
+      store_column<Format, 8>(problem, at, rows, staged + lane,
+                              [=](float value) { return value < floor ? floor : value; });
+    } else {
+      store_column<Format, 1>(problem, at, rows, staged + lane,
+                              [&](float value) { return activated(epilogue, value); });
+    }
   }
 }
 

@@ -128,6 +128,7 @@ class Tiler {
       shared.weights = block.place<unsigned char>(weight_stages * tiling.weight_stage_bytes());
       shared.sources = block.place<PixelSource>(tiling.bundle_places());
       shared.outputs = block.place<int>(int64_t{kConsumerWarpgroups} * tiling.tiles * kTileColumns);
+      shared.results = block.place<float>(kConsumers / 32 * kStagedFloats);
       shared.low_chunks = block.place<LowChunk>(2 * kMostLowWindows * tiling.chunks);
       shared.state = block.place<BlockState>(1);
       if (block.end() > most) return false;
@@ -153,10 +154,7 @@ class Tiler {
     const double steps = static_cast<double>(tiling.chunks * tiling.steps);
     // A product of 64 x 8 x 16 takes four cycles.
     const double multiplying = steps * tiling.tiles * 4 * kConsumerWarpgroups / kNanosecond;
-    const double rounds =
-        std::ceil(static_cast<double>(tiling.chunk_channels / kBundleChannels * tiling.bundle_places()) /
-                  (kPlacesAtOnce * kConverters));
-    const double converting = static_cast<double>(tiling.chunks) * rounds * 700;
+    const double converting = static_cast<double>(tiling.chunks * tiling.batches()) * 700;
     const double storing = columns * tiling.row_sets * kRows * static_cast<double>(size()) * 0.012;
     const double work = std::max(multiplying + 400, converting) + storing + 400;
     const double waves = std::ceil(static_cast<double>(tiling.works(problem_)) / device_.multiprocessors);

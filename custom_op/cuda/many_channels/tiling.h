@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "conv/arithmetic.h"
 #include "conv/problem.h"
 #include "cuda/many_channels/layout.h"
 #include "plan/device.h"
@@ -33,6 +34,8 @@ struct Tiling {
     return int64_t{tiles} * kTileColumns * (row_sets == 2 ? 1 : kConsumerWarpgroups);
   }
   int64_t bundle_places() const { return span * static_cast<int64_t>(phase_rows.size()); }
+  // What the converters load at once: of a chunk.
+  int64_t batches() const { return chunk_channels / kDepth * ceil_divide(bundle_places(), kBatchPlaces); }
   int64_t image_stage_bytes() const {
     return chunk_channels / kBundleChannels * bundle_places() * kPlaceBytes;
   }

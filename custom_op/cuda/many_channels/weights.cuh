@@ -20,44 +20,48 @@ __device__ inline unsigned char* prepared_chunk(const Arguments<Element>& proble
   return problem.prepared_weights + (number + chunk) * problem.steps * problem.row_sets * kStepUnits * 16;
 }
 
-// Prepares the weights of filters, and of rows that have none: a warp for each row.
+// Prepares the weights of filters, and of rows that have none: a block for each row.
 template <typename Format>
 __global__ void __launch_bounds__(kPreparers)
     prepare(const __grid_constant__ Arguments<typename Format::Element> problem) {
   using Element = typename Format::Element;
   wait_for_kernels_before();
+  let_next_kernel_start();
   const int rows = problem.row_sets * kRows;  // of a block of filters
-  const int all_rows = problem.group_count * problem.filter_blocks * rows;
-  const int own_row = blockIdx.x * (kPreparers / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (own_row >= all_rows) return;
-  const int block = own_row / rows, row = own_row - block * rows;
+  const int own_row = blockIdx.x, block = own_row / rows, row = own_row - block * rows;
   const int group = block / problem.filter_blocks;
   const int filter = (block - group * problem.filter_blocks) * rows + row;  // of the group
   const bool exists = filter < problem.filters;
   const int plane_taps = problem.filter_height * problem.filter_width;
-  const int taps = problem.depth_taps * plane_taps;
+  const int taps = static_cast<int>(problem.depth_taps.divisor) * plane_taps;
   const int size = problem.channels * taps;
   const Element* const from = problem.w + (static_cast<long long>(group) * problem.filters + filter) * size;
   FilterRange found{0, 1};
   if (Format::kIsScaled && exists) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    auto& seen = *reinterpret_cast<ValueRange<Element>*>(shared);
+    if (threadIdx.x == 0) seen = {};
+    __syncthreads();
     ValueRange<Element> range;
-    for (int i = lane; i < size; i += 32) range.include(from[i]);
-    range.reduce_warp();
+#pragma unroll 4
+    for (int i = threadIdx.x; i < size; i += kPreparers) range.include(from[i]);
+    range = reduce_threads(range, seen, false, [] { __syncthreads(); });
     found = {range.top(), static_cast<unsigned>(range.windows())};
     // What the scale of a lower window would leave float32 with.
     const bool is_scaled = found.top - kBinades >= kUppermost - 126;
     if (!range.is_finite() || found.windows > (is_scaled ? kMostWeightWindows : 1)) found = {0, ~0u};
   }
-  if (lane == 0) problem.filter_ranges[own_row] = found;
+  if (threadIdx.x == 0) problem.filter_ranges[own_row] = found;
   const int windows = found.windows == 2 ? 2 : 1;
   const int halves = problem.chunks * problem.steps * 2;
   for (int window = 0; window < kMostWeightWindows; ++window) {
     const BinadeWindow binades(found.top - window * kBinades);
-    for (int i = lane; i < halves; i += 32) {
+    for (int i = threadIdx.x; i < halves; i += kPreparers) {
       const int chunk = i / (problem.steps * 2), of_chunk = i - chunk * problem.steps * 2;
       const int step = of_chunk / 2, half = of_chunk % 2;
-      const int of_channels = chunk / problem.depth_taps;
-      const int tap = (chunk - of_channels * problem.depth_taps) * plane_taps + step % plane_taps;
+      const int of_channels = problem.depth_taps.quotient_of_any(chunk);
+      const int depth_tap = chunk - of_channels * static_cast<int>(problem.depth_taps.divisor);
+      const int tap = depth_tap * plane_taps + step % plane_taps;
       const int channel =
           of_channels * problem.chunk_channels + step / plane_taps * kDepth + half * kBundleChannels;
       unsigned words[4];

@@ -10,4 +10,12 @@ __device__ inline void wait_for_kernels_before() {
 #endif
 }
 
+// Lets the kernel behind this one start as soon as all blocks have said so, and not only when they have
+// ended; what this one writes is there for it once it has waited.
+__device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 }  // namespace convswap

@@ -9,6 +9,17 @@ __device__ inline unsigned computed_here(unsigned value) {
   return value;
 }
 
+// The address in global memory, such that what is added to it is added to it: the compiler would take sums
+// apart that many addresses have in common, and compute each anew.
+template <typename T>
+__device__ inline T* global_computed_here(T* address) {
+  asm volatile("" : "+l"(address));
+#ifdef __CUDA_ARCH__
+  __builtin_assume(__isGlobal(address));
+#endif
+  return address;
+}
+
 // Changes how many registers each thread of a warpgroup has, to a multiple of eight: to fewer, or to more,
 // for which it waits until others have left them. An instruction of compute capability 9.0 alone.
 template <int kRegisters>
