@@ -35,14 +35,14 @@ __device__ inline void find_sources(const Arguments<Element>& problem, const Til
   }
 }
 
-// What converters load at once: places of a pair of bundles. A chunk has pairs, and each in turn rounds of
-// kBatchPlaces places.
+// What converters load at once: places of a pair of bundles, one each. A chunk has pairs, and each of these
+// rounds.
 struct BatchNumber {
   int chunk = 0, pair = 0, first_place = 0;
 
   template <typename Element>
   __device__ void advance(const Arguments<Element>& problem) {
-    first_place += kBatchPlaces;
+    first_place += kConverters;
     if (first_place < static_cast<int>(problem.bundle_places.divisor)) return;
     first_place = 0;
     if (++pair < problem.chunk_channels / kDepth) return;
@@ -71,21 +71,18 @@ class Batch {
     const char* const of_channel = reinterpret_cast<const char*>(
         x + static_cast<long long>(channel) * problem.input_plane +
         static_cast<long long>(depth) * problem.input_height * problem.input_width);
-#pragma unroll
-    for (int i = 0; i < kPlacesAtOnce; ++i) {
-      const int place = number.first_place + i * kConverters + static_cast<int>(threadIdx.x);
-      const bool is_place = place < bundle_places;
-      places_[i] = is_place ? 2 * number.pair * bundle_places + place : kNoPlace;
-      const PixelSource source = is_place ? sources[place] : PixelSource{0, kNoPlane};
-      const int plane = source.plane + depth;
-      const bool exists = plane >= 0 && plane < problem.input_depth;
-      const char* const from =
-          of_channel + static_cast<long long>(source.pixel) * static_cast<int>(sizeof(Element));
-      if (channels >= kDepth) {
-        load_channels<kDepth>(values_[i], from, plane_bytes, exists, kDepth);
-      } else {
-        load_channels<1>(values_[i], from, plane_bytes, exists, channels);
-      }
+    const int place = number.first_place + static_cast<int>(threadIdx.x);
+    const bool is_place = place < bundle_places;
+    place_ = is_place ? 2 * number.pair * bundle_places + place : kNoPlace;
+    const PixelSource source = is_place ? sources[place] : PixelSource{0, kNoPlane};
+    const int plane = source.plane + depth;
+    const bool exists = plane >= 0 && plane < problem.input_depth;
+    const char* const from =
+        of_channel + static_cast<long long>(source.pixel) * static_cast<int>(sizeof(Element));
+    if (channels >= kDepth) {
+      load_channels<kDepth>(from, plane_bytes, exists, kDepth);
+    } else {
+      load_channels<1>(from, plane_bytes, exists, channels);
     }
   }
 
@@ -94,30 +91,26 @@ class Batch {
   template <bool kWindowed>
   __device__ void convert(int bundle_places, BinadeWindow window, unsigned char* stage,
                           ValueRange<Element>& range) const {
+    if (place_ == kNoPlace) return;
     const float scale = window.scale();
+    uint4* const to = reinterpret_cast<uint4*>(stage) + place_;
 #pragma unroll
-    for (int i = 0; i < kPlacesAtOnce; ++i) {
-      uint4* const to = reinterpret_cast<uint4*>(stage) + places_[i];
+    for (int bundle = 0; bundle < 2; ++bundle) {
+      unsigned words[4];
 #pragma unroll
-      for (int bundle = 0; bundle < 2; ++bundle) {
-        unsigned words[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int c = bundle * kBundleChannels + 2 * j;
-          Element a = values_[i][c], b = values_[i][c + 1];
-          if constexpr (Format::kIsScaled) {
-            range.include(a, b);
-            if constexpr (kWindowed) {
-              if (!window.holds(a)) a = Format::zero();
-              if (!window.holds(b)) b = Format::zero();
-            }
+      for (int j = 0; j < 4; ++j) {
+        const int c = bundle * kBundleChannels + 2 * j;
+        Element a = values_[c], b = values_[c + 1];
+        if constexpr (Format::kIsScaled) {
+          range.include(a, b);
+          if constexpr (kWindowed) {
+            if (!window.holds(a)) a = Format::zero();
+            if (!window.holds(b)) b = Format::zero();
           }
-          words[j] = Format::pair(a, b, scale, 0);
         }
-        if (places_[i] != kNoPlace) {
-          to[bundle * bundle_places] = make_uint4(words[0], words[1], words[2], words[3]);
-        }
+        words[j] = Format::pair(a, b, scale, 0);
       }
+      to[bundle * bundle_places] = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
 
@@ -126,20 +119,19 @@ class Batch {
 
   // Loads a pixel of so many channels, zeros where it does not exist. kLeast: there are no fewer.
   template <int kLeast>
-  static __device__ void load_channels(Element (&values)[kDepth], const char* from, unsigned plane_bytes,
-                                       bool exists, int channels) {
+  __device__ void load_channels(const char* from, unsigned plane_bytes, bool exists, int channels) {
 #pragma unroll
     for (int c = 0; c < kDepth; ++c) {
-      values[c] = Format::zero();
+      values_[c] = Format::zero();
       if (exists && (c < kLeast || c < channels)) {
-        values[c] =
+        values_[c] =
             *reinterpret_cast<const Element*>(from + static_cast<unsigned long long>(c) * plane_bytes);
       }
     }
   }
 
-  Element values_[kPlacesAtOnce][kDepth];
-  int places_[kPlacesAtOnce];  // of the stage, in the first bundle of the pair
+  Element values_[kDepth];
+  int place_;  // of the stage, in the first bundle of the pair
 };
 
 // Loads a chunk and converts what of it a window holds, by all converters, and shows it to products.

@@ -18,6 +18,6 @@ struct Instance {
   std::string arguments() const { return std::to_string(tiles); }
 };
 
-inline constexpr Instance kInstances[] = {{8}, {16}, {24}, {28}, {31}};
+inline constexpr Instance kInstances[] = {{8}, {16}, {24}, {28}, {30}};
 
 }  // namespace convswap::many_channels

@@ -28,6 +28,12 @@ __device__ inline unsigned char* image_stage(const Arguments<Element>& problem, 
   return shared_part(problem.shared.images) + stage * problem.image_stage_bytes;
 }
 
+// Of all threads of the warp together.
+__device__ inline void arrive_as_warp(ArrivalBarrier* barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier);
+}
+
 // What a block's converters know of the values of a tile, the same in all of them.
 struct TileValues {
   int top = kFirstTop;  // of the window that is being converted
@@ -50,7 +56,7 @@ template <typename Element>
 __device__ inline void commit_chunk(const Arguments<Element>& problem, OpenRing& ring, ImageStage what) {
   BlockState& state = state_of_block(problem);
   if (threadIdx.x == 0) state.images[ring.stage] = what;
-  arrive(&state.converted[ring.stage]);
+  arrive_as_warp(&state.converted[ring.stage]);
   ring.advance(problem.image_stages);
 }
 
@@ -59,8 +65,7 @@ __device__ inline void commit_chunk(const Arguments<Element>& problem, OpenRing&
 template <typename Format, typename Element = typename Format::Element>
 __device__ __noinline__ TileValues convert_apart(const Arguments<Element>& problem, const Element* x,
                                                  int chunk, bool is_first, ValueRange<Element> range,
-                                                 TileValues values, unsigned char* stage,
-                                                 LowChunk* low_chunks, int* count) {
+                                                 TileValues values, unsigned char* stage, int* low) {
   const auto sync = [] { sync_threads(kConverterBarrier, kConverters); };
   const ValueRange<Element> whole = reduce_threads(range, state_of_block(problem), threadIdx.x == 0, sync);
   if (!whole.is_finite()) {
@@ -72,25 +77,25 @@ __device__ __noinline__ TileValues convert_apart(const Arguments<Element>& probl
   values.include(whole.top(), whole.bottom());
   convert_window<Format>(problem, x, chunk, shared_part(problem.shared.sources), BinadeWindow(values.top),
                          stage);
-  if (threadIdx.x == 0) {
-    for (int i = 1; i <= kMostLowWindows; ++i) {
-      const int top = values.top - i * kBinades;
-      if (whole.bottom() <= top) low_chunks[(*count)++] = {chunk, top};
+  for (int i = 1; i <= kMostLowWindows && whole.bottom() <= values.top - i * kBinades; ++i) {
+    if (threadIdx.x == 0) {
+      shared_part(problem.shared.low_chunks)[*low] = {chunk, values.top - i * kBinades};
     }
+    ++*low;
   }
+  sync();
   return values;
 }
 
-// Converts the tiles of a block, chunk by chunk.
+// Converts the tiles of a block, chunk by chunk, and has the weights copied that each is multiplied with.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void convert_tiles(const Arguments<Element>& problem) {
   BlockState& state = state_of_block(problem);
   PixelSource* const sources = shared_part(problem.shared.sources);
   const auto sync = [] { sync_threads(kConverterBarrier, kConverters); };
-  OpenRing ring;
+  OpenRing ring, weights;
   TileValues values;
   long long known_tile = -1;
-  int passes = 0;
   for (long long work = blockIdx.x; work < problem.works; work += gridDim.x) {
     const Share share(problem, work);
     const TileStart tile(problem, share.tile);
@@ -109,18 +114,23 @@ __device__ inline void convert_tiles(const Arguments<Element>& problem) {
     wait_for_kernels_before();
     const unsigned windows = weight_windows<Format>(problem, share);
     const int passes_of_tile = windows == 2 ? 2 : 1;
-    values.begin_tile();
-    for (int window = 0; window < passes_of_tile; ++window, ++passes) {
-      const int slot = passes % 2;
-      LowChunk* const low_chunks =
-          shared_part(problem.shared.low_chunks) + slot * kMostLowWindows * problem.chunks;
-      const bool is_last_pass = window + 1 == passes_of_tile;
-      if constexpr (Format::kIsScaled) {
-        // Until what was noted two passes ago has been taken.
-        wait(&state.taken[slot], (passes / 2 & 1) ^ 1);
-        if (threadIdx.x == 0) state.low_chunks[slot] = 0;
+    // One warp's business, and as early as may be: where stages have room for the weights of a chunk they
+    // wait for chunks before it, and else for the chunk itself.
+    const bool is_early = problem.weight_stages * problem.group_steps >= problem.steps;
+    const auto copy = [&](bool now, int window, int chunk) {
+      if (!now || threadIdx.x / 32 != kConverters / 32 - 1) return;
+      if (threadIdx.x % 32 == 0) {
+        copy_chunk(problem, share, window, chunk, state, shared_part(problem.shared.weights), weights);
       }
+      __syncwarp();
+    };
+    values.begin_tile();
+    for (int window = 0; window < passes_of_tile; ++window) {
+      const bool is_last_pass = window + 1 == passes_of_tile;
+      int low = 0;
+      if (window > 0) number = {}, batch.load(problem, x, number, sources);
       for (int chunk = 0; chunk < problem.chunks; ++chunk) {
+        copy(is_early, window, chunk);
         wait(&state.multiplied[ring.stage], ring.phase ^ 1);
         unsigned char* const stage = image_stage(problem, ring.stage);
         ValueRange<Element> range;
@@ -131,71 +141,36 @@ __device__ inline void convert_tiles(const Arguments<Element>& problem) {
           is_done = number.chunk != chunk;
           // Before the loads, which it would wait for.
           if (is_done) show_to_copies_and_products();
-          // The chunk after the last is the first, for the next pass.
-          if (number.chunk == problem.chunks && !is_last_pass) number = {};
           if (number.chunk < problem.chunks) batch.load(problem, x, number, sources);
         }
-        int low = 0;
         if constexpr (Format::kIsScaled) {
           if (!sync_threads_and(kConverterBarrier, kConverters, fits<Format>(range, values.top))) {
-            values = convert_apart<Format>(problem, x, chunk, window + chunk == 0, range, values, stage,
-                                           low_chunks, &state.low_chunks[slot]);
+            values =
+                convert_apart<Format>(problem, x, chunk, window + chunk == 0, range, values, stage, &low);
+            // Again, since what is kept while a function is called would be kept in local memory by all
+            // chunks.
+            if (number.chunk < problem.chunks) batch.load(problem, x, number, sources);
           } else {
             values.include(values.top, values.top - kBinades + 1);
           }
-          if (chunk + 1 == problem.chunks) {
-            sync();
-            low = state.low_chunks[slot];
-          }
         }
         const int exponent = Format::kIsScaled ? scale_exponent(values.top) + window * kBinades : 0;
-        const bool is_last = is_last_pass && chunk + 1 == problem.chunks && low == 0;
         commit_chunk(problem, ring,
-                     {exponent, is_last, Format::kIsScaled && !values.can_be_multiplied(windows)});
-        if constexpr (Format::kIsScaled) {
-          if (chunk + 1 < problem.chunks) continue;
-          if (threadIdx.x == 0) arrive(&state.decided[slot]);
-          for (int i = 0; i < low; ++i) {
-            wait(&state.multiplied[ring.stage], ring.phase ^ 1);
-            const LowChunk own = low_chunks[i];
-            convert_window<Format>(problem, x, own.chunk, sources, BinadeWindow(own.top),
-                                   image_stage(problem, ring.stage));
-            commit_chunk(problem, ring,
-                         {scale_exponent(own.top) + window * kBinades, is_last_pass && i + 1 == low,
-                          !values.can_be_multiplied(windows)});
-          }
-        }
+                     {exponent, is_last_pass && chunk + 1 == problem.chunks && low == 0,
+                      Format::kIsScaled && !values.can_be_multiplied(windows)});
+        copy(!is_early, window, chunk);
       }
-    }
-  }
-}
-
-// Has the weights copied that the tiles of a block are multiplied with: one thread.
-template <typename Format, typename Element = typename Format::Element>
-__device__ inline void copy_weights(const Arguments<Element>& problem) {
-  BlockState& state = state_of_block(problem);
-  OpenRing ring;
-  int passes = 0;
-  for (long long work = blockIdx.x; work < problem.works; work += gridDim.x) {
-    const Share share(problem, work);
-    const unsigned windows = weight_windows<Format>(problem, share);
-    const int passes_of_tile = windows == 2 ? 2 : 1;
-    const auto copy = [&](int window, int chunk) {
-      if (threadIdx.x % 32 == 0) {
-        copy_chunk(problem, share, window, chunk, state, shared_part(problem.shared.weights), ring);
-      }
-    };
-    for (int window = 0; window < passes_of_tile; ++window, ++passes) {
-      for (int chunk = 0; chunk < problem.chunks; ++chunk) copy(window, chunk);
-      if constexpr (Format::kIsScaled) {
-        const int slot = passes % 2;
-        wait(&state.decided[slot], passes / 2 & 1);
-        const LowChunk* const low_chunks =
-            shared_part(problem.shared.low_chunks) + slot * kMostLowWindows * problem.chunks;
-        const int low = state.low_chunks[slot];
-        for (int i = 0; i < low; ++i) copy(window, low_chunks[i].chunk);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive(&state.taken[slot]);
+      // What lies below the windows of chunks.
+      for (int i = 0; i < low; ++i) {
+        const LowChunk own = shared_part(problem.shared.low_chunks)[i];
+        copy(is_early, window, own.chunk);
+        wait(&state.multiplied[ring.stage], ring.phase ^ 1);
+        convert_window<Format>(problem, x, own.chunk, sources, BinadeWindow(own.top),
+                               image_stage(problem, ring.stage));
+        commit_chunk(problem, ring,
+                     {scale_exponent(own.top) + window * kBinades, is_last_pass && i + 1 == low,
+                      !values.can_be_multiplied(windows)});
+        copy(!is_early, window, own.chunk);
       }
     }
   }
@@ -209,6 +184,19 @@ __device__ inline void scale_sums(float (&sums)[kTiles][4], int exponent) {
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[t][i] = sums[t][i] * power.factor * power.rest;
+  }
+}
+
+// Adds a product of 64 filters with all columns of a warpgroup.
+template <typename Number, int kTiles>
+__device__ inline void add_product(float (&sums)[kTiles][4], SharedMatrix filters, SharedMatrix image) {
+  if constexpr (kTiles > kMostTilesOfProduct) {
+    constexpr int kHalf = kTiles / 2;
+    add_warpgroup_product<Number, kHalf>(reinterpret_cast<float (&)[kHalf][4]>(sums[0]), filters, image);
+    add_warpgroup_product<Number, kHalf>(reinterpret_cast<float (&)[kHalf][4]>(sums[kHalf]), filters,
+                                         image.advanced(kHalf * kTileColumns));
+  } else {
+    add_warpgroup_product<Number, kTiles>(sums, filters, image);
   }
 }
 
@@ -274,7 +262,7 @@ __device__ inline void multiply_tiles(const Arguments<Element>& problem) {
           begin_warpgroup_products();
 #pragma unroll 1
           do {
-            add_warpgroup_product<Number, kTiles>(sums, of_step, image.advanced(problem.step_places[first]));
+            add_product<Number>(sums, of_step, image.advanced(problem.step_places[first]));
             of_step = of_step.advanced(problem.row_sets * kStepUnits);
           } while (++first < end);
           end_warpgroup_products();
@@ -319,25 +307,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       make_arrival_barrier(&state.weights_multiplied[i], kConsumers);
     }
     for (int i = 0; i < problem.image_stages; ++i) {
-      make_arrival_barrier(&state.converted[i], kConverters);
+      make_arrival_barrier(&state.converted[i], kConverters / 32);
       make_arrival_barrier(&state.multiplied[i], kConsumers);
-    }
-    for (int i = 0; i < 2; ++i) {
-      make_arrival_barrier(&state.decided[i], 1);
-      make_arrival_barrier(&state.taken[i], 1);
     }
   }
   show_to_copies_and_products();
   __syncthreads();
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  if (warp < (kThreads - kConsumers) / 32) {
+  if (warpgroup_of_block() < (kThreads - kConsumers) / 128) {
     leave_registers<kRegistersOfProducers>();
-    if (warp < kConverters / 32) {
-      convert_tiles<Format>(problem);
-    } else {
-      wait_for_kernels_before();
-      copy_weights<Format>(problem);
-    }
+    convert_tiles<Format>(problem);
   } else {
     take_registers<kRegistersOfConsumers>();
     wait_for_kernels_before();

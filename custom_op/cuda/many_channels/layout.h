@@ -18,20 +18,20 @@ constexpr int kMostSteps = 256;                      // of a chunk of channels
 constexpr int kMostPhases = 16;                      // that taps read, of rows times columns
 constexpr int kMostStepsOfGroup = 9;                 // whose weights come as one copy
 
-// Three warps produce converted images, one starts copies of weights, and two warpgroups consume.
-constexpr int kConverters = 96;
-// A converter has so many places of two bundles on their way through its registers.
-constexpr int kPlacesAtOnce = 3;
-constexpr int kBatchPlaces = kPlacesAtOnce * kConverters;  // of all converters
+// Two warpgroups produce converted images, one of whose warps starts copies of weights as well, and two
+// consume. A converter takes five cycles and more for an instruction, so there are many.
 constexpr int kConsumerWarpgroups = 2;
 constexpr int kConsumers = 128 * kConsumerWarpgroups;
-constexpr int kThreads = kConverters + 32 + kConsumers;
+constexpr int kConverters = 256;
+constexpr int kThreads = kConsumers + kConverters;
 // Registers of a thread: that the kernel begins with, and by roles.
-constexpr int kRegisters = 168, kRegistersOfProducers = 152, kRegistersOfConsumers = 176;
-static_assert(kRegistersOfProducers * (kThreads - kConsumers) + kRegistersOfConsumers * kConsumers <=
+constexpr int kRegisters = 128, kRegistersOfProducers = 88, kRegistersOfConsumers = 168;
+static_assert(kRegistersOfProducers * kConverters + kRegistersOfConsumers * kConsumers <=
               kRegisters * kThreads);
-// A barrier of its own, behind those of the block's three warpgroups (warpgroup_barrier.cuh).
-constexpr int kConverterBarrier = 4;
+// What a kernel begins with bounds the registers of a product: sums of more tiles take two.
+constexpr int kMostTilesOfProduct = 24;
+// A barrier of its own, behind those of the block's four warpgroups (warpgroup_barrier.cuh).
+constexpr int kConverterBarrier = 5;
 // Of the kernel that prepares weights, each block of which takes a filter.
 constexpr int kPreparers = 128;
 constexpr int kPreparedState = 8;  // bytes of shared memory: a range
@@ -79,10 +79,7 @@ struct BlockState {
   TransactionBarrier weights_loaded[kMostWeightStages];
   ArrivalBarrier weights_multiplied[kMostWeightStages];
   ArrivalBarrier converted[kMostImageStages], multiplied[kMostImageStages];
-  // Which chunks of a tile come once more: whoever copies weights must know.
-  ArrivalBarrier decided[2], taken[2];
   ImageStage images[kMostImageStages];
-  int low_chunks[2];              // how many
   unsigned most, least_less_one;  // of a chunk that did not fit the scale
 };
 

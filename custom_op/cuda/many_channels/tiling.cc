@@ -129,7 +129,7 @@ class Tiler {
       shared.sources = block.place<PixelSource>(tiling.bundle_places());
       shared.outputs = block.place<int>(int64_t{kConsumerWarpgroups} * tiling.tiles * kTileColumns);
       shared.results = block.place<float>(kConsumers / 32 * kStagedFloats);
-      shared.low_chunks = block.place<LowChunk>(2 * kMostLowWindows * tiling.chunks);
+      shared.low_chunks = block.place<LowChunk>(kMostLowWindows * tiling.chunks);
       shared.state = block.place<BlockState>(1);
       if (block.end() > most) return false;
       tiling.image_stages = image_stages, tiling.weight_stages = weight_stages;

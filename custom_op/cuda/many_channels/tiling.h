@@ -35,7 +35,7 @@ struct Tiling {
   }
   int64_t bundle_places() const { return span * static_cast<int64_t>(phase_rows.size()); }
   // What the converters load at once: of a chunk.
-  int64_t batches() const { return chunk_channels / kDepth * ceil_divide(bundle_places(), kBatchPlaces); }
+  int64_t batches() const { return chunk_channels / kDepth * ceil_divide(bundle_places(), kConverters); }
   int64_t image_stage_bytes() const {
     return chunk_channels / kBundleChannels * bundle_places() * kPlaceBytes;
   }
