@@ -108,9 +108,10 @@ struct ValueRange {
   __device__ int top() const { return most == 0 ? 0 : exponent_of(most); }
   __device__ int bottom() const { return most == 0 ? 0 : exponent_of(least_less_one + 1); }
   __device__ int windows() const { return (top() - bottom()) / kBinades + 1; }
-  __device__ bool fits(int top) const {
-    return most == 0 || BinadeWindow(top).holds(least_less_one + 1, most);
+  __device__ bool fits(const BinadeWindow& window) const {
+    return most == 0 || window.holds(least_less_one + 1, most);
   }
+  __device__ bool fits(int top) const { return fits(BinadeWindow(top)); }
   // Where the uppermost window begins. A single one gets some room, for what comes next.
   __device__ int window_top() const {
     return windows() == 1 ? min(top() + 2, bottom() + kBinades - 1) : top();

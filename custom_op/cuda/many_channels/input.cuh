@@ -35,19 +35,47 @@ __device__ inline void find_sources(const Arguments<Element>& problem, const Til
   }
 }
 
-// What converters load at once: places of a pair of bundles, one each. A chunk has pairs, and each of these
-// rounds.
-struct BatchNumber {
-  int chunk = 0, pair = 0, first_place = 0;
+// Goes through what converters load at once, a batch: places of a pair of bundles, one each. A chunk has
+// pairs, and each of these rounds.
+template <typename Element>
+struct BatchCursor {
+  const Element* at;  // the pair's first channel, in the plane of the tap of the depth
+  int channels;       // from there on, of the group
+  int chunk, depth_tap, pair = 0, first_place = 0;
 
-  template <typename Element>
+  // At the beginning of a chunk. `x`: of the tile's first image and the group.
+  __device__ BatchCursor(const Arguments<Element>& problem, const Element* x, int chunk) : chunk(chunk) {
+    const int of_channels = problem.depth_taps.quotient_of_any(chunk);
+    depth_tap = chunk - of_channels * static_cast<int>(problem.depth_taps.divisor);
+    const int channel = of_channels * problem.chunk_channels;
+    channels = problem.channels - channel;
+    at = x + static_cast<long long>(channel) * problem.input_plane +
+         static_cast<long long>(depth_tap) * depth_step(problem);
+  }
+
   __device__ void advance(const Arguments<Element>& problem) {
     first_place += kConverters;
     if (first_place < static_cast<int>(problem.bundle_places.divisor)) return;
     first_place = 0;
+    at += kDepth * static_cast<long long>(problem.input_plane);
+    channels -= kDepth;
     if (++pair < problem.chunk_channels / kDepth) return;
     pair = 0;
     ++chunk;
+    if (problem.depth_taps.divisor == 1) return;
+    if (++depth_tap < static_cast<int>(problem.depth_taps.divisor)) {
+      // The same channels in another plane.
+      at += depth_step(problem) - static_cast<long long>(problem.chunk_channels) * problem.input_plane;
+      channels += problem.chunk_channels;
+    } else {
+      at -= (depth_tap - 1) * depth_step(problem);
+      depth_tap = 0;
+    }
+  }
+
+ private:
+  static __device__ long long depth_step(const Arguments<Element>& problem) {
+    return static_cast<long long>(problem.dilation_depth) * problem.input_height * problem.input_width;
   }
 };
 
@@ -58,31 +86,20 @@ class Batch {
  public:
   using Element = typename Format::Element;
 
-  // Starts to load. `x`: of the tile's first image and the group.
-  __device__ void load(const Arguments<Element>& problem, const Element* x, const BatchNumber& number,
+  __device__ void load(const Arguments<Element>& problem, const BatchCursor<Element>& cursor,
                        const PixelSource* sources) {
     const int bundle_places = problem.bundle_places.divisor;
-    const int of_channels = problem.depth_taps.quotient_of_any(number.chunk);
-    const int depth =
-        (number.chunk - of_channels * static_cast<int>(problem.depth_taps.divisor)) * problem.dilation_depth;
-    const int channel = of_channels * problem.chunk_channels + number.pair * kDepth;
-    const int channels = problem.channels - channel;
-    const unsigned plane_bytes = problem.input_plane * static_cast<unsigned>(sizeof(Element));
-    const char* const of_channel = reinterpret_cast<const char*>(
-        x + static_cast<long long>(channel) * problem.input_plane +
-        static_cast<long long>(depth) * problem.input_height * problem.input_width);
-    const int place = number.first_place + static_cast<int>(threadIdx.x);
+    const int place = cursor.first_place + static_cast<int>(threadIdx.x);
     const bool is_place = place < bundle_places;
-    place_ = is_place ? 2 * number.pair * bundle_places + place : kNoPlace;
+    place_ = is_place ? 2 * cursor.pair * bundle_places + place : kNoPlace;
     const PixelSource source = is_place ? sources[place] : PixelSource{0, kNoPlane};
-    const int plane = source.plane + depth;
-    const bool exists = plane >= 0 && plane < problem.input_depth;
-    const char* const from =
-        of_channel + static_cast<long long>(source.pixel) * static_cast<int>(sizeof(Element));
-    if (channels >= kDepth) {
-      load_channels<kDepth>(from, plane_bytes, exists, kDepth);
+    const unsigned plane = source.plane + cursor.depth_tap * problem.dilation_depth;
+    const bool exists = plane < static_cast<unsigned>(problem.input_depth);
+    const Element* const from = cursor.at + source.pixel;
+    if (cursor.channels >= kDepth) [[likely]] {
+      load_channels<kDepth>(problem, from, exists, kDepth);
     } else {
-      load_channels<1>(from, plane_bytes, exists, channels);
+      load_channels<1>(problem, from, exists, cursor.channels);
     }
   }
 
@@ -119,14 +136,17 @@ class Batch {
 
   // Loads a pixel of so many channels, zeros where it does not exist. kLeast: there are no fewer.
   template <int kLeast>
-  __device__ void load_channels(const char* from, unsigned plane_bytes, bool exists, int channels) {
+  __device__ void load_channels(const Arguments<Element>& problem, const Element* pixel, bool exists,
+                                int channels) {
+    const unsigned plane_bytes = problem.input_plane * static_cast<unsigned>(sizeof(Element));
+    const char* from = reinterpret_cast<const char*>(pixel);
 #pragma unroll
     for (int c = 0; c < kDepth; ++c) {
+      // One address after the other, an addition each.
+      from = global_computed_here(from);
       values_[c] = Format::zero();
-      if (exists && (c < kLeast || c < channels)) {
-        values_[c] =
-            *reinterpret_cast<const Element*>(from + static_cast<unsigned long long>(c) * plane_bytes);
-      }
+      if (exists && (c < kLeast || c < channels)) values_[c] = *reinterpret_cast<const Element*>(from);
+      from += plane_bytes;
     }
   }
 
@@ -139,9 +159,9 @@ template <typename Format, typename Element = typename Format::Element>
 __device__ inline void convert_window(const Arguments<Element>& problem, const Element* x, int chunk,
                                       const PixelSource* sources, BinadeWindow window, unsigned char* stage) {
   ValueRange<Element> range;
-  for (BatchNumber number{chunk}; number.chunk == chunk; number.advance(problem)) {
+  for (BatchCursor<Element> cursor(problem, x, chunk); cursor.chunk == chunk; cursor.advance(problem)) {
     Batch<Format> batch;
-    batch.load(problem, x, number, sources);
+    batch.load(problem, cursor, sources);
     batch.template convert<true>(problem.bundle_places.divisor, window, stage, range);
   }
   show_to_copies_and_products();

@@ -108,9 +108,9 @@ __device__ inline void convert_tiles(const Arguments<Element>& problem) {
     const Element* const x = problem.x + (tile.image * problem.in_channels +
                                           static_cast<long long>(share.group) * problem.channels) *
                                              problem.input_plane;
-    BatchNumber number;
+    BatchCursor<Element> next(problem, x, 0);
     Batch<Format> batch;
-    batch.load(problem, x, number, sources);
+    batch.load(problem, next, sources);
     wait_for_kernels_before();
     const unsigned windows = weight_windows<Format>(problem, share);
     const int passes_of_tile = windows == 2 ? 2 : 1;
@@ -118,7 +118,8 @@ __device__ inline void convert_tiles(const Arguments<Element>& problem) {
     // wait for chunks before it, and else for the chunk itself.
     const bool is_early = problem.weight_stages * problem.group_steps >= problem.steps;
     const auto copy = [&](bool now, int window, int chunk) {
-      if (!now || threadIdx.x / 32 != kConverters / 32 - 1) return;
+      if (!now || threadIdx.x / 32 != kConverters / 32 - 1) [[likely]]
+        return;
       if (threadIdx.x % 32 == 0) {
         copy_chunk(problem, share, window, chunk, state, shared_part(problem.shared.weights), weights);
       }
@@ -128,28 +129,32 @@ __device__ inline void convert_tiles(const Arguments<Element>& problem) {
     for (int window = 0; window < passes_of_tile; ++window) {
       const bool is_last_pass = window + 1 == passes_of_tile;
       int low = 0;
-      if (window > 0) number = {}, batch.load(problem, x, number, sources);
+      if (window > 0) [[unlikely]] {
+        next = BatchCursor<Element>(problem, x, 0);
+        batch.load(problem, next, sources);
+      }
+      BinadeWindow binades(values.top);
       for (int chunk = 0; chunk < problem.chunks; ++chunk) {
         copy(is_early, window, chunk);
         wait(&state.multiplied[ring.stage], ring.phase ^ 1);
         unsigned char* const stage = image_stage(problem, ring.stage);
         ValueRange<Element> range;
         for (bool is_done = false; !is_done;) {
-          batch.template convert<false>(problem.bundle_places.divisor, BinadeWindow(values.top), stage,
-                                        range);
-          number.advance(problem);
-          is_done = number.chunk != chunk;
+          batch.template convert<false>(problem.bundle_places.divisor, binades, stage, range);
+          next.advance(problem);
+          is_done = next.chunk != chunk;
           // Before the loads, which it would wait for.
           if (is_done) show_to_copies_and_products();
-          if (number.chunk < problem.chunks) batch.load(problem, x, number, sources);
+          if (next.chunk < problem.chunks) batch.load(problem, next, sources);
         }
         if constexpr (Format::kIsScaled) {
-          if (!sync_threads_and(kConverterBarrier, kConverters, fits<Format>(range, values.top))) {
+          if (!sync_threads_and(kConverterBarrier, kConverters, range.fits(binades))) [[unlikely]] {
             values =
                 convert_apart<Format>(problem, x, chunk, window + chunk == 0, range, values, stage, &low);
+            binades = BinadeWindow(values.top);
             // Again, since what is kept while a function is called would be kept in local memory by all
             // chunks.
-            if (number.chunk < problem.chunks) batch.load(problem, x, number, sources);
+            if (next.chunk < problem.chunks) batch.load(problem, next, sources);
           } else {
             values.include(values.top, values.top - kBinades + 1);
           }

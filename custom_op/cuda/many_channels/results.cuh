@@ -5,6 +5,7 @@
 #include "conv/epilogue_math.h"
 #include "cuda/definition.cuh"
 #include "cuda/many_channels/share.cuh"
+#include "cuda/primitives/registers.cuh"
 #include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::many_channels {
@@ -51,27 +52,33 @@ struct Row {
   }
 };
 
-// Stores the results of a column from `at` on, a plane for each of its at most 16 rows. kRowsAtOnce: as many
-// residuals are loaded before anything is stored, which the compiler does not know to lie elsewhere.
+// Stores the results of a column from `at` on, a plane for each of its rows, of which there are 16 or fewer.
+// kRowsAtOnce: as many residuals are loaded before anything is stored, which the compiler does not know to
+// lie elsewhere.
 template <typename Format, int kRowsAtOnce, typename Activate, typename Element = typename Format::Element>
 __device__ inline void store_column(const Arguments<Element>& problem, long long at, int rows,
                                     const float* staged, Activate activate) {
-  const long long plane = problem.output_plane;
+  const unsigned plane_bytes = problem.output_plane * static_cast<unsigned>(sizeof(Element));
+  const char* residual = reinterpret_cast<const char*>(problem.z + at);
+  char* to = reinterpret_cast<char*>(problem.y + at);
 #pragma unroll 1
-  for (int first = 0; first < min(rows, 16); first += kRowsAtOnce) {
-    const long long from = at + first * plane;
+  for (int first = 0; first < 16; first += kRowsAtOnce) {
     float values[kRowsAtOnce];
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) values[i] = staged[(first + i) * kStagedPitch];
     if (problem.z != nullptr) {
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
-        if (first + i < rows) values[i] += Format::to_float(problem.z[from + i * plane]);
+        residual = global_computed_here(residual);
+        if (first + i < rows) values[i] += Format::to_float(*reinterpret_cast<const Element*>(residual));
+        residual += plane_bytes;
       }
     }
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) {
-      if (first + i < rows) problem.y[from + i * plane] = static_cast<Element>(activate(values[i]));
+      to = global_computed_here(to);
+      if (first + i < rows) *reinterpret_cast<Element*>(to) = static_cast<Element>(activate(values[i]));
+      to += plane_bytes;
     }
   }
 }
@@ -124,8 +131,8 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
     if (output == kNoOutput) continue;
     const long long at = plane + output;
     if (is_floored) {
-      store_column<Format, 8>(problem, at, rows, staged + lane,
-                              [=](float value) { return value < floor ? floor : value; });
+      store_column<Format, 16>(problem, at, rows, staged + lane,
+                               [=](float value) { return value < floor ? floor : value; });
     } else {
       store_column<Format, 1>(problem, at, rows, staged + lane,
                               [&](float value) { return activated(epilogue, value); });
