@@ -136,8 +136,9 @@ class ConvKernel {
     if (!device || !x || !w || is_unclear(2, bias) || is_unclear(3, residual)) return;
     for (const int64_t batch : batches_to_plan(*x)) {
       const bool is_open = (*x)[0] != batch;
-      const auto make_plan = [node_plans = std::weak_ptr(plans_), spec = spec_, origin = origin_, batch,
-                              x = *x, w = *w, bias, has_residual = residual.has_value(), device = *device] {
+      const auto make_plan = [node_plans = std::weak_ptr(plans_), spec = spec_, origin = origin_,
+                              lends = lends_scratch(base_), batch, x = *x, w = *w, bias,
+                              has_residual = residual.has_value(), device = *device] {
         const std::shared_ptr<PlanCache> plans = node_plans.lock();
         if (plans == nullptr) return;  // the session has been closed
         Shape shape = x;
@@ -148,7 +149,7 @@ class ConvKernel {
           const Shape z = problem.without_epilogue().result_shape();
           problem = make_problem(spec, shape, w, b, &z);
         }
-        if (problem.result_elements() > 0) plans->get(problem, cuda_device(device, origin));
+        if (problem.result_elements() > 0) plans->get(problem, cuda_device(device, origin, lends));
       };
       in_background(is_open ? When::late : When::soon, make_plan);
     }
@@ -253,7 +254,7 @@ class ConvKernel {
     int index = 0;
     check(api_, api_.GetTensorMemoryInfo(tensor, &memory));
     check(api_, api_.MemoryInfoGetId(memory, &index));
-    return cuda_device(index, origin_);
+    return cuda_device(index, origin_, lends_scratch(base_));
   }
 
   Execution execution(OrtKernelContext* context, void* scratch) const {

@@ -1,6 +1,7 @@
 #include "onnx_scratch.h"
 
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -15,13 +16,11 @@ using GetScratchBuffer = OrtStatus*(ORT_API_CALL*)(const OrtKernelContext*, cons
 // KernelContext_GetScratchBuffer, which headers of version 17 do not declare. The table of functions only
 // ever grows at its end: version 18 put two behind the last of version 17, of which this is the second.
 GetScratchBuffer scratch_function(const OrtApiBase& base) {
-  const OrtApi* const api = base.GetApi(kScratchSince);
+  const OrtApi* const api = lends_scratch(base) ? base.GetApi(kScratchSince) : nullptr;
   if (api == nullptr) {
-    throw OnnxRuntimeError(
-        ORT_NOT_IMPLEMENTED,
-        "this algorithm needs scratch memory, which takes ONNX Runtime 1." + std::to_string(kScratchSince) +
-            " or newer, and this is " + base.GetVersionString() +
-            ": install a newer onnxruntime-gpu, swap without --fuse, or name another algorithm");
+    throw OnnxRuntimeError(ORT_NOT_IMPLEMENTED,
+                           "ONNX Runtime " + std::string(base.GetVersionString()) +
+                               " lends no scratch memory: install a newer onnxruntime-gpu");
   }
   constexpr size_t kLastOf17 = offsetof(OrtApi, SessionOptionsAppendExecutionProvider_OpenVINO_V2);
   constexpr size_t kPlace = kLastOf17 + 2 * sizeof(GetScratchBuffer);
@@ -34,6 +33,13 @@ GetScratchBuffer scratch_function(const OrtApiBase& base) {
 }
 
 }  // namespace
+
+bool lends_scratch(const OrtApiBase& base) {
+  // GetApi of a version that is not there writes an error to the log.
+  unsigned major = 0, minor = 0;
+  if (std::sscanf(base.GetVersionString(), "%u.%u", &major, &minor) != 2) return false;
+  return major > 1 || minor >= kScratchSince;
+}
 
 Scratch::Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context,
                  const OrtValue* beside, size_t bytes)

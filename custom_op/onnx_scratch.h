@@ -6,6 +6,9 @@
 
 namespace convswap {
 
+// Whether this ONNX Runtime lends memory of a stream: 1.18 and newer do.
+bool lends_scratch(const OrtApiBase& base);
+
 // Memory of a card for one run of a kernel, out of the session's arena, while the object lives. It belongs to
 // the run's stream, so that it may be given back as soon as the work is enqueued: another stream gets it
 // later.

@@ -73,6 +73,9 @@ struct Offer {
   // there are none.
   std::function<std::vector<std::string>()> kernels = nullptr;
 
+  // Whether a run of the plan takes memory beside its tensors.
+  bool needs_scratch = false;
+
   static Offer refusal(std::string why_not) { return {std::move(why_not), std::nullopt, nullptr}; }
   bool is_refusal() const { return !why_not.empty(); }
 };

@@ -28,13 +28,14 @@ struct Device {
   int second_level_cache = 0;             // bytes
   const KernelOrigin* kernels = nullptr;  // which lives as long as the process; null: nothing is said
   bool is_here = true;                    // and not only planned for
+  bool lends_scratch = true;              // memory for a run: ONNX Runtime does from 1.18 on
 };
 
 const Device& cpu_device();
 
 // The CUDA device `index` of this process. Throws std::runtime_error where there is none.
 // With `kernels` it is said to take its kernels from there.
-const Device& cuda_device(int index, const KernelOrigin* kernels = nullptr);
+const Device& cuda_device(int index, const KernelOrigin* kernels = nullptr, bool lends_scratch = true);
 
 // A card of that compute capability (90 for 9.0) as it is usually sold, for planning without one.
 Device typical_cuda_device(int compute_capability);

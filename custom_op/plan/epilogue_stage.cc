@@ -66,6 +66,7 @@ Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const
   Offer offer = algorithm.offer(problem.without_epilogue(), device);
   if (offer.is_refusal()) return offer;
   if (offer.milliseconds) *offer.milliseconds += stage->estimate(problem, device);
+  offer.needs_scratch |= problem.epilogue.pool.kind != PoolKind::none;
   offer.make = [stage, problem, device, make_alone = std::move(offer.make)] {
     return in_two_steps(make_alone(), stage->make(problem, device), problem);
   };
@@ -81,6 +82,10 @@ Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const
 
 Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
   Offer offer = offer_of_any(algorithm, problem, device);
+  if (!offer.is_refusal() && offer.needs_scratch && !device.lends_scratch) {
+    return Offer::refusal(
+        "it needs scratch memory, which takes ONNX Runtime 1.18 or newer: install a newer onnxruntime-gpu");
+  }
   if (offer.is_refusal() || offer.kernels == nullptr || !device.is_here) return offer;
   if (std::string reason = why_no_kernels(device, offer); !reason.empty()) {
     return Offer::refusal(std::move(reason));

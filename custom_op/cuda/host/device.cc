@@ -4,6 +4,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "cuda/runtime/driver.h"
@@ -44,7 +45,7 @@ int cuda_device_count() {
   return driver != nullptr && driver->cuDeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
 }
 
-const Device& cuda_device(int index, const KernelOrigin* kernels) {
+const Device& cuda_device(int index, const KernelOrigin* kernels, bool lends_scratch) {
   const auto check_index = [&] {
     const int count = cuda_device_count();
     if (index >= 0 && index < count) return;
@@ -58,13 +59,15 @@ const Device& cuda_device(int index, const KernelOrigin* kernels) {
   }
   // One at a time and only when asked for: a card that cannot be read must not spoil the others.
   static std::mutex mutex;
-  static auto& devices = *new std::map<std::pair<int, const KernelOrigin*>, Device>;
+  static auto& devices = *new std::map<std::tuple<int, const KernelOrigin*, bool>, Device>;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (const auto found = devices.find({index, kernels}); found != devices.end()) return found->second;
+  if (const auto found = devices.find({index, kernels, lends_scratch}); found != devices.end())
+    return found->second;
   check_index();
   Device device = read_device(index);
   device.kernels = kernels;
-  return devices.emplace(std::pair{index, kernels}, std::move(device)).first->second;
+  device.lends_scratch = lends_scratch;
+  return devices.emplace(std::tuple{index, kernels, lends_scratch}, std::move(device)).first->second;
 }
 
 }  // namespace convswap

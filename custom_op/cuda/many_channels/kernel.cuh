@@ -114,9 +114,10 @@ __device__ inline void convert_tiles(const Arguments<Element>& problem) {
     wait_for_kernels_before();
     const unsigned windows = weight_windows<Format>(problem, share);
     const int passes_of_tile = windows == 2 ? 2 : 1;
-    // One warp's business, and as early as may be: where stages have room for the weights of a chunk they
-    // wait for chunks before it, and else for the chunk itself.
-    const bool is_early = problem.weight_stages * problem.group_steps >= problem.steps;
+    // One warp's business, and as early as may be: where there is a stage more than the weights of a chunk
+    // take they wait for chunks before it alone. A stage is free once the next is in use, which is of this
+    // chunk else.
+    const bool is_early = (problem.weight_stages - 1) * problem.group_steps >= problem.steps;
     const auto copy = [&](bool now, int window, int chunk) {
       if (!now || threadIdx.x / 32 != kConverters / 32 - 1) [[likely]]
         return;

@@ -74,11 +74,11 @@ class ManyChannels final : public Algorithm {
     if (std::string reason = why_not_reached(problem, *tiling); !reason.empty()) {
       return Offer::refusal(std::move(reason));
     }
-    // No estimate before there is a measurement: it is found by its name alone.
     return {{},
-            std::nullopt,
+            tiling->cost / 1e6,
             [problem, device, own = *tiling] { return many_channels::make_plan(problem, device, own); },
-            [problem, own = *tiling] { return many_channels::kernel_names(problem, own); }};
+            [problem, own = *tiling] { return many_channels::kernel_names(problem, own); },
+            true};
   }
 
  private:
