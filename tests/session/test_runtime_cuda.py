@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 
 import every_conv
 import numpy as np
@@ -263,6 +264,7 @@ def test_graph_on_the_users_stream_replays_on_new_data(cuda):
 
 LIMIT = 128 * MIB
 FILTERS = 64
+MOST_SECONDS_OF_OTHERS = 60
 # The first has 12 MiB, and an output of 256 MiB; the second alone is beyond the limit.
 LARGE_OUTPUT = (1, 3, 1024, 1024)
 LARGE_INPUT = (16, 3, 1024, 1024)
@@ -287,6 +289,10 @@ def test_run_beyond_the_memory_limit_raises_and_the_session_goes_on(shape, cuda)
         assert same_bits([run(session, small)], [expected])
         if attempt == 2:
             free = free_bytes()
-    # A page of the card's memory; nothing that a run takes here is as small.
+    # A page of the card's memory; nothing that a run takes here is as small. Other processes take some and
+    # give it back, which a session that has lost it does not.
+    end = time.monotonic() + MOST_SECONDS_OF_OTHERS
+    while free - free_bytes() > 2 * MIB and time.monotonic() < end:
+        time.sleep(0.2)
     assert free - free_bytes() <= 2 * MIB
     assert session.get_providers()[0] == PROVIDERS[cuda]

@@ -156,14 +156,13 @@ class Tiler {
         150 + 1.6 * 4 * kConsumerWarpgroups * static_cast<double>(tiling.steps) * tiling.tiles;
     const double converting = 700 + 1500 * static_cast<double>(tiling.batches());
     const double storing = static_cast<double>(tiling.columns() * tiling.row_sets * kRows) * 4 / 12;
-    // The first chunk is waited for.
-    const double work =
-        (chunks * std::max(multiplying, converting) + converting + storing + 3000) / kNanosecond;
+    const double work = chunks * std::max(multiplying, converting) + storing + 3000;
     const double waves = std::ceil(static_cast<double>(tiling.works(problem_)) / device_.multiprocessors);
     const double bytes = static_cast<double>(
         size() * problem_.batch *
         (problem_.in_channels * problem_.input_size() + problem_.out_channels * problem_.output_size()));
-    return std::max(5000 + waves * work, 3.5e-4 * bytes);
+    // A block's first chunk is waited for; the kernel before prepares the weights.
+    return std::max(5000 + (converting + waves * work) / kNanosecond, 3.5e-4 * bytes);
   }
 
   const ConvProblem& problem_;
