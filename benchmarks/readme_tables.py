@@ -11,6 +11,9 @@ The results are what these commands wrote on the card that the folder is named a
         --json benchmarks/h200/bench-algorithms.json
     convswap bench course --against all --precision ieee --json benchmarks/h200/bench-ieee.json
     convswap bench course --against all --precision float16 --json benchmarks/h200/bench-float16.json
+    convswap bench many-channels --json benchmarks/h200/bench-many-channels.json
+    convswap bench one-d --json benchmarks/h200/bench-one-d.json
+    convswap bench three-d --json benchmarks/h200/bench-three-d.json
     convswap study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json
     python benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json NETWORK...
 
@@ -36,6 +39,7 @@ HERE = Path(__file__).parent
 FUSED, ONE_IMAGE = "compare-fused", "one-image.json"
 SIDES = ("default", "swapped", "fused")
 STUDIED = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
+OTHER_SUITES = ("many-channels", "one-d", "three-d")
 LONGEST_NAME = 36
 # What the figures of one table must have in common.
 SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
@@ -205,6 +209,26 @@ def layers(results: Path) -> str:
     return table([*headings, "back to back", "relative L2 error"], rows)
 
 
+def other_layers(results: Path) -> str:
+    """The layers of other networks, of one, two and three dimensions, each at its usual batch."""
+    rows = [
+        [
+            row["layer"],
+            f"{row['batch']}",
+            f"`{row['algorithm']}`",
+            three_digits(row["default_ms"]),
+            three_digits(row["convswap_ms"]),
+            f"{row['default_ms'] / row['convswap_ms']:.2f}x",
+            f"{100 * row['floor_ms'] / row['convswap_ms']:.0f} %",
+            f"{row['relative_l2_error']:.1e}",
+        ]
+        for suite in OTHER_SUITES
+        for row in read(results, f"bench-{suite}.json")
+    ]
+    headings = ["layer", "batch", "algorithm", "default", "convswap", "speedup", "of the floor"]
+    return table([*headings, "relative L2 error"], rows)
+
+
 def small_batches(results: Path) -> str:
     """How many times the faster of default and HEURISTIC each course layer is as fast, for each batch."""
     found = read(results, "bench-small.json")
@@ -309,6 +333,7 @@ TABLES = {
     "small-batches": small_batches,
     "precisions": precisions,
     "layers": layers,
+    "other-layers": other_layers,
     "study": study,
     "against-ncu": against_ncu,
 }

@@ -29,10 +29,13 @@
 // says. float16 and bfloat16 data go in as they are.
 //
 // Data flow: a first kernel prepares the weights, each chunk's in the order in which the tensor core takes
-// them. In the second a block's warps are producers and consumers. Three warps load pixels, through
-// registers, convert them and store places, chunk after chunk, into a ring of stages; one thread has bulk
-// copies bring weights into another ring; two warpgroups multiply, and store their results from registers,
-// with what follows the convolution.
+// them. In the second two of a block's warpgroups are producers and two are consumers. Producers load pixels
+// through registers, those of the next chunk while they convert this one's, and store places into a ring of
+// stages; one of their warps has bulk copies bring weights into another ring. Consumers multiply, and their
+// results pass through shared memory, part after part, to where neighbouring lanes store neighbouring
+// columns, with what follows the convolution. A converter takes some six cycles for an instruction, and a
+// chunk needs 200 of them for a pixel's 16 channels, which is why there are eight warps of them
+// (benchmarks/many_channels.md).
 //
 // Of data with a depth each output plane is an image by itself, of which a *slice* is a strip, and the taps
 // of the depth are as more chunks: of the same channels in another plane.
