@@ -69,7 +69,10 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw());
   commit_copies();
   if (threadIdx.x == 0) {
-    state() = {{}, 0u, ~0u, 1u, 0u};
+    // One by one: NVRTC has what is set as a whole loaded from global memory, for which all wait.
+    state().most = 0u, state().least_less_one = ~0u;
+    state().weight_windows = 1u;
+    state().is_far = 0u;
   }
   for (int i = threadIdx.x; i < bundle_slots; i += blockDim.x) {
     part(problem.shared.bundles)[i] = filter_bundle<kBundle>(problem, i);
@@ -89,9 +92,9 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   int top = kFirstTop;
   int scaled_for = kFirstTop + 1;  // what the scales were last found for
   for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
-    const ValueRange<Element> weight_range =
-        stage_weights<Format, kBundle, kTaps, kTiles>(problem, w(), part(problem.shared.bundles), filters,
-                                                      tops(), weight_window, part(problem.shared.weights()));
+    const ValueRange<Element> weight_range = stage_weights<Format, kBundle, kTaps, kTiles>(
+        problem, w(), part(problem.shared.bundles), filters, tops(), weight_window,
+        problem.shared.weights(shared + computed_here(0u)));
     if (!are_measured && !__syncthreads_and(fits<Format>(weight_range, kFirstTop))) {
       const int taps = problem.filter_height * problem.filter_width;
       const auto weights_of = [&](int filter) {

@@ -55,9 +55,12 @@ struct BlockState {
   unsigned is_far;                // whether a filter's factor alone is not enough
 };
 
-// The parts of a block's shared memory. The weights come first, which costs the kernel no register.
+// The parts of a block's shared memory. The weights come first, which costs the kernel no register. (NVRTC
+// would load an Offset that is always 0 from global memory.)
 struct SharedOffsets {
-  static CONVSWAP_ANYWHERE constexpr Offset<unsigned> weights() { return {}; }
+  static CONVSWAP_ANYWHERE unsigned* weights(unsigned char* shared) {
+    return reinterpret_cast<unsigned*>(shared);
+  }
   Offset<unsigned> staged;       // the input, converted
   Offset<unsigned char> raw;     // the input of the next tile as it is, and a row of zeros
   Offset<float> results;         // on their way, a place for each warp

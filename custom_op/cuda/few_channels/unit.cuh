@@ -312,7 +312,7 @@ __device__ inline void compute_tile(const Arguments<typename Format::Element>& p
                                     int filters, bool accumulates, bool is_far, unsigned char* shared) {
   using WarpUnit = Unit<Format, kBundle, kTaps, kTiles>;
   constexpr int kBlockFilters = kTiles * kFiltersPerTile;
-  const unsigned* const weights = problem.shared.weights().in(shared);
+  const unsigned* const weights = problem.shared.weights(shared);
   const unsigned* const staged = problem.shared.staged.in(shared);
   const FilterBundle* const bundles = problem.shared.bundles.in(shared);
   const QuadPlace* const places = problem.shared.places.in(shared);
