@@ -152,6 +152,11 @@ inline void take_many_channels(ConvProblem& p, Device& device, Random& random) {
   p.group = one_in(random, 4) ? 2 : 1;
   p.in_channels = p.group * between(random, 10, one_in(random, 3) ? 150 : 50);
   p.out_channels = p.group * between(random, 8, one_in(random, 3) ? 200 : 70);
+  // So many that of those of a chunk the last 16 and more are none, which one tap lets be.
+  if (one_in(random, 6)) {
+    p.filter[1] = p.filter[2] = 1;
+    p.in_channels = p.group * (32 * between(random, 3, 7) + between(random, 1, 16));
+  }
   for (int axis = 1; axis < 3; ++axis) {
     p.filter[axis] = std::min<int64_t>(p.filter[axis], one_in(random, 2) ? 3 : 5);
     const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
@@ -335,6 +340,12 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
       if (one_in(random, 2)) w[between(random, 0, w_count - 1)] = static_cast<Element>(odd);
     }
   }
+  // What lies beside the input must not count, not even times zero: as much as 32 channels of it are no
+  // numbers.
+  const int64_t beside_x = 32 * p.input_size() + 16;
+  x.insert(x.begin() + shift, beside_x, static_cast<Element>(NAN));
+  x.insert(x.end(), beside_x, static_cast<Element>(NAN));
+  const Element* const x_begin = x.data() + shift + beside_x;
   constexpr int64_t kGuard = 16;
   std::vector<Element> y(kGuard + shift + y_count + kGuard, static_cast<Element>(NAN));
   const Element* const bias = p.has_bias ? b.data() : nullptr;
@@ -343,7 +354,7 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   const std::unique_ptr<Plan> plan = offer.make();
   if (tells) std::printf("%s\n", plan->describe().c_str());
   std::vector<float> scratch(plan->scratch_bytes() / sizeof(float) + 1, NAN);
-  plan->run({x.data() + shift, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr},
+  plan->run({x_begin, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr},
             {nullptr, nullptr, scratch.data()});
 
   int64_t wrong = 0;
@@ -354,7 +365,7 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     const int64_t k = i / p.result_size() % p.out_channels;
     const int64_t n = i / p.result_size() / p.out_channels;
     const Truth truth = finished(p, row, column, [&](int64_t r, int64_t c) {
-      Truth found = truth_of(p, x.data() + shift, w.data(), bias, n, k, {depth, r, c});
+      Truth found = truth_of(p, x_begin, w.data(), bias, n, k, {depth, r, c});
       if (p.epilogue.has_residual) {
         const double residual =
             number(z[(((n * p.out_channels + k) * p.output[0] + depth) * p.output[1] + r) * p.output[2] + c]);

@@ -33,8 +33,10 @@ LATE = (1_000_052, 1_000_097, 1_000_132)
 WIDE = (9, 93, 118, 151, 227, 230, 1_000_055, 1_000_075)
 # A kernel that never ends must not keep the tests from ending; 100 seeds take 10 seconds.
 MOST_SECONDS = 600
-# What 100 seeds must at least compute; the algorithm refuses the others.
-LEAST_COMPUTED = 80
+# What 100 seeds must at least compute; the algorithm refuses the others, many_channels those of cards with
+# less shared memory than any that it has code for.
+LEAST_COMPUTED = {algorithm: 80 for algorithm in ("few_channels", "toeplitz", "implicit_gemm", "tiled")}
+LEAST_COMPUTED["many_channels"] = 65
 # From CROWDED on, as in problems.h, blocks have several images. 30 of them take 5 seconds, which are for the
 # algorithm whose warps are producers and consumers of images.
 CROWDED = 1_000_000
@@ -43,13 +45,13 @@ LEAST_CROWDED_COMPUTED = {
     "few_channels": 8,
     "toeplitz": 7,
     "implicit_gemm": 20,
-    "many_channels": 8,
+    "many_channels": 7,
     "tiled": 8,
 }
 # From MANY_CHANNELS on, as in problems.h, there are more channels, and values far apart in which all products
 # count all the same.
 MANY_CHANNELS = 2_000_000
-MANY_CHANNELS_SEEDS = {"many_channels": 40, "tiled": 10}
+MANY_CHANNELS_SEEDS = {"many_channels": 60, "tiled": 10}
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "tiled")
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20
@@ -79,7 +81,7 @@ def test_family_is_the_definition_in_one_format(family: str) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_algorithm_is_the_definition_for_random_problems(programs: dict[str, Path], algorithm: str) -> None:
     program = programs[algorithm]
-    assert computed_of(program, 0, SEEDS) >= LEAST_COMPUTED
+    assert computed_of(program, 0, SEEDS) >= LEAST_COMPUTED[algorithm]
     for seed in ONCE_WRONG.get(algorithm, ()):
         assert computed_of(program, seed, seed + 1) == 1
     for seed in OVERLAPPING if algorithm == "toeplitz" else ():

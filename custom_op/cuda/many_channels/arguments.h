@@ -35,7 +35,7 @@ struct Arguments : Tensors<Element>, Geometry {
   int image_stage_bytes, weight_stage_bytes;
   SharedOffsets shared;
   // The first row and column of the padded input that a phase has.
-  short phase_rows[kMostPhases], phase_columns[kMostPhases];
+  int phase_rows[kMostPhases], phase_columns[kMostPhases];
   // How far a step's first bundle lies from the place of an output. Steps go over the taps of two bundles,
   // then of the next two.
   unsigned short step_places[kMostSteps];

@@ -99,7 +99,7 @@ class Batch {
     if (cursor.channels >= kDepth) [[likely]] {
       load_channels<kDepth>(problem, from, exists, kDepth);
     } else {
-      load_channels<1>(problem, from, exists, cursor.channels);
+      load_channels<0>(problem, from, exists, cursor.channels);
     }
   }
 
@@ -134,7 +134,8 @@ class Batch {
  private:
   static constexpr int kNoPlace = -1;
 
-  // Loads a pixel of so many channels, zeros where it does not exist. kLeast: there are no fewer.
+  // Loads a pixel of so many channels, zeros where it does not exist, and of none where
+  // there are no more. kLeast: there are no fewer.
   template <int kLeast>
   __device__ void load_channels(const Arguments<Element>& problem, const Element* pixel, bool exists,
                                 int channels) {

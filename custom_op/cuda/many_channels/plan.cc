@@ -58,8 +58,8 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   to.image_stage_bytes = narrow(tiling.image_stage_bytes());
   to.weight_stage_bytes = narrow(tiling.weight_stage_bytes());
   to.shared = tiling.shared;
-  std::copy(tiling.phase_rows.begin(), tiling.phase_rows.end(), to.phase_rows);
-  std::copy(tiling.phase_columns.begin(), tiling.phase_columns.end(), to.phase_columns);
+  std::ranges::transform(tiling.phase_rows, to.phase_rows, narrow);
+  std::ranges::transform(tiling.phase_columns, to.phase_columns, narrow);
   std::copy(tiling.step_places.begin(), tiling.step_places.end(), to.step_places);
   return to;
 }
