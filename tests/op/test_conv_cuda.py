@@ -796,7 +796,6 @@ def test_precision_ieee_is_float32_throughout():
 
 
 @pytest.mark.gpu
-@pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_lies_behind_the_channels_of_an_image_does_not_count(algorithm):
     random = np.random.default_rng(0)
@@ -814,6 +813,7 @@ def test_what_lies_behind_the_channels_of_an_image_does_not_count(algorithm):
     np.testing.assert_allclose(y.to_numpy()[0], truth, rtol=2e-3, atol=2e-2)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("case", [ConvCase((0, 3, 9, 8), (4, 3, 3, 3)), ConvCase((2, 3, 9, 8), (0, 3, 3, 3))])
 def test_empty_output_takes_no_time(case):
     x, w, _ = case.arrays()
