@@ -20,10 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from convswap import _native
+from convswap.errors import ConvswapError
 from convswap.floor import floor_ms
 from convswap.suites import SuiteLayer, suite_layers, usual_batch
+
+try:
+    import torch
+except ImportError:
+    sys.exit("PyTorch is not installed: pip install torch, and run this on a machine with a card")
 
 RUNS = 20
 # Outputs whose sums are compared with float64's.
@@ -42,6 +47,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
+    names = [each.name for each in _native.catalog() if each.device == "cuda" and not each.is_rung]
+    if options.algorithm not in names:
+        parser.error(f"{options.algorithm!r} is no algorithm of a card: expected one of {', '.join(names)}")
+    if unknown := [each for each in options.precision.split(",") if each not in TORCH_TYPES]:
+        parser.error(f"--precision {','.join(unknown)}: expected some of {', '.join(TORCH_TYPES)}")
+    if not _native.cuda_devices() or not torch.cuda.is_available():
+        parser.error("no NVIDIA card was found by convswap and PyTorch: kernels are timed on a card")
+    try:
+        layers = suite_layers(options.suite, options.layers)
+    except ConvswapError as error:
+        parser.error(str(error))
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     (card, *_) = _native.cuda_devices()
@@ -50,7 +66,7 @@ def main() -> int:
     print(f"{heads} {'of it':>5}  error")
     rows = []
     for precision in options.precision.split(","):
-        for layer in suite_layers(options.suite, options.layers):
+        for layer in layers:
             batch = options.batch or usual_batch(options.suite, layer, "cuda")
             row = measured(layer, batch, precision, options.algorithm, options.rounds, card)
             rows.append(row)

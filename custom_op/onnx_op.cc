@@ -87,6 +87,7 @@ class ConvKernel {
         api_(api),
         kind_(kind),
         origin_(origin),
+        lends_scratch_(lends_scratch(base)),
         spec_(read_spec_of(op, KernelAttributes(api, info), type, precision)),
         plans_(std::make_shared<PlanCache>(
             KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto)))),
@@ -137,7 +138,7 @@ class ConvKernel {
     for (const int64_t batch : batches_to_plan(*x)) {
       const bool is_open = (*x)[0] != batch;
       const auto make_plan = [node_plans = std::weak_ptr(plans_), spec = spec_, origin = origin_,
-                              lends = lends_scratch(base_), batch, x = *x, w = *w, bias,
+                              lends = lends_scratch_, batch, x = *x, w = *w, bias,
                               has_residual = residual.has_value(), device = *device] {
         const std::shared_ptr<PlanCache> plans = node_plans.lock();
         if (plans == nullptr) return;  // the session has been closed
@@ -254,7 +255,7 @@ class ConvKernel {
     int index = 0;
     check(api_, api_.GetTensorMemoryInfo(tensor, &memory));
     check(api_, api_.MemoryInfoGetId(memory, &index));
-    return cuda_device(index, origin_, lends_scratch(base_));
+    return cuda_device(index, origin_, lends_scratch_);
   }
 
   Execution execution(OrtKernelContext* context, void* scratch) const {
@@ -272,6 +273,7 @@ class ConvKernel {
   const OrtApi& api_;
   const DeviceKind kind_;
   const KernelOrigin* const origin_;
+  const bool lends_scratch_;
   const ConvSpec spec_;
   const std::shared_ptr<PlanCache> plans_;  // which work in the background looks for
   const bool is_tuned_;

@@ -16,11 +16,11 @@ using GetScratchBuffer = OrtStatus*(ORT_API_CALL*)(const OrtKernelContext*, cons
 // KernelContext_GetScratchBuffer, which headers of version 17 do not declare. The table of functions only
 // ever grows at its end: version 18 put two behind the last of version 17, of which this is the second.
 GetScratchBuffer scratch_function(const OrtApiBase& base) {
-  const OrtApi* const api = lends_scratch(base) ? base.GetApi(kScratchSince) : nullptr;
+  const OrtApi* const api = base.GetApi(kScratchSince);
   if (api == nullptr) {
     throw OnnxRuntimeError(ORT_NOT_IMPLEMENTED,
                            "ONNX Runtime " + std::string(base.GetVersionString()) +
-                               " lends no scratch memory: install a newer onnxruntime-gpu");
+                               " lends no scratch memory: install onnxruntime-gpu 1.18 or newer");
   }
   constexpr size_t kLastOf17 = offsetof(OrtApi, SessionOptionsAppendExecutionProvider_OpenVINO_V2);
   constexpr size_t kPlace = kLastOf17 + 2 * sizeof(GetScratchBuffer);

@@ -41,17 +41,19 @@ Device asked_device(const std::string& device, int index, int compute_capability
 }
 
 std::string why_not(const ConvProblem& problem, const std::string& algorithm, const std::string& device,
-                    int index, int compute_capability) {
-  const Device asked = asked_device(device, index, compute_capability);
+                    int index, int compute_capability, bool lends_scratch) {
+  Device asked = asked_device(device, index, compute_capability);
+  asked.lends_scratch = lends_scratch;
   check_algorithm_name(algorithm, asked.kind);
   if (leaves_choice(algorithm)) return why_none(problem, asked);
   return offer_of(*find_algorithm(algorithm, asked.kind), problem, asked).why_not;
 }
 
 std::string choose(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
-                   int index, int compute_capability) {
-  return std::string(
-      convswap::choose(problem, asked_device(device, index, compute_capability), algorithm).algorithm.name());
+                   int index, int compute_capability, bool lends_scratch) {
+  Device asked = asked_device(device, index, compute_capability);
+  asked.lends_scratch = lends_scratch;
+  return std::string(convswap::choose(problem, asked, algorithm).algorithm.name());
 }
 
 std::vector<std::string> kernels_of(const ConvProblem& problem, const std::string& device,
@@ -195,14 +197,14 @@ void register_planner(py::module_& module) {
       "catalog", &catalog, py::return_value_policy::reference,
       "Every algorithm of this build, for each device the fastest first, then the ladder's rungs in order.");
   module.def("why_not", &why_not, py::arg("problem"), py::arg("algorithm"), py::arg("device"), py::kw_only(),
-             py::arg("index") = 0, py::arg("compute_capability") = 0,
+             py::arg("index") = 0, py::arg("compute_capability") = 0, py::arg("lends_scratch") = true,
              R"(Why the algorithm cannot compute the problem on the device; '' where it can.
 
-`compute_capability` (90 for 9.0) asks about a typical card of that generation, which need not be here. Raises
-ConvswapError for an unknown algorithm or device, RuntimeError where the card is not there.)");
+`compute_capability` (90 for 9.0) asks about a typical card of that generation, which need not be here, and
+`lends_scratch` False about an ONNX Runtime before 1.18, which lends no memory for a run. Raises ConvswapError for an unknown algorithm or device, RuntimeError where the card is not there.)");
   module.def("choose", &choose, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
              py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0,
-             R"(The name of the algorithm that the planner takes.
+             py::arg("lends_scratch") = true, R"(The name of the algorithm that the planner takes.
 
 Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.)");
   module.def(

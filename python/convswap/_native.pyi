@@ -77,7 +77,13 @@ def catalog() -> list[Algorithm]:
     """Return every algorithm of this build, for each device the fastest first, then the ladder's rungs."""
 
 def why_not(
-    problem: Problem, algorithm: str, device: str, *, index: int = 0, compute_capability: int = 0
+    problem: Problem,
+    algorithm: str,
+    device: str,
+    *,
+    index: int = 0,
+    compute_capability: int = 0,
+    lends_scratch: bool = True,
 ) -> str:
     """Return why the algorithm cannot compute the problem on the device; "" where it can."""
 
@@ -88,6 +94,7 @@ def choose(
     *,
     index: int = 0,
     compute_capability: int = 0,
+    lends_scratch: bool = True,
 ) -> str:
     """Return the name of the algorithm that the planner takes."""
 

@@ -134,8 +134,8 @@ class Batch {
  private:
   static constexpr int kNoPlace = -1;
 
-  // Loads a pixel of so many channels, zeros where it does not exist, and of none where
-  // there are no more. kLeast: there are no fewer.
+  // Loads so many channels of a pixel, none where it does not exist; the others are zeros. kLeast: there are
+  // no fewer.
   template <int kLeast>
   __device__ void load_channels(const Arguments<Element>& problem, const Element* pixel, bool exists,
                                 int channels) {

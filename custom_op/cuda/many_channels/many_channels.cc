@@ -57,7 +57,9 @@ namespace convswap {
 namespace many_channels {
 namespace {
 
-// Of prepared weights, where most of them are padding.
+// Of prepared weights, where most of them are padding: where they are so many times as large as w, and beyond
+// so many bytes.
+constexpr int64_t kMostPadding = 8;
 constexpr int64_t kMostPaddedBytes = int64_t{64} << 20;
 
 class ManyChannels final : public Algorithm {
@@ -81,7 +83,7 @@ class ManyChannels final : public Algorithm {
             tiling->cost / 1e6,
             [problem, device, own = *tiling] { return many_channels::make_plan(problem, device, own); },
             [problem, own = *tiling] { return many_channels::kernel_names(problem, own); },
-            true};
+            /*needs_scratch=*/true};
   }
 
  private:
@@ -109,8 +111,9 @@ class ManyChannels final : public Algorithm {
     const int64_t padding = (problem.pad_begin[0] + problem.dilation[0] * problem.filter[0]) *
                             problem.input[1] * problem.input[2];
     const int64_t weights = tiling.prepared_bytes(problem);
-    if (weights > std::max(kMostPaddedBytes, 8 * problem.out_channels * problem.channels_per_group() *
-                                                 problem.filter_size() * size_of(problem.type))) {
+    if (weights >
+        std::max(kMostPaddedBytes, kMostPadding * problem.out_channels * problem.channels_per_group() *
+                                       problem.filter_size() * size_of(problem.type))) {
       return "its weights, padded to 64 filters and 16 channels of each group, take " +
              std::to_string(weights) + " bytes";
     }

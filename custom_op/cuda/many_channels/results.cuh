@@ -52,9 +52,9 @@ struct Row {
   }
 };
 
-// Stores the results of a column from `at` on, a plane for each of its rows, of which there are 16 or fewer.
-// kRowsAtOnce: as many residuals are loaded before anything is stored, which the compiler does not know to
-// lie elsewhere.
+// Stores the results of a column from `at` on, a plane for each of its 16 rows, of which the first `rows` are
+// filters. kRowsAtOnce: as many residuals are loaded before anything is stored, which the compiler does not
+// know to lie elsewhere.
 template <typename Format, int kRowsAtOnce, typename Activate, typename Element = typename Format::Element>
 __device__ inline void store_column(const Arguments<Element>& problem, long long at, int rows,
                                     const float* staged, Activate activate) {

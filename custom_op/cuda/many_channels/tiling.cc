@@ -147,7 +147,8 @@ class Tiler {
 
   int64_t size() const { return size_of(problem_.type); }
 
-  // Nanoseconds, by arithmetic alone; the constants are cycles that were counted in profiles of an H100.
+  // Nanoseconds, by arithmetic; its constants, cycles, fitted by hand to what the layers of the suites
+  // many-channels, one-d and three-d took on an H200 (benchmarks/many_channels.md says how far off it is).
   double cost(const Tiling& tiling) const {
     constexpr double kNanosecond = 1.7;  // cycles
     const double chunks = static_cast<double>(tiling.chunks);
