@@ -10,7 +10,6 @@
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/ring.cuh"
-#include "cuda/primitives/shared_part.cuh"
 #include "cuda/primitives/warpgroup_barrier.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 
@@ -30,6 +29,12 @@ struct Share {
   }
 };
 
+// The parts of shared memory, found each time: a register is worth more than an addition.
+template <typename Part>
+__device__ inline Part* shared_part(Offset<Part> offset) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  return offset.in(shared);
+}
 template <typename Element>
 __device__ inline BlockState& state_of_block(const Arguments<Element>& problem) {
   return *shared_part(problem.shared.state);
