@@ -27,11 +27,12 @@ build() {
   [ "$choices" = "$(cat "$folder/choices" 2>"$log")" ] || rm -rf "$folder/objects"
   echo "$choices" >"$folder/choices"
   echo "Building convswap with sanitizers"
-  # It takes g++ with its libasan and libubsan. With debug information, which a release build strips; a report
-  # then names lines.
+  # It takes g++ with its libasan and libubsan. With line numbers, which a release build strips, for reports, and
+  # with little optimization, since most of the time goes by compiling.
   install_checkout --upgrade --target "$folder/package" \
     --config-settings build-dir="$folder/objects" \
     --config-settings cmake.build-type=RelWithDebInfo \
+    --config-settings "cmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1" \
     --config-settings "cmake.define.CONVSWAP_SANITIZE=$sanitizers"
 }
 

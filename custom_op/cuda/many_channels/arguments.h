@@ -16,8 +16,6 @@ struct Arguments : Tensors<Element>, Geometry {
   unsigned char* prepared_weights;
   FilterRange* filter_ranges;  // of all rows, also of those without a filter
 
-  int group_count;
-  int filter_blocks;           // of a group
   int row_sets;                // of 64 filters, of a block: 1 or 2
   int chunks, chunk_channels;  // of the channels of a group, once for each tap of the depth
   int steps;                   // of a chunk
@@ -30,9 +28,24 @@ struct Arguments : Tensors<Element>, Geometry {
   FastDivisor depth_taps;      // a chunk is of some channels and one of these
   int input_depth, stride_depth, dilation_depth, pad_depth;
   FastDivisor bundle_places, span;  // places of a bundle, and of a phase
-  long long works;                  // tiles of all images together, times blocks of filters, times groups
-  int image_stages, weight_stages;
-  int image_stage_bytes, weight_stage_bytes;
+  int works_of_block;               // at least; so many blocks have one more
+  int longer_blocks;
+  FastDivisor works_of_tile;    // groups times blocks of filters
+  FastDivisor blocks_of_group;  // of filters
+
+  long long chunk_bytes;  // from chunk to chunk of channels
+  long long x_bytes;
+  RunKind run_kind;
+  FastDivisor phases_across;  // of the columns
+  FastDivisor phases_down;    // of the rows
+  int last_phase_row, last_phase_column;
+  int run_bytes;             // that a run takes of a stage, with its gap; of slices, of a whole one
+  int runs;                  // of a tile, at most
+  int channel_shift;         // binary logarithm of the channels that each warp of converters has copied
+  unsigned channel_bytes;    // from channel to channel, in memory
+  int staged_channel_bytes;  // and in a stage
+  int pixel_stages, image_stages, weight_stages;
+  int pixel_stage_bytes, image_stage_bytes, weight_stage_bytes;
   SharedOffsets shared;
   // The first row and column of the padded input that a phase has.
   int phase_rows[kMostPhases], phase_columns[kMostPhases];

@@ -2,6 +2,7 @@
 
 // The kernels of the algorithm `many_channels`; many_channels.cc tells the idea, plan.cc fills the arguments.
 
+#include "cuda/many_channels/copies.cuh"
 #include "cuda/many_channels/input.cuh"
 #include "cuda/many_channels/results.cuh"
 #include "cuda/many_channels/weights.cuh"
@@ -39,6 +40,7 @@ struct TileValues {
   int top = kFirstTop;  // of the window that is being converted
   int highest, lowest;  // the binades that the tile's values lie in
   bool are_finite;
+  int low;  // chunks that are to be converted once more, of this pass
 
   __device__ void begin_tile() { highest = -1000, lowest = 1000, are_finite = true; }
   __device__ void include(int above, int below) {
@@ -63,9 +65,10 @@ __device__ inline void commit_chunk(const Arguments<Element>& problem, OpenRing&
 // Converts a chunk again that does not fit the guess of how large its values are, and notes what of it lies
 // below its window. `range` is what the thread has seen of it.
 template <typename Format, typename Element = typename Format::Element>
-__device__ __noinline__ TileValues convert_apart(const Arguments<Element>& problem, const Element* x,
-                                                 int chunk, bool is_first, ValueRange<Element> range,
-                                                 TileValues values, unsigned char* stage, int* low) {
+__device__ __noinline__ TileValues convert_apart(const Arguments<Element>& problem,
+                                                 const unsigned char* pixels, int chunk, bool is_first,
+                                                 ValueRange<Element> range, TileValues values,
+                                                 unsigned char* stage) {
   const auto sync = [] { sync_threads(kConverterBarrier, kConverters); };
   const ValueRange<Element> whole = reduce_threads(range, state_of_block(problem), threadIdx.x == 0, sync);
   if (!whole.is_finite()) {
@@ -75,108 +78,124 @@ __device__ __noinline__ TileValues convert_apart(const Arguments<Element>& probl
   // Not lower than before, so that few chunks change the scale of the sums.
   values.top = is_first ? whole.window_top() : max(values.top, whole.top());
   values.include(whole.top(), whole.bottom());
-  convert_window<Format>(problem, x, chunk, shared_part(problem.shared.sources), BinadeWindow(values.top),
-                         stage);
+  convert_staged<Format, true>(problem, shared_part(problem.shared.sources), pixels, chunk,
+                               BinadeWindow(values.top), stage, range);
   for (int i = 1; i <= kMostLowWindows && whole.bottom() <= values.top - i * kBinades; ++i) {
     if (threadIdx.x == 0) {
-      shared_part(problem.shared.low_chunks)[*low] = {chunk, values.top - i * kBinades};
+      shared_part(problem.shared.low_chunks)[values.low] = {chunk, values.top - i * kBinades};
     }
-    ++*low;
+    ++values.low;
   }
   sync();
   return values;
 }
 
-// Converts the tiles of a block, chunk by chunk, and has the weights copied that each is multiplied with.
+// Tells consumers of a tile, once there is room, and finds the sources of its pixels where it has not been
+// done for the work before. By all converters, who meet.
+template <typename Element>
+__device__ inline void begin_work(const Arguments<Element>& problem, int work, bool is_new, OpenRing& heads,
+                                  int& slot) {
+  BlockState& state = state_of_block(problem);
+  const Share share(problem, work);
+  const TileStart tile(problem, share.tile);
+  if (is_new) {
+    if (++slot == kTileSlots) slot = 0;
+    find_sources(problem, tile, shared_part(problem.shared.runs) + slot * problem.runs,
+                 shared_part(problem.shared.sources));
+  }
+  wait(&state.stored[heads.stage], heads.phase ^ 1);
+  if (threadIdx.x == 0) {
+    state.heads[heads.stage] = {tile.image, share.group, share.filter_block, share.first_row(problem)};
+  }
+  find_outputs(problem, tile, shared_part(problem.shared.outputs) + heads.stage * problem.columns);
+  heads.advance(kHeadStages);
+  sync_threads(kConverterBarrier, kConverters);
+}
+
+// Has the pixels of a block's tiles copied, chunk by chunk, and converts them, and has the weights copied
+// that each chunk is multiplied with.
 template <typename Format, typename Element = typename Format::Element>
 __device__ inline void convert_tiles(const Arguments<Element>& problem) {
   BlockState& state = state_of_block(problem);
   PixelSource* const sources = shared_part(problem.shared.sources);
+  unsigned char* const pixel_stages = shared_part(problem.shared.pixels);
   const auto sync = [] { sync_threads(kConverterBarrier, kConverters); };
-  OpenRing ring, weights;
+  const Works works(problem);
+  Copies<Format> copies(
+      problem, works,
+      {shared_part(problem.shared.runs), reinterpret_cast<const Element**>(state.tile_images)}, pixel_stages,
+      state.pixels_loaded);
+  copies.start();
+  wait_for_kernels_before();
+  const WeightWindows<Format> windows_of(problem);
+  for (int i = 2; i < problem.pixel_stages; ++i) {
+    copies.advance(windows_of);
+    copies.start();
+  }
+  OpenRing pixels, ring, weights, heads;
+  int slot = -1;
   TileValues values;
-  long long known_tile = -1;
-  for (long long work = blockIdx.x; work < problem.works; work += gridDim.x) {
+  for (int work = works.first; work < works.end; ++work) {
     const Share share(problem, work);
-    const TileStart tile(problem, share.tile);
-    if (share.tile != known_tile) {
-      known_tile = share.tile;
-      sync();
-      find_sources(problem, tile, sources);
-      sync();
-    }
-    const Element* const x = problem.x + (tile.image * problem.in_channels +
-                                          static_cast<long long>(share.group) * problem.channels) *
-                                             problem.input_plane;
-    BatchCursor<Element> next(problem, x, 0);
-    Batch<Format> batch;
-    batch.load(problem, next, sources);
-    wait_for_kernels_before();
-    const unsigned windows = weight_windows<Format>(problem, share);
-    const int passes_of_tile = windows == 2 ? 2 : 1;
+    begin_work(problem, work, share.filter_block == 0 || work == works.first, heads, slot);
+    const unsigned windows = windows_of.of(problem, share.block);
+    const int passes = windows == 2 ? 2 : 1;
     // One warp's business, and as early as may be: where there is a stage more than the weights of a chunk
     // take they wait for chunks before it alone. A stage is free once the next is in use, which is of this
     // chunk else.
     const bool is_early = (problem.weight_stages - 1) * problem.group_steps >= problem.steps;
-    const auto copy = [&](bool now, int window, int chunk) {
+    const auto copy_weights = [&](bool now, int pass, int chunk) {
       if (!now || threadIdx.x / 32 != kConverters / 32 - 1) [[likely]]
         return;
       if (threadIdx.x % 32 == 0) {
-        copy_chunk(problem, share, window, chunk, state, shared_part(problem.shared.weights), weights);
+        copy_chunk(problem, share.block, pass, chunk, state, shared_part(problem.shared.weights), weights);
       }
       __syncwarp();
     };
     values.begin_tile();
-    for (int window = 0; window < passes_of_tile; ++window) {
-      const bool is_last_pass = window + 1 == passes_of_tile;
-      int low = 0;
-      if (window > 0) [[unlikely]] {
-        next = BatchCursor<Element>(problem, x, 0);
-        batch.load(problem, next, sources);
-      }
+    for (int pass = 0; pass < passes; ++pass) {
+      const bool is_last_pass = pass + 1 == passes;
+      values.low = 0;
       BinadeWindow binades(values.top);
       for (int chunk = 0; chunk < problem.chunks; ++chunk) {
-        copy(is_early, window, chunk);
+        copies.advance(windows_of);
+        copies.start();
+        copy_weights(is_early, pass, chunk);
+        wait(&state.pixels_loaded[pixels.stage], pixels.phase);
         wait(&state.multiplied[ring.stage], ring.phase ^ 1);
+        const unsigned char* const own = pixel_stages + pixels.stage * problem.pixel_stage_bytes;
         unsigned char* const stage = image_stage(problem, ring.stage);
         ValueRange<Element> range;
-        for (bool is_done = false; !is_done;) {
-          batch.template convert<false>(problem.bundle_places.divisor, binades, stage, range);
-          next.advance(problem);
-          is_done = next.chunk != chunk;
-          // Before the loads, which it would wait for.
-          if (is_done) show_to_copies_and_products();
-          if (next.chunk < problem.chunks) batch.load(problem, next, sources);
-        }
+        convert_staged<Format, false>(problem, sources, own, chunk, binades, stage, range);
+        // Now nobody reads what has been copied any more.
+        const bool fits =
+            sync_threads_and(kConverterBarrier, kConverters, !Format::kIsScaled || range.fits(binades));
         if constexpr (Format::kIsScaled) {
-          if (!sync_threads_and(kConverterBarrier, kConverters, range.fits(binades))) [[unlikely]] {
-            values =
-                convert_apart<Format>(problem, x, chunk, window + chunk == 0, range, values, stage, &low);
+          if (!fits) [[unlikely]] {
+            values = convert_apart<Format>(problem, own, chunk, pass + chunk == 0, range, values, stage);
             binades = BinadeWindow(values.top);
-            // Again, since what is kept while a function is called would be kept in local memory by all
-            // chunks.
-            if (next.chunk < problem.chunks) batch.load(problem, next, sources);
           } else {
             values.include(values.top, values.top - kBinades + 1);
           }
         }
-        const int exponent = Format::kIsScaled ? scale_exponent(values.top) + window * kBinades : 0;
+        pixels.advance(problem.pixel_stages);
+        const int exponent = Format::kIsScaled ? scale_exponent(values.top) + pass * kBinades : 0;
         commit_chunk(problem, ring,
-                     {exponent, is_last_pass && chunk + 1 == problem.chunks && low == 0,
+                     {exponent, is_last_pass && chunk + 1 == problem.chunks && values.low == 0,
                       Format::kIsScaled && !values.can_be_multiplied(windows)});
-        copy(!is_early, window, chunk);
+        copy_weights(!is_early, pass, chunk);
       }
       // What lies below the windows of chunks.
-      for (int i = 0; i < low; ++i) {
-        const LowChunk own = shared_part(problem.shared.low_chunks)[i];
-        copy(is_early, window, own.chunk);
+      for (int i = 0; i < values.low; ++i) {
+        const LowChunk again = shared_part(problem.shared.low_chunks)[i];
+        copy_weights(is_early, pass, again.chunk);
         wait(&state.multiplied[ring.stage], ring.phase ^ 1);
-        convert_window<Format>(problem, x, own.chunk, sources, BinadeWindow(own.top),
-                               image_stage(problem, ring.stage));
+        convert_again<Format>(problem, share, again.chunk, BinadeWindow(again.top),
+                              image_stage(problem, ring.stage));
         commit_chunk(problem, ring,
-                     {scale_exponent(own.top) + window * kBinades, is_last_pass && i + 1 == low,
+                     {scale_exponent(again.top) + pass * kBinades, is_last_pass && i + 1 == values.low,
                       !values.can_be_multiplied(windows)});
-        copy(!is_early, window, own.chunk);
+        copy_weights(!is_early, pass, again.chunk);
       }
     }
   }
@@ -216,20 +235,11 @@ __device__ inline void multiply_tiles(const Arguments<Element>& problem) {
   // Two warpgroups share filters or columns.
   const int row_set = problem.row_sets == 2 ? warpgroup : 0;
   const int first_column = problem.row_sets == 2 ? 0 : warpgroup * kColumns;
-  int* const outputs = shared_part(problem.shared.outputs) + warpgroup * kColumns;
   float* const staged =
       shared_part(problem.shared.results) + (threadIdx.x / 32 - (kThreads - kConsumers) / 32) * kStagedFloats;
-  OpenRing images, weights;
-  long long known_tile = -1;
-  for (long long work = blockIdx.x; work < problem.works; work += gridDim.x) {
-    const Share share(problem, work);
-    const TileStart tile(problem, share.tile);
-    if (share.tile != known_tile) {
-      known_tile = share.tile;
-      sync_warpgroup(warpgroup_of_block());
-      find_outputs(problem, tile, first_column, kColumns, outputs);
-      sync_warpgroup(warpgroup_of_block());
-    }
+  OpenRing images, weights, heads;
+  const Works works(problem);
+  for (int work = works.first; work < works.end; ++work) {
     float sums[kTiles][4];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -289,11 +299,16 @@ __device__ inline void multiply_tiles(const Arguments<Element>& problem) {
       release();
       if (Format::kIsScaled && !is_last) scale_sums(sums, own.exponent - exponent);
     }
+    const Head& head = state.heads[heads.stage];
+    const int* const outputs =
+        shared_part(problem.shared.outputs) + heads.stage * problem.columns + first_column;
     if (Format::kIsScaled && own.defines) {
-      compute_as_defined<Format>(problem, tile, share, row_set, outputs, kColumns);
+      compute_as_defined<Format>(problem, head, row_set, outputs, kColumns);
     } else {
-      store_results<Format>(problem, tile, share, row_set, own.exponent, outputs, sums, staged);
+      store_results<Format>(problem, head, row_set, own.exponent, outputs, sums, staged);
     }
+    arrive_as_warp(&state.stored[heads.stage]);
+    heads.advance(kHeadStages);
   }
 }
 
@@ -315,6 +330,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < problem.image_stages; ++i) {
       make_arrival_barrier(&state.converted[i], kConverters / 32);
       make_arrival_barrier(&state.multiplied[i], kConsumers);
+    }
+    for (int i = 0; i < kHeadStages; ++i) make_arrival_barrier(&state.stored[i], kConsumers / 32);
+    for (int i = 0; i < problem.pixel_stages; ++i) {
+      make_transaction_barrier(&state.pixels_loaded[i], kConverters / 32);
     }
   }
   show_to_copies_and_products();

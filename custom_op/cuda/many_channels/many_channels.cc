@@ -29,13 +29,16 @@
 // says. float16 and bfloat16 data go in as they are.
 //
 // Data flow: a first kernel prepares the weights, each chunk's in the order in which the tensor core takes
-// them. In the second two of a block's warpgroups are producers and two are consumers. Producers load pixels
-// through registers, those of the next chunk while they convert this one's, and store places into a ring of
-// stages; one of their warps has bulk copies bring weights into another ring. Consumers multiply, and their
-// results pass through shared memory, part after part, to where neighbouring lanes store neighbouring
-// columns, with what follows the convolution. A converter takes some six cycles for an instruction, and a
-// chunk needs 200 of them for a pixel's 16 channels, which is why there are eight warps of them
-// (benchmarks/many_channels.md).
+// them. In the second two of a block's warpgroups are producers and two are consumers. Producers have bulk
+// copies bring the pixels of a chunk as they are, one or two chunks ahead: as *runs* of what lies together in
+// memory, which is channel by channel the rows that a tile reads (runs.cuh). What is there they convert into
+// places, in a ring of stages, and find out for each tile where its pixels lie and where its results go; one
+// of their warps has bulk copies bring weights into another ring. Consumers multiply, and their results pass
+// through shared memory, part after part, to where neighbouring lanes store neighbouring columns, with what
+// follows the convolution. Works are numbered such that a block's are neighbours, and those of a tile follow
+// each other: what has been found out about its pixels serves all its blocks of filters. An instruction of a
+// producer takes some six cycles, since few warps share a scheduler, and local memory is as far as global
+// memory: what producers do for every chunk and every tile is kept short (benchmarks/many_channels.md).
 //
 // Of data with a depth each output plane is an image by itself, of which a *slice* is a strip, and the taps
 // of the depth are as more chunks: of the same channels in another plane.
@@ -119,7 +122,7 @@ class ManyChannels final : public Algorithm {
     }
     return why_not_indexed({images * problem.in_channels * problem.input_size() + padding,
                             images * problem.out_channels * problem.output_size(),
-                            tiling.filter_rows(problem)});
+                            tiling.filter_rows(problem), tiling.works(problem)});
   }
 
   static std::string why_no_tiling(const ConvProblem& problem, const Device& device) {

@@ -1,6 +1,7 @@
 #include "cuda/many_channels/plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -32,8 +33,8 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   Arguments<void> to{};
   static_cast<Geometry&>(to) = geometry_of(problem);
   to.definition = definition_of(problem);
-  to.group_count = narrow(problem.group);
-  to.filter_blocks = narrow(tiling.filter_blocks);
+  to.blocks_of_group = FastDivisor(narrow(tiling.filter_blocks));
+  to.works_of_tile = FastDivisor(narrow(problem.group * tiling.filter_blocks));
   to.row_sets = tiling.row_sets;
   to.chunks = narrow(tiling.chunks);
   to.chunk_channels = narrow(tiling.chunk_channels);
@@ -52,7 +53,20 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   to.rows = FastDivisor(narrow(tiling.rows));
   to.bundle_places = FastDivisor(narrow(tiling.bundle_places()));
   to.span = FastDivisor(narrow(tiling.span));
-  to.works = tiling.works(problem);
+  to.chunk_bytes = tiling.chunk_channels * problem.input_size() * size_of(problem.type);
+  to.x_bytes = problem.batch * problem.in_channels * problem.input_size() * size_of(problem.type);
+  to.run_kind = tiling.run_kind;
+  to.phases_across = FastDivisor(narrow(tiling.phases_across));
+  to.phases_down = FastDivisor(narrow(tiling.phases_down()));
+  to.last_phase_row = narrow(std::ranges::max(tiling.phase_rows));
+  to.last_phase_column = narrow(std::ranges::max(tiling.phase_columns));
+  to.run_bytes = narrow(tiling.run_bytes);
+  to.runs = narrow(tiling.runs);
+  to.channel_shift = std::countr_zero(static_cast<uint64_t>(tiling.chunk_channels / (kConverters / 32)));
+  to.channel_bytes = narrow(problem.input_size() * size_of(problem.type));
+  to.staged_channel_bytes = narrow(tiling.staged_channel_bytes);
+  to.pixel_stages = tiling.pixel_stages;
+  to.pixel_stage_bytes = narrow(tiling.pixel_stage_bytes);
   to.image_stages = tiling.image_stages;
   to.weight_stages = tiling.weight_stages;
   to.image_stage_bytes = narrow(tiling.image_stage_bytes());
@@ -78,6 +92,8 @@ class ManyChannelsPlan final : public Plan {
     multiply_.kernel = find_kernel(names[1], device, sizeof(Arguments<void>));
     multiply_.grid =
         Extents(static_cast<unsigned>(std::min<int64_t>(tiling.works(problem), device.multiprocessors)));
+    arguments_.works_of_block = narrow(tiling.works(problem) / multiply_.grid.x);
+    arguments_.longer_blocks = narrow(tiling.works(problem) % multiply_.grid.x);
     multiply_.block = Extents(kThreads);
     multiply_.shared_bytes = static_cast<std::size_t>(tiling.shared_bytes);
     allow_shared_memory(multiply_.kernel, device.shared_memory_per_block);
@@ -114,10 +130,10 @@ class ManyChannelsPlan final : public Plan {
            (tiling_.strips == 1
                 ? ""
                 : text(tiling_.strips) + " strips of " + text(tiling_.strip_columns) + " columns, ") +
-           "rows of " + text(tiling_.pitch) + " places, " + text(tiling_.image_stages) +
-           " stages of images and " + text(tiling_.weight_stages) + " of weights; " + text(multiply_.grid.x) +
-           " blocks of " + text(kThreads) + " threads, " + text(tiling_.shared_bytes) +
-           " bytes of shared memory";
+           "rows of " + text(tiling_.pitch) + " places, " + text(tiling_.pixel_stages) +
+           " stages of pixels, " + text(tiling_.image_stages) + " of images and " +
+           text(tiling_.weight_stages) + " of weights; " + text(multiply_.grid.x) + " blocks of " +
+           text(kThreads) + " threads, " + text(tiling_.shared_bytes) + " bytes of shared memory";
   }
 
  private:

@@ -12,13 +12,12 @@ namespace convswap::many_channels {
 
 constexpr int kNoOutput = -1;
 
-// Finds where the results of a warpgroup's columns lie in a plane of the tile's first image; places between
-// rows and slices are no outputs.
+// Finds where the results of a tile's columns lie in a plane of its first image; places between rows and
+// slices are no outputs. By all converters.
 template <typename Element>
-__device__ inline void find_outputs(const Arguments<Element>& problem, const TileStart& tile,
-                                    int first_column, int columns, int* outputs) {
-  for (int i = threadIdx.x % 128; i < columns; i += 128) {
-    const Position at = tile.position(problem, first_column + i);
+__device__ inline void find_outputs(const Arguments<Element>& problem, const TileStart& tile, int* outputs) {
+  for (int i = threadIdx.x; i < problem.columns; i += kConverters) {
+    const Position at = tile.position(problem, i);
     const int column = at.strip * problem.strip_columns + at.column;
     const bool exists = tile.image + at.image < problem.batch && at.row < problem.output_height &&
                         at.column < problem.strip_columns && column < problem.output_width;
@@ -41,13 +40,12 @@ struct Row {
 
   // `row`: of those of the block; `exponent`: of the scales of the pixels and the windows of weights.
   template <typename Element>
-  __device__ Row(const Arguments<Element>& problem, const Share& share, int row, int exponent) {
-    const int of_group = share.filter_block * problem.row_sets * kRows + row;
+  __device__ Row(const Arguments<Element>& problem, const Head& head, int row, int exponent) {
+    const int of_group = head.filter_block * problem.row_sets * kRows + row;
     if (of_group >= problem.filters) return;
-    if (problem.b != nullptr) bias = Format::to_float(problem.b[share.group * problem.filters + of_group]);
+    if (problem.b != nullptr) bias = Format::to_float(problem.b[head.group * problem.filters + of_group]);
     if constexpr (Format::kIsScaled) {
-      scale =
-          PowerOfTwo(-scale_exponent(problem.filter_ranges[share.first_row(problem) + row].top) - exponent);
+      scale = PowerOfTwo(-scale_exponent(problem.filter_ranges[head.first_row + row].top) - exponent);
     }
   }
 };
@@ -87,15 +85,15 @@ __device__ inline void store_column(const Arguments<Element>& problem, long long
 // neighbouring lanes have neighbouring columns, which is how memory takes them best: part after part the
 // results of a warp pass through `staged`, its part of shared memory.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline void store_results(const Arguments<Element>& problem, const TileStart& tile,
-                                     const Share& share, int row_set, int exponent, const int* outputs,
-                                     float (&sums)[kTiles][4], float* staged) {
+__device__ inline void store_results(const Arguments<Element>& problem, const Head& head, int row_set,
+                                     int exponent, const int* outputs, float (&sums)[kTiles][4],
+                                     float* staged) {
   constexpr int kTilesAtOnce = kStagedColumns / kTileColumns;
   const int lane = threadIdx.x % 32;
   const int first_row = row_set * kRows + threadIdx.x % 128 / 32 * 16;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const Row<Format> row(problem, share, first_row + lane / 4 + i * 8, exponent);
+    const Row<Format> row(problem, head, first_row + lane / 4 + i * 8, exponent);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -109,9 +107,9 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
   // The commonest activations in one way: nothing is below the floor of none.
   const bool is_floored = epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
   const float floor = epilogue.activation == Activation::relu ? 0.0f : -__int_as_float(0x7f800000);
-  const int first_filter = share.filter_block * problem.row_sets * kRows + first_row;
+  const int first_filter = head.filter_block * problem.row_sets * kRows + first_row;
   const int rows = problem.filters - first_filter;
-  const long long plane = (tile.image * problem.out_channels + share.group * problem.filters + first_filter) *
+  const long long plane = (head.image * problem.out_channels + head.group * problem.filters + first_filter) *
                           problem.output_plane;
 #pragma unroll
   for (int first = 0; first < kTiles; first += kTilesAtOnce) {
@@ -142,18 +140,17 @@ __device__ inline void store_results(const Arguments<Element>& problem, const Ti
 
 // A tile with infinities or NaN, or whose values span too much, by a warpgroup.
 template <typename Format, typename Element = typename Format::Element>
-__device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, const TileStart& tile,
-                                                const Share& share, int row_set, const int* outputs,
-                                                int columns) {
+__device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, const Head& head,
+                                                int row_set, const int* outputs, int columns) {
   const int image_size = problem.out_channels * problem.output_plane;
   for (int i = threadIdx.x % 128; i < kRows * columns; i += 128) {
     const int output = outputs[i % columns];
-    const int filter = (share.filter_block * problem.row_sets + row_set) * kRows + i / columns;
+    const int filter = (head.filter_block * problem.row_sets + row_set) * kRows + i / columns;
     if (output == kNoOutput || filter >= problem.filters) continue;
     const int image = output / image_size, element = output - image * image_size;
     const int line = element / problem.output_width, column = element - line * problem.output_width;
     const int depth = line / problem.output_height, row = line - depth * problem.output_height;
-    const long long n = tile.image + image, k = share.group * problem.filters + filter;
+    const long long n = head.image + image, k = head.group * problem.filters + filter;
     problem.y[(n * problem.out_channels + k) * problem.output_plane + element] = static_cast<Element>(
         defined_value<Element, float>(problem, problem.definition, n, k, depth, row, column));
   }

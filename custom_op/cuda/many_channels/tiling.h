@@ -20,12 +20,17 @@ struct Tiling {
   int64_t chunk_channels = kDepth, chunks = 0;
   int64_t steps = 0, group_steps = 0;  // products of a chunk, and those whose weights come as one copy
   int64_t strips = 1, strip_columns = 0;
+  int store_width = 1;                             // as in Arguments
   int64_t pitch = 0, rows = 0;                     // places from row to row, and rows from slice to slice
   std::vector<int64_t> phase_rows, phase_columns;  // of the phases that taps read
   std::vector<int64_t> step_places;
-  int64_t span = 0;         // places of a phase of a bundle
-  int64_t image_tiles = 0;  // of all images together
-  int image_stages = 0, weight_stages = 0;
+  int64_t phases_across = 1;  // of the columns
+  int64_t span = 0;           // places of a phase of a bundle
+  int64_t image_tiles = 0;    // of all images together
+  RunKind run_kind = RunKind::slices;
+  // As in Arguments.
+  int64_t runs = 0, run_bytes = 0, staged_channel_bytes = 0, pixel_stage_bytes = 0;
+  int pixel_stages = 0, image_stages = 0, weight_stages = 0;
   SharedOffsets shared{};
   int64_t shared_bytes = 0;
   double cost = std::numeric_limits<double>::infinity();  // nanoseconds, estimated
@@ -34,8 +39,7 @@ struct Tiling {
     return int64_t{tiles} * kTileColumns * (row_sets == 2 ? 1 : kConsumerWarpgroups);
   }
   int64_t bundle_places() const { return span * static_cast<int64_t>(phase_rows.size()); }
-  // What the converters load at once: of a chunk.
-  int64_t batches() const { return chunk_channels / kDepth * ceil_divide(bundle_places(), kConverters); }
+  int64_t phases_down() const { return static_cast<int64_t>(phase_rows.size()) / phases_across; }
   int64_t image_stage_bytes() const {
     return chunk_channels / kBundleChannels * bundle_places() * kPlaceBytes;
   }

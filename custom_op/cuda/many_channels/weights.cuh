@@ -8,6 +8,7 @@
 #include "cuda/primitives/bulk_load.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/ring.cuh"
+#include "cuda/primitives/warpgroup_barrier.cuh"
 #include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::many_channels {
@@ -29,8 +30,8 @@ __global__ void __launch_bounds__(kPreparers)
   let_next_kernel_start();
   const int rows = problem.row_sets * kRows;  // of a block of filters
   const int own_row = blockIdx.x, block = own_row / rows, row = own_row - block * rows;
-  const int group = block / problem.filter_blocks;
-  const int filter = (block - group * problem.filter_blocks) * rows + row;  // of the group
+  const int filter_blocks = problem.blocks_of_group.divisor, group = block / filter_blocks;
+  const int filter = (block - group * filter_blocks) * rows + row;  // of the group
   const bool exists = filter < problem.filters;
   const int plane_taps = problem.filter_height * problem.filter_width;
   const int taps = static_cast<int>(problem.depth_taps.divisor) * plane_taps;
@@ -86,22 +87,43 @@ __global__ void __launch_bounds__(kPreparers)
   }
 }
 
-// How many windows the weights of a block of filters have; ~0 where they cannot be multiplied. By a warp.
+// How many windows the weights of blocks of filters have.
 template <typename Format, typename Element = typename Format::Element>
-__device__ inline unsigned weight_windows(const Arguments<Element>& problem, const Share& share) {
-  if (!Format::kIsScaled) return 1;
-  unsigned windows = 1;
-  for (int i = threadIdx.x % 32; i < problem.row_sets * kRows; i += 32) {
-    windows = max(windows, problem.filter_ranges[share.first_row(problem) + i].windows);
+class WeightWindows {
+ public:
+  // By all converters, once the weights have been prepared.
+  __device__ explicit WeightWindows(const Arguments<Element>& problem) {
+    if constexpr (Format::kIsScaled) {
+      // The commonest case is found at once, so that nobody asks again.
+      const int rows = problem.works_of_tile.divisor * problem.row_sets * kRows;
+      bool are_one = rows <= kMostRowsAtOnce;
+      for (int i = threadIdx.x; are_one && i < rows; i += kConverters) {
+        are_one = problem.filter_ranges[i].windows == 1;
+      }
+      are_one_ = sync_threads_and(kConverterBarrier, kConverters, are_one);
+    }
   }
-  return __reduce_max_sync(0xffffffffu, windows);
-}
+
+  // Of one block; ~0 where its weights cannot be multiplied. By whole warps.
+  __device__ unsigned of(const Arguments<Element>& problem, int block) const {
+    if (!Format::kIsScaled || are_one_) [[likely]]
+      return 1;
+    unsigned windows = 1;
+    for (int i = threadIdx.x % 32; i < problem.row_sets * kRows; i += 32) {
+      windows = max(windows, problem.filter_ranges[block * problem.row_sets * kRows + i].windows);
+    }
+    return __reduce_max_sync(0xffffffffu, windows);
+  }
+
+ private:
+  static constexpr int kMostRowsAtOnce = 16 * kConverters;
+  bool are_one_ = true;
+};
 
 // Starts the copies of a chunk's weights, by one thread.
 template <typename Element>
-__device__ inline void copy_chunk(const Arguments<Element>& problem, const Share& share, int window,
-                                  int chunk, BlockState& state, unsigned char* stages, OpenRing& ring) {
-  const int block = share.group * problem.filter_blocks + share.filter_block;
+__device__ inline void copy_chunk(const Arguments<Element>& problem, int block, int window, int chunk,
+                                  BlockState& state, unsigned char* stages, OpenRing& ring) {
   const unsigned char* const from = prepared_chunk(problem, block, window, chunk);
   const int step_bytes = problem.row_sets * kStepUnits * 16;
   for (int first = 0; first < problem.steps; first += problem.group_steps) {

@@ -6,17 +6,19 @@
 namespace convswap {
 
 // Bulk copies from global to shared memory, of compute capability 9.0 and newer. A phase of their barrier
-// ends when the thread that started them has arrived, which says that these are all, and so have their bytes.
+// ends when so many threads have arrived, which says that these are all, and so have their bytes.
 
 // By one thread, before any other may use it, which all see after they have met.
-__device__ inline void make_transaction_barrier(TransactionBarrier* barrier) {
-  asm volatile(
-      "mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
-      : "memory");
+__device__ inline void make_transaction_barrier(TransactionBarrier* barrier, int arrivals = 1) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(barrier))),
+               "r"(arrivals)
+               : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16; by the thread that will arrive.
+// Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16; by the thread that
+// will arrive, or before it does.
 __device__ inline void bulk_load(void* shared, const void* global, unsigned bytes,
                                  TransactionBarrier* barrier) {
   const unsigned counter = static_cast<unsigned>(__cvta_generic_to_shared(barrier));

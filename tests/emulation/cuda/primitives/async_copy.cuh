@@ -2,17 +2,55 @@
 
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <map>
+#include <vector>
 
 #include "cuda_emulation.h"
 
 namespace convswap {
 
+// What has been asked for arrives as late as it may: when the thread that asked waits for its group.
+struct AsyncCopy {
+  void* to;
+  const void* from;
+};
+struct AsyncCopies {
+  std::vector<AsyncCopy> open;
+  std::deque<std::vector<AsyncCopy>> groups;
+};
+inline std::map<int, AsyncCopies> async_copies;  // of each thread
+// A block may not end before all has arrived.
+inline const bool copies_are_checked_at_the_end = [] {
+  emulation::block_ends.push_back([] {
+    for (const auto& [thread, copies] : async_copies) {
+      bool are_none = copies.open.empty();
+      for (const auto& group : copies.groups) are_none = are_none && group.empty();
+      if (!are_none) emulation::fail("a copy that nobody waited for");
+    }
+    async_copies.clear();
+  });
+  return true;
+}();
+
 inline void copy_async_16_bytes(void* shared, const void* global) {
-  if (reinterpret_cast<uintptr_t>(global) % 16 != 0) emulation::fail("a copy that is not aligned");
-  std::memcpy(shared, global, 16);
+  const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  if (!is_aligned(global) || !is_aligned(shared)) emulation::fail("a copy that is not aligned");
+  // What comes must not be there before: a read that does not wait then shows.
+  std::memset(shared, 0xFF, 16);
+  async_copies[emulation::current].open.push_back({shared, global});
 }
-inline void commit_copies() {}
+inline void commit_copies() {
+  AsyncCopies& own = async_copies[emulation::current];
+  own.groups.push_back(std::move(own.open));
+  own.open.clear();
+}
 template <int kPending>
-void wait_for_copies() {}
+void wait_for_copies() {
+  AsyncCopies& own = async_copies[emulation::current];
+  for (; own.groups.size() > kPending; own.groups.pop_front()) {
+    for (const AsyncCopy& copy : own.groups.front()) std::memcpy(copy.to, copy.from, 16);
+  }
+}
 
 }  // namespace convswap

@@ -17,24 +17,25 @@ struct BulkLoad {
 };
 struct BulkLoads {
   std::vector<BulkLoad> started;
-  bool are_all = false;
-  unsigned phases = 0;  // that have ended
+  int left = 1, arrivals = 1;  // threads that have not arrived yet, and all of them
+  unsigned phases = 0;         // that have ended
 };
 inline std::map<const TransactionBarrier*, BulkLoads> bulk_loads;
 // A block may not end before all has arrived.
 inline const bool loads_are_checked_at_the_end = [] {
   emulation::block_ends.push_back([] {
     for (const auto& [barrier, loads] : bulk_loads) {
-      if (!loads.started.empty() || loads.are_all) emulation::fail("a bulk load that nobody waited for");
+      if (!loads.started.empty() || loads.left < loads.arrivals)
+        emulation::fail("a bulk load that nobody waited for");
     }
     bulk_loads.clear();
   });
   return true;
 }();
 
-inline void make_transaction_barrier(TransactionBarrier* barrier) {
+inline void make_transaction_barrier(TransactionBarrier* barrier, int arrivals = 1) {
   if (bulk_loads.count(barrier) != 0) emulation::fail("a barrier of copies that is made twice");
-  bulk_loads[barrier] = {};
+  bulk_loads[barrier].left = bulk_loads[barrier].arrivals = arrivals;
 }
 inline BulkLoads& loads_of(TransactionBarrier* barrier) {
   const auto found = bulk_loads.find(barrier);
@@ -47,12 +48,15 @@ inline void bulk_load(void* shared, const void* global, unsigned bytes, Transact
     emulation::fail("a bulk load that is not aligned");
   }
   BulkLoads& loads = loads_of(barrier);
-  if (loads.are_all) emulation::fail("a bulk load before the last ones were waited for");
+  if (loads.left == 0) emulation::fail("a bulk load before the last ones were waited for");
   // What comes must not be there before: a read that does not wait then shows.
   std::memset(shared, 0xFF, bytes);
   loads.started.push_back({shared, global, bytes});
 }
-inline void arrive(TransactionBarrier* barrier) { loads_of(barrier).are_all = true; }
+inline void arrive(TransactionBarrier* barrier) {
+  if (loads_of(barrier).left-- == 0)
+    emulation::fail("more arrive at a barrier of copies than it was made for");
+}
 inline void wait(TransactionBarrier* barrier, unsigned phase) {
   BulkLoads& loads = loads_of(barrier);
   // Other threads may have waited for it before, but not for the phase behind it.
@@ -60,11 +64,12 @@ inline void wait(TransactionBarrier* barrier, unsigned phase) {
     if (loads.phases == 0) emulation::fail("a wait for a phase that has not begun");
     return;
   }
-  while (!loads.are_all && loads.phases % 2 == phase) emulation::yield();
+  while (loads.left > 0 && loads.phases % 2 == phase) emulation::yield();
   emulation::has_moved = true;
   if (loads.phases % 2 != phase) return;
   for (const BulkLoad& load : loads.started) std::memcpy(load.to, load.from, load.bytes);
-  loads = {{}, false, loads.phases + 1};
+  loads.started.clear();
+  loads.left = loads.arrivals, ++loads.phases;
 }
 
 }  // namespace convswap
