@@ -182,6 +182,27 @@ inline void take_many_channels(ConvProblem& p, Device& device, Random& random) {
   device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
 }
 
+// From this seed on images of many channels are so wide that a tile is a part of some rows.
+constexpr int kWideFrom = 3'000'000;
+inline void take_wide(ConvProblem& p, Device& device, Random& random) {
+  take_many_channels(p, device, random);
+  p.spatial_rank = 2;
+  p.input[0] = p.filter[0] = p.stride[0] = p.dilation[0] = p.output[0] = 1;
+  p.pad_begin[0] = p.pad_end[0] = 0;
+  p.batch = p.group = 1;
+  p.in_channels = between(random, 16, 34), p.out_channels = between(random, 8, 40);
+  p.input[1] = between(random, 6, 20), p.input[2] = between(random, 150, 400);
+  for (int axis = 1; axis < 3; ++axis) {
+    p.filter[axis] = between(random, 1, 3);
+    p.stride[axis] = between(random, 1, 3);
+    p.dilation[axis] = 1;
+    p.pad_begin[axis] = p.pad_end[axis] = between(random, 0, 1);
+    p.output[axis] = (p.input[axis] + 2 * p.pad_begin[axis] - p.filter[axis]) / p.stride[axis] + 1;
+  }
+  p.result = p.output;
+  if (p.type == ElementType::float64) p.type = ElementType::float32;
+}
+
 // Normal numbers, now and then over so many binades in both directions.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -413,7 +434,7 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   if (seed % 8 == 3) pad_before(problem, device, random);
   Spread spread;
   if (seed >= kManyChannelsFrom) {
-    take_many_channels(problem, device, random);
+    (seed >= kWideFrom ? take_wide : take_many_channels)(problem, device, random);
     spread = seed % 2 == 0 ? Spread{5 * (seed % 7), 7 * (seed % 3)} : Spread{0, 0, seed % 14, seed % 60};
   } else if (seed >= kCrowdedFrom) {
     crowd(problem, device, random);

@@ -52,6 +52,9 @@ LEAST_CROWDED_COMPUTED = {
 # count all the same.
 MANY_CHANNELS = 2_000_000
 MANY_CHANNELS_SEEDS = {"many_channels": 60, "tiled": 10}
+# From WIDE_IMAGES on, as in problems.h, images are so wide that a tile is a part of some rows. Rows of
+# several phases lay upon each other in 3,000,010 and 11 once.
+WIDE_IMAGES, WIDE_SEEDS = 3_000_000, 40
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "tiled")
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20
@@ -112,6 +115,12 @@ def test_algorithm_is_the_definition_where_blocks_have_several_images(
 def test_algorithm_is_the_definition_of_many_channels(programs: dict[str, Path], algorithm: str) -> None:
     seeds = MANY_CHANNELS_SEEDS[algorithm]
     assert computed_of(programs[algorithm], MANY_CHANNELS, MANY_CHANNELS + seeds) >= 0.7 * seeds
+
+
+@pytest.mark.slow
+def test_many_channels_is_the_definition_of_wide_images(programs: dict[str, Path]) -> None:
+    computed = computed_of(programs["many_channels"], WIDE_IMAGES, WIDE_IMAGES + WIDE_SEEDS)
+    assert computed >= WIDE_SEEDS // 2
 
 
 def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile() -> None:

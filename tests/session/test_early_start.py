@@ -133,8 +133,8 @@ def test_many_channels_waits_in_both_roles():
     assert re.search(r"wait_for_kernels_before\(\);\s+multiply_tiles<", entry)
     produce = re.search(r"void convert_tiles\(.*?\n\}", multiply, re.DOTALL)[0]
     before, _, behind = produce.partition("wait_for_kernels_before();")
-    assert "weight_windows<" in behind and "copy(" in behind
-    assert not re.search(r"filter_ranges|prepared|weight_windows<|copy_chunk", before)
+    assert "WeightWindows<" in behind and "copy_chunk(" in behind
+    assert not re.search(r"filter_ranges|prepared|WeightWindows<|copy_chunk", before)
 
 
 def test_every_kernel_that_may_start_early_waits_first():

@@ -125,7 +125,7 @@ class Copies {
     const char* const begin = reinterpret_cast<const char*>(problem_.x);
     if (problem_.depth_taps.divisor > 1) {
       chunks = -1;
-    } else if (copy.plane < 0 || copy.plane >= problem_.input_depth) {
+    } else if (copy.plane < 0 || copy.plane >= problem_.input_depth || copy.bytes == 0) {
       chunks = 0;
     } else if ((are_together() && problem_.channels % problem_.chunk_channels != 0) || from < begin ||
                from + (chunks - 1) * problem_.chunk_bytes + bytes > begin + problem_.x_bytes) {

@@ -132,7 +132,7 @@ class Tiler {
     };
     tiling.runs = slices;
     int64_t bytes = 0;  // of a channel, or of all
-    if (tiling.strips == 1 && problem_.input[0] == 1 && problem_.filter[0] == 1 &&
+    if (tiling.strips == 1 && problem_.input[0] == 1 && problem_.filter[0] == 1 && problem_.output[0] == 1 &&
         channel_bytes <= kMostBytesOfPlane) {
       tiling.run_kind = RunKind::images;
       tiling.run_bytes = staged(tiling.chunk_channels * problem_.input_size());
@@ -155,7 +155,9 @@ class Tiler {
           std::min(lines * columns, tiling.span * stride + lines * std::max<int64_t>(0, behind - stride));
       tiling.run_bytes = staged(columns);
       tiling.runs = lines * phases_down;
-      bytes = phases_down * (all_columns * size() + lines * (kGranuleBytes + kRunGap));
+      // Of the last line too a run begins a whole one behind the one before.
+      bytes = phases_down * (all_columns * size() + lines * (kGranuleBytes + kRunGap)) +
+              (phases_down - 1) * columns * size();
     }
     bytes = round_up(bytes, kGranuleBytes);
     const bool are_apart = tiling.run_kind != RunKind::images;
@@ -240,7 +242,7 @@ class Tiler {
         (problem_.in_channels * problem_.input_size() + problem_.out_channels * problem_.output_size()));
     // The kernel before prepares the weights. Of larger chunks fewer are under way.
     const double larger = 1 + 0.07 * std::log2(pairs);
-    return std::max(5500 + 7e-4 * weights + (first + (waves - 1) * work) / kNanosecond, 3.5e-4 * bytes) *
+    return std::max(8000 + 7e-4 * weights + (first + (waves - 1) * work) / kNanosecond, 3.5e-4 * bytes) *
            larger;
   }
 
