@@ -581,6 +581,8 @@ def test_tensor_cores_store_every_column_whatever_the_alignment(width, height, a
         ConvCase((1, 1, 1_000_003), (2, 1, 9), False, {"dilations": [7]}),
         ConvCase((1, 3, 227, 227), (96, 3, 11, 11), True, {"strides": [4, 4]}),
         ConvCase((1, 3, 224, 224), (64, 3, 7, 7), False, {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+        # many_channels has rows of two phases in a stage, the last of which is no whole one.
+        ConvCase((2, 32, 256, 256), (64, 32, 3, 3), False, {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
     ],
 )
 @on_tensor_cores
