@@ -16,7 +16,8 @@ constexpr int kTileColumns = 8;                      // places
 constexpr int kStepUnits = kRows * kDepth * 2 / 16;  // of 16 bytes, that the weights of a product take
 constexpr int kMostSteps = 256;                      // of a chunk of channels
 constexpr int kMostPhases = 16;                      // that taps read, of rows times columns
-constexpr int kMostStepsOfGroup = 9;                 // whose weights come as one copy
+constexpr int kMostStepsOfGroup = 9;                 // whose weights come as one copy, where they fit
+constexpr int kFewStepsOfGroup = 5;                  // and where so many do not
 constexpr int kGranuleBytes = 16;                    // whole numbers of which are copied
 
 // Two warpgroups produce: they have pixels and weights copied and convert the pixels. Two consume. A
@@ -114,8 +115,8 @@ struct BlockState {
   ArrivalBarrier stored[kHeadStages];
   ImageStage images[kMostImageStages];
   Head heads[kHeadStages];
-  const void*
-      tile_images[kTileSlots];    // where the first image of a tile begins, in the group's first channel
+  // Of each tile whose copies have been started: where its first image begins, in the group's first channel.
+  const void* tile_images[kTileSlots];
   unsigned most, least_less_one;  // of a chunk that did not fit the scale
 };
 

@@ -80,7 +80,7 @@ struct Works {
 };
 
 // The tile, the group and the block of filters of a number. Those of a tile and a group follow each other,
-// and of them only the first copies and converts what is the tile's.
+// and only the first of them finds where the tile's pixels lie; each has them copied and converts them anew.
 struct Share {
   int tile, group, filter_block;
   int block;  // of filters, counted through all groups

@@ -113,7 +113,7 @@ class Tiler {
     // Descriptors of matrices have 14 bits for addresses and distances.
     if (tiling.bundle_places() >= 1 << 14) return false;
     if (!stages_pixels(tiling)) return false;
-    for (const int64_t most_steps : {kMostStepsOfGroup, kMostStepsOfGroup / 2 + 1}) {
+    for (const int64_t most_steps : {kMostStepsOfGroup, kFewStepsOfGroup}) {
       tiling.group_steps = ceil_divide(tiling.steps, ceil_divide(tiling.steps, most_steps));
       if (places(tiling)) return true;
     }

@@ -60,11 +60,9 @@ __global__ void __launch_bounds__(kPreparers)
     for (int i = threadIdx.x; i < halves; i += kPreparers) {
       const int chunk = i / (problem.steps * 2), of_chunk = i - chunk * problem.steps * 2;
       const int step = of_chunk / 2, half = of_chunk % 2;
-      const int of_channels = problem.depth_taps.quotient_of_any(chunk);
-      const int depth_tap = chunk - of_channels * static_cast<int>(problem.depth_taps.divisor);
-      const int tap = depth_tap * plane_taps + step % plane_taps;
-      const int channel =
-          of_channels * problem.chunk_channels + step / plane_taps * kDepth + half * kBundleChannels;
+      const Chunk own_chunk(problem, chunk);
+      const int tap = own_chunk.depth_tap * plane_taps + step % plane_taps;
+      const int channel = own_chunk.channel + step / plane_taps * kDepth + half * kBundleChannels;
       unsigned words[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {

@@ -17,8 +17,8 @@ __device__ inline void make_transaction_barrier(TransactionBarrier* barrier, int
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16; by the thread that
-// will arrive, or before it does.
+// Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16; by a thread that will
+// arrive, or before one of its warp does.
 __device__ inline void bulk_load(void* shared, const void* global, unsigned bytes,
                                  TransactionBarrier* barrier) {
   const unsigned counter = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
