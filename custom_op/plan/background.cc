@@ -24,7 +24,7 @@ struct Crew {
   std::condition_variable work_came, work_ended;
   std::deque<std::function<void()>> soon, late;
   unsigned threads = 0, idle = 0, unfinished = 0;
-  bool does_late = false;  // a thread is at work on what is late
+  unsigned doing_late = 0;  // threads at work on what is late
   bool is_ending = false;
   const pid_t process = getpid();
 };
@@ -36,15 +36,16 @@ Crew& crew() {
 }
 
 unsigned most_threads() { return std::max(1u, std::thread::hardware_concurrency()); }
+unsigned most_late() { return std::max(1u, most_threads() / 2); }
 
 // What a thread does next; the lock is held. False where there is nothing for it.
 bool take(Crew& own, std::function<void()>& work, bool& is_late) {
   is_late = own.soon.empty();
-  if (is_late && (own.late.empty() || own.does_late)) return false;
+  if (is_late && (own.late.empty() || own.doing_late >= most_late())) return false;
   std::deque<std::function<void()>>& from = is_late ? own.late : own.soon;
   work = std::move(from.front());
   from.pop_front();
-  if (is_late) own.does_late = true;
+  if (is_late) ++own.doing_late;
   return true;
 }
 
@@ -67,7 +68,7 @@ void work_for(Crew& own) {
       work = nullptr;  // with what it holds
     }
     lock.lock();
-    if (is_late) own.does_late = false;
+    if (is_late) --own.doing_late;
     own.work_came.notify_one();
   }
 }
@@ -129,7 +130,8 @@ void in_background(When when, std::function<void()> work) {
   const std::lock_guard<std::mutex> lock(own.mutex);
   if (own.is_ending) return;
   (when == When::soon ? own.soon : own.late).push_back(std::move(work));
-  const std::size_t waiting = own.soon.size() + (own.does_late || own.late.empty() ? 0 : 1);
+  const std::size_t may_begin = most_late() - std::min(most_late(), own.doing_late);
+  const std::size_t waiting = own.soon.size() + std::min(own.late.size(), may_begin);
   if (own.idle < waiting && own.threads < most_threads()) {
     try {
       std::thread([&own] { work_for(own); }).detach();

@@ -4,8 +4,8 @@
 
 namespace convswap {
 
-// When work is done that nobody waits for yet: `soon` before all that is `late`, of which one is done at a
-// time, so that most cores stay the user's.
+// When work is done that nobody waits for yet: `soon` before all that is `late`, which at most half of the
+// cores do at a time, so that the others stay the user's.
 enum class When { soon, late };
 
 // Has `work` done by a thread of the library's own, of which there are at most as many as cores. What it
