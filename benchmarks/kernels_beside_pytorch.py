@@ -23,6 +23,7 @@ import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.floor import floor_ms
+from convswap.pytorch_runs import convolution, memory_formats, tensor_of
 from convswap.suites import SuiteLayer, suite_layers, usual_batch
 
 try:
@@ -33,7 +34,7 @@ except ImportError:
 RUNS = 20
 # Outputs whose sums are compared with float64's.
 COMPARED = 2000
-TORCH_TYPES = {"tf32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+PRECISIONS = ("tf32", "float16", "bfloat16")
 
 
 def main() -> int:
@@ -50,8 +51,8 @@ def main() -> int:
     names = [each.name for each in _native.catalog() if each.device == "cuda" and not each.is_rung]
     if options.algorithm not in names:
         parser.error(f"{options.algorithm!r} is no algorithm of a card: expected one of {', '.join(names)}")
-    if unknown := [each for each in options.precision.split(",") if each not in TORCH_TYPES]:
-        parser.error(f"--precision {','.join(unknown)}: expected some of {', '.join(TORCH_TYPES)}")
+    if unknown := [each for each in options.precision.split(",") if each not in PRECISIONS]:
+        parser.error(f"--precision {','.join(unknown)}: expected some of {', '.join(PRECISIONS)}")
     if not _native.cuda_devices() or not torch.cuda.is_available():
         parser.error("no NVIDIA card was found by convswap and PyTorch: kernels are timed on a card")
     try:
@@ -95,8 +96,7 @@ def measured(
     random = np.random.default_rng(0)
     x = random.standard_normal(layer.input_shape(batch), np.float32)
     w = random.standard_normal(layer.weight_shape, np.float32)
-    dtype = TORCH_TYPES[precision]
-    theirs = pytorch_runs(torch.from_numpy(x).cuda().to(dtype), torch.from_numpy(w).cuda().to(dtype), layer)
+    theirs = pytorch_runs(tensor_of(x, precision).cuda(), tensor_of(w, precision).cuda(), layer)
     why_not = _native.why_not(problem, algorithm, "cuda")
     ours: list[Callable[[], float]] = []
     if why_not:
@@ -134,35 +134,25 @@ def as_stored(values: np.ndarray, precision: str) -> np.ndarray:
 
 
 def pytorch_runs(x: torch.Tensor, w: torch.Tensor, layer: SuiteLayer) -> list[Callable[[], float]]:
-    """Return for each layout that there is a call that gives the milliseconds of a run."""
-    convolve = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[
-        layer.rank - 1
-    ]
-    layouts = [torch.contiguous_format]
-    if layer.rank > 1:
-        layouts.append(torch.channels_last if layer.rank == 2 else torch.channels_last_3d)
+    """Return for each way the tensors may lie a call that gives the milliseconds of a run."""
     return [
-        graph_run(convolve, x.to(memory_format=each), w.to(memory_format=each), layer) for each in layouts
+        graph_run(x.to(memory_format=each), w.to(memory_format=each), layer)
+        for each in memory_formats(layer).values()
     ]
 
 
-def graph_run(
-    convolve: Callable[..., torch.Tensor], x: torch.Tensor, w: torch.Tensor, layer: SuiteLayer
-) -> Callable[[], float]:
+def graph_run(x: torch.Tensor, w: torch.Tensor, layer: SuiteLayer) -> Callable[[], float]:
     """Return a call that replays a graph of some runs and gives the milliseconds of one."""
-
-    def run() -> torch.Tensor:
-        return convolve(x, w, None, layer.stride, layer.padding, layer.dilation, layer.group)
-
+    convolve = convolution(layer)
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
-            run()
+            convolve(x, w)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(RUNS):
-            run()
+            convolve(x, w)
 
     def replay() -> float:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -19,9 +19,10 @@ from convswap.device import Device
 from convswap.errors import unknown_name
 from convswap.floor import floor_ms
 from convswap.gpu_timer import GpuTimer
-from convswap.lone_conv import lone_conv, lone_data, lone_error, lone_sessions
+from convswap.lone_conv import lone_conv, lone_data, lone_error, lone_sessions, lone_weights
 from convswap.measure import measure
 from convswap.progress import Progress
+from convswap.pytorch_runs import PyTorchRun, pytorch_runs
 from convswap.sessions import DEFAULT, BoundRun, on_device, other_sides, our_side
 from convswap.suites import SuiteLayer
 from convswap.swap import DEFAULT_PRECISION
@@ -48,7 +49,8 @@ def run_suite(
     "tf32" or "ieee" for float32 tensors, or the type of all tensors, "float16" or "bfloat16"; `batches`
     defaults to each layer's usual one: 10,000 on the GPU and 100 on the CPU for the course, 256 and 8 for a
     large network, and of the other suites what the layer is usually run with, 1 on the CPU. Times are
-    medians in milliseconds. With `against="all"`, the best of the CUDA provider's other options is in
+    medians in milliseconds. With `against="all"`, the best of the CUDA provider's other options, and of
+    PyTorch's convolutions where PyTorch is installed (`convswap.pytorch_runs`), is in
     "best_other_ms" and "best_other"; else, and on CPU, these are None; so is "default_ms" where the provider
     has no Conv of the type. With `against="algorithms"`, every algorithm of the catalog is measured instead
     of the default provider: see `convswap.bench_algorithms`. `progress` is called with a few words before
@@ -90,10 +92,14 @@ def _row(
     sides = (DEFAULT, ours, *other_sides(device, against))
     feeds = on_device({"x": x}, device)
     options = {} if timer is None else timer.provider_options
-    sessions = lone_sessions(alone, sides, device, options)
-    runs = [BoundRun(session, feeds, device) for session in sessions.values()]
-    timed, method = _time(runs, device, timer)
-    medians = {side.name: median for side, median in zip(sessions, timed, strict=True)}
+    runs: dict[str, BoundRun | PyTorchRun] = {
+        side.name: BoundRun(session, feeds, device)
+        for side, session in lone_sessions(alone, sides, device, options).items()
+    }
+    if against == "all" and device.name == "cuda":
+        runs.update(pytorch_runs(layer, x, lone_weights(layer, precision), precision, timer))
+    timed, method = _time(list(runs.values()), device, timer)
+    medians = dict(zip(runs, timed, strict=True))
     others = {name: median for name, median in medians.items() if name not in ("default", "convswap")}
     best_other = min(others, key=lambda name: others[name], default=None)
     chosen = _native.choose(problem, device.name, algorithm)
@@ -113,7 +119,9 @@ def _row(
     }
 
 
-def _time(runs: Sequence[BoundRun], device: Device, timer: GpuTimer | None) -> tuple[list[float], str]:
+def _time(
+    runs: Sequence[BoundRun | PyTorchRun], device: Device, timer: GpuTimer | None
+) -> tuple[list[float], str]:
     """Return the median milliseconds of each of `runs`, and in words how they were measured."""
     if timer is not None:
         times = back_to_back([session_sample(run, timer) for run in runs])

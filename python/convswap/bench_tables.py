@@ -12,6 +12,7 @@ from rich.text import Text
 
 from convswap.bench_algorithms import print_algorithms
 from convswap.device import choose_device
+from convswap.pytorch_runs import CHANNELS_LAST, CONTIGUOUS
 from convswap.report import (
     device_lines,
     error,
@@ -46,6 +47,10 @@ def print_suite(
         console.print(Text(f"Note: {NO_OTHER_SIDE_ON_CPU}."))
     if chosen.name == "cuda" and any(row["precision"] == "ieee" for row in rows):
         console.print(Text("Note: convswap and no_tf32 (--against all) compute in ieee, all others in tf32."))
+    if any(CONTIGUOUS in row["others_ms"] for row in rows):
+        console.print(
+            Text(f"Note: {CONTIGUOUS} and {CHANNELS_LAST} are PyTorch's own, without ONNX Runtime.")
+        )
     if any(row["others_ms"] for row in rows):
         console.print(_speedups_table(rows))
 

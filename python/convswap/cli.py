@@ -189,7 +189,8 @@ def _add_bench(commands: Any) -> None:
         "--against",
         default="default",
         metavar="SIDES",
-        help="default, all for its other options too, or algorithms for how far the choice is from the best",
+        help="default, all for its other options and PyTorch too, or algorithms for how far the choice is "
+        "from the best",
     )
     parser.add_argument(
         "--alternate",

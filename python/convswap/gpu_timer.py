@@ -41,9 +41,14 @@ class GpuTimer:
             self._call("cuEventCreate", ctypes.byref(event), 0)
 
     @property
+    def stream(self) -> int:
+        """The stream, as the driver's handle."""
+        return int(self._stream.value or 0)
+
+    @property
     def provider_options(self) -> dict[str, str]:
         """The options that put the work of a session of the CUDA provider on the stream."""
-        return {"user_compute_stream": str(self._stream.value)}
+        return {"user_compute_stream": str(self.stream)}
 
     def milliseconds(self, start: Callable[[], None]) -> float:
         """Return the time that the card takes for what `start` starts on the stream, without waiting.

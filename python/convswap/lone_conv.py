@@ -50,7 +50,7 @@ def lone_conv(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
     )
     return ConvLayer(
         node=node,
-        constants={"w": numpy_helper.from_array(_normal(layer.weight_shape, precision, seed=0), "w")},
+        constants={"w": numpy_helper.from_array(lone_weights(layer, precision), "w")},
         opsets=(helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)),
         ir_version=_IR_VERSION,
         element_type=_element_type(precision),
@@ -78,6 +78,11 @@ def lone_sessions(
             if side.ours or conv.element_type == onnx.TensorProto.FLOAT:
                 raise
     return sessions
+
+
+def lone_weights(layer: SuiteLayer, precision: str) -> np.ndarray:
+    """Return the seeded normal weights of `layer`, of shape (filters, c of a group, kernel...)."""
+    return _normal(layer.weight_shape, precision, seed=0)
 
 
 def lone_data(layer: SuiteLayer, batch: int, precision: str) -> np.ndarray:

@@ -1,0 +1,53 @@
+"""PyTorch's side of bench convolves as the layer says, in every layout, and is left out where it must."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from convswap.bench import run_suite
+from convswap.lone_conv import lone_conv, lone_data, lone_weights
+from convswap.pytorch_runs import PyTorchRun, memory_formats, pytorch_runs, tensor_of
+from convswap.suites import SuiteLayer
+from convswap.truth_ops import reference_conv
+
+torch = pytest.importorskip("torch")
+
+LAYERS = (
+    SuiteLayer("one axis", 4, 6, 3, 17, stride=2, padding=1, group=2, rank=1),
+    SuiteLayer("two axes", 6, 4, 3, 11, stride=2, padding=2, dilation=2, group=2),
+    SuiteLayer("three axes", 3, 5, 2, 6, padding=1, rank=3),
+)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
+@pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 1e-6), ("bfloat16", 1e-2)])
+def test_every_layout_gives_the_convolution(layer, precision, tolerance):
+    x, w = lone_data(layer, 2, precision), lone_weights(layer, precision)
+    truth = reference_conv(
+        x.astype(np.float32), w.astype(np.float32), None, lone_conv(layer, "tf32", "auto").attributes
+    )
+    formats = memory_formats(layer)
+    assert list(formats) == ["pytorch", "pytorch_channels_last"][: 1 if layer.rank == 1 else 2]
+    for memory_format in formats.values():
+        run = PyTorchRun(layer, tensor_of(x, precision), tensor_of(w, precision), memory_format)
+        run.once()
+        y = run.result.to(torch.float32).numpy()
+        assert np.linalg.norm(y - truth) / np.linalg.norm(truth) < tolerance
+
+
+def test_there_is_no_side_without_pytorch_or_without_a_card(monkeypatch):
+    layer = LAYERS[1]
+    data = lone_data(layer, 1, "tf32"), lone_weights(layer, "tf32"), "tf32", None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pytorch_runs(layer, *data) == {}
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert pytorch_runs(layer, *data) == {}
+
+
+@pytest.mark.gpu
+def test_bench_sets_our_side_beside_both_layouts():
+    (row,) = run_suite("many-channels", layers="64-64-3x3-80", against="all")
+    assert {"pytorch", "pytorch_channels_last"} <= row["others_ms"].keys()
+    assert all(0 < each < 10 for each in row["others_ms"].values())
