@@ -47,7 +47,7 @@ def print_suite(
         console.print(Text(f"Note: {NO_OTHER_SIDE_ON_CPU}."))
     if chosen.name == "cuda" and any(row["precision"] == "ieee" for row in rows):
         console.print(Text("Note: convswap and no_tf32 (--against all) compute in ieee, all others in tf32."))
-    if any(CONTIGUOUS in row["others_ms"] for row in rows):
+    if any({CONTIGUOUS, CHANNELS_LAST} & row["others_ms"].keys() for row in rows):
         console.print(
             Text(f"Note: {CONTIGUOUS} and {CHANNELS_LAST} are PyTorch's own, without ONNX Runtime.")
         )

@@ -7,6 +7,7 @@ which ONNX Runtime's default provider does not use: what cuDNN can do at best.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,8 +56,12 @@ class PyTorchRun:
         """Start `runs` runs back to back."""
         import torch
 
-        stream = None if self._stream is None else torch.cuda.ExternalStream(self._stream)
-        with torch.no_grad(), torch.cuda.stream(stream):
+        stream = (
+            nullcontext()
+            if self._stream is None
+            else torch.cuda.stream(torch.cuda.ExternalStream(self._stream))
+        )
+        with torch.no_grad(), stream:
             for _ in range(runs):
                 self.result = self._convolve(self._x, self._w)
 
@@ -73,7 +78,8 @@ def pytorch_runs(
 ) -> dict[str, PyTorchRun]:
     """Return a run of `layer` on the first card for each way its tensors may lie, by the side's name.
 
-    There is none where PyTorch is not installed or sees no card. `precision` is that of `bench`; float32
+    There is none where PyTorch is not installed or sees no card, and none that PyTorch cannot compute, for
+    want of memory or of a cuDNN that goes with ONNX Runtime's. `precision` is that of `bench`; float32
     tensors are multiplied as TF32 unless it is "ieee". The runs are on the stream of `timer` if there is one.
     """
     try:
@@ -84,12 +90,19 @@ def pytorch_runs(
         return {}
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = precision != "ieee"
-    tensors = [tensor_of(each, precision).cuda() for each in (x, w)]
     stream = None if timer is None else timer.stream
-    return {
-        name: PyTorchRun(layer, tensors[0], tensors[1], memory_format, stream)
-        for name, memory_format in memory_formats(layer).items()
-    }
+    runs = {}
+    for name, memory_format in memory_formats(layer).items():
+        try:
+            tensors = [tensor_of(each, precision).cuda() for each in (x, w)]
+            run = PyTorchRun(layer, tensors[0], tensors[1], memory_format, stream)
+            # They have been laid out on another stream; then cuDNN is tried, before anything is timed.
+            torch.cuda.synchronize()
+            run.once()
+        except RuntimeError:
+            continue
+        runs[name] = run
+    return runs
 
 
 def tensor_of(values: np.ndarray, precision: str) -> torch.Tensor:

@@ -25,7 +25,7 @@ def test_the_sdist_has_every_file_of_the_checkout_as_it_is(tmp_path: Path) -> No
     (archive,) = tmp_path.glob("convswap-*.tar.gz")
     with tarfile.open(archive) as files:
         packed = {
-            member.name.partition("/")[2]: files.extractfile(member).read()  # type: ignore[union-attr]
+            member.name.partition("/")[2]: files.extractfile(member).read()
             for member in files
             if member.isfile()
         }

@@ -46,6 +46,25 @@ def test_there_is_no_side_without_pytorch_or_without_a_card(monkeypatch):
     assert pytorch_runs(layer, *data) == {}
 
 
+def test_what_pytorch_cannot_compute_is_left_out(monkeypatch):
+    """The host in place of a card: it has the same calls."""
+    layer = LAYERS[1]
+    data = lone_data(layer, 1, "tf32"), lone_weights(layer, "tf32"), "tf32", None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
+    assert list(pytorch_runs(layer, *data)) == ["pytorch", "pytorch_channels_last"]
+    start = PyTorchRun.start
+
+    def start_of_one_layout(self, runs):
+        if self._x.is_contiguous(memory_format=torch.channels_last):
+            raise RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED")
+        start(self, runs)
+
+    monkeypatch.setattr(PyTorchRun, "start", start_of_one_layout)
+    assert list(pytorch_runs(layer, *data)) == ["pytorch"]
+
+
 @pytest.mark.gpu
 def test_bench_sets_our_side_beside_both_layouts():
     (row,) = run_suite("many-channels", layers="64-64-3x3-80", against="all")
