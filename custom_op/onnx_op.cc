@@ -19,6 +19,7 @@
 #include "onnx_attributes.h"
 #include "onnx_entries.h"
 #include "onnx_kernel_origin.h"
+#include "onnx_prepared.h"
 #include "onnx_scratch.h"
 #include "override.h"
 #include "plan/background.h"
@@ -91,7 +92,9 @@ class ConvKernel {
         spec_(read_spec_of(op, KernelAttributes(api, info), type, precision)),
         plans_(std::make_shared<PlanCache>(
             KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto)))),
-        is_tuned_(plans_->algorithm() == kTuned) {
+        is_tuned_(plans_->algorithm() == kTuned),
+        has_constant_weights_(kind == DeviceKind::cuda && is_constant(info, 1)),
+        prepared_weights_(api) {
     check_spec(spec_);
     check_algorithm_name(plans_->algorithm(), kind);
     check_open_shapes(spec_, {known_shape(info, 0), known_shape(info, 1), known_shape(info, 2)});
@@ -120,8 +123,13 @@ class ConvKernel {
     if (is_tuned_) log_warning(context, take_tuning_warning());
     if (kind_ == DeviceKind::cuda) log_warning(context, take_kernel_store_warning());
     const Scratch scratch(base_, api_, context, x, plan->scratch_bytes());
+    Execution execution = execution_of(context, scratch.pointer());
+    if (has_constant_weights_) {
+      execution.prepared_weights =
+          prepared_weights_.get(*plan, device.index, context, w, data(w), execution.stream);
+    }
     plan->run({data(x), data(w), b == nullptr ? nullptr : data(b), data(y), z == nullptr ? nullptr : data(z)},
-              execution(context, scratch.pointer()));
+              execution);
   }
 
  private:
@@ -197,6 +205,15 @@ class ConvKernel {
     return shape;
   }
 
+  bool is_constant(const OrtKernelInfo* info, size_t index) const {
+    size_t count = 0;
+    check(api_, api_.KernelInfo_GetInputCount(info, &count));
+    int constant = 0;
+    const OrtValue* value = nullptr;
+    if (index < count) check(api_, api_.KernelInfoGetConstantInput_tensor(info, index, &constant, &value));
+    return constant != 0;
+  }
+
   // Whether the node has an input of that number; one that is left out has no name.
   bool has_input(const OrtKernelInfo* info, size_t index) const {
     size_t count = 0, bytes = 0;
@@ -258,7 +275,7 @@ class ConvKernel {
     return cuda_device(index, origin_, lends_scratch_);
   }
 
-  Execution execution(OrtKernelContext* context, void* scratch) const {
+  Execution execution_of(OrtKernelContext* context, void* scratch) const {
     Execution execution;
     execution.scratch = scratch;
     if (kind_ == DeviceKind::cpu) {
@@ -277,6 +294,8 @@ class ConvKernel {
   const ConvSpec spec_;
   const std::shared_ptr<PlanCache> plans_;  // which work in the background looks for
   const bool is_tuned_;
+  const bool has_constant_weights_;
+  PreparedWeights prepared_weights_;
 };
 
 // A kernel with what its failures are reported with.

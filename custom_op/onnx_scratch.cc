@@ -42,21 +42,14 @@ bool lends_scratch(const OrtApiBase& base) {
 }
 
 Scratch::Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context,
-                 const OrtValue* beside, size_t bytes)
-    : allocator_(nullptr, {&api}) {
+                 const OrtValue* beside, size_t bytes) {
   if (bytes == 0) return;
-  const OrtMemoryInfo* memory = nullptr;
-  check(api, api.GetTensorMemoryInfo(beside, &memory));
   const GetScratchBuffer get_scratch_buffer = scratch_function(base);
-  OrtAllocator* allocator = nullptr;
-  check(api, api.KernelContext_GetAllocator(context, memory, &allocator));
-  allocator_.reset(allocator);
+  memory_.emplace(api, context, beside);
+  void* pointer = nullptr;
   // ONNX Runtime throws where there is not enough: its exception, like a status, becomes the run's.
-  check(api, get_scratch_buffer(context, memory, bytes, &pointer_));
-}
-
-Scratch::~Scratch() {
-  if (pointer_ != nullptr) allocator_->Free(allocator_.get(), pointer_);
+  check(api, get_scratch_buffer(context, memory_->info(), bytes, &pointer));
+  memory_->adopt(pointer);
 }
 
 }  // namespace convswap

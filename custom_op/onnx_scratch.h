@@ -1,8 +1,9 @@
 #pragma once
 
-#include <memory>
+#include <optional>
 
 #include "onnx_api.h"
+#include "onnx_memory.h"
 
 namespace convswap {
 
@@ -18,20 +19,11 @@ class Scratch {
   // where there is not enough, or where ONNX Runtime is older than 1.18, which knows no memory of a stream.
   Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context, const OrtValue* beside,
           size_t bytes);
-  ~Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
 
-  void* pointer() const { return pointer_; }
+  void* pointer() const { return memory_ ? memory_->pointer() : nullptr; }
 
  private:
-  struct ReleaseAllocator {
-    const OrtApi* api;
-    void operator()(OrtAllocator* allocator) const { api->ReleaseAllocator(allocator); }
-  };
-
-  std::unique_ptr<OrtAllocator, ReleaseAllocator> allocator_;
-  void* pointer_ = nullptr;
+  std::optional<ArenaMemory> memory_;
 };
 
 }  // namespace convswap

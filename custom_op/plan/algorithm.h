@@ -35,6 +35,14 @@ struct Execution {
   ParallelFor parallel_for;  // CPU algorithms
   void* stream = nullptr;    // CUDA algorithms: a cudaStream_t
   void* scratch = nullptr;   // CUDA algorithms: as much memory as the plan asks for
+  // CUDA algorithms: the weights in the plan's prepared form; null: the run prepares them, where it has to.
+  const void* prepared_weights = nullptr;
+};
+
+// What a plan makes of weights before it multiplies them, once for all runs where they stay the same.
+struct PreparedForm {
+  std::size_t bytes = 0;  // of the device's memory; 0: the plan takes weights as they are
+  std::string name;       // plans for the same weights share what has been prepared in forms of one name
 };
 
 // An algorithm bound to a problem. Immutable, so one plan serves concurrent runs.
@@ -49,6 +57,11 @@ class Plan {
   // How much memory of the device a run needs beside its tensors; the stream may use it when `run` has
   // returned.
   virtual std::size_t scratch_bytes() const { return 0; }
+
+  virtual PreparedForm prepared_form() const { return {}; }
+
+  // Enqueues the preparation of the weights on a CUDA stream; `prepared` has as many bytes as the form tells.
+  virtual void prepare(const void* /*weights*/, void* /*prepared*/, void* /*stream*/) const {}
 
   // The launch shape in words, for people: "tile 33x29, 8 warps, ...".
   virtual std::string describe() const = 0;
@@ -98,6 +111,15 @@ class Algorithm {
   virtual bool fuses(const ConvProblem&) const { return true; }
 
   virtual Offer offer(const ConvProblem& problem, const Device& device) const = 0;
+
+  // What it chooses among, at most so many, the cheapest by its estimate first, which is what it offers: for
+  // those who set the estimate against what each takes. Empty where it cannot compute the problem.
+  virtual std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
+                                          std::size_t /*most*/) const {
+    Offer only = offer(problem, device);
+    if (only.is_refusal()) return {};
+    return {std::move(only)};
+  }
 };
 
 }  // namespace convswap

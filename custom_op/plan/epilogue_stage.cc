@@ -28,6 +28,11 @@ class TwoStepPlan final : public Plan {
   // Behind the convolution's own, the result.
   std::size_t scratch_bytes() const override { return own_bytes_ + between_bytes_; }
 
+  PreparedForm prepared_form() const override { return convolution_->prepared_form(); }
+  void prepare(const void* weights, void* prepared, void* stream) const override {
+    convolution_->prepare(weights, prepared, stream);
+  }
+
   std::vector<KernelFacts> kernels() const override {
     std::vector<KernelFacts> both = convolution_->kernels();
     const std::vector<KernelFacts> after = epilogue_->kernels();

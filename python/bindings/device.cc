@@ -117,10 +117,25 @@ void check_fits(const char* what, const DeviceArray& array, ElementType type, in
   }
 }
 
+// The plan of one of the algorithm's alternatives, the first of which is what it offers.
+std::unique_ptr<Plan> plan_of(const ConvProblem& problem, const Device& device, const std::string& algorithm,
+                              int alternative) {
+  const Choice choice = choose(problem, device, algorithm);
+  if (alternative == 0) return choice.offer.make();
+  const std::vector<Offer> all =
+      choice.algorithm.alternatives(problem, device, static_cast<std::size_t>(std::max(0, alternative)) + 1);
+  if (alternative < 0 || alternative >= static_cast<int>(all.size())) {
+    throw InvalidArgument("alternative " + std::to_string(alternative) + ": " +
+                          std::string(choice.algorithm.name()) + " has " + std::to_string(all.size()) +
+                          " of them, numbered from 0");
+  }
+  return all.back().make();
+}
+
 // Runs the plan `runs` times back to back; returns the mean time of one in milliseconds.
 double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
                    const DeviceArray* residual, const ConvSpec& spec, const std::string& algorithm, int runs,
-                   const KernelOrigin* origin) {
+                   int alternative, bool is_prepared, const KernelOrigin* origin) {
   if (runs < 1) throw InvalidArgument("runs " + std::to_string(runs) + ": expected at least 1");
   const ConvProblem problem = make_problem(spec, x.shape(), w.shape(), b == nullptr ? nullptr : &b->shape(),
                                            residual == nullptr ? nullptr : &residual->shape());
@@ -133,16 +148,21 @@ double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray
   }
   if (problem.result_elements() == 0) return 0;
   const Device& device = cuda_device(x.device(), origin);
-  const std::unique_ptr<Plan> plan = choose(problem, device, algorithm).offer.make();
+  const std::unique_ptr<Plan> plan = plan_of(problem, device, algorithm, alternative);
   const ConvTensors tensors{x.pointer(), w.pointer(), b == nullptr ? nullptr : b->pointer(), y.pointer(),
                             residual == nullptr ? nullptr : residual->pointer()};
   const DeviceArray scratch({static_cast<int64_t>(plan->scratch_bytes() / sizeof(float)) + 1}, "float32",
                             device.index);
+  const PreparedForm form = is_prepared ? plan->prepared_form() : PreparedForm{};
+  const DeviceArray prepared({static_cast<int64_t>(form.bytes / sizeof(float)) + 1}, "float32", device.index);
   const DeviceGuard guard(device.index);
   const Events events;
   float milliseconds = 0;
+  if (form.bytes > 0) plan->prepare(w.pointer(), prepared.pointer(), nullptr);
+  const Execution execution{nullptr, nullptr, scratch.pointer(),
+                            form.bytes > 0 ? prepared.pointer() : nullptr};
   CONVSWAP_CHECK_DRIVER(driver().cuEventRecord(events.begin, nullptr));
-  for (int run = 0; run < runs; ++run) plan->run(tensors, {nullptr, nullptr, scratch.pointer()});
+  for (int run = 0; run < runs; ++run) plan->run(tensors, execution);
   CONVSWAP_CHECK_DRIVER(driver().cuEventRecord(events.end, nullptr));
   CONVSWAP_CHECK_DRIVER(driver().cuEventSynchronize(events.end));
   CONVSWAP_CHECK_DRIVER(driver().cuEventElapsedTime(&milliseconds, events.begin, events.end));
@@ -191,17 +211,21 @@ void register_device_array(py::module_& module) {
       "conv_device",
       [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
          const DeviceArray* residual, const std::string& algorithm, const std::string& precision, int runs,
-         const std::string& pack, bool compiles, const py::kwargs& attributes) {
+         int alternative, bool prepared, const std::string& pack, bool compiles,
+         const py::kwargs& attributes) {
         const ConvSpec spec = spec_of(x.type(), precision, attributes);
         const py::gil_scoped_release released;
-        return conv_device(x, w, b, y, residual, spec, algorithm, runs, kernel_origin(pack, compiles));
+        return conv_device(x, w, b, y, residual, spec, algorithm, runs, alternative, prepared,
+                           kernel_origin(pack, compiles));
       },
       py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
       py::arg("residual").none(true) = py::none(), py::arg("algorithm") = "auto",
-      py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("pack") = "", py::arg("compiles") = true,
+      py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("alternative") = 0,
+      py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true,
       R"(Computes y on the card by a CUDA algorithm, with what is fused with it, and waits for it.
 
-`residual` is of the shape of the convolution's result; `pack` and `compiles` say where kernels come from, as the
+`residual` is of the shape of the convolution's result; `alternative` is a number of `alternatives`; with `prepared`
+the weights are prepared once before the runs, where the algorithm prepares them, as those of a session are; `pack` and `compiles` say where kernels come from, as the
 session entries convswap.pack and convswap.compile do; further keyword arguments are the attributes of our Conv and
 FusedConv.
 

@@ -216,6 +216,25 @@ Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.
       py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto", py::kw_only(),
       py::arg("index") = 0, py::call_guard<py::gil_scoped_release>(),
       "The launch shape of the plan in words; its kernels are compiled and loaded.");
+  module.def(
+      "alternatives",
+      [](const ConvProblem& problem, const std::string& algorithm, int most, int index,
+         int compute_capability) {
+        const Device asked = asked_device("cuda", index, compute_capability);
+        std::vector<std::optional<double>> estimates;
+        for (const Offer& offer :
+             convswap::choose(problem, asked, algorithm)
+                 .algorithm.alternatives(problem, asked, static_cast<std::size_t>(most))) {
+          estimates.push_back(offer.milliseconds);
+        }
+        return estimates;
+      },
+      py::arg("problem"), py::arg("algorithm"), py::arg("most") = 8, py::kw_only(), py::arg("index") = 0,
+      py::arg("compute_capability") = 0, py::call_guard<py::gil_scoped_release>(),
+      R"(What a CUDA algorithm chooses among for a problem, cheapest first: its estimates in milliseconds.
+
+`conv_device` computes with each by its number; the first is what the algorithm takes. Raises ConvswapError where it
+cannot compute the problem.)");
   module.def("kernels_of", &kernels_of, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
              py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0,
              "The names of the card's kernels that the plan starts, each once; none on the CPU.");

@@ -101,6 +101,11 @@ def choose(
 def describe_plan(problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0) -> str:
     """Return the launch shape of the plan in words."""
 
+def alternatives(
+    problem: Problem, algorithm: str, most: int = 8, *, index: int = 0, compute_capability: int = 0
+) -> list[float | None]:
+    """Return the estimates of what a CUDA algorithm chooses among, in milliseconds, cheapest first."""
+
 class OtherAlgorithm(TypedDict):
     """Why another algorithm of the catalog was not taken; exists for type checkers alone."""
 
@@ -303,6 +308,8 @@ def conv_device(
     algorithm: str = "auto",
     precision: str = "tf32",
     runs: int = 1,
+    alternative: int = 0,
+    prepared: bool = False,
     pack: str = "",
     compiles: bool = True,
     auto_pad: str = "NOTSET",

@@ -186,7 +186,7 @@ unsigned reduce_warp(unsigned value, Combine combine) {
   own.values[lane()] = value;
   meet_warp();
   unsigned result = own.values[0];
-  for (const unsigned other : own.values) result = combine(result, other);
+  for (int other = 1; other < 32; ++other) result = combine(result, own.values[other]);
   meet_warp();
   return result;
 }
@@ -319,6 +319,9 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) {
 }
 inline unsigned __reduce_min_sync(unsigned, unsigned value) {
   return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return std::min(a, b); });
+}
+inline unsigned __reduce_add_sync(unsigned, unsigned value) {
+  return emulation::reduce_warp(value, [](unsigned a, unsigned b) { return a + b; });
 }
 inline void atomicMax(unsigned* target, unsigned value) { *target = std::max(*target, value); }
 inline void atomicMin(unsigned* target, unsigned value) { *target = std::min(*target, value); }

@@ -303,10 +303,12 @@ enum class Values { any, normal };
 
 // Over how many binades in both directions values are drawn now and then; or by how many channels of the
 // input are apart, and those of the weights the other way, so that all products count, and rows of the input,
-// so that some outputs are of small values alone.
+// so that some outputs are of small values alone. `zeros`: the first so many of every 32 channels of the
+// input are zeros.
 struct Spread {
   int x = 60, w = 40;
   int channels = 0, rows = 0;
+  int zeros = 0;
 };
 
 template <typename Element>
@@ -344,6 +346,11 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   if (is_wide && (spread.channels > 0 || spread.rows > 0)) {
     spread_apart(p, spread, random, x.data() + shift, w);
   }
+  for (int64_t i = 0; i < x_count; ++i) {
+    if (i / p.input_size() % p.channels_per_group() % 32 < spread.zeros) {
+      x[shift + i] = static_cast<Element>(0.0f);
+    }
+  }
   const std::vector<Element> b = draw_values<Element>(random, p.out_channels, 0);
   const std::vector<Element> z = draw_values<Element>(random, p.output_elements(), 0);
   if (has_any && one_in(random, 8)) {
@@ -375,8 +382,13 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   const std::unique_ptr<Plan> plan = offer.make();
   if (tells) std::printf("%s\n", plan->describe().c_str());
   std::vector<float> scratch(plan->scratch_bytes() / sizeof(float) + 1, NAN);
+  // Half of the problems have their weights prepared before.
+  const PreparedForm form = plan->prepared_form();
+  std::vector<float> prepared(form.bytes / sizeof(float) + 1, NAN);
+  const bool is_prepared = form.bytes > 0 && one_in(random, 2);
+  if (is_prepared) plan->prepare(w.data(), prepared.data(), nullptr);
   plan->run({x_begin, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr},
-            {nullptr, nullptr, scratch.data()});
+            {nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr});
 
   int64_t wrong = 0;
   for (int64_t i = 0; i < y_count; ++i) {
@@ -436,6 +448,7 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   if (seed >= kManyChannelsFrom) {
     (seed >= kWideFrom ? take_wide : take_many_channels)(problem, device, random);
     spread = seed % 2 == 0 ? Spread{5 * (seed % 7), 7 * (seed % 3)} : Spread{0, 0, seed % 14, seed % 60};
+    spread.zeros = seed % 5 == 1 ? 16 * (seed / 5 % 3) : 0;
   } else if (seed >= kCrowdedFrom) {
     crowd(problem, device, random);
   }

@@ -1,22 +1,39 @@
 #pragma once
 
-// The way of the pixels from where they have been copied to, a chunk of channels at a time, to where the
-// tensor core reads them.
+// The way of the pixels: prepared by a kernel of their own, in the order in which blocks then copy them to
+// shared memory, as the tensor core reads them.
 
-#include "cuda/many_channels/runs.cuh"
+#include "cuda/many_channels/share.cuh"
 #include "cuda/primitives/bulk_store.cuh"
+#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/registers.cuh"
 #include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::many_channels {
 
-// The pixel of a place, for the first tap of the depth; padding within planes is none.
-struct Pixel {
-  int element;  // in a channel of the tile's first image
-  int plane;    // of the input, or kNoPlane
+// The places of a bundle, of a prepared tile or of a part of it.
+struct Bundle {
+  FastDivisor places, span;  // of all phases, and of one
+  FastDivisor column_phases;
+
+  // The place of a number: phases of one row take turns, so that neighbouring threads read neighbouring
+  // pixels.
+  __device__ int place(int number) const {
+    if (column_phases.divisor == 1) return number;
+    const int of_rows = column_phases.quotient(number);
+    const int column_phase = number - of_rows * static_cast<int>(column_phases.divisor);
+    const int row_phase = span.quotient(of_rows);
+    return of_rows + static_cast<int>(span.divisor) *
+                         (row_phase * (static_cast<int>(column_phases.divisor) - 1) + column_phase);
+  }
 };
+
+// The pixel of a place, for the first tap of the depth. `tile`: where the first place lies.
 template <typename Element>
-__device__ inline Pixel pixel_at(const Arguments<Element>& problem, const TileStart& tile, const Position& at,
-                                 int phase) {
+__device__ inline PixelSource source_of(const Arguments<Element>& problem, const TileStart& tile,
+                                        const Bundle& bundle, int place) {
+  const int phase = bundle.span.quotient(place);
+  const Position at = tile.position(problem, place - phase * static_cast<int>(bundle.span.divisor));
   const int plane = at.depth * problem.stride_depth - problem.pad_depth;
   const int row = at.row * problem.stride_height + problem.phase_rows[phase] - problem.pad_height;
   const int column = (at.strip * problem.strip_columns + at.column) * problem.stride_width +
@@ -28,123 +45,145 @@ __device__ inline Pixel pixel_at(const Arguments<Element>& problem, const TileSt
           exists ? plane : kNoPlane};
 }
 
-// Finds where the pixel of each place of a bundle lies in a stage, by the tile's runs. By all converters.
-template <typename Element>
-__device__ inline void find_sources(const Arguments<Element>& problem, const TileStart& tile,
-                                    const StagedRun* runs, PixelSource* sources) {
-  const int span = problem.span.divisor;
-  for (int i = threadIdx.x; i < static_cast<int>(problem.bundle_places.divisor); i += kConverters) {
-    const int phase = problem.span.quotient(i);
-    const Position at = tile.position(problem, i - phase * span);
-    const Pixel pixel = pixel_at(problem, tile, at, phase);
-    PixelSource source{0, kNoPlane};
-    if (pixel.plane != kNoPlane) {
-      const StagedRun run = runs[run_of(problem, at, problem.phases_across.quotient(phase))];
-      source = {run.at + (pixel.element - run.element) * static_cast<int>(sizeof(Element)), pixel.plane};
-    }
-    sources[i] = source;
-  }
-}
-
-// Loads 16 channels of a pixel, of which so many exist; the others are zeros. kLeast: there are no fewer.
+// Loads eight channels of a pixel, of which so many exist; the others are zeros. kLeast: there are no fewer.
 template <typename Format, int kLeast, typename Element = typename Format::Element>
-__device__ inline void load_channels(Element (&values)[kDepth], const unsigned char* pixel,
-                                     long long channel_bytes, bool exists, int channels) {
+__device__ inline void load_channels(Element (&values)[kBundleChannels], unsigned long long pixel,
+                                     unsigned channel_bytes, bool exists, int channels) {
 #pragma unroll
-  for (int c = 0; c < kDepth; ++c) {
+  for (int c = 0; c < kBundleChannels; ++c) {
     values[c] = Format::zero();
-    if (exists && (c < kLeast || c < channels)) values[c] = *reinterpret_cast<const Element*>(pixel);
-    pixel += channel_bytes;
+    if (exists && (c < kLeast || c < channels)) {
+      values[c] =
+          *global_computed_here(reinterpret_cast<const Element*>(address_beyond(pixel, c, channel_bytes)));
+    }
   }
 }
 
-struct PixelAddress {
-  int plane;
-  const unsigned char* first_channel;
+// Some threads of a block.
+struct Team {
+  int thread, threads;
 };
 
-// Converts a chunk to numbers of a window, by all converters, shows it to products and includes it in
-// `range`. kWindowed leaves out what is outside of the window. `source` tells of a place the plane of its
-// pixel, for the first tap of the depth, and where the chunk's first channel of it lies, from which the
-// others are so many bytes apart.
+// Converts a chunk of a tile's pixels to numbers of a window and includes them in `range`. kWindowed leaves
+// out what is outside of the window. `source` is the pixel of a place.
 template <typename Format, bool kWindowed, typename Source, typename Element = typename Format::Element>
-__device__ inline void convert_pixels(const Arguments<Element>& problem, const Chunk& chunk, Source source,
-                                      long long channel_bytes, BinadeWindow window, unsigned char* stage,
-                                      ValueRange<Element>& range) {
+__device__ inline void convert_pixels(const Arguments<Element>& problem, const Element* image,
+                                      const Chunk& chunk, const Bundle& bundles, Source source, Team team,
+                                      BinadeWindow window, unsigned char* to, ValueRange<Element>& range) {
   const float scale = window.scale();
-  const int places = problem.bundle_places.divisor;
-  int channels = problem.channels - chunk.channel;
-  uint4* to = reinterpret_cast<uint4*>(stage);
-  for (int pair = 0; pair < problem.chunk_channels / kDepth; ++pair) {
-    for (int place = threadIdx.x; place < places; place += kConverters) {
-      const auto [plane_of_first, first] = source(place);
-      const int plane = plane_of_first + chunk.depth_tap * problem.dilation_depth;
-      const bool exists = plane >= 0 && plane < problem.input_depth;
-      const unsigned char* const pixel = first + pair * kDepth * channel_bytes;
-      Element values[kDepth];
-      if (channels >= kDepth) [[likely]] {
-        load_channels<Format, kDepth>(values, pixel, channel_bytes, exists, kDepth);
-      } else {
-        load_channels<Format, 0>(values, pixel, channel_bytes, exists, channels);
-      }
-#pragma unroll
-      for (int bundle = 0; bundle < 2; ++bundle) {
-        unsigned words[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int c = bundle * kBundleChannels + 2 * j;
-          Element a = values[c], b = values[c + 1];
-          if constexpr (Format::kIsScaled) {
-            range.include(a, b);
-            if constexpr (kWindowed) {
-              if (!window.holds(a)) a = Format::zero();
-              if (!window.holds(b)) b = Format::zero();
-            }
-          }
-          words[j] = Format::pair(a, b, scale, 0);
-        }
-        to[bundle * places + place] = make_uint4(words[0], words[1], words[2], words[3]);
-      }
+  const int places = bundles.places.divisor;
+  const char* const from = reinterpret_cast<const char*>(image) +
+                           static_cast<unsigned long long>(chunk.channel) * problem.channel_bytes +
+                           chunk.depth_bytes(problem);
+  for (int i = team.thread; i < problem.chunk_channels / kBundleChannels * places; i += team.threads) {
+    const int bundle = bundles.places.quotient(i), number = i - bundle * places;
+    const int place = bundles.place(number);
+    const PixelSource own = source(place);
+    const int plane = own.plane + chunk.depth_tap * problem.dilation_depth;
+    const bool exists = plane >= 0 && plane < problem.input_depth;
+    const unsigned long long pixel = address_beyond(
+        global_address(from + static_cast<long long>(own.element) * static_cast<int>(sizeof(Element))),
+        bundle * kBundleChannels, problem.channel_bytes);
+    const int channels = problem.channels - chunk.channel - bundle * kBundleChannels;
+    Element values[kBundleChannels];
+    if (channels >= kBundleChannels) [[likely]] {
+      load_channels<Format, kBundleChannels>(values, pixel, problem.channel_bytes, exists, kBundleChannels);
+    } else {
+      load_channels<Format, 0>(values, pixel, problem.channel_bytes, exists, channels);
     }
-    to += 2 * places;
-    channels -= kDepth;
+    unsigned words[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      Element a = values[2 * j], b = values[2 * j + 1];
+      if constexpr (Format::kIsScaled) {
+        range.include(a, b);
+        if constexpr (kWindowed) {
+          if (!window.holds(a)) a = Format::zero();
+          if (!window.holds(b)) b = Format::zero();
+        }
+      }
+      words[j] = Format::pair(a, b, scale, 0);
+    }
+    reinterpret_cast<uint4*>(to)[bundle * places + place] =
+        make_uint4(words[0], words[1], words[2], words[3]);
   }
-  show_to_copies_and_products();
 }
 
-// What has been copied to a stage.
-template <typename Format, bool kWindowed, typename Element = typename Format::Element>
-__device__ inline void convert_staged(const Arguments<Element>& problem, const PixelSource* sources,
-                                      const unsigned char* pixels, int number, BinadeWindow window,
-                                      unsigned char* stage, ValueRange<Element>& range) {
-  const Chunk chunk(problem, number);
-  pixels += chunk.shift(problem);
-  const auto source = [&](int place) {
-    const PixelSource own = sources[place];
-    return PixelAddress{own.plane, pixels + own.at};
-  };
-  convert_pixels<Format, kWindowed>(problem, chunk, source, problem.staged_channel_bytes, window, stage,
-                                    range);
+// Finds where the result of a place lies in a plane of its tile's first image; places between rows and slices
+// are no outputs.
+template <typename Element>
+__device__ inline int output_of(const Arguments<Element>& problem, const TileStart& tile, int place) {
+  const Position at = tile.position(problem, place);
+  const int column = at.strip * problem.strip_columns + at.column;
+  const bool exists = tile.image + at.image < problem.batch && at.row < problem.output_height &&
+                      at.column < problem.strip_columns && column < problem.output_width;
+  return exists ? at.image * problem.out_channels * problem.output_plane +
+                      (at.depth * problem.output_height + at.row) * problem.output_width + column
+                : kNoOutput;
 }
 
-// What is in global memory, for the few chunks whose copies are gone.
+// Prepares some of the chunks of a tile and a group: by a block.
 template <typename Format, typename Element = typename Format::Element>
-__device__ __noinline__ void convert_again(const Arguments<Element>& problem, const Share& share, int number,
-                                           BinadeWindow window, unsigned char* stage) {
+__device__ inline void prepare_chunks(const Arguments<Element>& problem, int number, PreparedState& state) {
+  const int of_band = number / problem.shares, share = number - of_band * problem.shares;
+  const int prepared = of_band / problem.groups, group = of_band - prepared * problem.groups;
+  const TileStart tile(problem, (problem.first_tile + prepared) * problem.parts);
+  const Bundle bundle{problem.prepared_places, problem.prepared_span, problem.column_phases};
+  const Element* const image = image_of(problem, tile, group);
+  for (int i = threadIdx.x; i < static_cast<int>(bundle.places.divisor); i += kPreparers) {
+    state.sources[i] = source_of(problem, tile, bundle, i);
+  }
+  // Each part counts from its own first image.
+  for (int i = threadIdx.x; share + group == 0 && i < problem.parts * problem.columns; i += kPreparers) {
+    const int part = i / problem.columns;
+    const TileStart own(problem, (problem.first_tile + prepared) * problem.parts + part);
+    problem.prepared_outputs[static_cast<long long>(prepared) * problem.parts * problem.columns + i] =
+        output_of(problem, own, i - part * problem.columns);
+  }
+  __syncthreads();
+  const auto source = [&](int place) { return state.sources[place]; };
+  const Team team{static_cast<int>(threadIdx.x), kPreparers};
+  const long long first = first_prepared(problem, prepared, group);
+  const int end = (share + 1) * problem.chunks / problem.shares;
+  int top = kFirstTop;
+  for (int i = share * problem.chunks / problem.shares; i < end; ++i) {
+    unsigned char* const to = prepared_pixels(problem, first + i);
+    const Chunk chunk(problem, i);
+    ValueRange<Element> range;
+    convert_pixels<Format, false>(problem, image, chunk, bundle, source, team, BinadeWindow(top), to, range);
+    if constexpr (Format::kIsScaled) {
+      PixelRange found{top, top - kBinades + 1};
+      if (__syncthreads_and(range.most == 0)) {
+        found = {PixelRange::kZeros, PixelRange::kZeros};
+      } else if (!__syncthreads_and(range.fits(top))) [[unlikely]] {
+        const ValueRange<Element> whole =
+            reduce_threads(range, state, threadIdx.x == 0, [] { __syncthreads(); });
+        found.top = PixelRange::kNotFinite;
+        if (whole.is_finite()) {
+          top = whole.window_top();
+          found = {top, min(whole.bottom(), top - kBinades + 1)};
+          convert_pixels<Format, true>(problem, image, chunk, bundle, source, team, BinadeWindow(top), to,
+                                       range);
+        }
+      }
+      if (threadIdx.x == 0) problem.pixel_ranges[first + i] = found;
+    }
+  }
+}
+
+// Converts what of a chunk lies in a lower window than what has been prepared, to a stage of shared memory,
+// by all producers.
+template <typename Format, typename Element = typename Format::Element>
+__device__ __noinline__ void convert_low(const Arguments<Element>& problem, const Share& share, int number,
+                                         int top, unsigned char* stage) {
   const TileStart tile(problem, share.tile);
-  const Chunk chunk(problem, number);
-  const unsigned char* const from =
-      reinterpret_cast<const unsigned char*>(image_of(problem, tile, share.group)) +
-      static_cast<unsigned long long>(chunk.channel) * problem.channel_bytes + chunk.depth_bytes(problem);
-  const auto source = [&](int place) {
-    const int phase = problem.span.quotient(place);
-    const Position at = tile.position(problem, place - phase * static_cast<int>(problem.span.divisor));
-    const Pixel pixel = pixel_at(problem, tile, at, phase);
-    return PixelAddress{pixel.plane,
-                        from + static_cast<long long>(pixel.element) * static_cast<int>(sizeof(Element))};
-  };
+  const Bundle bundle{problem.bundle_places, problem.span, problem.column_phases};
+  const auto source = [&](int place) { return source_of(problem, tile, bundle, place); };
   ValueRange<Element> range;
-  convert_pixels<Format, true>(problem, chunk, source, problem.channel_bytes, window, stage, range);
+  convert_pixels<Format, true>(problem, image_of(problem, tile, share.group), Chunk(problem, number), bundle,
+                               source, {static_cast<int>(threadIdx.x) - kConsumers, kProducers},
+                               BinadeWindow(top), stage, range);
+  show_to_copies_and_products();
 }
 
 }  // namespace convswap::many_channels

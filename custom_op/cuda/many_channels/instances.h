@@ -18,6 +18,6 @@ struct Instance {
   std::string arguments() const { return std::to_string(tiles); }
 };
 
-inline constexpr Instance kInstances[] = {{8}, {16}, {24}, {28}, {30}};
+inline constexpr Instance kInstances[] = {{8}, {12}, {16}, {20}, {24}, {26}, {28}, {30}, {32}};
 
 }  // namespace convswap::many_channels

@@ -17,8 +17,8 @@
 // are wide they are cut into *strips* of some columns, so that a tile is not a part of a row that needs the
 // rows above and below it as well.
 //
-// A block takes a tile and 64 or 128 filters; its sums stay in the registers of two warpgroups. These have a
-// half of the filters each, or, where there are no more than 64, a half of the tile.
+// A block takes a tile and 64 filters; its sums stay in the registers of two warpgroups, which have a half of
+// the tile each.
 //
 // float32 data become float16 scaled by a power of two, which keeps as many bits as TF32 does
 // (tensor_core_formats.cuh). Weights have a scale for each filter. Of the input a scale serves chunk after
@@ -28,17 +28,21 @@
 // values span more than the sums can hold, or are infinite or no numbers, are computed as the definition
 // says. float16 and bfloat16 data go in as they are.
 //
-// Data flow: a first kernel prepares the weights, each chunk's in the order in which the tensor core takes
-// them. In the second two of a block's warpgroups are producers and two are consumers. Producers have bulk
-// copies bring the pixels of a chunk as they are, one or two chunks ahead: as *runs* of what lies together in
-// memory, which is channel by channel the rows that a tile reads (runs.cuh). What is there they convert into
-// places, in a ring of stages, and find out for each tile where its pixels lie and where its results go; one
-// of their warps has bulk copies bring weights into another ring. Consumers multiply, and their results pass
-// through shared memory, part after part, to where neighbouring lanes store neighbouring columns, with what
-// follows the convolution. Works are numbered such that a block's are neighbours, and those of a tile follow
-// each other: what has been found out about its pixels serves all its blocks of filters. An instruction of a
-// producer takes some six cycles, since few warps share a scheduler, and local memory is as far as global
-// memory: what producers do for every chunk and every tile is kept short (benchmarks/many_channels.md).
+// Data flow, in two kernels, or three:
+// - `prepare` converts pixels into places and finds their scales, each pixel once for all blocks of filters: a
+//   block takes some chunks of a tile, or of some neighbouring tiles, which share what they have at their ends.
+//   What it writes lies as the other kernel copies it, a chunk after the other. It also finds where a tile's
+//   results go, and prepares the weights, each chunk's in the order in which the tensor core takes them, unless
+//   they are constant and have been prepared with the session (Plan::prepare).
+// - In `kernel` two warps of a block are producers: they have bulk copies bring the chunks of pixels and of
+//   weights into two rings of stages, and two warpgroups are consumers, which multiply. Two groups of products
+//   are under way, so that the tensor core has one while a warp comes from the other. Results pass through
+//   shared memory, part after part, to where neighbouring lanes store neighbouring columns, with what follows
+//   the convolution. Blocks stay, and take works that are neighbours: those of a tile follow each other.
+// - Where there are too few works to fill the card, these are split over the channels, and `combine` adds the
+//   sums of the splits in their order.
+// Of inputs so large that what is prepared would take more than a gigabyte, both kernels take one band of tiles
+// after the other. What each choice costs and what else was tried: benchmarks/many_channels.md.
 //
 // Of data with a depth each output plane is an image by itself, of which a *slice* is a strip, and the taps
 // of the depth are as more chunks: of the same channels in another plane.
@@ -82,14 +86,29 @@ class ManyChannels final : public Algorithm {
     if (std::string reason = why_not_reached(problem, *tiling); !reason.empty()) {
       return Offer::refusal(std::move(reason));
     }
-    return {{},
-            tiling->cost / 1e6,
-            [problem, device, own = *tiling] { return many_channels::make_plan(problem, device, own); },
-            [problem, own = *tiling] { return many_channels::kernel_names(problem, own); },
-            /*needs_scratch=*/true};
+    return offer_of(problem, device, *tiling);
+  }
+
+  std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
+                                  std::size_t most) const override {
+    std::vector<Offer> all;
+    if (!fuses(problem) || !why_not_at_all(problem, device).empty()) return all;
+    for (const Tiling& tiling : cheapest_tilings(problem, device)) {
+      if (all.size() == most) break;
+      if (why_not_reached(problem, tiling).empty()) all.push_back(offer_of(problem, device, tiling));
+    }
+    return all;
   }
 
  private:
+  static Offer offer_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+    return {{},
+            tiling.cost / 1e6,
+            [problem, device, tiling] { return many_channels::make_plan(problem, device, tiling); },
+            [problem, tiling] { return many_channels::kernel_names(problem, tiling); },
+            /*needs_scratch=*/true};
+  }
+
   // Before a tiling is sought.
   static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
     if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
@@ -109,11 +128,12 @@ class ManyChannels final : public Algorithm {
 
   // What the offsets within a tile must reach, of the input and of the output.
   static std::string why_not_reached(const ConvProblem& problem, const Tiling& tiling) {
-    const int64_t images = 2 + tiling.span / (tiling.strips * problem.output[0] * tiling.rows * tiling.pitch);
+    const int64_t images =
+        2 + tiling.prepared_span / (tiling.strips * problem.output[0] * tiling.rows * tiling.pitch);
     // Padding before the first plane lies before the input.
     const int64_t padding = (problem.pad_begin[0] + problem.dilation[0] * problem.filter[0]) *
                             problem.input[1] * problem.input[2];
-    const int64_t weights = tiling.prepared_bytes(problem);
+    const int64_t weights = tiling.prepared_weight_bytes(problem);
     if (weights >
         std::max(kMostPaddedBytes, kMostPadding * problem.out_channels * problem.channels_per_group() *
                                        problem.filter_size() * size_of(problem.type))) {

@@ -5,27 +5,12 @@
 #include "conv/epilogue_math.h"
 #include "cuda/definition.cuh"
 #include "cuda/many_channels/share.cuh"
+#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::many_channels {
-
-constexpr int kNoOutput = -1;
-
-// Finds where the results of a tile's columns lie in a plane of its first image; places between rows and
-// slices are no outputs. By all converters.
-template <typename Element>
-__device__ inline void find_outputs(const Arguments<Element>& problem, const TileStart& tile, int* outputs) {
-  for (int i = threadIdx.x; i < problem.columns; i += kConverters) {
-    const Position at = tile.position(problem, i);
-    const int column = at.strip * problem.strip_columns + at.column;
-    const bool exists = tile.image + at.image < problem.batch && at.row < problem.output_height &&
-                        at.column < problem.strip_columns && column < problem.output_width;
-    outputs[i] = exists ? at.image * problem.out_channels * problem.output_plane +
-                              (at.depth * problem.output_height + at.row) * problem.output_width + column
-                        : kNoOutput;
-  }
-}
 
 // Called, not inlined: one for all activations but the commonest.
 static __device__ __noinline__ float activated(const Epilogue& epilogue, float value) {
@@ -41,99 +26,141 @@ struct Row {
   // `row`: of those of the block; `exponent`: of the scales of the pixels and the windows of weights.
   template <typename Element>
   __device__ Row(const Arguments<Element>& problem, const Head& head, int row, int exponent) {
-    const int of_group = head.filter_block * problem.row_sets * kRows + row;
+    const int of_group = head.filter_block * kRows + row;
     if (of_group >= problem.filters) return;
-    if (problem.b != nullptr) bias = Format::to_float(problem.b[head.group * problem.filters + of_group]);
+    if (problem.b != nullptr && problem.splits.divisor == 1) {
+      bias = Format::to_float(problem.b[head.group * problem.filters + of_group]);
+    }
     if constexpr (Format::kIsScaled) {
       scale = PowerOfTwo(-scale_exponent(problem.filter_ranges[head.first_row + row].top) - exponent);
     }
   }
 };
 
-// Stores the results of a column from `at` on, a plane for each of its 16 rows, of which the first `rows` are
-// filters. kRowsAtOnce: as many residuals are loaded before anything is stored, which the compiler does not
-// know to lie elsewhere.
-template <typename Format, int kRowsAtOnce, typename Activate, typename Element = typename Format::Element>
-__device__ inline void store_column(const Arguments<Element>& problem, long long at, int rows,
-                                    const float* staged, Activate activate) {
-  const unsigned plane_bytes = problem.output_plane * static_cast<unsigned>(sizeof(Element));
-  const char* residual = reinterpret_cast<const char*>(problem.z + at);
-  char* to = reinterpret_cast<char*>(problem.y + at);
-#pragma unroll 1
-  for (int first = 0; first < 16; first += kRowsAtOnce) {
-    float values[kRowsAtOnce];
+// How the results of a column, a plane for each of its 16 rows, are stored: of which the first `rows` are
+// filters.
+template <typename Format, typename Stored, typename Element = typename Format::Element>
+class Column {
+ public:
+  // `to`: y, or the sums of a split.
+  __device__ Column(const Arguments<Element>& problem, Stored* to, long long at, int rows,
+                    const float* staged)
+      : residual_(global_address(problem.z + at)),
+        to_(global_address(to + at)),
+        plane_bytes_(problem.output_plane * static_cast<unsigned>(sizeof(Stored))),
+        rows_(rows),
+        staged_(staged) {}
+
+  // The commonest activations: nothing is below the floor of none.
+  __device__ void store_floored(float floor) const {
 #pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) values[i] = staged[(first + i) * kStagedPitch];
-    if (problem.z != nullptr) {
+    for (int i = 0; i < kRowsOfWarp; ++i) store(i, larger_or_nan(staged_[i * kStagedPitch], floor));
+  }
+  // Also with a residual, or with fewer rows: so many residuals are loaded before anything is stored, which
+  // the compiler does not know to lie elsewhere.
+  template <int kRowsAtOnce, typename Activate>
+  __device__ void store_any(bool has_residual, Activate activate) const {
+#pragma unroll 1
+    for (int first = 0; first < min(rows_, kRowsOfWarp); first += kRowsAtOnce) {
+      float values[kRowsAtOnce];
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) values[i] = staged_[(first + i) * kStagedPitch];
+      if (has_residual) {
+#pragma unroll
+        for (int i = 0; i < kRowsAtOnce; ++i) {
+          if (first + i < rows_) {
+            values[i] += Format::to_float(*global_computed_here(
+                reinterpret_cast<const Element*>(address_beyond(residual_, first + i, plane_bytes_))));
+          }
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
-        residual = global_computed_here(residual);
-        if (first + i < rows) values[i] += Format::to_float(*reinterpret_cast<const Element*>(residual));
-        residual += plane_bytes;
+        if (first + i < rows_) store(first + i, activate(values[i]));
       }
     }
-#pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) {
-      to = global_computed_here(to);
-      if (first + i < rows) *reinterpret_cast<Element*>(to) = static_cast<Element>(activate(values[i]));
-      to += plane_bytes;
-    }
   }
-}
+
+ private:
+  __device__ void store(int row, float value) const {
+    *global_computed_here(reinterpret_cast<Stored*>(address_beyond(to_, row, plane_bytes_))) =
+        static_cast<Stored>(value);
+  }
+
+  unsigned long long residual_, to_;
+  unsigned plane_bytes_;
+  int rows_;
+  const float* staged_;
+};
 
 // Stores what a warpgroup has summed up. Scales and bias are of a thread's two rows; all else is done where
 // neighbouring lanes have neighbouring columns, which is how memory takes them best: part after part the
 // results of a warp pass through `staged`, its part of shared memory.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
-__device__ inline void store_results(const Arguments<Element>& problem, const Head& head, int row_set,
-                                     int exponent, const int* outputs, float (&sums)[kTiles][4],
-                                     float* staged) {
+__device__ inline void store_results(const Arguments<Element>& problem, const Head& head, int exponent,
+                                     const int* outputs, float (&sums)[kTiles][4], float* staged) {
   constexpr int kTilesAtOnce = kStagedColumns / kTileColumns;
+  constexpr int kParts = (kTiles + kTilesAtOnce - 1) / kTilesAtOnce;
   const int lane = threadIdx.x % 32;
-  const int first_row = row_set * kRows + threadIdx.x % 128 / 32 * 16;
+  const int first_row = threadIdx.x % 128 / 32 * kRowsOfWarp;
+  int own[kParts];  // outputs of the lane's columns
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const Row<Format> row(problem, head, first_row + lane / 4 + i * 8, exponent);
+  for (int part = 0; part < kParts; ++part) {
+    const int column = part * kStagedColumns + lane;
+    own[part] = column < kTiles * kTileColumns ? outputs[column] : kNoOutput;
+  }
+  const Row<Format> rows_of_lane[2] = {{problem, head, first_row + lane / 4, exponent},
+                                       {problem, head, first_row + lane / 4 + 8, exponent}};
+  // Scales are seldom so far apart that one factor would leave float32.
+  const bool are_near = __all_sync(~0u, rows_of_lane[0].scale.is_near && rows_of_lane[1].scale.is_near);
+  if (Format::kIsScaled && !are_near) [[unlikely]] {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int j = 2 * i; j < 2 * i + 2; ++j) {
-        if (Format::kIsScaled && !row.scale.is_near) sums[t][j] *= row.scale.rest;
-        sums[t][j] = sums[t][j] * (Format::kIsScaled ? row.scale.factor : 1.0f) + row.bias;
-      }
+      for (int j = 0; j < 4; ++j) sums[t][j] *= rows_of_lane[j / 2].scale.rest;
     }
   }
-  const Epilogue& epilogue = problem.definition.epilogue;
   // The commonest activations in one way: nothing is below the floor of none.
+  const Epilogue& epilogue = problem.definition.epilogue;
   const bool is_floored = epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
   const float floor = epilogue.activation == Activation::relu ? 0.0f : -__int_as_float(0x7f800000);
-  const int first_filter = head.filter_block * problem.row_sets * kRows + first_row;
+  const int first_filter = head.filter_block * kRows + first_row;
   const int rows = problem.filters - first_filter;
+  const bool has_residual = problem.z != nullptr, is_split = problem.splits.divisor > 1;
+  const bool is_plain = is_floored && rows >= kRowsOfWarp && !has_residual;
   const long long plane = (head.image * problem.out_channels + head.group * problem.filters + first_filter) *
                           problem.output_plane;
 #pragma unroll
-  for (int first = 0; first < kTiles; first += kTilesAtOnce) {
+  for (int part = 0; part < kParts; ++part) {
     __syncwarp();
 #pragma unroll
-    for (int t = 0; t < kTilesAtOnce && first + t < kTiles; ++t) {
+    for (int t = 0; t < kTilesAtOnce && part * kTilesAtOnce + t < kTiles; ++t) {
+      const float (&of_tile)[4] = sums[part * kTilesAtOnce + t];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float pair[2] = {sums[first + t][2 * i], sums[first + t][2 * i + 1]};
+        const Row<Format>& row = rows_of_lane[i];
+        const float factor = Format::kIsScaled ? row.scale.factor : 1.0f;
+        const float pair[2] = {of_tile[2 * i] * factor + row.bias, of_tile[2 * i + 1] * factor + row.bias};
         *reinterpret_cast<uint2*>(staged + (lane / 4 + i * 8) * kStagedPitch + t * kTileColumns +
                                   lane % 4 * 2) = Float32Elements::pack(pair);
       }
     }
     __syncwarp();
-    const int column = first * kTileColumns + lane;
-    const int output = column < kTiles * kTileColumns ? outputs[column] : kNoOutput;
-    if (output == kNoOutput) continue;
-    const long long at = plane + output;
-    if (is_floored) {
-      store_column<Format, 16>(problem, at, rows, staged + lane,
-                               [=](float value) { return value < floor ? floor : value; });
+    if (own[part] == kNoOutput) continue;
+    const long long at = plane + own[part];
+    if (is_split) {
+      float* const sums_of_split = problem.partial_sums + head.split * problem.results;
+      const Column<Format, float> column(problem, sums_of_split, at, rows, staged + lane);
+      column.template store_any<8>(false, [](float value) { return value; });
+      continue;
+    }
+    const Column<Format, Element> column(problem, problem.y, at, rows, staged + lane);
+    if (is_plain) [[likely]] {
+      column.store_floored(floor);
+    } else if (is_floored) {
+      column.template store_any<8>(has_residual, [=](float value) { return larger_or_nan(value, floor); });
     } else {
-      store_column<Format, 1>(problem, at, rows, staged + lane,
-                              [&](float value) { return activated(epilogue, value); });
+      column.template store_any<1>(has_residual, [&](float value) { return activated(epilogue, value); });
     }
   }
 }
@@ -141,11 +168,11 @@ __device__ inline void store_results(const Arguments<Element>& problem, const He
 // A tile with infinities or NaN, or whose values span too much, by a warpgroup.
 template <typename Format, typename Element = typename Format::Element>
 __device__ __noinline__ void compute_as_defined(const Arguments<Element>& problem, const Head& head,
-                                                int row_set, const int* outputs, int columns) {
+                                                const int* outputs, int columns) {
   const int image_size = problem.out_channels * problem.output_plane;
   for (int i = threadIdx.x % 128; i < kRows * columns; i += 128) {
     const int output = outputs[i % columns];
-    const int filter = (head.filter_block * problem.row_sets + row_set) * kRows + i / columns;
+    const int filter = head.filter_block * kRows + i / columns;
     if (output == kNoOutput || filter >= problem.filters) continue;
     const int image = output / image_size, element = output - image * image_size;
     const int line = element / problem.output_width, column = element - line * problem.output_width;
@@ -154,6 +181,47 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
     problem.y[(n * problem.out_channels + k) * problem.output_plane + element] = static_cast<Element>(
         defined_value<Element, float>(problem, problem.definition, n, k, depth, row, column));
   }
+}
+
+// The same of a split, which has not all that the definition asks for: by a warpgroup.
+template <typename Format, typename Element = typename Format::Element>
+__device__ __noinline__ void leave_undefined(const Arguments<Element>& problem, const Head& head,
+                                             const int* outputs, int columns) {
+  float* const sums = problem.partial_sums + head.split * problem.results;
+  for (int i = threadIdx.x % 128; i < kRows * columns; i += 128) {
+    const int output = outputs[i % columns], filter = head.filter_block * kRows + i / columns;
+    if (output == kNoOutput || filter >= problem.filters) continue;
+    const long long plane = head.image * problem.out_channels + head.group * problem.filters + filter;
+    sums[plane * problem.output_plane + output] = __uint_as_float(kUndefinedSum);
+  }
+}
+
+// An element of y from the sums of the splits.
+template <typename Format, typename Element = typename Format::Element>
+__device__ inline void combine_result(const Arguments<Element>& problem, long long at) {
+  const long long plane = at / problem.output_plane;
+  const int element = static_cast<int>(at - plane * problem.output_plane);
+  const long long image = plane / problem.out_channels;
+  const int filter = static_cast<int>(plane - image * problem.out_channels);
+  float sum = 0.0f;
+  bool is_defined = true;
+  for (int split = 0; split < static_cast<int>(problem.splits.divisor); ++split) {
+    const float own = problem.partial_sums[split * problem.results + at];
+    if (__float_as_uint(own) == kUndefinedSum) is_defined = false;
+    sum += own;
+  }
+  if (!is_defined) [[unlikely]] {
+    const int line = element / problem.output_width, column = element - line * problem.output_width;
+    const int depth = line / problem.output_height, row = line - depth * problem.output_height;
+    problem.y[at] = static_cast<Element>(
+        defined_value<Element, float>(problem, problem.definition, image, filter, depth, row, column));
+    return;
+  }
+  if (problem.b != nullptr) sum += Format::to_float(problem.b[filter]);
+  if (problem.z != nullptr) sum += Format::to_float(problem.z[at]);
+  const Epilogue& epilogue = problem.definition.epilogue;
+  problem.y[at] =
+      static_cast<Element>(epilogue.activation == Activation::none ? sum : activated(epilogue, sum));
 }
 
 }  // namespace convswap::many_channels

@@ -6,6 +6,29 @@
 
 namespace convswap::many_channels {
 
+// The parts of shared memory, found each time: a register is worth more than an addition.
+template <typename Part>
+__device__ inline Part* shared_part(Offset<Part> offset) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  return offset.in(shared);
+}
+template <typename Element>
+__device__ inline BlockState& state_of_block(const Arguments<Element>& problem) {
+  return *shared_part(problem.shared.state);
+}
+template <typename Element>
+__device__ inline unsigned char* image_stage(const Arguments<Element>& problem, int stage) {
+  return shared_part(problem.shared.images) + stage * problem.image_stage_bytes;
+}
+template <typename Element>
+__device__ inline unsigned char* weight_stage(const Arguments<Element>& problem, int stage) {
+  return shared_part(problem.shared.weights) + stage * problem.weight_stage_bytes;
+}
+template <typename Element>
+__device__ inline int* outputs_of_head(const Arguments<Element>& problem, int head) {
+  return shared_part(problem.shared.outputs) + head * problem.columns;
+}
+
 // A place of the outputs, or of a phase of the padded input: images counted from that of the tile's first
 // place, and so are slices; lines from the one it is in.
 struct Position {
@@ -24,8 +47,8 @@ __device__ inline int divide(long long& number, FastDivisor divisor) {
   return static_cast<int>(of - number * static_cast<int>(divisor.divisor));
 }
 
-// Where a tile begins: its first place. Places count through the rows of a slice, which is a strip of an
-// output plane, the slices of an image and the images.
+// Where a tile begins: its first place. Places count through the rows of a slice, which is a
+// strip of an output plane, the slices of an image and the images.
 struct TileStart {
   long long image;
   int slice, row, column;
@@ -68,7 +91,7 @@ struct TileStart {
   }
 };
 
-// The numbers that a block works on, one after the other.
+// The numbers that a block works on, one after the other, of those of a band.
 struct Works {
   int first, end;
 
@@ -79,25 +102,33 @@ struct Works {
   }
 };
 
-// The tile, the group and the block of filters of a number. Those of a tile and a group follow each other,
-// and only the first of them finds where the tile's pixels lie; each has them copied and converts them anew.
+// The tile, the group and the block of filters of a number.
 struct Share {
-  int tile, group, filter_block;
-  int block;  // of filters, counted through all groups
+  int tile;
+  int prepared, part;  // the tile of the band that has been prepared, and the part of it
+  int group, filter_block;
+  int block;                // of filters, counted through all groups
+  int split;                // of the tile's chunks
+  int first_chunk, chunks;  // that it has
 
   template <typename Element>
   __device__ Share(const Arguments<Element>& problem, int work) {
-    tile = problem.works_of_tile.quotient_of_any(work);
-    block = work - tile * static_cast<int>(problem.works_of_tile.divisor);
+    prepared = problem.works_of_tile.quotient_of_any(work);
+    work -= prepared * static_cast<int>(problem.works_of_tile.divisor);
+    part = problem.works_of_part.quotient_of_any(work);
+    work -= part * static_cast<int>(problem.works_of_part.divisor);
+    block = problem.splits.quotient_of_any(work);
+    const int splits = problem.splits.divisor;
+    split = work - block * splits;
+    first_chunk = split * problem.chunks / splits;
+    chunks = (split + 1) * problem.chunks / splits - first_chunk;
+    tile = (problem.first_tile + prepared) * problem.parts + part;
     group = problem.blocks_of_group.quotient_of_any(block);
     filter_block = block - group * static_cast<int>(problem.blocks_of_group.divisor);
   }
 
   // Of all rows of all blocks, the number of this one's first.
-  template <typename Element>
-  __device__ int first_row(const Arguments<Element>& problem) const {
-    return block * problem.row_sets * kRows;
-  }
+  __device__ int first_row() const { return block * kRows; }
 };
 
 // Where a tile's first image begins, in the group's first channel.
@@ -130,11 +161,21 @@ struct Chunk {
     return static_cast<long long>(depth_tap * problem.dilation_depth) * problem.input_height *
            problem.input_width * static_cast<int>(sizeof(Element));
   }
-  // How far from a granule's boundary that moves what is copied.
-  template <typename Element>
-  __device__ int shift(const Arguments<Element>& problem) const {
-    return static_cast<int>(depth_bytes(problem) % kGranuleBytes);
-  }
 };
+
+// The number of the first prepared chunk of a tile of the band and a group.
+template <typename Element>
+__device__ inline long long first_prepared(const Arguments<Element>& problem, int prepared, int group) {
+  return (static_cast<long long>(prepared) * problem.groups + group) * problem.chunks;
+}
+template <typename Element>
+__device__ inline unsigned char* prepared_pixels(const Arguments<Element>& problem, long long number) {
+  return problem.prepared_pixels + number * problem.prepared_bytes;
+}
+template <typename Element>
+__device__ inline const int* prepared_outputs(const Arguments<Element>& problem, const Share& share) {
+  return problem.prepared_outputs +
+         (static_cast<long long>(share.prepared) * problem.parts + share.part) * problem.columns;
+}
 
 }  // namespace convswap::many_channels

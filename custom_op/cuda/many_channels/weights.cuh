@@ -6,9 +6,8 @@
 #include "cuda/many_channels/share.cuh"
 #include "cuda/primitives/arrival_barrier.cuh"
 #include "cuda/primitives/bulk_load.cuh"
-#include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/elected.cuh"
 #include "cuda/primitives/ring.cuh"
-#include "cuda/primitives/warpgroup_barrier.cuh"
 #include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::many_channels {
@@ -18,20 +17,15 @@ template <typename Element>
 __device__ inline unsigned char* prepared_chunk(const Arguments<Element>& problem, int block, int window,
                                                 int chunk) {
   const long long number = (static_cast<long long>(block) * kMostWeightWindows + window) * problem.chunks;
-  return problem.prepared_weights + (number + chunk) * problem.steps * problem.row_sets * kStepUnits * 16;
+  return problem.prepared_weights + (number + chunk) * problem.steps * kStepUnits * 16;
 }
 
-// Prepares the weights of filters, and of rows that have none: a block for each row.
-template <typename Format>
-__global__ void __launch_bounds__(kPreparers)
-    prepare(const __grid_constant__ Arguments<typename Format::Element> problem) {
-  using Element = typename Format::Element;
-  wait_for_kernels_before();
-  let_next_kernel_start();
-  const int rows = problem.row_sets * kRows;  // of a block of filters
-  const int own_row = blockIdx.x, block = own_row / rows, row = own_row - block * rows;
+// Prepares the weights of a filter, or of a row that has none: by a block.
+template <typename Format, typename Element = typename Format::Element>
+__device__ inline void prepare_row(const Arguments<Element>& problem, int own_row, PreparedState& state) {
+  const int block = own_row / kRows, row = own_row % kRows;
   const int filter_blocks = problem.blocks_of_group.divisor, group = block / filter_blocks;
-  const int filter = (block - group * filter_blocks) * rows + row;  // of the group
+  const int filter = (block - group * filter_blocks) * kRows + row;  // of the group
   const bool exists = filter < problem.filters;
   const int plane_taps = problem.filter_height * problem.filter_width;
   const int taps = static_cast<int>(problem.depth_taps.divisor) * plane_taps;
@@ -39,14 +33,10 @@ __global__ void __launch_bounds__(kPreparers)
   const Element* const from = problem.w + (static_cast<long long>(group) * problem.filters + filter) * size;
   FilterRange found{0, 1};
   if (Format::kIsScaled && exists) {
-    extern __shared__ __align__(128) unsigned char shared[];
-    auto& seen = *reinterpret_cast<ValueRange<Element>*>(shared);
-    if (threadIdx.x == 0) seen = {};
-    __syncthreads();
     ValueRange<Element> range;
 #pragma unroll 4
     for (int i = threadIdx.x; i < size; i += kPreparers) range.include(from[i]);
-    range = reduce_threads(range, seen, false, [] { __syncthreads(); });
+    range = reduce_threads(range, state, false, [] { __syncthreads(); });
     found = {range.top(), static_cast<unsigned>(range.windows())};
     // What the scale of a lower window would leave float32 with.
     const bool is_scaled = found.top - kBinades >= kUppermost - 126;
@@ -79,58 +69,39 @@ __global__ void __launch_bounds__(kPreparers)
         words[j] = Format::pair(pair[0], pair[1], binades.scale(), 0);
       }
       uint4* const to = reinterpret_cast<uint4*>(prepared_chunk(problem, block, window, chunk));
-      to[(step * problem.row_sets + row / kRows) * kStepUnits + half * kRows + row % kRows] =
-          make_uint4(words[0], words[1], words[2], words[3]);
+      to[step * kStepUnits + half * kRows + row] = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
 }
 
-// How many windows the weights of blocks of filters have.
+// How many windows the weights of a block of filters have; ~0 where they cannot be multiplied. By whole
+// warps.
 template <typename Format, typename Element = typename Format::Element>
-class WeightWindows {
- public:
-  // By all converters, once the weights have been prepared.
-  __device__ explicit WeightWindows(const Arguments<Element>& problem) {
-    if constexpr (Format::kIsScaled) {
-      // The commonest case is found at once, so that nobody asks again.
-      const int rows = problem.works_of_tile.divisor * problem.row_sets * kRows;
-      bool are_one = rows <= kMostRowsAtOnce;
-      for (int i = threadIdx.x; are_one && i < rows; i += kConverters) {
-        are_one = problem.filter_ranges[i].windows == 1;
-      }
-      are_one_ = sync_threads_and(kConverterBarrier, kConverters, are_one);
-    }
-  }
+__device__ inline unsigned weight_windows(const Arguments<Element>& problem, int block) {
+  if (!Format::kIsScaled) return 1;
+  const FilterRange* const ranges = problem.filter_ranges + block * kRows + threadIdx.x % 32;
+  return __reduce_max_sync(~0u, max(ranges[0].windows, ranges[32].windows));
+}
 
-  // Of one block; ~0 where its weights cannot be multiplied. By whole warps.
-  __device__ unsigned of(const Arguments<Element>& problem, int block) const {
-    if (!Format::kIsScaled || are_one_) [[likely]]
-      return 1;
-    unsigned windows = 1;
-    for (int i = threadIdx.x % 32; i < problem.row_sets * kRows; i += 32) {
-      windows = max(windows, problem.filter_ranges[block * problem.row_sets * kRows + i].windows);
-    }
-    return __reduce_max_sync(0xffffffffu, windows);
-  }
-
- private:
-  static constexpr int kMostRowsAtOnce = 16 * kConverters;
-  bool are_one_ = true;
-};
-
-// Starts the copies of a chunk's weights, by one thread.
+// Has the weights of chunks, from one on, copied as far ahead as there is room: by a warp.
 template <typename Element>
-__device__ inline void copy_chunk(const Arguments<Element>& problem, int block, int window, int chunk,
-                                  BlockState& state, unsigned char* stages, OpenRing& ring) {
-  const unsigned char* const from = prepared_chunk(problem, block, window, chunk);
-  const int step_bytes = problem.row_sets * kStepUnits * 16;
-  for (int first = 0; first < problem.steps; first += problem.group_steps) {
-    wait(&state.weights_multiplied[ring.stage], ring.phase ^ 1);
-    bulk_load(stages + ring.stage * problem.weight_stage_bytes, from + first * step_bytes,
-              min(problem.group_steps, problem.steps - first) * step_bytes,
-              &state.weights_loaded[ring.stage]);
-    arrive(&state.weights_loaded[ring.stage]);
-    ring.advance(problem.weight_stages);
+__device__ inline void copy_weights(const Arguments<Element>& problem, int block, int window, int chunk,
+                                    int chunks, OpenRing& ring) {
+  BlockState& state = state_of_block(problem);
+  const unsigned char* from = prepared_chunk(problem, block, window, chunk);
+  constexpr int kStepBytes = kStepUnits * 16;
+  for (; chunks > 0; --chunks) {
+    for (int left = problem.steps; left > 0; left -= problem.group_steps) {
+      const int bytes = min(problem.group_steps, left) * kStepBytes;
+      wait(&state.weights_multiplied[ring.stage], ring.phase ^ 1);
+      if (is_elected()) {
+        TransactionBarrier* const loaded = &state.weights_loaded[ring.stage];
+        arrive_for_loads(loaded, bytes);
+        start_load(weight_stage(problem, ring.stage), from, bytes, loaded);
+      }
+      from += bytes;
+      ring.advance(problem.weight_stages);
+    }
   }
 }
 

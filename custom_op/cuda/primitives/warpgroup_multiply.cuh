@@ -57,10 +57,11 @@ __device__ inline void await_warpgroup_products(float (&sums)[kTiles][4]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   hold(sums);
 }
-// Until all but the products that were begun and ended last have come, so that what the others were taken
-// from may be overwritten; the sums may not be read yet.
+// Until all but those products have come that were ended by the last so many calls, so that what the others
+// were taken from may be overwritten; the sums may not be read yet.
+template <int kCalls>
 __device__ inline void await_warpgroup_products_but_the_last() {
-  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kCalls) : "memory");
 }
 // Both, where nothing is to be done meanwhile.
 template <int kTiles>
@@ -104,7 +105,12 @@ __device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const uns
 #define CONVSWAP_SUMS_14 CONVSWAP_SUMS_8(0), CONVSWAP_SUMS_4(8), CONVSWAP_SUMS_2(12)
 #define CONVSWAP_SUMS_15 CONVSWAP_SUMS_14, CONVSWAP_SUMS(14)
 #define CONVSWAP_SUMS_16 CONVSWAP_SUMS_15, CONVSWAP_SUMS(15)
-#define CONVSWAP_SUMS_24 CONVSWAP_SUMS_16, CONVSWAP_SUMS_8(16)
+#define CONVSWAP_SUMS_20 CONVSWAP_SUMS_16, CONVSWAP_SUMS_4(16)
+#define CONVSWAP_SUMS_24 CONVSWAP_SUMS_20, CONVSWAP_SUMS_4(20)
+#define CONVSWAP_SUMS_26 CONVSWAP_SUMS_24, CONVSWAP_SUMS_2(24)
+#define CONVSWAP_SUMS_28 CONVSWAP_SUMS_26, CONVSWAP_SUMS_2(26)
+#define CONVSWAP_SUMS_30 CONVSWAP_SUMS_28, CONVSWAP_SUMS_2(28)
+#define CONVSWAP_SUMS_32 CONVSWAP_SUMS_30, CONVSWAP_SUMS_2(30)
 #define CONVSWAP_NAMES_2 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define CONVSWAP_NAMES_4 CONVSWAP_NAMES_2 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define CONVSWAP_NAMES_6 CONVSWAP_NAMES_4 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -114,10 +120,14 @@ __device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const uns
 #define CONVSWAP_NAMES_14 CONVSWAP_NAMES_12 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define CONVSWAP_NAMES_15 CONVSWAP_NAMES_14 ", %56, %57, %58, %59"
 #define CONVSWAP_NAMES_16 CONVSWAP_NAMES_15 ", %60, %61, %62, %63"
-#define CONVSWAP_NAMES_24                                                            \
-  CONVSWAP_NAMES_16                                                                  \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
-  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define CONVSWAP_NAMES_20 \
+  CONVSWAP_NAMES_16 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define CONVSWAP_NAMES_24 \
+  CONVSWAP_NAMES_20 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define CONVSWAP_NAMES_26 CONVSWAP_NAMES_24 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define CONVSWAP_NAMES_28 CONVSWAP_NAMES_26 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define CONVSWAP_NAMES_30 CONVSWAP_NAMES_28 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define CONVSWAP_NAMES_32 CONVSWAP_NAMES_30 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define CONVSWAP_PRODUCT(Number, type, tiles, columns, names, a_name, b_name, ...)                     \
   template <>                                                                                          \
   __device__ inline void add_warpgroup_product<Number, tiles>(float (&sums)[tiles][4], SharedMatrix a, \
@@ -127,20 +137,25 @@ __device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const uns
                  : __VA_ARGS__                                                                         \
                  : "l"(a.descriptor()), "l"(b.descriptor()));                                          \
   }
-#define CONVSWAP_PRODUCTS(Number, type)                                                         \
-  CONVSWAP_PRODUCT(Number, type, 2, "16", CONVSWAP_NAMES_2, "%8", "%9", CONVSWAP_SUMS_2(0))     \
-  CONVSWAP_PRODUCT(Number, type, 4, "32", CONVSWAP_NAMES_4, "%16", "%17", CONVSWAP_SUMS_4(0))   \
-  CONVSWAP_PRODUCT(Number, type, 6, "48", CONVSWAP_NAMES_6, "%24", "%25", CONVSWAP_SUMS_4(0),   \
-                   CONVSWAP_SUMS_2(4))                                                          \
-  CONVSWAP_PRODUCT(Number, type, 8, "64", CONVSWAP_NAMES_8, "%32", "%33", CONVSWAP_SUMS_8(0))   \
-  CONVSWAP_PRODUCT(Number, type, 10, "80", CONVSWAP_NAMES_10, "%40", "%41", CONVSWAP_SUMS_8(0), \
-                   CONVSWAP_SUMS_2(8))                                                          \
-  CONVSWAP_PRODUCT(Number, type, 12, "96", CONVSWAP_NAMES_12, "%48", "%49", CONVSWAP_SUMS_8(0), \
-                   CONVSWAP_SUMS_4(8))                                                          \
-  CONVSWAP_PRODUCT(Number, type, 14, "112", CONVSWAP_NAMES_14, "%56", "%57", CONVSWAP_SUMS_14)  \
-  CONVSWAP_PRODUCT(Number, type, 15, "120", CONVSWAP_NAMES_15, "%60", "%61", CONVSWAP_SUMS_15)  \
-  CONVSWAP_PRODUCT(Number, type, 16, "128", CONVSWAP_NAMES_16, "%64", "%65", CONVSWAP_SUMS_16)  \
-  CONVSWAP_PRODUCT(Number, type, 24, "192", CONVSWAP_NAMES_24, "%96", "%97", CONVSWAP_SUMS_24)
+#define CONVSWAP_PRODUCTS(Number, type)                                                          \
+  CONVSWAP_PRODUCT(Number, type, 2, "16", CONVSWAP_NAMES_2, "%8", "%9", CONVSWAP_SUMS_2(0))      \
+  CONVSWAP_PRODUCT(Number, type, 4, "32", CONVSWAP_NAMES_4, "%16", "%17", CONVSWAP_SUMS_4(0))    \
+  CONVSWAP_PRODUCT(Number, type, 6, "48", CONVSWAP_NAMES_6, "%24", "%25", CONVSWAP_SUMS_4(0),    \
+                   CONVSWAP_SUMS_2(4))                                                           \
+  CONVSWAP_PRODUCT(Number, type, 8, "64", CONVSWAP_NAMES_8, "%32", "%33", CONVSWAP_SUMS_8(0))    \
+  CONVSWAP_PRODUCT(Number, type, 10, "80", CONVSWAP_NAMES_10, "%40", "%41", CONVSWAP_SUMS_8(0),  \
+                   CONVSWAP_SUMS_2(8))                                                           \
+  CONVSWAP_PRODUCT(Number, type, 12, "96", CONVSWAP_NAMES_12, "%48", "%49", CONVSWAP_SUMS_8(0),  \
+                   CONVSWAP_SUMS_4(8))                                                           \
+  CONVSWAP_PRODUCT(Number, type, 14, "112", CONVSWAP_NAMES_14, "%56", "%57", CONVSWAP_SUMS_14)   \
+  CONVSWAP_PRODUCT(Number, type, 15, "120", CONVSWAP_NAMES_15, "%60", "%61", CONVSWAP_SUMS_15)   \
+  CONVSWAP_PRODUCT(Number, type, 16, "128", CONVSWAP_NAMES_16, "%64", "%65", CONVSWAP_SUMS_16)   \
+  CONVSWAP_PRODUCT(Number, type, 20, "160", CONVSWAP_NAMES_20, "%80", "%81", CONVSWAP_SUMS_20)   \
+  CONVSWAP_PRODUCT(Number, type, 24, "192", CONVSWAP_NAMES_24, "%96", "%97", CONVSWAP_SUMS_24)   \
+  CONVSWAP_PRODUCT(Number, type, 26, "208", CONVSWAP_NAMES_26, "%104", "%105", CONVSWAP_SUMS_26) \
+  CONVSWAP_PRODUCT(Number, type, 28, "224", CONVSWAP_NAMES_28, "%112", "%113", CONVSWAP_SUMS_28) \
+  CONVSWAP_PRODUCT(Number, type, 30, "240", CONVSWAP_NAMES_30, "%120", "%121", CONVSWAP_SUMS_30) \
+  CONVSWAP_PRODUCT(Number, type, 32, "256", CONVSWAP_NAMES_32, "%128", "%129", CONVSWAP_SUMS_32)
 CONVSWAP_PRODUCTS(Float16, "f16")
 CONVSWAP_PRODUCTS(BFloat16, "bf16")
 // `adds`: 1, or 0 where the sums are set, which then are outputs alone.
@@ -179,7 +194,12 @@ CONVSWAP_HELD_PRODUCTS(BFloat16, "bf16")
 #undef CONVSWAP_HELD_PRODUCT
 #undef CONVSWAP_PRODUCTS
 #undef CONVSWAP_PRODUCT
+#undef CONVSWAP_NAMES_32
+#undef CONVSWAP_NAMES_30
+#undef CONVSWAP_NAMES_28
+#undef CONVSWAP_NAMES_26
 #undef CONVSWAP_NAMES_24
+#undef CONVSWAP_NAMES_20
 #undef CONVSWAP_NAMES_16
 #undef CONVSWAP_NAMES_15
 #undef CONVSWAP_NAMES_14
@@ -189,7 +209,12 @@ CONVSWAP_HELD_PRODUCTS(BFloat16, "bf16")
 #undef CONVSWAP_NAMES_6
 #undef CONVSWAP_NAMES_4
 #undef CONVSWAP_NAMES_2
+#undef CONVSWAP_SUMS_32
+#undef CONVSWAP_SUMS_30
+#undef CONVSWAP_SUMS_28
+#undef CONVSWAP_SUMS_26
 #undef CONVSWAP_SUMS_24
+#undef CONVSWAP_SUMS_20
 #undef CONVSWAP_SUMS_16
 #undef CONVSWAP_SUMS_15
 #undef CONVSWAP_SUMS_14

@@ -17,7 +17,10 @@ std::vector<CompiledKernel> kernels_for(const char* name) {
     return CompiledKernel(instance_name("many_channels::kernel", name, kOf.arguments()),
                           kernel<Format, kOf.tiles>);
   });
-  if (kPart == 0) kernels.emplace_back(instance_name("many_channels::prepare", name), prepare<Format>);
+  if (kPart == 0) {
+    kernels.emplace_back(instance_name("many_channels::prepare", name), prepare<Format>);
+    kernels.emplace_back(instance_name("many_channels::combine", name), combine<Format>);
+  }
   return kernels;
 }
 

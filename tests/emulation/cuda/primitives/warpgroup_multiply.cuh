@@ -48,7 +48,8 @@ void await_warpgroup_products(float (&)[kTiles][4]) {
   if (products_are_open[emulation::current]) emulation::fail("products that are waited for before they end");
   emulation::meet_warpgroup();
 }
-inline void await_warpgroup_products_but_the_last() {
+template <int kCalls>
+void await_warpgroup_products_but_the_last() {
   if (products_are_open[emulation::current]) emulation::fail("products that are waited for before they end");
   emulation::meet_warpgroup();
 }
