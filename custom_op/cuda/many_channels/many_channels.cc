@@ -29,20 +29,22 @@
 // says. float16 and bfloat16 data go in as they are.
 //
 // Data flow, in two kernels, or three:
-// - `prepare` converts pixels into places and finds their scales, each pixel once for all blocks of filters: a
-//   block takes some chunks of a tile, or of some neighbouring tiles, which share what they have at their ends.
-//   What it writes lies as the other kernel copies it, a chunk after the other. It also finds where a tile's
-//   results go, and prepares the weights, each chunk's in the order in which the tensor core takes them, unless
-//   they are constant and have been prepared with the session (Plan::prepare).
+// - `prepare` converts pixels into places and finds their scales, each pixel once for all blocks of filters:
+// a
+//   block takes some chunks of a tile, or of some neighbouring tiles, which share what they have at their
+//   ends. What it writes lies as the other kernel copies it, a chunk after the other. It also finds where a
+//   tile's results go, and prepares the weights, each chunk's in the order in which the tensor core takes
+//   them, unless they are constant and have been prepared with the session (Plan::prepare).
 // - In `kernel` two warps of a block are producers: they have bulk copies bring the chunks of pixels and of
-//   weights into two rings of stages, and two warpgroups are consumers, which multiply. Two groups of products
-//   are under way, so that the tensor core has one while a warp comes from the other. Results pass through
-//   shared memory, part after part, to where neighbouring lanes store neighbouring columns, with what follows
-//   the convolution. Blocks stay, and take works that are neighbours: those of a tile follow each other.
+//   weights into two rings of stages, and two warpgroups are consumers, which multiply. Two groups of
+//   products are under way, so that the tensor core has one while a warp comes from the other. Results pass
+//   through shared memory, part after part, to where neighbouring lanes store neighbouring columns, with what
+//   follows the convolution. Blocks stay, and take works that are neighbours: those of a tile follow each
+//   other.
 // - Where there are too few works to fill the card, these are split over the channels, and `combine` adds the
 //   sums of the splits in their order.
-// Of inputs so large that what is prepared would take more than a gigabyte, both kernels take one band of tiles
-// after the other. What each choice costs and what else was tried: benchmarks/many_channels.md.
+// Of inputs so large that what is prepared would take more than a gigabyte, both kernels take one band of
+// tiles after the other. What each choice costs and what else was tried: benchmarks/many_channels.md.
 //
 // Of data with a depth each output plane is an image by itself, of which a *slice* is a strip, and the taps
 // of the depth are as more chunks: of the same channels in another plane.
