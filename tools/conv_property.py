@@ -56,6 +56,7 @@ ON_TENSOR_CORES = (
     "toeplitz",
     "implicit_gemm",
     "many_channels",
+    "pointwise",
     "ladder_14_tensor_cores",
     "ladder_15_automatic",
     "ladder_16_fused",

@@ -203,6 +203,21 @@ inline void take_wide(ConvProblem& p, Device& device, Random& random) {
   if (p.type == ElementType::float64) p.type = ElementType::float32;
 }
 
+// From this seed on filters have one tap and nothing is padded.
+constexpr int kPointwiseFrom = 4'000'000;
+inline void take_pointwise(ConvProblem& p, Device& device, Random& random) {
+  take_many_channels(p, device, random);
+  p.type = ElementType::float32;
+  p.precision = one_in(random, 8) ? Precision::ieee : Precision::tf32;
+  p.out_channels = p.group * between(random, 1, one_in(random, 3) ? 300 : 40);
+  for (int axis = 0; axis < 3; ++axis) {
+    p.filter[axis] = p.dilation[axis] = 1;
+    p.pad_begin[axis] = p.pad_end[axis] = 0;
+    p.output[axis] = (p.input[axis] - 1) / p.stride[axis] + 1;
+  }
+  p.result = p.output;
+}
+
 // Normal numbers, now and then over so many binades in both directions.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -446,7 +461,9 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   if (seed % 8 == 3) pad_before(problem, device, random);
   Spread spread;
   if (seed >= kManyChannelsFrom) {
-    (seed >= kWideFrom ? take_wide : take_many_channels)(problem, device, random);
+    (seed >= kPointwiseFrom ? take_pointwise
+     : seed >= kWideFrom    ? take_wide
+                            : take_many_channels)(problem, device, random);
     spread = seed % 2 == 0 ? Spread{5 * (seed % 7), 7 * (seed % 3)} : Spread{0, 0, seed % 14, seed % 60};
     spread.zeros = seed % 5 == 1 ? 16 * (seed / 5 % 3) : 0;
   } else if (seed >= kCrowdedFrom) {

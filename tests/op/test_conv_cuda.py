@@ -30,6 +30,7 @@ RELATIVE_L2 = {
     "toeplitz": 6e-4,
     "few_channels": 6e-4,
     "many_channels": 6e-4,
+    "pointwise": 6e-4,
     "tiled": 1e-5,
     "naive": 1e-5,
 }
@@ -80,7 +81,7 @@ def run(algorithm: str, x, w, b, attributes, *, precision: str = "tf32") -> np.n
 
 def rounding_of(algorithm: str, precision: str) -> tuple[float, float]:
     """Return the relative error of rounding an operand, and of an addition."""
-    is_on_tensor_cores = algorithm in (*TENSOR_CORE_ALGORITHMS, "many_channels")
+    is_on_tensor_cores = algorithm in (*TENSOR_CORE_ALGORITHMS, "many_channels", "pointwise")
     operand = TF32_OPERAND if is_on_tensor_cores and precision == "tf32" else 0.0
     return operand, TENSOR_CORE if is_on_tensor_cores else FLOAT32
 

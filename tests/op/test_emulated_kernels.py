@@ -55,6 +55,8 @@ MANY_CHANNELS_SEEDS = {"many_channels": 60, "tiled": 10}
 # From WIDE_IMAGES on, as in problems.h, images are so wide that a tile is a part of some rows. Rows of
 # several phases lay upon each other in 3,000,010 and 11 once.
 WIDE_IMAGES, WIDE_SEEDS = 3_000_000, 40
+# From POINTWISE on, as in problems.h, filters have one tap and nothing is padded.
+POINTWISE, POINTWISE_SEEDS = 4_000_000, 100
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "tiled")
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20
@@ -63,9 +65,11 @@ ONE_FORMAT = {
     "toeplitz": "ScaledFloat16Pairs",
     "implicit_gemm": "Bfloat16Pairs",
     "many_channels": "ScaledFloat16Pairs",
+    "pointwise": "float",
     "tiled": "float",
     "naive": "BFloat16",
 }
+FIRST_SEED = {"pointwise": POINTWISE}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +81,8 @@ def programs() -> dict[str, Path]:
 @pytest.mark.parametrize("family", ONE_FORMAT)
 def test_family_is_the_definition_in_one_format(family: str) -> None:
     (program,) = build(f"{family}_{ONE_FORMAT[family]}")
-    assert computed_of(program, 0, FEW_SEEDS) >= FEW_SEEDS // 2
+    first = FIRST_SEED.get(family, 0)
+    assert computed_of(program, first, first + FEW_SEEDS) >= FEW_SEEDS // 2
 
 
 @pytest.mark.slow
@@ -121,6 +126,12 @@ def test_algorithm_is_the_definition_of_many_channels(programs: dict[str, Path],
 def test_many_channels_is_the_definition_of_wide_images(programs: dict[str, Path]) -> None:
     computed = computed_of(programs["many_channels"], WIDE_IMAGES, WIDE_IMAGES + WIDE_SEEDS)
     assert computed >= WIDE_SEEDS // 2
+
+
+@pytest.mark.slow
+def test_pointwise_is_the_definition_of_one_tap() -> None:
+    (program,) = build("pointwise")
+    assert computed_of(program, POINTWISE, POINTWISE + POINTWISE_SEEDS) >= 0.7 * POINTWISE_SEEDS
 
 
 def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile() -> None:

@@ -14,11 +14,12 @@ from convswap import _native
 COMPILER = _native.kernel_compiler()
 CAPABILITIES = (75, 80, 86, 89, 90, 100, 120)
 FAMILIES = {family["header"]: family for family in _native.kernel_families()}
-# What multiplies on the tensor cores, as nvdisasm calls it; kernels that prepare something do not.
+# What multiplies on the tensor cores, as nvdisasm calls it; kernels that prepare or combine something do not.
 INSTRUCTIONS = {
     "cuda/few_channels/kernel.cuh": r"\bHMMA\.",
     "cuda/implicit_gemm/kernel.cuh": r"\bHGMMA\.",
     "cuda/many_channels/kernel.cuh": r"\bHGMMA\.",
+    "cuda/pointwise/kernel.cuh": r"\bHGMMA\.",
     "cuda/toeplitz/kernel.cuh": r"\bHGMMA\.",
     "cuda/ladder/14_tensor_cores.cuh": r"\bHMMA\.",
 }
@@ -75,7 +76,7 @@ def test_a_kernel_of_each_format_compiles_for_each_card(
     file = tmp_path / "kernel.cubin"
     file.write_bytes(code)
     shown = subprocess.run([disassembler(), file], capture_output=True, text=True, check=True).stdout
-    if header in INSTRUCTIONS and "::prepare<" not in instance:
+    if header in INSTRUCTIONS and not re.search("::(prepare|combine)<", instance):
         assert re.search(INSTRUCTIONS[header], shown)
     if "/ladder/" not in header:
         assert GLOBAL_VARIABLES not in shown

@@ -29,15 +29,21 @@ ENTRY = r"__global__.*?\{\n(.*?)\n\}"
 ALGORITHMS = [each.name for each in _native.catalog() if each.device == "cuda" and not each.is_rung]
 
 
-def weights(layer: int) -> np.ndarray:
+def taps_of(algorithm: str) -> int:
+    """Return how high and wide the filters are that an algorithm is for."""
+    return 1 if algorithm == "pointwise" else 3
+
+
+def weights(layer: int, taps: int) -> np.ndarray:
     """Return weights with which the values of a chain stay about as large as they are."""
     random = np.random.default_rng(layer)
-    w = random.normal(size=(CHANNELS, CHANNELS, 3, 3)) / np.sqrt(9 * CHANNELS)
+    w = random.normal(size=(CHANNELS, CHANNELS, taps, taps)) / np.sqrt(taps**2 * CHANNELS)
     return w.astype(np.float32)
 
 
 def chain(layers: range, algorithm: str, epilogue: dict) -> bytes:
     """Return a model of so many convolutions, each of which reads what the one before it wrote."""
+    taps = taps_of(algorithm)
     values = ["x", *(f"y{layer}" for layer in layers[:-1]), "y"]
     nodes = [
         helper.make_node(
@@ -46,12 +52,12 @@ def chain(layers: range, algorithm: str, epilogue: dict) -> bytes:
             [values[i + 1]],
             domain="convswap",
             algorithm=algorithm,
-            pads=[1] * 4,
+            pads=[taps // 2] * 4,
             **epilogue,
         )
         for i, layer in enumerate(layers)
     ]
-    constants = [numpy_helper.from_array(weights(layer), f"w{layer}") for layer in layers]
+    constants = [numpy_helper.from_array(weights(layer, taps), f"w{layer}") for layer in layers]
     if epilogue:
         constants.append(numpy_helper.from_array(np.full(CHANNELS, 0.1, np.float32), "b"))
     shape = [None, CHANNELS, None, None]
@@ -68,7 +74,8 @@ def random_input(seed: int, size: str) -> np.ndarray:
 
 def expected_of(inputs: list[np.ndarray], algorithm: str, epilogue: dict, device: str) -> list[np.ndarray]:
     """Return what the chain gives for each of the inputs, computed by a session for each convolution."""
-    problem = _native.Problem((2, CHANNELS, 9, 9), (CHANNELS, CHANNELS, 3, 3), pads=[1] * 4)
+    taps = taps_of(algorithm)
+    problem = _native.Problem((2, CHANNELS, 9, 9), (CHANNELS, CHANNELS, taps, taps), pads=[taps // 2] * 4)
     if reason := _native.why_not(problem, algorithm, device):
         pytest.skip(reason)
     values = list(inputs)

@@ -98,6 +98,11 @@ template <typename Number, int kTiles>
 __device__ inline void set_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4],
                                              SharedMatrix b);
 
+// The numbers of a product of TF32: float32 in registers and in shared memory, whose lower 13 bits do not
+// count. It is eight deep: a core is 8 rows of 4 numbers, and of the numbers in registers the first two lie l
+// % 4 deep, of rows l / 4 and l / 4 + 8 of a warp's 16, the others 4 deeper.
+struct TensorFloat32 {};
+
 #define CONVSWAP_SUMS(t) "+f"(sums[t][0]), "+f"(sums[t][1]), "+f"(sums[t][2]), "+f"(sums[t][3])
 #define CONVSWAP_SUMS_2(t) CONVSWAP_SUMS(t), CONVSWAP_SUMS(t + 1)
 #define CONVSWAP_SUMS_4(t) CONVSWAP_SUMS_2(t), CONVSWAP_SUMS_2(t + 2)
@@ -185,6 +190,20 @@ CONVSWAP_PRODUCTS(BFloat16, "bf16")
 #define CONVSWAP_NEW_16 CONVSWAP_NEW_15, CONVSWAP_NEW(15)
 CONVSWAP_HELD_PRODUCTS(Float16, "f16")
 CONVSWAP_HELD_PRODUCTS(BFloat16, "bf16")
+#define CONVSWAP_TENSOR_FLOAT32_PRODUCT(tiles, columns, names, a_names, b_name, ...)                   \
+  template <>                                                                                          \
+  __device__ inline void add_warpgroup_product<TensorFloat32, tiles>(                                  \
+      float (&sums)[tiles][4], const unsigned (&a)[4], SharedMatrix b) {                               \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k8.f32.tf32.tf32 {" names "}, {" a_names \
+                 "}, " b_name ", 1, 1, 1;"                                                             \
+                 : __VA_ARGS__                                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()));                   \
+  }
+CONVSWAP_TENSOR_FLOAT32_PRODUCT(8, "64", CONVSWAP_NAMES_8, "%32, %33, %34, %35", "%36", CONVSWAP_SUMS_8(0))
+CONVSWAP_TENSOR_FLOAT32_PRODUCT(16, "128", CONVSWAP_NAMES_16, "%64, %65, %66, %67", "%68", CONVSWAP_SUMS_16)
+CONVSWAP_TENSOR_FLOAT32_PRODUCT(32, "256", CONVSWAP_NAMES_32, "%128, %129, %130, %131", "%132",
+                                CONVSWAP_SUMS_32)
+#undef CONVSWAP_TENSOR_FLOAT32_PRODUCT
 #undef CONVSWAP_NEW_16
 #undef CONVSWAP_NEW_15
 #undef CONVSWAP_NEW_5

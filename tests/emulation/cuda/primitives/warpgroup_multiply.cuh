@@ -111,16 +111,47 @@ void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatri
   add_product<Number>(sums, [&](int row, int depth) { return a.pair(row, depth); }, b);
 }
 
-template <typename Number, int kTiles>
-void add_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4], SharedMatrix b) {
+struct TensorFloat32 {};
+
+// sums += a * b of TF32, eight deep.
+template <int kTiles>
+void add_tensor_float32_product(float (&sums)[kTiles][4], const unsigned (&a)[4], SharedMatrix b) {
+  if (!products_are_open[emulation::current]) emulation::fail("a product that has not been begun");
+  emulation::meet_warpgroup_with(b.start);
   emulation::Warp& warp = emulation::warp();
   std::copy_n(a, 4, warp.a[emulation::lane()]);
   emulation::meet_warp();
-  add_product<Number>(
-      sums,
-      [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 8 / 2][row % 16 / 8 + depth / 8 * 2]; },
-      b);
+  const auto number = [](unsigned bits) { return double{__uint_as_float(bits & ~0x1fffu)}; };
+  const int lane = emulation::lane();
+  for (int tile = 0; tile < kTiles; ++tile) {
+    for (int i = 0; i < 4; ++i) {
+      const int column = tile * 8 + lane % 4 * 2 + i % 2;
+      double sum = sums[tile][i];
+      for (int depth = 0; depth < 8; ++depth) {
+        unsigned weight;
+        std::memcpy(&weight, b.start + depth / 4 * b.leading * 16 + column * 16 + depth % 4 * 4, 4);
+        sum += number(warp.a[lane / 4 * 4 + depth % 4][i / 2 + depth / 4 * 2]) * number(weight);
+      }
+      sums[tile][i] = static_cast<float>(sum);
+    }
+  }
   emulation::meet_warp();
+}
+
+template <typename Number, int kTiles>
+void add_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4], SharedMatrix b) {
+  if constexpr (std::is_same_v<Number, TensorFloat32>) {
+    add_tensor_float32_product(sums, a, b);
+  } else {
+    emulation::Warp& warp = emulation::warp();
+    std::copy_n(a, 4, warp.a[emulation::lane()]);
+    emulation::meet_warp();
+    add_product<Number>(
+        sums,
+        [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 8 / 2][row % 16 / 8 + depth / 8 * 2]; },
+        b);
+    emulation::meet_warp();
+  }
 }
 
 template <typename Number, int kTiles>

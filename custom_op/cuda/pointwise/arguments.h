@@ -1,0 +1,28 @@
+#pragma once
+
+// What the kernel of `pointwise` is told; plan.cc fills it in.
+
+#include "cuda/geometry.h"
+#include "cuda/primitives/fast_divisor.cuh"
+
+namespace convswap::pointwise {
+
+template <typename Element>
+struct Arguments : Tensors<Element> {
+  int channels, filters;  // of a group
+  int in_channels, out_channels;
+  int input_plane;
+  // Pixels of the output count through the rows, planes and images.
+  FastDivisor output_plane, output_area, output_width;
+  unsigned pixels;
+  int depth_step, row_step, column_step;  // in the input, from pixel to pixel of the output
+  bool is_dense;                // all of them are neighbours' steps: a pixel lies where its output does
+  int tiles;                    // of pixels
+  int chunks;                   // of the channels
+  FastDivisor blocks_of_group;  // of filters
+  // The activation: a result is no less and no more.
+  bool is_bounded;
+  float least, most;
+};
+
+}  // namespace convswap::pointwise

@@ -1,0 +1,77 @@
+#include "cuda/pointwise/plan.h"
+
+#include <limits>
+
+#include "cuda/host/kernel_plan.h"
+#include "cuda/pointwise/arguments.h"
+
+namespace convswap::pointwise {
+namespace {
+
+const KnownKernels known({.header = "cuda/pointwise/kernel.cuh",
+                          .instances = instance_names("pointwise::kernel", kFormats, kInstances),
+                          .least_capability = 90,
+                          .is_for_it_alone = true});
+
+struct Family {
+  using Tiling = pointwise::Tiling;
+  using Arguments = pointwise::Arguments<void>;
+  static std::string name(const Tiling&) { return "pointwise"; }
+  static std::string kernel_name(const ConvProblem&, const Tiling& tiling) {
+    return pointwise::kernel_name(tiling);
+  }
+
+  static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
+    Arguments to{};
+    to.channels = narrow(problem.channels_per_group());
+    to.filters = narrow(problem.filters_per_group());
+    to.in_channels = narrow(problem.in_channels);
+    to.out_channels = narrow(problem.out_channels);
+    to.input_plane = narrow(problem.input_size());
+    to.output_plane = FastDivisor(narrow(problem.output_size()));
+    to.output_area = FastDivisor(narrow(problem.output[1] * problem.output[2]));
+    to.output_width = FastDivisor(narrow(problem.output[2]));
+    to.pixels = static_cast<unsigned>(problem.batch * problem.output_size());
+    to.depth_step = narrow(problem.stride[0] * problem.input[1] * problem.input[2]);
+    to.row_step = narrow(problem.stride[1] * problem.input[2]);
+    to.column_step = narrow(problem.stride[2]);
+    to.is_dense = problem.output == problem.input;
+    to.tiles = narrow(tiling.tiles);
+    to.chunks = narrow(tiling.chunks);
+    to.blocks_of_group = FastDivisor(narrow(tiling.filter_blocks));
+    const Epilogue& epilogue = problem.epilogue;
+    const bool is_clip = epilogue.activation == Activation::clip;
+    to.is_bounded = epilogue.activation != Activation::none;
+    to.least = is_clip ? static_cast<float>(epilogue.alpha) : 0.0f;
+    to.most = is_clip ? static_cast<float>(epilogue.beta) : std::numeric_limits<float>::infinity();
+    return to;
+  }
+
+  static int threads(const Tiling& tiling) { return 128 * tiling.instance.warpgroups; }
+  static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
+
+  static Extents grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
+    return {static_cast<unsigned>(tiling.columns),
+            static_cast<unsigned>(problem.group * tiling.filter_blocks)};
+  }
+
+  static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
+    const auto text = [](int64_t number) { return std::to_string(number); };
+    return "tiles of " + text(kPixels) + " pixels x " + text(tiling.instance.filters()) + " filters, " +
+           text(tiling.chunks) + " x " + text(tiling.instance.channels()) + " channels, " +
+           text(launch.grid.x) + " x " + text(launch.grid.y) + " blocks of " + text(launch.block.x) +
+           " threads, " + text(tiling.shared_bytes) + " bytes of shared memory";
+  }
+};
+
+}  // namespace
+
+std::string kernel_name(const Tiling& tiling) {
+  return instance_name("pointwise::kernel", kFormats[0], tiling.instance.arguments());
+}
+
+std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  return std::make_unique<KernelPlan<Family>>(problem, device, tiling);
+}
+
+}  // namespace convswap::pointwise

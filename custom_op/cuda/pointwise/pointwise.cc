@@ -1,0 +1,101 @@
+// Convolution of one tap: each output of a pixel is a sum over that pixel's channels, and nothing is read
+// twice.
+//
+//   sums[pixel, k] = sum over channels c of image[c, pixel] * w[k, c]
+//
+// Pixels are the rows of Hopper's tensor-core products and filters their columns. The tensor core takes its
+// rows from registers: a thread of a warpgroup holds of every eight channels two, of two pixels, and loads
+// them from where they lie, since eight neighbouring pixels of a channel are a sector of memory. So pixels
+// pass neither shared memory nor a second kernel; weights lie in shared memory for as long as the block
+// stays. Float32 goes in as TF32, rounded to nearest, whatever its exponent; infinities and NaN are
+// multiplied as they are. A float32 that rounding takes beyond the largest TF32, within 2^-11 of the largest
+// float32, counts as infinite.
+//
+// A *tile* is 64 pixels, whatever images they belong to, and a *chunk* 64 channels: while one is multiplied
+// the thread's loads of the next are under way, also from tile to tile. A block has 64, 128 or 256 filters
+// and all channels of them; where there are more filters, others read the pixels again, out of the
+// second-level cache.
+//
+// Limits: float32 in precision tf32; filters of one tap without padding, any stride, groups, one to three
+// spatial axes; so many channels that the weights of 64 filters fit into shared memory; compute
+// capability 9.0. A residual, relu and clip are computed with it, all else by a second kernel.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/host/limits.h"
+#include "cuda/pointwise/plan.h"
+
+namespace convswap {
+namespace pointwise {
+namespace {
+
+class Pointwise final : public Algorithm {
+ public:
+  std::string_view name() const override { return "pointwise"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+  bool fuses(const ConvProblem& problem) const override {
+    const Activation activation = problem.epilogue.activation;
+    return problem.epilogue.pool.kind == PoolKind::none &&
+           (activation == Activation::none || activation == Activation::relu ||
+            activation == Activation::clip);
+  }
+
+  Offer offer(const ConvProblem& problem, const Device& device) const override {
+    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
+      return Offer::refusal(std::move(reason));
+    }
+    const std::vector<Tiling> tilings = cheapest_tilings(problem, device);
+    if (tilings.empty()) {
+      return Offer::refusal("its weights of 64 filters do not fit into the " +
+                            std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " +
+                            device.name);
+    }
+    return offer_of(problem, device, tilings.front());
+  }
+
+  std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
+                                  std::size_t most) const override {
+    std::vector<Offer> all;
+    if (!fuses(problem) || !why_not_at_all(problem, device).empty()) return all;
+    for (const Tiling& tiling : cheapest_tilings(problem, device)) {
+      if (all.size() < most) all.push_back(offer_of(problem, device, tiling));
+    }
+    return all;
+  }
+
+ private:
+  static Offer offer_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+    return {{},
+            tiling.cost / 1e6,
+            [problem, device, tiling] { return make_plan(problem, device, tiling); },
+            [tiling] { return std::vector<std::string>{kernel_name(tiling)}; }};
+  }
+
+  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+    if (problem.type != ElementType::float32 || problem.precision != Precision::tf32) {
+      return "it computes float32 in precision tf32 alone";
+    }
+    if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
+    if (problem.filter_size() != 1) return "its filters have more than one tap";
+    for (int axis = 0; axis < 3; ++axis) {
+      if (problem.pad_begin[axis] != 0 || problem.pad_end[axis] != 0) return "it does not pad";
+    }
+    if (std::string reason = why_not_counted(problem); !reason.empty()) return reason;
+    return why_not_indexed({problem.in_channels, problem.out_channels,
+                            problem.input_size() * problem.stride[0] * problem.stride[1] * problem.stride[2],
+                            problem.batch * problem.output_size() + 2 * kPixels});
+  }
+};
+
+}  // namespace
+}  // namespace pointwise
+
+const Algorithm& cuda_pointwise() {
+  static const pointwise::Pointwise algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "compiled.h"
+#include "cuda/host/kernels.h"
+#include "cuda/pointwise/instances.h"
+#include "cuda/pointwise/kernel.cuh"
+
+namespace convswap::pointwise {
+
+// A part of the kernels of a format, which is called `name`.
+template <typename Element, std::size_t kPart, std::size_t kParts>
+std::vector<CompiledKernel> kernels_for(const char* name) {
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
+    return CompiledKernel(instance_name("pointwise::kernel", name, kOf.arguments()),
+                          kernel<Element, kOf.tiles, kOf.warpgroups, kOf.steps>);
+  });
+}
+
+}  // namespace convswap::pointwise

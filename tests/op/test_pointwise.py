@@ -1,0 +1,147 @@
+"""The algorithm `pointwise`: filters of one tap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conv_cases import ConvCase
+from convswap import _native
+
+# Of filters a block has 64, 128 or 256, of pixels a tile 64, of channels a chunk 64: less than one, and more.
+CASES = {
+    "one of each": ConvCase((1, 1, 1, 1), (1, 1, 1, 1)),
+    "a chunk and a tile": ConvCase((1, 64, 8, 8), (64, 64, 1, 1), True),
+    "odd everywhere": ConvCase((3, 67, 7, 9), (65, 67, 1, 1), True),
+    "many filters": ConvCase((2, 48, 13, 11), (500, 48, 1, 1), True),
+    "many channels": ConvCase((2, 700, 6, 5), (24, 700, 1, 1)),
+    "many tiles": ConvCase((9, 130, 56, 56), (96, 130, 1, 1), True),
+    "strided": ConvCase((2, 40, 19, 22), (70, 40, 1, 1), True, {"strides": [2, 3]}),
+    "groups": ConvCase((2, 36, 9, 10), (66, 12, 1, 1), True, {"group": 3}),
+    "dilated": ConvCase((1, 20, 5, 5), (8, 20, 1, 1), False, {"dilations": [3, 2]}),
+    "1-D": ConvCase((4, 33, 1000), (130, 33, 1), True, {"strides": [3]}),
+    "3-D": ConvCase((2, 20, 5, 6, 7), (24, 20, 1, 1, 1), True, {"strides": [2, 1, 2]}),
+}
+EPILOGUES = {
+    "relu": {"activation": "Relu"},
+    "clip": {"activation": "Clip", "activation_alpha": -0.5, "activation_beta": 0.75},
+    "an empty clip": {"activation": "Clip", "activation_alpha": 0.5, "activation_beta": -0.5},
+    "sigmoid": {"activation": "Sigmoid"},
+    "pool": {"activation": "Relu", "pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]},
+}
+
+
+@pytest.fixture
+def hopper():
+    """Skip where the card is none of compute capability 9.0."""
+    reason = _native.why_not(_native.Problem((1, 32, 8, 8), (32, 32, 1, 1)), "pointwise", "cuda")
+    if reason:
+        pytest.skip(reason)
+
+
+def problem_of(case: ConvCase, **how) -> _native.Problem:
+    return _native.Problem(case.x_shape, case.w_shape, case.has_bias, **how, **case.attributes)
+
+
+def computed(x, w, b, attributes: dict, z=None) -> np.ndarray:
+    """Return what the card computes into memory that held NaN."""
+    problem = _native.Problem(x.shape, w.shape, b is not None, **attributes)
+    y = _native.DeviceArray(problem.output_shape)
+    y.poison()
+    arrays = [None if each is None else _native.DeviceArray.from_numpy(each) for each in (x, w, b)]
+    more = {} if z is None else {"residual": _native.DeviceArray.from_numpy(z)}
+    _native.conv_device(*arrays, y, algorithm="pointwise", precision="tf32", **more, **attributes)
+    return y.to_numpy()
+
+
+def true(x, w, b, attributes: dict, z=None) -> np.ndarray:
+    wide = [None if each is None else each.astype(np.float64) for each in (x, w, b)]
+    more = {} if z is None else {"residual": z.astype(np.float64)}
+    return _native.conv(*wide, algorithm="reference", **more, **attributes)
+
+
+def assert_near(y: np.ndarray, truth: np.ndarray, magnitude: np.ndarray, terms: int) -> None:
+    bound = 1.01 * (2 * 2.0**-11 + (terms + 2) * 2.0**-22) * magnitude + 2.0**-126
+    wrong = np.argwhere(~(np.abs(y - truth) <= bound))
+    assert wrong.size == 0, f"{len(wrong)} of {y.size} are wrong, the first at {wrong[0].tolist()}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_definition(name, hopper):
+    case = CASES[name]
+    x, w, b = case.arrays()
+    magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
+    for number in range(len(_native.alternatives(problem_of(case), "pointwise", 8))):
+        y = _native.DeviceArray(problem_of(case).output_shape)
+        y.poison()
+        arrays = [None if each is None else _native.DeviceArray.from_numpy(each) for each in (x, w, b)]
+        _native.conv_device(
+            *arrays, y, algorithm="pointwise", precision="tf32", alternative=number, **case.attributes
+        )
+        assert_near(y.to_numpy(), true(x, w, b, case.attributes), magnitude, case.terms)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_what_follows_is_the_definition(name, has_residual, hopper):
+    case = ConvCase((3, 70, 10, 9), (200, 70, 1, 1), True)
+    x, w, b = case.arrays()
+    z = np.random.default_rng(1).standard_normal((3, 200, 10, 9)).astype(np.float32) if has_residual else None
+    y = computed(x, w, b, EPILOGUES[name], z)
+    truth = true(x, w, b, EPILOGUES[name], z)
+    magnitude = true(np.abs(x), np.abs(w), np.abs(b), {})
+    most = magnitude.max() + (0 if z is None else np.abs(z).max())
+    assert_near(y, truth, np.broadcast_to(most, y.shape), case.terms)
+
+
+@pytest.mark.gpu
+def test_numbers_of_all_exponents_infinities_and_nan_are_as_they_are(hopper):
+    case = ConvCase((2, 32, 9, 9), (40, 32, 1, 1))
+    x, w, _ = case.arrays()
+    random = np.random.default_rng(2)
+    x *= np.exp2(random.integers(-60, 60, x.shape)).astype(np.float32)
+    w *= np.exp2(random.integers(-40, 40, w.shape)).astype(np.float32)
+    x[0, 3, 2, 2], x[1, 5, 4, 4], x[1, 7, 0, 1] = np.inf, -np.inf, np.nan
+    y, truth = computed(x, w, None, {}), true(x, w, None, {})
+    is_finite = np.isfinite(truth)
+    assert np.array_equal(y[~is_finite], truth[~is_finite].astype(np.float32), equal_nan=True)
+    magnitude = true(*(np.abs(np.where(np.isfinite(each), each, 0)) for each in (x, w)), None, {})
+    assert_near(y[is_finite], truth[is_finite], magnitude[is_finite], case.terms)
+
+
+@pytest.mark.gpu
+def test_memory_that_begins_anywhere_is_the_same(hopper):
+    """Weights that are no multiple of 16 bytes away are loaded one by one."""
+    for channels in (64, 65, 66, 67):
+        case = ConvCase((1, channels, 9, 9), (33, channels, 1, 1))
+        x, w, b = case.arrays()
+        magnitude = true(np.abs(x), np.abs(w), None, {})
+        assert_near(computed(x, w, b, {}), true(x, w, b, {}), magnitude, case.terms)
+
+
+@pytest.mark.parametrize(
+    "problem, words",
+    [
+        (_native.Problem((1, 32, 8, 8), (32, 32, 3, 3)), "more than one tap"),
+        (_native.Problem((1, 32, 8, 8), (32, 32, 1, 1), pads=[1] * 4), "does not pad"),
+        (_native.Problem((1, 32, 8, 8), (32, 32, 1, 1), precision="ieee"), "tf32 alone"),
+        (_native.Problem((1, 32, 8, 8), (32, 32, 1, 1), type="float16"), "tf32 alone"),
+        (_native.Problem((1, 2048, 7, 7), (512, 2048, 1, 1)), "do not fit"),
+    ],
+)
+def test_what_it_is_not_for_it_says(problem, words):
+    assert words in _native.why_not(problem, "pointwise", "cuda", compute_capability=90)
+
+
+def test_older_cards_are_told():
+    problem = _native.Problem((1, 32, 8, 8), (32, 32, 1, 1))
+    assert "9.0" in _native.why_not(problem, "pointwise", "cuda", compute_capability=80)
+
+
+def test_the_rule_takes_it_where_little_follows_from_much_memory():
+    for channels, filters in ((256, 64), (64, 256), (64, 64)):
+        problem = _native.Problem((64, channels, 56, 56), (filters, channels, 1, 1))
+        assert _native.choose(problem, "cuda", compute_capability=90) == "pointwise"
+    deep = _native.Problem((64, 2048, 7, 7), (512, 2048, 1, 1))
+    assert _native.choose(deep, "cuda", compute_capability=90) == "many_channels"
