@@ -178,11 +178,15 @@ def draws(draw: st.DrawFn) -> Draw:
     channels = draw(mostly(st.integers(1, 16), st.integers(0, 300)))
     filters = draw(mostly(st.integers(1, 24), st.integers(1, 200) | st.sampled_from([0, 32, 64, 96])))
     kernel = [draw(mostly(st.integers(1, (11, 7, 4)[rank - 1]), st.integers(1, 19))) for _ in range(rank)]
+    # What pointwise is for would be drawn by chance hardly ever.
+    is_pointwise = draw(st.integers(0, 9)) == 9
+    if is_pointwise:
+        kernel = [1] * rank
     strides = [draw(mostly(st.integers(1, 3), st.integers(1, 14))) for _ in range(rank)]
     dilations = [draw(mostly(st.just(1), st.integers(1, 5))) for _ in range(rank)]
     auto_pad = draw(st.sampled_from(["NOTSET"] * 5 + ["SAME_UPPER", "SAME_LOWER", "VALID"]))
     pads = [0] * (2 * rank)
-    if auto_pad == "NOTSET":
+    if auto_pad == "NOTSET" and not is_pointwise:
         pads = [draw(mostly(st.integers(0, 2), st.integers(0, 20))) for _ in range(2 * rank)]
     batch = draw(mostly(st.integers(1, 5), st.integers(6, 200) | st.sampled_from([0, 7])))
     per_output = max(1, channels * math.prod(kernel)) * max(1, batch) * group * max(1, filters)

@@ -40,7 +40,8 @@ class Pointwise final : public Algorithm {
     const Activation activation = problem.epilogue.activation;
     return problem.epilogue.pool.kind == PoolKind::none &&
            (activation == Activation::none || activation == Activation::relu ||
-            activation == Activation::clip);
+            // What is less than the least and more than the most is the former to the definition.
+            (activation == Activation::clip && problem.epilogue.alpha <= problem.epilogue.beta));
   }
 
   Offer offer(const ConvProblem& problem, const Device& device) const override {
