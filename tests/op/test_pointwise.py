@@ -92,6 +92,12 @@ def test_what_follows_is_the_definition(name, has_residual, hopper):
     truth = true(x, w, b, EPILOGUES[name], z)
     magnitude = true(np.abs(x), np.abs(w), np.abs(b), {})
     most = magnitude.max() + (0 if z is None else np.abs(z).max())
+    if name == "an empty clip":
+        # It jumps at its least, where rounding decides.
+        before = true(x, w, b, {}, z)
+        is_clear = np.abs(before - 0.5) > 2.0**-9 * most
+        assert is_clear.mean() > 0.9
+        y, truth = y[is_clear], truth[is_clear]
     assert_near(y, truth, np.broadcast_to(most, y.shape), case.terms)
 
 
