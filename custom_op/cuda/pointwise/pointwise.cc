@@ -8,8 +8,8 @@
 // them from where they lie, since eight neighbouring pixels of a channel are a sector of memory. So pixels
 // pass neither shared memory nor a second kernel; weights lie in shared memory for as long as the block
 // stays. Float32 goes in as TF32, rounded to nearest, whatever its exponent; infinities and NaN are
-// multiplied as they are. A float32 that rounding takes beyond the largest TF32, within 2^-11 of the largest
-// float32, counts as infinite.
+// multiplied as they are. Where TF32 ends, so do they: what rounding takes beyond its largest number, within
+// 2^-11 of that of float32, counts as infinite, and of numbers below 2^-126 nothing below 2^-136 is kept.
 //
 // A *tile* is 64 pixels, whatever images they belong to, and a *chunk* 64 channels: while one is multiplied
 // the thread's loads of the next are under way, also from tile to tile. A block has 64, 128 or 256 filters
