@@ -225,9 +225,9 @@ void register_device_array(py::module_& module) {
       R"(Computes y on the card by a CUDA algorithm, with what is fused with it, and waits for it.
 
 `residual` is of the shape of the convolution's result; `alternative` is a number of `alternatives`; with `prepared`
-the weights are prepared once before the runs, where the algorithm prepares them, as those of a session are; `pack` and `compiles` say where kernels come from, as the
-session entries convswap.pack and convswap.compile do; further keyword arguments are the attributes of our Conv and
-FusedConv.
+the weights are prepared once before the runs, where the algorithm prepares them, as those of a session are; `pack` and
+`compiles` say where kernels come from, as the session entries convswap.pack and convswap.compile do; further keyword
+arguments are the attributes of our Conv and FusedConv.
 
 Returns the mean time of one of `runs` back-to-back runs in milliseconds, by CUDA events. Raises ConvswapError for
 shapes or attributes that do not fit, RuntimeError where CUDA fails.)");

@@ -192,8 +192,8 @@ class Tiler {
   int64_t size() const { return size_of(problem_.type); }
 
   // Nanoseconds, by arithmetic, with prepared weights. The constants are fitted to what all alternatives of
-  // the suites' layers took on an H200 (benchmarks/estimates.py): what a block does for a work, and what
-  // memory does, adds up rather than overlaps.
+  // the suites' layers took on an H200, but for kBands and kPlace (benchmarks/many_channels.md, version 10):
+  // what a block does for a work, and what memory does, adds up rather than overlaps.
   double cost(const Tiling& tiling) const {
     constexpr double kNanosecond = 1.75;  // cycles
     constexpr double kBands = 8500, kSplits = 5500, kPlace = 700;

@@ -16,10 +16,10 @@ struct Arguments : Tensors<Element> {
   FastDivisor output_plane, output_area, output_width;
   unsigned pixels;
   int depth_step, row_step, column_step;  // in the input, from pixel to pixel of the output
-  bool is_dense;                // all of them are neighbours' steps: a pixel lies where its output does
-  int tiles;                    // of pixels
-  int chunks;                   // of the channels
-  FastDivisor blocks_of_group;  // of filters
+  bool is_dense;                          // these are one pixel, so that one lies where its output does
+  int tiles;                              // of pixels
+  int chunks;                             // of the channels
+  FastDivisor blocks_of_group;            // of filters
   // The activation: a result is no less and no more.
   bool is_bounded;
   float least, most;

@@ -36,9 +36,9 @@ struct Filters {
       if (are_whole) {
         if (left > 0) words = *reinterpret_cast<const uint4*>(from);
       } else {
-        words.x = left > 0 ? __float_as_uint(from[0]) : 0u,
+        words.x = left > 0 ? __float_as_uint(from[0]) : 0u;
         words.y = left > 1 ? __float_as_uint(from[1]) : 0u;
-        words.z = left > 2 ? __float_as_uint(from[2]) : 0u,
+        words.z = left > 2 ? __float_as_uint(from[2]) : 0u;
         words.w = left > 3 ? __float_as_uint(from[3]) : 0u;
       }
       const auto rounded = [](unsigned bits) { return round_to_tensor_float32(__uint_as_float(bits)); };

@@ -13,6 +13,8 @@ namespace {
 // chunk after chunk, and until the results of a tile are on their way.
 double cost_of(const ConvProblem& problem, const Tiling& tiling) {
   constexpr double kLaunch = 3700;
+  // Of a warpgroup's chunk and of a tile's results, by how many filters these are beside.
+  constexpr double kNarrowChunk = 1500, kChunk = 2000, kResults = 2000, kWideResults = 4500;
   constexpr double kBytes = 3400, kBytesAgain = 4200;  // of a microsecond
   const auto number = [](int64_t count) { return static_cast<double>(count); };
   const double size = number(size_of(problem.type));
@@ -22,7 +24,8 @@ double cost_of(const ConvProblem& problem, const Tiling& tiling) {
   const double y = size * number(problem.batch * problem.out_channels * problem.output_size());
   const double memory = (x + y) / kBytes + number(tiling.filter_blocks - 1) * x / kBytesAgain;
   const bool is_narrow = tiling.instance.tiles <= 8, is_wide = tiling.instance.tiles > 16;
-  const double tile = number(tiling.chunks) * (is_narrow ? 1500 : 2000) + (is_wide ? 4500 : 2000);
+  const double tile =
+      number(tiling.chunks) * (is_narrow ? kNarrowChunk : kChunk) + (is_wide ? kWideResults : kResults);
   const double rounds = number(ceil_divide(tiling.tiles, tiling.columns * tiling.instance.warpgroups));
   return kLaunch + std::max(memory, rounds * tile);
 }
