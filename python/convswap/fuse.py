@@ -125,6 +125,16 @@ class _Chain:
         return self.stage != _Stage.FOLDED
 
 
+def fold_into_convs(
+    model: ir.Model, convs: Iterable[ir.Node], names: Mapping[ir.Node, str], types: ValueTypes
+) -> tuple[Fused, ...]:
+    """Fold the constant biases, scales and batch normalisations behind `convs` into their W and B, in place.
+
+    It is what ONNX Runtime's optimiser does where the Conv is ONNX's own; all else is as for `fuse_convs`.
+    """
+    return _fuse(_Fuser(model, names, types, _Stage.FOLDED), model, convs, names, types)[0]
+
+
 def fuse_convs(
     model: ir.Model, convs: Iterable[ir.Node], names: Mapping[ir.Node, str], types: ValueTypes
 ) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
@@ -138,7 +148,16 @@ def fuse_convs(
 
     Returns what was fused, and what follows a Conv and was left.
     """
-    fuser = _Fuser(model, names, types)
+    return _fuse(_Fuser(model, names, types, _Stage.POOL), model, convs, names, types)
+
+
+def _fuse(
+    fuser: _Fuser,
+    model: ir.Model,
+    convs: Iterable[ir.Node],
+    names: Mapping[ir.Node, str],
+    types: ValueTypes,
+) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
     chains = [chain for conv in convs if (chain := fuser.follow(conv)) is not None]
     # All are followed before the first change, because types and readers are those of the model as it was.
     left = [not_fused for chain in chains for not_fused in fuser.report_end(chain)]
@@ -154,9 +173,15 @@ def fuse_convs(
 
 
 class _Fuser:
-    """Finds the chain of each Conv. A node is taken into one chain only, the first that comes to it."""
+    """Finds the chain of each Conv, up to the stage `last`.
 
-    def __init__(self, model: ir.Model, names: Mapping[ir.Node, str], types: ValueTypes) -> None:
+    A node is taken into one chain only, the first that comes to it.
+    """
+
+    def __init__(
+        self, model: ir.Model, names: Mapping[ir.Node, str], types: ValueTypes, last: _Stage
+    ) -> None:
+        self._last = last
         self._functions = model.functions
         # onnx-ir writes the domain of nodes in one way only, that of opsets as the model has it.
         self._opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
@@ -224,7 +249,7 @@ class _Fuser:
             raise NotFusable(f"{value.name!r} is read inside a subgraph")
         if chain.folding.filters is None:
             raise NotFusable("the number of filters of the convolution is not known")
-        if chain.stage < _Stage.ACTIVATION and self._take_spelled_activation(chain):
+        if chain.stage < _Stage.ACTIVATION <= self._last and self._take_spelled_activation(chain):
             return True
         if len(readers) > 1:
             raise NotFusable(f"{len(readers)} nodes read {value.name!r}, and are not one activation together")
@@ -257,16 +282,16 @@ class _Fuser:
         elif op == ("", "Mul"):
             self._take_mul(chain, node)
         elif op == ("", "BatchNormalization"):
-            _check_order(chain, _Stage.FOLDED)
+            self._check_order(chain, _Stage.FOLDED)
             _check_is_data(chain, node)
             chain.folding.normalise(node, self._opset)
             self._append(chain, _Stage.FOLDED, [node])
         elif op in ACTIVATION_OPS:
-            _check_order(chain, _Stage.ACTIVATION)
+            self._check_order(chain, _Stage.ACTIVATION)
             chain.activation = read_activation(node, chain.result, chain.element_type, self._constants)
             self._append(chain, _Stage.ACTIVATION, [node])
         elif op in POOL_OPS:
-            _check_order(chain, _Stage.POOL)
+            self._check_order(chain, _Stage.POOL)
             _check_is_data(chain, node)
             chain.pool = read_pool(node, self._types.axes(chain.result)[2:])
             self._append(chain, _Stage.POOL, [node])
@@ -277,11 +302,11 @@ class _Fuser:
         other = _other_operand(chain, node)
         addend = self._constant_for_filters(chain, other)
         if addend is not None:
-            _check_order(chain, _Stage.FOLDED)
+            self._check_order(chain, _Stage.FOLDED)
             chain.folding.add(addend)
             self._append(chain, _Stage.FOLDED, [node])
             return
-        _check_order(chain, _Stage.RESIDUAL)
+        self._check_order(chain, _Stage.RESIDUAL)
         # It cannot depend on the result of `chain`, because `node` is the one node that reads that.
         if not self._types.have_same_shape(chain.result, other):
             raise NotFusable(
@@ -298,7 +323,7 @@ class _Fuser:
             raise NotFusable(
                 f"its other operand, {other.name!r}, is no constant with one number for each filter"
             )
-        _check_order(chain, _Stage.FOLDED)
+        self._check_order(chain, _Stage.FOLDED)
         chain.folding.multiply(factor)
         self._append(chain, _Stage.FOLDED, [node])
 
@@ -308,6 +333,15 @@ class _Fuser:
         if tensor is None or filters is None or chain.rank is None:
             return None
         return numbers_for_filters(tensor, filters, chain.rank)
+
+    def _check_order(self, chain: _Chain, stage: _Stage) -> None:
+        if stage > self._last:
+            raise NotFusable(f"{_WORDS[stage]} is not asked for")
+        if chain.stage > stage or (chain.stage == stage != _Stage.FOLDED):
+            raise NotFusable(
+                f"{_WORDS[stage]} comes after {_WORDS[chain.stage]} here; the order that is fused is "
+                "bias, scale and batch normalisation, residual, activation, pooling, each once but the first"
+            )
 
     def _append(self, chain: _Chain, stage: _Stage, nodes: list[ir.Node]) -> None:
         chain.stage = stage
@@ -326,14 +360,6 @@ def _other_operand(chain: _Chain, node: ir.Node) -> ir.Value:
 def _check_is_data(chain: _Chain, node: ir.Node) -> None:
     if node.inputs[0] is not chain.result:
         raise NotFusable(f"it does not take {chain.result.name!r} as its data")
-
-
-def _check_order(chain: _Chain, stage: _Stage) -> None:
-    if chain.stage > stage or (chain.stage == stage != _Stage.FOLDED):
-        raise NotFusable(
-            f"{_WORDS[stage]} comes after {_WORDS[chain.stage]} here; the order that is fused is "
-            "bias, scale and batch normalisation, residual, activation, pooling, each once but the first"
-        )
 
 
 class _Writer:

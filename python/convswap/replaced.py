@@ -38,7 +38,7 @@ def unfused_model(model: onnx.ModelProto, result: SwapResult) -> onnx.ModelProto
     """
     if not result.fused:
         return None
-    return ir.to_proto(swap(model).model) if model.functions else model
+    return ir.to_proto(swap(model, fold=False).model) if model.functions else model
 
 
 def find_replaced(

@@ -21,7 +21,7 @@ from convswap.domain import (
     op_name,
 )
 from convswap.errors import ConvswapError, unknown_name
-from convswap.fuse import Fused, NotFused, fuse_convs
+from convswap.fuse import Fused, NotFused, fold_into_convs, fuse_convs
 from convswap.inlining import Reasons, inline_functions_with
 from convswap.model_file import load_model, model_from_proto, root_cause, save_model
 from convswap.name_pattern import name_pattern
@@ -68,8 +68,8 @@ class SwapResult:
     `model` shares its tensors with the model that was given, and external data stay in the files they are in.
     `swapped` names the nodes swapped by this call, in the order of the graph; `left` has the convolutions
     that were not; nodes that were swapped before are in neither. `source` is the file that was read, if any.
-    `fused` has the Convs that took in what followed them, `not_fused` what follows a Conv and was left; both
-    are empty unless fusing was asked for.
+    `fused` has the Convs that took in what followed them; `not_fused`, where fusing was asked for, what
+    follows a Conv and was left.
     """
 
     model: ir.Model
@@ -113,15 +113,18 @@ def swap(
     algorithm: str = "auto",
     precision: str = DEFAULT_PRECISION,
     only: str | None = None,
+    fold: bool = True,
     fuse: bool = False,
 ) -> SwapResult:
     """Return a copy of `model` in which the library's op takes the place of every Conv it can compute.
 
     A Conv of the ONNX domain becomes `convswap.Conv`, version 1, in the main graph, in subgraphs and in
     functions. The node keeps its name, attributes, metadata, inputs and outputs; trailing empty inputs are
-    dropped; a node without a name gets one made from its output's. Functions that contain a Conv, themselves
-    or through functions they call, are inlined, because ONNX Runtime loads no custom op inside a function;
-    other functions stay.
+    dropped; a node without a name gets one made from its output's. Constant biases, scales and batch
+    normalisations behind it are folded into its W and B, as ONNX Runtime's optimiser does with ONNX's own
+    Conv and not with ours: the node then has the output of the last of them. Functions that contain a Conv,
+    themselves or through functions they call, are inlined, because ONNX Runtime loads no custom op inside a
+    function; other functions stay.
 
     A swapped model comes back unchanged: nodes that were swapped before keep their algorithm and precision.
 
@@ -133,8 +136,10 @@ def swap(
         algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned".
         precision: "tf32" or "ieee".
         only: a regular expression; only Convs whose name contains a match are swapped, or fused.
-        fuse: whether Convs take in the biases, batch normalisations, residuals, activations and poolings
-            that follow them.
+        fold: whether Convs that are swapped take in the constant biases, scales and batch normalisations that
+            follow them.
+        fuse: whether Convs, also those swapped before, take in these and the residuals, activations and
+            poolings that follow them.
 
     Raises:
         ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
@@ -167,7 +172,8 @@ def swap(
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
     swapped = tuple(names[node] for node in to_swap)
     if not fuse:
-        return SwapResult(copy, swapped, tuple(left), source)
+        folded = fold_into_convs(copy, to_swap, names, types) if fold else ()
+        return SwapResult(copy, swapped, tuple(left), source, folded)
     convs = [node for node in _nodes(copy) if is_our_conv(node) and wanted.search(names[node])]
     fused, not_fused = fuse_convs(copy, convs, names, types)
     return SwapResult(copy, swapped, tuple(left), source, fused, not_fused)

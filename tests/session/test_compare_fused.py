@@ -105,11 +105,13 @@ def test_command_compares_a_fused_network_and_says_what_was_fused(tmp_path, monk
         assert expected in shown
 
 
-def test_nothing_is_fused_unless_that_is_asked_for():
+def test_only_what_is_folded_is_taken_in_unless_fusing_is_asked_for(layer_models):
     found = compare(whole_chain(), device="cpu")
-    assert (found.fused, found.not_fused, found.options["fuse"]) == ((), (), False)
-    assert [layer.title for layer in found.layers] == ["conv", "shortcut"]
-    assert checked(found)["layers"][0]["fused"] == []
+    assert (found.not_fused, found.options["fuse"]) == ((), False)
+    assert [layer.title for layer in found.layers] == ["conv + Add + BatchNormalization", "shortcut"]
+    assert checked(found)["layers"][0]["fused"] == ["Add", "BatchNormalization"]
+    assert ops(layer_models["default"][0]) == ["Conv", "Add", "BatchNormalization"]
+    assert found.within_tolerance
 
 
 def test_default_side_of_a_layer_is_the_chain_that_was_replaced(layer_models):
@@ -303,7 +305,7 @@ def test_model_that_was_fused_before_is_compared_with_what_it_stands_for(again, 
 
 
 def test_model_that_was_swapped_before_is_fused_with_what_follows(layer_models):
-    given = swap(whole_chain(), algorithm="reference").to_proto()
+    given = swap(whole_chain(), algorithm="reference", fold=False).to_proto()
     found = compare(given, device="cpu", fuse=True)
     assert [layer.algorithm for layer in found.layers] == ["reference", "reference"]
     assert found.layers[1].fused == ("Add", "BatchNormalization", "Add", "Relu", "MaxPool")

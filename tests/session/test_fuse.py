@@ -142,6 +142,38 @@ def test_batch_normalisation_is_folded_at_every_opset(opset):
     assert {entry.name for entry in result.to_proto().graph.initializer} == {"conv/weight", "conv/bias"}
 
 
+def test_swap_folds_what_onnx_runtime_folds_and_no_more():
+    original = model(
+        [
+            conv(),
+            normalise("c", "h1"),
+            node("Mul", "h1 a", "h2"),
+            node("Add", "h2 a", "h3"),
+            node("Relu", "h3", "y"),
+        ],
+        {"a": array("a", K, 1, 1), **normalisation("n")},
+    )
+    folded, kept = swap(original), swap(original, fold=False)
+    assert taken(folded) == {"conv": ["Conv", "BatchNormalization", "Mul", "Add"]}
+    assert [each.op_type for each in folded.to_proto().graph.node] == ["Conv", "Relu"]
+    assert initializers(folded.to_proto()).keys() == {"conv/weight", "conv/bias"}
+    assert (folded.not_fused, kept.fused) == ((), ())
+    nodes = kept.to_proto().graph.node
+    assert [each.op_type for each in nodes] == ["Conv", "BatchNormalization", "Mul", "Add", "Relu"]
+    assert_same(original, folded.to_proto())
+
+
+def test_swap_folds_nothing_into_convs_that_were_swapped_before_or_do_not_match():
+    original = model([conv(), normalise("c", "y")], normalisation("n"))
+    before = swap(original, fold=False).to_proto()
+    assert swap(before).to_proto() == before
+    both = model(
+        [conv(), normalise("c", "h"), conv("d", "h u", name="other"), normalise("d", "y", "m")],
+        {"u": array("u", K, K, 3, 3), **normalisation("n"), **normalisation("m")},
+    )
+    assert taken(swap(both, only="other")) == {"other": ["Conv", "BatchNormalization"]}
+
+
 def test_biases_and_batch_normalisations_are_folded_in_any_order_with_one_rounding():
     original = model(
         [
