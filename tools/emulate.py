@@ -29,7 +29,7 @@ FORMATS = {
     "few_channels": _OF_TENSOR_CORES,
     "toeplitz": _OF_TENSOR_CORES,
     "implicit_gemm": _OF_TENSOR_CORES,
-    "pointwise": ("float",),
+    "pointwise": _ELEMENTS,
     "many_channels": ("ScaledFloat16Pairs", "Float16Pairs", "Bfloat16Pairs"),
     "tiled": (*_ELEMENTS, "double"),
     "naive": _ELEMENTS,

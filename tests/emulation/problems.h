@@ -207,7 +207,7 @@ inline void take_wide(ConvProblem& p, Device& device, Random& random) {
 constexpr int kPointwiseFrom = 4'000'000;
 inline void take_pointwise(ConvProblem& p, Device& device, Random& random) {
   take_many_channels(p, device, random);
-  p.type = ElementType::float32;
+  if (one_in(random, 2)) p.type = ElementType::float32;
   p.precision = one_in(random, 8) ? Precision::ieee : Precision::tf32;
   p.out_channels = p.group * between(random, 1, one_in(random, 3) ? 300 : 40);
   for (int axis = 0; axis < 3; ++axis) {

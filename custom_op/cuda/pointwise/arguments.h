@@ -17,9 +17,11 @@ struct Arguments : Tensors<Element> {
   unsigned pixels;
   int depth_step, row_step, column_step;  // in the input, from pixel to pixel of the output
   bool is_dense;                          // these are one pixel, so that one lies where its output does
-  int tiles;                              // of pixels
-  int chunks;                             // of the channels
-  FastDivisor blocks_of_group;            // of filters
+  // Whether of every two pixels of a channel the inputs, and the outputs, are one load and one store.
+  bool loads_pairs, stores_pairs;
+  int tiles;                    // of pixels
+  int chunks;                   // of the channels
+  FastDivisor blocks_of_group;  // of filters
   // The activation: a result is no less and no more.
   bool is_bounded;
   float least, most;

@@ -9,21 +9,21 @@
 
 namespace convswap::pointwise {
 
-inline constexpr std::string_view kFormats[] = {"float"};
+inline constexpr std::string_view kFormats[] = {"float", "Float16", "BFloat16"};
 
 struct Instance {
   int tiles;       // of eight filters, of a product
-  int warpgroups;  // of a block: as many as registers allow
+  int warpgroups;  // of a block
   int steps;       // products of a chunk
 
   int filters() const { return tiles * kTileFilters; }
-  int channels() const { return steps * kDepth; }  // of a chunk
+  int channels(int element_bytes) const { return steps * kDepthBytes / element_bytes; }  // of a chunk
   // As the kernel's template takes them.
   std::string arguments() const {
     return std::to_string(tiles) + ", " + std::to_string(warpgroups) + ", " + std::to_string(steps);
   }
 };
 
-inline constexpr Instance kInstances[] = {{8, 3, 8}, {16, 2, 8}, {32, 2, 8}};
+inline constexpr Instance kInstances[] = {{8, 3, 4}, {8, 3, 8}, {8, 4, 4}, {16, 3, 4}, {16, 4, 4}};
 
 }  // namespace convswap::pointwise

@@ -6,7 +6,7 @@ namespace convswap::pointwise {
 
 constexpr int kPixels = 64;      // of a tile, and of a product: its rows
 constexpr int kTileFilters = 8;  // of a product's columns
-constexpr int kDepth = 8;        // of a product: channels
-constexpr int kQuad = 4;         // channels whose weights of a filter are 16 bytes
+constexpr int kDepthBytes = 32;  // of a product: channels of a pixel, or of a filter
+constexpr int kCoreBytes = 16;   // neighbouring channels of a filter that lie together
 
 }  // namespace convswap::pointwise

@@ -1,7 +1,11 @@
 #include "cuda/pointwise/plan.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
 #include <limits>
 
+#include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/pointwise/arguments.h"
 
@@ -17,8 +21,8 @@ struct Family {
   using Tiling = pointwise::Tiling;
   using Arguments = pointwise::Arguments<void>;
   static std::string name(const Tiling&) { return "pointwise"; }
-  static std::string kernel_name(const ConvProblem&, const Tiling& tiling) {
-    return pointwise::kernel_name(tiling);
+  static std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
+    return pointwise::kernel_name(problem, tiling);
   }
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
@@ -47,6 +51,16 @@ struct Family {
     return to;
   }
 
+  static void bind(const ConvProblem& problem, const Tiling&, Arguments& to) {
+    const auto are_aligned = [&](std::initializer_list<const void*> tensors) {
+      return std::ranges::all_of(tensors, [&](const void* tensor) {
+        return reinterpret_cast<uintptr_t>(tensor) % static_cast<uintptr_t>(2 * size_of(problem.type)) == 0;
+      });
+    };
+    to.stores_pairs = problem.output_size() % 2 == 0 && are_aligned({to.y, to.z});
+    to.loads_pairs = to.stores_pairs && to.is_dense && are_aligned({to.x});
+  }
+
   static int threads(const Tiling& tiling) { return 128 * tiling.instance.warpgroups; }
   static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
 
@@ -55,19 +69,19 @@ struct Family {
             static_cast<unsigned>(problem.group * tiling.filter_blocks)};
   }
 
-  static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
+  static std::string describe(const ConvProblem& problem, const Tiling& tiling, const Launch& launch) {
     const auto text = [](int64_t number) { return std::to_string(number); };
     return "tiles of " + text(kPixels) + " pixels x " + text(tiling.instance.filters()) + " filters, " +
-           text(tiling.chunks) + " x " + text(tiling.instance.channels()) + " channels, " +
-           text(launch.grid.x) + " x " + text(launch.grid.y) + " blocks of " + text(launch.block.x) +
-           " threads, " + text(tiling.shared_bytes) + " bytes of shared memory";
+           text(tiling.chunks) + " x " + text(tiling.instance.channels(size_of(problem.type))) +
+           " channels, " + text(launch.grid.x) + " x " + text(launch.grid.y) + " blocks of " +
+           text(launch.block.x) + " threads, " + text(tiling.shared_bytes) + " bytes of shared memory";
   }
 };
 
 }  // namespace
 
-std::string kernel_name(const Tiling& tiling) {
-  return instance_name("pointwise::kernel", kFormats[0], tiling.instance.arguments());
+std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
+  return instance_name("pointwise::kernel", element_name(problem.type), tiling.instance.arguments());
 }
 
 std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device, const Tiling& tiling) {

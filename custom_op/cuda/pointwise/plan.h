@@ -8,7 +8,7 @@
 
 namespace convswap::pointwise {
 
-std::string kernel_name(const Tiling& tiling);
+std::string kernel_name(const ConvProblem& problem, const Tiling& tiling);
 
 std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device, const Tiling& tiling);
 

@@ -4,21 +4,24 @@
 //   sums[pixel, k] = sum over channels c of image[c, pixel] * w[k, c]
 //
 // Pixels are the rows of Hopper's tensor-core products and filters their columns. The tensor core takes its
-// rows from registers: a thread of a warpgroup holds of every eight channels two, of two pixels, and loads
-// them from where they lie, since eight neighbouring pixels of a channel are a sector of memory. So pixels
-// pass neither shared memory nor a second kernel; weights lie in shared memory for as long as the block
-// stays. Float32 goes in as TF32, rounded to nearest, whatever its exponent; infinities and NaN are
-// multiplied as they are. Where TF32 ends, so do they: what rounding takes beyond its largest number, within
-// 2^-11 of that of float32, counts as infinite, and of numbers below 2^-126 nothing below 2^-136 is kept.
+// rows from registers: a thread of a warpgroup holds channels of two pixels, and loads them from where they
+// lie. Where two neighbouring pixels of a channel lie together in memory, aligned, a thread has such a pair,
+// and lanes whole sectors of eight pairs: one load for both, and one store. So pixels pass neither shared
+// memory nor a second kernel; weights lie in shared memory for as long as the block stays.
 //
-// A *tile* is 64 pixels, whatever images they belong to, and a *chunk* 64 channels: while one is multiplied
-// the thread's loads of the next are under way, also from tile to tile. A block has 64, 128 or 256 filters
-// and all channels of them; where there are more filters, others read the pixels again, out of the
+// Float32 goes in as TF32, rounded to nearest, whatever its exponent; infinities and NaN are multiplied as
+// they are. Where TF32 ends, so do they: what rounding takes beyond its largest number, within 2^-11 of that
+// of float32, counts as infinite, and of numbers below 2^-126 nothing below 2^-136 is kept. Of float16 and
+// bfloat16 two channels of a pixel share a register, which two loads of pairs bring, crosswise.
+//
+// A *tile* is 64 pixels, whatever images they belong to, and a *chunk* a few products' channels: while one is
+// multiplied the thread's loads of the next are under way, also from tile to tile. A block has 64 or 128
+// filters and all channels of them; where there are more filters, others read the pixels again, out of the
 // second-level cache.
 //
-// Limits: float32 in precision tf32; filters of one tap without padding, any stride, groups, one to three
-// spatial axes; so many channels that the weights of 64 filters fit into shared memory; compute
-// capability 9.0. A residual, relu and clip are computed with it, all else by a second kernel.
+// Limits: float32 in precision tf32, float16 and bfloat16; filters of one tap without padding, any stride,
+// groups, one to three spatial axes; so many channels that the weights of 64 filters fit into shared memory;
+// compute capability 9.0. A residual, relu and clip are computed with it, all else by a second kernel.
 
 #include <memory>
 #include <string>
@@ -72,11 +75,12 @@ class Pointwise final : public Algorithm {
     return {{},
             tiling.cost / 1e6,
             [problem, device, tiling] { return make_plan(problem, device, tiling); },
-            [tiling] { return std::vector<std::string>{kernel_name(tiling)}; }};
+            [problem, tiling] { return std::vector<std::string>{kernel_name(problem, tiling)}; }};
   }
 
   static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
-    if (problem.type != ElementType::float32 || problem.precision != Precision::tf32) {
+    if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
+    if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it computes float32 in precision tf32 alone";
     }
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;

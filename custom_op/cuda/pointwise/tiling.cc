@@ -3,49 +3,77 @@
 #include "cuda/pointwise/tiling.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 #include "conv/arithmetic.h"
 
 namespace convswap::pointwise {
 namespace {
 
-// Nanoseconds, by arithmetic; the constants are of an H200. What memory takes, or what a warpgroup waits for:
-// chunk after chunk, and until the results of a tile are on their way.
-double cost_of(const ConvProblem& problem, const Tiling& tiling) {
-  constexpr double kLaunch = 3700;
-  // Of a warpgroup's chunk and of a tile's results, by how many filters these are beside.
-  constexpr double kNarrowChunk = 1500, kChunk = 2000, kResults = 2000, kWideResults = 4500;
-  constexpr double kBytes = 3400, kBytesAgain = 4200;  // of a microsecond
+// What a warpgroup takes for a chunk of a tile and for a tile's results, in nanoseconds; fitted, as all here,
+// to an H200's times of pairs (benchmarks/pointwise.md).
+struct Costs {
+  double chunk, results;
+};
+// Of each instance for elements of four bytes and of two.
+constexpr Costs kCosts[][2] = {{{674, 689}, {629, 960}},
+                               {{1037, 1004}, {927, 1365}},
+                               {{767, 727}, {713, 1141}},
+                               {{965, 913}, {870, 1302}},
+                               // Of two bytes it has too few registers.
+                               {{1258, 1061}, {2000, 1500}}};
+static_assert(std::size(kCosts) == std::size(kInstances));
+// So many times as long do chunks take whose pixels are no pairs, and results; the latter to memory as if
+// they were so many times as large, since they begin and end within its sectors.
+struct Apart {
+  double chunk, results, bytes;
+};
+constexpr Apart kApart[] = {{1.14, 1, 3.1}, {1.6, 1.8, 4.2}};
+
+double cost_of(const ConvProblem& problem, const Tiling& tiling, std::size_t instance) {
+  constexpr double kLaunch = 2100;
+  // Bytes of a nanosecond: a block's weights; pixels and results; pixels that were read before.
+  constexpr double kWeights = 29, kMemory = 3806, kAgain = 10617;
   const auto number = [](int64_t count) { return static_cast<double>(count); };
   const double size = number(size_of(problem.type));
   // Rows that no output reads are not read.
   const double x = size * number(problem.batch * problem.in_channels * problem.input_size()) /
                    number(problem.stride[0] * problem.stride[1]);
   const double y = size * number(problem.batch * problem.out_channels * problem.output_size());
-  const double memory = (x + y) / kBytes + number(tiling.filter_blocks - 1) * x / kBytesAgain;
-  const bool is_narrow = tiling.instance.tiles <= 8, is_wide = tiling.instance.tiles > 16;
-  const double tile =
-      number(tiling.chunks) * (is_narrow ? kNarrowChunk : kChunk) + (is_wide ? kWideResults : kResults);
+  const int width = size == 4 ? 0 : 1;
+  auto [chunk, results] = kCosts[instance][width];
+  double written = y;
+  const bool stores_pairs = problem.output_size() % 2 == 0;
+  if (!stores_pairs || problem.output != problem.input) chunk *= kApart[width].chunk;
+  if (!stores_pairs) results *= kApart[width].results, written *= kApart[width].bytes;
+  const double memory = (x + written) / kMemory + number(tiling.filter_blocks - 1) * x / kAgain;
+  // The last chunk has fewer channels.
+  const double chunks = number(problem.channels_per_group()) /
+                        number(tiling.instance.channels(static_cast<int>(size_of(problem.type))));
   const double rounds = number(ceil_divide(tiling.tiles, tiling.columns * tiling.instance.warpgroups));
-  return kLaunch + std::max(memory, rounds * tile);
+  const double work = rounds * (chunks * chunk + results);
+  return kLaunch + number(tiling.shared_bytes) / kWeights + std::hypot(memory, work);
 }
 
 }  // namespace
 
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
+  const int size = static_cast<int>(size_of(problem.type));
   std::vector<Tiling> all;
-  for (const Instance& instance : kInstances) {
+  for (std::size_t i = 0; i < std::size(kInstances); ++i) {
+    const Instance& instance = kInstances[i];
     Tiling tiling;
     tiling.instance = instance;
     tiling.filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{instance.filters()});
     tiling.tiles = ceil_divide(problem.batch * problem.output_size(), int64_t{kPixels});
-    tiling.chunks = ceil_divide(problem.channels_per_group(), int64_t{instance.channels()});
-    tiling.shared_bytes = (tiling.chunks * instance.channels() + 1) * instance.filters() * 4;
+    tiling.chunks = ceil_divide(problem.channels_per_group(), int64_t{instance.channels(size)});
+    tiling.shared_bytes = (tiling.chunks * instance.channels(size) * size + 4) * instance.filters();
     if (tiling.shared_bytes > device.shared_memory_per_block) continue;
     const int64_t rows = problem.group * tiling.filter_blocks;
     tiling.columns = std::min(ceil_divide(tiling.tiles, int64_t{instance.warpgroups}),
                               std::max<int64_t>(1, device.multiprocessors / rows));
-    tiling.cost = cost_of(problem, tiling);
+    tiling.cost = cost_of(problem, tiling, i);
     all.push_back(tiling);
   }
   std::ranges::stable_sort(all, {}, &Tiling::cost);

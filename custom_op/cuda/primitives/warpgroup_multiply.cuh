@@ -179,6 +179,10 @@ CONVSWAP_PRODUCTS(BFloat16, "bf16")
   CONVSWAP_HELD_PRODUCT(set_warpgroup_product, Number, type, tiles, columns, names, a_names, b_name, "0", \
                         new_sums)
 #define CONVSWAP_HELD_PRODUCTS(Number, type)                                                         \
+  CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, 8, "64", CONVSWAP_NAMES_8,              \
+                        "%32, %33, %34, %35", "%36", "1", CONVSWAP_SUMS_8(0))                        \
+  CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, 32, "256", CONVSWAP_NAMES_32,           \
+                        "%128, %129, %130, %131", "%132", "1", CONVSWAP_SUMS_32)                     \
   CONVSWAP_HELD_PRODUCTS_OF(Number, type, 15, "120", CONVSWAP_NAMES_15, "%60, %61, %62, %63", "%64", \
                             CONVSWAP_SUMS_15, CONVSWAP_NEW_15)                                       \
   CONVSWAP_HELD_PRODUCTS_OF(Number, type, 16, "128", CONVSWAP_NAMES_16, "%64, %65, %66, %67", "%68", \
