@@ -101,7 +101,7 @@ def test_it_is_the_definition(name, element, hopper):
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_what_follows_is_the_definition(name, has_residual, element, hopper):
-    if element != "float32" and name in ("sigmoid", "pool"):
+    if element != "float32" and (name in ("sigmoid", "pool") or (name == "an empty clip" and has_residual)):
         pytest.skip("a second kernel would round a second time")
     # Rows of nine pixels, of which ten are pairs and nine are not.
     for rows in (10, 9):

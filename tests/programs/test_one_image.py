@@ -68,7 +68,6 @@ def test_without_results_the_place_of_the_table_is_empty(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["alexnet"], "alexnet is not a network of the course; give one of ece408-2017-high"),
         (["ece408-2019"], "unknown network 'ece408-2019'; did you mean"),
         (["ece408-2019sp", "--runs", "0"], "--bursts and --runs must be at least 1"),
         (["ece408-2019sp", "--device", "gpu"], "unknown device 'gpu'"),

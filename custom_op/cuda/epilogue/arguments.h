@@ -13,7 +13,10 @@ struct Arguments : Tensors<T> {    // x: the convolution's output; z: the residu
   long long elements;              // of y
   int plane_input, height, width;  // of the convolution's output
   FastDivisor y_plane, y_width;
-  int planes_at_once;  // that a block pools
+  // What a block pools at a time: a part of so many planes.
+  unsigned units;
+  int planes_at_once, elements_of_part;
+  FastDivisor parts;
   Epilogue epilogue;
 };
 

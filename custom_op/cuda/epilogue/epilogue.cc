@@ -27,8 +27,9 @@ constexpr int64_t kMostBlocks = 1 << 20;
 constexpr int64_t kMostOfPlane = 1 << 30;  // elements: the kernels' indices inside a plane have 32 bits
 // What a multiprocessor of an H200 moves of the 4.3 TB/s that the card does.
 constexpr double kBytesPerNanosecond = 32.6;
-// Pools reach a third of that (2017 and 2019fa conv1, 2 x 2 and tanh).
-constexpr double kPoolFactor = 3;
+// And what it takes for an element of y of a pool, and for each number of its window: fitted on an H200 to
+// max pools of 2 x 2, 3 x 3 and 5 x 5 (benchmarks/many_channels.md).
+constexpr double kWindowNanoseconds = 0.33, kNumberNanoseconds = 0.1;
 constexpr double kLaunchNanoseconds = 2000;
 
 const KnownKernels known({.header = "cuda/epilogue/kernel.cuh",
@@ -37,17 +38,23 @@ const KnownKernels known({.header = "cuda/epilogue/kernel.cuh",
 struct Family {
   struct Tiling {
     bool pools;
-    int64_t planes_at_once;     // that a block pools
-    int64_t elements_of_block;  // of y
+    int64_t planes_at_once, parts;  // a block pools a part of so many planes
+    int64_t elements_of_part;       // of y
+    int64_t units;                  // for a block each
   };
   using Arguments = epilogue::Arguments<void>;
   static std::string name(const Tiling& tiling) { return tiling.pools ? "pool" : "activation"; }
 
   static Tiling tiling_of(const ConvProblem& problem) {
     const int64_t chunk = kThreads * (16 / size_of(problem.type));
-    if (problem.epilogue.pool.kind == PoolKind::none) return {false, 0, chunk};
-    const int64_t planes = std::max<int64_t>(1, chunk / problem.result_size());
-    return {true, planes, planes * problem.result_size()};
+    if (problem.epilogue.pool.kind == PoolKind::none) {
+      return {false, 0, 0, 0, ceil_divide(problem.result_elements(), chunk)};
+    }
+    const int64_t plane = problem.result_size(), planes = std::max<int64_t>(1, chunk / plane);
+    // Parts of a plane alike, of whole warps.
+    const int64_t parts = planes > 1 ? 1 : ceil_divide(plane, chunk);
+    const int64_t part = parts == 1 ? planes * plane : round_up(ceil_divide(plane, parts), int64_t{32});
+    return {true, planes, parts, part, ceil_divide(problem.batch * problem.out_channels, planes) * parts};
   }
 
   static std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
@@ -64,16 +71,18 @@ struct Family {
     to.width = narrow(problem.output[2]);
     to.y_plane = FastDivisor(narrow(problem.result_size()));
     to.y_width = FastDivisor(narrow(problem.result[2]));
+    to.units = static_cast<unsigned>(tiling.units);
     to.planes_at_once = narrow(tiling.planes_at_once);
+    to.elements_of_part = narrow(tiling.elements_of_part);
+    to.parts = FastDivisor(narrow(tiling.parts));
     return to;
   }
 
   static int threads(const Tiling&) { return kThreads; }
   static int64_t shared_bytes(const Tiling&) { return 0; }
 
-  static Extents grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
-    const int64_t blocks = ceil_divide(problem.result_elements(), tiling.elements_of_block);
-    return {static_cast<unsigned>(std::min(kMostBlocks, blocks))};
+  static Extents grid_of(const ConvProblem&, const Device&, const Tiling& tiling, const Launch&) {
+    return {static_cast<unsigned>(std::min(kMostBlocks, tiling.units))};
   }
 
   static std::string describe(const ConvProblem& problem, const Tiling&, const Launch& launch) {
@@ -118,10 +127,13 @@ class Stage final : public EpilogueStage {
   double estimate(const ConvProblem& problem, const Device& device) const override {
     const int64_t elements =
         problem.output_elements() * (problem.epilogue.has_residual ? 2 : 1) + problem.result_elements();
-    const bool pools = problem.epilogue.pool.kind != PoolKind::none;
-    const double bytes = static_cast<double>(elements) * size_of(problem.type) * (pools ? kPoolFactor : 1);
-    return (kLaunchNanoseconds - kEarlierNanoseconds +
-            bytes / (kBytesPerNanosecond * std::max(1, device.multiprocessors))) *
+    double nanoseconds = static_cast<double>(elements) * size_of(problem.type) / kBytesPerNanosecond;
+    if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
+      const double window =
+          kWindowNanoseconds + kNumberNanoseconds * static_cast<double>(pool.kernel[0] * pool.kernel[1]);
+      nanoseconds = std::max(nanoseconds, static_cast<double>(problem.result_elements()) * window);
+    }
+    return (kLaunchNanoseconds - kEarlierNanoseconds + nanoseconds / std::max(1, device.multiprocessors)) *
            1e-6;
   }
 
