@@ -1,7 +1,7 @@
 """Write a network with its weights, its input and its output in float16, to compare it as one of a user's.
 
-    python benchmarks/float16_network.py resnet50 resnet50-16.onnx
-    convswap compare resnet50-16.onnx --images 64 --no-layers --fuse
+python benchmarks/float16_network.py resnet50 resnet50-16.onnx
+convswap compare resnet50-16.onnx --images 64 --no-layers --fuse
 """
 
 from __future__ import annotations

@@ -40,6 +40,9 @@ OPSET = 20
 IR_VERSION = 9
 INPUT = "image"
 
+# Inference reads constants of no more: shapes and the like. Of larger ones it need not know the numbers.
+_SMALL_BYTES = 4096
+
 _ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu", "gelu": "Gelu"}
 
 
@@ -80,12 +83,18 @@ class ModelWriter:
         Raises onnx.checker.ValidationError or onnx.shape_inference.InferenceError where the graph is not
         valid.
         """
+        large = [tensor for tensor in self._initializers if len(tensor.raw_data) > _SMALL_BYTES]
+        inputs = [
+            helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["batch", *image_shape]),
+            # The checker and inference would copy half a gigabyte of weights, again and again.
+            *(helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in large),
+        ]
         graph = helper.make_graph(
             self._nodes,
             name,
-            [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["batch", *image_shape])],
+            inputs,
             [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", *output_shape])],
-            self._initializers,
+            [tensor for tensor in self._initializers if len(tensor.raw_data) <= _SMALL_BYTES],
         )
         model = helper.make_model(
             graph,
@@ -95,7 +104,11 @@ class ModelWriter:
         )
         helper.set_model_props(model, {f"convswap.{key}": value for key, value in metadata.items()})
         onnx.checker.check_model(model, full_check=True)
-        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        del model.graph.input[1:]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(self._initializers)
+        return model
 
     def _unused(self, wanted: str) -> str:
         name, number = wanted, 2

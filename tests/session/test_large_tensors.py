@@ -136,6 +136,8 @@ LARGE = (
     # 2^31 inside a plane of one image, and inside the planes of one image together.
     Large("bands", (1, 1, 3, 46_398), 15_470, (2, 1, 3, 3), {"strides": [3, 2]}),
     Large("bands", (1, 1, 1, 20_000), 30_000, (4, 1, 1, 3)),
+    # 2^31 in both of one tap, whose pixels come in pairs.
+    Large("images", (1, 16, 63, 66), 32_400, (16, 16, 1, 1)),
     # 2^31 weights.
     Large("filters", (1, 70_001, 1, 1), 30_701, (1, 70_001, 1, 1)),
 )

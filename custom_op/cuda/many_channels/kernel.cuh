@@ -5,6 +5,7 @@
 #include "cuda/many_channels/producers.cuh"
 #include "cuda/many_channels/results.cuh"
 #include "cuda/primitives/arrival_barrier.cuh"
+#include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/warpgroup_barrier.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
@@ -127,6 +128,8 @@ __device__ inline void multiply_tiles(const Arguments<Element>& problem, int war
     } else {
       store_results<Format>(problem, head, own.exponent, outputs, sums, staged);
     }
+    // The copy of the next tile's outputs comes over what was read of these.
+    show_to_copies_and_products();
     arrive(&state.stored[heads.stage]);
     heads.advance(kHeadStages);
   }
