@@ -40,6 +40,8 @@ std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional
   }
   if (!choice.measured && estimate)
     return "estimated slower: " + milliseconds_text(*estimate) + "; not measured";
+  // The rule takes by estimate, and without one where there is nobody else.
+  if (!choice.measured && choice.offer.milliseconds) return "for what no other can compute; not measured";
   if (!choice.measured) return "comes later in the catalog's order; not measured";
   if (!own) return "not measured";
   return (*own >= *taken ? "measured slower: " : "the table names another, measured: ") +
