@@ -38,10 +38,10 @@ linked := $(compiled) $(shell find python models export -type d -not -name __pyc
 installed := $(if $(wildcard $(stamps)/dev),dev,build)
 c_sources := $(shell find custom_op python/bindings examples tests/emulation tests/fake_driver -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
-# Tests run two at a time; beside a card, of which some watch the free memory, and where a Python that was given
-# has no pytest-xdist, one by one.
+# Tests run three at a time, since some wait, on two cores as well; beside a card, of which some watch the free memory,
+# and where a Python that was given has no pytest-xdist, one by one.
 has_card := $(wildcard /dev/nvidia[0-9]* /dev/dxg)
-parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n 2 --dist worksteal'))
+parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n 3 --dist worksteal'))
 
 bench = $(python) -m convswap.cli bench course --device cuda --against all
 algorithms = $(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000

@@ -12,7 +12,9 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 mkdir -p build
-log=build/set_up.log
+# Steps may run side by side.
+log=build/set_up.$1.log
+list=build/requirements.$1.txt
 
 fail() {
   echo "convswap: $*" >&2
@@ -71,8 +73,8 @@ END
 install() {
   what=$1
   shift
-  cat >build/requirements.txt
-  "$python" -m pip install --quiet --retries 2 "$@" --requirement build/requirements.txt >"$log" 2>&1 ||
+  cat >"$list"
+  "$python" -m pip install --quiet --retries 2 "$@" --requirement "$list" >"$log" 2>&1 ||
     fail "pip could not install $what; is the network there? pip says: $(grep -i '^error' "$log" | tail -n 1)"
 }
 

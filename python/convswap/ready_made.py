@@ -1,6 +1,7 @@
 """The kernels that lie ready beside the library: `python -m convswap.ready_made` makes them, as `make` does.
 
 With --wheel FILE it makes those that a wheel carries: the generic ones, for every card or those named below.
+--algorithm and --layers take less of both.
 
 They are the generic kernels, which compute everything, and what the course's networks need. So a program that
 just loads the library computes at once on these cards, also where nothing can be compiled.
@@ -24,7 +25,7 @@ from convswap import _native
 from convswap.cards import cuda_cards
 from convswap.errors import ConvswapError
 from convswap.library import library_path
-from convswap.suites import SUITES
+from convswap.suites import SuiteLayer, suite_layers
 
 VARIABLE = "CONVSWAP_READY_MADE"
 FILE_NAME = "ready_made.pack"
@@ -45,16 +46,23 @@ TYPES = (("float32", "tf32"), ("float32", "ieee"), ("float16", "tf32"))
 GENERIC = ("cuda/naive/kernel.cuh", "cuda/tiled/kernel.cuh", "cuda/epilogue/kernel.cuh")
 
 
-def make(capabilities: Sequence[int]) -> str:
+def make(capabilities: Sequence[int], algorithm: str = "", layers: str | None = None) -> str:
     """Compile the kernels for cards of these compute capabilities, 90 for 9.0, and write them to the pack.
 
-    Returns a line about it. Raises ConvswapError where there is no compiler, or the file cannot be written.
+    Of the generic ones those of one algorithm alone where it is named, and of the course's layers those whose
+    name matches `layers`, a regular expression. Returns a line about it. Raises ConvswapError where there is
+    no compiler, the file cannot be written, or nothing has that name.
     """
     path = library_path().with_name(FILE_NAME)
     if not capabilities:
         path.unlink(missing_ok=True)
         return "no kernels lie ready beside the library: there is no card, and none was named"
-    wanted = [Kernel(name, capability) for capability in capabilities for name in _kernels(capability)]
+    generic, course = _generic_kernels(algorithm), suite_layers("course", layers)
+    wanted = [
+        Kernel(name, capability)
+        for capability in capabilities
+        for name in itertools.chain(generic, _kernels_of(course, capability))
+    ]
     return f"{_write(wanted, path)} beside the library"
 
 
@@ -63,10 +71,7 @@ def make_for_wheel(path: Path, capabilities: Sequence[int] = EVERY_CARD, algorit
 
     The last capability's are portable to newer cards too.
     """
-    names = [name for name in _generic_kernels() if algorithm in ("", name.partition("::")[0])]
-    if not names:
-        known = ", ".join(dict.fromkeys(name.partition("::")[0] for name in _generic_kernels()))
-        raise ConvswapError(f"{algorithm} has no generic kernels: expected one of {known}")
+    names = _generic_kernels(algorithm)
     wanted = [Kernel(name, capability) for capability in capabilities for name in names]
     wanted += [Kernel(name, capabilities[-1], is_portable=True) for name in names]
     return f"{_write(wanted, path)} in {path}"
@@ -124,16 +129,24 @@ def asked_for(text: str | None) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _generic_kernels() -> Iterator[str]:
-    for family in _native.kernel_families():
-        if family["header"] in GENERIC:
-            yield from family["instances"]
+def _generic_kernels(algorithm: str) -> list[str]:
+    """Return the generic kernels, all for "", else those of the algorithm."""
+    known = [
+        name
+        for family in _native.kernel_families()
+        if family["header"] in GENERIC
+        for name in family["instances"]
+    ]
+    found = [name for name in known if algorithm in ("", name.partition("::")[0])]
+    if not found:
+        algorithms = ", ".join(dict.fromkeys(name.partition("::")[0] for name in known))
+        raise ConvswapError(f"{algorithm} has no generic kernels: expected one of {algorithms}")
+    return found
 
 
-def _kernels(capability: int) -> Iterator[str]:
-    """Yield the generic kernels, and those of the course's layers, alone and with what follows them."""
-    yield from _generic_kernels()
-    for layer in SUITES["course"]:
+def _kernels_of(layers: Sequence[SuiteLayer], capability: int) -> Iterator[str]:
+    """Yield the kernels of the layers, alone and with what follows them."""
+    for layer in layers:
         for batch, (element_type, precision), follows in itertools.product(BATCHES, TYPES, FOLLOWS):
             problem = _native.Problem(
                 layer.input_shape(batch), layer.weight_shape, False, element_type, precision, **follows
@@ -147,7 +160,12 @@ def main() -> int:
     parser.add_argument(
         "--wheel", type=Path, metavar="FILE", help="write the kernels that a wheel carries there"
     )
-    parser.add_argument("--algorithm", default="", metavar="A", help="of these those of one algorithm alone")
+    parser.add_argument(
+        "--algorithm", default="", metavar="A", help="of the generic kernels those of one algorithm alone"
+    )
+    parser.add_argument(
+        "--layers", metavar="REGEX", help="of the course's layers those whose name matches; not for a wheel"
+    )
     options = parser.parse_args()
     named = os.environ.get(VARIABLE)
     try:
@@ -157,7 +175,7 @@ def main() -> int:
         return 2
     try:
         if options.wheel is None:
-            told = make(capabilities)
+            told = make(capabilities, options.algorithm, options.layers)
         else:
             told = make_for_wheel(options.wheel, (named and capabilities) or EVERY_CARD, options.algorithm)
         print(f"convswap: {told}")

@@ -194,7 +194,7 @@ def test_failing_build_shows_the_first_error_of_the_compiler_at_its_end(error: s
     assert (first, context) == (error, "its context")
     assert len(more) < 10
     assert last == (
-        "convswap: the build failed; its first error is above, and the whole log is build/set_up.log"
+        "convswap: the build failed; its first error is above, and the whole log is build/set_up.build.log"
     )
 
 

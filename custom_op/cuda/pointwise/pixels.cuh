@@ -25,8 +25,8 @@ struct Pixel {
   }
 };
 
-// The two pixels of a thread, of a tile of a warpgroup: neighbours where pairs of them lie together in
-// memory, so that a thread moves both at once, else eight apart, so that lanes move neighbours.
+// The two pixels of a thread, of a tile of a warpgroup: neighbours where the thread stores both at once, else
+// eight apart, so that lanes store neighbours.
 struct ThreadPixels {
   int first, distance;
   int quarter;  // of a product's channels
