@@ -56,6 +56,22 @@ def _is_rung_with_kernels(algorithm: str) -> bool:
 
 
 @needs_compiler
+@pytest.mark.parametrize("multiprocessors", [132, 14])
+def test_a_slice_of_a_card_is_to_us_a_card_of_fewer_multiprocessors(
+    multiprocessors: int, cache: Path, tmp_path: Path
+) -> None:
+    """As MIG makes them: CUDA tells of a slice what it tells of a card."""
+    program = """
+import numpy as np
+from convswap import _native
+print(_native.describe_plan(_native.Problem((64, 64, 56, 56), (64, 64, 1, 1)), "cuda", "pointwise"))
+"""
+    done = run_beside_card(program, cache=cache, FAKE_MULTIPROCESSORS=multiprocessors)
+    # Blocks that stay, one for each multiprocessor.
+    assert f" {multiprocessors} x 1 blocks" in done.stdout, done.stdout + done.stderr
+
+
+@needs_compiler
 def test_a_kernel_that_takes_other_arguments_than_the_host_gives_is_never_started(
     cache: Path, tmp_path: Path
 ) -> None:
