@@ -16,7 +16,7 @@ from convswap.algorithms import AUTO, TUNED
 from convswap.device import Device, absent_card, choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.floor import bound_by, floor_ms
-from convswap.fuse import fusion_lines
+from convswap.fuse import fusion_remarks
 from convswap.planned_model import PlannedModel
 from convswap.problems import PlannedConv, conv_problems, naming_conv
 from convswap.report import milliseconds, plain_table, three_digits, versions_line
@@ -148,7 +148,7 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
     _print_reasons(groups, console)
     for left in plan.left:
         console.print(Text(f"Left as it was: {left.node}: {left.reason}."))
-    for line in fusion_lines(plan.fused, plan.not_fused):
+    for line in fusion_remarks(plan.fused, plan.not_fused):
         console.print(Text(f"{line}."))
     for note in plan.notes:
         console.print(Text(f"Note: {note}."))

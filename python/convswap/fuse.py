@@ -79,6 +79,20 @@ def fusion_lines(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[
     ]
 
 
+def fusion_remarks(fused: Iterable[Fused], not_fused: Iterable[NotFused]) -> list[str]:
+    """Return a line for each kind: in deep networks dozens of Convs take in the same ops."""
+    kinds: dict[tuple[Any, ...], list[str]] = {}
+    for taking in fused:
+        kind = (taking.op, *(op for op, _ in taking.taken))
+        kinds.setdefault(kind, []).extend(fusion_lines([taking], ()))
+    for left in not_fused:
+        kinds.setdefault((left.op, left.reason, None), []).extend(fusion_lines((), [left]))
+    return [
+        lines[0] + (f"; and {len(lines) - 1} more of the same" if len(lines) > 1 else "")
+        for lines in kinds.values()
+    ]
+
+
 def _listed(taken: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{op} {name}" for op, name in taken)
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from convswap.comparison import Comparison, LayerResult, SideResult
 from convswap.device import Device, environment
-from convswap.fuse import fusion_lines
+from convswap.fuse import fusion_remarks
 from convswap.trials import Trial
 
 
@@ -46,7 +46,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
 def remarks(comparison: Comparison) -> list[str]:
     """Return what was fused and what was not, and the notes, each without its full stop."""
     return [
-        *fusion_lines(comparison.fused, comparison.not_fused),
+        *fusion_remarks(comparison.fused, comparison.not_fused),
         *(f"Note: {note}" for note in comparison.notes),
     ]
 

@@ -13,6 +13,7 @@ from comparisons import SCHEMA, checked
 from convswap.cli import main
 from convswap.compare import TOLERANCES, compare
 from convswap.errors import ConvswapError
+from convswap.fuse import Fused, NotFused, fusion_remarks
 from convswap.plain_model import plain_model
 from convswap.sessions import make_session
 from convswap.swap import swap
@@ -112,6 +113,17 @@ def test_only_what_is_folded_is_taken_in_unless_fusing_is_asked_for(layer_models
     assert checked(found)["layers"][0]["fused"] == ["Add", "BatchNormalization"]
     assert ops(layer_models["default"][0]) == ["Conv", "Add", "BatchNormalization"]
     assert found.within_tolerance
+
+
+def test_convs_that_took_in_the_same_are_told_of_once():
+    taken = (("BatchNormalization", "norm"), ("Relu", "relu"))
+    fused = [Fused(f"conv{number}", "FusedConv", taken) for number in range(3)]
+    left = [NotFused(f"conv{number}", f"softmax{number}", "Softmax", "why") for number in (3, 4)]
+    assert fusion_remarks([*fused, Fused("conv5", "Conv", taken[:1])], left) == [
+        "FusedConv conv0 takes in BatchNormalization norm, Relu relu; and 2 more of the same",
+        "Conv conv5 takes in BatchNormalization norm",
+        "conv3 leaves Softmax softmax3: why; and 1 more of the same",
+    ]
 
 
 def test_default_side_of_a_layer_is_the_chain_that_was_replaced(layer_models):
