@@ -146,7 +146,7 @@ def fold_into_convs(
 
     It is what ONNX Runtime's optimiser does where the Conv is ONNX's own; all else is as for `fuse_convs`.
     """
-    return _fuse(_Fuser(model, names, types, _Stage.FOLDED), model, convs, names, types)[0]
+    return _fuse(model, convs, names, types, _Stage.FOLDED)[0]
 
 
 def fuse_convs(
@@ -162,16 +162,17 @@ def fuse_convs(
 
     Returns what was fused, and what follows a Conv and was left.
     """
-    return _fuse(_Fuser(model, names, types, _Stage.POOL), model, convs, names, types)
+    return _fuse(model, convs, names, types, _Stage.POOL)
 
 
 def _fuse(
-    fuser: _Fuser,
     model: ir.Model,
     convs: Iterable[ir.Node],
     names: Mapping[ir.Node, str],
     types: ValueTypes,
+    last: _Stage,
 ) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
+    fuser = _Fuser(model, names, types, last)
     chains = [chain for conv in convs if (chain := fuser.follow(conv)) is not None]
     # All are followed before the first change, because types and readers are those of the model as it was.
     left = [not_fused for chain in chains for not_fused in fuser.report_end(chain)]

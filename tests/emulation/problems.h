@@ -218,6 +218,32 @@ inline void take_pointwise(ConvProblem& p, Device& device, Random& random) {
   p.result = p.output;
 }
 
+// From this seed on a pool follows, whose windows overlap, of planes that are more than a block pools at a
+// time.
+constexpr int kPooledFrom = 5'000'000;
+inline void take_pooled(ConvProblem& p, Random& random) {
+  p.batch = between(random, 1, 2);
+  p.in_channels = p.out_channels = p.group = 1;
+  for (int axis = 1; axis < 3; ++axis) {
+    p.filter[axis] = between(random, 1, 2);
+    p.stride[axis] = p.dilation[axis] = 1;
+    p.pad_begin[axis] = p.pad_end[axis] = 0;
+    p.input[axis] = between(random, 48, 64);
+    p.output[axis] = p.input[axis] - p.filter[axis] + 1;
+  }
+  p.type = ElementType::float32;
+  p.epilogue = draw_epilogue(random);
+  Pool& pool = p.epilogue.pool;
+  pool = {};
+  pool.kind = one_in(random, 4) ? PoolKind::average : PoolKind::max;
+  std::fill_n(pool.kernel, 2, between(random, 2, 4));
+  std::fill_n(pool.stride, 2, 1);
+  for (int axis = 0; axis < 2; ++axis) {
+    pool.pad_begin[axis] = between(random, 0, 1), pool.pad_end[axis] = between(random, 0, 1);
+    p.result[axis + 1] = pool_extent(pool, axis, p.output[axis + 1]);
+  }
+}
+
 // Normal numbers, now and then over so many binades in both directions.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -460,7 +486,9 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   Device device = draw_device(random);
   if (seed % 8 == 3) pad_before(problem, device, random);
   Spread spread;
-  if (seed >= kManyChannelsFrom) {
+  if (seed >= kPooledFrom) {
+    take_pooled(problem, random);
+  } else if (seed >= kManyChannelsFrom) {
     (seed >= kPointwiseFrom ? take_pointwise
      : seed >= kWideFrom    ? take_wide
                             : take_many_channels)(problem, device, random);

@@ -57,6 +57,8 @@ MANY_CHANNELS_SEEDS = {"many_channels": 60, "tiled": 10}
 WIDE_IMAGES, WIDE_SEEDS = 3_000_000, 40
 # From POINTWISE on, as in problems.h, filters have one tap and nothing is padded.
 POINTWISE, POINTWISE_SEEDS = 4_000_000, 100
+# From POOLED on, as in problems.h, a pool follows, of planes that are more than a block pools at a time.
+POOLED, POOLED_SEEDS = 5_000_000, 24
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "tiled")
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20
@@ -132,6 +134,13 @@ def test_many_channels_is_the_definition_of_wide_images(programs: dict[str, Path
 def test_pointwise_is_the_definition_of_one_tap() -> None:
     (program,) = build("pointwise")
     assert computed_of(program, POINTWISE, POINTWISE + POINTWISE_SEEDS) >= 0.7 * POINTWISE_SEEDS
+
+
+def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:
+    (program,) = build("tiled_float")
+    assert computed_of(program, POOLED, POOLED + POOLED_SEEDS) == POOLED_SEEDS
+    # Planes of more than 2,048 elements, two parts at the least, which a kernel of its own pools.
+    assert "in a kernel of its own" in told_of(program, POOLED, POOLED + 1)
 
 
 def test_images_that_32_bits_do_not_reach_across_are_no_halves_of_a_tile() -> None:
