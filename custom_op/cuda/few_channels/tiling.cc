@@ -248,7 +248,23 @@ class Tiler {
     const double several = problem_.channels_per_group() > 1 ? 1 - 1 / tiles_per_block : 0;
     const double off = problem_.type == ElementType::float32 ? 1.1 - (width > 1 ? 0.1 * several : 0)
                                                              : 0.95 + (width > 1 ? 0 : 0.26 * several);
-    tiling.estimate = kLaunch - kEarlierNanoseconds + off * (tiling.cost + waves * several / 2 * tile);
+    const double work = off * (tiling.cost + waves * several / 2 * tile);
+    tiling.estimate = kLaunch - kEarlierNanoseconds + std::max(work, memory_nanoseconds(width));
+  }
+
+  // What memory takes on an H200 at least. Results that are stored by fours fill its sectors; the shares of
+  // others come one after the other, and where many planes are stored in turns so late that they cost memory
+  // as much as several times the bytes (15 layers of 64 to 512 filters and 29 MB to 4 GB, on an H100 and an
+  // H200: 970 to 1,240 bytes a nanosecond of float32, 650 to 1,010 of 16 bits, on either card; those of 24
+  // filters and fewer reach 1,700 and more).
+  double memory_nanoseconds(int store_width) const {
+    const double size = static_cast<double>(size_of(problem_.type));
+    const double x =
+        size * static_cast<double>(problem_.batch * problem_.in_channels * problem_.input_size());
+    const double y = size * static_cast<double>(problem_.batch * problem_.out_channels) *
+                     static_cast<double>(problem_.output_size());
+    const bool are_late = store_width < kQuad && problem_.filters_per_group() > 32;
+    return x / 3800 + y / (!are_late ? 3800 : size == 4 ? 1100 : 850);
   }
 
   const ConvProblem problem_;

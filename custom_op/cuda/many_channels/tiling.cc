@@ -196,7 +196,8 @@ class Tiler {
   // what a block does for a work, and what memory does, adds up rather than overlaps.
   double cost(const Tiling& tiling) const {
     constexpr double kNanosecond = 1.75;  // cycles
-    constexpr double kBands = 8500, kSplits = 5500, kPlace = 700;
+    constexpr double kBands = 8500, kSplits = 5500, kPlace = 700, kApart = 1.7;
+    constexpr int64_t kHalfSector = 16;                                          // bytes
     constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;           // bytes of a microsecond
     constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kLoadedBytes = 48;  // cycles, bytes of one
     const auto number = [](int64_t count) { return static_cast<double>(count); };
@@ -212,7 +213,9 @@ class Tiler {
                                     (device_.multiprocessors * (kPreparersOfMultiprocessor / kPreparers)));
     const double waiting =
         kPlace * rounds * number(tiling.prepared_chunk_bytes()) / (kPlaceBytes * kPreparers);
-    const double preparing = std::max((x_bytes + prepared) / kPrepared, waiting);
+    // Of a strided row each thread takes what lies apart.
+    const double loaded = x_bytes * (problem_.stride[2] > 1 ? kApart : 1);
+    const double preparing = std::max((loaded + prepared) / kPrepared, waiting);
     double multiplying = number(tiling.steps) * kTile * number(tiling.tiles);
     // Fewer works of wide tiles overlap less.
     multiplying *= 1 + 0.34 * std::max(tiling.tiles - 20, 0) / 12;
@@ -222,9 +225,11 @@ class Tiler {
     const double work =
         number(ceil_divide(tiling.chunks, tiling.splits)) * (multiplying + loading + kChunk) + kWork;
     const double works = std::ceil(number(tiling.works(problem_)) / device_.multiprocessors);
-    // Where places are no outputs, results begin anywhere in a sector of memory.
-    const bool has_gaps = rows_.most_shift + columns_.most_shift > 0;
-    const double storing = y_bytes * (has_gaps ? 2 : 1) / kStored + prepared / kCopied;
+    // Where places are no outputs, or planes no whole half sectors of memory, results begin anywhere in a
+    // sector.
+    const bool are_whole =
+        rows_.most_shift + columns_.most_shift == 0 && problem_.output_size() * size() % kHalfSector == 0;
+    const double storing = y_bytes * (are_whole ? 1 : 2) / kStored + prepared / kCopied;
     const double splits = tiling.splits == 1 ? 0 : kSplits + number(tiling.splits) * y_bytes / kStored;
     return kBands * bands + preparing + works * work / kNanosecond + storing + splits;
   }

@@ -169,13 +169,106 @@ __device__ inline void add_channels(const Arguments<T>& a, const Place& place, i
   }
 }
 
-// Writes what a tile gives of y from its sums, which lie in shared memory: splits x filters x rows x columns.
+// Where a tile's outputs lie that are sums of `splits` numbers in shared memory, filters x rows x columns
+// each.
 template <typename T, typename Sum>
-__device__ inline void write_results(const Arguments<T>& a, const Sum* results, int image_plane,
-                                     int first_filter, int filters, int tile_row, int tile_column) {
+struct TileSums {
+  const Arguments<T>& a;
+  const Sum* results;
+  int size, split;  // of a filter's, of all
+
+  __device__ TileSums(const Arguments<T>& arguments, const Sum* sums)
+      : a(arguments), results(sums), size(a.rows * a.columns), split(a.filters_of_block * size) {}
+
+  __device__ Sum at(int index) const {
+    Sum sum = results[index];
+#pragma unroll 1
+    for (int s = 1; s < a.splits; ++s) sum += results[s * split + index];
+    return sum;
+  }
+};
+
+// Called, not inlined: its copies would be most of the kernel's code, for which the first blocks wait.
+template <typename Sum>
+__device__ __noinline__ Sum activated_slowly(const Epilogue& epilogue, Sum value) {
+  return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+}
+// The commonest activations in one way: nothing is below the floor of none.
+template <typename Sum>
+struct Activate {
+  const Epilogue& epilogue;
+  bool is_floored;
+  Sum floor;
+
+  __device__ explicit Activate(const Epilogue& of)
+      : epilogue(of),
+        is_floored(of.activation == Activation::none || of.activation == Activation::relu),
+        floor(of.activation == Activation::relu ? Sum(0) : -static_cast<Sum>(__int_as_float(0x7f800000))) {}
+
+  // NaN is not below it.
+  __device__ Sum operator()(Sum value) const {
+    return !is_floored ? activated_slowly(epilogue, value) : value < floor ? floor : value;
+  }
+};
+
+// Where an output of a tile lies in y, and its filter.
+struct OutputPlace {
+  int filter;
+  long long to;
+  bool exists;
+
+  // `first` is the tile's first in y, of its first filter; `rows` and `columns` are what is left of the
+  // output.
+  template <typename T>
+  __device__ OutputPlace(const Arguments<T>& a, int size, int index, long long first, int rows, int columns) {
+    filter = static_cast<int>(a.tile_y_plane.quotient(index));
+    const int within = index - filter * size;
+    const int row = static_cast<int>(a.tile_y_columns.quotient(within)), column = within - row * a.columns;
+    exists = row < rows && column < columns;
+    // A plane of y is of all depths.
+    to = first + static_cast<long long>(filter) * a.output_plane + (row * a.output_width + column);
+  }
+};
+
+// Writes the outputs of a tile, four of a thread at a time, so that their latencies overlap. Called, so that
+// small tiles do not wait for its code.
+template <typename T, typename Sum>
+__device__ __noinline__ void write_many_outputs(const Arguments<T>& a, const Sum* results, long long first,
+                                                int first_filter, int filters, int rows, int columns) {
+  constexpr int kTogether = 4;
+  const TileSums<T, Sum> sums(a, results);
+  const Activate<Sum> activate(a.epilogue);
+  const int count = filters * sums.size, threads = static_cast<int>(blockDim.x);
+  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kTogether * threads) {
+    Sum values[kTogether];
+    long long to[kTogether];
+    bool exist[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int i = begin + j * threads;
+      const OutputPlace place(a, sums.size, i, first, rows, columns);
+      to[j] = place.to, exist[j] = i < count && place.exists;
+      values[j] = Sum(0);
+      if (!exist[j]) continue;
+      values[j] = sums.at(i);
+      if (a.b != nullptr) values[j] += static_cast<Sum>(a.b[first_filter + place.filter]);
+      if (a.z != nullptr) values[j] += static_cast<Sum>(a.z[place.to]);
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const Sum value = activate(values[j]);
+      if (exist[j]) a.y[to[j]] = static_cast<T>(value);
+    }
+  }
+}
+
+// Writes what a tile gives of y whose elements are pooled of its outputs, with all that comes before.
+template <typename T, typename Sum>
+__device__ inline void write_pooled(const Arguments<T>& a, const TileSums<T, Sum>& sums,
+                                    long long first_plane, int first_filter, int filters, int tile_row,
+                                    int tile_column) {
   const Epilogue& epilogue = a.epilogue;
   const Pool& pool = epilogue.pool;
-  const int tile = a.rows * a.columns, split = a.filters_of_block * tile;
   const int y_plane = static_cast<int>(a.tile_y_plane.divisor),
             y_columns = static_cast<int>(a.tile_y_columns.divisor);
   const int first_row = tile_row * a.rows, first_column = tile_column * a.columns;
@@ -186,30 +279,56 @@ __device__ inline void write_results(const Arguments<T>& a, const Sum* results, 
     const int y_row = first_y_row + row_of_tile;
     const int y_column = first_y_column + within - row_of_tile * y_columns;
     if (y_row >= a.y_height || y_column >= a.y_width) continue;
-    long long plane = static_cast<long long>(image_plane) * a.out_channels + first_filter + k;
-    if (a.has_depth) {
-      int n, depth;
-      divide(a.output_depth, image_plane, n, depth);
-      plane = (static_cast<long long>(n) * a.out_channels + first_filter + k) *
-                  static_cast<int>(a.output_depth.divisor) +
-              depth;
-    }
+    const long long plane =
+        first_plane + static_cast<long long>(k) * static_cast<int>(a.output_depth.divisor);
     const Sum bias = a.b == nullptr ? Sum(0) : static_cast<Sum>(a.b[first_filter + k]);
     const auto value_at = [&](int64_t row, int64_t column) {
-      const int at = k * tile + (static_cast<int>(row) - first_row) * a.columns + static_cast<int>(column) -
-                     first_column;
-      Sum value = results[at];
-      for (int s = 1; s < a.splits; ++s) value += results[s * split + at];
+      Sum value = sums.at(k * sums.size + (static_cast<int>(row) - first_row) * a.columns +
+                          static_cast<int>(column) - first_column);
       value += bias;
       if (a.z != nullptr)
         value += static_cast<Sum>(a.z[(plane * a.output_height + row) * a.output_width + column]);
       return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
     };
-    const Sum value = pool.kind == PoolKind::none
-                          ? value_at(y_row, y_column)
-                          : pooled<Sum>(pool.kind, PoolWindow(pool, 0, y_row, a.output_height),
-                                        PoolWindow(pool, 1, y_column, a.output_width), value_at);
+    const Sum value = pooled<Sum>(pool.kind, PoolWindow(pool, 0, y_row, a.output_height),
+                                  PoolWindow(pool, 1, y_column, a.output_width), value_at);
     a.y[(plane * a.y_height + y_row) * a.y_width + y_column] = static_cast<T>(value);
+  }
+}
+
+// Outputs of a thread of which one after the other is written.
+constexpr int kFewOutputs = 4;
+
+// Writes what a tile gives of y from its sums.
+template <typename T, typename Sum>
+__device__ inline void write_results(const Arguments<T>& a, const Sum* results, int image_plane,
+                                     int first_filter, int filters, int tile_row, int tile_column) {
+  int n, depth;
+  divide(a.output_depth, image_plane, n, depth);
+  const long long first_plane =
+      (static_cast<long long>(n) * a.out_channels + first_filter) * static_cast<int>(a.output_depth.divisor) +
+      depth;
+  const TileSums<T, Sum> sums(a, results);
+  if (a.epilogue.pool.kind != PoolKind::none) {
+    write_pooled(a, sums, first_plane, first_filter, filters, tile_row, tile_column);
+    return;
+  }
+  const int row = tile_row * a.rows, column = tile_column * a.columns;
+  const long long first = (first_plane * a.output_height + row) * a.output_width + column;
+  const int rows = a.output_height - row, columns = a.output_width - column;
+  const int count = filters * sums.size, threads = static_cast<int>(blockDim.x);
+  if (count > kFewOutputs * threads) {
+    write_many_outputs(a, results, first, first_filter, filters, rows, columns);
+    return;
+  }
+  const Activate<Sum> activate(a.epilogue);
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
+    const OutputPlace place(a, sums.size, i, first, rows, columns);
+    if (!place.exists) continue;
+    Sum value = sums.at(i);
+    if (a.b != nullptr) value += static_cast<Sum>(a.b[first_filter + place.filter]);
+    if (a.z != nullptr) value += static_cast<Sum>(a.z[place.to]);
+    a.y[place.to] = static_cast<T>(activate(value));
   }
 }
 

@@ -64,7 +64,8 @@ bool stage_channels(const ConvProblem& problem, const Device& device, Tiling& ti
 
 // Nanoseconds on an H200: fitted by least squares, those near the fastest counting most, to 22,600 tilings of
 // the course layers and of layers of large networks measured at batches 1 and 64 with version 1 of the
-// kernel. Version 2 takes 0.1 to 0.4 us less at batch 1, and up to a quarter less at batch 64.
+// kernel. Version 2 takes 0.1 to 0.4 us less at batch 1, and up to a quarter less at batch 64; version 3 up
+// to a third less than that where sums are short.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   constexpr double kLaunchNanoseconds = 2890, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
   // Instructions a cycle, those of a warp alone and those of a multiprocessor.
@@ -95,9 +96,9 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double cycles = number(of_multiprocessor) * warps * of_thread / rate +
                         waves * (stages * kStageCycles / resident + kBlockCycles);
   // Course layers in 16 bits, which are converted as they are staged, took up to 1.28 times as long as in
-  // float32 at batch 8.
-  // float64 has half of float32's rate on the cards that compute it much, and has not been measured.
-  const double of_type = problem.type == ElementType::float64        ? 2
+  // float32 at batch 8. float64, which has half of float32's rate, took 1.05 to 1.7 times as long in 16 layers
+  // of two and three dimensions.
+  const double of_type = problem.type == ElementType::float64        ? 1.4
                          : size_of(problem.type) < 4 && channels > 1 ? 1.25
                                                                      : 1;
   const double memory =
