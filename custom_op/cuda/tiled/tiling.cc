@@ -96,8 +96,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double cycles = number(of_multiprocessor) * warps * of_thread / rate +
                         waves * (stages * kStageCycles / resident + kBlockCycles);
   // Course layers in 16 bits, which are converted as they are staged, took up to 1.28 times as long as in
-  // float32 at batch 8. float64, which has half of float32's rate, took 1.05 to 1.7 times as long in 16 layers
-  // of two and three dimensions.
+  // float32 at batch 8. float64, which has half of float32's rate, took 1.05 to 1.7 times as long in 16
+  // layers of two and three dimensions.
   const double of_type = problem.type == ElementType::float64        ? 1.4
                          : size_of(problem.type) < 4 && channels > 1 ? 1.25
                                                                      : 1;
