@@ -25,7 +25,7 @@ from convswap.errors import ConvswapError
 from convswap.ladder_pages import Page, read_pages
 from convswap.ladder_plot import ladder_svg
 from convswap.models import NETWORKS
-from convswap.report import error, three_digits
+from convswap.tables import error, three_digits
 
 HERE = Path(__file__).parent
 NETWORK = "ece408-2017-high"

@@ -20,8 +20,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
-from convswap.closeness import relative_l2_error
-from convswap.compare import TOLERANCES
+from convswap.closeness import TOLERANCES, relative_l2_error
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError
 from convswap.models import NETWORKS, find

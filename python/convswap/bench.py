@@ -14,7 +14,6 @@ from convswap import _native
 from convswap.back_to_back import ROUNDS, RUNS, back_to_back, session_sample
 from convswap.bench_algorithms import algorithms_row
 from convswap.bench_request import BenchRequest, bench_request
-from convswap.compare import AGAINST
 from convswap.device import Device
 from convswap.errors import unknown_name
 from convswap.floor import floor_ms
@@ -23,7 +22,7 @@ from convswap.lone_conv import lone_conv, lone_data, lone_error, lone_sessions, 
 from convswap.measure import measure
 from convswap.progress import Progress
 from convswap.pytorch_runs import PyTorchRun, pytorch_runs
-from convswap.sessions import DEFAULT, BoundRun, on_device, other_sides, our_side
+from convswap.sessions import AGAINST, DEFAULT, BoundRun, on_device, other_sides, our_side
 from convswap.suites import SuiteLayer
 from convswap.swap import DEFAULT_PRECISION
 

@@ -14,15 +14,15 @@ from rich.text import Text
 from convswap import _native
 from convswap.algorithms import able_algorithms
 from convswap.bench_request import BenchRequest
-from convswap.compare import TRUTH_IMAGES
+from convswap.closeness import TRUTH_IMAGES
 from convswap.conv_runs import samples_of
 from convswap.errors import ConvswapError
 from convswap.floor import floor_ms
 from convswap.lone_conv import lone_conv, lone_data, lone_error
-from convswap.report import error, explain_stars, milliseconds, plain_table, trial_lines
 from convswap.sessions import our_side
 from convswap.suites import SuiteLayer
-from convswap.trials import Trial, race
+from convswap.tables import error, milliseconds, plain_table
+from convswap.trials import Trial, explain_stars, race, trial_lines
 
 
 def algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dict[str, Any]:

@@ -16,14 +16,15 @@ from rich.text import Text
 from convswap import _native
 from convswap.back_to_back import ROUNDS, back_to_back, session_sample
 from convswap.bench_request import BenchRequest, bench_request
-from convswap.device import choose_device
+from convswap.bench_tables import print_missing_default
+from convswap.device import choose_device, device_lines
 from convswap.errors import ConvswapError
 from convswap.lone_conv import lone_conv, lone_data, lone_sessions
 from convswap.progress import Progress
-from convswap.report import device_lines, milliseconds, plain_table, print_missing_default
 from convswap.sessions import DEFAULT, BoundRun, on_device, our_side
 from convswap.suites import SuiteLayer
 from convswap.swap import DEFAULT_PRECISION
+from convswap.tables import milliseconds, plain_table
 
 
 class AlternatingRuns:

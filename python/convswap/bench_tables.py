@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap.bench_algorithms import print_algorithms
-from convswap.device import choose_device
+from convswap.device import choose_device, device_lines
 from convswap.pytorch_runs import CHANNELS_LAST, CONTIGUOUS
-from convswap.report import (
-    device_lines,
-    error,
-    milliseconds,
-    plain_table,
-    print_missing_default,
-    times_faster,
-)
 from convswap.sessions import NO_OTHER_SIDE_ON_CPU
+from convswap.tables import error, milliseconds, plain_table, times_faster
 
 Row = Mapping[str, Any]
 
@@ -116,3 +109,9 @@ def _times(row: Row) -> dict[str, float]:
     """Return the times of the provider, with its default options where it can, and with others."""
     default = {} if row["default_ms"] is None else {"default": row["default_ms"]}
     return {**default, **row["others_ms"]}
+
+
+def print_missing_default(rows: Iterable[Mapping[str, Any]], console: Console) -> None:
+    """Say under rows of `bench` why those without a "default_ms" have none."""
+    for precision in sorted({row["precision"] for row in rows if row["default_ms"] is None}):
+        console.print(Text(f"Note: the default provider has no Conv in {precision} here."))

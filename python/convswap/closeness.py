@@ -10,6 +10,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+# The largest relative L2 error of the outputs against float64 that counts as the same answer.
+TOLERANCES = {"tf32": 2e-3, "ieee": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+# So many images are evaluated in float64, at most.
+TRUTH_IMAGES = 100
+
 
 def relative_l2_error(values: np.ndarray, truth: np.ndarray) -> float:
     """Return ||values - truth|| / ||truth||, both of the same shape.

@@ -13,7 +13,14 @@ from onnx import TensorProto
 
 from convswap import _native
 from convswap.algorithms import check_algorithm
-from convswap.closeness import counted_outputs, max_abs_error, relative_l2_error, worst_output
+from convswap.closeness import (
+    TOLERANCES,
+    TRUTH_IMAGES,
+    counted_outputs,
+    max_abs_error,
+    relative_l2_error,
+    worst_output,
+)
 from convswap.comparison import Comparison, LayerResult, SideResult
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError, unknown_name
@@ -26,6 +33,7 @@ from convswap.progress import Progress, silent
 from convswap.replaced import unfused_model
 from convswap.sample_shapes import InputShape, shape_notes, telling_shapes
 from convswap.sessions import (
+    AGAINST,
     DEFAULT,
     NO_OTHER_SIDE_ON_CPU,
     STOP_SPINNING,
@@ -42,12 +50,6 @@ from convswap.subject import no_labels, open_subject, source_of
 from convswap.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.truth import evaluate
 
-__all__ = ["AGAINST", "TOLERANCES", "Comparison", "Progress", "compare"]
-
-AGAINST = ("default", "all")
-# The largest relative L2 error of the outputs against float64 that counts as the same answer.
-TOLERANCES = {"tf32": 2e-3, "ieee": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
-TRUTH_IMAGES = 100
 # Eight images of 3x227x227: the float64 values of all layers of a deep network lie in memory together, and
 # grow with its input.
 _TRUTH_ELEMENTS = 1_250_000

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from convswap.comparison import Comparison
 from convswap.drawing import new_figure, svg_text
-from convswap.report import three_digits
+from convswap.tables import three_digits
 
 # More would be a picture that nobody reads; the tables have them all.
 MOST_LAYERS = 40

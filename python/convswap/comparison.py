@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from convswap.device import Device
 from convswap.fuse import Fused, NotFused
 from convswap.measure import Times
+from convswap.output_file import finite
 from convswap.swap import Left
 
 SCHEMA = 1
@@ -171,14 +171,3 @@ def _layer_json(layer: LayerResult, others: list[str]) -> dict[str, Any]:
     if others:
         result["others_ms"] = {name: layer.milliseconds[name] for name in others}
     return result
-
-
-def finite(value: Any) -> Any:
-    """Return `value` with None for every number that JSON cannot hold."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return value

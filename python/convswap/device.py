@@ -15,6 +15,7 @@ import onnxruntime
 from convswap import _native
 from convswap.cards import cuda_cards, driver_of, why_no_card
 from convswap.errors import ConvswapError, unknown_name
+from convswap.tables import versions_line
 
 DEVICES = ("cuda", "cpu")
 PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
@@ -123,3 +124,11 @@ def _processor() -> str:
 
 def _text(value: Any) -> str | None:
     return None if value in (None, "") else str(value)
+
+
+def device_lines(device: Device) -> str:
+    """Return the line of versions, and below it why it is the CPU where nobody asked for that."""
+    lines = versions_line(environment(device), device.title)
+    if device.name == "cpu" and device.reason != "asked for":
+        lines += f"\non the CPU, against the default CPU provider: {device.reason}"
+    return lines

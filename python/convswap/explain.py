@@ -19,9 +19,9 @@ from convswap.floor import bound_by, floor_ms
 from convswap.fuse import fusion_remarks
 from convswap.planned_model import PlannedModel
 from convswap.problems import PlannedConv, conv_problems, naming_conv
-from convswap.report import milliseconds, plain_table, three_digits, versions_line
 from convswap.sample_shapes import InputShape
 from convswap.swap import DEFAULT_PRECISION
+from convswap.tables import milliseconds, plain_table, three_digits, versions_line
 from convswap.tuning import read_table
 
 

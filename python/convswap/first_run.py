@@ -24,15 +24,15 @@ from rich.console import Console
 from rich.text import Text
 
 from convswap.algorithms import check_algorithm
-from convswap.device import choose_device, environment
+from convswap.device import choose_device, device_lines, environment
 from convswap.errors import ConvswapError
 from convswap.feeds import declared_inputs, input_shapes
 from convswap.plain_model import plain_model
 from convswap.progress import Progress, silent
-from convswap.report import device_lines, milliseconds, plain_table
 from convswap.sample_shapes import InputShape, shape_notes, telling_shapes, with_sample_shapes
 from convswap.subject import batch_of, open_model
 from convswap.swap import DEFAULT_PRECISION, swap
+from convswap.tables import milliseconds, plain_table
 
 PROCESSES = 5
 SIDES = ("default", "convswap")

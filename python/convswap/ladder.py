@@ -20,8 +20,7 @@ import onnxruntime
 
 from convswap import _native
 from convswap.back_to_back import back_to_back, session_sample
-from convswap.closeness import relative_l2_error, top1_classes
-from convswap.compare import TOLERANCES, TRUTH_IMAGES
+from convswap.closeness import TOLERANCES, TRUTH_IMAGES, relative_l2_error, top1_classes
 from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.feeds import Source

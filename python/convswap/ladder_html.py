@@ -10,7 +10,7 @@ from convswap.html_page import html_page, html_table, inline_svg, paragraph
 from convswap.ladder_plot import ladder_svg
 from convswap.ladder_report import heading, registers, shared_memory, verdict
 from convswap.ladder_rows import Ladder, Row
-from convswap.report import error, milliseconds, three_digits
+from convswap.tables import error, milliseconds, three_digits
 
 _HEADINGS = (
     *("rung", "", "op ms", "than before", "than first", "% of floor", "GB/s", "registers", "shared KB"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from convswap.drawing import new_figure, svg_text
-from convswap.report import three_digits
+from convswap.tables import three_digits
 
 _INCHES_PER_RUNG = 0.34
 

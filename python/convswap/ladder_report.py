@@ -11,7 +11,7 @@ from rich.text import Text
 
 from convswap import _native
 from convswap.ladder_rows import Ladder, Measured, Row
-from convswap.report import error, milliseconds, plain_table, three_digits, times_faster, versions_line
+from convswap.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
 
 _BAR_COLUMNS = 24
 

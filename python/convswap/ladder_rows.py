@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from convswap import _native
-from convswap.comparison import finite
 from convswap.device import Device
 from convswap.ladder_pages import Page
+from convswap.output_file import finite
 
 SCHEMA = 1
 

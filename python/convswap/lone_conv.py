@@ -12,8 +12,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from convswap.closeness import relative_l2_error
-from convswap.compare import TRUTH_IMAGES
+from convswap.closeness import TRUTH_IMAGES, relative_l2_error
 from convswap.device import Device
 from convswap.layers import ConvLayer
 from convswap.sessions import NoKernelError, Side, make_session, plain_errors, value_on

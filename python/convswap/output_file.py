@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import tempfile
@@ -131,3 +132,14 @@ def _replace(target: Path, content: bytes) -> None:
 
 def _cannot_write(path: str | os.PathLike[str], error: OSError) -> ConvswapError:
     return ConvswapError(f"cannot write '{os.fspath(path)}': {error.strerror}")
+
+
+def finite(value: Any) -> Any:
+    """Return `value` with None for every number that JSON cannot hold."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return value

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from convswap.profile_result import Profile, SideProfile, Tables
 from convswap.profile_tables import Entry, NodeTime, most_of_the_time, nvprof_time, percent
-from convswap.report import milliseconds, plain_table, times_faster, versions_line
+from convswap.tables import milliseconds, plain_table, times_faster, versions_line
 
 # So many nodes of one kernel are named beside it; the table of nodes has them all.
 _NAMED_NODES = 3

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from convswap.comparison import Comparison, LayerResult, SideResult
-from convswap.device import Device, environment
 from convswap.fuse import fusion_remarks
-from convswap.trials import Trial
+from convswap.tables import error, milliseconds, plain_table, times_faster, versions_line
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -71,80 +67,6 @@ def print_course_lines(comparison: Comparison, console: Console) -> None:
     untimed = comparison.swapped - len(comparison.layers) + len(comparison.left)
     if untimed:
         console.print(Text(f"Note: Op Time leaves out {untimed} convolutions that were not timed alone."))
-
-
-def milliseconds(value: float | None) -> str:
-    """Return a time with three significant digits, "-" where there is none."""
-    return three_digits(value)
-
-
-def three_digits(value: float | None) -> str:
-    """Return a number with three significant digits, or as many as lie before the point; "-" for none."""
-    if value is None:
-        return "-"
-    if value >= 100:
-        return f"{value:,.0f}"
-    digits = 2 - math.floor(math.log10(value)) if value > 0 else 2
-    return f"{value:.{max(0, min(digits, 6))}f}"
-
-
-def error(value: float) -> str:
-    """Return an error in scientific notation."""
-    return f"{value:.2e}" if math.isfinite(value) else "not finite"
-
-
-def times_faster(value: float) -> str:
-    """Return a ratio of times: 3.21x."""
-    return f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
-
-
-def plain_table(title: str) -> Table:
-    """Return an empty table in the style of all of convswap's tables."""
-    return Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-
-
-def trial_lines(trials: Mapping[str, Trial]) -> list[str]:
-    """Return the name and the time of each, fastest first; a star says that it was stopped early."""
-    fastest_first = sorted(trials.items(), key=lambda item: item[1].median)
-    return [
-        f"{name} {milliseconds(trial.median)}{'*' if trial.stopped_early else ''}"
-        for name, trial in fastest_first
-    ]
-
-
-def explain_stars(table: Table, trials: Iterable[Mapping[str, Trial]]) -> None:
-    """Say under a table with `trial_lines` what its stars mean, where there are any."""
-    if any(trial.stopped_early for of_one in trials for trial in of_one.values()):
-        table.caption = Text("* clearly slower after a few runs, and not measured further")
-        table.caption_justify = "left"
-
-
-def print_missing_default(rows: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """Say under rows of `bench` why those without a "default_ms" have none."""
-    for precision in sorted({row["precision"] for row in rows if row["default_ms"] is None}):
-        console.print(Text(f"Note: the default provider has no Conv in {precision} here."))
-
-
-def versions_line(environment: dict[str, str | None], device_title: str) -> str:
-    """Return the device and the software a result belongs to, in one line."""
-    parts = [device_title]
-    for name, key in (
-        ("driver", "driver"),
-        ("CUDA", "cuda"),
-        ("ONNX Runtime", "onnxruntime"),
-        ("convswap", "convswap"),
-    ):
-        if environment.get(key):
-            parts.append(f"{name} {environment[key]}")
-    return ", ".join(parts)
-
-
-def device_lines(device: Device) -> str:
-    """Return the line of versions, and below it why it is the CPU where nobody asked for that."""
-    lines = versions_line(environment(device), device.title)
-    if device.name == "cpu" and device.reason != "asked for":
-        lines += f"\non the CPU, against the default CPU provider: {device.reason}"
-    return lines
 
 
 def heading(comparison: Comparison) -> str:

@@ -73,6 +73,8 @@ OTHERS = (
 )
 
 
+# What sides a comparison may be asked for.
+AGAINST = ("default", "all")
 NO_OTHER_SIDE_ON_CPU = "the CPU provider has no options for Conv, so the default is its only side"
 
 

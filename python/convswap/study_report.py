@@ -11,7 +11,7 @@ from rich.text import Text
 from convswap.alexnet_study import NETWORK, PARTS, Study
 from convswap.drawing import new_figure
 from convswap.errors import ConvswapError
-from convswap.report import milliseconds, plain_table, versions_line
+from convswap.tables import milliseconds, plain_table, versions_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from convswap.tables import milliseconds
 
 RUNS = 20
 # After so many samples each, the race ends when its time is over, and drops what is so many times slower.
@@ -94,3 +98,19 @@ def _warm_up(sample: Sample, hopeless: float) -> float:
 def _burst_length(milliseconds: float) -> int:
     """Return how many runs of so many milliseconds make a sample."""
     return min(max(math.ceil(BURST_MS / max(milliseconds, 1e-6)), 1), MOST_BURST_RUNS)
+
+
+def trial_lines(trials: Mapping[str, Trial]) -> list[str]:
+    """Return the name and the time of each, fastest first; a star says that it was stopped early."""
+    fastest_first = sorted(trials.items(), key=lambda item: item[1].median)
+    return [
+        f"{name} {milliseconds(trial.median)}{'*' if trial.stopped_early else ''}"
+        for name, trial in fastest_first
+    ]
+
+
+def explain_stars(table: Table, trials: Iterable[Mapping[str, Trial]]) -> None:
+    """Say under a table with `trial_lines` what its stars mean, where there are any."""
+    if any(trial.stopped_early for of_one in trials for trial in of_one.values()):
+        table.caption = Text("* clearly slower after a few runs, and not measured further")
+        table.caption_justify = "left"

@@ -22,10 +22,10 @@ from convswap.name_pattern import name_pattern
 from convswap.planned_model import PlannedModel
 from convswap.problems import ConvProblems, PlannedConv, conv_problems, naming_conv
 from convswap.progress import Progress, silent
-from convswap.report import explain_stars, plain_table, times_faster, trial_lines, versions_line
 from convswap.sample_shapes import InputShape
 from convswap.swap import DEFAULT_PRECISION
-from convswap.trials import RUNS, SECONDS, Trial, race
+from convswap.tables import plain_table, times_faster, versions_line
+from convswap.trials import RUNS, SECONDS, Trial, explain_stars, race, trial_lines
 from convswap.tuning import TuningEntry, check_storable, store, table_path
 
 # What all problems may take together; those that are left then are named, and keep what the table has.

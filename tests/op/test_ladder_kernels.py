@@ -17,7 +17,7 @@ from bound_model import GRAPH, RUNS_TO_CAPTURE, BoundModel
 from conv_cases import ConvCase
 from convswap import _native
 from convswap.algorithms import able_algorithms
-from convswap.compare import TOLERANCES
+from convswap.closeness import TOLERANCES
 from convswap.errors import ConvswapError
 from course_layers import course_layers
 from each_case import each

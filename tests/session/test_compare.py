@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 from comparisons import checked, saved, small_model
 from convswap import datasets
-from convswap.compare import TOLERANCES, Comparison, compare
+from convswap.closeness import TOLERANCES
+from convswap.compare import Comparison, compare
 from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.export import export_network, read_mxnet

@@ -11,7 +11,8 @@ import onnx
 import pytest
 from comparisons import SCHEMA, checked
 from convswap.cli import main
-from convswap.compare import TOLERANCES, compare
+from convswap.closeness import TOLERANCES
+from convswap.compare import compare
 from convswap.errors import ConvswapError
 from convswap.fuse import Fused, NotFused, fusion_remarks
 from convswap.plain_model import plain_model

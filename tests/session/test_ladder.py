@@ -11,7 +11,7 @@ import pytest
 from command_line import refusal
 from convswap import ladder, ladder_layers
 from convswap.cli import main
-from convswap.compare import TOLERANCES
+from convswap.closeness import TOLERANCES
 from convswap.ladder_html import ladder_html
 from convswap.ladder_report import print_ladder, registers, shared_memory
 from convswap.ladder_rows import Ladder, Measured, Row, RungLayer

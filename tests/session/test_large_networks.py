@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 from convswap import cli, export, measure
 from convswap.bench import run_suite
-from convswap.compare import TOLERANCES, compare
+from convswap.closeness import TOLERANCES
+from convswap.compare import compare
 from convswap.device import Device
 from convswap.errors import ConvswapError
 from convswap.export import calibration

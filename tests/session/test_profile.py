@@ -26,7 +26,7 @@ from convswap.profile_records import KERNEL, RUN, SET_UP, WARM_UP, Records
 from convswap.profile_report import print_profile
 from convswap.profile_result import Profile
 from convswap.profile_trace import trace_text
-from convswap.report import milliseconds
+from convswap.tables import milliseconds
 from onnx import helper
 from pretend_collector import KERNEL_NANOSECONDS, TICK, PretendCollector
 from rich.console import Console

@@ -11,8 +11,9 @@ from comparisons import LONG_NODE, REASON, example
 from convswap.comparison import Comparison, SideResult
 from convswap.fuse import Fused, NotFused
 from convswap.measure import Times
-from convswap.report import milliseconds, print_comparison, print_course_lines
+from convswap.report import print_comparison, print_course_lines
 from convswap.swap import Left
+from convswap.tables import milliseconds
 from rich.console import Console
 
 
