@@ -88,6 +88,7 @@ lint: all $(stamps)/lint
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy --package convswap
+	@.venv/bin/lint-imports --no-cache
 
 sanitize: $(stamps)/sanitized
 	@sh tools/sanitize.sh test

@@ -165,7 +165,7 @@ def main() -> None:
     given = parser.parse_args()
     sys.path.insert(0, str(given.after.resolve()))
     from convswap import _native
-    from convswap.suites import SUITES
+    from convswap.timing.suites import SUITES
 
     if not _native.cuda_devices():
         parser.error("no NVIDIA card or driver was found: builds are compared on a card")

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import onnx
 from convswap.errors import ConvswapError
-from convswap.subject import open_model
+from convswap.inputs.subject import open_model
 from onnx import TensorProto, numpy_helper
 
 FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 from convswap import _native
+from convswap.bench.pytorch_runs import convolution, memory_formats, tensor_of
 from convswap.errors import ConvswapError
-from convswap.floor import floor_ms
-from convswap.pytorch_runs import convolution, memory_formats, tensor_of
-from convswap.suites import SuiteLayer, suite_layers, usual_batch
+from convswap.runtime.floor import floor_ms
+from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 
 try:
     import torch

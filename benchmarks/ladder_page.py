@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from convswap.errors import ConvswapError
-from convswap.ladder_pages import Page, read_pages
-from convswap.ladder_plot import ladder_svg
+from convswap.ladder.plot import ladder_svg
+from convswap.ladder.texts import Page, read_pages
 from convswap.models import NETWORKS
-from convswap.tables import error, three_digits
+from convswap.output.tables import error, three_digits
 
 HERE = Path(__file__).parent
 NETWORK = "ece408-2017-high"

@@ -20,14 +20,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
-from convswap.closeness import TOLERANCES, relative_l2_error
-from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError
+from convswap.graph.swap import swap
+from convswap.inputs.subject import open_subject, source_of
 from convswap.models import NETWORKS, find
-from convswap.output_file import check_writable, write_json
-from convswap.sessions import CONVSWAP, DEFAULT, make_session, on_device, plain_errors
-from convswap.subject import open_subject, source_of
-from convswap.swap import swap
+from convswap.output.files import check_writable, write_json
+from convswap.runtime.device import Device, choose_device, environment
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device, plain_errors
+from convswap.truth.closeness import TOLERANCES, relative_l2_error
 
 BURSTS, RUNS, WARM_UPS = 15, 100, 20
 # What compare allows a network in TF32.

@@ -30,16 +30,16 @@ from pathlib import Path
 from statistics import fmean
 
 import onnx_ir as ir
-from convswap.demangle import demangle
-from convswap.device import choose_device, environment
 from convswap.errors import ConvswapError
+from convswap.graph.swap import swap
+from convswap.inputs.subject import open_subject, source_of
 from convswap.models import find
-from convswap.output_file import check_writable, write_json
-from convswap.profile_records import Records
-from convswap.recording import record
-from convswap.sessions import CONVSWAP, DEFAULT
-from convswap.subject import open_subject, source_of
-from convswap.swap import swap
+from convswap.output.files import check_writable, write_json
+from convswap.profiling.demangle import demangle
+from convswap.profiling.recording import record
+from convswap.profiling.records import Records
+from convswap.runtime.device import choose_device, environment
+from convswap.runtime.sessions import CONVSWAP, DEFAULT
 
 RUNS = 10
 # In microseconds: what is shorter is not compared.

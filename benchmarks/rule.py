@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.floor import floor_ms
-from convswap.lone_conv import lone_data, lone_weights
-from convswap.suites import SuiteLayer, suite_layers
+from convswap.runtime.floor import floor_ms
+from convswap.timing.lone_conv import lone_data, lone_weights
+from convswap.timing.suites import SuiteLayer, suite_layers
 
 # How much longer than the best the rule's choice may take.
 MISSED = 1.05

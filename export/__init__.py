@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import onnx
-from convswap import datasets
+from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export.alexnet import read_alexnet
 from convswap.export.builder import build
@@ -16,7 +16,7 @@ from convswap.export.mini_dnn import read_mini_dnn
 from convswap.export.mxnet import read_mxnet
 from convswap.export.torch_module import export_torch
 from convswap.export.training import TrainedNetwork, train_network
-from convswap.model_file import model_from_proto, save_model
+from convswap.graph.model_file import model_from_proto, save_model
 from convswap.models import (
     ALL_NETWORKS,
     RANDOM,
@@ -66,8 +66,8 @@ def export_network(
     The input `image` is float32 [batch, channels, size, size]. The course's networks take pixel values 0..255
     and give `probabilities`, float32 [batch, classes]. Their weights are those in the file `weights`, which
     `convswap train` wrote. Without one, they are for Fashion-MNIST, the default `data`, the trained ones of
-    the package. For any other data set that `convswap.datasets.load` knows they come from a fixed seed, with
-    a last layer that is fitted here, in seconds; `progress(done, total)` counts the images. The large
+    the package. For any other data set that `convswap.data.datasets.load` knows they come from a fixed seed,
+    with a last layer that is fitted here, in seconds; `progress(done, total)` counts the images. The large
     networks take values of mean 0 and variance 1, for which `data` is "random", and give `logits`; their
     weights come from a fixed seed, and the statistics of their batch normalisation are measured here. The
     model's properties name the network, the data and the origin of the weights.

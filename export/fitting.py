@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-from convswap.datasets import Dataset
+from convswap.data.datasets import Dataset
 from convswap.errors import ConvswapError
 from convswap.export.features import CHUNK, features_in_chunks
 from convswap.export.ridge import RidgeFit, fit_last_layer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from convswap.datasets import LARGEST_IMAGE_SIZE
+from convswap.data.datasets import LARGEST_IMAGE_SIZE
 from convswap.errors import ConvswapError
 from convswap.export.builder import INPUT, ModelWriter
 from convswap.export.mxnet_operators import OPERATORS, Operator, Shape

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from convswap import datasets
-from convswap.datasets import Dataset
+from convswap.data import datasets
+from convswap.data.datasets import Dataset
 from convswap.errors import ConvswapError, unknown_name
 from convswap.export.recipes import Recipe, recipe_for
 from convswap.models import RANDOM, Network, find, pack_weights, seeded_weights, unpack_weights

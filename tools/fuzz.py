@@ -39,12 +39,12 @@ import numpy as np
 import onnx
 import swap_models as models
 from alexnet_files import npy_of_python_2, npy_of_this_numpy
-from convswap import datasets
+from convswap.data import datasets
+from convswap.data.fetch import PinnedFile
 from convswap.errors import ConvswapError
 from convswap.export import read_alexnet, read_mini_dnn, read_mxnet
 from convswap.export.pickled_arrays import read_pickled_arrays
-from convswap.fetch import PinnedFile
-from convswap.swap import swap
+from convswap.graph.swap import swap
 from mini_dnn_files import random_layers, weights_bytes
 from mutations import (
     damage_bytes,

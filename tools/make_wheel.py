@@ -50,7 +50,7 @@ def main() -> int:
     ready = unpacked / "convswap" / "ready_made.pack"
     only = ["--algorithm", options.algorithm] if options.algorithm else []
     environment["CONVSWAP_READY_MADE"] = options.compute_capability.replace(",", ";")
-    run([sys.executable, "-m", "convswap.ready_made", "--wheel", str(ready), *only], environment)
+    run([sys.executable, "-m", "convswap.planning.ready_made", "--wheel", str(ready), *only], environment)
     retag(unpacked, name)
     options.dist.mkdir(parents=True, exist_ok=True)
     for old in options.dist.glob("convswap-*.whl"):

@@ -111,7 +111,7 @@ build() {
   echo "Building convswap"
   install_checkout --force-reinstall
   # Kernels for the cards of this machine, so that no session waits for them; status 1: there is no compiler.
-  "$python" -m convswap.ready_made || [ $? -eq 1 ]
+  "$python" -m convswap.planning.ready_made || [ $? -eq 1 ]
 }
 
 # Edits of Python then need no build.

@@ -7,20 +7,18 @@ which kernels and nodes take the time of a GPU,
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from convswap.compare import compare
+    from convswap.comparison.compare import compare
     from convswap.errors import ConvswapError
-    from convswap.explain import explain
-    from convswap.fuse import Fused, NotFused
-    from convswap.library import library_path, register
-    from convswap.override import override_session
-    from convswap.profile import profile
-    from convswap.swap import Left, SwapResult, swap
-    from convswap.tune import tune
+    from convswap.graph.fusion.fuse import Fused, NotFused
+    from convswap.graph.swap import Left, SwapResult, swap
+    from convswap.planning.explain import explain
+    from convswap.planning.tune import tune
+    from convswap.profiling.profile import profile
+    from convswap.runtime.library import library_path, register
+    from convswap.runtime.override import override_session
 
 __all__ = [
     "ConvswapError",
@@ -43,48 +41,38 @@ __all__ = [
 # the command line can be interrupted already.
 _HOMES = {
     "ConvswapError": "errors",
-    "Fused": "fuse",
-    "Left": "swap",
-    "NotFused": "fuse",
-    "SwapResult": "swap",
-    "compare": "compare",
-    "explain": "explain",
-    "library_path": "library",
-    "override_session": "override",
-    "profile": "profile",
-    "register": "library",
-    "swap": "swap",
-    "tune": "tune",
+    "Fused": "graph.fusion.fuse",
+    "Left": "graph.swap",
+    "NotFused": "graph.fusion.fuse",
+    "SwapResult": "graph.swap",
+    "compare": "comparison.compare",
+    "explain": "planning.explain",
+    "library_path": "runtime.library",
+    "override_session": "runtime.override",
+    "profile": "profiling.profile",
+    "register": "runtime.library",
+    "swap": "graph.swap",
+    "tune": "planning.tune",
 }
 
 
-class _Package(ModuleType):
-    """Loads what is asked for; the name of a function stays its own and is not that of its module."""
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        # Which onnxruntime to install is the user's choice.
+        if error.name != "onnxruntime":
+            raise
+        return _without_onnxruntime
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        try:
-            return getattr(importlib.import_module(f"{self.__name__}.{_HOMES[name]}"), name)
-        except ModuleNotFoundError as error:
-            # Which onnxruntime to install is the user's choice.
-            if error.name != "onnxruntime":
-                raise
-            return _without_onnxruntime
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # Importing a module sets it in its package.
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def _without_onnxruntime(*_arguments: Any, **_options: Any) -> Any:
     from convswap.errors import NO_ONNXRUNTIME, ConvswapError
 
     raise ConvswapError(NO_ONNXRUNTIME)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -13,7 +13,7 @@ def run() -> int:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # not where whoever started us has it ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from convswap.cli import main
+    from convswap.cli.main import main
 
     signal.signal(signal.SIGINT, handler)
     return main()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convswap.cli import main
+from convswap.cli.main import main
 
 
 def refusal(capsys, *arguments):

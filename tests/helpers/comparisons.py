@@ -8,10 +8,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from convswap.comparison import Comparison, LayerResult, SideResult
-from convswap.device import Device
-from convswap.measure import Times
-from convswap.swap import Left
+from convswap.comparison.result import Comparison, LayerResult, SideResult
+from convswap.graph.swap import Left
+from convswap.runtime.device import Device
+from convswap.timing.measure import Times
 from onnx import helper
 from swap_models import make_model, tensor_info, weights
 

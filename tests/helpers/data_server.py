@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from convswap.fetch import Patience, PinnedFile, fetch
+from convswap.data.fetch import Patience, PinnedFile, fetch
 
 HANG_SECONDS = 30.0
 

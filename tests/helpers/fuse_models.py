@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from convswap.swap import SwapResult, swap
-from convswap.truth import evaluate
+from convswap.graph.swap import SwapResult, swap
+from convswap.truth.evaluation import evaluate
 from fused_conv_reference import expand
 from onnx import TensorProto, helper, numpy_helper
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from build_tools import REPOSITORY
-from convswap.ladder_pages import Page, read_pages
+from convswap.ladder.texts import Page, read_pages
 
 SOURCES = REPOSITORY / "custom_op"
 PAGES = read_pages(SOURCES)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from convswap.errors import ConvswapError
-from convswap.swap import swap
+from convswap.graph.swap import swap
 from onnx import helper, numpy_helper
 
 CONVERTED = Path(onnx.__file__).parent / "backend/test/data/pytorch-converted"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 from conv_cases import ConvCase
-from convswap.library import register
+from convswap.runtime.library import register
 from onnx import TensorProto, helper, numpy_helper
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}

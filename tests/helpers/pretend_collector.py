@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from convswap.profile_records import COPY, KERNEL, Activity, Call, Records
+from convswap.profiling.records import COPY, KERNEL, Activity, Call, Records
 
 TICK = 20_000
 KERNEL_NANOSECONDS = TICK // 2

@@ -31,7 +31,7 @@ def some_of(items: Iterable[Item]) -> list[Item]:
 def time_fewer_runs() -> None:
     """Have comparisons and benches time fewer runs, too: as many as `repeats` says."""
     # Not above: what they import is not everywhere where tests are.
-    from convswap import back_to_back, measure
+    from convswap.timing import back_to_back, measure
 
     measure.RUNS = repeats(measure.RUNS, least=3)  # of fewer there is no report
     measure.WARM_UPS = repeats(measure.WARM_UPS)

@@ -17,7 +17,7 @@ import pytest
 from conv_cases import CASES, ConvCase, case_id, convolve, random_cases, sum_of_sizes
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.suites import SUITES
+from convswap.timing.suites import SUITES
 from each_case import each
 from repeats import repeats, some_of
 

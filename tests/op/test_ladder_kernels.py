@@ -16,9 +16,9 @@ import pytest
 from bound_model import GRAPH, RUNS_TO_CAPTURE, BoundModel
 from conv_cases import ConvCase
 from convswap import _native
-from convswap.algorithms import able_algorithms
-from convswap.closeness import TOLERANCES
 from convswap.errors import ConvswapError
+from convswap.graph.algorithms import able_algorithms
+from convswap.truth.closeness import TOLERANCES
 from course_layers import course_layers
 from each_case import each
 from emulate import build

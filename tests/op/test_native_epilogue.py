@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 from convswap import _native
-from convswap.epilogue import OPEN
 from convswap.errors import ConvswapError
+from convswap.graph.epilogue import OPEN
 from each_case import each
 from fused_cases import ACTIVATIONS, POOLS, SUMS, TYPES, W, X, check, draw, fused_attributes, truth
 

@@ -14,8 +14,8 @@ import pytest
 import swap_models
 from command_line import refusal
 from comparisons import SCHEMA
-from convswap import cli
-from convswap.cli import main
+from convswap.cli import main as cli
+from convswap.cli.main import main
 from onnx import TensorProto, helper
 
 jsonschema = pytest.importorskip("jsonschema")

@@ -11,8 +11,9 @@ from types import ModuleType, SimpleNamespace
 
 import onnxruntime
 import pytest
-from convswap import _native, doctor
-from convswap.doctor import Finding, all_needed_ok, diagnose, print_doctor
+from convswap import _native
+from convswap.doctor import diagnosis as doctor
+from convswap.doctor.diagnosis import Finding, all_needed_ok, diagnose, print_doctor
 from rich.console import Console
 
 HAS_CUDA_PROVIDER = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
@@ -172,7 +173,7 @@ def test_two_onnxruntime_packages_are_a_finding(
 def test_a_library_that_does_not_load_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "libconvswap.so"
     broken.write_text("no library")
-    monkeypatch.setattr("convswap.library.library_path", lambda: broken)
+    monkeypatch.setattr("convswap.runtime.library.library_path", lambda: broken)
     finding = named(diagnose(), "op library")
     assert finding.ok is False
     assert "ONNX Runtime did not load libconvswap.so" in finding.found

@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 from build_tools import REPOSITORY, cmake
 from convswap.export import export_network
-from convswap.warm import warm
+from convswap.planning.warm import warm
 
 NETWORK = "ece408-2018sp"
 MAPS = Path("/proc/self/maps")

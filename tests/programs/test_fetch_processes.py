@@ -13,7 +13,7 @@ from data_server import CONTENT, FILE, get, part_of, serving
 
 def fetching_process(home: str, folder: Path) -> subprocess.Popen[str]:
     program = (
-        "import sys; from pathlib import Path; from convswap.fetch import PinnedFile, fetch\n"
+        "import sys; from pathlib import Path; from convswap.data.fetch import PinnedFile, fetch\n"
         f"fetch({FILE!r}, {home!r}, Path({str(folder)!r}))"
     )
     return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)

@@ -12,16 +12,16 @@ import onnx
 import onnxruntime
 import pytest
 from comparisons import saved, small_model
-from convswap import first_run as module
-from convswap import first_run_process as process
-from convswap import sessions
-from convswap.cli import main
-from convswap.compare import compare
+from convswap.bench import first_run as module
+from convswap.bench import first_run_process as process
+from convswap.bench.first_run import first_run
+from convswap.cli.main import main
+from convswap.comparison.compare import compare
 from convswap.errors import ConvswapError
-from convswap.first_run import first_run
-from convswap.layers import Capture
-from convswap.sessions import BoundRun
-from convswap.swap import swap
+from convswap.graph.swap import swap
+from convswap.runtime import sessions
+from convswap.runtime.layers import Capture
+from convswap.runtime.sessions import BoundRun
 from onnx import helper
 from swap_models import make_model, weights
 
@@ -85,7 +85,9 @@ def test_command_prints_the_ratio_last_and_writes_the_figures(tmp_path, monkeypa
 
 
 def test_why_the_cpu_was_taken_is_said_where_nobody_asked_for_it(capsys, monkeypatch, processes):
-    monkeypatch.setattr("convswap.device._missing_for_cuda", lambda: "no NVIDIA card or driver was found")
+    monkeypatch.setattr(
+        "convswap.runtime.device._missing_for_cuda", lambda: "no NVIDIA card or driver was found"
+    )
     assert main(["bench", "--first-run", "ece408-2017-low"]) == 0
     assert "default CPU provider: no NVIDIA card or driver was found" in capsys.readouterr().out
 
@@ -228,7 +230,7 @@ def test_what_a_first_run_would_ignore_is_refused(arguments, expected, capsys):
 
 
 def test_first_run_of_neither_side_of_a_comparison_is_that_of_the_process(monkeypatch):
-    orchestration = importlib.import_module("convswap.compare")
+    orchestration = importlib.import_module("convswap.comparison.compare")
     happened: list[str] = []
     shapes, measure = Capture.shapes, orchestration.measure
 

@@ -11,11 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import convswap
 import onnxruntime
 import pytest
-from convswap import _native, library
+from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.library import library_path, register
+from convswap.runtime import library
+from convswap.runtime.library import library_path, register
 
 # What every Linux system with a C++ program has. No CUDA, cuDNN, cuBLAS, driver or ONNX Runtime.
 SYSTEM_LIBRARIES = {
@@ -38,7 +40,7 @@ def test_library_lies_inside_the_installed_package():
     path = library_path()
     assert path.name == "libconvswap.so"
     assert path.is_file()
-    assert path.parent == Path(library.__file__).parent
+    assert path.parent == Path(convswap.__file__).parent
 
 
 def test_library_exports_register_custom_ops_and_nothing_else():
@@ -143,7 +145,7 @@ def test_registering_twice_in_one_options_object_is_safe():
 
 
 def test_missing_library_is_named_with_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    monkeypatch.setattr(library, "PACKAGE", tmp_path)
     with pytest.raises(ConvswapError) as raised:
         register(onnxruntime.SessionOptions())
     assert str(tmp_path / "libconvswap.so") in str(raised.value)
@@ -152,7 +154,7 @@ def test_missing_library_is_named_with_what_to_do(monkeypatch, tmp_path):
 
 def test_library_that_cannot_be_loaded_is_one_clear_line(monkeypatch, tmp_path):
     (tmp_path / "libconvswap.so").write_bytes(b"not a library")
-    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    monkeypatch.setattr(library, "PACKAGE", tmp_path)
     with pytest.raises(ConvswapError, match=r"^ONNX Runtime did not load libconvswap.so: .*") as raised:
         register(onnxruntime.SessionOptions())
     assert len(str(raised.value).splitlines()) == 1

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from build_tools import run_script, script
-from convswap.closeness import TOLERANCES
+from convswap.truth.closeness import TOLERANCES
 
 NETWORKS = ("ece408-2019sp", "ece408-2017-low")
 

@@ -10,7 +10,7 @@ import pytest
 # What the process itself has said before must stay before the result.
 SCRIPT = """
 import sys
-from convswap.output_file import check_writable, write_text
+from convswap.output.files import check_writable, write_text
 check_writable(sys.argv[1])
 print("before")
 write_text(sys.argv[1], "result\\n")

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from convswap import _native, register
 from convswap.errors import ConvswapError
-from convswap.warm import warm
+from convswap.planning.warm import warm
 from fake_card import LAYER, needs_compiler, run_beside_card
 
 # As in test_fake_card, with a pack or without, and what may be compiled; tells the kernels that were started.
@@ -187,9 +187,10 @@ def test_a_model_is_warmed_for_cards_that_are_not_here(tmp_path: Path) -> None:
 
 # As a run on the card would: a typical one may have more multiprocessors, and takes other kernels.
 WARM = """
-from convswap import _native, warm
-from convswap.cards import cuda_cards
-from convswap.device import Device
+from convswap import _native
+from convswap.planning import warm
+from convswap.runtime.cards import cuda_cards
+from convswap.runtime.device import Device
 cards = {None: Device("cuda", "here", cuda_cards(_native)[0]), "cpu": Device("cpu", "asked for")}
 warm.choose_device = lambda name=None: cards[name]
 for kernel, capability in warm.warm("ece408-2017-high", batches=[8]).kernels:

@@ -13,7 +13,7 @@ import pytest
 from build_tools import REPOSITORY
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.ready_made import asked_for, make_for_wheel
+from convswap.planning.ready_made import asked_for, make_for_wheel
 from fake_card import needs_compiler, run_beside_card
 from shared_folder import of_all_workers
 
@@ -49,7 +49,7 @@ def make_package(folder: Path) -> None:
     shutil.copytree(Path(convswap.__file__).parent, folder / "convswap")
     shutil.copy(_native.__file__, folder / "convswap")
     done = subprocess.run(
-        [sys.executable, "-m", "convswap.ready_made", "--algorithm", "naive", "--layers", LAYER],
+        [sys.executable, "-m", "convswap.planning.ready_made", "--algorithm", "naive", "--layers", LAYER],
         env={**os.environ, "PYTHONPATH": str(folder), "CONVSWAP_READY_MADE": "8.0"},
         capture_output=True,
         text=True,

@@ -182,7 +182,8 @@ def test_tests_repeat_themselves_less_where_a_tool_takes_much_time_or_memory(too
     monkeypatch.delenv("CONVSWAP_TEST_SHARE", raising=False)
     monkeypatch.setenv("PYTHONPATH", environment_with_helpers()["PYTHONPATH"])
     text = """\
-        from convswap import back_to_back, measure
+        from convswap.timing import back_to_back
+        from convswap.timing import measure
         from repeats import repeats, some_of, time_fewer_runs
         import pytest
         def test_less():

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from build_tools import REPOSITORY, TOOLS, environment_with_helpers
 from comparisons import saved, small_model
-from convswap import first_run
-from convswap.cli import main
+from convswap.bench import first_run
+from convswap.cli.main import main
 
 SWITCH = "ORT_DISABLE_TELEMETRY"
-SCRIPT = "import sys; from convswap.cli import main; sys.exit(main())"
+SCRIPT = "import sys; from convswap.cli.main import main; sys.exit(main())"
 # Stands for ONNX Runtime: says how the switch is as it is imported, and that it is not there.
 RUNTIME = f"""
 import os

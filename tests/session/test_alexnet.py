@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from alexnet_files import SHAPES, npy, npy_of_python_2, npy_of_this_numpy, random_layers
-from convswap import cli
+from convswap.cli import main as cli
 from convswap.errors import ConvswapError
 from convswap.export import pickled_arrays, read_alexnet
 from convswap.export.pickled_arrays import read_pickled_arrays

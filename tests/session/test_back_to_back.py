@@ -8,14 +8,14 @@ import time
 
 import numpy as np
 import pytest
-from convswap import gpu_timer
-from convswap.back_to_back import back_to_back, session_sample
-from convswap.device import choose_device
 from convswap.errors import ConvswapError
-from convswap.gpu_timer import GpuTimer
-from convswap.lone_conv import lone_conv, lone_data
-from convswap.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device
-from convswap.suites import SUITES
+from convswap.runtime.device import choose_device
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device
+from convswap.timing import gpu_timer
+from convswap.timing.back_to_back import back_to_back, session_sample
+from convswap.timing.gpu_timer import GpuTimer
+from convswap.timing.lone_conv import lone_conv, lone_data
+from convswap.timing.suites import SUITES
 from onnx import TensorProto, helper
 from repeats import repeats
 

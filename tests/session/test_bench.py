@@ -11,17 +11,19 @@ import onnx
 import onnxruntime
 import pytest
 from comparisons import ROW_KEYS
-from convswap import _native, back_to_back, sessions
-from convswap.bench import run_suite
-from convswap.bench_tables import print_suite
-from convswap.cli import main
-from convswap.device import Device
+from convswap import _native
+from convswap.bench.suite import run_suite
+from convswap.bench.tables import print_suite
+from convswap.cli.main import main
 from convswap.errors import ConvswapError
-from convswap.floor import ceilings, floor_ms
-from convswap.lone_conv import lone_conv
 from convswap.models import NETWORKS, Convolution
-from convswap.sessions import Side
-from convswap.suites import SUITES
+from convswap.runtime import sessions
+from convswap.runtime.device import Device
+from convswap.runtime.floor import ceilings, floor_ms
+from convswap.runtime.sessions import Side
+from convswap.timing import back_to_back
+from convswap.timing.lone_conv import lone_conv
+from convswap.timing.suites import SUITES
 from rich.console import Console
 from tuning_files import line, table, write
 
@@ -164,7 +166,7 @@ def test_other_sides_that_were_asked_for_and_are_not_there_are_explained(capsys)
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 def test_sides_that_round_to_tf32_beside_ours_in_ieee_are_named(precision, rows, monkeypatch):
     card = Device("cuda", "asked for", {"name": "NVIDIA H200"})
-    monkeypatch.setattr("convswap.bench_tables.choose_device", lambda device: card)
+    monkeypatch.setattr("convswap.bench.tables.choose_device", lambda device: card)
     stream = io.StringIO()
     print_suite([{**rows[0], "precision": precision}], Console(file=stream, width=120), device="cuda")
     note = "Note: convswap and no_tf32 (--against all) compute in ieee, all others in tf32."
@@ -174,7 +176,7 @@ def test_sides_that_round_to_tf32_beside_ours_in_ieee_are_named(precision, rows,
 @pytest.mark.parametrize("against", ["default", "algorithms"])
 def test_error_is_that_of_the_algorithm_that_was_timed(against, table, monkeypatch):
     """The table has the batch that is timed, not the one image that is checked."""
-    monkeypatch.setattr("convswap.lone_conv.TRUTH_IMAGES", 1)
+    monkeypatch.setattr("convswap.timing.lone_conv.TRUTH_IMAGES", 1)
     layer = SUITES["course"][0]
     problem = lone_conv(layer, "tf32", "auto").problem({"x": layer.input_shape(2)})
     write(table, line(problem.text, "reference", "cpu"))
@@ -251,7 +253,7 @@ def test_failure_of_the_default_in_float32_is_not_passed_over(monkeypatch):
     def fail(model, side, device, **options):
         raise ConvswapError(f"{side.name} fails")
 
-    monkeypatch.setattr("convswap.lone_conv.make_session", fail)
+    monkeypatch.setattr("convswap.timing.lone_conv.make_session", fail)
     with pytest.raises(ConvswapError, match="default fails"):
         run_suite(layers="2017", device="cpu", batches=[1])
 
@@ -284,9 +286,9 @@ class Timer:
 def timer(monkeypatch):
     """Give batch 1 on the CPU the clock and the other option that a card has."""
     timer = Timer()
-    monkeypatch.setattr("convswap.bench._timer", lambda device: timer)
-    monkeypatch.setattr("convswap.bench.LARGEST_BACK_TO_BACK", 1)
-    monkeypatch.setattr("convswap.bench.other_sides", lambda *_: (Side("heuristic"),))
+    monkeypatch.setattr("convswap.bench.suite._timer", lambda device: timer)
+    monkeypatch.setattr("convswap.bench.suite.LARGEST_BACK_TO_BACK", 1)
+    monkeypatch.setattr("convswap.bench.suite.other_sides", lambda *_: (Side("heuristic"),))
     return timer
 
 

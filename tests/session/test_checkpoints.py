@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from convswap import datasets
-from convswap.device import Device
+from convswap.data import datasets
 from convswap.export import read_mxnet
-from convswap.sessions import CONVSWAP, CONVSWAP_IEEE, DEFAULT, make_session, run
-from convswap.swap import swap
+from convswap.graph.swap import swap
+from convswap.runtime.device import Device
+from convswap.runtime.sessions import CONVSWAP, CONVSWAP_IEEE, DEFAULT, make_session, run
 from repeats import repeats
 
 # By the course's table; resizing leaves 0.1 % of the pixels to rounding.

@@ -11,23 +11,23 @@ import onnx
 import onnxruntime
 import pytest
 from comparisons import checked, saved, small_model
-from convswap import datasets
-from convswap.closeness import TOLERANCES
-from convswap.compare import Comparison, compare
-from convswap.device import Device
+from convswap.comparison.compare import Comparison, compare
+from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import export_network, read_mxnet
-from convswap.layers import conv_layers
-from convswap.plain_model import plain_model
-from convswap.sessions import CONVSWAP, DEFAULT, make_session
-from convswap.swap import swap
-from convswap.truth import Truth, evaluate
+from convswap.graph.plain_model import plain_model
+from convswap.graph.swap import swap
+from convswap.runtime.device import Device
+from convswap.runtime.layers import conv_layers
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
+from convswap.truth.closeness import TOLERANCES
+from convswap.truth.evaluation import Truth, evaluate
 from onnx import TensorProto, helper, numpy_helper
 from repeats import repeats
 from swap_models import make_model, tensor_info, weights
 
 # The package's function of the same name hides the module.
-orchestration = importlib.import_module("convswap.compare")
+orchestration = importlib.import_module("convswap.comparison.compare")
 NETWORK = "ece408-2018sp"
 
 
@@ -317,7 +317,7 @@ def test_float16_weights_that_the_model_computes_make_a_float16_layer(monkeypatc
     (layer,) = conv_layers(swap(model).to_proto())
     assert layer.element_type == TensorProto.FLOAT16
     rates = []
-    module = importlib.import_module("convswap.compare")
+    module = importlib.import_module("convswap.comparison.compare")
     monkeypatch.setattr(module, "floor_ms", lambda problem, card, arithmetic: rates.append(arithmetic))
     found = compare(model, device="cpu")
     assert found.tolerance == TOLERANCES["float16"]

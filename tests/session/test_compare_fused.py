@@ -10,21 +10,21 @@ import numpy as np
 import onnx
 import pytest
 from comparisons import SCHEMA, checked
-from convswap.cli import main
-from convswap.closeness import TOLERANCES
-from convswap.compare import compare
+from convswap.cli.main import main
+from convswap.comparison.compare import compare
 from convswap.errors import ConvswapError
-from convswap.fuse import Fused, NotFused, fusion_remarks
-from convswap.plain_model import plain_model
-from convswap.sessions import make_session
-from convswap.swap import swap
+from convswap.graph.fusion.fuse import Fused, NotFused, fusion_remarks
+from convswap.graph.plain_model import plain_model
+from convswap.graph.swap import swap
+from convswap.runtime.sessions import make_session
+from convswap.truth.closeness import TOLERANCES
 from fuse_models import FILTERS, array, conv, declare, fuse, model, node, tensor
 from onnx import TensorProto, helper, numpy_helper
 from repeats import repeats
 
 jsonschema = pytest.importorskip("jsonschema")
 # The package's function of the same name hides the module.
-orchestration = importlib.import_module("convswap.compare")
+orchestration = importlib.import_module("convswap.comparison.compare")
 NETWORK = "ece408-2019sp"
 NORM = {f"n{number}": array(f"n{number}", FILTERS, low=0.5, high=1.5) for number in range(4)}
 Y_SHAPE = (2, FILTERS, 9, 8)

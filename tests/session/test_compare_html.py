@@ -13,13 +13,13 @@ from dataclasses import replace
 import pytest
 from command_line import refusal
 from comparisons import LONG_NODE, REASON, example
-from convswap.cli import main
-from convswap.compare_html import compare_html
-from convswap.compare_plot import MOST_LAYERS
-from convswap.comparison import Comparison, LayerResult, SideResult
-from convswap.fuse import Fused
-from convswap.measure import Times
-from convswap.report import print_comparison
+from convswap.cli.main import main
+from convswap.comparison.page import compare_html
+from convswap.comparison.plot import MOST_LAYERS
+from convswap.comparison.report import print_comparison
+from convswap.comparison.result import Comparison, LayerResult, SideResult
+from convswap.graph.fusion.fuse import Fused
+from convswap.timing.measure import Times
 from rich.console import Console
 
 VOID = {"meta"}

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from convswap import datasets
-from convswap.cli import main
+from convswap.cli.main import main
+from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import export_network, save
-from convswap.predictions import Predictions, predict
-from convswap.swap import swap
+from convswap.graph.swap import swap
+from convswap.inputs.predictions import Predictions, predict
 from swap_models import make_model, tensor_info, weights
 
 NETWORK = "ece408-2017-high"
@@ -27,7 +27,7 @@ needs_fashion_mnist = pytest.mark.skipif(
 @pytest.fixture
 def drawing():
     pytest.importorskip("matplotlib", reason="matplotlib is not installed, so nothing can be drawn")
-    from convswap import contact_sheet
+    from convswap.inputs import contact_sheet
 
     return contact_sheet
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from convswap.cupti_collector import CuptiCollector
+from convswap.profiling.cupti_collector import CuptiCollector
 
 
 @pytest.mark.gpu
@@ -20,7 +20,7 @@ parameters = cupti.SubscriberParams()
 parameters.struct_size = cupti.SUBSCRIBER_PARAMS_SIZE
 parameters.subscriber_name = "somebody else"
 cupti.subscribe_v2(lambda *_: None, None, parameters.ptr)
-from convswap.cli import main
+from convswap.cli.main import main
 sys.exit(main(["profile", "ece408-2019sp", "--data", "synthetic"]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -34,9 +34,9 @@ def test_the_card_records_what_a_session_does(cuda, long_kernels):
     pytest.importorskip("cupti", reason="cupti-python is not installed")
     import numpy as np
     from comparisons import small_model
-    from convswap.device import choose_device
-    from convswap.sessions import CONVSWAP, BoundRun, make_session, on_device
-    from convswap.swap import swap
+    from convswap.graph.swap import swap
+    from convswap.runtime.device import choose_device
+    from convswap.runtime.sessions import CONVSWAP, BoundRun, make_session, on_device
 
     importlib.import_module("onnxruntime")
     device = choose_device("cuda")

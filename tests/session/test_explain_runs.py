@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import convswap
 import numpy as np
-from convswap import problems
+from convswap.planning import problems
 from onnx import helper, numpy_helper
 from swap_models import conv_and_activation, make_model, weights
 

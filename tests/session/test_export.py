@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from convswap import datasets, export
+from convswap import export
+from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import fitting
 from convswap.export.ridge import LOGIT_SCALES, REGULARISATIONS, fit_last_layer

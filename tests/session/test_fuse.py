@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 import swap_models
-from convswap import cli
-from convswap.epilogue import OPEN
-from convswap.swap import swap
+from convswap.cli import main as cli
+from convswap.graph.epilogue import OPEN
+from convswap.graph.swap import swap
 from fuse_models import (
     FILTERS,
     UNIT,

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import swap_models
-from convswap.swap import swap
+from convswap.graph.swap import swap
 from fuse_models import (
     FILTERS,
     UNIT,

@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from convswap.graph.swap import swap
 from convswap.models import LARGE_NETWORKS, NETWORKS
-from convswap.swap import swap
 from each_case import each
 from exported_networks import exported
 from onnx import helper

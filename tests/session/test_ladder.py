@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from command_line import refusal
-from convswap import ladder, ladder_layers
-from convswap.cli import main
-from convswap.closeness import TOLERANCES
-from convswap.ladder_html import ladder_html
-from convswap.ladder_report import print_ladder, registers, shared_memory
-from convswap.ladder_rows import Ladder, Measured, Row, RungLayer
+from convswap.cli.main import main
+from convswap.ladder import climb as ladder
+from convswap.ladder import layers as ladder_layers
+from convswap.ladder.page import ladder_html
+from convswap.ladder.report import print_ladder, registers, shared_memory
+from convswap.ladder.rows import Ladder, Measured, Row, RungLayer
 from convswap.models import NETWORKS
+from convswap.truth.closeness import TOLERANCES
 from ladder_sources import PAGES
 from repeats import repeats
 from rich.console import Console

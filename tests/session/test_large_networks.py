@@ -10,15 +10,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from convswap import cli, export, measure
-from convswap.bench import run_suite
-from convswap.closeness import TOLERANCES
-from convswap.compare import compare
-from convswap.device import Device
+from convswap import export
+from convswap.bench.suite import run_suite
+from convswap.cli import main as cli
+from convswap.comparison.compare import compare
 from convswap.errors import ConvswapError
 from convswap.export import calibration
 from convswap.export.builder import build
-from convswap.feeds import RandomSource, declared_inputs
+from convswap.inputs.feeds import RandomSource, declared_inputs
+from convswap.inputs.subject import Subject, batch_of, open_subject, source_of
 from convswap.models import (
     LARGE_NETWORKS,
     NETWORKS,
@@ -40,9 +40,11 @@ from convswap.models import (
     seeded_images,
     seeded_weights,
 )
-from convswap.subject import Subject, batch_of, open_subject, source_of
-from convswap.suites import SUITES, usual_batch
-from convswap.truth import evaluate
+from convswap.runtime.device import Device
+from convswap.timing import measure
+from convswap.timing.suites import SUITES, usual_batch
+from convswap.truth.closeness import TOLERANCES
+from convswap.truth.evaluation import evaluate
 from exported_networks import exported
 from numpy_forward import convolve, dense
 from onnx import helper, numpy_helper

@@ -10,13 +10,13 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from convswap import datasets
-from convswap.cli import main
-from convswap.device import Device
+from convswap.cli.main import main
+from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import export_network, read_mini_dnn
-from convswap.sessions import CONVSWAP, make_session, run
-from convswap.swap import swap
+from convswap.graph.swap import swap
+from convswap.runtime.device import Device
+from convswap.runtime.sessions import CONVSWAP, make_session, run
 from mini_dnn_files import count_offset, random_layers, weights_bytes
 from numpy_forward import convolve, dense, pool, softmax
 from onnx import numpy_helper

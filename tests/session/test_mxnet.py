@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from convswap import datasets
+from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import read_mxnet
 from hypothesis import HealthCheck, given, settings

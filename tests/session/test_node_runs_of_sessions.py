@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 from comparisons import small_model
-from convswap.clock_map import SystemClocks
-from convswap.device import Device
-from convswap.node_runs import read_node_runs
-from convswap.sessions import DEFAULT, load_session
+from convswap.profiling.clock_map import SystemClocks
+from convswap.profiling.node_runs import read_node_runs
+from convswap.runtime.device import Device
+from convswap.runtime.sessions import DEFAULT, load_session
 
 
 def share_of_a_run(prefix: Path) -> float:

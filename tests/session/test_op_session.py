@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from conv_cases import CASES, ConvCase, assert_within_rounding, case_id
 from convswap import _native
-from convswap.library import register
+from convswap.runtime.library import register
 from each_case import each
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator

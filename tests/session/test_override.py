@@ -20,8 +20,8 @@ import onnx
 import onnxruntime
 import pytest
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
-from convswap.library import register
-from convswap.override import _precision_of
+from convswap.runtime.library import register
+from convswap.runtime.override import _precision_of
 from onnx import TensorProto, helper, numpy_helper
 
 CPU = ["CPUExecutionProvider"]

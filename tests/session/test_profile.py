@@ -17,16 +17,16 @@ import onnx
 import pytest
 from command_line import refusal
 from comparisons import saved, small_model
-from convswap.cli import main
-from convswap.device import Device
+from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.export import export_network
-from convswap.profile import profile, profile_with
-from convswap.profile_records import KERNEL, RUN, SET_UP, WARM_UP, Records
-from convswap.profile_report import print_profile
-from convswap.profile_result import Profile
-from convswap.profile_trace import trace_text
-from convswap.tables import milliseconds
+from convswap.output.tables import milliseconds
+from convswap.profiling.profile import profile, profile_with
+from convswap.profiling.records import KERNEL, RUN, SET_UP, WARM_UP, Records
+from convswap.profiling.report import print_profile
+from convswap.profiling.result import Profile
+from convswap.profiling.trace import trace_text
+from convswap.runtime.device import Device
 from onnx import helper
 from pretend_collector import KERNEL_NANOSECONDS, TICK, PretendCollector
 from rich.console import Console
@@ -35,7 +35,7 @@ from trace_rules import checked as checked_trace
 
 jsonschema = pytest.importorskip("jsonschema")
 # The package's function of the same name hides the module.
-module = importlib.import_module("convswap.profile")
+module = importlib.import_module("convswap.profiling.profile")
 SCHEMA = json.loads(Path(comparisons.__file__).with_name("profile_schema.json").read_text(encoding="utf-8"))
 CPU = Device("cpu", "asked for")
 USUAL = {
@@ -333,7 +333,7 @@ def test_a_driver_of_cuda_12_is_one_line(monkeypatch, capsys):
 
 
 def test_no_cupti_is_one_line_before_the_model_is_read(monkeypatch, capsys):
-    from convswap import cupti_collector
+    from convswap.profiling import cupti_collector
 
     monkeypatch.setattr(module, "profiled_card", lambda: CPU)
     monkeypatch.setitem(sys.modules, "cupti", None)
@@ -435,10 +435,10 @@ def conv_ms_by_cupti(found: Profile, side: str) -> float:
 
 def ms_by_events(model: onnx.ModelProto, *, ours: bool) -> float:
     """Return the milliseconds of a run of 10,000 images without a profiler."""
-    from convswap.device import choose_device
-    from convswap.feeds import declared_inputs, random_feeds
-    from convswap.gpu_timer import GpuTimer
-    from convswap.sessions import BoundRun, Side, make_session, on_device
+    from convswap.inputs.feeds import declared_inputs, random_feeds
+    from convswap.runtime.device import choose_device
+    from convswap.runtime.sessions import BoundRun, Side, make_session, on_device
+    from convswap.timing.gpu_timer import GpuTimer
 
     device, timer = choose_device("cuda"), GpuTimer()
     side = Side("timed", ours=ours, provider_options=timer.provider_options)
@@ -453,7 +453,7 @@ def ms_by_events(model: onnx.ModelProto, *, ours: bool) -> float:
 @pytest.mark.gpu
 @needs_cupti
 def test_the_time_of_a_long_conv_agrees_with_cuda_events(cuda):
-    from convswap.swap import swap
+    from convswap.graph.swap import swap
 
     model = conv_model(5)
     by_cupti = conv_ms_by_cupti(profile(model, batch=10_000, resident=True), "convswap")

@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-from convswap.bench import run_suite
-from convswap.lone_conv import lone_conv, lone_data, lone_weights
-from convswap.pytorch_runs import PyTorchRun, memory_formats, pytorch_runs, tensor_of
-from convswap.suites import SuiteLayer
-from convswap.truth_ops import reference_conv
+from convswap.bench.pytorch_runs import PyTorchRun, memory_formats, pytorch_runs, tensor_of
+from convswap.bench.suite import run_suite
+from convswap.timing.lone_conv import lone_conv, lone_data, lone_weights
+from convswap.timing.suites import SuiteLayer
+from convswap.truth.operators import reference_conv
 
 torch = pytest.importorskip("torch")
 

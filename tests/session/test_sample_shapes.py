@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 from convswap import explain, tune
-from convswap.cli import main
-from convswap.compare import compare
+from convswap.bench.first_run import first_run
+from convswap.cli.main import main
+from convswap.comparison.compare import compare
 from convswap.errors import ConvswapError
-from convswap.feeds import declared_inputs, input_shapes
-from convswap.first_run import first_run
-from convswap.sample_shapes import shape_notes, with_sample_shapes
+from convswap.inputs.feeds import declared_inputs, input_shapes
+from convswap.inputs.sample_shapes import shape_notes, with_sample_shapes
 from onnx import TensorProto, helper
 from swap_models import ANY_SHAPE, make_model, tensor_info, weights
 
@@ -237,18 +237,18 @@ def test_where_a_made_up_shape_fails_it_is_told(command):
         command(of_20_by_30(), device="cpu")
 
 
-# The module that each command calls a function of the same name of.
+# The function that each command calls.
 COMMANDS = {
-    "compare": ["compare", "model.onnx"],
-    "explain": ["explain", "model.onnx"],
-    "tune": ["tune", "model.onnx"],
-    "profile": ["profile", "model.onnx"],
-    "first_run": ["bench", "--first-run", "model.onnx"],
+    "comparison.compare.compare": ["compare", "model.onnx"],
+    "planning.explain.explain": ["explain", "model.onnx"],
+    "planning.tune.tune": ["tune", "model.onnx"],
+    "profiling.profile.profile": ["profile", "model.onnx"],
+    "bench.first_run.first_run": ["bench", "--first-run", "model.onnx"],
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command_line_hands_the_shapes_on(command, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("function", COMMANDS)
+def test_command_line_hands_the_shapes_on(function, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     onnx.save(open_model("h", "w"), "model.onnx")
     given = []
@@ -257,10 +257,10 @@ def test_command_line_hands_the_shapes_on(command, tmp_path, monkeypatch, capsys
         given.append(input_shape)
         raise ConvswapError("seen")
 
-    monkeypatch.setattr(importlib.import_module(f"convswap.{command}"), command, refuse)
+    monkeypatch.setattr(f"convswap.{function}", refuse)
     for shapes_of in ([], ["3,20,30"], ["x=3,20,30"], ["x=3,20,30", "m=a=5"]):
         options = [word for shape in shapes_of for word in ("--input-shape", shape)]
-        assert main([*COMMANDS[command], *options]) == 2
+        assert main([*COMMANDS[function], *options]) == 2
     assert given == [None, [3, 20, 30], {"x": [3, 20, 30]}, {"x": [3, 20, 30], "m=a": [5]}]
     assert capsys.readouterr().err.splitlines()[-1] == "convswap: seen"
 
@@ -269,7 +269,7 @@ def test_command_line_hands_the_shapes_on(command, tmp_path, monkeypatch, capsys
     "command", [["compare", "--no-layers"], ["explain"], ["bench", "--first-run"]], ids=str
 )
 def test_command_prints_what_was_made_up(command, tmp_path, monkeypatch, capsys):
-    module = importlib.import_module("convswap.first_run")
+    module = importlib.import_module("convswap.bench.first_run")
     alternate = module._alternate
     # One process of each side says as much as five.
     monkeypatch.setattr(module, "_alternate", lambda jobs, processes, report: alternate(jobs, 1, report))

@@ -10,15 +10,15 @@ import sys
 import onnx
 import pytest
 from command_line import refusal
-from convswap import alexnet_study as module
-from convswap import recording
-from convswap.alexnet_study import BATCHES, PARTS, Study, StudyRow, part_of, study, study_with
-from convswap.attribution import Attributed
-from convswap.cli import main
-from convswap.device import Device
+from convswap.cli.main import main
 from convswap.errors import ConvswapError
-from convswap.profile_records import COPY, KERNEL, SET, Activity, NodeRun
-from convswap.study_report import draw_study, print_study
+from convswap.profiling import recording
+from convswap.profiling import study as module
+from convswap.profiling.attribution import Attributed
+from convswap.profiling.records import COPY, KERNEL, SET, Activity, NodeRun
+from convswap.profiling.study import BATCHES, PARTS, Study, StudyRow, part_of, study, study_with
+from convswap.profiling.study_report import draw_study, print_study
+from convswap.runtime.device import Device
 from onnx import helper
 from pretend_collector import PretendCollector
 from rich.console import Console
@@ -290,7 +290,9 @@ def test_bad_usage_gets_one_line(on_pretended_card, capsys, arguments, line):
 def test_no_card_is_one_line(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     absent = Device("cpu", "no NVIDIA card or driver was found")
-    monkeypatch.setattr(importlib.import_module("convswap.profile"), "choose_device", lambda: absent)
+    monkeypatch.setattr(
+        importlib.import_module("convswap.profiling.profile"), "choose_device", lambda: absent
+    )
     assert "profiling needs an NVIDIA card" in refusal(capsys, "study", "alexnet")
 
 

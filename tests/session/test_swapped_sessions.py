@@ -9,8 +9,8 @@ import onnx
 import onnxruntime
 import pytest
 import swap_models as models
-from convswap.library import register
-from convswap.swap import swap
+from convswap.graph.swap import swap
+from convswap.runtime.library import register
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 

@@ -11,13 +11,13 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from convswap.cli import main
-from convswap.device import Device
+from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.export import export_torch
 from convswap.export.torch_module import SEED
-from convswap.sessions import CONVSWAP, make_session, run
-from convswap.swap import swap
+from convswap.graph.swap import swap
+from convswap.runtime.device import Device
+from convswap.runtime.sessions import CONVSWAP, make_session, run
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from convswap import datasets
-from convswap.cli import main
+from convswap.cli.main import main
+from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import export_network, train_network
 from convswap.export.builder import build

@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 from convswap.errors import ConvswapError
-from convswap.truth import evaluate, widen
+from convswap.truth.evaluation import evaluate, widen
 from numpy_forward import convolve, dense, pool, softmax
 from onnx import TensorProto, helper, numpy_helper
 from swap_models import INPUT_SHAPE, input_array, make_model, tensor_info, weights

@@ -12,12 +12,13 @@ import numpy as np
 import onnx
 import pytest
 from command_line import only_line_of_refusal
-from convswap import _native, doctor
-from convswap.cli import main
+from convswap import _native
+from convswap.cli.main import main
+from convswap.doctor import diagnosis as doctor
 from convswap.errors import ConvswapError
-from convswap.trials import Trial, race
-from convswap.tune import TunedProblem, print_tuning
-from convswap.tuning import read_table
+from convswap.planning.tune import TunedProblem, print_tuning
+from convswap.runtime.tuning import read_table
+from convswap.timing.trials import Trial, race
 from onnx import TensorProto, helper
 from op_sessions import make_session, run
 from rich.console import Console
@@ -115,7 +116,7 @@ def test_the_fastest_is_what_a_tuned_session_runs(table, monkeypatch):
     times = {"direct": 2.0, "reference": 1.0}
     # The package's `tune` is the function.
     monkeypatch.setattr(
-        sys.modules["convswap.tune"],
+        sys.modules["convswap.planning.tune"],
         "race",
         lambda samples, **options: {name: Trial(times[name], 20) for name in samples},
     )
@@ -301,7 +302,7 @@ def test_fused_convs_are_measured_and_a_session_takes_the_fastest(way, table, tm
         ran.extend(sample(1) for sample in samples.values())
         return {name: Trial(times[name], 20) for name in samples}
 
-    monkeypatch.setattr(sys.modules["convswap.tune"], "race", measured)
+    monkeypatch.setattr(sys.modules["convswap.planning.tune"], "race", measured)
     onnx.save(conv_and_activation(), tmp_path / "model.onnx")
     convswap.swap(conv_and_activation(), fuse=True, algorithm="tuned").save(tmp_path / "fused.onnx")
     name, *options = ["model.onnx", way] if way == "--fuse" else ["fused.onnx"]

@@ -17,7 +17,7 @@ import pytest
 from build_tools import environment_with_helpers
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.tuning import TuningEntry, read_table, store, table_path
+from convswap.runtime.tuning import TuningEntry, read_table, store, table_path
 from op_sessions import CASE, case_model, make_session, run
 from tuning_files import OTHER, line, table, write
 
@@ -334,7 +334,7 @@ def test_a_writer_that_is_killed_leaves_the_table_readable_with_what_it_had(tabl
     program = (
         "import itertools, os, sys, time\n"
         "from pathlib import Path\n"
-        "from convswap.tuning import TuningEntry, store\n"
+        "from convswap.runtime.tuning import TuningEntry, store\n"
         "def write_slowly(path, content):\n"
         "    with path.open('wb', buffering=0) as file:\n"
         "        for begin in range(0, len(content), 256):\n"
@@ -375,7 +375,7 @@ def test_a_writer_that_is_killed_leaves_the_table_readable_with_what_it_had(tabl
 def test_concurrent_writers_lose_nothing_and_no_reader_sees_a_damaged_table(table):
     program = (
         "import sys\n"
-        "from convswap.tuning import TuningEntry, store\n"
+        "from convswap.runtime.tuning import TuningEntry, store\n"
         "for number in range(8):\n"
         "    store([TuningEntry('cpu', '1', f'{sys.argv[1]} {number}', 'a', {'a': 1.0})])\n"
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from convswap.attribution import attribute, calls_in_windows, outermost
-from convswap.profile_records import KERNEL, RUN, SET_UP, Activity, Call, NodeRun, Records, Window
+from convswap.profiling.attribution import attribute, calls_in_windows, outermost
+from convswap.profiling.records import KERNEL, RUN, SET_UP, Activity, Call, NodeRun, Records, Window
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from convswap.closeness import max_abs_error, relative_l2_error, top1_classes, worst_output
+from convswap.truth.closeness import max_abs_error, relative_l2_error, top1_classes, worst_output
 
 
 def test_relative_l2_error_is_the_distance_over_the_length_of_the_truth():

@@ -7,10 +7,10 @@ from types import ModuleType
 
 import fake_cupti
 import pytest
-from convswap import cupti_collector as module
-from convswap.cupti_collector import CuptiCollector
 from convswap.errors import ConvswapError
-from convswap.profile_records import Activity, Call
+from convswap.profiling import cupti_collector as module
+from convswap.profiling.cupti_collector import CuptiCollector
+from convswap.profiling.records import Activity, Call
 from fake_cupti import FakeCupti
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from convswap import datasets, synthetic
+from convswap.data import datasets, synthetic
+from convswap.data.fetch import PinnedFile
+from convswap.data.idx import read_idx
+from convswap.data.resize import interpolation_weights, resize_as_the_course
 from convswap.errors import ConvswapError
-from convswap.fetch import PinnedFile
-from convswap.idx import read_idx
-from convswap.resize import interpolation_weights, resize_as_the_course
 from data_server import serving
 from hypothesis import given
 from hypothesis import strategies as st

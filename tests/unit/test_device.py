@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import onnxruntime
 import pytest
-from convswap import cards, device
-from convswap.device import Device, choose_device, environment
 from convswap.errors import ConvswapError
+from convswap.runtime import cards, device
+from convswap.runtime.device import Device, choose_device, environment
 
 CARD = {"name": "NVIDIA H200", "compute_capability": 90, "driver_cuda": "13.0"}
 NVIDIA_SMI = "#!/bin/sh\necho '580.65.06'\n"

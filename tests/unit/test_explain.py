@@ -13,10 +13,10 @@ import onnx
 import pytest
 from command_line import only_line_of_refusal
 from convswap import _native
-from convswap.cli import main
+from convswap.cli.main import main
 from convswap.errors import ConvswapError
-from convswap.explain import ModelPlan, print_plan
-from convswap.floor import bound_by, ceilings, floor_ms
+from convswap.planning.explain import ModelPlan, print_plan
+from convswap.runtime.floor import bound_by, ceilings, floor_ms
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import CASE, case_model
 from rich.console import Console

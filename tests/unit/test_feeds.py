@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from convswap.device import Device
 from convswap.errors import ConvswapError
-from convswap.feeds import ImageSource, RandomSource, declared_inputs, fixed_batch, random_feeds
-from convswap.subject import RANDOM, Subject, source_of
+from convswap.inputs.feeds import ImageSource, RandomSource, declared_inputs, fixed_batch, random_feeds
+from convswap.inputs.subject import RANDOM, Subject, source_of
+from convswap.runtime.device import Device
 from onnx import TensorProto, helper
 from swap_models import make_model, tensor_info, weights
 

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+from convswap.data.fetch import fetch
 from convswap.errors import ConvswapError
-from convswap.fetch import fetch
 from data_server import CONTENT, FILE, LONG, SHORT, get, part_of, serving
 from rich.progress import Progress
 

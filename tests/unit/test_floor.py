@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from convswap.floor import ceilings
+from convswap.runtime.floor import ceilings
 
 # 3,201 MHz, twice a clock, 6,144 bits: what an H200 tells, more than the 4.3 TB/s that a copy reaches.
 TOLD_BY_AN_H200 = 2 * 3.201e9 * 6144 / 8

@@ -6,7 +6,7 @@ import json
 
 from build_tools import REPOSITORY
 from convswap import _native
-from convswap.suites import SUITES
+from convswap.timing.suites import SUITES
 from each_case import each
 
 # As a fraction of the time of the best algorithm that was measured.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from convswap import measure as method
-from convswap.measure import measure
+from convswap.timing import measure as method
+from convswap.timing.measure import measure
 
 
 class Stage:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from convswap.errors import ConvswapError
-from convswap.node_runs import read_node_runs
-from convswap.profile_records import NodeRun
+from convswap.profiling.node_runs import read_node_runs
+from convswap.profiling.records import NodeRun
 
 # Written by onnxruntime 1.31.1, shortened.
 EVENTS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from convswap.errors import ConvswapError
-from convswap.output_file import check_writable, write_text
+from convswap.output.files import check_writable, write_text
 
 
 def test_a_regular_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from convswap.attribution import Attributed, CallInWindow
-from convswap.profile_records import COPY, KERNEL, SET, Activity, Call, NodeRun
-from convswap.profile_report import short_name
-from convswap.profile_tables import (
+from convswap.profiling.attribution import Attributed, CallInWindow
+from convswap.profiling.records import COPY, KERNEL, SET, Activity, Call, NodeRun
+from convswap.profiling.report import short_name
+from convswap.profiling.tables import (
     activity_entries,
     call_entries,
     most_of_the_time,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from convswap.profile_records import KERNEL, RUN, SET_UP, Activity, Call, NodeRun, Records, Window
-from convswap.profile_result import timeline_of
-from convswap.profile_trace import trace_events
-from convswap.recording import HostTimes, Recording
+from convswap.profiling.recording import HostTimes, Recording
+from convswap.profiling.records import KERNEL, RUN, SET_UP, Activity, Call, NodeRun, Records, Window
+from convswap.profiling.result import timeline_of
+from convswap.profiling.trace import trace_events
 from hypothesis import given
 from hypothesis import strategies as st
 from pretend_collector import copy

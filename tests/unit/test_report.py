@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 from comparisons import LONG_NODE, REASON, example
-from convswap.comparison import Comparison, SideResult
-from convswap.fuse import Fused, NotFused
-from convswap.measure import Times
-from convswap.report import print_comparison, print_course_lines
-from convswap.swap import Left
-from convswap.tables import milliseconds
+from convswap.comparison.report import print_comparison, print_course_lines
+from convswap.comparison.result import Comparison, SideResult
+from convswap.graph.fusion.fuse import Fused, NotFused
+from convswap.graph.swap import Left
+from convswap.output.tables import milliseconds
+from convswap.timing.measure import Times
 from rich.console import Console
 
 

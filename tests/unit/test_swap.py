@@ -12,9 +12,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 import swap_models as models
-from convswap import model_file
 from convswap.errors import ConvswapError
-from convswap.swap import swap
+from convswap.graph import model_file
+from convswap.graph.swap import swap
 from onnx import TensorProto, helper, numpy_helper
 
 

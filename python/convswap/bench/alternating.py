@@ -1,0 +1,150 @@
+"""What changing shapes cost: a session whose batch changes with every run, beside sessions that keep theirs.
+
+The time is that of the host's clock, which planning again takes. Both are started in the same way, from as
+many bindings in turn: going from one binding to the next takes Python and ONNX Runtime longer than running
+the same again, whatever the shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from convswap import _native
+from convswap.bench.request import BenchRequest, bench_request
+from convswap.bench.tables import print_missing_default
+from convswap.errors import ConvswapError
+from convswap.graph.swap import DEFAULT_PRECISION
+from convswap.output.tables import milliseconds, plain_table
+from convswap.progress import Progress
+from convswap.runtime.device import choose_device, device_lines
+from convswap.runtime.sessions import DEFAULT, BoundRun, on_device, our_side
+from convswap.timing.back_to_back import ROUNDS, back_to_back, session_sample
+from convswap.timing.lone_conv import lone_conv, lone_data, lone_sessions
+from convswap.timing.suites import SuiteLayer
+
+
+class AlternatingRuns:
+    """Runs of one session from several bindings in turn; a run of these is one of each."""
+
+    def __init__(self, runs: Sequence[BoundRun]) -> None:
+        self._runs = runs
+
+    def start(self, runs: int) -> None:
+        """Start each of the runs, in turn, `runs` times."""
+        for _ in range(runs):
+            for run in self._runs:
+                run.start(1)
+
+    def wait(self) -> None:
+        """Wait for all runs that were started."""
+        for run in self._runs:
+            run.wait()
+
+
+def run_alternating(
+    suite: str = "course",
+    *,
+    layers: str | None = None,
+    precision: str = DEFAULT_PRECISION,
+    algorithm: str = "auto",
+    batches: Sequence[int] | None,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Return a row for every layer, with the keys of `convswap bench --alternate --json`.
+
+    The arguments are those of `run_suite`. "convswap_ms" and "default_ms" are of a run while the batch goes
+    through `batches` over and over, "convswap_fixed_ms" and "default_fixed_ms" the mean of what runs of each
+    take where it stays. The default's are None where the provider has no Conv of the type.
+
+    Raises:
+        ConvswapError: as `run_suite`, or there are fewer than two different batches.
+    """
+    if batches is None or len(set(batches)) != len(batches) or len(batches) < 2:
+        given = "none" if batches is None else ",".join(map(str, batches))
+        raise ConvswapError(
+            f"--alternate needs two different batch sizes or more, such as --batch 62,63,64, but got {given}"
+        )
+    request = bench_request(suite, layers, batches, precision, algorithm, device)
+    rows = []
+    for layer in request.layers:
+        if progress is not None:
+            progress(f"{layer.name}, batches {', '.join(map(str, request.batches))} in turn")
+        rows.append(_row(layer, request))
+    return rows
+
+
+def _row(layer: SuiteLayer, request: BenchRequest) -> dict[str, Any]:
+    device, count = request.device, len(request.batches)
+    conv = lone_conv(layer, request.precision, request.algorithm)
+    feeds = [
+        on_device({"x": lone_data(layer, batch, request.precision)}, device) for batch in request.batches
+    ]
+    sides = (DEFAULT, our_side(device, request.precision))
+    # A session that keeps its shape may have no other: its provider would plan again.
+    fixed = [lone_sessions(conv, sides, device) for _ in feeds]
+    changing = lone_sessions(conv, sides, device)
+    samples = []
+    for side, session in changing.items():
+        for sessions, own in zip(fixed, feeds, strict=True):
+            same = AlternatingRuns([BoundRun(sessions[side], own, device) for _ in feeds])
+            samples.append(session_sample(same, None))
+        in_turn = AlternatingRuns([BoundRun(session, own, device) for own in feeds])
+        samples.append(session_sample(in_turn, None))
+    times = iter(back_to_back(samples))
+    found: dict[str, float | None] = {}
+    for side in sides:
+        measured = [next(times) / count for _ in range(count + 1)] if side in changing else None
+        found[f"{side.name}_fixed_ms"] = None if measured is None else sum(measured[:count]) / count
+        found[f"{side.name}_ms"] = None if measured is None else measured[count]
+    problems = [conv.problem({"x": layer.input_shape(batch)}) for batch in request.batches]
+    chosen = [_native.choose(problem, device.name, request.algorithm) for problem in problems]
+    return {
+        "layer": layer.name,
+        "precision": request.precision,
+        "batches": list(request.batches),
+        "algorithm": ", ".join(dict.fromkeys(chosen)),
+        **found,
+    }
+
+
+def print_alternating(rows: Sequence[Mapping[str, Any]], console: Console, device: str | None = None) -> None:
+    """Print the rows of `run_alternating` as a table, and the worst of our side below it."""
+    chosen = choose_device(device)
+    console.print(Text(device_lines(chosen)))
+    batches = ", ".join(f"{batch:,}" for batch in rows[0]["batches"])
+    table = plain_table(f"Batches {batches} in turn, and fixed (mean ms of a run)")
+    for heading in ("layer", "precision"):
+        table.add_column(heading, overflow="fold")
+    for side in ("default", "convswap"):
+        for heading in (f"{side} fixed", "in turn", "ratio"):
+            table.add_column(heading, justify="right", overflow="fold")
+    table.add_column("algorithm", overflow="fold")
+    for row in rows:
+        cells = [cell for side in ("default", "convswap") for cell in _cells(row, side)]
+        table.add_row(row["layer"], row["precision"], *cells, row["algorithm"])
+    table.caption = Text(f"back-to-back runs by the host's clock, alternated {ROUNDS} times")
+    table.caption_justify = "left"
+    console.print(table)
+    print_missing_default(rows, console)
+    worst = max(rows, key=lambda row: _ratio(row, "convswap"))
+    console.print(
+        Text(
+            f"Worst on convswap: batches in turn take {_ratio(worst, 'convswap'):.2f} times what fixed ones "
+            f"do ({worst['layer']})."
+        )
+    )
+
+
+def _ratio(row: Mapping[str, Any], side: str) -> float:
+    return float(row[f"{side}_ms"] / row[f"{side}_fixed_ms"])
+
+
+def _cells(row: Mapping[str, Any], side: str) -> tuple[str, str, str]:
+    fixed, changing = row[f"{side}_fixed_ms"], row[f"{side}_ms"]
+    ratio = "-" if fixed is None else f"{_ratio(row, side):.2f}"
+    return milliseconds(fixed), milliseconds(changing), ratio

@@ -1,0 +1,166 @@
+"""How long a model takes to its first answer: session creation and first run, on both sides.
+
+Each is measured in a process of its own, since what one session loads the next one finds. The libraries, the
+driver, the model and the inputs are in place when the clock starts; only our own library is not, since to
+register it belongs to making a session. Sides take turns, in an order that turns round too; the first of
+each, which fills the system's file cache, does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from rich.console import Console
+from rich.text import Text
+
+from convswap.errors import ConvswapError
+from convswap.graph.algorithms import check_algorithm
+from convswap.graph.plain_model import plain_model
+from convswap.graph.swap import DEFAULT_PRECISION, swap
+from convswap.inputs.feeds import declared_inputs, input_shapes
+from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes, with_sample_shapes
+from convswap.inputs.subject import batch_of, open_model
+from convswap.output.tables import milliseconds, plain_table
+from convswap.progress import Progress, silent
+from convswap.runtime.device import choose_device, device_lines, environment
+
+PROCESSES = 5
+SIDES = ("default", "convswap")
+# Even an exhaustive search for a deep network takes less.
+TIMEOUT_SECONDS = 600
+
+Job = Mapping[str, Any]
+
+
+def first_run(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    batch: int | None = None,
+    device: str | None = None,
+    precision: str = DEFAULT_PRECISION,
+    algorithm: str = "auto",
+    processes: int = PROCESSES,
+    input_shape: InputShape | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Return the object of `convswap bench --first-run --json`, with medians of `processes` in milliseconds.
+
+    `model` is a network's name, the path of an ONNX file, or a model that holds its weights itself; `batch`
+    by default what `compare` takes; its inputs get seeded random values, and `input_shape` where the model
+    leaves their shape open, as for `compare`. `progress` is called with a few words before each process.
+
+    Raises:
+        ConvswapError: an argument is not known, the model cannot be read, swapped or run, or the device
+            cannot be used.
+    """
+    if processes < 1:
+        raise ConvswapError(f"processes must be at least 1, but {processes} was given")
+    chosen = choose_device(device)
+    title, proto = open_model(model)
+    declared = declared_inputs(proto)
+    inputs = with_sample_shapes(declared, input_shape)
+    samples = batch_of(proto, inputs, batch, chosen)
+    shapes = {name: list(shape) for name, shape in input_shapes(inputs, samples).items()}
+    swapped = ir.to_proto(swap(proto, algorithm=algorithm, precision=precision).model)
+    check_algorithm(algorithm, chosen.name)
+    with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
+        jobs = {}
+        for side, own in zip(SIDES, (plain_model(proto), swapped), strict=True):
+            path = Path(folder) / f"{side}.onnx"
+            # Beside the model, for it may be larger than a message of protobuf.
+            onnx.save_model(own, path, save_as_external_data=True, location=f"{side}.data")
+            ours = side == "convswap"
+            jobs[side] = {"model": str(path), "ours": ours, "device": chosen.name}
+            jobs[side] |= {"precision": precision, "input_shapes": shapes}
+        with telling_shapes(declared, inputs, samples):
+            found = _alternate(jobs, processes, progress or silent)
+    medians = {
+        f"{side}{key}": float(np.median([_value(times, key) for times in found[side]]))
+        for side in SIDES
+        for key in ("_ms", "_session_ms", "_run_ms")
+    }
+    return {
+        "model": title,
+        "device": chosen.name,
+        "environment": environment(chosen),
+        "batch": samples,
+        "precision": precision,
+        "algorithm": algorithm,
+        "processes": processes,
+        "input_shapes": shapes,
+        "notes": shape_notes(declared, inputs, samples),
+        **medians,
+    }
+
+
+def print_first_run(found: Mapping[str, Any], console: Console, device: str | None = None) -> None:
+    """Print what `first_run` returned on `device`, with the ratio of the sides below it."""
+    console.print(
+        Text(
+            f"{found['model']}, batch {found['batch']:,}, precision {found['precision']}, "
+            f"algorithm {found['algorithm']}\n"
+            f"{device_lines(choose_device(device))}\n"
+            f"medians of {found['processes']} fresh processes of each side, in turn\n"
+        )
+    )
+    table = plain_table("To the first answer (ms)")
+    table.add_column("side")
+    for heading in ("session", "first run", "both"):
+        table.add_column(heading, justify="right")
+    for side in SIDES:
+        cells = [milliseconds(found[f"{side}{key}"]) for key in ("_session_ms", "_run_ms", "_ms")]
+        table.add_row(side, *cells)
+    console.print(table)
+    for note in found["notes"]:
+        console.print(Text(f"Note: {note}."))
+    ratio = found["convswap_ms"] / found["default_ms"]
+    console.print(Text(f"convswap takes {ratio:.2f} times what the default does until its first answer."))
+
+
+def _alternate(
+    jobs: Mapping[str, Job], processes: int, report: Progress
+) -> dict[str, list[dict[str, float]]]:
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in jobs}
+    for number in range(processes + 1):
+        for side in _order(jobs, number):
+            report(f"first run {number} of {processes}, {side}" if number else f"warming up, {side}")
+            times = _run_alone(side, jobs[side])
+            if number:
+                found[side].append(times)
+    return found
+
+
+def _order(sides: Iterable[str], number: int) -> list[str]:
+    return list(sides) if number % 2 == 0 else list(sides)[::-1]
+
+
+def _run_alone(side: str, job: Job) -> dict[str, float]:
+    # -P: no module of the folder that the user is in gets in the way.
+    command = [sys.executable, "-P", "-m", "convswap.bench.first_run_process", json.dumps(job)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConvswapError(
+            f"the first run of the {side} side took more than {TIMEOUT_SECONDS} s; give a smaller batch"
+        ) from None
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        # What a signal ended had no last word, and may have written something else before.
+        ended = f"its process ended with status {done.returncode}"
+        reason = lines[-1] if lines and done.returncode > 0 else ended
+        raise ConvswapError(f"the first run of the {side} side failed: {reason}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _value(times: Mapping[str, float], key: str) -> float:
+    return sum(times.values()) if key == "_ms" else times[key.removeprefix("_")]

@@ -1,0 +1,135 @@
+"""PyTorch's own convolution of a layer, beside which `bench --against all` sets ours where PyTorch is there.
+
+It calls cuDNN too, but tries its algorithms first (`cudnn.benchmark`), and its tensors may lie channels-last,
+which ONNX Runtime's default provider does not use: what cuDNN can do at best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from convswap.timing.gpu_timer import GpuTimer
+from convswap.timing.suites import SuiteLayer
+
+if TYPE_CHECKING:
+    import torch
+
+# The sides by their names, which say how the tensors lie.
+CONTIGUOUS, CHANNELS_LAST = "pytorch", "pytorch_channels_last"
+
+
+class PyTorchRun:
+    """A layer's convolution, its input and weights on the device, ready to be run and timed.
+
+    `result` is that of the last run, (batch, filters, spatial...).
+    """
+
+    result: torch.Tensor
+
+    def __init__(
+        self,
+        layer: SuiteLayer,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        memory_format: torch.memory_format,
+        stream: int | None = None,
+    ) -> None:
+        """Take the tensors as they are, but for how they lie; `stream` is a CUDA stream to run on."""
+        self._convolve = convolution(layer)
+        self._x, self._w = (each.contiguous(memory_format=memory_format) for each in (x, w))
+        self._stream = stream
+
+    def once(self) -> None:
+        """Run and wait for the result."""
+        self.burst(1)
+
+    def burst(self, runs: int) -> None:
+        """Start `runs` runs back to back and wait for all of them."""
+        self.start(runs)
+        self.wait()
+
+    def start(self, runs: int) -> None:
+        """Start `runs` runs back to back."""
+        import torch
+
+        stream = (
+            nullcontext()
+            if self._stream is None
+            else torch.cuda.stream(torch.cuda.ExternalStream(self._stream))
+        )
+        with torch.no_grad(), stream:
+            for _ in range(runs):
+                self.result = self._convolve(self._x, self._w)
+
+    def wait(self) -> None:
+        """Wait for all runs that were started."""
+        import torch
+
+        if self._x.is_cuda:
+            torch.cuda.synchronize()
+
+
+def pytorch_runs(
+    layer: SuiteLayer, x: np.ndarray, w: np.ndarray, precision: str, timer: GpuTimer | None
+) -> dict[str, PyTorchRun]:
+    """Return a run of `layer` on the first card for each way its tensors may lie, by the side's name.
+
+    There is none where PyTorch is not installed or sees no card, and none that PyTorch cannot compute, for
+    want of memory or of a cuDNN that goes with ONNX Runtime's. `precision` is that of `bench`; float32
+    tensors are multiplied as TF32 unless it is "ieee". The runs are on the stream of `timer` if there is one.
+    """
+    try:
+        import torch
+    except ImportError:
+        return {}
+    if not torch.cuda.is_available():
+        return {}
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = precision != "ieee"
+    stream = None if timer is None else timer.stream
+    runs = {}
+    for name, memory_format in memory_formats(layer).items():
+        try:
+            tensors = [tensor_of(each, precision).cuda() for each in (x, w)]
+            run = PyTorchRun(layer, tensors[0], tensors[1], memory_format, stream)
+            # They have been laid out on another stream; then cuDNN is tried, before anything is timed.
+            torch.cuda.synchronize()
+            run.once()
+        except RuntimeError:
+            continue
+        runs[name] = run
+    return runs
+
+
+def tensor_of(values: np.ndarray, precision: str) -> torch.Tensor:
+    """Return the values as a tensor of the precision's element type, in the host's memory."""
+    import torch
+
+    types = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+    return torch.from_numpy(values.astype(np.float32, copy=False)).to(types.get(precision, torch.float32))
+
+
+def memory_formats(layer: SuiteLayer) -> dict[str, torch.memory_format]:
+    """Return how tensors of the layer may lie, by the name of the side; with one axis there is one way."""
+    import torch
+
+    formats = {CONTIGUOUS: torch.contiguous_format}
+    if layer.rank > 1:
+        formats[CHANNELS_LAST] = torch.channels_last if layer.rank == 2 else torch.channels_last_3d
+    return formats
+
+
+def convolution(layer: SuiteLayer) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return what convolves (batch, channels, spatial...) with (filters, channels of a group, kernel...)."""
+    from torch.nn import functional
+
+    of_rank = (functional.conv1d, functional.conv2d, functional.conv3d)[layer.rank - 1]
+
+    def convolve(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return of_rank(x, w, None, layer.stride, layer.padding, layer.dilation, layer.group)
+
+    return convolve

@@ -1,0 +1,117 @@
+"""The tables of `convswap bench`, on a terminal of any width or in 120 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from convswap.bench.against_algorithms import print_algorithms
+from convswap.bench.pytorch_runs import CHANNELS_LAST, CONTIGUOUS
+from convswap.output.tables import error, milliseconds, plain_table, times_faster
+from convswap.runtime.device import choose_device, device_lines
+from convswap.runtime.sessions import NO_OTHER_SIDE_ON_CPU
+
+Row = Mapping[str, Any]
+
+
+def print_suite(
+    rows: Sequence[Row], console: Console, device: str | None = None, against: str = "default"
+) -> None:
+    """Print the rows of `run_suite` as a table, with the device and versions they were measured on.
+
+    `device` and `against` are those that it was given.
+    """
+    chosen = choose_device(device)
+    console.print(Text(device_lines(chosen)))
+    if any("algorithms" in row for row in rows):
+        print_algorithms(rows, console)
+        return
+    console.print(_layers_table(rows))
+    for method in dict.fromkeys(row["method"] for row in rows):
+        batches = dict.fromkeys(row["batch"] for row in rows if row["method"] == method)
+        console.print(Text(f"Batch {', '.join(f'{batch:,}' for batch in batches)}: {method}."))
+    print_missing_default(rows, console)
+    if against == "all" and chosen.name == "cpu":
+        console.print(Text(f"Note: {NO_OTHER_SIDE_ON_CPU}."))
+    if chosen.name == "cuda" and any(row["precision"] == "ieee" for row in rows):
+        console.print(Text("Note: convswap and no_tf32 (--against all) compute in ieee, all others in tf32."))
+    if any({CONTIGUOUS, CHANNELS_LAST} & row["others_ms"].keys() for row in rows):
+        console.print(
+            Text(f"Note: {CONTIGUOUS} and {CHANNELS_LAST} are PyTorch's own, without ONNX Runtime.")
+        )
+    if any(row["others_ms"] for row in rows):
+        console.print(_speedups_table(rows))
+
+
+def _layers_table(rows: Sequence[Row]) -> Table:
+    precisions = ", ".join(dict.fromkeys(row["precision"] for row in rows))
+    table = plain_table(f"Convolutions alone, precision {precisions} (median ms)")
+    table.add_column("layer", overflow="fold")
+    headings = ["batch", "default", "best other", "convswap", "speedup", "floor", "% of floor", "rel. L2"]
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    table.add_column("algorithm", overflow="fold")
+    for row in rows:
+        default, other, floor = row["default_ms"], row["best_other_ms"], row["floor_ms"]
+        table.add_row(
+            row["layer"],
+            f"{row['batch']:,}",
+            milliseconds(default),
+            "-" if other is None else f"{milliseconds(other)} {row['best_other']}",
+            milliseconds(row["convswap_ms"]),
+            "-" if default is None else times_faster(default / row["convswap_ms"]),
+            milliseconds(floor),
+            "-" if floor is None else f"{100 * floor / row['convswap_ms']:.0f} %",
+            error(row["relative_l2_error"]),
+            row["algorithm"],
+        )
+    return table
+
+
+def _speedups_table(rows: Sequence[Row]) -> Table:
+    """Return the speedup of all layers together against every side, and against the fastest of each row."""
+    table = plain_table("Speedup, all layers together")
+    table.add_column("batch", justify="right")
+    table.add_column("against", overflow="fold")
+    for heading in ("geometric mean", "worst"):
+        table.add_column(heading, justify="right")
+    table.add_column("worst layer", overflow="fold")
+    for batch in dict.fromkeys(row["batch"] for row in rows):
+        table.add_section()
+        of_batch = [row for row in rows if row["batch"] == batch]
+        sides = dict.fromkeys(name for row in of_batch for name in _times(row))
+        for side in (*sides, _FASTEST):
+            speedups = {
+                row["layer"]: _time(row, side) / row["convswap_ms"]
+                for row in of_batch
+                if side in _times(row) or (side == _FASTEST and _times(row))
+            }
+            worst = min(speedups, key=lambda name: speedups[name])
+            mean = float(np.exp(np.mean(np.log(list(speedups.values())))))
+            table.add_row(f"{batch:,}", side, times_faster(mean), times_faster(speedups[worst]), worst)
+    return table
+
+
+_FASTEST = "the fastest of these"
+
+
+def _time(row: Row, side: str) -> float:
+    times = _times(row)
+    return min(times.values()) if side == _FASTEST else times[side]
+
+
+def _times(row: Row) -> dict[str, float]:
+    """Return the times of the provider, with its default options where it can, and with others."""
+    default = {} if row["default_ms"] is None else {"default": row["default_ms"]}
+    return {**default, **row["others_ms"]}
+
+
+def print_missing_default(rows: Iterable[Mapping[str, Any]], console: Console) -> None:
+    """Say under rows of `bench` why those without a "default_ms" have none."""
+    for precision in sorted({row["precision"] for row in rows if row["default_ms"] is None}):
+        console.print(Text(f"Note: the default provider has no Conv in {precision} here."))

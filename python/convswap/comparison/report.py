@@ -1,0 +1,207 @@
+"""The tables of a comparison, on a terminal of any width or in 120 columns."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from convswap.comparison.result import Comparison, LayerResult, SideResult
+from convswap.graph.fusion.fuse import fusion_remarks
+from convswap.output.tables import error, milliseconds, plain_table, times_faster, versions_line
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print what was compared and on what, each side's figures, a row per Conv, what was left, and why.
+
+    A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
+    """
+    console.print(Text(f"{heading(comparison)}\n"))
+    for table in comparison_tables(comparison):
+        console.print(table)
+    for remark in remarks(comparison):
+        console.print(Text(f"{remark}."))
+    console.print(Text(verdict(comparison)))
+
+
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """Return the tables: each side's figures, a row per Conv, and what was left, where there are any."""
+    tables = [_sides_table(comparison)]
+    if comparison.layers:
+        tables.append(_layers_table(comparison))
+        others = [name for name in comparison.sides if name not in ("default", "convswap")]
+        if others:
+            tables.append(_others_table(comparison, others))
+    if comparison.left:
+        tables.append(_left_table(comparison))
+    return tables
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """Return what was fused and what was not, and the notes, each without its full stop."""
+    return [
+        *fusion_remarks(comparison.fused, comparison.not_fused),
+        *(f"Note: {note}" for note in comparison.notes),
+    ]
+
+
+def print_course_lines(comparison: Comparison, console: Console) -> None:
+    """Print, for each side, the two lines that the programs of ECE 408 print for one network.
+
+    `Op Time` is in seconds, of the Convs alone and for all images, as the course's is for its 10,000.
+    Accuracies are written as Python writes them, again as there. The lines are never folded. Notes say where
+    the time is of more than the convolutions, or not of all.
+    """
+    for name, side in comparison.sides.items():
+        correctness = "unknown" if side.accuracy is None else str(round(side.accuracy, 4))
+        for line in (
+            f"{_side_title(name, side)}:",
+            f"Op Time: {comparison.op_seconds(name):.6f}",
+            f"Correctness: {correctness} Model: {comparison.model}",
+        ):
+            console.print(Text(line), soft_wrap=True)
+    if any(layer.fused for layer in comparison.layers):
+        console.print(Text("Note: Op Time is that of what is fused with the convolutions too, on each side."))
+    untimed = comparison.swapped - len(comparison.layers) + len(comparison.left)
+    if untimed:
+        console.print(Text(f"Note: Op Time leaves out {untimed} convolutions that were not timed alone."))
+
+
+def heading(comparison: Comparison) -> str:
+    """Return what was compared, on what, and how, in lines."""
+    options = comparison.options
+    provider = comparison.device.provider
+    return (
+        f"{comparison.model}: {provider} by default, and with convswap's Conv\n"
+        f"{versions_line(dict(comparison.environment), comparison.device.title)}\n"
+        f"{comparison.images:,} images of {comparison.dataset}, batch {comparison.batch:,}, "
+        f"precision {comparison.precision}, algorithm {options['algorithm']}"
+        f"{', fused' if options.get('fuse') else ''}"
+    )
+
+
+def _sides_table(comparison: Comparison) -> Table:
+    table = plain_table(f"The whole model (times in ms for a batch of {comparison.batch:,})")
+    table.add_column("side", overflow="fold")
+    for heading in ("median", "95th pct.", "first run", "runs", "speedup", "top-1", "max. error", "rel. L2"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for name, side in comparison.sides.items():
+        faster = (
+            times_faster(comparison.default.times.median / side.times.median) if name != "default" else ""
+        )
+        table.add_row(_side_title(name, side), *_side_cells(side, faster))
+    table.caption = Text(
+        f"errors against float64 on {comparison.truth_images} images; "
+        f"both sides name the same class for {_share(comparison.top1_agreement)} of all images"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _side_title(name: str, side: SideResult) -> str:
+    if name == "convswap":
+        return name
+    return ", ".join(f"{key}={value}" for key, value in side.provider_options.items()) or name
+
+
+def _side_cells(side: SideResult, faster: str) -> list[str]:
+    return [
+        milliseconds(side.times.median),
+        milliseconds(side.times.p95),
+        milliseconds(side.times.first),
+        str(side.times.runs),
+        faster,
+        "-" if side.accuracy is None else f"{side.accuracy:.4f}",
+        error(side.max_abs_error),
+        error(side.relative_l2_error),
+    ]
+
+
+def _layers_table(comparison: Comparison) -> Table:
+    is_fused = any(layer.fused for layer in comparison.layers)
+    what = "Each Conv alone, with what is fused with it on both sides" if is_fused else "Each Conv alone"
+    table = plain_table(f"{what}, fed its real input (median ms, batch {comparison.batch:,})")
+    table.add_column("node", overflow="fold")
+    table.add_column("algorithm", overflow="fold")
+    floors = any(layer.floor_ms is not None for layer in comparison.layers)
+    headings = ["default", "convswap", "speedup", *(["floor", "% of floor"] if floors else [])]
+    for heading in (*headings, "L2 default", "L2 convswap"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for layer in comparison.layers:
+        table.add_row(*_layer_cells(layer, floors))
+    default, ours = comparison.layers_sum("default"), comparison.layers_sum("convswap")
+    table.add_section()
+    table.add_row(
+        _sum_title(comparison), "", milliseconds(default), milliseconds(ours), times_faster(default / ours)
+    )
+    table.add_row(
+        "whole model",
+        "",
+        milliseconds(comparison.default.times.median),
+        milliseconds(comparison.convswap.times.median),
+        times_faster(comparison.speedup),
+    )
+    return table
+
+
+def _layer_cells(layer: LayerResult, floors: bool) -> list[Text | str]:
+    default, ours = layer.milliseconds["default"], layer.milliseconds["convswap"]
+    cells: list[Text | str] = [
+        Text(layer.title),
+        layer.algorithm,
+        milliseconds(default),
+        milliseconds(ours),
+        times_faster(default / ours),
+    ]
+    if floors:
+        share = "-" if layer.floor_ms is None else f"{100 * layer.floor_ms / ours:.0f} %"
+        cells += [milliseconds(layer.floor_ms), share]
+    return [*cells, error(layer.relative_l2_error["default"]), error(layer.relative_l2_error["convswap"])]
+
+
+def _others_table(comparison: Comparison, others: list[str]) -> Table:
+    """Return the times with the other options, which are columns too many for the first table."""
+    table = plain_table("Each Conv alone with other options of the provider (median ms)")
+    table.add_column("node", overflow="fold")
+    sides = ["default", *others, "convswap"]
+    for name in sides:
+        table.add_column(_side_title(name, comparison.sides[name]), justify="right", overflow="fold")
+    for layer in comparison.layers:
+        table.add_row(Text(layer.title), *(milliseconds(layer.milliseconds[name]) for name in sides))
+    table.add_section()
+    table.add_row(_sum_title(comparison), *(milliseconds(comparison.layers_sum(name)) for name in sides))
+    return table
+
+
+def _sum_title(comparison: Comparison) -> str:
+    is_fused = any(layer.fused for layer in comparison.layers)
+    return "sum of all rows" if is_fused else "sum of all Conv"
+
+
+def _left_table(comparison: Comparison) -> Table:
+    table = plain_table("Convolutions left as they were")
+    table.add_column("node", overflow="fold")
+    table.add_column("why", overflow="fold")
+    for left in comparison.left:
+        table.add_row(Text(left.node), Text(left.reason))
+    return table
+
+
+def _share(value: float) -> str:
+    """Return a share in per cent that says 100 only when it is all."""
+    return "100 %" if value == 1 else f"{math.floor(value * 1e4) / 1e2:.2f} %"
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return whether the answers agree and, in a second line, how much faster they come."""
+    ours, tolerance = comparison.convswap.relative_l2_error, comparison.tolerance
+    if comparison.within_tolerance:
+        answer = f"The answers agree: relative L2 error {error(ours)}, at most {tolerance:g} asked for."
+    else:
+        answer = f"THE ANSWERS DIFFER: relative L2 error {error(ours)}, at most {tolerance:g} asked for."
+    swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
+    if comparison.options.get("fuse"):
+        swapped += f", {len(comparison.fused)} fused with what follows"
+    return f"{answer}\n{swapped}; {times_faster(comparison.speedup)} as fast as the default provider."

@@ -1,0 +1,173 @@
+"""What a comparison found: the result of `convswap.compare`, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from convswap.graph.fusion.fuse import Fused, NotFused
+from convswap.graph.swap import Left
+from convswap.output.files import finite
+from convswap.runtime.device import Device
+from convswap.timing.measure import Times
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class SideResult:
+    """One side: its time on one batch, its top-1 accuracy (None without labels), its float64 errors."""
+
+    times: Times
+    accuracy: float | None
+    max_abs_error: float
+    relative_l2_error: float
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """One Conv on its own: the median milliseconds and the relative L2 error of each side, by side's name.
+
+    `fused` has the ops that are computed with it, in order: on our side in the same node, on the others in
+    nodes of their own. `floor_ms` is None where no ceiling of the device is known.
+    """
+
+    node: str
+    algorithm: str
+    milliseconds: Mapping[str, float]
+    floor_ms: float | None
+    relative_l2_error: Mapping[str, float]
+    fused: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What is timed, for a reader: "conv1 + Tanh + MaxPool"."""
+        return " + ".join([self.node, *self.fused])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of a comparison; `sides` has "default", "convswap" and, with `against="all"`, the others.
+
+    `images` samples went through both sides for accuracy and agreement; `batch` of them were timed;
+    `truth_images` were evaluated in float64 for the errors. `notes` are sentences for a reader.
+    """
+
+    model: str
+    device: Device
+    precision: str
+    options: Mapping[str, Any]
+    environment: Mapping[str, str | None]
+    images: int
+    batch: int
+    truth_images: int
+    dataset: str
+    sides: Mapping[str, SideResult]
+    top1_agreement: float
+    swapped: int
+    left: tuple[Left, ...]
+    layers: tuple[LayerResult, ...]
+    tolerance: float
+    notes: tuple[str, ...] = ()
+    fused: tuple[Fused, ...] = ()
+    not_fused: tuple[NotFused, ...] = ()
+
+    @property
+    def default(self) -> SideResult:
+        """The default provider's result."""
+        return self.sides["default"]
+
+    @property
+    def convswap(self) -> SideResult:
+        """Our library's result."""
+        return self.sides["convswap"]
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster our side is: the default's median over ours."""
+        return self.speedup_over("default")
+
+    @property
+    def within_tolerance(self) -> bool:
+        """Whether our outputs are as close to float64 as the tolerance asks."""
+        return self.convswap.relative_l2_error <= self.tolerance
+
+    def speedup_over(self, side: str) -> float:
+        """Return the median of `side` over ours."""
+        return self.sides[side].times.median / self.convswap.times.median
+
+    def layers_sum(self, side: str) -> float:
+        """Return the sum of the layers' medians of `side` in milliseconds."""
+        return sum(layer.milliseconds[side] for layer in self.layers)
+
+    def op_seconds(self, side: str) -> float:
+        """Return the seconds that the layers of `side` take for all images: the sum of their medians."""
+        return self.layers_sum(side) / 1e3 * self.images / self.batch
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `convswap compare --json` writes; an infinite or NaN number becomes None.
+
+        Beyond the schema's keys it has "tolerance", "within_tolerance", "truth_images", "layers_sum_ms" (of
+        each side, None where no Conv was timed alone), "notes", "fused" and "not_fused" as `swap --report`
+        writes them, the ops "fused" of each layer and, for the other options of the provider, "others" and
+        "others_ms" of each layer.
+        """
+        both = ("default", "convswap")
+        others = [name for name in self.sides if name not in both]
+        result = {
+            "schema": SCHEMA,
+            "model": self.model,
+            "device": self.device.name,
+            "precision": self.precision,
+            "options": dict(self.options),
+            "environment": dict(self.environment),
+            "images": self.images,
+            "batch": self.batch,
+            "dataset": self.dataset,
+            "accuracy": {name: self.sides[name].accuracy for name in both},
+            "top1_agreement": self.top1_agreement,
+            "max_abs_error": {name: self.sides[name].max_abs_error for name in both},
+            "relative_l2_error": {name: self.sides[name].relative_l2_error for name in both},
+            "time_ms": {name: self.sides[name].times.to_json() for name in both},
+            "speedup": self.speedup,
+            "swapped": self.swapped,
+            "left": [{"node": left.node, "reason": left.reason} for left in self.left],
+            "fused": [fused.to_json() for fused in self.fused],
+            "not_fused": [not_fused.to_json() for not_fused in self.not_fused],
+            "layers": [_layer_json(layer, others) for layer in self.layers],
+            "layers_sum_ms": {name: self.layers_sum(name) if self.layers else None for name in self.sides},
+            "tolerance": self.tolerance,
+            "within_tolerance": self.within_tolerance,
+            "truth_images": self.truth_images,
+            "others": {name: self._other_json(name) for name in others},
+            "notes": list(self.notes),
+        }
+        return {key: finite(value) for key, value in result.items()}
+
+    def _other_json(self, name: str) -> dict[str, Any]:
+        side = self.sides[name]
+        return {
+            "provider_options": dict(side.provider_options),
+            "accuracy": side.accuracy,
+            "max_abs_error": side.max_abs_error,
+            "relative_l2_error": side.relative_l2_error,
+            "time_ms": side.times.to_json(),
+            "speedup": self.speedup_over(name),
+        }
+
+
+def _layer_json(layer: LayerResult, others: list[str]) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "node": layer.node,
+        "fused": list(layer.fused),
+        "algorithm": layer.algorithm,
+        "default_ms": layer.milliseconds["default"],
+        "convswap_ms": layer.milliseconds["convswap"],
+        "floor_ms": layer.floor_ms,
+        "relative_l2_error": {name: layer.relative_l2_error[name] for name in ("default", "convswap")},
+    }
+    if others:
+        result["others_ms"] = {name: layer.milliseconds[name] for name in others}
+    return result

@@ -1,0 +1,1 @@
+"""What is installed, what is missing, and what to type."""

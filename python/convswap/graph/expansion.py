@@ -1,0 +1,166 @@
+"""What a FusedConv stands for, in ONNX's own operators, so that the default side can run it too.
+
+y = pool(activation(conv(X, W) + B + Z)). Batch normalisations folded into the weights stay folded, as
+ONNX Runtime folds them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from convswap.errors import ConvswapError, unknown_name
+from convswap.graph.epilogue import OPEN
+
+_CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
+_ACTIVATIONS = (
+    "None",
+    "Relu",
+    "LeakyRelu",
+    "Clip",
+    "Tanh",
+    "Sigmoid",
+    "HardSigmoid",
+    "HardSwish",
+    "SiLU",
+    "Gelu",
+    "GeluTanh",
+    "Elu",
+)
+_POOLS = ("None", "MaxPool", "AveragePool")
+# Before, Add and others broadcast by attributes.
+_OLDEST_OPSET = 7
+
+
+def expand_fused(node: onnx.NodeProto, opset: int, element_type: int) -> list[onnx.NodeProto]:
+    """Return the nodes of ONNX that stand for `node`, a convswap.FusedConv.
+
+    The last of them has the node's name and output. `opset` is the version of ONNX's own operators in the
+    model; `element_type` is that of the data, a value of `onnx.TensorProto`.
+
+    Raises:
+        ConvswapError: the opset is older than 7, or an attribute has a value that FusedConv does not know.
+    """
+    if opset < _OLDEST_OPSET:
+        raise ConvswapError(
+            f"FusedConv {node.name!r} is in a model of opset {opset}; its parts need {_OLDEST_OPSET} or newer"
+        )
+    return _Expansion(node, opset, element_type).nodes
+
+
+def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Return what `node`, a convswap.FusedConv, computes after the convolution: Add, activation, pool."""
+    attributes = _attributes(node)
+    parts = (attributes.get("activation", "None"), attributes.get("pool", "None"))
+    return (*(("Add",) if _residual(node) else ()), *(part for part in parts if part != "None"))
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for name, value in values.items()
+    }
+
+
+def _residual(node: onnx.NodeProto) -> str:
+    """Return the name of what is added to the convolution; "" where nothing is."""
+    return str(node.input[3]) if len(node.input) > 3 else ""
+
+
+class _Expansion:
+    """The nodes that stand for one; each takes the result of the one before."""
+
+    def __init__(self, node: onnx.NodeProto, opset: int, element_type: int) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self._node = node
+        self._opset = opset
+        self._element_type = element_type
+        self._count = 0
+        attributes = _attributes(node)
+        activation, pool = (attributes.get(name, "None") for name in ("activation", "pool"))
+        for name, given, known in (("activation", activation, _ACTIVATIONS), ("pool", pool, _POOLS)):
+            if given not in known:
+                raise unknown_name(f"{name} of FusedConv {node.name!r}", str(given), known)
+        inputs = list(node.input[:3])
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        conv = {name: value for name, value in attributes.items() if name in _CONV_ATTRIBUTES}
+        self._value = self._add("Conv", *inputs, **conv)
+        if _residual(node):
+            self._value = self._add("Add", self._value, _residual(node))
+        if activation != "None":
+            self._value = self._activate(activation, attributes)
+        if pool != "None":
+            self._pool(attributes)
+        self.nodes[-1].output[0] = node.output[0]
+        self.nodes[-1].name = node.name
+
+    def _parameter(self, attributes: Mapping[str, Any], name: str) -> float:
+        # The op refuses a node that lacks it, too.
+        value = attributes.get(f"activation_{name}")
+        if not isinstance(value, float | int):
+            raise ConvswapError(
+                f"activation_{name} of FusedConv {self._node.name!r} is {value!r}; expected a number"
+            )
+        return value
+
+    def _activate(self, activation: str, attributes: Mapping[str, Any]) -> str:
+        x = self._value
+        match activation:
+            case "Relu" | "Tanh" | "Sigmoid":
+                return self._add(activation, x)
+            case "LeakyRelu" | "Elu":
+                return self._add(activation, x, alpha=self._parameter(attributes, "alpha"))
+            case "HardSigmoid":
+                alpha, beta = self._parameter(attributes, "alpha"), self._parameter(attributes, "beta")
+                return self._add("HardSigmoid", x, alpha=alpha, beta=beta)
+            case "Clip":
+                alpha, beta = self._parameter(attributes, "alpha"), self._parameter(attributes, "beta")
+                # The ends of float32 stand for no bound.
+                if self._opset < 11:
+                    bounds = {"min": alpha, "max": beta}
+                    return self._add("Clip", x, **{k: v for k, v in bounds.items() if abs(v) != OPEN})
+                low = "" if alpha == -OPEN else self._constant(alpha)
+                high = "" if beta == OPEN else self._constant(beta)
+                return self._add("Clip", x, low, high)
+            case "HardSwish":
+                return self._add("Mul", x, self._add("HardSigmoid", x, alpha=1 / 6, beta=0.5))
+            case "SiLU":
+                return self._add("Mul", x, self._add("Sigmoid", x))
+            case "Gelu":
+                scaled = self._add("Mul", x, self._constant(np.sqrt(0.5)))
+                return self._half_of_x_times_1_plus(self._add("Erf", scaled))
+            case _:  # GeluTanh
+                cube = self._add("Mul", x, self._add("Mul", x, x))
+                inner = self._add("Add", x, self._add("Mul", cube, self._constant(0.044715)))
+                scaled = self._add("Mul", inner, self._constant(np.sqrt(2 / np.pi)))
+                return self._half_of_x_times_1_plus(self._add("Tanh", scaled))
+
+    def _half_of_x_times_1_plus(self, value: str) -> str:
+        half = self._add("Mul", self._value, self._constant(0.5))
+        return self._add("Mul", half, self._add("Add", value, self._constant(1.0)))
+
+    def _pool(self, attributes: Mapping[str, Any]) -> None:
+        given = {
+            name: attributes[f"pool_{name}"]
+            for name in ("kernel_shape", "strides", "pads", "ceil_mode", "count_include_pad")
+            if f"pool_{name}" in attributes
+        }
+        if self._opset < 10:
+            given.pop("ceil_mode", None)  # which is 0 then: the model could not have said otherwise
+        self._value = self._add(attributes["pool"], self._value, **given)
+
+    def _constant(self, number: float) -> str:
+        array = np.array(number, helper.tensor_dtype_to_np_dtype(self._element_type))
+        return self._add("Constant", value=numpy_helper.from_array(array))
+
+    def _add(self, op: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{self._node.output[0]}/expanded_{self._count}"
+        self._count += 1
+        self.nodes.append(helper.make_node(op, list(inputs), [output], name=output, **attributes))
+        return output

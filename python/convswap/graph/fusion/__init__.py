@@ -1,0 +1,1 @@
+"""What follows a convolution and can become part of it: biases, activations, residuals, pooling."""

@@ -1,0 +1,77 @@
+"""Read the poolings that `convswap.FusedConv` computes from the nodes that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from convswap.graph.epilogue import NotFusable, Pool
+from convswap.graph.node_attributes import read_int, read_ints, read_text
+
+POOL_OPS = frozenset({("", "MaxPool"), ("", "AveragePool")})
+
+
+def read_pool(node: ir.Node, sizes: Sequence[int | None]) -> Pool:
+    """Return the pooling that `node`, of one of POOL_OPS, does.
+
+    `sizes` has height and width of what it pools, as far as they are known.
+
+    Raises:
+        NotFusable: FusedConv does not have it.
+    """
+    kernel = read_ints(node, "kernel_shape", ())
+    if len(kernel) != 2:
+        raise NotFusable("it does not pool over two axes, height and width, as a fused pooling does")
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+        raise NotFusable("its Indices are read, which a fused pooling does not give")
+    dilations = read_ints(node, "dilations", (1, 1))
+    if any(dilation != 1 for dilation in dilations):
+        raise NotFusable(f"its dilations are {dilations}; a fused pooling has none")
+    strides = read_ints(node, "strides", (1, 1))
+    ceil_mode = bool(read_int(node, "ceil_mode", 0))
+    auto_pad = read_text(node, "auto_pad", "NOTSET")
+    if auto_pad in ("", "NOTSET"):
+        pads = read_ints(node, "pads", (0, 0, 0, 0))
+    elif auto_pad == "VALID":
+        if ceil_mode:
+            raise NotFusable(
+                "it has ceil_mode with auto_pad VALID, whose windows ONNX does not define alike everywhere"
+            )
+        pads = (0, 0, 0, 0)
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        known = [size for size in sizes if size is not None]
+        if any(stride > reach for stride, reach in zip(strides, kernel, strict=False)):
+            # ONNX Runtime crops what it pools there, or refuses, which the operator's reference does not.
+            raise NotFusable(f"its auto_pad is {auto_pad} with strides beyond its kernel")
+        if len(known) != 2:
+            raise NotFusable(f"its auto_pad is {auto_pad}, and the size of what it pools is not known")
+        pads = _same_pads(known, kernel, strides, at_end=auto_pad == "SAME_UPPER")
+    else:
+        raise NotFusable(f"its auto_pad {auto_pad!r} is not known")
+    if len(strides) != 2 or len(pads) != 4 or min(*kernel, *strides) < 1:
+        raise NotFusable(f"its kernel_shape {kernel}, strides {strides} and pads {pads} do not fit together")
+    if min(pads) < 0 or any(pad >= size for pad, size in zip(pads, kernel * 2, strict=True)):
+        raise NotFusable(f"its pads {pads} are not from 0 to below its kernel_shape {kernel}")
+    return Pool(
+        node.op_type,
+        (kernel[0], kernel[1]),
+        (strides[0], strides[1]),
+        (pads[0], pads[1], pads[2], pads[3]),
+        ceil_mode,
+        bool(read_int(node, "count_include_pad", 0)),
+    )
+
+
+def _same_pads(
+    sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], *, at_end: bool
+) -> tuple[int, ...]:
+    """Return begin and end pads for ceil(size / stride) windows; an odd one goes to the end, or not."""
+    begins, ends = [], []
+    for size, reach, stride in zip(sizes, kernel, strides, strict=True):
+        windows = -(-size // stride)
+        total = max((windows - 1) * stride + reach - size, 0)
+        smaller, larger = total // 2, total - total // 2
+        begins.append(smaller if at_end else larger)
+        ends.append(larger if at_end else smaller)
+    return (*begins, *ends)

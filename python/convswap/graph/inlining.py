@@ -1,0 +1,183 @@
+"""Inline those functions of an ONNX model that contain nodes of a kind."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from convswap.graph.function_calls import count_copies
+from convswap.graph.model_file import root_cause
+from convswap.graph.unique_names import UniqueNames
+from convswap.graph.value_types import values_of
+
+# onnx-ir's inliner tries name_2, name_3 and so on from the start for every copy of a name, so n copies take
+# n² / 2 tries; this many are a second or two.
+MOST_NAME_TRIES = 5_000_000
+
+NodeTest = Callable[[ir.Node], bool]
+Reasons = dict[ir.OperatorIdentifier, str]
+
+
+def inline_functions_with(model: ir.Model, is_wanted: NodeTest) -> tuple[ir.Model, Reasons]:
+    """Return `model` without the functions that contain a wanted node, and why some of them stay.
+
+    A function counts if it contains such a node itself or calls, at any depth, a function that does. Where
+    there are none, `model` itself is returned, else a copy. A function stays if an op in it means something
+    else in the model's opset, if a function that stays calls it, if nothing calls it, if onnx-ir's inliner
+    fails (on graph parameters), or if its copies would be too many.
+    """
+    found = _functions_with(model, is_wanted)
+    if not found:
+        return model, {}
+    try:
+        inlined = model.clone()
+        reasons = _adopt_opsets_of_model(inlined, found, is_wanted)
+        reasons |= _called_from(inlined, found, reasons)
+        wanted = [identifier for identifier in inlined.functions if identifier in found - reasons.keys()]
+        _refuse_too_many_names(inlined, count_copies(inlined, wanted))
+        for identifier in wanted:
+            _give_outputs_values_of_their_own(inlined.functions[identifier])
+        _complete_outputs_of_calls(inlined, wanted)
+        _avoid_names_of_graphs(inlined, wanted)
+        InlinePass(criteria=lambda function: function.identifier() in wanted)(inlined)
+    except (ValueError, RuntimeError, KeyError, AssertionError, ir.passes.InvariantError) as error:
+        # The pass works in place, so a failed attempt is thrown away as a whole.
+        return model, dict.fromkeys(found, f"it cannot be inlined: {root_cause(error)}")
+    return inlined, {
+        identifier: reasons.get(identifier, "nothing calls it")
+        for identifier in inlined.functions
+        if identifier in found
+    }
+
+
+def _functions_with(model: ir.Model, is_wanted: NodeTest) -> set[ir.OperatorIdentifier]:
+    callers = defaultdict(set)
+    found = set()
+    for identifier, function in model.functions.items():
+        for node in function.all_nodes():
+            callers[node.op_identifier()].add(identifier)
+            if is_wanted(node):
+                found.add(identifier)
+    waiting = list(found)
+    while waiting:
+        more = callers[waiting.pop()] - found
+        found |= more
+        waiting += more
+    return found
+
+
+def _adopt_opsets_of_model(
+    model: ir.Model, functions: Iterable[ir.OperatorIdentifier], is_wanted: NodeTest
+) -> Reasons:
+    reasons = {}
+    for identifier in functions:
+        reason = _adopt_opsets(model.functions[identifier], model, is_wanted)
+        if reason is not None:
+            reasons[identifier] = reason
+    return reasons
+
+
+def _called_from(model: ir.Model, found: set[ir.OperatorIdentifier], staying: Reasons) -> Reasons:
+    """Return the functions that those which stay call: inlined there, their ops would change their opset."""
+    reasons: Reasons = {}
+    waiting = [
+        (identifier, model.functions[identifier].name, reason) for identifier, reason in staying.items()
+    ]
+    while waiting:
+        identifier, name, reason = waiting.pop()
+        nodes = model.functions[identifier].all_nodes()
+        called = {node.op_identifier() for node in nodes} & found - reasons.keys() - staying.keys()
+        reasons |= dict.fromkeys(called, f"function {name!r} calls it and stays: {reason}")
+        waiting += [(callee, name, reason) for callee in called]
+    return reasons
+
+
+def _refuse_too_many_names(model: ir.Model, copies: Mapping[ir.OperatorIdentifier, int]) -> None:
+    """Raise ValueError where finding free names for that many copies of functions would take too long."""
+    names: Counter[tuple[str, str | None]] = Counter()
+    for identifier, times in copies.items():
+        for node in model.functions[identifier].all_nodes():
+            names["node", node.name] += times
+            for output in node.outputs:
+                names["value", output.name] += times
+    if sum(times**2 for times in names.values()) // 2 > MOST_NAME_TRIES:
+        raise ValueError("functions are called too often for onnx-ir's inliner to name the copies in time")
+
+
+def _adopt_opsets(function: ir.Function, model: ir.Model, is_wanted: NodeTest) -> str | None:
+    """Give `function` the model's opset versions, or return which of its ops mean something else in them."""
+    for domain, version in function.opset_imports.items():
+        wanted = model.opset_imports.get(domain, version)
+        if wanted == version:
+            continue
+        for node in function.all_nodes():
+            # A function is found by its name, whatever version of its domain is imported.
+            if node.domain != domain or is_wanted(node) or node.op_identifier() in model.functions:
+                continue
+            if not _same_op(node, version, wanted):
+                return (
+                    f"its {node.op_type} is of opset {version}, the model's of opset {wanted}; "
+                    "convert the function to the opset of the model"
+                )
+        function.opset_imports[domain] = wanted
+    return None
+
+
+def _same_op(node: ir.Node, version: int, other_version: int) -> bool:
+    try:
+        since = [
+            onnx.defs.get_schema(node.op_type, number, node.domain).since_version
+            for number in (version, other_version)
+        ]
+    except onnx.defs.SchemaError:
+        return False
+    return since[0] == since[1]
+
+
+def _give_outputs_values_of_their_own(function: ir.Function) -> None:
+    """Put an Identity before outputs that are inputs or come twice.
+
+    The inliner would give such a value the name of the call's output, and so rename the caller's input.
+    """
+    seen = set(function.inputs)
+    for index, output in enumerate(function.outputs):
+        if output in seen:
+            identity = ir.node("Identity", [output])
+            identity.outputs[0].name = f"{output.name}/output_{index}"
+            function.append(identity)
+            function.outputs[index] = identity.outputs[0]
+        seen.add(output)
+
+
+def _complete_outputs_of_calls(model: ir.Model, functions: Collection[ir.OperatorIdentifier]) -> None:
+    """Name the outputs that calls leave out: the inliner wants them all, and goes by their names."""
+    bodies = [model.graph, *(function.graph for function in model.functions.values())]
+    inner = [graph for function in model.functions.values() for graph in function.subgraphs()]
+    graphs = [*model.graphs(), *bodies[1:], *inner]
+    taken = UniqueNames(value.name for graph in graphs for value in values_of(graph))
+    for body in bodies:
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            if node.op_identifier() in functions:
+                function = model.functions[node.op_identifier()]
+                node.resize_outputs(len(function.outputs))
+                for output, own in zip(node.outputs, function.outputs, strict=True):
+                    if not output.name:
+                        output.name = taken.take(f"{function.name}/{own.name}")
+
+
+def _avoid_names_of_graphs(model: ir.Model, functions: Iterable[ir.OperatorIdentifier]) -> None:
+    """Rename values of `functions` that some graph of `model` has too.
+
+    The inliner keeps names unique among the graphs it has seen, and sees subgraphs only after it has chosen.
+    """
+    taken = UniqueNames(value.name for graph in model.graphs() for value in values_of(graph))
+    for identifier in functions:
+        function = model.functions[identifier]
+        graphs = [function.graph, *function.subgraphs()]
+        for value in [value for graph in graphs for value in values_of(graph)]:
+            if value.name in taken:
+                value.name = taken.take(f"{function.name}/{value.name}")

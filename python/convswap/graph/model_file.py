@@ -1,0 +1,428 @@
+"""Load and save ONNX files: weights stay on disk until needed, and no file is left half written."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError
+
+from convswap.errors import ConvswapError
+from convswap.output.files import followed
+
+# protobuf refuses messages from 2 GiB on; what is left below that is room for the nodes and their names.
+LARGEST_INLINE_BYTES = 2_000_000_000
+
+# Tensors up to this size may be shapes or axes, which shape inference reads from the model file alone.
+_SMALL_TENSOR_BYTES = 256
+
+# onnx and ONNX Runtime keep opset versions in 32 bits.
+_LARGEST_OPSET = 2**31 - 1
+
+# What onnx, onnx-ir and protobuf raise for content that is not a sound model; no common class says so.
+_UNSOUND = (
+    DecodeError,
+    EncodeError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    UserWarning,
+    ValueError,
+)
+
+
+def load_model(path: str | os.PathLike[str]) -> ir.Model:
+    """Return the model in the ONNX file at `path`; its external data are mapped into memory, not read.
+
+    External tensors in node attributes and functions, where ONNX files seldom have them, are read at once.
+
+    Raises:
+        ConvswapError: the path is empty, there is no such file, it is not a regular file, it is not an ONNX
+            model, or its external data are missing, too short, or outside the model's folder.
+    """
+    if not os.fspath(path):
+        raise ConvswapError("the name of the model is empty; expected the path of an ONNX model")
+    file = Path(path)
+    if not is_there(file):
+        raise ConvswapError(f"no such file: '{file}'; expected the path of an ONNX model")
+    if not file.is_file():
+        kind = "a directory" if file.is_dir() else "not a regular file"
+        raise ConvswapError(f"'{file}' is {kind}; expected the path of an ONNX model")
+    try:
+        proto = onnx.load_model(file, format="protobuf", load_external_data=False)
+    except OSError as error:
+        raise ConvswapError(f"cannot read '{file}': {error.strerror or error}") from error
+    except _UNSOUND as error:
+        raise ConvswapError(
+            f"'{file}' is not an ONNX model: it cannot be decoded; "
+            "check that it is an .onnx file and was copied completely"
+        ) from error
+    model = model_from_proto(proto, name=f"'{file}'", base_dir=file.absolute().parent)
+    try:
+        _check_external_data(model, file)
+        _read_what_cannot_be_written_back(model)
+    except OSError as error:
+        raise ConvswapError(f"cannot read the external data of '{file}': {root_cause(error)}") from error
+    except _UNSOUND as error:
+        raise ConvswapError(f"'{file}' is not a valid ONNX model: {root_cause(error)}") from error
+    return model
+
+
+def files_of(model: str | os.PathLike[str]) -> list[Path]:
+    """Return the ONNX file `model` and those of its external data; the name alone where none can be read."""
+    file = Path(model)
+    # Why it cannot be read, whoever reads it says.
+    with contextlib.suppress(ConvswapError):
+        if is_there(file):
+            return [file, *sorted({Path(tensor.path) for tensor in _external_tensors(load_model(file))})]
+    return [file]
+
+
+def is_there(file: Path) -> bool:
+    """Return whether there is such a file, of any kind.
+
+    Raises ConvswapError where the system cannot look for it, as for a name that is too long.
+    """
+    try:
+        return file.exists()
+    except OSError as error:
+        raise ConvswapError(f"cannot read '{file}': {error.strerror}") from None
+
+
+def model_from_proto(
+    proto: onnx.ModelProto, *, name: str = "the model", base_dir: str | os.PathLike[str] = ""
+) -> ir.Model:
+    """Return `proto` as an `onnx_ir.Model` that shares its tensors.
+
+    `name` stands for the model in messages; `base_dir` is the folder that external data lie in, the current
+    one when empty. Training information is not carried over: it has no meaning for inference.
+
+    Raises:
+        ConvswapError: it has no graph or no opset, is inconsistent, or has sparse initializers.
+    """
+    if not proto.HasField("graph") or not proto.graph.output:
+        raise ConvswapError(
+            f"{name} is not an ONNX model: it has no graph with outputs; expected an .onnx file"
+        )
+    if not proto.opset_import:
+        raise ConvswapError(
+            f"{name} is not a complete ONNX model: it imports no opset; check that it was copied completely"
+        )
+    sparse = [
+        tensor.values.name for graph in _graphs_of_proto(proto.graph) for tensor in graph.sparse_initializer
+    ]
+    if sparse:
+        raise ConvswapError(
+            f"{name} has sparse initializers, such as {sparse[0]!r}, which are not supported; "
+            "store them as dense ones"
+        )
+    try:
+        with quiet_onnx_ir():
+            model = ir.from_proto(proto)
+        for tensor in _external_tensors(model):
+            tensor.base_dir = str(base_dir)
+        fault = _fault(model)
+    except _UNSOUND as error:
+        raise ConvswapError(f"{name} is not a valid ONNX model: {root_cause(error)}") from error
+    if fault is not None:
+        raise ConvswapError(f"{name} is not a valid ONNX model: {fault}")
+    return model
+
+
+def save_model(
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    source: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write `model` to `path`, and its weights to `<path>.data` if it has external data or exceeds 2 GB.
+
+    Everything is written beside the target first and moved there when complete. Files that `model` was read
+    from (`source`, and the data files of its external tensors) are overwritten only with `force`; any other
+    existing file is replaced. A link is followed, but replaced where there is a data file: that has to lie
+    beside the name that the model is opened by. Strings, and tensors of at most 256 bytes, stay in the model
+    file if they are there.
+
+    Raises:
+        ConvswapError: the target is one of the model's own files, is no regular file, has no folder, cannot
+            be written, or the model cannot be serialised.
+    """
+    target = Path(path)
+    data_target = target.with_name(f"{target.name}.data") if target.name else target
+    try:
+        external = _needs_external_data(model)
+    except _UNSOUND as error:
+        raise ConvswapError(
+            f"cannot write '{target}': the model is not sound: {root_cause(error)}"
+        ) from error
+    target = target if external else followed(target)
+    written = [target, data_target] if external else [target]
+    for file in written:
+        if file.exists() and not file.is_file():
+            kind = "a directory" if file.is_dir() else "not a regular file"
+            raise ConvswapError(f"cannot write to '{file}': it is {kind}; give the path of an .onnx file")
+    if not target.parent.is_dir():
+        raise ConvswapError(f"cannot write '{target}': there is no folder '{target.parent}'; make it first")
+    if not force:
+        own = [Path(tensor.path) for tensor in _external_tensors(model)]
+        _refuse_to_overwrite(written, [*own, Path(source)] if source is not None else own)
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convswap-") as folder:
+            part = Path(folder) / target.name
+            data_part = Path(folder) / data_target.name
+            weights = _weights_moved_to(data_part, model) if external else contextlib.nullcontext()
+            with quiet_onnx_ir(), weights:
+                ir.save(model, part, format="protobuf")
+            if external:
+                data_part.replace(data_target)
+            part.replace(target)
+    except OSError as error:
+        raise ConvswapError(f"cannot write '{target}': {root_cause(error)}") from error
+    except _UNSOUND as error:
+        raise ConvswapError(
+            f"cannot write '{target}': the model is not sound: {root_cause(error)}"
+        ) from error
+
+
+def root_cause(error: BaseException) -> str:
+    """Return the first line of what caused `error` in the first place, in printable characters."""
+    while (earlier := _earlier(error)) is not None:
+        error = earlier
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename!r}"
+    text = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+    lines = text.strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    # Names in a damaged file may hold any character.
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in lines[0])
+
+
+def _earlier(error: BaseException) -> BaseException | None:
+    # Not the stated cause alone: onnx-ir at times fails while it words its own error.
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+@contextlib.contextmanager
+def quiet_onnx_ir() -> Iterator[None]:
+    """Silence what onnx-ir logs about unsound models: those that matter are refused with one line."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            # Of unknown keys only those of weights that ONNX Runtime packed in advance may be dropped.
+            unknown_key = "Ignoring unknown external data key"
+            warnings.filterwarnings("error", message=unknown_key)
+            warnings.filterwarnings("ignore", message=rf"{unknown_key}\(s\) \['prepacked")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _weights_moved_to(data: Path, model: ir.Model) -> Iterator[None]:
+    """Write the weights of `model` to `data`, and let the model refer to them there for a while.
+
+    onnx-ir's own way to do both does not take tensors of strings.
+    """
+    moved = {
+        value: value.const_value
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None and _belongs_in_data_file(value.const_value)
+    }
+    # Large tensors begin on a page, where every version of ONNX Runtime can map them.
+    there = ir.external_data.convert_tensors_to_external(
+        list(moved.values()), data.parent, data.name, alignment=4096
+    )
+    try:
+        for value, tensor in zip(moved, there, strict=True):
+            value.const_value = tensor
+        yield
+    finally:
+        for value, own in moved.items():
+            value.const_value = own
+
+
+def _belongs_in_data_file(tensor: ir.TensorProtocol) -> bool:
+    if isinstance(tensor, ir.ExternalTensor):
+        return True
+    return tensor.dtype != ir.DataType.STRING and tensor.nbytes > _SMALL_TENSOR_BYTES
+
+
+def _fault(model: ir.Model) -> str | None:
+    """Return what makes `model` unsound though it could be decoded, or None."""
+    for opsets in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        for domain, version in opsets.items():
+            if not 0 <= version <= _LARGEST_OPSET:
+                return f"it imports opset {version} of domain {domain!r}"
+    for tensor in _initializers(model):
+        if tensor.dtype == ir.DataType.UNDEFINED or tensor.nbytes < 0:
+            return f"tensor {tensor.name!r} has no element type, or a negative size"
+        if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype != ir.DataType.STRING:
+            held = _bytes_in(tensor.raw, tensor.dtype)
+            if held != tensor.nbytes:
+                return f"tensor {tensor.name!r} takes {tensor.nbytes} bytes, and {held} are there"
+    functions = [function.graph for function in model.functions.values()]
+    for graph in (*model.graphs(), *functions, *_function_graphs(model)):
+        for node in graph:
+            values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+            names = [node.name, *(value.name for value in values)]
+            if not all(isinstance(name, str) for name in names):
+                return f"a name of a {node.op_type!r} node is not text"
+            if not all(isinstance(part, str) and part.isprintable() for part in (node.domain, node.op_type)):
+                return f"node {node.name!r} has the op {node.op_type!r} of domain {node.domain!r}"
+            for value in values:
+                if not _is_defined(value):
+                    return f"node {node.name!r} reads {value.name!r}, which nothing produces"
+        for value in graph.outputs:
+            if not _is_defined(value):
+                return f"nothing produces its output {value.name!r}"
+    return None
+
+
+def _bytes_in(proto: onnx.TensorProto, element_type: ir.DataType) -> int:
+    """Return how many bytes of elements `proto` holds, in whichever field they are."""
+    if proto.HasField("raw_data"):
+        return len(proto.raw_data)
+    # Complex elements take two entries; those of 2 and 4 bits share entries of a byte, those of 6 do not.
+    entry_bits = max(8, element_type.bitwidth) if element_type.bitwidth != 6 else 6
+    return (
+        4 * len(proto.float_data)
+        + 8 * (len(proto.double_data) + len(proto.int64_data))
+        + -(-entry_bits * (len(proto.int32_data) + len(proto.uint64_data)) // 8)
+    )
+
+
+def _is_defined(value: ir.Value) -> bool:
+    return value.producer() is not None or value.is_graph_input() or value.is_initializer()
+
+
+def _refuse_to_overwrite(written: Iterable[Path], own: Iterable[Path]) -> None:
+    existing = [file for file in dict.fromkeys(own) if file.exists()]
+    for target in written:
+        for file in existing:
+            if target.exists() and target.samefile(file):
+                raise ConvswapError(
+                    f"'{target}' is a file that the model was read from; "
+                    "choose another name, or overwrite it with --force (force=True)"
+                )
+
+
+def _needs_external_data(model: ir.Model) -> bool:
+    if any(isinstance(tensor, ir.ExternalTensor) for tensor in _initializers(model)):
+        return True
+    return sum(tensor.nbytes for tensor in _initializers(model)) > LARGEST_INLINE_BYTES
+
+
+def _check_external_data(model: ir.Model, file: Path) -> None:
+    checked: set[str] = set()
+    for tensor in _external_tensors(model):
+        data = Path(tensor.path)
+        if not data.is_file():
+            raise ConvswapError(
+                f"'{file}' keeps tensor {tensor.name!r} in {tensor.location!r}, which is missing; "
+                f"put that file beside the model, in '{file.parent}'"
+            )
+        offset = tensor.offset or 0
+        if tensor.length not in (None, tensor.nbytes) or offset < 0:
+            raise ConvswapError(
+                f"'{file}' is not a valid ONNX model: tensor {tensor.name!r} takes {tensor.nbytes} bytes, "
+                f"but its external data are given as {tensor.length} at offset {offset}"
+            )
+        size = data.stat().st_size
+        if offset + tensor.nbytes > size:
+            raise ConvswapError(
+                f"'{data}' is too short: it has {size} bytes, and tensor {tensor.name!r} of '{file.name}' "
+                f"ends at {offset + tensor.nbytes}; check that it was copied completely"
+            )
+        if tensor.path not in checked and size > 0:
+            _check_readable(tensor, file)
+            checked.add(tensor.path)
+
+
+def _check_readable(tensor: ir.ExternalTensor, file: Path) -> None:
+    """Map one byte of the tensor's file, so that onnx-ir's rules on where data may lie are applied now."""
+    first_byte = ir.ExternalTensor(
+        tensor.location, 0, 1, ir.DataType.UINT8, shape=ir.Shape([1]), name="byte", base_dir=tensor.base_dir
+    )
+    try:
+        first_byte.numpy()
+    except (OSError, ValueError) as error:
+        raise ConvswapError(
+            f"cannot read the external data of '{file}': {root_cause(error)} "
+            "Put a plain copy of the data file beside the model."
+        ) from error
+
+
+def _read_what_cannot_be_written_back(model: ir.Model) -> None:
+    """Bring external tensors outside graph initializers into memory: onnx-ir writes no others back."""
+    for graph in _function_graphs(model):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _in_memory(value.const_value)
+    for node, attribute in _tensor_attributes(model):
+        if attribute.type == ir.AttributeType.TENSOR:
+            if isinstance(attribute.value, ir.ExternalTensor):
+                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _in_memory(attribute.value))
+        elif any(isinstance(tensor, ir.ExternalTensor) for tensor in attribute.value):
+            node.attributes[attribute.name] = ir.AttrTensors(
+                attribute.name, [_in_memory(tensor) for tensor in attribute.value]
+            )
+
+
+def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+    return tensor
+
+
+def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    for tensor in _initializers(model):
+        if isinstance(tensor, ir.ExternalTensor):
+            yield tensor
+    for _, attribute in _tensor_attributes(model):
+        tensors = [attribute.value] if attribute.type == ir.AttributeType.TENSOR else attribute.value
+        yield from (tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor))
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    for graph in (*model.graphs(), *_function_graphs(model)):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+
+
+def _function_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    for function in model.functions.values():
+        yield from function.subgraphs()
+
+
+def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
+    kinds = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            for attribute in list(node.attributes.values()):
+                if attribute.type in kinds and not attribute.is_ref():
+                    yield node, attribute
+
+
+def _graphs_of_proto(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _graphs_of_proto(inner)

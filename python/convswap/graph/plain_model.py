@@ -1,0 +1,127 @@
+"""A model with our ops turned back into ONNX's own, so that the default provider can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence
+
+import onnx
+
+from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
+from convswap.graph.expansion import expand_fused
+
+OWN_ATTRIBUTES = ("algorithm", "precision")
+
+
+def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of `model` with every Conv of ours, in subgraphs too, turned back into ONNX's.
+
+    A FusedConv becomes the nodes that it stands for.
+
+    Raises:
+        ConvswapError: a FusedConv is none that ONNX's operators of the model's opset can stand for.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    _remove_our_domain(copy.opset_import)
+    types = _element_types(copy.graph)
+    _make_plain(copy.graph.node, onnx_opset(copy.opset_import), types)
+    for function in copy.functions:
+        _remove_our_domain(function.opset_import)
+        _make_plain(function.node, onnx_opset(function.opset_import), types)
+    return copy
+
+
+def plain_nodes(node: onnx.NodeProto, opset: int, element_type: int) -> list[onnx.NodeProto]:
+    """Return the nodes of ONNX that stand for `node`, a Conv or FusedConv of ours.
+
+    `opset` is the version of ONNX's own operators, `element_type` that of the data, of `onnx.TensorProto`.
+
+    Raises:
+        ConvswapError: see `plain_model`.
+    """
+    if node.op_type == FUSED_OP:
+        return expand_fused(node, opset, element_type)
+    return [plain_conv(node)]
+
+
+def plain_conv(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Return the Conv of ONNX that `node`, a Conv of ours, stands for."""
+    plain = onnx.NodeProto()
+    plain.CopyFrom(node)
+    _become_plain_conv(plain)
+    return plain
+
+
+def count_swapped(model: onnx.ModelProto) -> int:
+    """Return how many Convs of ours `model` has, fused or not, in subgraphs and functions too."""
+    return sum(_count_swapped(nodes) for nodes in (model.graph.node, *(f.node for f in model.functions)))
+
+
+def onnx_opset(opsets: Iterable[onnx.OperatorSetIdProto]) -> int:
+    """Return the version of ONNX's own operators among `opsets`; 1 where they have none."""
+    return next((opset.version for opset in opsets if opset.domain in ("", "ai.onnx")), 1)
+
+
+def _element_types(graph: onnx.GraphProto) -> dict[str, int]:
+    """Return the element types that `graph` and its subgraphs tell of their values, by name."""
+    types = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if value.type.tensor_type.elem_type:
+            types[value.name] = value.type.tensor_type.elem_type
+    types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value":
+                types[node.output[0]] = attribute.t.data_type
+        for subgraph in _subgraphs(node):
+            types.update(_element_types(subgraph))
+    return types
+
+
+def _remove_our_domain(opsets: MutableSequence[onnx.OperatorSetIdProto]) -> None:
+    for index in reversed(range(len(opsets))):
+        if opsets[index].domain == DOMAIN:
+            del opsets[index]
+
+
+def _make_plain(nodes: MutableSequence[onnx.NodeProto], opset: int, types: Mapping[str, int]) -> None:
+    for index in reversed(range(len(nodes))):
+        node = nodes[index]
+        for graph in _subgraphs(node):
+            _make_plain(graph.node, opset, types)
+        if not is_ours(node):
+            continue
+        if node.op_type != FUSED_OP:
+            _become_plain_conv(node)
+            continue
+        expanded = plain_nodes(node, opset, _element_type(node, types))
+        del nodes[index]
+        for replacement in reversed(expanded):
+            nodes.insert(index, replacement)
+
+
+def _become_plain_conv(node: onnx.NodeProto) -> None:
+    node.domain = ""
+    for index in reversed(range(len(node.attribute))):
+        if node.attribute[index].name in OWN_ATTRIBUTES:
+            del node.attribute[index]
+
+
+def _element_type(node: onnx.NodeProto, types: Mapping[str, int]) -> int:
+    """Return the element type of `node`, of whose values `swap` makes one a constant or declares it."""
+    # Weights and bias first, whose types are certain.
+    values = (*node.input[1:3], *node.input, *node.output)
+    return next((types[name] for name in values if name in types), int(onnx.TensorProto.FLOAT))
+
+
+def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _count_swapped(nodes: Iterable[onnx.NodeProto]) -> int:
+    return sum(
+        is_ours(node) + sum(_count_swapped(graph.node) for graph in _subgraphs(node)) for node in nodes
+    )

@@ -1,0 +1,109 @@
+"""Find the nodes that a fused Conv took the place of, in the model as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from convswap.graph.constants import PASSING_OPS
+from convswap.graph.domain import is_ours
+from convswap.graph.plain_model import plain_conv
+from convswap.graph.swap import SwapResult, swap
+
+_CONSTANT_OPS = PASSING_OPS | {("", "Constant")}
+# Both names of ONNX's own domain.
+_ONNX = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Nodes of ONNX, in order, that one fused node stands for, and the constants that they read, by name.
+
+    `following` has the ops after the convolution, without what only passes constants on.
+    """
+
+    nodes: tuple[onnx.NodeProto, ...]
+    constants: Mapping[str, onnx.TensorProto]
+    following: tuple[str, ...]
+
+
+def unfused_model(model: onnx.ModelProto, result: SwapResult) -> onnx.ModelProto | None:
+    """Return the model before the fusing of which `result` tells, None where nothing was fused.
+
+    `model` is what was swapped. Its values have the same names as those of `result` that are still there: it
+    is `model` itself, but for functions, which `swap` inlines.
+    """
+    if not result.fused:
+        return None
+    return ir.to_proto(swap(model, fold=False).model) if model.functions else model
+
+
+def find_replaced(
+    convs: Iterable[onnx.NodeProto], constants: Collection[str], unfused: onnx.ModelProto
+) -> dict[str, Replaced]:
+    """Return, by the name of its output, what each of `convs` replaces that took in others.
+
+    `convs` are nodes of ours of a main graph, `constants` the names of that graph's constants, and `unfused`
+    is the model before they were fused: what computes an output there, from the inputs that the fused node
+    has, is what the node stands for.
+    """
+    tensors = constants_of(unfused.graph)
+    nodes = list(unfused.graph.node)
+    producers = {output: index for index, node in enumerate(nodes) for output in node.output if output}
+    found = {}
+    for conv in convs:
+        known = tensors.keys() | {name for name in conv.input if name not in constants}
+        chain = [nodes[index] for index in _between(known, conv.output[0], nodes, producers)]
+        if len(chain) == 1:
+            continue
+        read = {name for node in chain for name in node.input}
+        found[conv.output[0]] = Replaced(
+            tuple(plain_conv(node) if is_ours(node) else node for node in chain),
+            {name: tensor for name, tensor in tensors.items() if name in read},
+            tuple(node.op_type for node in chain if not _is_conv(node) and not _passes_constants(node)),
+        )
+    return found
+
+
+def _between(
+    known: Collection[str], output: str, nodes: Sequence[onnx.NodeProto], producers: Mapping[str, int]
+) -> list[int]:
+    """Return the indices, in order, of the `nodes` that compute `output` from the values called `known`."""
+    found: set[int] = set()
+    waiting = [output]
+    while waiting:
+        name = waiting.pop()
+        if name and name not in known and producers[name] not in found:
+            found.add(producers[name])
+            waiting += nodes[producers[name]].input
+    return sorted(found)
+
+
+def _is_conv(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Conv"
+
+
+def _passes_constants(node: onnx.NodeProto) -> bool:
+    # No data pass through such a node: a Conv does not take it in.
+    return node.domain in _ONNX and ("", node.op_type) in _CONSTANT_OPS
+
+
+def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Return the constants of `graph` by name: its initializers, and what its Constant nodes hold."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.domain in _ONNX:
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    tensors[node.output[0]] = _named(attribute.t, node.output[0])
+    return tensors
+
+
+def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = name
+    return copy

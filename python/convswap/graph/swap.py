@@ -1,0 +1,318 @@
+"""Swap the Conv nodes of an ONNX model, one for one, for the library's op."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from convswap.errors import ConvswapError, unknown_name
+from convswap.graph.domain import (
+    DOMAIN,
+    DOMAIN_VERSION,
+    SUPPORTED_ELEMENT_TYPES,
+    is_our_conv,
+    is_ours,
+    op_name,
+)
+from convswap.graph.fusion.fuse import Fused, NotFused, fold_into_convs, fuse_convs
+from convswap.graph.inlining import Reasons, inline_functions_with
+from convswap.graph.model_file import load_model, model_from_proto, root_cause, save_model
+from convswap.graph.name_pattern import name_pattern
+from convswap.graph.unique_names import UniqueNames
+from convswap.graph.value_types import ValueTypes
+
+DEFAULT_PRECISION = "tf32"
+PRECISIONS = ("tf32", "ieee")
+SUPPORTED_RANKS = range(3, 6)
+
+_OPTIMISED = "is written by ONNX Runtime's optimiser: swap the model as it was before it was optimised"
+_QUANTISED = "computes in integers, the library in float32: swap the model as it was before it was quantised"
+_TRANSPOSED = "is a transposed convolution, which the library does not compute"
+_OTHER_CONVOLUTIONS = {
+    ("", "ConvTranspose"): _TRANSPOSED,
+    ("", "ConvInteger"): _QUANTISED,
+    ("", "QLinearConv"): _QUANTISED,
+    ("", "DeformConv"): "is a deformable convolution, which the library does not compute",
+    ("com.microsoft", "FusedConv"): _OPTIMISED,
+    ("com.microsoft", "NhwcConv"): _OPTIMISED,
+    ("com.microsoft", "NhwcFusedConv"): _OPTIMISED,
+    ("com.microsoft", "QLinearConv"): _QUANTISED,
+    ("com.microsoft", "ConvTransposeWithDynamicPads"): _TRANSPOSED,
+    ("com.microsoft.nchwc", "Conv"): _OPTIMISED,
+    ("com.ms.internal.nhwc", "Conv"): _OPTIMISED,
+}
+# "Conv" as a word of its own: not the beginning of "Convert" or of "ConvexHull".
+_CONVOLUTION_NAME = re.compile(r"Conv(?![a-z])|Convolution")
+
+
+@dataclass(frozen=True)
+class Left:
+    """A convolution that was not swapped: its node, its op (with the domain, if not ONNX's own), and why."""
+
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SwapResult:
+    """A model with its Convs swapped, and what was done to it.
+
+    `model` shares its tensors with the model that was given, and external data stay in the files they are in.
+    `swapped` names the nodes swapped by this call, in the order of the graph; `left` has the convolutions
+    that were not; nodes that were swapped before are in neither. `source` is the file that was read, if any.
+    `fused` has the Convs that took in what followed them; `not_fused`, where fusing was asked for, what
+    follows a Conv and was left.
+    """
+
+    model: ir.Model
+    swapped: tuple[str, ...]
+    left: tuple[Left, ...]
+    source: Path | None = None
+    fused: tuple[Fused, ...] = ()
+    not_fused: tuple[NotFused, ...] = ()
+
+    def to_proto(self) -> onnx.ModelProto:
+        """Return the swapped model as a protobuf message; external data remain references to their files."""
+        return ir.to_proto(self.model)
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the swapped model to `path`, completely or not at all; see `model_file.save_model`.
+
+        Raises:
+            ConvswapError: `path` is the model that was read, or its external data, and `force` is not set;
+                or it cannot be written.
+        """
+        save_model(self.model, path, force=force, source=self.source)
+
+    def report(self) -> dict[str, Any]:
+        """Return what was done, ready for JSON.
+
+        `{"swapped": [name, …], "left": [{"node", "op", "reason"}, …],
+        "fused": [{"node", "op", "taken": [{"op", "node"}, …]}, …],
+        "not_fused": [{"node", "follower", "op", "reason"}, …]}`
+        """
+        return {
+            "swapped": list(self.swapped),
+            "left": [{"node": left.node, "op": left.op, "reason": left.reason} for left in self.left],
+            "fused": [fused.to_json() for fused in self.fused],
+            "not_fused": [not_fused.to_json() for not_fused in self.not_fused],
+        }
+
+
+def swap(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    *,
+    algorithm: str = "auto",
+    precision: str = DEFAULT_PRECISION,
+    only: str | None = None,
+    fold: bool = True,
+    fuse: bool = False,
+) -> SwapResult:
+    """Return a copy of `model` in which the library's op takes the place of every Conv it can compute.
+
+    A Conv of the ONNX domain becomes `convswap.Conv`, version 1, in the main graph, in subgraphs and in
+    functions. The node keeps its name, attributes, metadata, inputs and outputs; trailing empty inputs are
+    dropped; a node without a name gets one made from its output's. Constant biases, scales and batch
+    normalisations behind it are folded into its W and B, as ONNX Runtime's optimiser does with ONNX's own
+    Conv and not with ours: the node then has the output of the last of them. Functions that contain a Conv,
+    themselves or through functions they call, are inlined, because ONNX Runtime loads no custom op inside a
+    function; other functions stay.
+
+    A swapped model comes back unchanged: nodes that were swapped before keep their algorithm and precision.
+
+    With `fuse`, a Conv takes in what follows it, as `fuse.fuse_convs` says, and becomes `convswap.FusedConv`;
+    so do Convs that were swapped before.
+
+    Args:
+        model: the path of an ONNX file, or a model in memory, which is not modified.
+        algorithm: the name of an algorithm of the catalog for every swapped node, "auto" or "tuned".
+        precision: "tf32" or "ieee".
+        only: a regular expression; only Convs whose name contains a match are swapped, or fused.
+        fold: whether Convs that are swapped take in the constant biases, scales and batch normalisations that
+            follow them.
+        fuse: whether Convs, also those swapped before, take in these and the residuals, activations and
+            poolings that follow them.
+
+    Raises:
+        ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
+    """
+    _check_algorithm(algorithm)
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    wanted = name_pattern(only, "node names", "conv[12]$")
+    copy, name, source = _own_copy(model)
+    copy, why_not_inlined = inline_functions_with(copy, _is_conv)
+
+    names = _node_names(copy)
+    types = ValueTypes(copy)
+    # All reasons come before the first change, because types are inferred from the model as it was.
+    reasons = {
+        node: _why_left(node, names[node], wanted, types)
+        for node in _nodes(copy)
+        if _is_convolution(node, copy)
+    }
+    to_swap = [node for node, reason in reasons.items() if reason is None]
+    left = [
+        Left(names[node], op_name(node), reason) for node, reason in reasons.items() if reason is not None
+    ]
+    left += _left_in_functions(copy, why_not_inlined)
+    if not to_swap and not any(is_ours(node) for node in _nodes(copy)):
+        raise _nothing_to_swap(name, left)
+    for node in to_swap:
+        _become_custom_op(node, names[node], algorithm, precision)
+    if to_swap:
+        copy.opset_imports[DOMAIN] = DOMAIN_VERSION
+    swapped = tuple(names[node] for node in to_swap)
+    if not fuse:
+        folded = fold_into_convs(copy, to_swap, names, types) if fold else ()
+        return SwapResult(copy, swapped, tuple(left), source, folded)
+    convs = [node for node in _nodes(copy) if is_our_conv(node) and wanted.search(names[node])]
+    fused, not_fused = fuse_convs(copy, convs, names, types)
+    return SwapResult(copy, swapped, tuple(left), source, fused, not_fused)
+
+
+def _check_algorithm(algorithm: str) -> None:
+    if algorithm == "auto":
+        return
+    # Imported here so that a model can be swapped where the compiled catalog is not needed.
+    from convswap.graph.algorithms import check_algorithm
+
+    check_algorithm(algorithm)
+
+
+def _own_copy(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+) -> tuple[ir.Model, str, Path | None]:
+    """Return a model that may be changed, what to call it in messages, and the file it came from."""
+    if isinstance(model, onnx.ModelProto):
+        if not model.functions:
+            return model_from_proto(model), "the model", None
+        # Inlining may rename tensors, which belong to the caller.
+        own = onnx.ModelProto()
+        own.CopyFrom(model)
+        return model_from_proto(own), "the model", None
+    if isinstance(model, ir.Model):
+        try:
+            return model.clone(), "the model", None
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ConvswapError(f"the model is not a valid ONNX model: {root_cause(error)}") from error
+    if isinstance(model, (str, os.PathLike)):
+        return load_model(model), f"'{model}'", Path(model)
+    raise ConvswapError(
+        f"cannot swap an object of type {type(model).__name__}; "
+        "expected a path, an onnx.ModelProto or an onnx_ir.Model"
+    )
+
+
+def _is_conv(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == ("", "Conv")
+
+
+def _is_convolution(node: ir.Node, model: ir.Model) -> bool:
+    if is_ours(node) or node.op_identifier() in model.functions:
+        return False
+    return _CONVOLUTION_NAME.search(node.op_type) is not None
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    return ir.traversal.RecursiveGraphIterator(model.graph)
+
+
+def _node_names(model: ir.Model) -> dict[ir.Node, str]:
+    """Return a name for every node: its own, or a unique one made from its op and its output."""
+    taken = UniqueNames(node.name for node in _nodes(model) if node.name)
+    names = {}
+    for node in _nodes(model):
+        name = node.name
+        if not name:
+            name = taken.take(_name_from_output(node))
+        names[node] = name
+    return names
+
+
+def _name_from_output(node: ir.Node) -> str:
+    output = node.outputs[0].name if node.outputs else ""
+    return f"{node.op_type}_{output}"
+
+
+def _why_left(node: ir.Node, label: str, wanted: re.Pattern[str], types: ValueTypes) -> str | None:
+    """Return why the library cannot take over `node`, or None if it can."""
+    other_op = _why_other_op(node)
+    if other_op is not None:
+        return other_op
+    if not wanted.search(label):
+        return f"its name does not match {wanted.pattern!r}"
+    if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
+        return "it has no weight: a valid Conv has the inputs X, W and, optionally, B"
+    if not node.outputs:
+        return "it has no output"
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return "its attributes refer to those of a function"
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    element_type = types.element_type(values)
+    if element_type is None:
+        return "its element type is unknown: declare the types of the graph's inputs"
+    if element_type not in SUPPORTED_ELEMENT_TYPES:
+        supported = ", ".join(sorted(_type_name(known) for known in SUPPORTED_ELEMENT_TYPES))
+        return f"its element type is {_type_name(element_type)}; the library computes {supported}"
+    rank = types.rank([values[0], values[1], node.outputs[0]])
+    if rank is not None and rank not in SUPPORTED_RANKS:
+        return f"its data have rank {rank}; the library computes ranks 3, 4 and 5 (1-D, 2-D and 3-D)"
+    return None
+
+
+def _why_other_op(node: ir.Node) -> str | None:
+    if _is_conv(node):
+        return None
+    known = _OTHER_CONVOLUTIONS.get((node.domain, node.op_type))
+    return f"{op_name(node)} {known or 'is not Conv of the ONNX domain, the only op that is swapped'}"
+
+
+def _type_name(element_type: ir.DataType) -> str:
+    return {"float": "float32", "double": "float64"}.get(element_type.name.lower(), element_type.name.lower())
+
+
+def _become_custom_op(node: ir.Node, name: str, algorithm: str, precision: str) -> None:
+    inputs = len(node.inputs)
+    while node.inputs[inputs - 1] is None:
+        inputs -= 1
+    node.resize_inputs(inputs)
+    node.name = name
+    node.domain = DOMAIN
+    node.version = None
+    if algorithm != "auto":
+        node.attributes["algorithm"] = ir.AttrString("algorithm", algorithm)
+    if precision != DEFAULT_PRECISION:
+        node.attributes["precision"] = ir.AttrString("precision", precision)
+
+
+def _left_in_functions(model: ir.Model, reasons: Reasons) -> Iterator[Left]:
+    for identifier, function in model.functions.items():
+        for node in function.all_nodes():
+            if _is_convolution(node, model):
+                label = node.name or _name_from_output(node)
+                reason = (
+                    _why_other_op(node) or f"it is inside function {function.name!r}: {reasons[identifier]}"
+                )
+                yield Left(label, op_name(node), reason)
+
+
+def _nothing_to_swap(name: str, left: list[Left]) -> ConvswapError:
+    if not left:
+        return ConvswapError(
+            f"{name} has no Conv node, so there is nothing to swap; expected a model with a Conv"
+        )
+    first = left[0]
+    others = f", and {len(left) - 1} more" if len(left) > 1 else ""
+    return ConvswapError(
+        f"{name} has no Conv that can be swapped: {first.op} node {first.node!r} is left "
+        f"because {first.reason}{others}"
+    )

@@ -1,0 +1,200 @@
+"""What is compared: the model that a user named, and the data that suit it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from convswap.data import datasets
+from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.export import export_network
+from convswap.graph.model_file import is_there, load_model
+from convswap.graph.plain_model import count_swapped, plain_model
+from convswap.inputs.feeds import ImageSource, Input, RandomSource, Source, declared_inputs, fixed_batch
+from convswap.inputs.sample_shapes import InputShape, with_sample_shapes
+from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
+from convswap.runtime.device import Device
+
+DATA = ("fashion-mnist", "synthetic", RANDOM)
+CLASSES = 10
+# What the course's networks are for.
+_BEST = "fashion-mnist"
+_DEFAULT_IMAGES = {"fashion-mnist": 10_000, "synthetic": 2_000}
+# A batch that keeps the largest tensor of the course's networks near 20 MB on the CPU.
+_DEFAULT_BATCH = {"cuda": 10_000, "cpu": 100}
+# For models made for random images, which are large; for all others that get random values it is 1.
+_DEFAULT_RANDOM_IMAGES = {"cuda": 256, "cpu": 8}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with its weights in memory, and the name of its data.
+
+    `model` is as given, for our side; `plain` has every Conv as ONNX has it, for the default side, and is the
+    same object where `swapped_before`, the number of Convs that were swapped in `model` already, is 0.
+    `missing` names the data set that the model was made for, where it would have to be downloaded first.
+    `input_shape` is that of a sample, as it was asked for; see `with_sample_shapes`.
+    """
+
+    title: str
+    model: onnx.ModelProto
+    plain: onnx.ModelProto
+    dataset: str
+    missing: str | None = None
+    swapped_before: int = 0
+    input_shape: InputShape | None = None
+
+
+def open_subject(
+    model: str | os.PathLike[str] | onnx.ModelProto, data: str | None, input_shape: InputShape | None = None
+) -> Subject:
+    """Return the model called or stored as `model`, and `data` or what suits it.
+
+    A network's name has it exported; anything else is the path of an ONNX file. Convs that were swapped
+    before stay so in `Subject.model`, and are turned back in `Subject.plain`, so that the default side can
+    run them. A sample of `input_shape` may suit data that an open one does not.
+
+    Raises:
+        ConvswapError: there is no such network or file, or no such data set.
+    """
+    if data is not None and data not in DATA:
+        raise unknown_name("data set", data, DATA)
+    if isinstance(model, str) and model in NETWORKS:
+        labelled = data if data in _DEFAULT_IMAGES else _best_available()
+        missing = _BEST if data is None and labelled != _BEST else None
+        network = export_network(model, data=labelled)
+        return Subject(model, network, network, data or labelled, missing, input_shape=input_shape)
+    if isinstance(model, str) and model in ALL_NETWORKS:
+        network = export_network(model)
+        return Subject(model, network, network, data or RANDOM, input_shape=input_shape)
+    return _file_subject(*open_model(model), data, input_shape)
+
+
+def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, onnx.ModelProto]:
+    """Return a title for the model called or stored as `model`, and the model with its weights in memory.
+
+    For commands that need none of its data: a network comes with the weights that the package has.
+
+    Raises:
+        ConvswapError: there is no such network or file.
+    """
+    if isinstance(model, onnx.ModelProto):
+        return model.graph.name or "the model", model
+    if isinstance(model, str) and model in ALL_NETWORKS:
+        return model, export_network(model)
+    path = Path(model)
+    if not is_there(path) and path.suffix == "" and path.name == str(model):
+        raise unknown_name("network", str(model), ALL_NETWORKS)
+    return str(model), ir.to_proto(ir.external_data.load_to_model(load_model(model)))
+
+
+def batch_of(model: onnx.ModelProto, inputs: tuple[Input, ...], batch: int | None, device: Device) -> int:
+    """Return how many samples a run of `model` takes: `batch`, or what `compare` would take by itself.
+
+    `inputs` are those of the model, with the shapes that samples have.
+
+    Raises:
+        ConvswapError: `batch` is out of range, or the model is fixed to another.
+    """
+    fixed = _checked_batch(inputs, batch)
+    named, missing = _suiting_data(model, inputs)
+    random = named == RANDOM and missing is None
+    usual = _usual_random_images(model, device) if random else _DEFAULT_BATCH[device.name]
+    return fixed or batch or usual
+
+
+def source_of(subject: Subject, images: int | None, batch: int | None, device: Device) -> Source:
+    """Return the feeds for `subject`: `images` samples in batches of `batch`, by default as the data suggest.
+
+    Raises:
+        ConvswapError: a number is out of range, the model is fixed to another batch or shape, or the data do
+            not fit.
+    """
+    require_count("images", images)
+    inputs = with_sample_shapes(declared_inputs(subject.model), subject.input_shape)
+    fixed = _checked_batch(inputs, batch)
+    if subject.dataset == RANDOM:
+        samples = fixed or batch or _usual_random_images(subject.model, device)
+        count = images or samples
+        return RandomSource(inputs, count, fixed or min(samples, count))
+    if not _takes_images(inputs):
+        listed = ", ".join(str(given) for given in inputs)
+        raise ConvswapError(
+            f"data set {subject.dataset} needs a model with one floating-point input [batch, 1, S, S], "
+            f"but its inputs are {listed}; use --data random"
+            + (", or --input-shape 1,28,28" if any(None in given.shape[1:] for given in inputs) else "")
+        )
+    dataset = datasets.load(
+        subject.dataset,
+        images=images or _DEFAULT_IMAGES[subject.dataset],
+        image_size=int(inputs[0].shape[2] or 0),
+    )
+    count = len(dataset.images)
+    return ImageSource(
+        inputs[0], dataset.images, dataset.labels, fixed or min(batch or _DEFAULT_BATCH[device.name], count)
+    )
+
+
+def no_labels(dataset: str) -> ConvswapError:
+    """Return the error for a data set without labels where they are needed."""
+    return ConvswapError(
+        f"labelled images are needed, but data set {dataset} has no labels; use --data "
+        + " or --data ".join(datasets.NAMES)
+    )
+
+
+def _checked_batch(inputs: tuple[Input, ...], batch: int | None) -> int | None:
+    """Return the batch that a model with these inputs is fixed to, None for none; refuse another `batch`."""
+    require_count("batch", batch)
+    fixed = fixed_batch(inputs)
+    if fixed is not None and batch not in (None, fixed):
+        raise ConvswapError(
+            f"the model takes batches of {fixed}, by its input {inputs[0] if inputs else ''}, but batch "
+            f"{batch} was given; leave it out, or export the model with a symbolic batch"
+        )
+    return fixed
+
+
+def _best_available() -> str:
+    return _BEST if datasets.available(_BEST) else "synthetic"
+
+
+def _file_subject(
+    title: str, model: onnx.ModelProto, data: str | None, input_shape: InputShape | None
+) -> Subject:
+    """Return the subject with `data`, or the data set that the model's properties name, where it fits."""
+    before = count_swapped(model)
+    inputs = with_sample_shapes(declared_inputs(model), input_shape)
+    dataset, missing = (data, None) if data is not None else _suiting_data(model, inputs)
+    plain = plain_model(model) if before else model
+    return Subject(title, model, plain, dataset, missing, before, input_shape)
+
+
+def _usual_random_images(model: onnx.ModelProto, device: Device) -> int:
+    return _DEFAULT_RANDOM_IMAGES[device.name] if _made_for(model) == RANDOM else 1
+
+
+def _made_for(model: onnx.ModelProto) -> str | None:
+    """Return the data that the model's properties name."""
+    return {entry.key: entry.value for entry in model.metadata_props}.get("convswap.dataset")
+
+
+def _suiting_data(model: onnx.ModelProto, inputs: tuple[Input, ...]) -> tuple[str, str | None]:
+    """Return the data set for `model`, and the one it was made for where that would have to be downloaded."""
+    named = _made_for(model)
+    if named not in _DEFAULT_IMAGES or not _takes_images(inputs):
+        return RANDOM, None
+    if not datasets.available(named):
+        return RANDOM, named
+    return named, None
+
+
+def _takes_images(inputs: tuple[Input, ...]) -> bool:
+    if len(inputs) != 1 or inputs[0].dtype.kind != "f" or len(inputs[0].shape) != 4:
+        return False
+    _, channels, height, width = inputs[0].shape
+    return channels == 1 and height is not None and height == width and height > 0

@@ -1,0 +1,1 @@
+"""How each convolution of a model is computed and why: explained, measured, compiled ahead."""

@@ -1,0 +1,246 @@
+"""The plan of every Conv of a model: which algorithm, with which launch shape, and why no other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from rich.console import Console
+from rich.text import Text
+
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.graph.algorithms import AUTO, TUNED
+from convswap.graph.fusion.fuse import fusion_remarks
+from convswap.graph.swap import DEFAULT_PRECISION
+from convswap.inputs.sample_shapes import InputShape
+from convswap.output.tables import milliseconds, plain_table, three_digits, versions_line
+from convswap.planning.planned_model import PlannedModel
+from convswap.planning.problems import PlannedConv, conv_problems, naming_conv
+from convswap.runtime.device import Device, absent_card, choose_device, environment
+from convswap.runtime.floor import bound_by, floor_ms
+from convswap.runtime.tuning import read_table
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    """How one Conv is computed, and why.
+
+    `fused` has the ops that it takes in, in order. `problem` is a `Problem.text`, `answer` what
+    `_native.explain` says of it. `floor_ms` is the least time in milliseconds, `bound` what makes it so
+    ("memory" or "arithmetic"); each is None where the ceilings of the device are not known.
+    """
+
+    node: str
+    fused: tuple[str, ...]
+    problem: str
+    answer: _native.Explanation
+    floor_ms: float | None
+    bound: str | None
+
+    @property
+    def title(self) -> str:
+        """What is planned, for a reader: "conv1 + Tanh + MaxPool"."""
+        return " + ".join([self.node, *self.fused])
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte that must move."""
+        return self.answer["operations"] / max(self.answer["bytes"], 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan with the keys of `convswap explain --json`."""
+        return {
+            "node": self.node,
+            "fused": list(self.fused),
+            "problem": self.problem,
+            **self.answer,
+            "intensity": self.intensity,
+            "floor_ms": self.floor_ms,
+            "bound": self.bound,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan(PlannedModel):
+    """The plans of a model's Convs."""
+
+    convs: tuple[ConvPlan, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `convswap explain --json` writes."""
+        return {**self.facts(), "layers": [conv.to_json() for conv in self.convs]}
+
+
+def explain(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    batch: int | None = None,
+    device: str | None = None,
+    precision: str = DEFAULT_PRECISION,
+    algorithm: str = AUTO,
+    fuse: bool = False,
+    input_shape: InputShape | None = None,
+    compute_capability: int | None = None,
+) -> ModelPlan:
+    """Return the plan of every Conv of `model` that would be swapped, without running any of them.
+
+    Args:
+        model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
+        batch: how many samples a run takes; by default what `compare` takes.
+        device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
+        precision: "tf32" or "ieee".
+        algorithm: the name of an algorithm of the catalog, "auto" or "tuned".
+        fuse: whether Convs take in what follows them; see `convswap.swap`.
+        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
+        compute_capability: plan for a typical card of this compute capability (90 for 9.0) instead of a
+            device of this machine; its launch shapes and floors are not known.
+
+    Raises:
+        ConvswapError: an argument is not known or out of range, the model cannot be read or swapped, the
+            device cannot be used, or an algorithm asked for by name cannot compute one of the Convs.
+    """
+    planned_for, run_on = _devices(device, compute_capability)
+    problems = conv_problems(
+        model,
+        batch=batch,
+        device=planned_for,
+        precision=precision,
+        algorithm=algorithm,
+        fuse=fuse,
+        input_shape=input_shape,
+        run_on=run_on,
+    )
+    convs = tuple(_plan(conv, planned_for, compute_capability or 0) for conv in problems.convs)
+    is_tuned = any(conv.layer.setting("algorithm", AUTO) == TUNED for conv in problems.convs)
+    return ModelPlan(
+        model=problems.title,
+        device=planned_for,
+        environment=environment(run_on) if compute_capability is None else {},
+        batch=problems.batch,
+        precision=precision,
+        algorithm=algorithm,
+        convs=convs,
+        left=problems.left,
+        fused=problems.fused,
+        not_fused=problems.not_fused,
+        notes=(*problems.notes, *_notes(convs, planned_for, compute_capability), *_damage(is_tuned)),
+    )
+
+
+def print_plan(plan: ModelPlan, console: Console) -> None:
+    """Print what each Conv moves and computes, then how it is computed and why not otherwise.
+
+    Convs that compute the same problem are one row. A console that is no terminal should be made 120 columns
+    wide; long names are folded, never cut.
+    """
+    groups = _groups(plan.convs)
+    console.print(
+        Text(
+            f"{plan.model}: the plan of every Conv, batch {plan.batch:,}\n"
+            f"{versions_line(dict(plan.environment), plan.device.title)}\n"
+        )
+    )
+    _print_work(groups, console)
+    _print_reasons(groups, console)
+    for left in plan.left:
+        console.print(Text(f"Left as it was: {left.node}: {left.reason}."))
+    for line in fusion_remarks(plan.fused, plan.not_fused):
+        console.print(Text(f"{line}."))
+    for note in plan.notes:
+        console.print(Text(f"Note: {note}."))
+
+
+def _devices(device: str | None, compute_capability: int | None) -> tuple[Device, Device]:
+    """Return the device to plan for, and the one to run the model on where a shape needs it."""
+    if compute_capability is None:
+        chosen = choose_device(device)
+        return chosen, chosen
+    if device == "cpu":
+        raise ConvswapError(
+            "a compute capability was given with device cpu; it is one of cards: leave one out"
+        )
+    return absent_card(compute_capability), choose_device("cpu")
+
+
+def _plan(conv: PlannedConv, device: Device, compute_capability: int) -> ConvPlan:
+    layer, problem = conv.layer, conv.problem
+    with naming_conv(layer.name):
+        answer = _native.explain(
+            problem, device.name, layer.setting("algorithm", AUTO), compute_capability=compute_capability
+        )
+    return ConvPlan(
+        node=layer.name,
+        fused=layer.fused,
+        problem=problem.text,
+        answer=answer,
+        floor_ms=floor_ms(problem, device.card, layer.arithmetic),
+        bound=bound_by(problem, device.card, layer.arithmetic),
+    )
+
+
+def _notes(convs: Sequence[ConvPlan], device: Device, compute_capability: int | None) -> Iterable[str]:
+    if device.name == "cpu" and device.reason != "asked for":
+        yield f"planned for the CPU: {device.reason}"
+    if compute_capability is not None:
+        yield "the launch shapes are known only on the card itself"
+    if convs and all(conv.floor_ms is None for conv in convs):
+        yield f"no floor: the ceilings of {device.title} are not known"
+
+
+def _damage(is_tuned: bool) -> Iterable[str]:
+    if is_tuned and (damage := read_table()[1]):
+        yield f"the tuning table is damaged, and what is damaged is ignored: {damage}"
+
+
+def _groups(convs: Sequence[ConvPlan]) -> list[list[ConvPlan]]:
+    """Return the plans together that are about the same problem and the same choice, in order."""
+    groups: dict[tuple[str, str, str], list[ConvPlan]] = {}
+    for conv in convs:
+        key = conv.problem, conv.answer["algorithm"], conv.answer["decided_by"]
+        groups.setdefault(key, []).append(conv)
+    return list(groups.values())
+
+
+def _print_work(groups: Sequence[Sequence[ConvPlan]], console: Console) -> None:
+    table = plain_table("What each Conv moves and computes")
+    for heading in ("node", "algorithm", "decided by"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("MB", "GFLOP", "FLOP per byte", "floor ms", "bound by"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for conv, *same in groups:
+        answer = conv.answer
+        measured = answer["milliseconds"]
+        table.add_row(
+            Text(_and_more(conv.title, len(same))),
+            answer["algorithm"],
+            answer["decided_by"] + ("" if measured is None else f", {milliseconds(measured)} ms"),
+            three_digits(answer["bytes"] / 1e6),
+            three_digits(answer["operations"] / 1e9),
+            three_digits(conv.intensity),
+            milliseconds(conv.floor_ms),
+            conv.bound or "-",
+        )
+    console.print(table)
+
+
+def _print_reasons(groups: Sequence[Sequence[ConvPlan]], console: Console) -> None:
+    table = plain_table("How each is computed, and why not otherwise")
+    for heading in ("node", "algorithm", "why, or why not"):
+        table.add_column(heading, overflow="fold")
+    for conv, *same in groups:
+        answer = conv.answer
+        table.add_row(Text(_and_more(conv.title, len(same))), "", Text(conv.problem))
+        plan = "" if answer["plan"] is None else f"; {answer['plan']}"
+        table.add_row("", answer["algorithm"], Text(f"taken: {answer['why']}{plan}"))
+        for other in answer["others"]:
+            table.add_row("", other["algorithm"], Text(f"not taken: {other['why_not']}"))
+        table.add_section()
+    console.print(table)
+
+
+def _and_more(node: str, count: int) -> str:
+    return node if count == 0 else f"{node} and {count} more of the same"

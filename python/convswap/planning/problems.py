@@ -1,0 +1,148 @@
+"""The Convs of a model as the planner sees them: each with the real shape of what it is fed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.graph.algorithms import check_algorithm
+from convswap.graph.fusion.fuse import Fused, NotFused
+from convswap.graph.model_file import model_from_proto
+from convswap.graph.plain_model import count_swapped, plain_model
+from convswap.graph.replaced import unfused_model
+from convswap.graph.swap import Left, swap
+from convswap.graph.value_types import ValueTypes, values_of
+from convswap.inputs.feeds import Input, declared_inputs, input_shapes, random_feeds
+from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes, with_sample_shapes
+from convswap.inputs.subject import batch_of, open_model
+from convswap.runtime.device import Device
+from convswap.runtime.layers import Capture, ConvLayer, conv_layers
+from convswap.runtime.sessions import on_device
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class PlannedConv:
+    """A swapped Conv, the shapes of those inputs that are not constant, and the problem that they make."""
+
+    layer: ConvLayer
+    shapes: Shapes
+    problem: _native.Problem
+
+
+@dataclass(frozen=True)
+class ConvProblems:
+    """The Convs of a model for runs of `batch` samples; `notes` are sentences for a reader."""
+
+    title: str
+    batch: int
+    convs: tuple[PlannedConv, ...]
+    left: tuple[Left, ...]
+    fused: tuple[Fused, ...]
+    not_fused: tuple[NotFused, ...]
+    notes: tuple[str, ...]
+
+
+def conv_problems(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    batch: int | None,
+    device: Device,
+    precision: str,
+    algorithm: str,
+    fuse: bool = False,
+    input_shape: InputShape | None = None,
+    run_on: Device | None = None,
+) -> ConvProblems:
+    """Swap `model`, called or stored so, and return what its Convs compute in a run of `batch` samples.
+
+    With `fuse` they take in what follows them; `input_shape` is that of a sample where the model leaves it
+    open, see `with_sample_shapes`. `device` is planned for; where a shape follows only from a run, that run
+    is on `run_on`, by default `device` too.
+
+    Raises:
+        ConvswapError: an argument is not known or out of range, or the model cannot be read, swapped or run.
+    """
+    check_algorithm(algorithm, device.name)
+    title, proto = open_model(model)
+    declared = declared_inputs(proto)
+    inputs = with_sample_shapes(declared, input_shape)
+    samples = batch_of(proto, inputs, batch, device)
+    swapping = swap(proto, algorithm=algorithm, precision=precision, fuse=fuse)
+    swapped = ir.to_proto(swapping.model)
+    layers = conv_layers(swapped, unfused_model(proto, swapping))
+    with telling_shapes(declared, inputs, samples):
+        shapes = _shapes(swapped, layers, inputs, samples, run_on or device)
+        convs = tuple(_planned(layer, shapes) for layer in layers)
+    inner = count_swapped(swapped) - len(layers)
+    in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
+    return ConvProblems(
+        title=title,
+        batch=samples,
+        convs=convs,
+        left=swapping.left,
+        fused=swapping.fused,
+        not_fused=swapping.not_fused,
+        notes=(*shape_notes(declared, inputs, samples), *((in_subgraphs,) if inner > 0 else ())),
+    )
+
+
+def _planned(layer: ConvLayer, shapes: Shapes) -> PlannedConv:
+    own = {name: shapes[name] for name in layer.fed}
+    with naming_conv(layer.name):
+        return PlannedConv(layer, own, layer.problem(own))
+
+
+@contextmanager
+def naming_conv(name: str) -> Iterator[None]:
+    """Begin what the planner refuses with the name of the node that it is about."""
+    try:
+        yield
+    except ConvswapError as error:
+        raise ConvswapError(f"Conv {name!r}: {error}") from error
+
+
+def _shapes(
+    swapped: onnx.ModelProto,
+    layers: Sequence[ConvLayer],
+    inputs: Sequence[Input],
+    batch: int,
+    device: Device,
+) -> Shapes:
+    """Return the shape of every value that `layers` are fed.
+
+    Inferred where ONNX's shape inference finds them, which takes no time whatever the batch; else from a run
+    with random values, since a shape may depend on them.
+    """
+    wanted = {name for layer in layers for name in layer.fed}
+    known = _inferred(plain_model(swapped), input_shapes(inputs, batch), wanted)
+    if wanted <= known.keys():
+        return known
+    feeds = on_device(random_feeds(inputs, batch, seed=0), device)
+    return Capture(swapped, layers, device).shapes(feeds)
+
+
+def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], wanted: Collection[str]) -> Shapes:
+    """Return those shapes of the values called `wanted` that follow from inputs of `shapes`."""
+    for value in model.graph.input:
+        if value.name in shapes:
+            dimensions = value.type.tensor_type.shape.dim
+            del dimensions[:]
+            for size in shapes[value.name]:
+                dimensions.add().dim_value = size
+    # What the file says of inner values may be of another batch.
+    del model.graph.value_info[:]
+    graph = model_from_proto(model)
+    types = ValueTypes(graph)
+    known = {
+        str(value.name): types.extents(value) for value in values_of(graph.graph) if value.name in wanted
+    }
+    return {name: extents for name, extents in known.items() if extents is not None}

@@ -1,0 +1,258 @@
+"""Measure every algorithm on every problem of a model, and remember the fastest for `algorithm="tuned"`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from rich.console import Console
+from rich.text import Text
+
+from convswap import _native
+from convswap.errors import ConvswapError, require_count
+from convswap.graph.algorithms import AUTO, able_algorithms, rungs
+from convswap.graph.name_pattern import name_pattern
+from convswap.graph.swap import DEFAULT_PRECISION
+from convswap.inputs.sample_shapes import InputShape
+from convswap.output.tables import plain_table, times_faster, versions_line
+from convswap.planning.planned_model import PlannedModel
+from convswap.planning.problems import ConvProblems, PlannedConv, conv_problems, naming_conv
+from convswap.progress import Progress, silent
+from convswap.runtime.device import Device, choose_device, environment
+from convswap.runtime.tuning import TuningEntry, check_storable, store, table_path
+from convswap.timing.conv_runs import samples_of
+from convswap.timing.trials import RUNS, SECONDS, Trial, explain_stars, race, trial_lines
+
+# What all problems may take together; those that are left then are named, and keep what the table has.
+TOTAL_SECONDS = 900.0
+
+
+@dataclass(frozen=True)
+class TunedProblem:
+    """One problem of the model: the nodes that compute it, and a trial of each algorithm that can.
+
+    `compared` is the algorithm that the best is set against: what the rule takes, or what was asked for.
+    """
+
+    nodes: tuple[str, ...]
+    problem: str
+    trials: Mapping[str, Trial]
+    compared: str
+
+    @property
+    def best(self) -> str:
+        """The algorithm of the shortest median; of equals the first in the catalog's order."""
+        return min(self.trials, key=lambda name: self.trials[name].median)
+
+    @property
+    def gain(self) -> float:
+        """The median of the algorithm compared with, over the best's."""
+        return self.trials[self.compared].median / self.trials[self.best].median
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the problem with the keys of `convswap tune --json`."""
+        return {
+            "nodes": list(self.nodes),
+            "problem": self.problem,
+            "best": self.best,
+            "compared": self.compared,
+            "gain": self.gain,
+            "algorithms": {name: trial.to_json() for name, trial in self.trials.items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(PlannedModel):
+    """What `tune` measured, and stored in the table at `table`."""
+
+    problems: tuple[TunedProblem, ...]
+    table: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `convswap tune --json` writes."""
+        return {**self.facts(), "problems": [problem.to_json() for problem in self.problems]}
+
+
+def tune(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    batch: int | None = None,
+    device: str | None = None,
+    precision: str = DEFAULT_PRECISION,
+    algorithm: str = AUTO,
+    fuse: bool = False,
+    runs: int = RUNS,
+    only: str | None = None,
+    input_shape: InputShape | None = None,
+    progress: Progress | None = None,
+) -> Tuning:
+    """Measure each algorithm that supports it on each distinct problem of `model`, and store the results.
+
+    Results are stored problem by problem, in the user's tuning table, so that an interrupted call loses none.
+    The method is that of `convswap.trials`, on seeded normal data.
+
+    Args:
+        model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
+        batch: how many samples a run takes; by default what `compare` takes.
+        device: "cuda" or "cpu"; by default the GPU where there is one, with onnxruntime-gpu and CUDA kernels.
+        precision: "tf32" or "ieee".
+        algorithm: what the best is set against; "auto" is the rule's choice.
+        fuse: whether Convs take in what follows them; see `convswap.swap`.
+        runs: how many samples of each algorithm are timed.
+        only: a regular expression; only Convs whose name contains a match are measured.
+        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
+        progress: called with a few words before each problem.
+
+    Raises:
+        ConvswapError: an argument is not known or out of range, the model cannot be read, swapped or run, the
+            device cannot be used, its memory does not suffice, or the table cannot be written.
+    """
+    if algorithm in {rung.name for rung in rungs()}:
+        raise ConvswapError(
+            f"algorithm {algorithm!r} is a rung of the ladder, which tune does not measure; "
+            "`convswap ladder` does"
+        )
+    require_count("runs", runs)
+    wanted = name_pattern(only, "node names", "conv[12]$")
+    chosen = choose_device(device)
+    problems = conv_problems(
+        model,
+        batch=batch,
+        device=chosen,
+        precision=precision,
+        algorithm=algorithm,
+        fuse=fuse,
+        input_shape=input_shape,
+    )
+    groups = _groups(conv for conv in problems.convs if wanted.search(conv.layer.name))
+    if not groups:
+        raise ConvswapError(_nothing_to_measure(problems, only))
+    check_storable()
+    report = progress or silent
+    end = time.monotonic() + TOTAL_SECONDS
+    measured: list[TunedProblem] = []
+    for number, group in enumerate(groups, start=1):
+        seconds = min(SECONDS, end - time.monotonic())
+        if seconds <= 0:
+            break
+        report(f"measuring problem {number} of {len(groups)}: {_names(group)}")
+        tuned = _measure(group, chosen, algorithm, runs, seconds)
+        store([_entry(tuned, chosen)])
+        measured.append(tuned)
+    return Tuning(
+        model=problems.title,
+        device=chosen,
+        environment=environment(chosen),
+        batch=problems.batch,
+        precision=precision,
+        algorithm=algorithm,
+        problems=tuple(measured),
+        left=problems.left,
+        fused=problems.fused,
+        not_fused=problems.not_fused,
+        table=table_path(),
+        notes=(*problems.notes, *_notes(chosen, groups[len(measured) :])),
+    )
+
+
+def print_tuning(tuning: Tuning, console: Console) -> None:
+    """Print the times of each problem, the best, and what it gains over what it is compared with.
+
+    A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
+    """
+    console.print(
+        Text(
+            f"{tuning.model}: every algorithm on every problem, batch {tuning.batch:,}\n"
+            f"{versions_line(dict(tuning.environment), tuning.device.title)}\n"
+        )
+    )
+    table = plain_table("Median ms of a run")
+    for heading in ("node", "problem", "ms of each", "best"):
+        table.add_column(heading, overflow="fold")
+    against = "the rule's" if tuning.algorithm == AUTO else tuning.algorithm
+    table.add_column(f"against {against}", justify="right", overflow="fold")
+    for tuned in tuning.problems:
+        table.add_row(
+            Text("\n".join(tuned.nodes)),
+            Text(tuned.problem),
+            Text("\n".join(trial_lines(tuned.trials))),
+            tuned.best,
+            f"{times_faster(tuned.gain)} {tuned.compared}",
+        )
+    explain_stars(table, (tuned.trials for tuned in tuning.problems))
+    console.print(table)
+    for note in tuning.notes:
+        console.print(Text(f"Note: {note}."))
+    console.print(
+        Text(
+            f"Problems stored in {tuning.table}: {len(tuning.problems)}. They count where the algorithm is "
+            "tuned, as after `convswap swap --algorithm tuned`."
+        )
+    )
+
+
+def _nothing_to_measure(problems: ConvProblems, only: str | None) -> str:
+    names = ", ".join(conv.layer.name for conv in problems.convs)
+    if not names:
+        left = (f"{left.op} {left.node} is left as it was: {left.reason}" for left in problems.left)
+        return f"there is no Conv that can be measured: {'; '.join([*problems.notes, *left])}"
+    if only is not None:
+        return f"no Conv with an output has a name that matches {only!r}; the model has {names}"
+    return (
+        "no Conv of the model has an output to compute, so there is nothing to measure; give a larger batch"
+    )
+
+
+def _groups(convs: Iterable[PlannedConv]) -> list[list[PlannedConv]]:
+    """Return the Convs together that compute the same problem, in order, but none whose output is empty."""
+    groups: dict[str, list[PlannedConv]] = {}
+    for conv in convs:
+        if 0 not in conv.problem.output_shape:
+            groups.setdefault(conv.problem.text, []).append(conv)
+    return list(groups.values())
+
+
+def _names(group: Sequence[PlannedConv]) -> str:
+    more = len(group) - 1
+    return group[0].layer.name + (f" and {more} more of the same" if more else "")
+
+
+def _measure(
+    group: Sequence[PlannedConv], device: Device, algorithm: str, runs: int, seconds: float
+) -> TunedProblem:
+    layer, problem = group[0].layer, group[0].problem
+    with naming_conv(layer.name):
+        compared = _native.choose(problem, device.name, algorithm)
+        able = able_algorithms(problem, device.name)
+        try:
+            trials = race(samples_of(layer, group[0].shapes, able, device), runs=runs, seconds=seconds)
+        except RuntimeError as error:
+            raise ConvswapError(
+                f"it cannot be measured: {error}; if memory is short, give a smaller batch"
+            ) from error
+    return TunedProblem(tuple(conv.layer.name for conv in group), problem.text, trials, compared)
+
+
+def _entry(tuned: TunedProblem, device: Device) -> TuningEntry:
+    return TuningEntry(
+        device=_native.tuning_device(device.name),
+        version=_native.__version__,
+        problem=tuned.problem,
+        algorithm=tuned.best,
+        milliseconds={name: trial.median for name, trial in tuned.trials.items()},
+    )
+
+
+def _notes(device: Device, not_measured: Sequence[Sequence[PlannedConv]]) -> Iterable[str]:
+    if device.name == "cpu" and device.reason != "asked for":
+        yield f"measured on the CPU: {device.reason}"
+    if not_measured:
+        yield (
+            f"after {TOTAL_SECONDS / 60:.0f} minutes {len(not_measured)} problems were not measured, from "
+            f"{_names(not_measured[0])} on; measure them with --only"
+        )

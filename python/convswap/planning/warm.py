@@ -1,0 +1,183 @@
+"""Compile what a model needs, for this machine's card or others, before it runs."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx
+from rich.console import Console
+from rich.text import Text
+
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.graph.algorithms import AUTO
+from convswap.graph.swap import DEFAULT_PRECISION
+from convswap.inputs.sample_shapes import InputShape
+from convswap.output.files import check_writable
+from convswap.planning.problems import ConvProblems, conv_problems, naming_conv
+from convswap.progress import Progress, silent
+from convswap.runtime.device import Device, absent_card, choose_device
+
+# Of a model whose batch is open.
+BATCHES = (1, 8, 64, 512)
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """What `warm` compiled: kernels by their names, for cards of each compute capability (90 for 9.0).
+
+    `title` is the model's; `pack` the file that they were written to, None where they are in the store alone.
+    """
+
+    title: str
+    batches: tuple[int, ...]
+    kernels: tuple[tuple[str, int], ...]
+    bytes: int
+    pack: str | None
+
+
+def warm(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    batches: Sequence[int] = BATCHES,
+    compute_capabilities: Sequence[int] | None = None,
+    precision: str = DEFAULT_PRECISION,
+    algorithm: str = AUTO,
+    fuse: bool = False,
+    input_shape: InputShape | None = None,
+    pack: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Warmed:
+    """Compile the kernels that `model` needs, several at once, and keep them, or write them to `pack` too.
+
+    Args:
+        model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
+        batches: how many samples runs will take. A kernel serves many: only another choice needs another.
+        compute_capabilities: of the cards, such as 80 and 90, which need not be here; by default of this
+            machine's.
+        precision: "tf32" or "ieee".
+        algorithm: the name of an algorithm of the catalog, "auto" or "tuned".
+        fuse: whether Convs take in what follows them; see `convswap.swap`.
+        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
+        pack: the file to write, for `convswap.pack` of a session, on machines without a compiler too.
+        progress: called with a few words for each kernel.
+
+    Raises:
+        ConvswapError: an argument is not known or out of range, the model cannot be read or swapped, no Conv
+            of it is swapped, there is no card and none was named, or there is no compiler.
+    """
+    report = progress or silent
+    check_writable(pack)
+    cards = _cards(compute_capabilities)
+    compiler = _native.kernel_compiler()
+    if compiler["why_not"]:
+        raise ConvswapError(compiler["why_not"])
+    wanted: dict[tuple[str, int], None] = {}
+    title = ""
+    for card in cards:
+        capability = _capability(card)
+        for batch in batches:
+            report(f"planning batch {batch:,} for compute capability {capability / 10:.1f}")
+            problems = conv_problems(
+                model,
+                batch=batch,
+                device=card,
+                precision=precision,
+                algorithm=algorithm,
+                fuse=fuse,
+                input_shape=input_shape,
+                run_on=choose_device("cpu"),
+            )
+            title = problems.title
+            wanted |= dict.fromkeys(_kernels(problems, card, is_here=compute_capabilities is None))
+    if not wanted:
+        raise ConvswapError(f"{title}: no Conv of it is swapped, so that no kernel is needed")
+    writer = _native.PackWriter()
+    size = _compile(writer, list(wanted), report)
+    if pack is not None:
+        _write(writer, pack)
+    return Warmed(
+        title=title,
+        batches=tuple(batches),
+        kernels=tuple(wanted),
+        bytes=size,
+        pack=None if pack is None else os.fspath(pack),
+    )
+
+
+def print_warmed(warmed: Warmed, console: Console) -> None:
+    """Print what was compiled, and where it is."""
+    capabilities = sorted({capability for _, capability in warmed.kernels})
+    cards = ", ".join(f"{capability / 10:.1f}" for capability in capabilities)
+    store = _native.kernel_store()
+    where = f"kept in {store['folder']}" if not store["unused"] else f"not kept: {store['unused']}"
+    batches = ", ".join(f"{batch:,}" for batch in warmed.batches)
+    console.print(
+        Text(
+            f"{warmed.title}: {len(warmed.kernels)} kernels for compute capability {cards}, batches "
+            f"{batches}, {warmed.bytes / 1e6:.1f} MB, {where}."
+        )
+    )
+    if warmed.pack is not None:
+        console.print(
+            Text(f"Written to {warmed.pack}: name it in the entry convswap.pack of session options.")
+        )
+
+
+def clear() -> int:
+    """Delete all kernels that are kept, and return how many they were."""
+    return _native.clear_kernel_store()
+
+
+def _cards(asked: Sequence[int] | None) -> list[Device]:
+    if asked is not None:
+        return [absent_card(capability) for capability in dict.fromkeys(asked)]
+    device = choose_device()
+    if device.card is None:
+        raise ConvswapError(
+            f"there is no card to compile for: {device.reason}; name cards, as in --compute-capability 9.0"
+        )
+    return [device]
+
+
+def _capability(card: Device) -> int:
+    return int((card.card or {})["compute_capability"])
+
+
+def _kernels(problems: ConvProblems, card: Device, *, is_here: bool) -> list[tuple[str, int]]:
+    capability = _capability(card)
+    names: list[tuple[str, int]] = []
+    for conv in problems.convs:
+        with naming_conv(conv.layer.name):
+            algorithm = conv.layer.setting("algorithm", AUTO)
+            # This machine's card is planned for as a run would: a typical one may have more multiprocessors.
+            found = _native.kernels_of(
+                conv.problem, "cuda", algorithm, compute_capability=0 if is_here else capability
+            )
+        names += [(name, capability) for name in found]
+    return names
+
+
+def _compile(writer: _native.PackWriter, wanted: Sequence[tuple[str, int]], report: Progress) -> int:
+    """Compile on all cores, and return the bytes."""
+    total = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        under_way = {pool.submit(writer.add, name, capability): name for name, capability in wanted}
+        for number, done in enumerate(concurrent.futures.as_completed(under_way), start=1):
+            try:
+                total += done.result()
+            except RuntimeError as error:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise ConvswapError(" ".join(str(error).split())) from error
+            report(f"compiled {number} of {len(wanted)} kernels: {under_way[done]}")
+    return total
+
+
+def _write(writer: _native.PackWriter, pack: str | os.PathLike[str]) -> None:
+    try:
+        writer.write(os.fspath(pack))
+    except RuntimeError as error:
+        raise ConvswapError(str(error)) from error

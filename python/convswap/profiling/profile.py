@@ -1,0 +1,211 @@
+"""Profile a model: which kernels, copies and API calls take how much time, and which nodes they belong to."""
+
+from __future__ import annotations
+
+import os
+
+import onnx
+import onnx_ir as ir
+
+from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.graph.algorithms import check_algorithm
+from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
+from convswap.inputs.feeds import declared_inputs
+from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
+from convswap.inputs.subject import open_subject, source_of
+from convswap.profiling.cupti_collector import CuptiCollector
+from convswap.profiling.recording import record
+from convswap.profiling.records import KERNEL, RUN, Collector
+from convswap.profiling.result import Profile, Timeline, sides_of, timeline_of
+from convswap.progress import Progress, silent
+from convswap.runtime.cupti_package import installed_version, why_not_for
+from convswap.runtime.device import Device, choose_device, environment
+from convswap.runtime.sessions import DEFAULT, Side, other_sides, our_side
+
+AGAINST = ("default", "all")
+
+
+def profile(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    data: str | None = None,
+    images: int | None = None,
+    batch: int | None = None,
+    precision: str = DEFAULT_PRECISION,
+    algorithm: str = "auto",
+    only: str | None = None,
+    fuse: bool = False,
+    against: str | None = None,
+    runs: int | None = None,
+    resident: bool = False,
+    input_shape: InputShape | None = None,
+    progress: Progress | None = None,
+) -> Profile:
+    """Run `model` with its Convs swapped on the first card under CUPTI; return what took the time.
+
+    Args:
+        model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
+        data: "fashion-mnist", "synthetic" or "random"; by default what suits the model, as for `compare`.
+        images: how many samples of the data there are to choose from; a run takes the first batch of them.
+        batch: how many samples a run takes; by default as for `compare`.
+        precision: "tf32" or "ieee", for our side.
+        algorithm: the name of an algorithm of the catalog, "auto", or "tuned".
+        only: a regular expression; Convs whose name it does not match stay ONNX's on our side too.
+        fuse: let Convs take in what follows them.
+        against: "default" to profile the default provider too, "all" for its other options for Conv as well.
+        runs: how many runs to record; by default 20, or fewer where they take seconds.
+        resident: leave inputs and outputs on the card, as `compare` does. By default every run brings its
+            inputs from the host and its outputs back, as an ordinary program does.
+        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
+        progress: called with a few words at the start of every step.
+
+    Raises:
+        ConvswapError: there is no card, or no CUPTI that may be used; an argument is not known or out of
+            range; the model cannot be read, swapped or run; or the data do not fit it.
+    """
+    if against is not None and against not in AGAINST:
+        raise unknown_name("choice of sides", against, AGAINST)
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    require_count("runs", runs)
+    device = profiled_card()
+    report = progress or silent
+    collector = CuptiCollector()
+    # Before the model is read and the data are made, which may take a minute.
+    collector.connect()
+    return profile_with(
+        collector,
+        device,
+        model,
+        data=data,
+        images=images,
+        batch=batch,
+        precision=precision,
+        algorithm=algorithm,
+        only=only,
+        fuse=fuse,
+        against=against,
+        runs=runs,
+        resident=resident,
+        input_shape=input_shape,
+        progress=report,
+    )
+
+
+def profiled_card() -> Device:
+    """Return the card that a profile runs on.
+
+    Raises:
+        ConvswapError: there is none, something that it needs is missing, or its driver is too old for CUPTI.
+    """
+    device = choose_device()
+    if device.name != "cuda":
+        raise ConvswapError(f"profiling needs an NVIDIA card: {device.reason}; see `convswap doctor`")
+    reason = why_not_for(str((device.card or {}).get("driver_cuda", "")))
+    if reason:
+        raise ConvswapError(reason)
+    return device
+
+
+def profile_with(
+    collector: Collector,
+    device: Device,
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    data: str | None,
+    images: int | None,
+    batch: int | None,
+    precision: str,
+    algorithm: str,
+    only: str | None,
+    fuse: bool,
+    against: str | None,
+    runs: int | None,
+    resident: bool,
+    input_shape: InputShape | None,
+    progress: Progress,
+) -> Profile:
+    """Do what `profile` does, with its arguments and errors, on `device` and with `collector`."""
+    progress("reading the model and the data")
+    subject = open_subject(model, data, input_shape)
+    source = source_of(subject, images, batch, device)
+    shaped = declared_inputs(subject.model), source.inputs, source.batch
+    swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
+    check_algorithm(algorithm, device.name)
+    ours = our_side(device, precision)
+    models: dict[Side, onnx.ModelProto] = {ours: ir.to_proto(swapping.model)}
+    if against is not None:
+        others = (DEFAULT, *other_sides(device, against))
+        models = {**{side: subject.plain for side in others}, **models}
+    with telling_shapes(*shaped):
+        recording = record(
+            models,
+            source.first(source.batch),
+            device,
+            collector,
+            runs=runs,
+            resident=resident,
+            progress=progress,
+        )
+    progress("sorting the records")
+    timeline = timeline_of(recording)
+    return Profile(
+        model=subject.title,
+        device=device,
+        precision=precision,
+        options={
+            "data": subject.dataset,
+            "algorithm": algorithm,
+            "precision": precision,
+            "only": only,
+            "fuse": fuse,
+            "against": against,
+            "resident": resident,
+            "provider_options": {side.name: dict(side.provider_options) for side in models},
+        },
+        environment={**environment(device), "cupti": installed_version()},
+        dataset=subject.dataset,
+        batch=source.batch,
+        sides=sides_of(timeline),
+        timeline=timeline,
+        notes=(
+            *(f"left as it was on our side: {left.op} {left.node}: {left.reason}" for left in swapping.left),
+            *shape_notes(*shaped),
+            *_one_after_the_other(timeline),
+            *_lost_kernels(timeline),
+            *_nothing_recorded(timeline),
+        ),
+    )
+
+
+def _one_after_the_other(timeline: Timeline) -> list[str]:
+    """Say how kernels were recorded, where that makes short ones seem longer."""
+    if not timeline.recording.long_kernels:
+        return []
+    return [
+        "kernels were recorded one after the other, as suits the long ones that took most of their time; "
+        "short ones seem up to 2.4 us longer"
+    ]
+
+
+def _lost_kernels(timeline: Timeline) -> list[str]:
+    """Return a note where kernels of a timed run belong to no node."""
+    lost = sum(
+        one.node is None
+        and one.activity.kind == KERNEL
+        and one.window is not None
+        and one.window.phase == RUN
+        for one in timeline.activities
+    )
+    if not lost:
+        return []
+    return [f"{lost} kernels were started outside all nodes, and stand under (no node)"]
+
+
+def _nothing_recorded(timeline: Timeline) -> list[str]:
+    """Return a note where the card did nothing, or CUPTI saw nothing of it."""
+    if timeline.activities:
+        return []
+    return [
+        "CUPTI recorded no work of the card at all; on a virtual card or under WSL it may have to be allowed"
+    ]

@@ -1,0 +1,226 @@
+"""Runs the sides of a model under a collector, and keeps what it recorded and when which node ran.
+
+Each side's session is made and run for the first time; then all sides warm up; then they take turns, as in
+`measure`, so that a change of the card's clock meets all. In between the card is idle, so that everything in
+a window of time is one side's. ONNX Runtime's profiler is on, which costs the host some time for each node,
+and the card none.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from convswap.errors import ConvswapError
+from convswap.inputs.feeds import Feeds
+from convswap.profiling.clock_map import ClockMap, SystemClocks
+from convswap.profiling.node_runs import read_node_runs
+from convswap.profiling.records import RUN, SET_UP, WARM_UP, Collector, NodeRun, Records, Window
+from convswap.progress import Progress
+from convswap.runtime.device import Device
+from convswap.runtime.sessions import (
+    BoundRun,
+    Side,
+    check_session,
+    load_session,
+    on_device,
+    plain_errors,
+    session_source,
+)
+from convswap.timing.measure import WARM_UPS, timed_runs
+
+# Runs a model once and waits for the outputs.
+_Run = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class HostTimes:
+    """What the host's clock says of a side, in milliseconds: session creation, first run, timed runs."""
+
+    session: float
+    first_run: float
+    runs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All that was recorded of the sides, by name in `host`; the times of the rest are the collector's.
+
+    `long_kernels` tells for which kernels the collector was prepared.
+    """
+
+    records: Records
+    windows: tuple[Window, ...]
+    nodes: tuple[NodeRun, ...]
+    host: Mapping[str, HostTimes]
+    long_kernels: bool = False
+
+
+def record(
+    models: Mapping[Side, onnx.ModelProto],
+    feeds: Feeds,
+    device: Device,
+    collector: Collector,
+    *,
+    runs: int | None = None,
+    resident: bool = False,
+    long_kernels: bool | None = None,
+    progress: Progress,
+) -> Recording:
+    """Record set-up, warm-up and runs of `models`, fed `feeds`.
+
+    Args:
+        models: the model of each side.
+        feeds: arrays on the host, which each run brings to the device, as it fetches the outputs.
+        device: where to run.
+        collector: what records; it is started and stopped here.
+        runs: how many runs to time; by default 20, or fewer where they take seconds.
+        resident: leave inputs and outputs on the device, as `compare` does.
+        long_kernels: what the collector is prepared for; by default what the warm-up shows.
+        progress: called with a few words at the start of every step.
+
+    Raises:
+        ConvswapError: a session cannot be made or run, or the collector cannot record.
+    """
+    # Loads the provider and starts the driver too, which must count as the set-up of no side.
+    values = on_device(feeds if resident else {"x": np.zeros(1, np.float32)}, device)
+
+    def bind(session: onnxruntime.InferenceSession) -> _Run:
+        return BoundRun(session, values, device).once if resident else _unbound(session, feeds)
+
+    with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
+        collector.start()
+        try:
+            recorder = _Recorder(device, collector, Path(folder))
+            sides = []
+            for side, model in models.items():
+                progress(f"setting up {side.name}")
+                sides.append(recorder.set_up(side, model, bind))
+            progress("warming up")
+            warming = collector.now()
+            for number in range(WARM_UPS):
+                for one in sides:
+                    recorder.run(one, WARM_UP, number)
+            slowest = max(one.milliseconds[-1] for one in sides) / 1e3
+            count = timed_runs(slowest) if runs is None else runs
+            long_kernels = collector.prepare(warming, long_kernels)
+            for one in sides:
+                # The first run may pay for the change.
+                recorder.run(one, WARM_UP, WARM_UPS)
+                one.milliseconds.clear()
+            progress(f"recording {count} runs of {' and '.join(one.side.name for one in sides)}")
+            for number in range(count):
+                for one in sides:
+                    recorder.run(one, RUN, number)
+        except BaseException:
+            collector.stop()
+            raise
+        records = collector.stop()
+        nodes = [node for one in sides for node in recorder.nodes(one)]
+    return Recording(
+        records=records,
+        windows=tuple(recorder.windows),
+        nodes=tuple(nodes),
+        long_kernels=long_kernels,
+        host={
+            one.side.name: HostTimes(one.session_ms, one.first_run_ms, tuple(one.milliseconds))
+            for one in sides
+        },
+    )
+
+
+class _SideRun:
+    """A side with its session, ready to run, and how long that took in milliseconds."""
+
+    def __init__(
+        self,
+        side: Side,
+        session: onnxruntime.InferenceSession,
+        clock: Callable[[], int],
+        once: _Run,
+        session_ms: float,
+    ) -> None:
+        self.side = side
+        self.session = session
+        self.clock = clock
+        self.once = once
+        self.session_ms = session_ms
+        self.first_run_ms = 0.0
+        self.milliseconds: list[float] = []
+
+
+class _Recorder:
+    """Makes and runs sessions, each in a window of its own."""
+
+    def __init__(self, device: Device, collector: Collector, folder: Path) -> None:
+        self._device = device
+        self._collector = collector
+        self._folder = folder
+        self._maps = {clock: ClockMap(clock, collector.now) for clock in SystemClocks.CLOCKS}
+        self.windows: list[Window] = []
+
+    def set_up(
+        self, side: Side, model: onnx.ModelProto, bind: Callable[[onnxruntime.InferenceSession], _Run]
+    ) -> _SideRun:
+        """Return `side` after its first run; `bind` gives the run of a session."""
+        with session_source(model) as source, self._window(side.name, SET_UP, 0):
+            clocks = SystemClocks()
+            begin = time.perf_counter()
+            prefix = str(self._folder / side.name)
+            session = load_session(source, side, self._device, profile_prefix=prefix)
+            session_ms = (time.perf_counter() - begin) * 1e3
+            clock = clocks.which(session.get_profiling_start_time_ns())
+            if clock is None:
+                raise ConvswapError(
+                    f"ONNX Runtime {onnxruntime.__version__} takes the times of its nodes by a clock that "
+                    "convswap does not know; please report it"
+                )
+            check_session(session, side, self._device)
+            once = bind(session)
+            ready = _SideRun(side, session, clock, once, session_ms)
+            ready.first_run_ms = _milliseconds(once)
+        return ready
+
+    def run(self, one: _SideRun, phase: str, number: int) -> None:
+        """Run a side once and wait for it."""
+        with self._window(one.side.name, phase, number):
+            one.milliseconds.append(_milliseconds(one.once))
+
+    def nodes(self, one: _SideRun) -> Sequence[NodeRun]:
+        """Return when the nodes of a side ran. This ends the profile of its session."""
+        with plain_errors("ONNX Runtime cannot write its profile"):
+            path = one.session.end_profiling()
+            start = one.session.get_profiling_start_time_ns()
+        return read_node_runs(path, start, self._maps[one.clock].to_other)
+
+    @contextmanager
+    def _window(self, side: str, phase: str, number: int) -> Iterator[None]:
+        for clock_map in self._maps.values():
+            clock_map.sample()
+        start = self._collector.now()
+        yield
+        self.windows.append(Window(side, phase, number, start, self._collector.now()))
+        for clock_map in self._maps.values():
+            clock_map.sample()
+
+
+def _unbound(session: onnxruntime.InferenceSession, feeds: Feeds) -> _Run:
+    def once() -> None:
+        with plain_errors("ONNX Runtime cannot run the model"):
+            session.run(None, feeds)
+
+    return once
+
+
+def _milliseconds(action: _Run) -> float:
+    begin = time.perf_counter()
+    action()
+    return (time.perf_counter() - begin) * 1e3

@@ -1,0 +1,290 @@
+"""AlexNet over batch sizes: copy in, convolution, fully connected, max-pool, copy out, set-up, on both sides.
+
+The table and the plots of a course assignment that has students write the layers of AlexNet in CUDA. The
+times of the parts are the card's, by the profiler: each kernel and copy counts for the node that started it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.export import export_network
+from convswap.graph.algorithms import check_algorithm
+from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
+from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
+from convswap.profiling.attribution import Attributed
+from convswap.profiling.cupti_collector import CuptiCollector
+from convswap.profiling.profile import profiled_card
+from convswap.profiling.recording import record
+from convswap.profiling.records import RUN, Collector
+from convswap.profiling.result import timeline_of
+from convswap.profiling.tables import INPUTS, OUTPUTS, node_title
+from convswap.progress import Progress, silent
+from convswap.runtime.cupti_package import installed_version
+from convswap.runtime.device import Device, environment
+from convswap.runtime.sessions import DEFAULT, Side, our_side
+
+SCHEMA = 1
+NETWORK = "alexnet"
+STUDIES = (NETWORK,)
+BATCHES = tuple(2**power for power in range(11))
+
+COPY_IN, CONVOLUTION, FULLY_CONNECTED, MAX_POOL = "copy in", "convolution", "fully connected", "max-pool"
+OTHER, COPY_OUT = "other", "copy out"
+# In the order of a run; `other` is what lies between: activations, local response normalisation.
+PARTS = (COPY_IN, CONVOLUTION, FULLY_CONNECTED, MAX_POOL, OTHER, COPY_OUT)
+_PART_OF_OP = {
+    "Conv": CONVOLUTION,
+    "FusedConv": CONVOLUTION,
+    "Gemm": FULLY_CONNECTED,
+    "FusedGemm": FULLY_CONNECTED,
+    "MatMul": FULLY_CONNECTED,
+    "FusedMatMul": FULLY_CONNECTED,
+    "MaxPool": MAX_POOL,
+}
+_PART_OF_TITLE = {INPUTS: COPY_IN, OUTPUTS: COPY_OUT}
+
+# What ONNX Runtime, its arena, CUDA, cuBLAS, cuDNN and C++ say when memory is short.
+_SHORT_OF_MEMORY = (
+    "out of memory",
+    "Failed to allocate memory",
+    "cudaErrorMemoryAllocation",
+    "CUDA failure 2:",
+    "STATUS_ALLOC_FAILED",
+    "bad allocation",
+    "bad_alloc",
+)
+
+_HOST_SHORT_OF_MEMORY = "the host is out of memory"
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One side at one batch, in milliseconds: the medians of each part of `PARTS` over all runs.
+
+    `run_ms` is the median of a run by the host's clock; the set-up is the session's creation and its first
+    run, by the same clock. `long_kernels` tells for which kernels they were recorded (cupti_collector.py).
+    Where `failure` is not "", it says why there are no times, and `parts` is empty.
+    """
+
+    batch: int
+    side: str
+    parts: Mapping[str, float]
+    run_ms: float = 0.0
+    session_ms: float = 0.0
+    first_run_ms: float = 0.0
+    runs: int = 0
+    long_kernels: bool | None = None
+    failure: str = ""
+
+    @property
+    def total_ms(self) -> float:
+        """The sum of all parts: what the card works in a run."""
+        return sum(self.parts.values())
+
+    @property
+    def set_up_ms(self) -> float:
+        """Session creation and first run."""
+        return self.session_ms + self.first_run_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as `convswap study --json` writes it: None for times that are not known."""
+        known = not self.failure
+        return {
+            "batch": self.batch,
+            "side": self.side,
+            **{
+                f"{part.replace(' ', '_').replace('-', '_')}_ms": self.parts[part] if known else None
+                for part in PARTS
+            },
+            "total_ms": self.total_ms if known else None,
+            "run_ms": self.run_ms if known else None,
+            "set_up_ms": self.set_up_ms if known else None,
+            "session_ms": self.session_ms if known else None,
+            "first_run_ms": self.first_run_ms if known else None,
+            "runs": self.runs,
+            "long_kernels": self.long_kernels,
+            "failure": self.failure,
+        }
+
+
+@dataclass(frozen=True)
+class Study:
+    """The outcome of a study: a row for each batch and side."""
+
+    device: Device
+    precision: str
+    algorithm: str
+    fuse: bool
+    environment: Mapping[str, str | None]
+    rows: tuple[StudyRow, ...]
+
+    def of_side(self, side: str) -> tuple[StudyRow, ...]:
+        """Return the rows of a side that have times, in the order of the batches."""
+        return tuple(row for row in self.rows if row.side == side and not row.failure)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The names of the sides."""
+        return tuple(dict.fromkeys(row.side for row in self.rows))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `convswap study --json` writes."""
+        return {
+            "schema": SCHEMA,
+            "network": NETWORK,
+            "precision": self.precision,
+            "algorithm": self.algorithm,
+            "fuse": self.fuse,
+            "environment": dict(self.environment),
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+
+def study(
+    network: str = NETWORK,
+    *,
+    batches: Sequence[int] | None = None,
+    precision: str = DEFAULT_PRECISION,
+    algorithm: str = "auto",
+    fuse: bool = False,
+    runs: int | None = None,
+    progress: Progress | None = None,
+) -> Study:
+    """Return the parts of a run of `network`, which must be "alexnet", for each of `batches` on both sides.
+
+    `batches` are by default 1, 2, 4 and so on to 1024. The other arguments are those of `profile`. A batch
+    for which the memory does not suffice gets a row that says so.
+
+    Raises:
+        ConvswapError: as `profile`.
+    """
+    if network not in STUDIES:
+        raise unknown_name("study", network, STUDIES)
+    sizes = tuple(BATCHES if batches is None else batches)
+    if not sizes or min(sizes) < 1:
+        raise ConvswapError(f"batches must be whole numbers from 1 on, but {list(sizes)} were given")
+    require_count("batch", max(sizes))
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    require_count("runs", runs)
+    device = profiled_card()
+    collector = CuptiCollector()
+    collector.connect()
+    return study_with(
+        collector,
+        device,
+        export_network(network),
+        batches=sizes,
+        precision=precision,
+        algorithm=algorithm,
+        fuse=fuse,
+        runs=runs,
+        progress=progress or silent,
+    )
+
+
+def study_with(
+    collector: Collector,
+    device: Device,
+    model: onnx.ModelProto,
+    *,
+    batches: Sequence[int],
+    precision: str,
+    algorithm: str,
+    fuse: bool,
+    runs: int | None,
+    progress: Progress,
+) -> Study:
+    """Do what `study` does, for `model`, on `device` and with `collector`."""
+    check_algorithm(algorithm, device.name)
+    swapped = ir.to_proto(swap(model, algorithm=algorithm, precision=precision, fuse=fuse).model)
+    models: dict[Side, onnx.ModelProto] = {DEFAULT: model, our_side(device, precision): swapped}
+    progress("loading what both sides need")
+    inputs = declared_inputs(model)
+    for side, own in models.items():
+        # The first session of a process loads libraries, which is the set-up of no batch.
+        _row(collector, device, side, own, random_feeds(inputs, 1, seed=0), 1, runs=1)
+    rows: list[StudyRow] = []
+    for batch in batches:
+        progress(f"batch {batch:,}: making images")
+        try:
+            feeds = random_feeds(inputs, batch, seed=0)
+        except MemoryError:
+            rows += [StudyRow(batch, side.name, {}, failure=_HOST_SHORT_OF_MEMORY) for side in models]
+            continue
+        # Both sides' kernels are recorded the same way, as suits the first that can be run.
+        long_kernels: bool | None = None
+        for side, own in models.items():
+            progress(f"batch {batch:,}, {side.name}")
+            rows.append(_row(collector, device, side, own, feeds, batch, runs, long_kernels))
+            long_kernels = rows[-1].long_kernels
+    return Study(
+        device=device,
+        precision=precision,
+        algorithm=algorithm,
+        fuse=fuse,
+        environment={**environment(device), "cupti": installed_version()},
+        rows=tuple(rows),
+    )
+
+
+def part_of(one: Attributed) -> str:
+    """Return the part of `PARTS` that an activity counts for."""
+    if one.node is not None:
+        return _PART_OF_OP.get(one.node.op, OTHER)
+    return _PART_OF_TITLE.get(node_title(one), OTHER)
+
+
+def _row(
+    collector: Collector,
+    device: Device,
+    side: Side,
+    model: onnx.ModelProto,
+    feeds: Feeds,
+    batch: int,
+    runs: int | None,
+    long_kernels: bool | None = None,
+) -> StudyRow:
+    """Return the row of a side, recorded for `long_kernels`, or where that is None as suits its kernels."""
+    try:
+        recording = record(
+            {side: model}, feeds, device, collector, runs=runs, long_kernels=long_kernels, progress=silent
+        )
+    except MemoryError:
+        return StudyRow(batch, side.name, {}, long_kernels=long_kernels, failure=_HOST_SHORT_OF_MEMORY)
+    except ConvswapError as error:
+        if not any(sign in str(error) for sign in _SHORT_OF_MEMORY):
+            raise
+        return StudyRow(batch, side.name, {}, long_kernels=long_kernels, failure="out of memory")
+    finally:
+        # A failed session lives on in its exception until then, with all its memory on the card.
+        gc.collect()
+    host = recording.host[side.name]
+    return StudyRow(
+        batch=batch,
+        side=side.name,
+        parts=_medians(timeline_of(recording).activities, len(host.runs)),
+        run_ms=float(np.median(host.runs)),
+        session_ms=host.session,
+        first_run_ms=host.first_run,
+        runs=len(host.runs),
+        long_kernels=recording.long_kernels,
+    )
+
+
+def _medians(activities: Iterable[Attributed], runs: int) -> dict[str, float]:
+    """Return the median milliseconds of each part in a run."""
+    sums = {part: np.zeros(runs) for part in PARTS}
+    for one in activities:
+        if one.window is not None and one.window.phase == RUN:
+            sums[part_of(one)][one.window.number] += one.activity.duration / 1e6
+    return {part: float(np.median(milliseconds)) for part, milliseconds in sums.items()}

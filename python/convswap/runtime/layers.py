@@ -1,0 +1,258 @@
+"""Each swapped Conv of a model on its own: a small model for each side, and the inputs it really gets.
+
+A Conv that is fused with what follows it is one layer: on our side one node, on the default side the nodes
+that it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from convswap import _native
+from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
+from convswap.graph.expansion import fused_parts
+from convswap.graph.model_file import model_from_proto
+from convswap.graph.plain_model import OWN_ATTRIBUTES, onnx_opset, plain_model, plain_nodes
+from convswap.graph.replaced import Replaced, constants_of, find_replaced
+from convswap.graph.swap import DEFAULT_PRECISION
+from convswap.graph.value_types import ValueTypes
+from convswap.runtime.device import Device
+from convswap.runtime.sessions import DEFAULT, BoundRun, make_session
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """A swapped Conv of a model's main graph: the node, and its inputs by name, constant where known.
+
+    `replaced` has the nodes that it took the place of when it was fused, where those are known.
+    """
+
+    node: onnx.NodeProto
+    constants: Mapping[str, onnx.TensorProto]
+    opsets: tuple[onnx.OperatorSetIdProto, ...]
+    ir_version: int
+    element_type: int
+    replaced: Replaced | None = None
+
+    @property
+    def name(self) -> str:
+        """The node's name, or its output's where it has none."""
+        return str(self.node.name or self.node.output[0])
+
+    @property
+    def fused(self) -> tuple[str, ...]:
+        """The ops that are fused with the convolution, in order; for a Conv alone there are none."""
+        if self.replaced is not None:
+            return self.replaced.following
+        return fused_parts(self.node) if self.node.op_type == FUSED_OP else ()
+
+    @property
+    def fed(self) -> tuple[str, ...]:
+        """The names of the inputs that only a run of the model can give: data, residual, seldom weights."""
+        names = (name for name in self.node.input if name and name not in self.constants)
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes that say what is computed: those of ONNX's Conv, and of what is fused with it."""
+        return {
+            attribute.name: helper.get_attribute_value(attribute)
+            if attribute.type != onnx.AttributeProto.STRING
+            else attribute.s.decode(errors="replace")
+            for attribute in self.node.attribute
+            if attribute.name not in OWN_ATTRIBUTES
+        }
+
+    def arrays(
+        self, feeds: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
+        """Return data, weights, bias and residual (None without one), given those that are not constant."""
+        given = {name: numpy_helper.to_array(tensor) for name, tensor in self.constants.items()}
+        given.update(feeds)
+        data, weights, bias, residual = self._inputs
+        return given[data], given[weights], given.get(bias), given.get(residual)
+
+    @property
+    def _inputs(self) -> tuple[str, str, str, str]:
+        """The names of data, weights, bias and residual, "" where there is none."""
+        names = [*map(str, self.node.input), "", ""]
+        return names[0], names[1], names[2], names[3]
+
+    def setting(self, name: str, default: str) -> str:
+        """Return the node's `algorithm` or `precision`, `default` where it is not written."""
+        for attribute in self.node.attribute:
+            if attribute.name == name:
+                return str(attribute.s.decode())
+        return default
+
+    @property
+    def arithmetic(self) -> str:
+        """What its products are computed in: "tf32" or "ieee" for float32 data, else the type's name."""
+        if self.element_type == onnx.TensorProto.FLOAT:
+            return self.setting("precision", DEFAULT_PRECISION)
+        return self.type_name
+
+    @property
+    def type_name(self) -> str:
+        """The element type: "float32", "float64", "float16" or "bfloat16"."""
+        return _TYPE_NAMES[self.element_type]
+
+    def with_algorithm(self, algorithm: str) -> ConvLayer:
+        """Return the same layer with its node's `algorithm` set."""
+        node = onnx.NodeProto()
+        node.CopyFrom(self.node)
+        kept = [attribute for attribute in node.attribute if attribute.name != "algorithm"]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute("algorithm", algorithm)])
+        return replace(self, node=node)
+
+    def problem(self, shapes: Mapping[str, Sequence[int]]) -> Any:
+        """Return the conv problem for inputs of `shapes`, as a `convswap._native.Problem`."""
+        known = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
+        known.update({name: tuple(shape) for name, shape in shapes.items()})
+        data, weights, bias, residual = self._inputs
+        return _native.Problem(
+            x_shape=known[data],
+            w_shape=known[weights],
+            has_bias=bool(bias),
+            type=self.type_name,
+            precision=self.setting("precision", DEFAULT_PRECISION),
+            residual_shape=known.get(residual),
+            **self.attributes,
+        )
+
+    def model(self, ranks: Mapping[str, int], *, ours: bool) -> onnx.ModelProto:
+        """Return the model of this layer alone, of our one node or of the ones of ONNX's that it replaces.
+
+        Its fed inputs have the given ranks and symbolic dimensions, so that it runs with any batch.
+        """
+        nodes, constants = ((self.node,), self.constants) if ours else self._default_side
+        graph = helper.make_graph(
+            list(nodes),
+            "layer",
+            [
+                helper.make_tensor_value_info(name, self.element_type, [None] * ranks[name])
+                for name in self.fed
+            ],
+            [helper.make_tensor_value_info(self.node.output[0], self.element_type, None)],
+            list(constants.values()),
+        )
+        opsets = [opset for opset in self.opsets if ours or opset.domain != DOMAIN]
+        model = helper.make_model(graph, opset_imports=opsets)
+        model.ir_version = self.ir_version
+        return model
+
+    @property
+    def _default_side(self) -> tuple[Sequence[onnx.NodeProto], Mapping[str, onnx.TensorProto]]:
+        """What the default side runs, and the constants that it reads."""
+        if self.replaced is not None:
+            return self.replaced.nodes, self.replaced.constants
+        return plain_nodes(self.node, onnx_opset(self.opsets), self.element_type), self.constants
+
+
+_TYPE_NAMES: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "float32",
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+    onnx.TensorProto.DOUBLE: "float64",
+}
+
+
+def conv_layers(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None = None) -> tuple[ConvLayer, ...]:
+    """Return the swapped Convs of the main graph of `swapped`, fused or not, in order.
+
+    `unfused` is the model as it was before Convs were fused; without it a FusedConv stands for ONNX's nodes
+    that compute the same. Those in subgraphs are left out: what a branch or a loop feeds them cannot be taken
+    out of a session.
+    """
+    tensors = constants_of(swapped.graph)
+    convs = [node for node in swapped.graph.node if is_ours(node)]
+    computed = {node.input[1] for node in convs} - tensors.keys()
+    inferred = _inferred_types(swapped, computed)
+    replaced = {} if unfused is None else find_replaced(convs, tensors.keys(), unfused)
+    return tuple(
+        ConvLayer(
+            node=node,
+            constants={name: tensors[name] for name in node.input if name in tensors},
+            opsets=tuple(swapped.opset_import),
+            ir_version=swapped.ir_version,
+            element_type=tensors[node.input[1]].data_type
+            if node.input[1] in tensors
+            else inferred[node.input[1]],
+            replaced=replaced.get(node.output[0]),
+        )
+        for node in convs
+    )
+
+
+class Capture:
+    """Gives the inputs that the layers get while the default side runs the whole model."""
+
+    def __init__(self, swapped: onnx.ModelProto, layers: Sequence[ConvLayer], device: Device) -> None:
+        model = plain_model(swapped)
+        self._device = device
+        self._graph_inputs = {value.name for value in model.graph.input}
+        self._captured = [
+            name
+            for name in dict.fromkeys(name for layer in layers for name in layer.fed)
+            if name not in self._graph_inputs
+        ]
+        present = {value.name for value in model.graph.output}
+        model.graph.output.extend(
+            onnx.ValueInfoProto(name=name) for name in self._captured if name not in present
+        )
+        self._session = make_session(model, DEFAULT, device)
+
+    def inputs(
+        self, layer: ConvLayer, feeds: Mapping[str, onnxruntime.OrtValue]
+    ) -> dict[str, onnxruntime.OrtValue]:
+        """Return what `layer` is fed when the model is fed `feeds`, in the memory of the device.
+
+        One layer at a time, so that the inputs of a deep model never lie in memory together.
+        """
+        return self._values(layer.fed, feeds)
+
+    def shapes(self, feeds: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of all layers' inputs, from one run; meant for a single sample."""
+        values = self._values([*self._graph_inputs, *self._captured], feeds)
+        return {name: tuple(value.shape()) for name, value in values.items()}
+
+    def _values(
+        self, names: Sequence[str], feeds: Mapping[str, onnxruntime.OrtValue]
+    ) -> dict[str, onnxruntime.OrtValue]:
+        values = {name: feeds[name] for name in names if name in feeds}
+        wanted = [name for name in names if name in self._captured]
+        if wanted:
+            run = BoundRun(self._session, feeds, self._device, wanted)
+            run.once()
+            values.update(zip(run.outputs, run.values(), strict=True))
+        return values
+
+
+def _inferred_types(swapped: onnx.ModelProto, names: Collection[str]) -> dict[str, int]:
+    """Return the element types of the values called `names`, of a Conv's weights that the model computes.
+
+    `swap` swaps no Conv whose type is unknown; one that another program wrote is float32 then.
+    """
+    if not names:
+        return {}
+    # Nothing can be inferred through our op, so that the model is taken with ONNX's.
+    model = model_from_proto(plain_model(swapped))
+    types = ValueTypes(model)
+    found = dict.fromkeys(names, int(onnx.TensorProto.FLOAT))
+    for node in model.graph:
+        if node.op_type != "Conv" or len(node.inputs) < 2 or node.inputs[1] is None:
+            continue
+        name = str(node.inputs[1].name)
+        if name in found:
+            values = [node.inputs[1], *node.inputs, *node.outputs]
+            known = types.element_type(value for value in values if value is not None)
+            found[name] = found[name] if known is None else int(known)
+    return found

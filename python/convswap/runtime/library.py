@@ -1,0 +1,89 @@
+"""The compiled op library, and how a session loads it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from convswap.errors import ConvswapError
+
+# Where the package is installed, and beside its Python files the library, the kernels that lie ready and the
+# texts of the rungs.
+PACKAGE = Path(__file__).parents[1]
+OVERRIDE_ENTRY = "convswap.override"
+PRECISION_ENTRY = "convswap.precision"
+PACK_ENTRY = "convswap.pack"
+COMPILE_ENTRY = "convswap.compile"
+
+
+def library_path() -> Path:
+    """Return the path of `libconvswap.so`, which any program that uses ONNX Runtime can register.
+
+    Raises ConvswapError where the package was installed without it.
+    """
+    path = PACKAGE / "libconvswap.so"
+    if not path.is_file():
+        raise ConvswapError(f"{path} is missing: the package was not built; run `make` or `pip install .`")
+    return path
+
+
+def set_entry(session_options: Any, key: str, value: str) -> None:
+    """Set a session config entry, without ONNX Runtime's warning where it holds `value` already."""
+    try:
+        held = session_options.get_session_config_entry(key)
+    except RuntimeError:  # there is no such entry
+        held = None
+    if held != value:
+        session_options.add_session_config_entry(key, value)
+
+
+def register(
+    session_options: Any,
+    override: bool = False,
+    precision: str | None = None,
+    *,
+    pack: str | os.PathLike[str] | None = None,
+    compiles: bool | None = None,
+) -> None:
+    """Register the op library in an `onnxruntime.SessionOptions`.
+
+    After it, models with the op `convswap.Conv` load in a session made with these options.
+
+    With `override`, every `Conv` of an unmodified model runs on our op as well. The library then adds to the
+    entry `optimization.disable_specified_optimizers`, beside what it holds already, the optimisers of the CPU
+    provider that would take the Conv nodes first; set the entry before, not afterwards. A program in another
+    language gets the same by setting the session config entry `convswap.override` to 1 before it registers
+    the library. Arguments of the session itself can still bypass the override (`disabled_optimizers`, which
+    replaces that entry; the provider option `prefer_nhwc`): `override_session` makes the session and checks.
+
+    `precision` is that of the nodes which it overrides: "tf32", or "ieee" (the entry `convswap.precision`);
+    None leaves the entry as it is, and "tf32" where there is none. One set of options has one precision.
+
+    `pack` is a file of `convswap warm` that kernels are taken from (the entry `convswap.pack`), and with
+    `compiles` False no other is compiled: what the pack lacks is an error (the entry `convswap.compile`).
+    None leaves the entries as they are.
+
+    Raises ConvswapError where `precision` comes without `override`, or is another than these options have;
+    where the library is missing; or where ONNX Runtime is older than 1.17, with `override` 1.18, or refuses
+    the library for another reason.
+    """
+    path = library_path()
+    if precision is not None and not override:
+        raise ConvswapError(
+            f"precision {precision!r} is of nodes that are overridden: give override=True too, or swap the "
+            "model with that precision"
+        )
+    if override:
+        set_entry(session_options, OVERRIDE_ENTRY, "1")
+    if precision is not None:
+        set_entry(session_options, PRECISION_ENTRY, precision)
+    if pack is not None:
+        set_entry(session_options, PACK_ENTRY, os.fspath(pack))
+    if compiles is not None:
+        set_entry(session_options, COMPILE_ENTRY, "auto" if compiles else "never")
+    try:
+        session_options.register_custom_ops_library(str(path))
+    except Exception as error:  # onnxruntime's own exception types are private to it
+        reason = str(error).strip().splitlines()[0]
+        raise ConvswapError(f"ONNX Runtime did not load {path.name}: {reason}") from error

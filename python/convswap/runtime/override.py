@@ -1,0 +1,156 @@
+"""Unmodified models on our op: a session that overrides every Conv, and the check that it does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
+from typing import Any
+
+from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+from convswap.runtime.library import PRECISION_ENTRY, register, set_entry
+
+DISABLED_OPTIMIZERS_ENTRY = "optimization.disable_specified_optimizers"
+RECORD_ASSIGNMENT_ENTRY = "session.record_ep_graph_assignment_info"
+# The library's own account of its kernels; see custom_op/override.h.
+KERNELS_ENTRY = "convswap.kernels"
+# The library cuts names to it, since ONNX Runtime limits the length of an entry.
+_LONGEST_NAME = 1000
+# ONNX's own Conv, what the CUDA provider's `prefer_nhwc` makes of it, and, for a model that is swapped in
+# part, ours, whose kernels are noted as well.
+_CONV_DOMAINS = ("", "ai.onnx", "com.ms.internal.nhwc", "convswap")
+# ONNX Runtime folds constants with its own kernel, and does not find its way from our op to it.
+_FOLDING_FAILED = "kernel type string 'T' for node type 'Conv'"
+_SHOWN = 5
+
+
+def override_session(
+    model: str | PathLike[str] | bytes, options: Any = None, *, providers: Any = None, **arguments: Any
+) -> Any:
+    """Return an `onnxruntime.InferenceSession` in which every Conv of the unmodified `model` is ours.
+
+    `model`, `options`, `providers` and `arguments` are those of `InferenceSession`; `options` (a
+    `SessionOptions`) and the entries in it are kept, and the library is registered in it. After loading,
+    ONNX Runtime's report of which nodes it placed is compared with the kernels that our library made.
+
+    Where the CUDA provider is asked for `use_tf32=0`, our op computes in precision `ieee`, unless `options`
+    have an entry `convswap.precision`.
+
+    A Conv whose inputs are all constant would fail to load, since ONNX Runtime cannot fold it in the
+    override mode; for such a model constant folding is switched off.
+
+    Raises ConvswapError where a Conv would not run on our op (named, up to five of them), the CUDA provider
+    has `prefer_nhwc`, ONNX Runtime is older than 1.24, the first that keeps the report, or the session
+    cannot be made.
+    """
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise ConvswapError(NO_ONNXRUNTIME) from error
+    if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
+        raise ConvswapError(
+            f"ONNX Runtime {onnxruntime.__version__} does not tell which nodes it placed where, 1.24 "
+            "or newer does: install that, or use register(options, override=True), which does not check"
+        )
+    options = onnxruntime.SessionOptions() if options is None else options
+    set_entry(options, RECORD_ASSIGNMENT_ENTRY, "1")
+    # As an argument it would replace the entry, and with it what the library disables.
+    _disable_optimizers(options, arguments.pop("disabled_optimizers", None) or ())
+    register(options, override=True, precision=_precision_of(options, providers, arguments))
+    # A second attempt, without the provider that failed, would go unnoticed.
+    arguments.setdefault("enable_fallback", 0)
+    source = model if isinstance(model, bytes) else fspath(model)
+
+    def create() -> Any:
+        _ask_library("record")
+        return onnxruntime.InferenceSession(source, options, providers=providers, **arguments)
+
+    try:
+        try:
+            session = create()
+        except Exception as error:  # onnxruntime's own exception types are private to it
+            if _FOLDING_FAILED not in str(error):
+                raise
+            _disable_optimizers(options, ["ConstantFolding"])
+            session = create()
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ConvswapError(f"ONNX Runtime cannot load the model in the override mode: {reason}") from error
+    finally:
+        answer = _ask_library("read")
+    _check(session, _names_of_kernels(answer))
+    return session
+
+
+def _precision_of(options: Any, providers: Any, arguments: Mapping[str, Any]) -> str | None:
+    """Return the precision that the CUDA provider's options ask for; None leaves it as it is."""
+    try:
+        options.get_session_config_entry(PRECISION_ENTRY)
+    except RuntimeError:  # there is no such entry
+        pass
+    else:
+        return None
+    # Beside a provider's name, or in a list of their own that goes with that of the providers.
+    named = [each if isinstance(each, tuple) else (each, {}) for each in providers or ()]
+    own: Sequence[Mapping[str, Any]] = arguments.get("provider_options") or ({},) * len(named)
+    for (name, beside), further in zip(named, own, strict=False):
+        given = {**beside, **further}.get("use_tf32", "1")
+        if name == "CUDAExecutionProvider" and str(given) in ("0", "False"):
+            return "ieee"
+    return None
+
+
+def _disable_optimizers(options: Any, names: Iterable[str]) -> None:
+    """Add `names` to the optimisers that `options` switch off."""
+    try:
+        disabled = options.get_session_config_entry(DISABLED_OPTIMIZERS_ENTRY).split(";")
+    except RuntimeError:  # there is no such entry
+        disabled = []
+    wanted = [*disabled, *(name for name in names if name not in disabled)]
+    if wanted:
+        set_entry(options, DISABLED_OPTIMIZERS_ENTRY, ";".join(wanted))
+
+
+def _ask_library(request: str) -> Any:
+    """Register the library in options of their own that carry `request`; return them, with its answer."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(KERNELS_ENTRY, request)
+    register(options)
+    return options
+
+
+def _names_of_kernels(answer: Any) -> Counter[str]:
+    """Return how many kernels the library made for nodes of each name."""
+    count = int(answer.get_session_config_entry(f"{KERNELS_ENTRY}.count"))
+    return Counter(answer.get_session_config_entry(f"{KERNELS_ENTRY}.{index}") for index in range(count))
+
+
+def _check(session: Any, ours: Counter[str]) -> None:
+    """Raise ConvswapError where a Conv of `session` has no kernel among `ours`."""
+    if session.get_provider_options().get("CUDAExecutionProvider", {}).get("prefer_nhwc") == "1":
+        raise ConvswapError(
+            "the CUDA provider's option prefer_nhwc takes the Conv nodes before the override sees them: "
+            "leave it out, or swap the model instead (convswap.swap)"
+        )
+    conv_nodes = [
+        (node.name, part.ep_name)
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+        if node.op_type == "Conv" and node.domain in _CONV_DOMAINS
+    ]
+    left = Counter(ours)
+    others: list[str] = []
+    for name, provider in conv_nodes:
+        key = name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+        if left[key] > 0:
+            left[key] -= 1
+        else:
+            others.append(f"{name!r} on {provider}")
+    if others:
+        shown = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
+        raise ConvswapError(
+            f"{len(others)} of {len(conv_nodes)} Conv nodes would not run on convswap: {shown}; an optimiser "
+            "of ONNX Runtime or another provider takes them first: swap the model instead (convswap.swap)"
+        )

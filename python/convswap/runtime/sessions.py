@@ -1,0 +1,324 @@
+"""The inference sessions of a comparison: how each side's is made, checked and run."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from convswap.errors import ConvswapError
+from convswap.graph.domain import DOMAIN, OUR_OPS
+from convswap.runtime.device import Device
+from convswap.runtime.library import register
+
+# Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
+_RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+_FORBID_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
+# Idle threads of the CPU provider spin for milliseconds after a run. Two sessions that take turns slow each
+# other down by it (by 70 % on two cores), so on the CPU both sides stop spinning between runs, which changes
+# the time of a session on its own by no more than its noise.
+STOP_SPINNING = "session.force_spinning_stop"
+_NO_SYNCHRONISATION = "disable_synchronize_execution_providers"
+# ONNX Runtime 1.31's Python looks this up in the options of every run, and takes 40 us to find that it is not
+# there: many times what starting a short run costs. 0 is what it then assumes.
+_GRAPH_OF_RUN = ("gpu_graph_id", "0")
+# What ONNX Runtime says where no provider has a kernel for a node's op and types; the last where the fallback
+# to the CPU is forbidden. The status NOT_IMPLEMENTED does not tell: it stands for a missing cuDNN too.
+_NO_KERNEL = (
+    "Could not find an implementation for",
+    "Failed to find kernel for",
+    "fallback to CPU EP has been explicitly disabled",
+)
+# protobuf cannot serialise more.
+_LARGEST_MESSAGE = 2_000_000_000
+
+
+class NoKernelError(ConvswapError):
+    """A provider that may be used has no kernel for a node of the model: for its op, or for its types."""
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One way to run a model: its name, whether our library is loaded, and options of the provider.
+
+    Sides are the constants below, compared by identity.
+    """
+
+    name: str
+    ours: bool = False
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+
+    def with_options(self, options: Mapping[str, str]) -> Side:
+        """Return another side with `options` added to those of the provider."""
+        return replace(self, provider_options={**self.provider_options, **options})
+
+
+DEFAULT = Side("default")
+CONVSWAP = Side("convswap", ours=True)
+# In precision ieee the ops around the Convs must not round to TF32 either, which the provider does by itself.
+CONVSWAP_IEEE = Side("convswap", ours=True, provider_options={"use_tf32": "0"})
+# What the CUDA provider can be told about Conv, one option at a time.
+OTHERS = (
+    Side("heuristic", provider_options={"cudnn_conv_algo_search": "HEURISTIC"}),
+    Side("no_tf32", provider_options={"use_tf32": "0"}),
+    Side("nhwc", provider_options={"prefer_nhwc": "1"}),
+)
+
+
+# What sides a comparison may be asked for.
+AGAINST = ("default", "all")
+NO_OTHER_SIDE_ON_CPU = "the CPU provider has no options for Conv, so the default is its only side"
+
+
+def other_sides(device: Device, against: str) -> tuple[Side, ...]:
+    """Return the sides besides the default that `against` ("default" or "all") asks for on `device`.
+
+    On the CPU there are none: see `NO_OTHER_SIDE_ON_CPU`.
+    """
+    return OTHERS if against == "all" and device.name == "cuda" else ()
+
+
+def our_side(device: Device, precision: str) -> Side:
+    """Return our side for `precision` on `device`."""
+    return CONVSWAP_IEEE if precision == "ieee" and device.name == "cuda" else CONVSWAP
+
+
+def make_session(
+    model: onnx.ModelProto, side: Side, device: Device, *, only_device: bool = False
+) -> onnxruntime.InferenceSession:
+    """Return a session of `model` for `side` on `device`.
+
+    `only_device` makes it an error when any node would run elsewhere; for models of one node.
+
+    Raises:
+        NoKernelError: there is no kernel for a node, with `only_device` on `device`.
+        ConvswapError: ONNX Runtime cannot load the model, or the provider of `device` is not in use.
+    """
+    load_cuda_libraries(device.name)
+    with session_source(model) as source:
+        session = load_session(source, side, device, only_device=only_device)
+    check_session(session, side, device)
+    return session
+
+
+def load_session(
+    source: bytes | str,
+    side: Side,
+    device: Device,
+    *,
+    only_device: bool = False,
+    profile_prefix: str | None = None,
+) -> onnxruntime.InferenceSession:
+    """Return a session of what `session_source` gives, for `check_session` to look at.
+
+    This is what a user's own program does for one, our library registered for our side. With
+    `profile_prefix`, ONNX Runtime's own profiler is on, and writes to a file whose path begins so. The errors
+    and the other arguments are those of `make_session`, whose second part this is.
+    """
+    options = onnxruntime.SessionOptions()
+    if profile_prefix is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = profile_prefix
+    options.log_severity_level = 4  # what fails is raised, and told once
+    options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
+    if device.name == "cpu":
+        options.add_session_config_entry(STOP_SPINNING, "1")
+    elif only_device:
+        options.add_session_config_entry(_FORBID_CPU_FALLBACK, "1")
+    if side.ours:
+        register(options)
+    provider = (device.provider, dict(side.provider_options))
+    with plain_errors(f"ONNX Runtime cannot load the model on the {side.name} side"):
+        return onnxruntime.InferenceSession(source, options, providers=[provider], enable_fallback=0)
+
+
+def check_session(session: onnxruntime.InferenceSession, side: Side, device: Device) -> None:
+    """Refuse a session that does not run on `device`, or in which a Conv of this side does not.
+
+    ONNX Runtime below 1.24 does not tell of the Convs; there the one-node sessions of the layers, which
+    forbid any other provider, are the check.
+
+    Raises:
+        ConvswapError: it does not; the message names the first such Conv.
+    """
+    if device.provider not in session.get_providers():
+        raise ConvswapError(
+            f"ONNX Runtime could not start its {device.provider} (a library that it needs is missing); "
+            "see `convswap doctor`, or use --device cpu"
+        )
+    report = getattr(session, "get_provider_graph_assignment_info", None)
+    if report is None:
+        return
+    domains, ops = ((DOMAIN,), OUR_OPS) if side.ours else (("", "ai.onnx"), ("Conv",))
+    for part in report():
+        for node in part.get_nodes():
+            if node.op_type in ops and node.domain in domains and part.ep_name != device.provider:
+                raise ConvswapError(
+                    f"{node.op_type} {node.name!r} of the {side.name} side would run on {part.ep_name}, "
+                    f"not on {device.provider}; its element type may not be supported there: see "
+                    "`convswap doctor`"
+                )
+
+
+@contextmanager
+def session_source(model: onnx.ModelProto) -> Iterator[bytes | str]:
+    """Give what ONNX Runtime loads `model` from: its bytes, or a file where they are more than it can read.
+
+    The file is there until the context ends.
+
+    Raises:
+        ConvswapError: the model cannot be written.
+    """
+    with ExitStack() as stack:
+        with plain_errors("the model cannot be prepared for ONNX Runtime"):
+            source = _written(model, stack)
+        yield source
+
+
+def _written(model: onnx.ModelProto, stack: ExitStack) -> bytes | str:
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < _LARGEST_MESSAGE:
+        return model.SerializeToString()
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="convswap-"))) / "model.onnx"
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    onnx.save_model(copy, path, save_as_external_data=True, location="model.data")
+    return str(path)
+
+
+@contextmanager
+def plain_errors(what: str) -> Iterator[None]:
+    """Turn what ONNX Runtime raises into a ConvswapError of one line that starts with `what`.
+
+    Where it has no kernel for a node, it is a NoKernelError.
+    """
+    try:
+        yield
+    except ConvswapError:
+        raise
+    except Exception as error:  # ONNX Runtime's exceptions have no common class but this one.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = " ".join(lines) or type(error).__name__
+        kind = NoKernelError if any(reason in said for reason in _NO_KERNEL) else ConvswapError
+        raise kind(f"{what}: {said}") from error
+
+
+class BoundRun:
+    """A session with its inputs on the device and its outputs left there, ready to be run and timed.
+
+    `outputs` names those that are computed, in the session's order.
+    """
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        feeds: Mapping[str, onnxruntime.OrtValue],
+        device: Device,
+        outputs: Sequence[str] | None = None,
+    ) -> None:
+        self._session = session
+        self._binding = session.io_binding()
+        self._unsynchronised = onnxruntime.RunOptions()
+        self._unsynchronised.add_run_config_entry(_NO_SYNCHRONISATION, "1")
+        self._unsynchronised.add_run_config_entry(*_GRAPH_OF_RUN)
+        for name, value in feeds.items():
+            self._binding.bind_ortvalue_input(name, value)
+        self.outputs: list[str] = []
+        for output in session.get_outputs():
+            if outputs is None or output.name in outputs:
+                self.outputs.append(output.name)
+                numeric = output.type.startswith("tensor(") and output.type != "tensor(string)"
+                self._binding.bind_output(output.name, device.name if numeric else "cpu", 0)
+
+    def once(self) -> None:
+        """Run and wait for the result."""
+        with plain_errors("ONNX Runtime cannot run the model"):
+            self._session.run_with_iobinding(self._binding)
+
+    def burst(self, runs: int) -> None:
+        """Start `runs` runs back to back and wait for all of them."""
+        self.start(runs)
+        self.wait()
+
+    def start(self, runs: int) -> None:
+        """Start `runs` runs back to back."""
+        with plain_errors("ONNX Runtime cannot run the model"):
+            for _ in range(runs):
+                self._session.run_with_iobinding(self._binding, self._unsynchronised)
+
+    def wait(self) -> None:
+        """Wait for all runs that were started."""
+        self._binding.synchronize_outputs()
+
+    def values(self) -> list[onnxruntime.OrtValue]:
+        """Return the outputs of the last run, where they are, in the order of `outputs`."""
+        return self._binding.get_outputs()
+
+
+def on_device(feeds: Mapping[str, np.ndarray], device: Device) -> dict[str, onnxruntime.OrtValue]:
+    """Return `feeds` as values to bind, in the memory of `device`.
+
+    For a card, ONNX Runtime loads its CUDA provider here where no session has yet, and needs its libraries.
+    Those in bfloat16 are on the host, and get to the device when they are bound, once.
+
+    Raises:
+        ConvswapError: the memory does not suffice, or ONNX Runtime cannot use the card.
+    """
+    load_cuda_libraries(device.name)
+    with plain_errors(f"the inputs cannot be put into the memory of the device {device.name}"):
+        return {name: _value(np.ascontiguousarray(values), device.name) for name, values in feeds.items()}
+
+
+def value_on(array: np.ndarray) -> onnxruntime.OrtValue:
+    """Return a value on the memory of `array` itself, which is contiguous and must outlive it."""
+    return _value(array, "cpu")
+
+
+def _value(array: np.ndarray, device: str) -> onnxruntime.OrtValue:
+    if array.dtype.name == "bfloat16":
+        # NumPy has no such type of its own, so that ONNX Runtime takes the bits, and on the host alone.
+        bits = array.view(np.uint16)
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array, device, 0)
+
+
+def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the numeric outputs of one run, sequences taken apart.
+
+    Raises:
+        ConvswapError: the run fails, or no output has numbers.
+    """
+    with plain_errors("ONNX Runtime cannot run the model"):
+        outputs = session.run(None, dict(feeds))
+    return numeric_arrays(outputs)
+
+
+def numeric_arrays(outputs: Sequence[object]) -> list[np.ndarray]:
+    """Return the arrays of numbers among `outputs`, those in sequences included.
+
+    Raises:
+        ConvswapError: there are none.
+    """
+    flat = [item for output in outputs for item in (output if isinstance(output, list) else [output])]
+    arrays = [item for item in flat if isinstance(item, np.ndarray) and item.dtype.kind in "biuf"]
+    if not arrays:
+        raise ConvswapError("the model has no output with numbers; compare needs at least one")
+    return arrays
+
+
+@cache
+def load_cuda_libraries(device: str) -> None:
+    """Load the CUDA libraries that pip installed beside ONNX Runtime, from 1.21 on; once.
+
+    It prints which ones pip did not install. The system may have those; if not, the session says so.
+    """
+    if device == "cuda" and hasattr(onnxruntime, "preload_dlls"):
+        with redirect_stdout(io.StringIO()):
+            onnxruntime.preload_dlls()

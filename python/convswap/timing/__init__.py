@@ -1,0 +1,1 @@
+"""Clocks, rounds in turn, runs back to back, one convolution alone, suites of layers."""
