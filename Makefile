@@ -46,10 +46,25 @@ parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && 
 bench = $(python) -m convswap.cli bench course --device cuda --against all
 algorithms = $(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000
 
-.PHONY: all dev compare check single_parts test tables wheel lint sanitize clean changed_options
+.PHONY: all help dev compare check single_parts test tables wheel lint sanitize clean changed_options
 .DELETE_ON_ERROR:
 
 all: $(stamps)/$(installed)
+
+# A line for each of what follows and is meant for users.
+help:
+	@echo 'make            build the library, install the package into .venv'
+	@echo 'make compare    the same, then compare ece408-2019fa with the default provider'
+	@echo 'make test       the same, then run all tests; those marked gpu where there is a card'
+	@echo 'make check      style, unit tests, kernels called directly: under a minute'
+	@echo 'make dev        have an edit of a Python file count at once'
+	@echo 'make lint       style and types alone'
+	@echo 'make sanitize   what compiled code needs, under sanitizers of the compiler'
+	@echo 'make wheel      a wheel with the generic kernels for every card from 7.5 on'
+	@echo 'make tables     measure and write all tables; needs a card, and hours'
+	@echo 'make clean      delete what was built and installed'
+	@echo
+	@echo 'PYTHON=python3.12 takes another Python, PYTHON_ENV=system no environment of its own, CXX=g++-12 another compiler.'
 
 dev: $(stamps)/dev
 

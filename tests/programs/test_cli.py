@@ -14,8 +14,9 @@ import pytest
 import swap_models
 from command_line import refusal
 from comparisons import SCHEMA
-from convswap.cli import main as cli
-from convswap.cli.main import main
+from convswap.cli import train
+from convswap.cli.main import GROUPS, main
+from convswap.cli.terminal import progress_line
 from onnx import TensorProto, helper
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -215,7 +216,7 @@ def test_a_file_that_the_system_refuses_is_named(here, capsys, monkeypatch):
     def refuse(_options):
         raise PermissionError(13, "Permission denied", "weights.npz")
 
-    monkeypatch.setattr(cli, "_train", refuse)
+    monkeypatch.setattr(train, "run", refuse)
     assert refusal(capsys, "train", "ece408-2020") == "convswap: cannot read or write 'weights.npz': " + (
         "Permission denied"
     )
@@ -275,7 +276,7 @@ def test_progress_on_a_terminal_runs_no_thread_beside_what_is_measured(monkeypat
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     before = threading.active_count()
-    with cli._progress() as progress:
+    with progress_line() as progress:
         progress("timing the first")
         assert threading.active_count() == before
         assert "timing the first" in terminal.getvalue()
@@ -414,3 +415,57 @@ def test_closed_streams_change_no_exit_status(closed):
         done = subprocess.run(command, shell=True, capture_output=True, text=True)
         assert done.returncode == status
         assert "Traceback" not in done.stderr
+
+
+def test_help_lists_every_command_in_a_group(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    groups = text.split("\n\n")
+    for group in GROUPS.values():
+        for command in group:
+            (listed,) = [each for each in groups if f"\n  {command.__name__.rpartition('.')[2]} " in each]
+            assert command.HELP in listed
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def completed(words: str, tmp_path: Path) -> list[str]:
+    """Return what a shell is told that may follow `words`."""
+    answer = tmp_path / "answer"
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    environment = {**os.environ, **asked, "COMP_LINE": words, "COMP_POINT": str(len(words))}
+    subprocess.run(COMMAND, env=environment, check=True, capture_output=True, cwd=tmp_path)
+    return [each.strip() for each in answer.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("convswap com", ["compare", "completion"]),
+        ("convswap compare res", ["resnet50"]),
+        ("convswap bench one", ["one-d"]),
+        ("convswap swap --al", ["--algorithm"]),
+    ],
+)
+def test_a_shell_completes_commands_names_and_options(tmp_path, words, expected):
+    assert completed(words, tmp_path) == expected
+
+
+def test_a_shell_completes_models_among_files(tmp_path):
+    (tmp_path / "restored.onnx").touch()
+    assert completed("convswap explain res", tmp_path) == ["resnet50", "restored.onnx"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_what_a_shell_reads(capsys, shell):
+    assert main(["completion", shell]) == 0
+    assert "_ARGCOMPLETE" in capsys.readouterr().out
+
+
+def test_completion_of_another_shell_is_refused(capsys):
+    assert "unknown shell 'tcsh'" in refusal(capsys, "completion", "tcsh")
+
+
+def test_completion_without_argcomplete_says_what_to_type(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "argcomplete", None)
+    assert "pip install argcomplete" in refusal(capsys, "completion", "bash")

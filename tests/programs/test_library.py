@@ -145,7 +145,7 @@ def test_registering_twice_in_one_options_object_is_safe():
 
 
 def test_missing_library_is_named_with_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(library, "PACKAGE", tmp_path)
+    monkeypatch.setattr(library, "INSTALLED", tmp_path)
     with pytest.raises(ConvswapError) as raised:
         register(onnxruntime.SessionOptions())
     assert str(tmp_path / "libconvswap.so") in str(raised.value)
@@ -154,7 +154,7 @@ def test_missing_library_is_named_with_what_to_do(monkeypatch, tmp_path):
 
 def test_library_that_cannot_be_loaded_is_one_clear_line(monkeypatch, tmp_path):
     (tmp_path / "libconvswap.so").write_bytes(b"not a library")
-    monkeypatch.setattr(library, "PACKAGE", tmp_path)
+    monkeypatch.setattr(library, "INSTALLED", tmp_path)
     with pytest.raises(ConvswapError, match=r"^ONNX Runtime did not load libconvswap.so: .*") as raised:
         register(onnxruntime.SessionOptions())
     assert len(str(raised.value).splitlines()) == 1

@@ -239,7 +239,7 @@ def test_where_a_made_up_shape_fails_it_is_told(command):
 
 # The function that each command calls.
 COMMANDS = {
-    "comparison.compare.compare": ["compare", "model.onnx"],
+    "comparison.compare.compare_with": ["compare", "model.onnx"],
     "planning.explain.explain": ["explain", "model.onnx"],
     "planning.tune.tune": ["tune", "model.onnx"],
     "profiling.profile.profile": ["profile", "model.onnx"],
@@ -253,8 +253,9 @@ def test_command_line_hands_the_shapes_on(function, tmp_path, monkeypatch, capsy
     onnx.save(open_model("h", "w"), "model.onnx")
     given = []
 
-    def refuse(*_arguments, input_shape, **_options):
-        given.append(input_shape)
+    def refuse(*arguments, **options):
+        asked = options if "input_shape" in options else vars(arguments[1])
+        given.append(asked["input_shape"])
         raise ConvswapError("seen")
 
     monkeypatch.setattr(f"convswap.{function}", refuse)

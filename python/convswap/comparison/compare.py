@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,21 +14,21 @@ import onnxruntime
 from onnx import TensorProto
 
 from convswap import _native
+from convswap.comparison.options import CompareOptions
 from convswap.comparison.result import Comparison, LayerResult, SideResult
-from convswap.errors import ConvswapError, unknown_name
+from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
+from convswap.graph.swap import DEFAULT_PRECISION, SwapResult, swap
 from convswap.inputs.feeds import Feeds, Source, declared_inputs, input_shapes
 from convswap.inputs.predictions import predicted_classes
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.subject import no_labels, open_subject, source_of
+from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.floor import floor_ms
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.sessions import (
-    AGAINST,
     DEFAULT,
     NO_OTHER_SIDE_ON_CPU,
     STOP_SPINNING,
@@ -58,10 +60,11 @@ _TRUTH_ELEMENTS = 1_250_000
 _TRUTH_OPERATIONS = 20e9
 
 _Sessions = Mapping[Side, onnxruntime.InferenceSession]
+Model = str | os.PathLike[str] | onnx.ModelProto
 
 
 def compare(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: Model,
     *,
     data: str | None = None,
     images: int | None = None,
@@ -106,113 +109,237 @@ def compare(
         ConvswapError: an argument is not known or out of range, the model cannot be read, swapped or run, the
             data do not fit it, or the device cannot be used.
     """
+    options = CompareOptions(
+        data=data,
+        images=images,
+        batch=batch,
+        device=device,
+        precision=precision,
+        algorithm=algorithm,
+        only=only,
+        fuse=fuse,
+        tolerance=tolerance,
+        against=against,
+        labelled=labelled,
+        time_layers=time_layers,
+        input_shape=input_shape,
+    )
+    return compare_with(model, options, progress)
+
+
+def compare_with(model: Model, options: CompareOptions, progress: Progress | None = None) -> Comparison:
+    """Do what `compare` does, with its errors."""
     report = progress or silent
-    if against not in AGAINST:
-        raise unknown_name("choice of sides", against, AGAINST)
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", precision, PRECISIONS)
-    if tolerance is not None and not tolerance >= 0:
-        raise ConvswapError(f"tolerance must be a number from 0 on, but {tolerance} was given")
-    chosen = choose_device(device)
+    options.check()
+    device = choose_device(options.device)
     report("reading the model and the data")
-    subject = open_subject(model, data, input_shape)
-    source = source_of(subject, images, batch, chosen)
-    shaped = declared_inputs(subject.model), source.inputs, source.batch
-    if labelled and source.labels is None:
+    compared = _prepared(model, options, device)
+    with telling_shapes(*compared.shaped):
+        times = _timed(compared, report)
+    report(f"running {compared.source.images} images on each side")
+    answers = _answers(compared, times, report)
+    times.sessions.clear()
+    rows = _layer_rows(compared, times, answers, report) if options.time_layers else ()
+    return _comparison(compared, times, answers, rows)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What is compared: the model with its data, on both sides."""
+
+    options: CompareOptions
+    device: Device
+    subject: Subject
+    source: Source
+    swapping: SwapResult
+    swapped: onnx.ModelProto
+    layers: Sequence[ConvLayer]
+    sides: tuple[Side, ...]
+
+    @property
+    def ours(self) -> Side:
+        """The side of our op."""
+        return next(side for side in self.sides if side.ours)
+
+    @property
+    def shaped(self) -> tuple[Any, ...]:
+        """What notes and errors about shapes that were made up are told of."""
+        return declared_inputs(self.subject.model), self.source.inputs, self.source.batch
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """The times of whole runs, and what they were measured with."""
+
+    sessions: dict[Side, onnxruntime.InferenceSession]
+    of_side: Mapping[Side, Times]
+    capture: Capture
+    shapes: Mapping[str, Sequence[int]]  # of the layers' inputs in a run of one sample
+    one: Feeds
+    first_batch: Mapping[str, onnxruntime.OrtValue]
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What both sides answered, against each other and against float64."""
+
+    classes: Mapping[Side, np.ndarray]
+    truth_images: int
+    truth_inputs: Mapping[str, onnxruntime.OrtValue]
+    errors: Mapping[Side, tuple[float, float]]
+    between_sides: float
+    in_float32: Sequence[str]
+    without_elements: int
+
+
+def _prepared(model: Model, options: CompareOptions, device: Device) -> _Compared:
+    subject = open_subject(model, options.data, options.input_shape)
+    source = source_of(subject, options.images, options.batch, device)
+    if options.labelled and source.labels is None:
         raise no_labels(subject.dataset)
-    swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
-    check_algorithm(algorithm, chosen.name)
+    swapping = swap(
+        subject.model,
+        algorithm=options.algorithm,
+        precision=options.precision,
+        only=options.only,
+        fuse=options.fuse,
+    )
+    check_algorithm(options.algorithm, device.name)
     swapped = ir.to_proto(swapping.model)
-    ours = our_side(chosen, precision)
-    sides = (DEFAULT, ours, *other_sides(chosen, against))
-
-    # The first run of a process loads libraries; that must count as the first run of neither side.
+    sides = (DEFAULT, our_side(device, options.precision), *other_sides(device, options.against))
     layers = conv_layers(swapped, unfused_model(subject.model, swapping))
-    one = source.first(1)
-    with telling_shapes(*shaped):
-        capture = Capture(swapped, layers, chosen)
-        shapes = capture.shapes(on_device(one, chosen))
-        report("loading both sides")
-        models = {side: swapped if side.ours else subject.plain for side in sides}
-        sessions = {side: make_session(own, side, chosen) for side, own in models.items()}
-        report(f"timing batches of {source.batch}")
-        first_batch = on_device(source.first(source.batch), chosen)
-        times = _measure(sessions, first_batch, chosen)
-    report(f"running {source.images} images on each side")
-    classes = {side: predicted_classes(session, source) for side, session in sessions.items()}
+    return _Compared(options, device, subject, source, swapping, swapped, layers, sides)
 
-    truth_images = _truth_images(layers, shapes, source, one)
+
+def _timed(compared: _Compared, report: Progress) -> _Timed:
+    """Return the times of whole runs of all sides, in turn."""
+    device, source = compared.device, compared.source
+    # The first run of a process loads libraries; that must count as the first run of neither side.
+    one = source.first(1)
+    capture = Capture(compared.swapped, compared.layers, device)
+    shapes = capture.shapes(on_device(one, device))
+    report("loading both sides")
+    models = {side: compared.swapped if side.ours else compared.subject.plain for side in compared.sides}
+    sessions = {side: make_session(own, side, device) for side, own in models.items()}
+    report(f"timing batches of {source.batch}")
+    first_batch = on_device(source.first(source.batch), device)
+    return _Timed(sessions, _measure(sessions, first_batch, device), capture, shapes, one, first_batch)
+
+
+def _answers(compared: _Compared, times: _Timed, report: Progress) -> _Answers:
+    source = compared.source
+    classes = {side: predicted_classes(session, source) for side, session in times.sessions.items()}
+    truth_images = _truth_images(compared.layers, times.shapes, source, times.one)
     truth_feeds = source.first(truth_images)
     report(f"evaluating {truth_images} images in float64")
-    truth = evaluate(subject.plain, truth_feeds)
+    truth = evaluate(compared.subject.plain, truth_feeds)
     expected = numeric_arrays(truth.outputs)
     counted = [expected[index] for index in counted_outputs(expected)]
     empty = sum(values.size == 0 for values in counted)
     if empty == len(counted):
-        with telling_shapes(*shaped):
+        with telling_shapes(*compared.shaped):
             raise ConvswapError("no output of the model has an element, so that there is nothing to compare")
-    outputs = {side: run(session, truth_feeds) for side, session in sessions.items()}
-    errors = {side: _errors(values, expected) for side, values in outputs.items()}
-    between_sides = worst_output(relative_l2_error, outputs[ours], outputs[DEFAULT])
-    sessions.clear()
+    outputs = {side: run(session, truth_feeds) for side, session in times.sessions.items()}
+    is_whole_batch = truth_images == source.batch
+    return _Answers(
+        classes=classes,
+        truth_images=truth_images,
+        truth_inputs=times.first_batch if is_whole_batch else on_device(truth_feeds, compared.device),
+        errors={side: _errors(values, expected) for side, values in outputs.items()},
+        between_sides=worst_output(relative_l2_error, outputs[compared.ours], outputs[DEFAULT]),
+        in_float32=truth.in_float32,
+        without_elements=empty,
+    )
 
-    truth_inputs = first_batch if truth_images == source.batch else on_device(truth_feeds, chosen)
+
+def _layer_rows(
+    compared: _Compared, times: _Timed, answers: _Answers, report: Progress
+) -> tuple[LayerResult, ...]:
     rows = []
-    for number, layer in enumerate(layers if time_layers else (), start=1):
-        report(f"timing Conv {number} of {len(layers)}")
-        rows.append(_compare_layer(layer, capture, first_batch, truth_inputs, sides, chosen))
-    on_our_op = subject.swapped_before + len(swapping.swapped)
-    newly = (precision,) if swapping.swapped else ()
-    limit = _default_tolerance(newly, layers) if tolerance is None else tolerance
+    for number, layer in enumerate(compared.layers, start=1):
+        report(f"timing Conv {number} of {len(compared.layers)}")
+        rows.append(
+            _compare_layer(
+                layer,
+                times.capture,
+                times.first_batch,
+                answers.truth_inputs,
+                compared.sides,
+                compared.device,
+            )
+        )
+    return tuple(rows)
+
+
+def _comparison(
+    compared: _Compared, times: _Timed, answers: _Answers, rows: tuple[LayerResult, ...]
+) -> Comparison:
+    options, subject, source = compared.options, compared.subject, compared.source
+    swapping, device = compared.swapping, compared.device
+    newly = (options.precision,) if swapping.swapped else ()
+    tolerance = _default_tolerance(newly, compared.layers) if options.tolerance is None else options.tolerance
+    classes = answers.classes
     return Comparison(
         model=subject.title,
-        device=chosen,
-        precision=precision,
-        options={
-            "data": subject.dataset,
-            "algorithm": algorithm,
-            "precision": precision,
-            "only": only,
-            "fuse": fuse,
-            "against": against,
-            "time_layers": time_layers,
-            "input_shapes": {
-                name: list(shape) for name, shape in input_shapes(source.inputs, source.batch).items()
-            },
-            "device": chosen.name,
-            "session": {STOP_SPINNING: "1"} if chosen.name == "cpu" else {},
-            "convswap_provider": dict(ours.provider_options),
-        },
-        environment=environment(chosen),
+        device=device,
+        precision=options.precision,
+        options=_told_options(compared),
+        environment=environment(device),
         images=source.images,
         batch=source.batch,
-        truth_images=truth_images,
+        truth_images=answers.truth_images,
         dataset=subject.dataset,
         sides={
             side.name: SideResult(
-                times[side],
+                times.of_side[side],
                 _accuracy(classes[side], source.labels),
-                *errors[side],
+                *answers.errors[side],
                 provider_options=side.provider_options,
             )
-            for side in sides
+            for side in compared.sides
         },
-        top1_agreement=float(np.mean(classes[DEFAULT] == classes[ours])),
-        swapped=on_our_op,
+        top1_agreement=float(np.mean(classes[DEFAULT] == classes[compared.ours])),
+        swapped=subject.swapped_before + len(swapping.swapped),
         left=swapping.left,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
-        layers=tuple(rows),
-        tolerance=limit,
-        notes=(
-            *_notes(chosen, against, times, truth.in_float32, on_our_op - len(layers)),
-            *(() if time_layers else ("the Convs were not timed alone, as asked",)),
-            *shape_notes(*shaped),
-            *([f"outputs without an element, of which nothing was compared: {empty}"] if empty else []),
-            *_swapped_before(subject.swapped_before),
-            *_unreliable_truth(errors[DEFAULT][1], errors[ours][1], between_sides, limit),
-            *_missing_data(subject.missing),
-        ),
+        layers=rows,
+        tolerance=tolerance,
+        notes=_all_notes(compared, times, answers, tolerance),
+    )
+
+
+def _told_options(compared: _Compared) -> dict[str, Any]:
+    options, source = compared.options, compared.source
+    shapes = input_shapes(source.inputs, source.batch)
+    return {
+        "data": compared.subject.dataset,
+        "algorithm": options.algorithm,
+        "precision": options.precision,
+        "only": options.only,
+        "fuse": options.fuse,
+        "against": options.against,
+        "time_layers": options.time_layers,
+        "input_shapes": {name: list(shape) for name, shape in shapes.items()},
+        "device": compared.device.name,
+        "session": {STOP_SPINNING: "1"} if compared.device.name == "cpu" else {},
+        "convswap_provider": dict(compared.ours.provider_options),
+    }
+
+
+def _all_notes(compared: _Compared, times: _Timed, answers: _Answers, tolerance: float) -> tuple[str, ...]:
+    subject, empty = compared.subject, answers.without_elements
+    in_subgraphs = subject.swapped_before + len(compared.swapping.swapped) - len(compared.layers)
+    against = compared.options.against
+    errors = answers.errors
+    return (
+        *_notes(compared.device, against, times.of_side, answers.in_float32, in_subgraphs),
+        *(() if compared.options.time_layers else ("the Convs were not timed alone, as asked",)),
+        *shape_notes(*compared.shaped),
+        *([f"outputs without an element, of which nothing was compared: {empty}"] if empty else []),
+        *_swapped_before(subject.swapped_before),
+        *_unreliable_truth(errors[DEFAULT][1], errors[compared.ours][1], answers.between_sides, tolerance),
+        *_missing_data(subject.missing),
     )
 
 

@@ -34,7 +34,7 @@ from convswap.runtime.cupti_package import (
     why_not_for,
     why_not_importable,
 )
-from convswap.runtime.library import PACKAGE, library_path, register
+from convswap.runtime.library import INSTALLED, library_path, register
 from convswap.runtime.onnxruntime_package import why_broken
 
 OLDEST_PYTHON = (3, 11)
@@ -146,9 +146,9 @@ def _system() -> Iterator[Finding]:
     try:
         version = importlib.metadata.version("convswap")
     except importlib.metadata.PackageNotFoundError:
-        yield Finding("convswap", False, f"{PACKAGE}, not installed", "pip install .")
+        yield Finding("convswap", False, f"{INSTALLED}, not installed", "pip install .")
         return
-    yield Finding("convswap", True, f"{version} at {PACKAGE}")
+    yield Finding("convswap", True, f"{version} at {INSTALLED}")
 
 
 def _unless_new_enough() -> str:

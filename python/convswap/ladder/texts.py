@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convswap.errors import ConvswapError
-from convswap.runtime.library import PACKAGE
+from convswap.runtime import library
 
 # Beside the package's modules; in a checkout the sources are in custom_op.
-INSTALLED = PACKAGE / "rungs"
+INSTALLED = library.INSTALLED / "rungs"
 # What a page must say, and what it may.
 _NEEDED = ("Idea", "Gain", "Counter")
 _FIELDS = (*_NEEDED, "Slower", "Reported", "Precision", "Fuses", "Code")

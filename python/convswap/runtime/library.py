@@ -10,7 +10,7 @@ from convswap.errors import ConvswapError
 
 # Where the package is installed, and beside its Python files the library, the kernels that lie ready and the
 # texts of the rungs.
-PACKAGE = Path(__file__).parents[1]
+INSTALLED = Path(__file__).parents[1]
 OVERRIDE_ENTRY = "convswap.override"
 PRECISION_ENTRY = "convswap.precision"
 PACK_ENTRY = "convswap.pack"
@@ -22,7 +22,7 @@ def library_path() -> Path:
 
     Raises ConvswapError where the package was installed without it.
     """
-    path = PACKAGE / "libconvswap.so"
+    path = INSTALLED / "libconvswap.so"
     if not path.is_file():
         raise ConvswapError(f"{path} is missing: the package was not built; run `make` or `pip install .`")
     return path

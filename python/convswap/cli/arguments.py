@@ -1,0 +1,98 @@
+"""What commands share of their arguments: the options themselves, and what their texts mean."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from convswap.cli.completion import names_or_files, network_names
+from convswap.errors import ConvswapError
+
+FUSE_HELP = "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them"
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add MODEL."""
+    # An action of argparse has no such attribute; argcomplete looks for it.
+    model: Any = parser.add_argument("model", metavar="MODEL", help="a network's name or an ONNX file")
+    model.completer = names_or_files(network_names)
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """Add what commands take that plan a model for a device."""
+    add_model(parser)
+    parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
+    add_input_shape(parser)
+    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    add_kernel_options(parser)
+    parser.add_argument("--fuse", action="store_true", help=FUSE_HELP)
+
+
+def add_input_shape(parser: argparse.ArgumentParser) -> None:
+    """Add --input-shape, which `input_shape` reads."""
+    parser.add_argument(
+        "--input-shape",
+        action="append",
+        metavar="[INPUT=]C,H,W",
+        help="the shape of one sample where the model leaves it open; again for further inputs",
+    )
+
+
+def add_kernel_options(parser: argparse.ArgumentParser, precisions: str = "tf32 or ieee") -> None:
+    """Add --algorithm and --precision, as the group "kernels"."""
+    kernels = parser.add_argument_group("kernels")
+    kernels.add_argument(
+        "--algorithm", default="auto", metavar="A", help="an algorithm's name, auto or tuned; default: auto"
+    )
+    kernels.add_argument("--precision", default="tf32", metavar="P", help=f"{precisions}; default: tf32")
+
+
+def input_shape(options: argparse.Namespace) -> list[int] | dict[str, list[int]] | None:
+    """Return [3, 224, 224] for "3,224,224" alone, {"x": [3, 224, 224]} for "x=3,224,224" and others."""
+    shapes: dict[str, list[int]] = {}
+    for text in options.input_shape or ():
+        match = re.fullmatch(r"(?:(.+)=)?(\d+(?:,\d+)*)", text, re.DOTALL)
+        if match is None:
+            raise ConvswapError(
+                f"--input-shape {text!r}: expected whole numbers with commas between, as in 3,224,224, or "
+                "x=3,224,224 for input x"
+            )
+        name = match[1] or ""
+        if name in shapes or (shapes and "" in (name, *shapes)):
+            raise ConvswapError(
+                f"--input-shape {text!r} is one too many; give each input's once, as in x=3,224,224 where "
+                "there are several"
+            )
+        shapes[name] = [int(number) for number in match[2].split(",")]
+    return shapes.get("", shapes or None)
+
+
+def capability(text: str | None) -> int | None:
+    """Return 90 for "9.0" and for "90"."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,2})\.?(\d)", text)
+    if match is None:
+        raise ConvswapError(f"--compute-capability {text!r}: expected one such as 8.0 or 9.0")
+    return int(match[1] + match[2])
+
+
+def whole_numbers(option: str, text: str | None, example: str) -> list[int] | None:
+    """Return [1, 64] for "1,64", None for None."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConvswapError(
+            f"{option} {text!r}: expected whole numbers with commas between, as in {example}"
+        ) from None
+
+
+def refuse_beside(option: str, given: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> None:
+    """Refuse what `option` would ignore: what is `given` and not as `usual`, which is None by default."""
+    for name, value in given.items():
+        if value != (usual or {}).get(name):
+            raise ConvswapError(f"{name} has no meaning beside {option}; leave one of them out")

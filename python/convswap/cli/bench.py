@@ -1,0 +1,134 @@
+"""`convswap bench`: time the layers of a suite, or a model's first run."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from convswap.cli.arguments import (
+    add_input_shape,
+    add_kernel_options,
+    input_shape,
+    refuse_beside,
+    whole_numbers,
+)
+from convswap.cli.completion import suite_names
+from convswap.cli.results import check_result, write_found
+from convswap.cli.terminal import console, progress_line
+from convswap.errors import ConvswapError
+from convswap.output.files import check_writable
+
+HELP = "time the layers of a suite, alone"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap bench`."""
+    parser = commands.add_parser("bench", help=HELP)
+    suite: Any = parser.add_argument(
+        "suite",
+        nargs="?",
+        metavar="SUITE",
+        help="course (default), many-channels, one-d, three-d or a large network",
+    )
+    suite.completer = suite_names
+    parser.add_argument("--layers", metavar="REGEX", help="the layers whose name matches")
+    parser.add_argument("--batch", metavar="B,...", help="batch sizes")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    add_kernel_options(parser, precisions="tf32 or ieee for float32 tensors, float16 or bfloat16")
+    parser.add_argument(
+        "--against",
+        default="default",
+        metavar="SIDES",
+        help="default, all for its other options and PyTorch too, or algorithms for how far the choice is "
+        "from the best",
+    )
+    parser.add_argument(
+        "--alternate",
+        action="store_true",
+        help="runs whose batch changes, through all of --batch in turn, against runs that keep theirs",
+    )
+    parser.add_argument(
+        "--first-run",
+        metavar="MODEL",
+        help="instead of a suite: a model's session creation and first run, in fresh processes",
+    )
+    add_input_shape(parser)
+    results = parser.add_argument_group("results")
+    results.add_argument("--json", metavar="FILE", help="write the rows as JSON")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    if options.first_run is not None:
+        return _bench_first_run(options)
+    refuse_beside("a suite, whose shapes are fixed", {"--input-shape": options.input_shape})
+    if options.alternate:
+        return _bench_alternating(options)
+    from convswap.bench.suite import run_suite
+    from convswap.bench.tables import print_suite
+
+    check_writable(options.json)
+    with progress_line() as progress:
+        rows = run_suite(
+            _suite(options),
+            layers=options.layers,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            batches=whole_numbers("--batch", options.batch, "1,64,512"),
+            device=options.device,
+            against=options.against,
+            progress=progress,
+        )
+    write_found(options, rows)
+    print_suite(rows, console(), options.device, options.against)
+    return 0
+
+
+def _suite(options: argparse.Namespace) -> str:
+    return "course" if options.suite is None else str(options.suite)
+
+
+def _bench_alternating(options: argparse.Namespace) -> int:
+    from convswap.bench.alternating import print_alternating, run_alternating
+
+    refuse_beside("--alternate", {"--against": options.against}, {"--against": "default"})
+    check_writable(options.json)
+    with progress_line() as progress:
+        rows = run_alternating(
+            _suite(options),
+            layers=options.layers,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            batches=whole_numbers("--batch", options.batch, "1,64,512"),
+            device=options.device,
+            progress=progress,
+        )
+    write_found(options, rows)
+    print_alternating(rows, console(), options.device)
+    return 0
+
+
+def _bench_first_run(options: argparse.Namespace) -> int:
+    from convswap.bench.first_run import first_run, print_first_run
+
+    given = {"--against": options.against, "--layers": options.layers, "--alternate": options.alternate}
+    usual = {"--against": "default", "--alternate": False}
+    refuse_beside("--first-run", {**given, "SUITE": options.suite}, usual)
+    batches = whole_numbers("--batch", options.batch, "1,64,512")
+    if batches is not None and len(batches) != 1:
+        raise ConvswapError(f"--first-run takes one batch size, but --batch {options.batch} was given")
+    check_result(options.json, options.first_run)
+    with progress_line() as progress:
+        found = first_run(
+            options.first_run,
+            batch=None if batches is None else batches[0],
+            device=options.device,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            input_shape=input_shape(options),
+            progress=progress,
+        )
+    write_found(options, found)
+    print_first_run(found, console(), options.device)
+    return 0

@@ -1,0 +1,82 @@
+"""`convswap compare`: set a model before and after the swap against each other."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from convswap.cli.arguments import (
+    FUSE_HELP,
+    add_input_shape,
+    add_kernel_options,
+    add_model,
+    input_shape,
+)
+from convswap.cli.results import check_drawing, check_result, write_found
+from convswap.cli.terminal import console, progress_line
+from convswap.output.files import write_text
+
+HELP = "accuracy and time of a model before and after the swap"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap compare`."""
+    parser = commands.add_parser("compare", help=HELP)
+    add_model(parser)
+    parser.add_argument("--data", metavar="NAME", help="fashion-mnist, synthetic or random")
+    parser.add_argument("--images", type=int, metavar="N", help="the first N of the data")
+    parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
+    add_input_shape(parser)
+    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    add_kernel_options(parser)
+    parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
+    parser.add_argument("--fuse", action="store_true", help=FUSE_HELP)
+    parser.add_argument("--tolerance", type=float, metavar="T", help="largest relative L2 error")
+    parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--course", action="store_true", help="also print the two lines of ECE 408, per side")
+    parts.add_argument(
+        "--no-layers", action="store_true", help="time the whole model only: soon done for deep ones"
+    )
+    results = parser.add_argument_group("results")
+    results.add_argument("--json", metavar="FILE", help="write the comparison as JSON")
+    results.add_argument("--html", metavar="FILE", help="write a page: verdict, plot and tables")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    from convswap.comparison.compare import compare_with
+    from convswap.comparison.options import CompareOptions
+    from convswap.comparison.report import print_comparison, print_course_lines
+
+    check_result(options.json, options.model, options.html)
+    check_result(options.html, options.model, options.json)
+    check_drawing(options.html)
+    with progress_line() as progress:
+        asked = CompareOptions(
+            data=options.data,
+            images=options.images,
+            batch=options.batch,
+            device=options.device,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            only=options.only,
+            fuse=options.fuse,
+            tolerance=options.tolerance,
+            against=options.against,
+            labelled=options.course,
+            time_layers=not options.no_layers,
+            input_shape=input_shape(options),
+        )
+        comparison = compare_with(options.model, asked, progress)
+    write_found(options, comparison.to_json())
+    if options.html:
+        from convswap.comparison.page import compare_html
+
+        write_text(options.html, compare_html(comparison))
+    out = console()
+    print_comparison(comparison, out)
+    if options.course:
+        print_course_lines(comparison, out)
+    return 0 if comparison.within_tolerance else 1

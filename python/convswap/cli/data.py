@@ -1,0 +1,50 @@
+"""`convswap data`: look at the data sets."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from convswap.cli.terminal import progress_line
+from convswap.errors import ConvswapError
+from convswap.output.files import check_writable, write_bytes
+
+HELP = "look at the data sets"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap data`."""
+    parser = commands.add_parser("data", help=HELP)
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    show = actions.add_parser("show", help="draw test images with predicted and true class")
+    show.add_argument("--data", metavar="NAME", help="fashion-mnist or synthetic")
+    show.add_argument("--images", type=int, default=50, metavar="N", help="the first N; default: 50")
+    show.add_argument(
+        "--model",
+        default="ece408-2017-high",
+        metavar="MODEL",
+        help="what predicts, a network's name or an ONNX file; default: ece408-2017-high",
+    )
+    show.add_argument("-o", "--output", metavar="FILE.png", help="default: the data set's name")
+    show.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    from convswap.inputs.contact_sheet import check_count, draw, png
+    from convswap.inputs.predictions import predict
+
+    if options.output and Path(options.output).suffix.lower() != ".png":
+        raise ConvswapError(f"cannot write '{options.output}': a contact sheet is a PNG; name a .png file")
+    check_writable(options.output, options.model)
+    check_count(options.images)
+    with progress_line() as progress:
+        progress("reading the model and the data")
+        predictions = predict(options.model, data=options.data, images=options.images)
+        progress("drawing")
+        sheet = png(draw(predictions))
+    output = options.output or f"{predictions.dataset}.png"
+    write_bytes(output, sheet)
+    print(f"{output}: {predictions.right} of {len(predictions.labels)} named right by {predictions.model}")
+    return 0

@@ -1,0 +1,51 @@
+"""`convswap ladder`: climb from plain loops to tensor cores."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from convswap.cli.results import check_drawing, write_found
+from convswap.cli.terminal import console, progress_line
+from convswap.output.files import check_writable, write_text
+
+HELP = "every step from plain loops to tensor cores, timed"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap ladder`."""
+    parser = commands.add_parser("ladder", help=HELP)
+    parser.add_argument(
+        "network", nargs="?", metavar="NETWORK", help="a course network; default: ece408-2017-high"
+    )
+    parser.add_argument("--data", metavar="NAME", help="fashion-mnist or synthetic")
+    parser.add_argument("--images", type=int, metavar="N", help="the first N of the data; default: 10,000")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    results = parser.add_argument_group("results")
+    results.add_argument("--json", metavar="FILE", help="write the figures as JSON")
+    results.add_argument("--html", metavar="FILE", help="write a page with plot, table and every rung's text")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    from convswap.ladder.climb import DEFAULT_NETWORK, climb
+    from convswap.ladder.page import ladder_html
+    from convswap.ladder.report import print_ladder
+
+    check_writable(options.json, options.html)
+    check_writable(options.html, options.json)
+    check_drawing(options.html)
+    with progress_line() as progress:
+        found = climb(
+            DEFAULT_NETWORK if options.network is None else options.network,
+            data=options.data,
+            images=options.images,
+            device=options.device,
+            progress=progress,
+        )
+    write_found(options, found.to_json())
+    if options.html:
+        write_text(options.html, ladder_html(found))
+    print_ladder(found, console())
+    return 0 if found.is_right else 1

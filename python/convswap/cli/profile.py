@@ -1,0 +1,75 @@
+"""`convswap profile`: tell what takes a GPU's time."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from convswap.cli.arguments import (
+    add_input_shape,
+    add_kernel_options,
+    add_model,
+    input_shape,
+)
+from convswap.cli.results import check_result, write_found
+from convswap.cli.terminal import console, progress_line
+from convswap.output.files import write_text
+
+HELP = "GPU kernels, copies and CUDA calls of a model, most expensive first, by CUPTI"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap profile`."""
+    parser = commands.add_parser("profile", help=HELP)
+    add_model(parser)
+    parser.add_argument("--data", metavar="NAME", help="fashion-mnist, synthetic or random")
+    parser.add_argument("--images", type=int, metavar="N", help="the first N of the data")
+    parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
+    add_input_shape(parser)
+    add_kernel_options(parser)
+    parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
+    parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
+    parser.add_argument(
+        "--against", metavar="SIDES", help="default, or all for its other options for Conv too"
+    )
+    parser.add_argument("--runs", type=int, metavar="N", help="recorded runs of each side; default: 20")
+    parser.add_argument(
+        "--on-card",
+        action="store_true",
+        help="leave inputs and outputs on the card, as compare does; by default each run copies them",
+    )
+    results = parser.add_argument_group("results")
+    results.add_argument("--json", metavar="FILE", help="write the profile as JSON")
+    results.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto (ui.perfetto.dev)")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    from convswap.profiling.profile import profile
+    from convswap.profiling.report import print_profile
+    from convswap.profiling.trace import trace_text
+
+    check_result(options.json, options.model)
+    check_result(options.trace, options.model, options.json)
+    with progress_line() as progress:
+        found = profile(
+            options.model,
+            data=options.data,
+            images=options.images,
+            batch=options.batch,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            only=options.only,
+            fuse=options.fuse,
+            against=options.against,
+            runs=options.runs,
+            resident=options.on_card,
+            input_shape=input_shape(options),
+            progress=progress,
+        )
+    write_found(options, found.to_json())
+    if options.trace:
+        write_text(options.trace, trace_text(found))
+    print_profile(found, console())
+    return 0

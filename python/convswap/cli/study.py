@@ -1,0 +1,62 @@
+"""`convswap study`: tell the parts of AlexNet's time over batch sizes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from convswap.cli.arguments import (
+    add_kernel_options,
+    whole_numbers,
+)
+from convswap.cli.results import write_found
+from convswap.cli.terminal import console, progress_line
+from convswap.errors import ConvswapError
+from convswap.output.files import check_writable, write_bytes
+
+HELP = "the parts of AlexNet's time over batch sizes, by CUPTI"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap study`."""
+    parser = commands.add_parser("study", help=HELP)
+    parser.add_argument("network", metavar="NETWORK", help="alexnet")
+    parser.add_argument("--batches", metavar="B,...", help="batch sizes; default: 1,2,4 and so on to 1024")
+    add_kernel_options(parser)
+    parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
+    parser.add_argument("--runs", type=int, metavar="N", help="recorded runs of each side; default: 20")
+    results = parser.add_argument_group("results")
+    results.add_argument("--json", metavar="FILE", help="write the rows as JSON")
+    results.add_argument(
+        "-o", "--output", metavar="FILE.png", help="the two plots; default: NETWORK-study.png"
+    )
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    from convswap.inputs.contact_sheet import png
+    from convswap.profiling.study import study
+    from convswap.profiling.study_report import draw_study, print_study
+
+    output = options.output or f"{options.network}-study.png"
+    if Path(output).suffix.lower() != ".png":
+        raise ConvswapError(f"cannot write '{output}': the plots are a PNG; name a .png file")
+    check_writable(options.json)
+    check_writable(output, options.json)
+    with progress_line() as progress:
+        found = study(
+            options.network,
+            batches=whole_numbers("--batches", options.batches, "1,64,1024"),
+            precision=options.precision,
+            algorithm=options.algorithm,
+            fuse=options.fuse,
+            runs=options.runs,
+            progress=progress,
+        )
+    write_found(options, found.to_json())
+    print_study(found, console())
+    write_bytes(output, png(draw_study(found)))
+    print(output)
+    return 0

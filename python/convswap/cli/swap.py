@@ -1,0 +1,54 @@
+"""`convswap swap`: replace the Conv nodes of a model."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from convswap.cli.arguments import (
+    FUSE_HELP,
+    add_kernel_options,
+)
+from convswap.cli.results import check_result
+from convswap.output.files import write_json
+
+HELP = "replace the Conv nodes of a model by convswap.Conv"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap swap`."""
+    parser = commands.add_parser("swap", help=HELP)
+    parser.add_argument("model", metavar="IN.onnx")
+    parser.add_argument("-o", "--output", metavar="OUT.onnx", required=True)
+    add_kernel_options(parser)
+    parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
+    parser.add_argument("--fuse", action="store_true", help=FUSE_HELP)
+    parser.add_argument("--force", action="store_true", help="allow OUT.onnx to be IN.onnx")
+    results = parser.add_argument_group("results")
+    results.add_argument("--report", metavar="FILE.json", help="write what was swapped and what was left")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    from convswap.graph.fusion.fuse import fusion_lines
+    from convswap.graph.swap import swap
+
+    check_result(options.report, options.model, options.output, f"{options.output}.data")
+    result = swap(
+        options.model,
+        algorithm=options.algorithm,
+        precision=options.precision,
+        only=options.only,
+        fuse=options.fuse,
+    )
+    result.save(options.output, force=options.force)
+    if options.report:
+        write_json(options.report, result.report())
+    fused = f", {len(result.fused)} fused with what follows" if options.fuse else ""
+    print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.left)} left{fused}")
+    for left in result.left:
+        print(f"  left {left.op} {left.node}: {left.reason}")
+    for line in fusion_lines(result.fused, result.not_fused):
+        print(f"  {line}")
+    return 0

@@ -1,0 +1,52 @@
+"""`convswap train`: train a course network."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from convswap.cli.completion import network_names
+from convswap.cli.terminal import progress_line
+from convswap.output.files import check_writable, write_bytes
+
+HELP = "train a course network with PyTorch and store its weights"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap train`."""
+    parser = commands.add_parser("train", help=HELP)
+    network: Any = parser.add_argument("network", metavar="NETWORK", help="one of `convswap export --list`")
+    network.completer = network_names
+    parser.add_argument("-o", "--output", metavar="FILE.npz", help="default: NETWORK.trained.npz")
+    parser.add_argument(
+        "--data", default="fashion-mnist", metavar="NAME", help="fashion-mnist (default) or synthetic"
+    )
+    parser.add_argument("--images", type=int, metavar="N", help="the first N training images; default: all")
+    parser.add_argument("--epochs", type=int, metavar="N", help="default: what suits the network")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
+    parser.add_argument("--device", metavar="D", help="cuda or cpu; default: cuda where PyTorch sees a card")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    from convswap.export import train_network
+
+    output = options.output or f"{options.network}.trained.npz"
+    check_writable(output)
+    with progress_line() as progress:
+        trained = train_network(
+            options.network,
+            data=options.data,
+            images=options.images,
+            epochs=options.epochs,
+            seed=options.seed,
+            device=options.device,
+            progress=progress,
+        )
+    write_bytes(output, trained.content)
+    print(
+        f"{output}: {len(trained.content)} bytes, accuracy {trained.test_accuracy:.4f} of the test images "
+        f"after loading, {trained.held_out_accuracy:.4f} of the training images held out"
+    )
+    return 0

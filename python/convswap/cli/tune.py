@@ -1,0 +1,50 @@
+"""`convswap tune`: measure which algorithm is fastest."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from convswap.cli.arguments import (
+    add_plan_options,
+    input_shape,
+)
+from convswap.cli.results import check_result, write_found
+from convswap.cli.terminal import console, progress_line
+
+HELP = "measure every algorithm and remember the best"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap tune`."""
+    parser = commands.add_parser("tune", help=HELP)
+    add_plan_options(parser)
+    parser.add_argument("--runs", type=int, metavar="N", help="timed runs of each algorithm; default: 20")
+    parser.add_argument("--only", metavar="REGEX", help="measure the nodes whose name matches")
+    results = parser.add_argument_group("results")
+    results.add_argument("--json", metavar="FILE", help="write the times as JSON")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    from convswap.planning.tune import print_tuning, tune
+    from convswap.timing.trials import RUNS
+
+    check_result(options.json, options.model)
+    with progress_line() as progress:
+        tuning = tune(
+            options.model,
+            batch=options.batch,
+            device=options.device,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            fuse=options.fuse,
+            runs=RUNS if options.runs is None else options.runs,
+            only=options.only,
+            input_shape=input_shape(options),
+            progress=progress,
+        )
+    write_found(options, tuning.to_json())
+    print_tuning(tuning, console())
+    return 0

@@ -1,0 +1,76 @@
+"""`convswap warm`: compile what a model needs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from convswap.cli.arguments import (
+    FUSE_HELP,
+    add_input_shape,
+    add_kernel_options,
+    capability,
+    input_shape,
+    refuse_beside,
+    whole_numbers,
+)
+from convswap.cli.terminal import console, progress_line
+from convswap.errors import ConvswapError
+from convswap.output.files import check_writable
+
+HELP = "compile what a model needs, here or for other cards"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap warm`."""
+    parser = commands.add_parser("warm", help=HELP)
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a network's name or an ONNX file")
+    parser.add_argument("--batch", metavar="B,...", help="images in a run; default: 1,8,64,512")
+    add_input_shape(parser)
+    add_kernel_options(parser)
+    parser.add_argument("--fuse", action="store_true", help=FUSE_HELP)
+    parser.add_argument(
+        "--compute-capability",
+        metavar="C,...",
+        help="of the cards, such as 8.0,9.0, which need not be here; default: this machine's",
+    )
+    results = parser.add_argument_group("results")
+    results.add_argument("-o", "--output", metavar="FILE.pack", help="write the kernels, for convswap.pack")
+    parser.add_argument("--clear", action="store_true", help="instead: delete all kernels that are kept")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    from convswap.planning.warm import BATCHES, clear, print_warmed, warm
+
+    if options.clear:
+        given = {
+            "MODEL": options.model,
+            "--batch": options.batch,
+            "--compute-capability": options.compute_capability,
+            "-o": options.output,
+        }
+        refuse_beside("--clear", given)
+        print(f"{clear()} kernels deleted")
+        return 0
+    if options.model is None:
+        raise ConvswapError("warm: expected a MODEL, or --clear; see `convswap warm --help`")
+    check_writable(options.output, options.model)
+    capabilities = options.compute_capability and [
+        capability(text) for text in options.compute_capability.split(",")
+    ]
+    with progress_line() as progress:
+        warmed = warm(
+            options.model,
+            batches=whole_numbers("--batch", options.batch, "1,64,512") or BATCHES,
+            compute_capabilities=capabilities,
+            precision=options.precision,
+            algorithm=options.algorithm,
+            fuse=options.fuse,
+            input_shape=input_shape(options),
+            pack=options.output,
+            progress=progress,
+        )
+    print_warmed(warmed, console())
+    return 0
