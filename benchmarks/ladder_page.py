@@ -1,4 +1,4 @@
-"""Write docs/ladder.md, its plot, and the ladder's part of README.md from the rungs' files and the results.
+"""Write docs/ladder.md and its plot from the rungs' files and the results.
 
 The results are what these commands wrote on the card that the folder is named after, for each network:
 
@@ -6,8 +6,7 @@ The results are what these commands wrote on the card that the folder is named a
 
 With `--measure` they are run first. `python benchmarks/ladder_page.py` reads the texts from custom_op, so
 that a page says what the file says, and all figures from the results of ece408-2017-high, those of the other
-networks for a table at the end. Without results the page has the texts alone, and the place `<!-- ladder -->`
-of README.md stays empty.
+networks for a table at the end. Without results the page has the texts alone.
 """
 
 from __future__ import annotations
@@ -33,18 +32,16 @@ UNMEASURED = """\
 These pages have no figures yet. `python benchmarks/ladder_page.py --measure` makes them, and says with them
 why a rung is slower than the one before, where one is.
 """
-README_PLACE = re.compile(r"(<!-- ladder -->\n).*?(<!-- /ladder -->)", re.DOTALL)
 # What all results must have in common.
 SAME = ("card", "driver", "cuda", "onnxruntime", "convswap")
 
 
 def main() -> None:
-    """Write the page, the plot and the part of the readme."""
+    """Write the page and the plot."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=HERE / "h200" / "ladder")
     parser.add_argument("--measure", action="store_true", help="run the ladder of every course network first")
     parser.add_argument("--docs", type=Path, default=HERE.parent / "docs", help="default: docs")
-    parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md", help="default: README.md")
     options = parser.parse_args()
     if options.measure:
         measure(options.results)
@@ -54,9 +51,8 @@ def main() -> None:
         raise SystemExit(str(mistake)) from mistake
     found = results(options.results, pages)
     options.docs.mkdir(exist_ok=True)
-    written = [options.docs / "ladder.md", options.readme]
+    written = [options.docs / "ladder.md"]
     written[0].write_text(page_text(pages, found), encoding="utf-8")
-    write_readme(options.readme, found)
     if NETWORK in found:
         written.append(options.docs / "ladder.svg")
         written[-1].write_text(ladder_svg(found[NETWORK]), encoding="utf-8")
@@ -266,36 +262,6 @@ def all_networks(found: Mapping[str, Mapping[str, Any]]) -> str:
         for name, each in found.items()
     ]
     return f"## Every network\n\nMilliseconds of the convolutions, rung by rung.\n\n{table(headings, rows)}"
-
-
-def readme_text(found: Mapping[str, Any]) -> str:
-    """Return the ladder's part of the readme."""
-    ran = [rung for rung in found["rungs"] if rung["why_not"] is None]
-    on_card = [rung for rung in ran if rung["device"] == "cuda"]
-    rows = [
-        [
-            str(rung["number"]),
-            rung["title"],
-            three_digits(rung["op_ms"]),
-            ratio(rung["speedup_before"]),
-            dash(rung["percent_of_floor"]),
-        ]
-        for rung in ran
-    ]
-    lines = table(["rung", "step", "ms", "than before", "% of floor"], rows, words=["step"])
-    gain = three_digits(on_card[-1]["speedup_first_on_card"])
-    return (
-        f"![The time of every rung](docs/ladder.svg)\n\n{lines}\n"
-        f"From the naive kernel (rung {on_card[0]['number']}) to the fused one "
-        f"(rung {on_card[-1]['number']}): {gain} times as fast, what is fused included.\n"
-    )
-
-
-def write_readme(file: Path, found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Fill the place of the ladder in the readme; leave a readme without one as it is."""
-    text = file.read_text(encoding="utf-8")
-    content = readme_text(found[NETWORK]) if NETWORK in found else ""
-    file.write_text(README_PLACE.sub(lambda place: place[1] + content + place[2], text), encoding="utf-8")
 
 
 if __name__ == "__main__":

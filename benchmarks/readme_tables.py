@@ -1,4 +1,4 @@
-"""Write the measured tables of README.md from the results beside this file.
+"""Write the measured tables of README.md and docs/ from the results beside this file.
 
 The results are what these commands wrote on the card that the folder is named after:
 
@@ -18,7 +18,7 @@ The results are what these commands wrote on the card that the folder is named a
     python benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json NETWORK...
 
 `python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
-each table of TABLES that README.md has a place for. The places of `fused` and `one-image` stay empty until
+each table of TABLES that a page has a place for. The places of `fused` and `one-image` stay empty until
 there are such results.
 """
 
@@ -39,6 +39,8 @@ HERE = Path(__file__).parent
 FUSED, ONE_IMAGE = "compare-fused", "one-image.json"
 SIDES = ("default", "swapped", "fused")
 STUDIED = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
+# Those of the first page: of the course, and such as people run.
+FRONT = ("ece408-2019fa", "ece408-2018fa", "ece408-2020", "resnet50", "vgg16", "mobilenet-v2")
 OTHER_SUITES = ("many-channels", "one-d", "three-d")
 LONGEST_NAME = 36
 # What the figures of one table must have in common.
@@ -96,6 +98,38 @@ def read(results: Path, name: str) -> Any:
 def three_digits(number: float) -> str:
     """Return `number`, above zero, with three digits that count, or all those before the point."""
     return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f}"
+
+
+def front(results: Path) -> str:
+    """Some networks of the course and some that people run, as they are, swapped and fused."""
+    plain, taken_in = comparisons(results, FRONT), comparisons(results, FRONT, fused=True)
+    rows = []
+    for found, fused_found in zip(plain, taken_in, strict=True):
+        times = {side: found["time_ms"][side]["median"] for side in ("default", "convswap")}
+        heuristic = found["others"].get("heuristic")
+        fused_times = {side: fused_found["time_ms"][side]["median"] for side in times}
+        rows.append(
+            [
+                found["model"],
+                three_digits(times["default"]),
+                "—" if heuristic is None else three_digits(heuristic["time_ms"]["median"]),
+                three_digits(times["convswap"]),
+                three_digits(fused_times["convswap"]),
+                f"{three_digits(times['default'] / times['convswap'])}x",
+                f"{three_digits(fused_times['default'] / fused_times['convswap'])}x",
+                f"{100 * found['top1_agreement']:.4g} %",
+            ]
+        )
+    headings = [
+        "network",
+        "default",
+        "HEURISTIC",
+        "swapped",
+        "fused",
+        "swapped, of default",
+        "fused, of default",
+    ]
+    return table([*headings, "same class"], rows)
 
 
 def networks(results: Path) -> str:
@@ -326,6 +360,7 @@ def against_ncu(results: Path) -> str:
 
 
 TABLES = {
+    "front": front,
     "networks": networks,
     "all-networks": all_networks,
     "fused": fused,
@@ -340,14 +375,26 @@ TABLES = {
 
 
 def main() -> None:
-    """Replace the tables in the readme."""
+    """Replace the tables in the pages."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, default=HERE / "h200", help="default: benchmarks/h200")
-    parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md", help="default: README.md")
+    parser.add_argument("--readme", type=Path, help="one page; default: README.md and those of docs/")
     options = parser.parse_args()
-    text = options.readme.read_text(encoding="utf-8")
+    root = HERE.parent
+    pages = (
+        [options.readme] if options.readme else [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    )
+    for page in pages:
+        written = fill(page, options.results)
+        if written or page == options.readme:
+            print(f"{page}: {', '.join(written) or 'no table'}")
+
+
+def fill(page: Path, results: Path) -> list[str]:
+    """Replace the tables that `page` has places for; return the names of those that are not empty."""
+    text = page.read_text(encoding="utf-8")
     written = []
     for name, make in TABLES.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
@@ -355,17 +402,15 @@ def main() -> None:
         if places == (0, 0):
             continue
         if places != (1, 1):
-            raise SystemExit(
-                f"{options.readme} has {places[0]} places {begin} and {places[1]} {end}; expected 1"
-            )
-        content = make(options.results)
+            raise SystemExit(f"{page} has {places[0]} places {begin} and {places[1]} {end}; expected 1")
+        content = make(results)
         if content:
             content += "\n"
             written.append(name)
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
         text = pattern.sub(lambda _, lines=f"{begin}\n{content}{end}": lines, text)
-    options.readme.write_text(text, encoding="utf-8")
-    print(f"{options.readme}: {', '.join(written) or 'no table'}")
+    page.write_text(text, encoding="utf-8")
+    return written
 
 
 if __name__ == "__main__":

@@ -117,30 +117,21 @@ def test_every_page_is_complete():
 
 
 def generate(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the generator into `tmp_path`, where README.md is a copy of the real one, or the test's own."""
-    readme = tmp_path / "README.md"
-    if not readme.exists():
-        readme.write_bytes((REPOSITORY / "README.md").read_bytes())
+    """Run the generator into `tmp_path`."""
     command = [sys.executable, REPOSITORY / "benchmarks" / "ladder_page.py"]
-    command += ["--docs", tmp_path / "docs", "--readme", readme, *arguments]
+    command += ["--docs", tmp_path / "docs", *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
 
 
-def test_the_page_and_the_readme_are_what_the_generator_makes(tmp_path):
+def test_the_page_is_what_the_generator_makes(tmp_path):
     done = generate(tmp_path)
     assert done.returncode == 0, done.stderr
     again = "python benchmarks/ladder_page.py"
     docs = REPOSITORY / "docs"
     assert (tmp_path / "docs" / "ladder.md").read_text() == (docs / "ladder.md").read_text(), again
-    assert (tmp_path / "README.md").read_text() == (REPOSITORY / "README.md").read_text(), again
     measured = (REPOSITORY / "benchmarks" / "h200" / "ladder" / "ece408-2017-high.json").exists()
     assert (docs / "ladder.svg").exists() == measured
     assert ("no figures yet" in (docs / "ladder.md").read_text()) != measured
-
-
-def test_the_readme_has_a_place_for_the_ladder():
-    text = (REPOSITORY / "README.md").read_text()
-    assert text.count("<!-- ladder -->\n") == text.count("<!-- /ladder -->\n") == 1
 
 
 def results(folder: Path, *names: str, **changes) -> Path:
@@ -180,7 +171,6 @@ def results(folder: Path, *names: str, **changes) -> Path:
 def test_page_has_every_measured_figure(tmp_path):
     left = {"ladder_13_winograd": {"why_not": "it has points for others"}}
     folder = results(tmp_path / "results", "ece408-2017-high", "ece408-2020", **left)
-    (tmp_path / "README.md").write_text("Before.\n<!-- ladder -->\nold\n<!-- /ladder -->\nAfter.\n")
     done = generate(tmp_path, "--results", folder)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "docs" / "ladder.md").read_text()
@@ -196,10 +186,6 @@ def test_page_has_every_measured_figure(tmp_path):
     assert "with the ops that this one takes in (1.50 ms)" in page
     assert "| ece408-2020 | 16.0 | 8.00 | 4.00 |" in page
     assert (tmp_path / "docs" / "ladder.svg").read_text().count("The sum in a register") == 1
-    readme = (tmp_path / "README.md").read_text()
-    assert readme.startswith("Before.\n<!-- ladder -->\n![The time of every rung](docs/ladder.svg)\n")
-    assert "| 3 | The sum in a register | 4.00 | 2.00x | 6.25 |" in readme and "old" not in readme
-    assert "(rung 2) to the fused one (rung 16)" in readme and readme.endswith("<!-- /ladder -->\nAfter.\n")
 
 
 def test_rung_that_is_slower_than_the_one_before_says_why(tmp_path):

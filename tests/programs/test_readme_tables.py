@@ -309,14 +309,27 @@ def test_half_a_place_is_refused(results, readme):
     assert readme.read_text() == "<!-- all-networks -->\n"
 
 
-def test_the_tables_of_the_readme_are_what_the_results_give(tmp_path):
-    page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    copy = tmp_path / "README.md"
+PAGES = {
+    "README.md": "front",
+    "docs/performance.md": "networks, all-networks, fused, one-image, small-batches, precisions, layers, "
+    "other-layers",
+    "docs/profiling.md": "study, against-ncu",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_tables_of_a_page_are_what_the_results_give(name, tmp_path):
+    page = (REPOSITORY / name).read_text(encoding="utf-8")
+    copy = tmp_path / "page.md"
     copy.write_text(page, encoding="utf-8")
     answer = run_script("readme_tables", "--readme", copy)
-    assert answer.returncode == 0, answer.stderr
-    assert "networks, " in answer.stdout and answer.stdout.endswith("study, against-ncu\n")
+    assert (answer.returncode, answer.stdout) == (0, f"{copy}: {PAGES[name]}\n"), answer.stderr
     assert copy.read_text(encoding="utf-8") == page
+
+
+def test_every_table_has_a_place_on_one_page():
+    places = [name for tables in PAGES.values() for name in tables.split(", ")]
+    assert sorted(places) == sorted(script("readme_tables").TABLES)
 
 
 @pytest.mark.parametrize("fuse", [[], ["--fuse"]], ids=str)

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # What the terminal's encoding lacks must not stop a command.
             stream.reconfigure(errors="replace")
     try:
-        parser = _parser()
+        parser = parser_of_all()
         completion.complete(parser)
         options = parser.parse_args(arguments)
         command: Command = options.command
@@ -104,7 +104,8 @@ class _Parser(argparse.ArgumentParser):
         raise ConvswapError(f"{message}; see `{self.prog} --help`")
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser_of_all() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = _Parser(
         prog="convswap",
         usage="convswap COMMAND ...",
