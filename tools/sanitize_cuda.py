@@ -295,6 +295,47 @@ def summary(tool: str, state: State, tests: Sequence[str]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is not in the state yet; return the exit status."""
+    options = parsed(arguments)
+    tools = options.tools
+    if why_not := why_not_with(tools):
+        print(why_not, file=sys.stderr)
+        return 2
+    end = time.monotonic() + options.seconds
+    cards = options.cards.split(",") if options.cards else [None]
+    marks_of = collect(options.tests, cards[0])
+    tests_of = {
+        tool: [test for test, marks in marks_of.items() if tool != "racecheck" or MANY_THREADS not in marks]
+        for tool in tools
+    }
+    state = State(options.state, library_hash())
+    queue = groups_left(state, tests_of, marks_of, options)
+
+    def work(number: int, group: tuple[Settings, list[str]]) -> None:
+        settings, own = group
+        seconds = end - time.monotonic()
+        if seconds > 0:
+            card = cards[number % len(cards)]
+            state.add(run_group(settings, own, seconds, card, options.test_seconds))
+            tool = settings.tool
+            print(summary(tool, state, tests_of[tool]), file=sys.stderr, flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for future in [pool.submit(work, number, group) for number, group in enumerate(queue)]:
+            future.result()
+    for tool in tools:
+        print_outcome(tool, state, tests_of[tool])
+    if not any(state.outcomes(tool) for tool in tools):
+        print("no test ended; the time was too short, or the tool cannot run them", file=sys.stderr)
+        return 2
+    ended = {
+        outcome for tool in tools for test, outcome in state.outcomes(tool).items() if test in tests_of[tool]
+    }
+    is_reported = any(each["ours"] for tool in tools for each in state.reports(tool))
+    return 1 if is_reported or ended & {"crashed", "unchecked"} else 0
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options, their tools as a list; end the program for what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--state", type=Path, required=True, metavar="FILE.jsonl")
     parser.add_argument("--tools", default=",".join(TOOLS), help=f"default: {','.join(TOOLS)}")
@@ -311,80 +352,68 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="also what did not pass, without a report")
     parser.add_argument("tests", nargs="*", help="what pytest is to collect, after --; default: all")
     options = parser.parse_args(arguments)
-    tools = options.tools.split(",")
-    if unknown := [tool for tool in tools if tool not in TOOLS]:
+    options.tools = options.tools.split(",")
+    if unknown := [tool for tool in options.tools if tool not in TOOLS]:
         parser.error(f"there is no tool {unknown[0]!r}; choose from {', '.join(TOOLS)}")
     if min(options.jobs, options.group, options.test_seconds) < 1:
         parser.error("--jobs, --group and --test-seconds must be at least 1")
+    return options
+
+
+def why_not_with(tools: list[str]) -> str:
+    """Return why the compute-sanitizer at hand cannot run the tools; "" where it can."""
     if shutil.which("compute-sanitizer") is None:
-        print("there is no compute-sanitizer; it comes with the CUDA toolkit", file=sys.stderr)
-        return 2
+        return "there is no compute-sanitizer; it comes with the CUDA toolkit"
     version = sanitizer_version()
-    if "initcheck" in tools and version < INITCHECK_SINCE:
-        since, own = (".".join(map(str, each)) for each in (INITCHECK_SINCE, version))
-        print(
-            f"initcheck needs compute-sanitizer {since}, but this one is {own or 'unknown'}; "
-            "pip install nvidia-cuda-sanitizer-api, or leave it out by --tools",
-            file=sys.stderr,
-        )
-        return 2
-    end = time.monotonic() + options.seconds
-    cards = options.cards.split(",") if options.cards else [None]
-    marks_of = collect(options.tests, cards[0])
-    tests_of = {
-        tool: [test for test, marks in marks_of.items() if tool != "racecheck" or MANY_THREADS not in marks]
-        for tool in tools
-    }
-    state = State(options.state, library_hash())
+    if "initcheck" not in tools or version >= INITCHECK_SINCE:
+        return ""
+    since, own = (".".join(map(str, each)) for each in (INITCHECK_SINCE, version))
+    return (
+        f"initcheck needs compute-sanitizer {since}, but this one is {own or 'unknown'}; "
+        "pip install nvidia-cuda-sanitizer-api, or leave it out by --tools"
+    )
+
+
+def groups_left(
+    state: State,
+    tests_of: dict[str, list[str]],
+    marks_of: dict[str, set[str]],
+    options: argparse.Namespace,
+) -> list[tuple[Settings, list[str]]]:
+    """Return the tests that are not in the state, in groups of one process each.
+
+    The tools take turns, so that each has come as far as the others when the time is over.
+    """
     groups = []
-    for tool in tools:
+    for tool, tests in tests_of.items():
         done = state.done(tool, options.again)
         parts: dict[Settings, list[str]] = {}
-        for test in tests_of[tool]:
+        for test in tests:
             if test not in done:
                 parts.setdefault(settings_of(tool, marks_of[test], options.jobs), []).append(test)
         groups.append([(own, group) for own, part in parts.items() for group in grouped(part, options.group)])
-    # The tools take turns, so that each has come as far as the others when the time is over.
-    queue = [
+    return [
         group for turn in range(max(map(len, groups))) for own in groups for group in own[turn : turn + 1]
     ]
 
-    def work(number: int, group: tuple[Settings, list[str]]) -> None:
-        settings, own = group
-        seconds = end - time.monotonic()
-        if seconds > 0:
-            card = cards[number % len(cards)]
-            state.add(run_group(settings, own, seconds, card, options.test_seconds))
-            tool = settings.tool
-            print(summary(tool, state, tests_of[tool]), file=sys.stderr, flush=True)
 
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for future in [pool.submit(work, number, group) for number, group in enumerate(queue)]:
-            future.result()
-    for tool in tools:
-        print(summary(tool, state, tests_of[tool]))
-        ours = [each for each in state.reports(tool) if each["ours"]]
-        reported = {test for each in ours for test in each["tests"]}
-        outcomes = state.outcomes(tool)
-        ends_told = {("failed", "error"): "failed", ("crashed",): "crashed", ("unchecked",): "unchecked"}
-        for ends, told in ends_told.items():
-            for test in sorted(tests_of[tool]):
-                if outcomes.get(test) in ends and test not in reported:
-                    said = state.said(tool, test)
-                    print(f"  {told} without a report of ours: {test}{said and f': {said}'}")
-        left = sorted(set(tests_of[tool]) - outcomes.keys())
-        for test in left if len(left) <= MOST_NAMED else ():
-            print(f"  left: {test}")
-        for each in ours[:3]:
-            print("  " + each["report"].replace("\n", "\n  "))
-    if not any(state.outcomes(tool) for tool in tools):
-        print("no test ended; the time was too short, or the tool cannot run them", file=sys.stderr)
-        return 2
-    ended = {
-        outcome for tool in tools for test, outcome in state.outcomes(tool).items() if test in tests_of[tool]
-    }
-    is_reported = any(each["ours"] for tool in tools for each in state.reports(tool))
-    return 1 if is_reported or ended & {"crashed", "unchecked"} else 0
+def print_outcome(tool: str, state: State, tests: list[str]) -> None:
+    """Print what came of a tool's tests: the sum, those that ended badly, those left, and some reports."""
+    print(summary(tool, state, tests))
+    ours = [each for each in state.reports(tool) if each["ours"]]
+    reported = {test for each in ours for test in each["tests"]}
+    outcomes = state.outcomes(tool)
+    ends_told = {("failed", "error"): "failed", ("crashed",): "crashed", ("unchecked",): "unchecked"}
+    for ends, told in ends_told.items():
+        for test in sorted(tests):
+            if outcomes.get(test) in ends and test not in reported:
+                said = state.said(tool, test)
+                print(f"  {told} without a report of ours: {test}{said and f': {said}'}")
+    left = sorted(set(tests) - outcomes.keys())
+    for test in left if len(left) <= MOST_NAMED else ():
+        print(f"  left: {test}")
+    for each in ours[:3]:
+        print("  " + each["report"].replace("\n", "\n  "))
 
 
 if __name__ == "__main__":

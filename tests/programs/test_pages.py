@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,19 @@ def test_every_page_of_docs_is_linked_from_the_first():
     assert [
         page.name for page in PAGES if page.parent.name == "docs" and f"docs/{page.name}" not in first
     ] == []
+
+
+def test_the_public_names_satisfy_a_strict_type_checker(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import convswap\n\n"
+        'result: convswap.SwapResult = convswap.swap("model.onnx", fuse=True)\n'
+        'result.save("faster.onnx")\n'
+        'speedup: float = convswap.compare("model.onnx", images=2).speedup\n'
+        "path: str = str(convswap.library_path())\n"
+        'reveal_type(convswap.explain("model.onnx"))\n'
+    )
+    pytest.importorskip("mypy", reason="mypy, which `make lint` installs, is not here")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", program]
+    checked = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert "Any" not in checked.stdout and checked.stdout.endswith("no issues found in 1 source file\n")

@@ -33,82 +33,24 @@ struct Family {
   }
 
   static Arguments arguments_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-    const auto log2 = [](int value) { return std::countr_zero(static_cast<unsigned>(value)); };
-    const Cut& cut = tiling.cut;
-    const int64_t element_bytes = size_of(problem.type);
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
     to.definition = definition_of(problem);
     to.input_elements = problem.batch * problem.in_channels * problem.input_size();
-    to.is_unpadded = is_unpadded(problem, cut);
+    to.is_unpadded = is_unpadded(problem, tiling.cut);
     to.dilation_height_divisor = FastDivisor(to.dilation_height);
     to.dilation_width_divisor = FastDivisor(to.dilation_width);
-
-    to.source_image = narrow(tiling.source_image);
-    // Rows of cores begin whole widths of the input and whole rows of cores apart.
-    to.load_bytes = 1 << std::countr_zero(static_cast<unsigned>(
-                        kAlignment | problem.input[2] * element_bytes | cut.pixels * element_bytes));
-    to.log2_bundle = log2(cut.bundle);
-    to.log2_outputs = log2(cut.outputs);
-    to.folds = cut.folds;
-    to.log2_folds = log2(cut.folds);
-    to.bundles = FastDivisor(narrow(cut.bundles));
-    to.window_rows = narrow(cut.window_rows);
-    to.window_cores = narrow(cut.window_cores);
-    to.steps = narrow(cut.steps());
-    to.steps_divisor = FastDivisor(to.steps);
-    to.row_phases = FastDivisor(cut.row_phases);
-    to.column_phases = FastDivisor(cut.column_phases);
-    to.window_rows_divisor = FastDivisor(to.window_rows);
-    to.window_cores_divisor = FastDivisor(to.window_cores);
-
-    to.pitch = FastDivisor(narrow(tiling.pitch));
-    to.core_rows = narrow(tiling.core_rows);
-    to.plane_cores = narrow(tiling.plane_cores);
-    to.image_cores = narrow(tiling.image_cores);
-    to.part_cores = narrow(tiling.part_cores);
-    to.cores_per_row = FastDivisor(narrow(tiling.cores_per_row));
-    to.input_rows = narrow(tiling.input_rows);
-    to.items_per_row = narrow(cut.bundles * tiling.cores_per_row);
-    to.image_items = narrow(tiling.image_items);
-    to.lines_per_channel =
-        FastDivisor(narrow(tiling.input_rows * problem.input[2] * size_of(problem.type) / kCacheLine + 2));
-
-    to.images = tiling.images;
-    to.rows = tiling.rows;
-    to.cores = tiling.cores;
-    const int64_t core_columns = ceil_divide(problem.output[2], cut.outputs);
-    to.bands = FastDivisor(narrow(tiling.bands));
-    to.row_advance = narrow(tiling.row_advance);
-    to.y_rows = narrow(tiling.y_rows);
-    to.stores_lines = tiling.overlap > 0;
-    to.pools = problem.epilogue.pool.kind != PoolKind::none;
-    to.pool_pad_height = to.pools ? narrow(problem.epilogue.pool.pad_begin[0]) : 0;
-    to.column_tiles = FastDivisor(narrow(ceil_divide(core_columns, tiling.cores)));
-    to.tiles = narrow(tiling.tile_count);
-    to.product_rows = narrow(tiling.product_rows);
-
-    to.filters_per_block = tiling.filters_per_block;
-    to.filter_blocks = tiling.filter_blocks;
-    to.results = tiling.results;
-    to.stored = tiling.stored;
-    to.pools_sums = pools_sums(problem, cut);
-    to.fold_distance = to.pools_sums ? 0 : to.results.row;
-    to.finish = finish_of(problem, cut);
-    to.lies_apart = lies_apart(problem, to.finish);
-    const bool is_bounded = to.finish != Finish::everything;
-    to.least = is_bounded ? bounds_of(problem.epilogue).least : -std::numeric_limits<float>::infinity();
-    to.most = is_bounded ? bounds_of(problem.epilogue).most : std::numeric_limits<float>::infinity();
-    to.result_bytes = to.lies_apart ? narrow(sizeof(float)) : narrow(element_bytes);
-    to.writes_pairs = cut.outputs > 1 && problem.output[2] % 2 == 0 && tiling.results.row % 2 == 0 &&
-                      tiling.results.plane % 2 == 0 && tiling.results.image % 2 == 0;
+    set_cut(problem, tiling, to);
+    set_input(problem, tiling, to);
+    set_tile(problem, tiling, to);
+    set_results(problem, tiling, to);
     to.shared = tiling.shared;
     to.cores_bytes = narrow(tiling.cores_bytes);
     to.raw_bytes = narrow(tiling.raw_bytes);
     place_steps(tiling, to.step_cores, to.step_places);
     // A y that the cache cannot hold shall not drive out of it input that is asked for ahead of time. Where
     // copies bring the input nothing is to be kept, and parts of lines had better wait for the rest.
-    const int64_t y_bytes = problem.result_elements() * element_bytes;
+    const int64_t y_bytes = problem.result_elements() * size_of(problem.type);
     to.leaves_first = problem.epilogue.is_empty() && y_bytes > device.second_level_cache &&
                       (!tiling.copies_input || stores_whole_lines(problem, tiling));
     return to;
@@ -146,6 +88,84 @@ struct Family {
            std::to_string(launch.grid.x) + " x " + std::to_string(launch.grid.y) + " blocks of " +
            std::to_string(launch.block.x) + " threads, " + std::to_string(tiling.shared_bytes) +
            " bytes of shared memory";
+  }
+
+ private:
+  // How the filter's bundles lie in the product's depth.
+  static void set_cut(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
+    const auto log2 = [](int value) { return std::countr_zero(static_cast<unsigned>(value)); };
+    const Cut& cut = tiling.cut;
+    to.source_image = narrow(tiling.source_image);
+    // Rows of cores begin whole widths of the input and whole rows of cores apart.
+    to.load_bytes =
+        1 << std::countr_zero(static_cast<unsigned>(kAlignment | problem.input[2] * size_of(problem.type) |
+                                                    cut.pixels * size_of(problem.type)));
+    to.log2_bundle = log2(cut.bundle);
+    to.log2_outputs = log2(cut.outputs);
+    to.folds = cut.folds;
+    to.log2_folds = log2(cut.folds);
+    to.bundles = FastDivisor(narrow(cut.bundles));
+    to.window_rows = narrow(cut.window_rows);
+    to.window_cores = narrow(cut.window_cores);
+    to.steps = narrow(cut.steps());
+    to.steps_divisor = FastDivisor(to.steps);
+    to.row_phases = FastDivisor(cut.row_phases);
+    to.column_phases = FastDivisor(cut.column_phases);
+    to.window_rows_divisor = FastDivisor(to.window_rows);
+    to.window_cores_divisor = FastDivisor(to.window_cores);
+  }
+
+  // How the input lies in shared memory.
+  static void set_input(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
+    const Cut& cut = tiling.cut;
+    to.pitch = FastDivisor(narrow(tiling.pitch));
+    to.core_rows = narrow(tiling.core_rows);
+    to.plane_cores = narrow(tiling.plane_cores);
+    to.image_cores = narrow(tiling.image_cores);
+    to.part_cores = narrow(tiling.part_cores);
+    to.cores_per_row = FastDivisor(narrow(tiling.cores_per_row));
+    to.input_rows = narrow(tiling.input_rows);
+    to.items_per_row = narrow(cut.bundles * tiling.cores_per_row);
+    to.image_items = narrow(tiling.image_items);
+    to.lines_per_channel =
+        FastDivisor(narrow(tiling.input_rows * problem.input[2] * size_of(problem.type) / kCacheLine + 2));
+  }
+
+  static void set_tile(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
+    const Cut& cut = tiling.cut;
+    to.images = tiling.images;
+    to.rows = tiling.rows;
+    to.cores = tiling.cores;
+    const int64_t core_columns = ceil_divide(problem.output[2], cut.outputs);
+    to.bands = FastDivisor(narrow(tiling.bands));
+    to.row_advance = narrow(tiling.row_advance);
+    to.y_rows = narrow(tiling.y_rows);
+    to.stores_lines = tiling.overlap > 0;
+    to.pools = problem.epilogue.pool.kind != PoolKind::none;
+    to.pool_pad_height = to.pools ? narrow(problem.epilogue.pool.pad_begin[0]) : 0;
+    to.column_tiles = FastDivisor(narrow(ceil_divide(core_columns, tiling.cores)));
+    to.tiles = narrow(tiling.tile_count);
+    to.product_rows = narrow(tiling.product_rows);
+  }
+
+  // What becomes of the sums, and how results are stored.
+  static void set_results(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
+    const Cut& cut = tiling.cut;
+    const int64_t element_bytes = size_of(problem.type);
+    to.filters_per_block = tiling.filters_per_block;
+    to.filter_blocks = tiling.filter_blocks;
+    to.results = tiling.results;
+    to.stored = tiling.stored;
+    to.pools_sums = pools_sums(problem, cut);
+    to.fold_distance = to.pools_sums ? 0 : to.results.row;
+    to.finish = finish_of(problem, cut);
+    to.lies_apart = lies_apart(problem, to.finish);
+    const bool is_bounded = to.finish != Finish::everything;
+    to.least = is_bounded ? bounds_of(problem.epilogue).least : -std::numeric_limits<float>::infinity();
+    to.most = is_bounded ? bounds_of(problem.epilogue).most : std::numeric_limits<float>::infinity();
+    to.result_bytes = to.lies_apart ? narrow(sizeof(float)) : narrow(element_bytes);
+    to.writes_pairs = cut.outputs > 1 && problem.output[2] % 2 == 0 && tiling.results.row % 2 == 0 &&
+                      tiling.results.plane % 2 == 0 && tiling.results.image % 2 == 0;
   }
 };
 

@@ -9,6 +9,7 @@ filter.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -18,7 +19,7 @@ from convswap.graph.node_attributes import read_int, read_ints, read_text
 
 # A number; a symbol; ("+", label, n) for label + n; or ("step", n) for the n-th quotient that was met, since
 # quotients within each other would nest as deep as the model.
-Label = int | str | tuple
+Label = int | str | tuple[Any, ...]
 
 _WINDOW_OPS = {("", "Conv"), (DOMAIN, "Conv"), ("", "MaxPool"), ("", "AveragePool")}
 _ELEMENTWISE_OPS = {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"}

@@ -12,7 +12,8 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from convswap.graph.swap import DOMAIN, DOMAIN_VERSION, PRECISIONS
+from convswap.graph.domain import DOMAIN, DOMAIN_VERSION
+from convswap.graph.swap import PRECISIONS
 from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
 from convswap.runtime.sessions import NoKernelError, Side, make_session, plain_errors, value_on

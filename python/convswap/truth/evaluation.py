@@ -180,7 +180,7 @@ def _provider_operator(node: onnx.NodeProto, opsets: Mapping[str, int]) -> type[
     class ProviderOperator(OpRun):
         op_domain = node.domain
 
-        def _run(self, *inputs: np.ndarray | None, **attributes: Any) -> tuple:
+        def _run(self, *inputs: np.ndarray | None, **attributes: Any) -> tuple[Any, ...]:
             feeds = {
                 f"input_{index}": values.astype(np.float32) if values.dtype == np.float64 else values
                 for index, values in enumerate(inputs)

@@ -42,7 +42,9 @@ class Conv(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, **attributes: Any) -> tuple:
+    def _run(
+        self, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, **attributes: Any
+    ) -> tuple[Any, ...]:
         return (reference_conv(x, w, bias, attributes),)
 
 
@@ -62,7 +64,7 @@ class BatchNormalization(op_batch_normalization.BatchNormalization_14):
         momentum: float = 0.9,
         training_mode: int = 0,
         **unused: Any,
-    ) -> tuple:
+    ) -> tuple[Any, ...]:
         if training_mode:
             return super()._run(x, scale, bias, mean, var, float(epsilon), float(momentum), training_mode)
         shape = (-1, *(1,) * (x.ndim - 2))
@@ -75,7 +77,7 @@ class LRN(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: np.ndarray, alpha: float, beta: float, bias: float, size: int) -> tuple:
+    def _run(self, x: np.ndarray, alpha: float, beta: float, bias: float, size: int) -> tuple[Any, ...]:
         before, after = (size - 1) // 2, math.ceil((size - 1) / 2)
         squares = np.pad(x * x, [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)])
         channels = x.shape[1]
@@ -88,7 +90,7 @@ class Erf(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: np.ndarray) -> tuple:
+    def _run(self, x: np.ndarray) -> tuple[Any, ...]:
         return (_erf(x),)
 
 
@@ -97,7 +99,7 @@ class Gelu(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: np.ndarray, approximate: str = "none") -> tuple:
+    def _run(self, x: np.ndarray, approximate: str = "none") -> tuple[Any, ...]:
         if approximate == "tanh":
             inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)
             return (0.5 * x * (1.0 + np.tanh(inner)),)
@@ -109,7 +111,7 @@ class Softmax(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: np.ndarray, axis: int = -1) -> tuple:
+    def _run(self, x: np.ndarray, axis: int = -1) -> tuple[Any, ...]:
         return (_over_classes(self, x, axis, _softmax),)
 
 
@@ -118,7 +120,7 @@ class LogSoftmax(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: np.ndarray, axis: int = -1) -> tuple:
+    def _run(self, x: np.ndarray, axis: int = -1) -> tuple[Any, ...]:
         return (_over_classes(self, x, axis, _log_softmax),)
 
 
@@ -127,7 +129,7 @@ class GlobalMaxPool(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: np.ndarray) -> tuple:
+    def _run(self, x: np.ndarray) -> tuple[Any, ...]:
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
@@ -136,7 +138,7 @@ class MaxPool(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: np.ndarray, storage_order: int = 0, **attributes: Any) -> tuple:
+    def _run(self, x: np.ndarray, storage_order: int = 0, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
         lowest = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
         padded = windows.pad(x, lowest)
@@ -163,7 +165,7 @@ class AveragePool(OpRun):
 
     op_domain = ""
 
-    def _run(self, x: np.ndarray, count_include_pad: int = 0, **attributes: Any) -> tuple:
+    def _run(self, x: np.ndarray, count_include_pad: int = 0, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
         padded = windows.pad(x, 0.0)
         ones = np.ones((1, 1, *x.shape[2:]))
@@ -177,7 +179,7 @@ class Loop(op_loop.Loop):
 
     op_domain = ""
 
-    def _run(self, M: Any, cond: Any, *args: Any, **options: Any) -> tuple:
+    def _run(self, M: Any, cond: Any, *args: Any, **options: Any) -> tuple[Any, ...]:
         return super()._run(M, np.array(True) if cond is None else cond, *args, **options)
 
 
