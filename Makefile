@@ -103,6 +103,7 @@ lint: all $(stamps)/lint
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy --package convswap
+	.venv/bin/mypy examples/load.py
 	@.venv/bin/lint-imports --no-cache
 
 sanitize: $(stamps)/sanitized
