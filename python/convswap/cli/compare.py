@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import datetime
+import shlex
 from typing import Any
 
 from convswap.cli.arguments import (
@@ -12,7 +14,7 @@ from convswap.cli.arguments import (
     add_model,
     input_shape,
 )
-from convswap.cli.results import check_drawing, check_result, write_found
+from convswap.cli.results import check_result, write_found
 from convswap.cli.terminal import console, progress_line
 from convswap.output.files import write_text
 
@@ -52,7 +54,6 @@ def run(options: argparse.Namespace) -> int:
 
     check_result(options.json, options.model, options.html)
     check_result(options.html, options.model, options.json)
-    check_drawing(options.html)
     with progress_line() as progress:
         asked = CompareOptions(
             data=options.data,
@@ -74,7 +75,9 @@ def run(options: argparse.Namespace) -> int:
     if options.html:
         from convswap.comparison.page import compare_html
 
-        write_text(options.html, compare_html(comparison))
+        asked_for = shlex.join(["convswap", *options.words])
+        made = f"Made by `{asked_for}` on {datetime.date.today():%Y-%m-%d}."
+        write_text(options.html, compare_html(comparison, made))
     out = console()
     print_comparison(comparison, out)
     if options.course:

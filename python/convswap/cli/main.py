@@ -61,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parser = parser_of_all()
         completion.complete(parser)
-        options = parser.parse_args(arguments)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        options = parser.parse_args(words)
+        options.words = words
         command: Command = options.command
         status = command(options)
         sys.stdout.flush()

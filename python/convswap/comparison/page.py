@@ -1,35 +1,116 @@
-"""A comparison as one page of HTML that needs nothing beside it: verdict, plot, and the terminal's tables."""
+"""A comparison as one page of HTML that needs nothing beside it: verdict, bars, and the terminal's tables."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jinja2 import Environment
+from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
-from convswap.comparison.plot import compare_svg
-from convswap.comparison.report import comparison_tables, heading, remarks, verdict
-from convswap.comparison.result import Comparison
-from convswap.output.pages import html_page, html_table, inline_svg, paragraph
+from convswap.comparison.page_template import PAGE, ROWS
+from convswap.comparison.report import comparison_tables, heading, remarks, side_title, verdict
+from convswap.comparison.result import Comparison, LayerResult
+from convswap.output.pages import html_table, paragraph
+from convswap.output.tables import error, three_digits, times_faster
+
+# More would be bars that nobody reads; the tables have them all.
+MOST_LAYERS = 40
 
 
-def compare_html(comparison: Comparison) -> str:
-    """Return the page.
+@dataclass(frozen=True)
+class _Bar:
+    """A bar: `share` of the longest one, from zero."""
 
-    Raises:
-        ConvswapError: matplotlib is not installed.
-    """
+    side: str
+    share: float
+    text: str
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The bars of one thing that was timed; `floor` is a share as well."""
+
+    title: str
+    told: str
+    bars: tuple[_Bar, ...]
+    floor: float | None = None
+
+
+def compare_html(comparison: Comparison, made: str = "") -> str:
+    """Return the page; `made` says by what command and when, at its end."""
     title, *circumstances = heading(comparison).splitlines()
     answer, gain = verdict(comparison).splitlines()
-    return html_page(
-        title,
-        [
-            *map(paragraph, circumstances),
-            paragraph(answer, "" if comparison.within_tolerance else "wrong"),
-            paragraph(gain),
-            inline_svg(compare_svg(comparison)),
-            *(part for table in comparison_tables(comparison) for part in _parts(table)),
-            *(paragraph(f"{remark}.") for remark in remarks(comparison)),
-        ],
+    page = Environment(autoescape=True).from_string(ROWS + PAGE)
+    shown = _longest(comparison)
+    return page.render(
+        title=title,
+        speedup=times_faster(comparison.speedup),
+        answer=answer,
+        is_wrong=not comparison.within_tolerance,
+        gain=gain,
+        circumstances=circumstances,
+        whole=_whole_rows(comparison),
+        layers=_layer_rows(shown),
+        layers_note=_layers_note(comparison, shown),
+        has_floor=any(layer.floor_ms is not None for layer in shown),
+        tables=Markup("\n").join(
+            Markup(part) for table in comparison_tables(comparison) for part in _parts(table)
+        ),
+        remarks=[f"{remark}." for remark in remarks(comparison)],
+        made=made,
     )
+
+
+def _whole_rows(comparison: Comparison) -> list[_Row]:
+    times = {name: side.times.median for name, side in comparison.sides.items()}
+    longest = max(times.values())
+    return [
+        _Row(side_title(name, comparison.sides[name]), "", (_bar(name, time, longest),))
+        for name, time in times.items()
+    ]
+
+
+def _longest(comparison: Comparison) -> list[LayerResult]:
+    """Return the layers to show, in the model's order: of too many those that take the default longest."""
+    by_time = sorted(comparison.layers, key=lambda layer: -layer.milliseconds["default"])[:MOST_LAYERS]
+    return [layer for layer in comparison.layers if layer in by_time]
+
+
+def _layer_rows(layers: list[LayerResult]) -> list[_Row]:
+    longest = max((time for layer in layers for time in _both(layer).values()), default=0.0)
+    return [
+        _Row(
+            layer.title,
+            _told(layer),
+            tuple(_bar(name, time, longest) for name, time in _both(layer).items()),
+            None if layer.floor_ms is None else layer.floor_ms / longest,
+        )
+        for layer in layers
+    ]
+
+
+def _told(layer: LayerResult) -> str:
+    faster = times_faster(layer.milliseconds["default"] / layer.milliseconds["convswap"])
+    default, ours = (error(layer.relative_l2_error[side]) for side in ("default", "convswap"))
+    return f"{layer.algorithm}, {faster}; error {default} by default, {ours} ours"
+
+
+def _layers_note(comparison: Comparison, shown: list[LayerResult]) -> str:
+    note = f"Median milliseconds for a batch of {comparison.batch:,}; bars begin at zero, all on one scale."
+    if len(shown) < len(comparison.layers):
+        note += f" Of {len(comparison.layers)} layers the {len(shown)} that take the default longest."
+    return note
+
+
+def _both(layer: LayerResult) -> Mapping[str, float]:
+    return {name: layer.milliseconds[name] for name in ("default", "convswap")}
+
+
+def _bar(side: str, time: float, longest: float) -> _Bar:
+    return _Bar(side if side in ("default", "convswap") else "other", time / longest, three_digits(time))
 
 
 def _parts(table: Table) -> list[str]:
@@ -43,7 +124,7 @@ def _parts(table: Table) -> list[str]:
         title=_text(table.title),
         new_parts=[end + 1 for end in ends],
     )
-    return [shown, *([paragraph(_text(table.caption))] if table.caption else [])]
+    return [shown, *([paragraph(_text(table.caption), "quiet")] if table.caption else [])]
 
 
 def _text(shown: object) -> str:

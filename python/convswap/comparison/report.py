@@ -57,7 +57,7 @@ def print_course_lines(comparison: Comparison, console: Console) -> None:
     for name, side in comparison.sides.items():
         correctness = "unknown" if side.accuracy is None else str(round(side.accuracy, 4))
         for line in (
-            f"{_side_title(name, side)}:",
+            f"{side_title(name, side)}:",
             f"Op Time: {comparison.op_seconds(name):.6f}",
             f"Correctness: {correctness} Model: {comparison.model}",
         ):
@@ -91,7 +91,7 @@ def _sides_table(comparison: Comparison) -> Table:
         faster = (
             times_faster(comparison.default.times.median / side.times.median) if name != "default" else ""
         )
-        table.add_row(_side_title(name, side), *_side_cells(side, faster))
+        table.add_row(side_title(name, side), *_side_cells(side, faster))
     table.caption = Text(
         f"errors against float64 on {comparison.truth_images} images; "
         f"both sides name the same class for {_share(comparison.top1_agreement)} of all images"
@@ -100,7 +100,8 @@ def _sides_table(comparison: Comparison) -> Table:
     return table
 
 
-def _side_title(name: str, side: SideResult) -> str:
+def side_title(name: str, side: SideResult) -> str:
+    """Return what a side is called: by its options where it has some."""
     if name == "convswap":
         return name
     return ", ".join(f"{key}={value}" for key, value in side.provider_options.items()) or name
@@ -167,7 +168,7 @@ def _others_table(comparison: Comparison, others: list[str]) -> Table:
     table.add_column("node", overflow="fold")
     sides = ["default", *others, "convswap"]
     for name in sides:
-        table.add_column(_side_title(name, comparison.sides[name]), justify="right", overflow="fold")
+        table.add_column(side_title(name, comparison.sides[name]), justify="right", overflow="fold")
     for layer in comparison.layers:
         table.add_row(Text(layer.title), *(milliseconds(layer.milliseconds[name]) for name in sides))
     table.add_section()
