@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 from comparisons import ROW_KEYS
 from convswap import _native
-from convswap.bench.suite import run_suite
-from convswap.bench.tables import print_suite
+from convswap.bench.report import print_suite
+from convswap.bench.suite_runs import run_suite
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.models import NETWORKS, Convolution
@@ -166,7 +166,7 @@ def test_other_sides_that_were_asked_for_and_are_not_there_are_explained(capsys)
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 def test_sides_that_round_to_tf32_beside_ours_in_ieee_are_named(precision, rows, monkeypatch):
     card = Device("cuda", "asked for", {"name": "NVIDIA H200"})
-    monkeypatch.setattr("convswap.bench.tables.choose_device", lambda device: card)
+    monkeypatch.setattr("convswap.bench.report.choose_device", lambda device: card)
     stream = io.StringIO()
     print_suite([{**rows[0], "precision": precision}], Console(file=stream, width=120), device="cuda")
     note = "Note: convswap and no_tf32 (--against all) compute in ieee, all others in tf32."
@@ -286,9 +286,9 @@ class Timer:
 def timer(monkeypatch):
     """Give batch 1 on the CPU the clock and the other option that a card has."""
     timer = Timer()
-    monkeypatch.setattr("convswap.bench.suite._timer", lambda device: timer)
-    monkeypatch.setattr("convswap.bench.suite.LARGEST_BACK_TO_BACK", 1)
-    monkeypatch.setattr("convswap.bench.suite.other_sides", lambda *_: (Side("heuristic"),))
+    monkeypatch.setattr("convswap.bench.suite_runs._timer", lambda device: timer)
+    monkeypatch.setattr("convswap.bench.suite_runs.LARGEST_BACK_TO_BACK", 1)
+    monkeypatch.setattr("convswap.bench.suite_runs.other_sides", lambda *_: (Side("heuristic"),))
     return timer
 
 

@@ -7,8 +7,8 @@ import json
 
 import pytest
 from comparisons import ROW_KEYS
-from convswap.bench.suite import run_suite
-from convswap.bench.tables import print_suite
+from convswap.bench.report import print_suite
+from convswap.bench.suite_runs import run_suite
 from convswap.cli.main import main
 from convswap.timing.trials import Trial
 from rich.console import Console

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from convswap import export
-from convswap.bench.suite import run_suite
+from convswap.bench.suite_runs import run_suite
 from convswap.cli import main as cli
 from convswap.comparison.compare import compare
 from convswap.errors import ConvswapError

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from convswap import _native
+from convswap.bench.report import print_missing_default
 from convswap.bench.request import BenchRequest, bench_request
-from convswap.bench.tables import print_missing_default
 from convswap.errors import ConvswapError
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.output.tables import milliseconds, plain_table

@@ -65,8 +65,8 @@ def run(options: argparse.Namespace) -> int:
     refuse_beside("a suite, whose shapes are fixed", {"--input-shape": options.input_shape})
     if options.alternate:
         return _bench_alternating(options)
-    from convswap.bench.suite import run_suite
-    from convswap.bench.tables import print_suite
+    from convswap.bench.report import print_suite
+    from convswap.bench.suite_runs import run_suite
 
     check_writable(options.json)
     with progress_line() as progress:

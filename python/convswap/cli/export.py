@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
     from convswap import export
 
     if options.list:
-        others = {name: value for name, value in vars(options).items() if name not in ("list", "command")}
+        own = ("list", "command", "words")
+        others = {name: value for name, value in vars(options).items() if name not in own}
         refuse_beside("--list", {_shown(name): value for name, value in others.items()})
         for network in export.networks():
             size = f"{network.image_size}x{network.image_size}"

@@ -1,9 +1,10 @@
 """The truth that both sides are measured against: a float64 copy of the model.
 
 Every floating-point weight, constant, type and Cast target becomes float64; then ONNX's reference evaluator
-computes the model, with the operators of `truth_ops` in place of its slow or inexact ones. An operator that
-has no NumPy implementation at all (com.microsoft's, say) or only one that loops over pixels in Python is run
-alone by the CPU provider in float32, and named in the result: its error is about 1e-7, far below TF32's.
+computes the model, with the operators of `truth/operators.py` in place of its slow or inexact ones. An
+operator that has no NumPy implementation at all (com.microsoft's, say) or only one that loops over pixels in
+Python is run alone by the CPU provider in float32, and named in the result: its error is about 1e-7, far
+below TF32's.
 """
 
 from __future__ import annotations
