@@ -77,12 +77,7 @@ def measured(
     layer: SuiteLayer, batch: int, options: argparse.Namespace
 ) -> list[dict[str, float | int | str]]:
     """Return a row for each alternative, in the order of their estimates."""
-    attributes = {
-        "strides": [layer.stride] * layer.rank,
-        "pads": [layer.padding] * 2 * layer.rank,
-        "dilations": [layer.dilation] * layer.rank,
-        "group": layer.group,
-    }
+    attributes = layer.attributes
     kind = "float32" if options.precision in ("tf32", "ieee") else options.precision
     arithmetic = options.precision if kind == "float32" else "tf32"
     x, w = (

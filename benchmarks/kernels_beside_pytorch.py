@@ -83,12 +83,7 @@ def measured(
 ) -> dict[str, Any]:
     """Return a row: what was measured of a layer, or why not."""
     element_type = "float32" if precision == "tf32" else precision
-    attributes = {
-        "strides": [layer.stride] * layer.rank,
-        "pads": [layer.padding] * 2 * layer.rank,
-        "dilations": [layer.dilation] * layer.rank,
-        "group": layer.group,
-    }
+    attributes = layer.attributes
     problem = _native.Problem(
         layer.input_shape(batch), layer.weight_shape, False, element_type, "tf32", **attributes
     )

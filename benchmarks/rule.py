@@ -76,21 +76,11 @@ def main() -> int:
     return 0
 
 
-def attributes_of(layer: SuiteLayer) -> dict[str, Any]:
-    """Return the attributes of the layer's Conv."""
-    return {
-        "strides": [layer.stride] * layer.rank,
-        "pads": [layer.padding] * 2 * layer.rank,
-        "dilations": [layer.dilation] * layer.rank,
-        "group": layer.group,
-    }
-
-
 def problem_of(layer: SuiteLayer, batch: int, precision: str) -> _native.Problem:
     """Return the layer as a problem of the planner."""
     kind, arithmetic = types_of(precision)
     return _native.Problem(
-        layer.input_shape(batch), layer.weight_shape, False, kind, arithmetic, **attributes_of(layer)
+        layer.input_shape(batch), layer.weight_shape, False, kind, arithmetic, **layer.attributes
     )
 
 
@@ -163,7 +153,7 @@ def measured(
             precision=arithmetic,
             runs=runs,
             prepared=True,
-            **attributes_of(layer),
+            **layer.attributes,
         )
 
     estimates = candidates(problem, options.within)

@@ -20,9 +20,7 @@ from convswap.profiling.result import Profile, Timeline, sides_of, timeline_of
 from convswap.progress import Progress, silent
 from convswap.runtime.cupti_package import installed_version, why_not_for
 from convswap.runtime.device import Device, choose_device, environment
-from convswap.runtime.sessions import DEFAULT, Side, other_sides, our_side
-
-AGAINST = ("default", "all")
+from convswap.runtime.sessions import AGAINST, DEFAULT, Side, other_sides, our_side
 
 
 def profile(

@@ -41,11 +41,8 @@ def lone_conv(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
         name=layer.name,
         domain=DOMAIN,
         kernel_shape=[layer.kernel] * layer.rank,
-        strides=[layer.stride] * layer.rank,
-        dilations=[layer.dilation] * layer.rank,
-        pads=[layer.padding] * 2 * layer.rank,
-        group=layer.group,
         algorithm=algorithm,
+        **layer.attributes,
         **stored,
     )
     return ConvLayer(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from types import MappingProxyType
+from typing import Any
 
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.name_pattern import name_pattern
@@ -43,6 +44,16 @@ class SuiteLayer:
     def weight_shape(self) -> tuple[int, ...]:
         """Return (k, c / group, spatial...)."""
         return (self.filters, self.channels // self.group, *[self.kernel] * self.rank)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes of ONNX Conv that tell how it is computed."""
+        return {
+            "strides": [self.stride] * self.rank,
+            "pads": [self.padding] * 2 * self.rank,
+            "dilations": [self.dilation] * self.rank,
+            "group": self.group,
+        }
 
 
 # The convolutions of the course's networks; those of spring 2018 and 2019 differ in image size alone.
