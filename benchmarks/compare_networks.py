@@ -5,11 +5,11 @@
     python benchmarks/readme_tables.py
 
 The folder gets a file for each network, as `convswap compare NETWORK --json` writes it. The course's
-networks run on Fashion-MNIST, and on a GPU against all options of the CUDA provider, or fused, against its
-default alone, since the options are in the other table; the large ones on 64 random images, timed as a whole
-(`--no-layers`). Each runs in a process of its own, so that none finds the memory and
-the libraries of the one before. A network that cannot be compared keeps the file that it had; the others are
-compared all the same, and the exit status tells.
+networks run on Fashion-MNIST; the large ones on 64 random images, timed as a whole (`--no-layers`). On a GPU
+the sides are all options of the CUDA provider, or fused, its default alone, since the options are in the
+other table. Each runs in a process of its own, so that none finds the memory and the libraries of the one
+before. A network that cannot be compared keeps the file that it had; the others are compared all the same,
+and the exit status tells.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ LARGE_IMAGES = "64"
 def command(network: str, file: Path, options: argparse.Namespace) -> list[str]:
     """Return the arguments of `convswap` that compare `network` and write `file`."""
     given = {"device": options.device, "images": options.images, "precision": options.precision}
+    given["against"] = options.against or ("default" if options.fuse else "all")
     flags = []
     if network in NETWORKS:
-        given |= {"data": options.data, "against": options.against or ("default" if options.fuse else "all")}
+        given["data"] = options.data
     else:
         # The tables of README.md give a deep network's time as a whole; its Convs alone take minutes.
         flags.append("--no-layers")
@@ -73,7 +74,7 @@ def main() -> int:
     parser.add_argument("--fuse", action="store_true", help="as for convswap compare")
     parser.add_argument("--data", default="fashion-mnist", metavar="NAME", help="of the course's networks")
     parser.add_argument(
-        "--against", metavar="SIDES", help="of the course's networks; default: all, or with --fuse, default"
+        "--against", metavar="SIDES", help="as for convswap compare; default: all, or with --fuse, default"
     )
     options = parser.parse_intermixed_args()  # networks may follow options
     try:

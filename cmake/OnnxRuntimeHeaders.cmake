@@ -49,7 +49,8 @@ else()
   else()
     find_fetched_header(include_dir)
     if(NOT include_dir)
-      fetch_from_wheel("${fetched}" "${wheel_requirement}" ${wheel_sha256} "*/${header}"
+      # The C++ API's too, which programs that load the library may want.
+      fetch_from_wheel("${fetched}" "${wheel_requirement}" ${wheel_sha256} "*/core/session/onnxruntime_*.h"
         "set ONNXRUNTIME_INCLUDE_DIR to a folder that holds ${header}")
       find_fetched_header(include_dir)
     endif()

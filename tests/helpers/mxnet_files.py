@@ -60,3 +60,23 @@ def write_checkpoint(folder, symbol, arrays, **options):
     symbol_path.write_text(json.dumps(symbol.document()))
     params_path.write_bytes(params_bytes(arrays, **options))
     return symbol_path, params_path
+
+
+def course_symbol(attributes_key="attrs", convolution="New"):
+    return (
+        SymbolWriter(attributes_key)
+        .add(convolution, "conv0", ["conv0_weight"], kernel="(3, 3)", num_filter=4, no_bias=True)
+        .add("Activation", "act0", act_type="tanh")
+        .add("Pooling", "pool0", kernel="(2,2)", stride="(2,2)", pool_type="max")
+        .add("Flatten", "flat0")
+        .add("FullyConnected", "fc0", ["fc0_weight", "fc0_bias"], num_hidden=10)
+        .add("SoftmaxOutput", "softmax", ["softmax_label"])
+    )
+
+
+def course_arrays(dtype="float32"):
+    random = np.random.default_rng(3)
+    scale = 0.3 if dtype.startswith("float") else 3.0
+    low = 0.0 if dtype == "uint8" else -scale
+    shapes = {"fc0_bias": (10,), "conv0_weight": (4, 1, 3, 3), "fc0_weight": (10, 100)}
+    return {name: random.uniform(low, scale, shape).astype(dtype) for name, shape in shapes.items()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -49,7 +51,14 @@ def load_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not libraries:
         pytest.skip("this onnxruntime package has no libonnxruntime.so")
     folder = tmp_path_factory.mktemp("load")
-    configured = cmake("-S", REPOSITORY / "examples", "-B", folder, f"-DONNXRUNTIME_LIBRARY={libraries[0]}")
+    configured = cmake(
+        "-S",
+        REPOSITORY / "examples",
+        "-B",
+        folder,
+        f"-DONNXRUNTIME_LIBRARY={libraries[0]}",
+        "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
+    )
     assert configured.returncode == 0, configured.stderr
     built = cmake("--build", folder)
     assert built.returncode == 0, built.stdout + built.stderr
@@ -190,3 +199,19 @@ def test_a_swapped_model_does_not_load_without_the_library(swapped_file: Path) -
     """What the examples show is what is needed: nothing else registers the op."""
     with pytest.raises(Exception, match="convswap"):
         onnxruntime.InferenceSession(swapped_file, providers=["CPUExecutionProvider"])
+
+
+def test_the_lines_of_the_first_page_are_a_program(load_program, tmp_path):
+    text = (REPOSITORY / "README.md").read_text()
+    (lines,) = re.findall(r"^```cpp\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    page = tmp_path / "page.cc"
+    page.write_text(f"#include <onnxruntime_cxx_api.h>\nvoid load(Ort::Env& environment) {{\n{lines}}}\n")
+    (command,) = json.loads((load_program.parent / "compile_commands.json").read_text())
+    words = shlex.split(command["command"])
+    folders = [Path(folder) for folder in words if Path(folder, "onnxruntime_c_api.h").exists()]
+    if not any((folder / "onnxruntime_cxx_api.h").exists() for folder in folders):
+        pytest.skip("the headers found here are those of the C API alone")
+    words[words.index("-o") + 1] = str(tmp_path / "page.o")
+    words[words.index(command["file"])] = str(page)
+    compiled = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (compiled.returncode, compiled.stderr) == (0, "")

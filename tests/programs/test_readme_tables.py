@@ -358,8 +358,9 @@ def test_all_networks_are_compared_even_after_one_that_failed(fuse, tmp_path, mo
     monkeypatch.setattr(sys, "argv", ["compare_networks", str(tmp_path), "--device", "cuda", *fuse])
     assert compare_networks.main() == 2
     cuda = ["--device", "cuda"]
-    course = [*fuse, *cuda, "--data", "fashion-mnist", "--against", "default" if fuse else "all"]
-    large = ["--no-layers", *fuse, *cuda, "--images", "64"]
+    against = ["--against", "default" if fuse else "all"]
+    course = [*fuse, *cuda, *against, "--data", "fashion-mnist"]
+    large = ["--no-layers", *fuse, *cuda, "--images", "64", *against]
     assert seen == [(name, course) for name in NETWORKS] + [(name, large) for name in LARGE_NETWORKS]
     told = capsys.readouterr().err.splitlines()
     assert told[-2:] == [

@@ -17,7 +17,16 @@ from convswap.errors import ConvswapError
 from convswap.export import read_mxnet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mxnet_files import ELEMENT_TYPES, LAYOUTS, SymbolWriter, array_bytes, params_bytes, write_checkpoint
+from mxnet_files import (
+    ELEMENT_TYPES,
+    LAYOUTS,
+    SymbolWriter,
+    array_bytes,
+    course_arrays,
+    course_symbol,
+    params_bytes,
+    write_checkpoint,
+)
 from numpy_forward import convolve, dense, pool, softmax
 
 # float32 sums of at most a few hundred products of numbers near 1.
@@ -32,26 +41,6 @@ def run(model, images):
 
 def images(size, count=3, channels=1):
     return np.random.default_rng(size).normal(size=(count, channels, size, size)).astype(np.float32)
-
-
-def course_symbol(attributes_key="attrs", convolution="New"):
-    return (
-        SymbolWriter(attributes_key)
-        .add(convolution, "conv0", ["conv0_weight"], kernel="(3, 3)", num_filter=4, no_bias=True)
-        .add("Activation", "act0", act_type="tanh")
-        .add("Pooling", "pool0", kernel="(2,2)", stride="(2,2)", pool_type="max")
-        .add("Flatten", "flat0")
-        .add("FullyConnected", "fc0", ["fc0_weight", "fc0_bias"], num_hidden=10)
-        .add("SoftmaxOutput", "softmax", ["softmax_label"])
-    )
-
-
-def course_arrays(dtype="float32"):
-    random = np.random.default_rng(3)
-    scale = 0.3 if dtype.startswith("float") else 3.0
-    low = 0.0 if dtype == "uint8" else -scale
-    shapes = {"fc0_bias": (10,), "conv0_weight": (4, 1, 3, 3), "fc0_weight": (10, 100)}
-    return {name: random.uniform(low, scale, shape).astype(dtype) for name, shape in shapes.items()}
 
 
 def course_forward(arrays, x):

@@ -1,0 +1,122 @@
+"""What README and the pages of docs/ tell a reader to type runs: every command, every block of Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from pathlib import Path
+
+import convswap
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from alexnet_files import npy_of_this_numpy, random_layers
+from comparisons import small_model
+from convswap import _native
+from convswap.cli.main import main
+from mini_dnn_files import random_layers as random_mini_dnn_layers
+from mini_dnn_files import weights_bytes
+from mxnet_files import course_arrays, course_symbol, write_checkpoint
+from test_pages import PAGES, blocks, commands
+
+pytestmark = pytest.mark.slow
+
+# What is added to a command of the pages, so that it ends soon; where several begin it, the first counts.
+SHORTENED = {
+    "bench --batch 1,64,512 --against all": "--batch 2 --layers 2017 --device cpu --against default",
+    "bench --batch 1,64 --against algorithms": "--batch 1 --layers 2017 --device cpu",
+    "bench --batch 62,63,64 --alternate": "--batch 1,2 --layers 2017 --device cpu",
+    "bench --first-run": "--device cpu --batch 1",
+    "bench many-channels": "--batch 1 --layers 512-512-3x3-7 --device cpu",
+    "bench resnet50": "--batch 1 --layers conv49 --device cpu",
+    "bench --precision float16": "--batch 1 --layers 2017 --device cpu",
+    "compare mobilenet-v2": "--images 1 --device cpu --no-layers",
+    "compare ece408": "--images 4 --data synthetic --device cpu",
+    "compare model.onnx": "--batch 2 --device cpu",
+    "ladder": "--images 2 --data synthetic --device cpu",
+    "train": "--images 64 --epochs 1 --data synthetic --device cpu",
+    "export --mxnet-symbol": "--image-size 12",
+    "study": "--runs 1 --batches 1",
+}
+# Their tables come from CUPTI, or they compile for the card in hand.
+NEED_A_CARD = ("profile", "study", "warm model.onnx")
+# `make test` has PyTorch, `make` alone has not.
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+# An algorithm that its page shows how to add; test_pages.py compiles and runs it.
+NOT_BUILT = "pixel_rows"
+
+MODULE = """
+from torch import nn
+
+def Net():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 62 * 62, 2))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files that the pages name."""
+    path = tmp_path_factory.mktemp("reader")
+    model = small_model()
+    model.graph.node[0].name = "layer3"  # as one of the commands has it
+    onnx.save(model, path / "model.onnx")
+    (path / "bvlc_alexnet.npy").write_bytes(npy_of_this_numpy(random_layers()))
+    (path / "weights-86.bin").write_bytes(weights_bytes(random_mini_dnn_layers()))
+    (path / "my_nets.py").write_text(MODULE)
+    symbol, parameters = write_checkpoint(path, course_symbol(), course_arrays())
+    symbol.rename(path / "S.json")
+    parameters.rename(path / "P.params")
+    return path
+
+
+def shortened(command: str) -> list[str]:
+    """Return the arguments of a command of the pages, with those that let it end soon."""
+    words = shlex.split(command)[1:]
+    text = " ".join(words)
+    more = next((more for start, more in SHORTENED.items() if text.startswith(start)), "")
+    return [*words, *shlex.split(more)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_the_commands_of_a_page_run_in_its_order(page, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("CONVSWAP_CACHE", str(folder / "cache"))
+    for command in commands(page):
+        text = command.removeprefix("convswap ")
+        if (text.startswith(("train", "export --torch")) or ".trained.npz" in text) and not HAS_TORCH:
+            continue
+        status = main(shortened(command))
+        printed = capsys.readouterr()
+        if NOT_BUILT in command:
+            assert (status, NOT_BUILT in printed.err) == (2, True), command
+        elif (text in NEED_A_CARD or text.split()[0] in NEED_A_CARD) and not _native.cuda_devices():
+            (line,) = printed.err.splitlines()
+            assert (status, "no " in line) == (2, True), line
+        else:
+            assert status == 0, printed.err
+            assert printed.out, command
+
+
+def test_every_shortened_command_is_one_of_the_pages():
+    texts = [command.removeprefix("convswap ") for page in PAGES for command in commands(page)]
+    assert [start for start in SHORTENED if not any(text.startswith(start) for text in texts)] == []
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "python" in dict(blocks(page))], ids=lambda page: page.name
+)
+def test_a_block_of_python_runs(page, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    convswap.swap("model.onnx").save("faster.onnx")
+    for kind, text in blocks(page):
+        if kind != "python":
+            continue
+        names: dict = {}
+        exec(compile(text, page.name, "exec"), names)
+        x = np.ones((2, 3, 12, 12), np.float32)
+        (y,) = names["session"].run(None, {"x": x})
+        (expected,) = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"]).run(
+            None, {"x": x}
+        )
+        np.testing.assert_allclose(y, expected, rtol=2e-2, atol=2e-2)
