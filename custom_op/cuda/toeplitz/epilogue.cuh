@@ -7,18 +7,106 @@
 
 namespace convswap::toeplitz {
 
-// Called for one value or for four, not inlined: the loops below for each activation, compiled into every
-// kernel, took the compiler longer than all else.
-template <typename Sum>
-__device__ __noinline__ Sum activated(const Epilogue& epilogue, Sum value) {
-  return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+// An activation by a call. Inlined where it is used below, the formulas of all activations took the compiler
+// longer than all else of a kernel. What it needs is passed: behind a reference, it would be loaded each
+// time.
+__device__ __noinline__ inline float called_activation(Activation activation, float alpha, float beta,
+                                                       float value) {
+  return activate<float>(activation, alpha, beta, value);
 }
-template <typename Sum>
-__device__ __noinline__ float4 activated_four(const Epilogue& epilogue, float4 values) {
-  const auto one = [&](Sum value) {
-    return activate<Sum>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+__device__ inline float activated(const Epilogue& epilogue, float value) {
+  return called_activation(epilogue.activation, epilogue.alpha, epilogue.beta, value);
+}
+
+// The activation of some values, the commonest without a call.
+template <int kCount>
+__device__ inline void activate_values(const Epilogue& epilogue, float (&values)[kCount]) {
+  const auto activate_each = [&](auto activation) {
+#pragma unroll
+    for (float& value : values) {
+      value = activate<float>(decltype(activation)::value, epilogue.alpha, epilogue.beta, value);
+    }
   };
-  return make_float4(one(values.x), one(values.y), one(values.z), one(values.w));
+  switch (epilogue.activation) {
+    case Activation::none:
+      return;
+    case Activation::relu:
+      return activate_each(Constant<Activation::relu>());
+    case Activation::tanh:
+      return activate_each(Constant<Activation::tanh>());
+    default:
+#pragma unroll 1
+      for (float& value : values) value = activated(epilogue, value);
+  }
+}
+
+// The sums of a plane that wait in shared memory, with the residual; a row and a column count as they do in
+// the convolution's output.
+template <typename Element>
+struct PlaneSums {
+  const float* sums;
+  int pitch;
+  const Element* residual;  // null where there is none
+  int height, width;        // of the output's plane
+
+  __device__ float at(int row, int column) const {
+    const float value = sums[row * pitch + column];
+    return residual == nullptr ? value : value + static_cast<float>(residual[row * width + column]);
+  }
+};
+
+// A window of a pool, cut off where the plane ends.
+struct Window {
+  int row, column;  // of its first, before the plane's first where negative
+  int height, width;
+
+  template <typename Element, typename Call>
+  __device__ void for_each(const PlaneSums<Element>& plane, Call call) const {
+    const int row_end = min(row + height, plane.height), column_end = min(column + width, plane.width);
+    for (int h = max(row, 0); h < row_end; ++h) {
+      for (int v = max(column, 0); v < column_end; ++v) call(plane.at(h, v));
+    }
+  }
+
+  // The largest of a window of this size, all loaded at once; where the window leaves the plane, numbers at
+  // its edge once more.
+  template <int kSize, typename Element>
+  __device__ float largest_at_once(const PlaneSums<Element>& plane) const {
+    float largest = -infinity();
+#pragma unroll
+    for (int h = 0; h < kSize; ++h) {
+      const float* const sums = plane.sums + min(max(row + h, 0), plane.height - 1) * plane.pitch;
+#pragma unroll
+      for (int v = 0; v < kSize; ++v) {
+        largest = larger_or_nan(sums[min(max(column + v, 0), plane.width - 1)], largest);
+      }
+    }
+    return largest;
+  }
+
+  template <typename Element>
+  __device__ float largest(const PlaneSums<Element>& plane) const {
+    const bool is_inside =
+        row < plane.height && row + height > 0 && column < plane.width && column + width > 0;
+    if (height == 2 && width == 2 && is_inside && plane.residual == nullptr) return largest_at_once<2>(plane);
+    float largest = -infinity();
+    for_each(plane, [&](float sum) { largest = larger_or_nan(sum, largest); });
+    return largest;
+  }
+};
+
+// A pool whose activation does not go after the largest of a window alone.
+template <typename Element>
+__device__ inline float pooled_activations(const Epilogue& epilogue, const PlaneSums<Element>& plane,
+                                           const Window& window) {
+  if (epilogue.pool.kind == PoolKind::max) {
+    float largest = -infinity();
+    window.for_each(plane, [&](float sum) { largest = larger_or_nan(activated(epilogue, sum), largest); });
+    return largest;
+  }
+  float sum_of_all = 0.0f;
+  window.for_each(plane, [&](float sum) { sum_of_all += activated(epilogue, sum); });
+  return sum_of_all;
 }
 
 // Makes what goes to y of the convolution's results, row by row, a warp to a row.
@@ -27,64 +115,46 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
   const Epilogue& epilogue = problem.definition.epilogue;
   const Pool& pool = epilogue.pool;
   const Tile& tile = results.tile;
-  const bool has_residual = problem.z != nullptr;
-  const bool activates_last = pool.kind == PoolKind::max && is_increasing(epilogue);
-  const int kernel_height = static_cast<int>(pool.kernel[0]), kernel_width = static_cast<int>(pool.kernel[1]);
-  const int stride_height = static_cast<int>(pool.stride[0]), stride_width = static_cast<int>(pool.stride[1]);
-  const int pad_height = static_cast<int>(pool.pad_begin[0]), pad_width = static_cast<int>(pool.pad_begin[1]);
+  // The largest of what an increasing activation makes of each is that of the largest.
+  const bool activates_last =
+      pool.kind == PoolKind::none || (pool.kind == PoolKind::max && is_increasing(epilogue));
   const int rows = tile.images * results.filters * tile.y_rows;
   for (int i = thread_of_warpgroup() / 32; i < rows; i += kWarpgroupThreads / 32) {
     const int plane_index = i / tile.y_rows;
     const int y_row = i - plane_index * tile.y_rows;
     const int image = plane_index / results.filters;
     const int filter = plane_index - image * results.filters;
-    const long long plane = (tile.n + image) * problem.out_channels + results.first_filter + filter;
-    // From here a row and a column of the convolution's output count as they do there.
-    const float* const from = static_cast<const float*>(results.waiting) + image * problem.results.image +
-                              filter * problem.results.plane - tile.first_row * problem.results.row -
-                              tile.first_column;
-    const Element* const residual = has_residual ? problem.z + plane * problem.output_plane : nullptr;
+    const long long number = (tile.n + image) * problem.out_channels + results.first_filter + filter;
+    const PlaneSums<Element> plane = {
+        static_cast<const float*>(results.waiting) + image * problem.results.image +
+            filter * problem.results.plane - tile.first_row * problem.results.row - tile.first_column,
+        problem.results.row, problem.z == nullptr ? nullptr : problem.z + number * problem.output_plane,
+        problem.output_height, problem.output_width};
     Element* const to = results.stored + image * problem.stored.image + filter * problem.stored.plane +
                         y_row * problem.stored.row;
-    const auto sum_at = [&](int row, int column) {
-      float value = from[row * problem.results.row + column];
-      if (has_residual) value += static_cast<float>(residual[row * problem.output_width + column]);
-      return value;
-    };
-    if (pool.kind == PoolKind::none) {
-      const int row = tile.first_row + y_row;
-      for (int column = threadIdx.x % 32; column < tile.columns; column += 32) {
-        to[column] =
-            static_cast<Element>(activated<float>(epilogue, sum_at(row, tile.first_column + column)));
+    Window window = {};
+    window.height = static_cast<int>(pool.kernel[0]), window.width = static_cast<int>(pool.kernel[1]);
+    window.row =
+        (tile.y_row + y_row) * static_cast<int>(pool.stride[0]) - static_cast<int>(pool.pad_begin[0]);
+    const int stride = static_cast<int>(pool.stride[1]), pad = static_cast<int>(pool.pad_begin[1]);
+    for (int column = threadIdx.x % 32; column < tile.y_columns; column += 32) {
+      float value[1];
+      window.column = column * stride - pad;
+      if (pool.kind == PoolKind::none) {
+        value[0] = plane.at(tile.first_row + y_row, tile.first_column + column);
+      } else if (activates_last) {
+        value[0] = window.largest(plane);
+      } else {
+        value[0] = pooled_activations(epilogue, plane, window);
       }
-      continue;
-    }
-    const PoolWindow all_rows(pool, 0, tile.y_row + y_row, problem.output_height);
-    const int first_row = (tile.y_row + y_row) * stride_height - pad_height;
-    const int row_begin = max(first_row, 0), row_end = min(first_row + kernel_height, problem.output_height);
-    for (int y_column = threadIdx.x % 32; y_column < tile.y_columns; y_column += 32) {
-      const int first_column = y_column * stride_width - pad_width;
-      const int column_begin = max(first_column, 0);
-      const int column_end = min(first_column + kernel_width, problem.output_width);
-      float value = pool.kind == PoolKind::max ? -infinity() : 0.0f;
-      for (int row = row_begin; row < row_end; ++row) {
-        for (int column = column_begin; column < column_end; ++column) {
-          const float sum = sum_at(row, column);
-          if (activates_last) {
-            value = larger_or_nan(sum, value);
-          } else if (pool.kind == PoolKind::max) {
-            value = larger_or_nan(activated<float>(epilogue, sum), value);
-          } else {
-            value += activated<float>(epilogue, sum);
-          }
-        }
+      if (activates_last) {
+        activate_values(epilogue, value);
+      } else if (pool.kind == PoolKind::average) {
+        const PoolWindow counted_rows(pool, 0, tile.y_row + y_row, problem.output_height);
+        const PoolWindow counted_columns(pool, 1, column, problem.output_width);
+        value[0] /= static_cast<float>(counted_rows.counted * counted_columns.counted);
       }
-      if (activates_last) value = activated<float>(epilogue, value);
-      if (pool.kind == PoolKind::average) {
-        const PoolWindow columns(pool, 1, y_column, problem.output_width);
-        value /= static_cast<float>(all_rows.counted * columns.counted);
-      }
-      to[y_column] = static_cast<Element>(value);
+      to[column] = static_cast<Element>(value[0]);
     }
   }
 }
@@ -101,11 +171,12 @@ __device__ inline void activate_results(const Arguments<Element>& problem, const
   const float4* const from = reinterpret_cast<const float4*>(static_cast<float*>(results.waiting) - beyond);
   Element* const to = results.stored - beyond;
   for (int i = thread_of_warpgroup(); 4 * i < end; i += kWarpgroupThreads) {
-    const float4 four = activated_four<float>(epilogue, from[i]);
+    const float4 four = from[i];
+    float values[] = {four.x, four.y, four.z, four.w};
+    activate_values(epilogue, values);
     if constexpr (sizeof(Element) == sizeof(float)) {
-      reinterpret_cast<float4*>(to)[i] = four;
+      reinterpret_cast<float4*>(to)[i] = make_float4(values[0], values[1], values[2], values[3]);
     } else {
-      const float values[] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) to[4 * i + j] = static_cast<Element>(values[j]);
     }
