@@ -1,6 +1,7 @@
 """Fast convolutions for ONNX models in ONNX Runtime.
 
-`register` loads the op library into a session, `swap` rewrites a model to use it, `compare` runs both sides,
+`register` loads the op library into a session, `optimize` rewrites a model to use it where that gains, `swap`
+wherever it can, `compare` runs both sides,
 `explain` says how each Conv is computed and why, `tune` measures which algorithm is fastest, `profile` says
 which kernels and nodes take the time of a GPU,
 `override_session` runs an unmodified model on it.
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from convswap.errors import ConvswapError
     from convswap.graph.fusion.fuse import Fused, NotFused
     from convswap.graph.swap import Left, SwapResult, swap
+    from convswap.optimizing.optimize import optimize
     from convswap.planning.explain import explain
     from convswap.planning.tune import tune
     from convswap.profiling.profile import profile
@@ -29,6 +31,7 @@ __all__ = [
     "compare",
     "explain",
     "library_path",
+    "optimize",
     "override_session",
     "profile",
     "register",
@@ -48,6 +51,7 @@ _HOMES = {
     "compare": "comparison.compare",
     "explain": "planning.explain",
     "library_path": "runtime.library",
+    "optimize": "optimizing.optimize",
     "override_session": "runtime.override",
     "profile": "profiling.profile",
     "register": "runtime.library",

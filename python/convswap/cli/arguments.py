@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convswap.cli.completion import names_or_files, network_names
 from convswap.errors import ConvswapError
+
+if TYPE_CHECKING:
+    from convswap.inputs.given import GivenInputs
 
 FUSE_HELP = "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them"
 
@@ -38,6 +41,48 @@ def add_input_shape(parser: argparse.ArgumentParser) -> None:
         metavar="[INPUT=]C,H,W",
         help="the shape of one sample where the model leaves it open; again for further inputs",
     )
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add --inputs and how images become numbers, which `given_inputs` reads."""
+    feeding = parser.add_argument_group("feeding")
+    feeding.add_argument(
+        "--inputs",
+        metavar="FILE.npz|FOLDER",
+        help="arrays by the names of the inputs; a folder of NAME.npy, or of images for one image input",
+    )
+    feeding.add_argument("--mean", metavar="M,...", help="of images: (scale pixel - mean) / std; default: 0")
+    feeding.add_argument("--std", metavar="S,...", help="one number, or one for each channel; default: 1")
+    feeding.add_argument("--scale", type=float, metavar="F", help="default: 1/255")
+
+
+def given_inputs(options: argparse.Namespace) -> GivenInputs | None:
+    """Return what --inputs, --mean, --std and --scale say; None where none is there."""
+    how = {"--mean": options.mean, "--std": options.std, "--scale": options.scale}
+    if options.inputs is None:
+        for option, value in how.items():
+            if value is not None:
+                raise ConvswapError(f"{option} has no meaning without --inputs and a folder of images")
+        return None
+    # Imported here, since a parser alone needs no NumPy.
+    from convswap.inputs.given import GivenInputs
+
+    usual = GivenInputs(options.inputs)
+    return GivenInputs(
+        options.inputs,
+        _numbers("--mean", options.mean) or usual.mean,
+        _numbers("--std", options.std) or usual.std,
+        usual.scale if options.scale is None else options.scale,
+    )
+
+
+def _numbers(option: str, text: str | None) -> tuple[float, ...]:
+    try:
+        return () if text is None else tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConvswapError(
+            f"{option} {text!r}: expected numbers with commas between, as in 0.485,0.456,0.406"
+        ) from None
 
 
 def add_kernel_options(parser: argparse.ArgumentParser, precisions: str = "tf32 or ieee") -> None:

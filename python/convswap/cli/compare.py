@@ -10,8 +10,10 @@ from typing import Any
 from convswap.cli.arguments import (
     FUSE_HELP,
     add_input_shape,
+    add_inputs,
     add_kernel_options,
     add_model,
+    given_inputs,
     input_shape,
 )
 from convswap.cli.results import check_result, write_found
@@ -40,6 +42,7 @@ def add_parser(commands: Any) -> None:
     parts.add_argument(
         "--no-layers", action="store_true", help="time the whole model only: soon done for deep ones"
     )
+    add_inputs(parser)
     results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", help="write the comparison as JSON")
     results.add_argument("--html", metavar="FILE", help="write a page: verdict, plot and tables")
@@ -69,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
             labelled=options.course,
             time_layers=not options.no_layers,
             input_shape=input_shape(options),
+            inputs=given_inputs(options),
         )
         comparison = compare_with(options.model, asked, progress)
     write_found(options, comparison.to_json())

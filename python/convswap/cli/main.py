@@ -24,6 +24,7 @@ from convswap.cli import (
     explain,
     export,
     ladder,
+    optimize,
     profile,
     study,
     swap,
@@ -36,7 +37,7 @@ from convswap.runtime.onnxruntime_package import NAME, why_broken
 
 # As the help lists them: what a title says, and its commands.
 GROUPS: Mapping[str, tuple[ModuleType, ...]] = {
-    "make and change models": (export, swap, train),
+    "make and change models": (export, optimize, swap, train),
     "set a model against the default provider": (compare, bench, profile, study),
     "how convolutions are computed": (explain, tune, warm, ladder),
     "this installation": (doctor, data, completion),

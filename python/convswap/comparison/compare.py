@@ -21,6 +21,7 @@ from convswap.graph.algorithms import check_algorithm
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import DEFAULT_PRECISION, SwapResult, swap
 from convswap.inputs.feeds import Feeds, Source, declared_inputs, input_shapes
+from convswap.inputs.given import Given
 from convswap.inputs.predictions import predicted_classes
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
 from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
@@ -79,6 +80,7 @@ def compare(
     labelled: bool = False,
     time_layers: bool = True,
     input_shape: InputShape | None = None,
+    inputs: Given | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Run `model` with the default provider and with its Convs swapped; return how they compare.
@@ -103,6 +105,8 @@ def compare(
             for each: the default provider searches for its algorithm anew.
         input_shape: the shape of one sample of the model's input, or of inputs by name, where the model
             leaves it open; by default images are 224x224, and anything else is 1.
+        inputs: what the model is fed in the place of `data`: arrays by the names of its inputs, or the path
+            of a file or folder that has them; see `inputs.given.GivenInputs`. The batch is theirs.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -123,6 +127,7 @@ def compare(
         labelled=labelled,
         time_layers=time_layers,
         input_shape=input_shape,
+        inputs=inputs,
     )
     return compare_with(model, options, progress)
 
@@ -193,7 +198,7 @@ class _Answers:
 
 
 def _prepared(model: Model, options: CompareOptions, device: Device) -> _Compared:
-    subject = open_subject(model, options.data, options.input_shape)
+    subject = open_subject(model, options.data, options.input_shape, options.inputs)
     source = source_of(subject, options.images, options.batch, device)
     if options.labelled and source.labels is None:
         raise no_labels(subject.dataset)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS
+from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.runtime.sessions import AGAINST
 
@@ -27,6 +28,7 @@ class CompareOptions:
     labelled: bool = False
     time_layers: bool = True
     input_shape: InputShape | None = None
+    inputs: Given | None = None
 
     def check(self) -> None:
         """Raise ConvswapError for what can be refused without a model or a device."""

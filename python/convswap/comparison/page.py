@@ -3,72 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from jinja2 import Environment
-from markupsafe import Markup
-from rich.table import Table
-from rich.text import Text
-
-from convswap.comparison.page_template import PAGE, ROWS
 from convswap.comparison.report import comparison_tables, heading, remarks, side_title, verdict
 from convswap.comparison.result import Comparison, LayerResult
-from convswap.output.pages import html_table, paragraph
+from convswap.output.bar_page import Bar, BarPage, BarRow, bar_html
 from convswap.output.tables import error, three_digits, times_faster
 
 # More would be bars that nobody reads; the tables have them all.
 MOST_LAYERS = 40
 
 
-@dataclass(frozen=True)
-class _Bar:
-    """A bar: `share` of the longest one, from zero."""
-
-    side: str
-    share: float
-    text: str
-
-
-@dataclass(frozen=True)
-class _Row:
-    """The bars of one thing that was timed; `floor` is a share as well."""
-
-    title: str
-    told: str
-    bars: tuple[_Bar, ...]
-    floor: float | None = None
-
-
 def compare_html(comparison: Comparison, made: str = "") -> str:
     """Return the page; `made` says by what command and when, at its end."""
     title, *circumstances = heading(comparison).splitlines()
     answer, gain = verdict(comparison).splitlines()
-    page = Environment(autoescape=True).from_string(ROWS + PAGE)
     shown = _longest(comparison)
-    return page.render(
-        title=title,
-        speedup=times_faster(comparison.speedup),
-        answer=answer,
-        is_wrong=not comparison.within_tolerance,
-        gain=gain,
-        circumstances=circumstances,
-        whole=_whole_rows(comparison),
-        layers=_layer_rows(shown),
-        layers_note=_layers_note(comparison, shown),
-        has_floor=any(layer.floor_ms is not None for layer in shown),
-        tables=Markup("\n").join(
-            Markup(part) for table in comparison_tables(comparison) for part in _parts(table)
-        ),
-        remarks=[f"{remark}." for remark in remarks(comparison)],
-        made=made,
+    return bar_html(
+        BarPage(
+            title=title,
+            speedup=times_faster(comparison.speedup),
+            answer=answer,
+            is_wrong=not comparison.within_tolerance,
+            gain=gain,
+            circumstances=circumstances,
+            whole=_whole_rows(comparison),
+            layers=_layer_rows(shown),
+            layers_note=_layers_note(comparison, shown),
+            tables=comparison_tables(comparison),
+            remarks=[f"{remark}." for remark in remarks(comparison)],
+            made=made,
+        )
     )
 
 
-def _whole_rows(comparison: Comparison) -> list[_Row]:
+def _whole_rows(comparison: Comparison) -> list[BarRow]:
     times = {name: side.times.median for name, side in comparison.sides.items()}
     longest = max(times.values())
     return [
-        _Row(side_title(name, comparison.sides[name]), "", (_bar(name, time, longest),))
+        BarRow(side_title(name, comparison.sides[name]), "", (_bar(name, time, longest),))
         for name, time in times.items()
     ]
 
@@ -79,10 +51,10 @@ def _longest(comparison: Comparison) -> list[LayerResult]:
     return [layer for layer in comparison.layers if layer in by_time]
 
 
-def _layer_rows(layers: list[LayerResult]) -> list[_Row]:
+def _layer_rows(layers: list[LayerResult]) -> list[BarRow]:
     longest = max((time for layer in layers for time in _both(layer).values()), default=0.0)
     return [
-        _Row(
+        BarRow(
             layer.title,
             _told(layer),
             tuple(_bar(name, time, longest) for name, time in _both(layer).items()),
@@ -109,23 +81,5 @@ def _both(layer: LayerResult) -> Mapping[str, float]:
     return {name: layer.milliseconds[name] for name in ("default", "convswap")}
 
 
-def _bar(side: str, time: float, longest: float) -> _Bar:
-    return _Bar(side if side in ("default", "convswap") else "other", time / longest, three_digits(time))
-
-
-def _parts(table: Table) -> list[str]:
-    """Return a table of the terminal, and what is said below it."""
-    columns = [[_text(cell) for cell in column.cells] for column in table.columns]
-    ends = [number for number, row in enumerate(table.rows) if row.end_section]
-    shown = html_table(
-        [_text(column.header) for column in table.columns],
-        list(zip(*columns, strict=True)),
-        words=[number for number, column in enumerate(table.columns) if column.justify == "left"],
-        title=_text(table.title),
-        new_parts=[end + 1 for end in ends],
-    )
-    return [shown, *([paragraph(_text(table.caption), "quiet")] if table.caption else [])]
-
-
-def _text(shown: object) -> str:
-    return shown.plain if isinstance(shown, Text) else str(shown)
+def _bar(side: str, time: float, longest: float) -> Bar:
+    return Bar(side if side in ("default", "convswap") else "other", time / longest, three_digits(time))

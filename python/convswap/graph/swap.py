@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from convswap.graph.domain import (
     is_ours,
     op_name,
 )
-from convswap.graph.fusion.fuse import Fused, NotFused, fold_into_convs, fuse_convs
+from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fold_into_convs, fuse_convs
 from convswap.graph.inlining import Reasons, inline_functions_with
 from convswap.graph.model_file import load_model, model_from_proto, root_cause, save_model
 from convswap.graph.name_pattern import name_pattern
@@ -148,6 +148,73 @@ def swap(
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     wanted = name_pattern(only, "node names", "conv[12]$")
+
+    def why_unwanted(name: str) -> str | None:
+        return None if wanted.search(name) else f"its name does not match {wanted.pattern!r}"
+
+    swapping = _swapped(model, lambda _: NodeChoice(algorithm, precision), why_unwanted)
+    if not fuse:
+        folded = (
+            fold_into_convs(swapping.copy, swapping.nodes, swapping.names, swapping.types) if fold else ()
+        )
+        return swapping.result(folded)
+    convs = [
+        node for node in _nodes(swapping.copy) if is_our_conv(node) and wanted.search(swapping.names[node])
+    ]
+    return swapping.result(
+        *fuse_convs(swapping.copy, dict.fromkeys(convs, Stage.POOL), swapping.names, swapping.types)
+    )
+
+
+@dataclass(frozen=True)
+class NodeChoice:
+    """How a Conv is swapped, and up to what it takes in what follows it."""
+
+    algorithm: str = "auto"
+    precision: str = DEFAULT_PRECISION
+    last: Stage = Stage.POOL
+
+
+def swap_chosen(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    choices: Mapping[str, NodeChoice],
+    why_others: str,
+) -> SwapResult:
+    """Return a copy of `model` in which the Convs that `choices` name are swapped, each in its own way.
+
+    All else is as `swap` does it; the names are those that it gives. The other Convs are left for the reason
+    `why_others`; `not_fused` is empty.
+
+    Raises:
+        ConvswapError: the model cannot be read, or none of these Convs can be swapped.
+    """
+    swapping = _swapped(model, choices.__getitem__, lambda name: None if name in choices else why_others)
+    stages = {node: choices[swapping.names[node]].last for node in swapping.nodes}
+    fused, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
+    return swapping.result(fused)
+
+
+@dataclass(frozen=True)
+class _Swapping:
+    """A copy of a model with Convs swapped and nothing fused; `types` knows its values as it was."""
+
+    copy: ir.Model
+    names: Mapping[ir.Node, str]
+    types: ValueTypes
+    nodes: Sequence[ir.Node]  # those swapped
+    left: Sequence[Left]
+    source: Path | None
+
+    def result(self, fused: Sequence[Fused] = (), not_fused: Sequence[NotFused] = ()) -> SwapResult:
+        swapped = tuple(self.names[node] for node in self.nodes)
+        return SwapResult(self.copy, swapped, tuple(self.left), self.source, tuple(fused), tuple(not_fused))
+
+
+def _swapped(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    choice_of: Callable[[str], NodeChoice],
+    why_unwanted: Callable[[str], str | None],
+) -> _Swapping:
     copy, name, source = _own_copy(model)
     copy, why_not_inlined = inline_functions_with(copy, _is_conv)
 
@@ -155,7 +222,7 @@ def swap(
     types = ValueTypes(copy)
     # All reasons come before the first change, because types are inferred from the model as it was.
     reasons = {
-        node: _why_left(node, names[node], wanted, types)
+        node: _why_left(node, names[node], why_unwanted, types)
         for node in _nodes(copy)
         if _is_convolution(node, copy)
     }
@@ -167,16 +234,10 @@ def swap(
     if not to_swap and not any(is_ours(node) for node in _nodes(copy)):
         raise _nothing_to_swap(name, left)
     for node in to_swap:
-        _become_custom_op(node, names[node], algorithm, precision)
+        _become_custom_op(node, names[node], choice_of(names[node]))
     if to_swap:
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
-    swapped = tuple(names[node] for node in to_swap)
-    if not fuse:
-        folded = fold_into_convs(copy, to_swap, names, types) if fold else ()
-        return SwapResult(copy, swapped, tuple(left), source, folded)
-    convs = [node for node in _nodes(copy) if is_our_conv(node) and wanted.search(names[node])]
-    fused, not_fused = fuse_convs(copy, convs, names, types)
-    return SwapResult(copy, swapped, tuple(left), source, fused, not_fused)
+    return _Swapping(copy, names, types, to_swap, left, source)
 
 
 def _check_algorithm(algorithm: str) -> None:
@@ -243,13 +304,16 @@ def _name_from_output(node: ir.Node) -> str:
     return f"{node.op_type}_{output}"
 
 
-def _why_left(node: ir.Node, label: str, wanted: re.Pattern[str], types: ValueTypes) -> str | None:
+def _why_left(
+    node: ir.Node, label: str, why_unwanted: Callable[[str], str | None], types: ValueTypes
+) -> str | None:
     """Return why the library cannot take over `node`, or None if it can."""
     other_op = _why_other_op(node)
     if other_op is not None:
         return other_op
-    if not wanted.search(label):
-        return f"its name does not match {wanted.pattern!r}"
+    unwanted = why_unwanted(label)
+    if unwanted is not None:
+        return unwanted
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
         return "it has no weight: a valid Conv has the inputs X, W and, optionally, B"
     if not node.outputs:
@@ -280,7 +344,7 @@ def _type_name(element_type: ir.DataType) -> str:
     return {"float": "float32", "double": "float64"}.get(element_type.name.lower(), element_type.name.lower())
 
 
-def _become_custom_op(node: ir.Node, name: str, algorithm: str, precision: str) -> None:
+def _become_custom_op(node: ir.Node, name: str, choice: NodeChoice) -> None:
     inputs = len(node.inputs)
     while node.inputs[inputs - 1] is None:
         inputs -= 1
@@ -288,10 +352,10 @@ def _become_custom_op(node: ir.Node, name: str, algorithm: str, precision: str) 
     node.name = name
     node.domain = DOMAIN
     node.version = None
-    if algorithm != "auto":
-        node.attributes["algorithm"] = ir.AttrString("algorithm", algorithm)
-    if precision != DEFAULT_PRECISION:
-        node.attributes["precision"] = ir.AttrString("precision", precision)
+    if choice.algorithm != "auto":
+        node.attributes["algorithm"] = ir.AttrString("algorithm", choice.algorithm)
+    if choice.precision != DEFAULT_PRECISION:
+        node.attributes["precision"] = ir.AttrString("precision", choice.precision)
 
 
 def _left_in_functions(model: ir.Model, reasons: Reasons) -> Iterator[Left]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -15,6 +15,7 @@ from convswap.export import export_network
 from convswap.graph.model_file import is_there, load_model
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.inputs.feeds import ImageSource, Input, RandomSource, Source, declared_inputs, fixed_batch
+from convswap.inputs.given import GIVEN, Given, given_source
 from convswap.inputs.sample_shapes import InputShape, with_sample_shapes
 from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
 from convswap.runtime.device import Device
@@ -37,7 +38,8 @@ class Subject:
     `model` is as given, for our side; `plain` has every Conv as ONNX has it, for the default side, and is the
     same object where `swapped_before`, the number of Convs that were swapped in `model` already, is 0.
     `missing` names the data set that the model was made for, where it would have to be downloaded first.
-    `input_shape` is that of a sample, as it was asked for; see `with_sample_shapes`.
+    `input_shape` is that of a sample, as it was asked for; see `with_sample_shapes`. `given` has the
+    values that the user gave for the inputs, where `dataset` is "given".
     """
 
     title: str
@@ -47,20 +49,32 @@ class Subject:
     missing: str | None = None
     swapped_before: int = 0
     input_shape: InputShape | None = None
+    given: Given | None = None
 
 
 def open_subject(
-    model: str | os.PathLike[str] | onnx.ModelProto, data: str | None, input_shape: InputShape | None = None
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    data: str | None,
+    input_shape: InputShape | None = None,
+    given: Given | None = None,
 ) -> Subject:
     """Return the model called or stored as `model`, and `data` or what suits it.
 
     A network's name has it exported; anything else is the path of an ONNX file. Convs that were swapped
     before stay so in `Subject.model`, and are turned back in `Subject.plain`, so that the default side can
-    run them. A sample of `input_shape` may suit data that an open one does not.
+    run them. A sample of `input_shape` may suit data that an open one does not. What is `given` for the
+    inputs takes the place of a data set.
 
     Raises:
         ConvswapError: there is no such network or file, or no such data set.
     """
+    if given is not None:
+        if data is not None:
+            raise ConvswapError(f"data set {data} and inputs were both given; leave one of them out")
+        title, proto = open_model(model)
+        before = count_swapped(proto)
+        plain = plain_model(proto) if before else proto
+        return Subject(title, proto, plain, GIVEN, None, before, input_shape, given)
     if data is not None and data not in DATA:
         raise unknown_name("data set", data, DATA)
     if isinstance(model, str) and model in NETWORKS:
@@ -117,6 +131,9 @@ def source_of(subject: Subject, images: int | None, batch: int | None, device: D
     require_count("images", images)
     inputs = with_sample_shapes(declared_inputs(subject.model), subject.input_shape)
     fixed = _checked_batch(inputs, batch)
+    if subject.given is not None:
+        source = given_source(subject.given, inputs, batch)
+        return source if images is None else replace(source, images=images)
     if subject.dataset == RANDOM:
         samples = fixed or batch or _usual_random_images(subject.model, device)
         count = images or samples

@@ -18,9 +18,11 @@ from convswap.errors import ConvswapError
 from convswap.graph.domain import DOMAIN, OUR_OPS
 from convswap.runtime.device import Device
 from convswap.runtime.library import register
+from convswap.runtime.override import DISABLED_OPTIMIZERS_ENTRY
 
 # Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+_MERGES_EQUAL_NODES = "CommonSubexpressionElimination"
 _FORBID_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
 # Idle threads of the CPU provider spin for milliseconds after a run. Two sessions that take turns slow each
 # other down by it (by 70 % on two cores), so on the CPU both sides stop spinning between runs, which changes
@@ -92,11 +94,17 @@ def our_side(device: Device, precision: str) -> Side:
 
 
 def make_session(
-    model: onnx.ModelProto, side: Side, device: Device, *, only_device: bool = False
+    model: onnx.ModelProto,
+    side: Side,
+    device: Device,
+    *,
+    only_device: bool = False,
+    merges_equal_nodes: bool = True,
 ) -> onnxruntime.InferenceSession:
     """Return a session of `model` for `side` on `device`.
 
     `only_device` makes it an error when any node would run elsewhere; for models of one node.
+    `merges_equal_nodes`: what several nodes compute alike is computed once, as is ONNX Runtime's default.
 
     Raises:
         NoKernelError: there is no kernel for a node, with `only_device` on `device`.
@@ -104,7 +112,9 @@ def make_session(
     """
     load_cuda_libraries(device.name)
     with session_source(model) as source:
-        session = load_session(source, side, device, only_device=only_device)
+        session = load_session(
+            source, side, device, only_device=only_device, merges_equal_nodes=merges_equal_nodes
+        )
     check_session(session, side, device)
     return session
 
@@ -115,6 +125,7 @@ def load_session(
     device: Device,
     *,
     only_device: bool = False,
+    merges_equal_nodes: bool = True,
     profile_prefix: str | None = None,
 ) -> onnxruntime.InferenceSession:
     """Return a session of what `session_source` gives, for `check_session` to look at.
@@ -129,6 +140,8 @@ def load_session(
         options.profile_file_prefix = profile_prefix
     options.log_severity_level = 4  # what fails is raised, and told once
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
+    if not merges_equal_nodes:
+        options.add_session_config_entry(DISABLED_OPTIMIZERS_ENTRY, _MERGES_EQUAL_NODES)
     if device.name == "cpu":
         options.add_session_config_entry(STOP_SPINNING, "1")
     elif only_device:

@@ -97,8 +97,8 @@ def _listed(taken: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{op} {name}" for op, name in taken)
 
 
-class _Stage(enum.IntEnum):
-    """What FusedConv computes after the convolution, in this order."""
+class Stage(enum.IntEnum):
+    """What FusedConv computes after the convolution, in this order; what is folded costs it nothing."""
 
     FOLDED = 0
     RESIDUAL = 1
@@ -107,10 +107,10 @@ class _Stage(enum.IntEnum):
 
 
 _WORDS = {
-    _Stage.FOLDED: "a bias, scale or batch normalisation",
-    _Stage.RESIDUAL: "a residual",
-    _Stage.ACTIVATION: "an activation",
-    _Stage.POOL: "a pooling",
+    Stage.FOLDED: "a bias, scale or batch normalisation",
+    Stage.RESIDUAL: "a residual",
+    Stage.ACTIVATION: "an activation",
+    Stage.POOL: "a pooling",
 }
 
 
@@ -122,7 +122,8 @@ class _Chain:
     element_type: ir.DataType
     rank: int | None
     folding: Folding
-    stage: _Stage = _Stage.FOLDED
+    last: Stage  # that is asked for
+    stage: Stage = Stage.FOLDED
     taken: list[ir.Node] = field(default_factory=list)
     residual: ir.Value | None = None
     activation: Activation = NO_ACTIVATION
@@ -136,7 +137,7 @@ class _Chain:
 
     @property
     def needs_fused_op(self) -> bool:
-        return self.stage != _Stage.FOLDED
+        return self.stage != Stage.FOLDED
 
 
 def fold_into_convs(
@@ -146,34 +147,25 @@ def fold_into_convs(
 
     It is what ONNX Runtime's optimiser does where the Conv is ONNX's own; all else is as for `fuse_convs`.
     """
-    return _fuse(model, convs, names, types, _Stage.FOLDED)[0]
+    return fuse_convs(model, dict.fromkeys(convs, Stage.FOLDED), names, types)[0]
 
 
 def fuse_convs(
-    model: ir.Model, convs: Iterable[ir.Node], names: Mapping[ir.Node, str], types: ValueTypes
+    model: ir.Model, convs: Mapping[ir.Node, Stage], names: Mapping[ir.Node, str], types: ValueTypes
 ) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
     """Fuse the `convs` of `model`, nodes of `convswap.Conv`, with what follows them, in place.
 
-    A fused node keeps the name, the attributes, the documentation and the metadata of its Conv, has the place
-    and the output of the last node that it took in, and stands for all of them. New weights are constants of
-    their own, so that other nodes keep those they share; constants that nobody reads any more go.
+    Each goes no further than the stage that it comes with. A fused node keeps the name, the attributes, the
+    documentation and the metadata of its Conv, has the place and the output of the last node that it took in,
+    and stands for all of them. New weights are constants of their own, so that other nodes keep those they
+    share; constants that nobody reads any more go.
 
     `names` has a name for every node, `types` knows the values of `model` as it is.
 
     Returns what was fused, and what follows a Conv and was left.
     """
-    return _fuse(model, convs, names, types, _Stage.POOL)
-
-
-def _fuse(
-    model: ir.Model,
-    convs: Iterable[ir.Node],
-    names: Mapping[ir.Node, str],
-    types: ValueTypes,
-    last: _Stage,
-) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
-    fuser = _Fuser(model, names, types, last)
-    chains = [chain for conv in convs if (chain := fuser.follow(conv)) is not None]
+    fuser = _Fuser(model, names, types)
+    chains = [chain for conv, last in convs.items() if (chain := fuser.follow(conv, last)) is not None]
     # All are followed before the first change, because types and readers are those of the model as it was.
     left = [not_fused for chain in chains for not_fused in fuser.report_end(chain)]
     fused = [fuser.report(chain) for chain in chains if chain.taken]
@@ -188,15 +180,12 @@ def _fuse(
 
 
 class _Fuser:
-    """Finds the chain of each Conv, up to the stage `last`.
+    """Finds the chain of each Conv.
 
     A node is taken into one chain only, the first that comes to it.
     """
 
-    def __init__(
-        self, model: ir.Model, names: Mapping[ir.Node, str], types: ValueTypes, last: _Stage
-    ) -> None:
-        self._last = last
+    def __init__(self, model: ir.Model, names: Mapping[ir.Node, str], types: ValueTypes) -> None:
         self._functions = model.functions
         # onnx-ir writes the domain of nodes in one way only, that of opsets as the model has it.
         self._opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx", 0))
@@ -205,8 +194,11 @@ class _Fuser:
         self._constants = Constants(model)
         self._taken: set[ir.Node] = set()
 
-    def follow(self, conv: ir.Node) -> _Chain | None:
-        """Return the chain of `conv`; None where `conv` is not sound, or its element type is not known."""
+    def follow(self, conv: ir.Node, last: Stage) -> _Chain | None:
+        """Return the chain of `conv`, up to the stage `last`.
+
+        It is None where `conv` is not sound, or its element type is not known.
+        """
         weights = conv.inputs[1] if len(conv.inputs) > 1 else None
         if conv.inputs[:1] == (None,) or weights is None or len(conv.outputs) != 1:
             return None
@@ -218,7 +210,7 @@ class _Fuser:
         filters = shape[0] if shape and 0 < shape[0] <= _MOST_FILTERS else None
         folding = Folding(conv, filters, element_type, self._constants)
         rank = self._types.rank([weights, conv.outputs[0], values[0]])
-        chain = _Chain(conv, element_type, rank, folding)
+        chain = _Chain(conv, element_type, rank, folding, last)
         try:
             while self._take_next(chain):
                 pass
@@ -264,7 +256,7 @@ class _Fuser:
             raise NotFusable(f"{value.name!r} is read inside a subgraph")
         if chain.folding.filters is None:
             raise NotFusable("the number of filters of the convolution is not known")
-        if chain.stage < _Stage.ACTIVATION <= self._last and self._take_spelled_activation(chain):
+        if chain.stage < Stage.ACTIVATION <= chain.last and self._take_spelled_activation(chain):
             return True
         if len(readers) > 1:
             raise NotFusable(f"{len(readers)} nodes read {value.name!r}, and are not one activation together")
@@ -279,7 +271,7 @@ class _Fuser:
         if any(node in self._taken or node.op_identifier() in self._functions for node in nodes):
             return False
         chain.activation = activation
-        self._append(chain, _Stage.ACTIVATION, nodes)
+        self._append(chain, Stage.ACTIVATION, nodes)
         return True
 
     def _take(self, chain: _Chain, node: ir.Node) -> None:
@@ -297,19 +289,19 @@ class _Fuser:
         elif op == ("", "Mul"):
             self._take_mul(chain, node)
         elif op == ("", "BatchNormalization"):
-            self._check_order(chain, _Stage.FOLDED)
+            self._check_order(chain, Stage.FOLDED)
             _check_is_data(chain, node)
             chain.folding.normalise(node, self._opset)
-            self._append(chain, _Stage.FOLDED, [node])
+            self._append(chain, Stage.FOLDED, [node])
         elif op in ACTIVATION_OPS:
-            self._check_order(chain, _Stage.ACTIVATION)
+            self._check_order(chain, Stage.ACTIVATION)
             chain.activation = read_activation(node, chain.result, chain.element_type, self._constants)
-            self._append(chain, _Stage.ACTIVATION, [node])
+            self._append(chain, Stage.ACTIVATION, [node])
         elif op in POOL_OPS:
-            self._check_order(chain, _Stage.POOL)
+            self._check_order(chain, Stage.POOL)
             _check_is_data(chain, node)
             chain.pool = read_pool(node, self._types.axes(chain.result)[2:])
-            self._append(chain, _Stage.POOL, [node])
+            self._append(chain, Stage.POOL, [node])
         else:
             raise NotFusable("a convolution does not take in this op")
 
@@ -317,11 +309,11 @@ class _Fuser:
         other = _other_operand(chain, node)
         addend = self._constant_for_filters(chain, other)
         if addend is not None:
-            self._check_order(chain, _Stage.FOLDED)
+            self._check_order(chain, Stage.FOLDED)
             chain.folding.add(addend)
-            self._append(chain, _Stage.FOLDED, [node])
+            self._append(chain, Stage.FOLDED, [node])
             return
-        self._check_order(chain, _Stage.RESIDUAL)
+        self._check_order(chain, Stage.RESIDUAL)
         # It cannot depend on the result of `chain`, because `node` is the one node that reads that.
         if not self._types.have_same_shape(chain.result, other):
             raise NotFusable(
@@ -329,7 +321,7 @@ class _Fuser:
                 "result, nor is it a constant with one number for each filter"
             )
         chain.residual = other
-        self._append(chain, _Stage.RESIDUAL, [node])
+        self._append(chain, Stage.RESIDUAL, [node])
 
     def _take_mul(self, chain: _Chain, node: ir.Node) -> None:
         other = _other_operand(chain, node)
@@ -338,9 +330,9 @@ class _Fuser:
             raise NotFusable(
                 f"its other operand, {other.name!r}, is no constant with one number for each filter"
             )
-        self._check_order(chain, _Stage.FOLDED)
+        self._check_order(chain, Stage.FOLDED)
         chain.folding.multiply(factor)
-        self._append(chain, _Stage.FOLDED, [node])
+        self._append(chain, Stage.FOLDED, [node])
 
     def _constant_for_filters(self, chain: _Chain, value: ir.Value) -> np.ndarray | None:
         """Return one number for each filter where that is what the constant `value` has, else None."""
@@ -349,16 +341,16 @@ class _Fuser:
             return None
         return numbers_for_filters(tensor, filters, chain.rank)
 
-    def _check_order(self, chain: _Chain, stage: _Stage) -> None:
-        if stage > self._last:
+    def _check_order(self, chain: _Chain, stage: Stage) -> None:
+        if stage > chain.last:
             raise NotFusable(f"{_WORDS[stage]} is not asked for")
-        if chain.stage > stage or (chain.stage == stage != _Stage.FOLDED):
+        if chain.stage > stage or (chain.stage == stage != Stage.FOLDED):
             raise NotFusable(
                 f"{_WORDS[stage]} comes after {_WORDS[chain.stage]} here; the order that is fused is "
                 "bias, scale and batch normalisation, residual, activation, pooling, each once but the first"
             )
 
-    def _append(self, chain: _Chain, stage: _Stage, nodes: list[ir.Node]) -> None:
+    def _append(self, chain: _Chain, stage: Stage, nodes: list[ir.Node]) -> None:
         chain.stage = stage
         chain.taken += nodes
         self._taken.update(nodes)

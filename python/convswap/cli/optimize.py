@@ -1,0 +1,73 @@
+"""`convswap optimize`: swap or fuse what gains on this device, and prove it."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+from typing import Any
+
+from convswap.cli.arguments import (
+    add_input_shape,
+    add_inputs,
+    add_model,
+    given_inputs,
+    input_shape,
+    whole_numbers,
+)
+from convswap.cli.results import check_result, write_found
+from convswap.cli.terminal import console, progress_line
+from convswap.output.files import write_text
+
+HELP = "swap or fuse the Convs that gain on this device, measured; the answers checked"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap optimize`."""
+    parser = commands.add_parser("optimize", help=HELP)
+    add_model(parser)
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx", help="written only if it gains")
+    parser.add_argument(
+        "--batch", metavar="B,...", help="images in a run; of several the geometric mean of the gains counts"
+    )
+    add_input_shape(parser)
+    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    parser.add_argument(
+        "--precision",
+        default="match",
+        metavar="P",
+        help="match (as accurate as the default provider on each Conv), tf32 or ieee; default: match",
+    )
+    add_inputs(parser)
+    results = parser.add_argument_group("results")
+    results.add_argument("--json", metavar="FILE", help="write what was measured as JSON")
+    results.add_argument("--html", metavar="FILE", help="write a page: what was gained, and the tables")
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what the options ask for; return the exit status."""
+    from convswap.optimizing.optimize import OptimizeOptions, optimize_with
+    from convswap.optimizing.page import optimize_html
+    from convswap.optimizing.report import print_optimization
+
+    check_result(options.output, options.model, options.json, options.html)
+    check_result(options.json, options.model, options.output, options.html)
+    check_result(options.html, options.model, options.output, options.json)
+    batches = whole_numbers("--batch", options.batch, "1,32")
+    with progress_line() as progress:
+        asked = OptimizeOptions(
+            batches=None if batches is None else tuple(batches),
+            device=options.device,
+            precision=options.precision,
+            input_shape=input_shape(options),
+            inputs=given_inputs(options),
+        )
+        found = optimize_with(options.model, options.output, asked, progress)
+    write_found(options, found.to_json())
+    if options.html:
+        asked_for = shlex.join(["convswap", *options.words])
+        made = f"Made by `{asked_for}` on {datetime.date.today():%Y-%m-%d}."
+        write_text(options.html, optimize_html(found, made))
+    print_optimization(found, console())
+    return 0 if found.written is not None else 1

@@ -1,0 +1,90 @@
+"""What `optimize` found, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from convswap.optimizing.result import NodeResult, Optimization
+from convswap.output.tables import error, plain_table, three_digits, times_faster, versions_line
+
+
+def print_optimization(found: Optimization, console: Console) -> None:
+    """Print the way of every Conv, what the whole model gained, and how to use the file.
+
+    A console that is no terminal should be made 120 columns wide; long names are folded, never cut.
+    """
+    console.print(
+        Text(
+            f"{found.model}: every Conv both ways, precision {found.options['precision']}\n"
+            f"{versions_line(dict(found.environment), found.device.title)}\n"
+        )
+    )
+    for table in optimization_tables(found):
+        console.print(table)
+    for note in found.notes:
+        console.print(Text(f"Note: {note}."))
+    for line in verdict(found):
+        console.print(Text(line))
+
+
+def optimization_tables(found: Optimization) -> Iterator[Table]:
+    """Yield the table of the Convs, and that of the whole model where one was tried."""
+    batches = list(found.options["batches"])
+    table = plain_table(f"Median ms of each Conv with what it can take in, batch {_listed(batches)}")
+    table.add_column("node", overflow="fold")
+    for heading in ("default", "best of ours"):
+        table.add_column(heading, justify="right")
+    table.add_column("taken", overflow="fold")
+    table.add_column("precision")
+    table.add_column("why", overflow="fold")
+    for node in found.nodes:
+        measured = (node.default_ms or {}), (node.best_ms or {})
+        times = ("\n".join(three_digits(own[batch]) for batch in batches if batch in own) for own in measured)
+        table.add_row(Text(node.node), *times, Text(_taken(node)), node.precision or "-", Text(node.why))
+    yield table
+    if found.whole:
+        whole = plain_table("The whole model, median ms")
+        for heading in ("batch", "default", "optimized", "speedup"):
+            whole.add_column(heading, justify="right")
+        for one in found.whole:
+            whole.add_row(
+                f"{one.batch:,}",
+                three_digits(one.default_ms),
+                three_digits(one.optimized_ms),
+                times_faster(one.speedup),
+            )
+        yield whole
+
+
+def verdict(found: Optimization) -> Iterator[str]:
+    """Yield how many Convs were taken, what that gained, and how to use the file or why there is none."""
+    taken = sum(node.taken != "default" for node in found.nodes)
+    if found.speedup is None:
+        yield f"Nothing gains: the default provider is as fast here for all {len(found.nodes)} Convs."
+        yield "No file is written; use the model as it is."
+        return
+    against = f"relative L2 error {error(found.errors['between'])} between the two"
+    if "optimized" in found.errors:
+        errors = (error(found.errors[side]) for side in ("optimized", "default"))
+        against = "relative L2 error against float64 {}, the original's {}".format(*errors)
+    yield f"The answers {'agree' if found.answers_agree else 'DIFFER'}: {against}."
+    yield f"{taken} of {len(found.nodes)} Convs taken; {times_faster(found.speedup)} as fast as the original."
+    if found.written is not None:
+        yield (
+            f"To use {found.written}: convswap.register(options) before InferenceSession(..., options), or "
+            "register the library at convswap.library_path()."
+        )
+    elif not found.answers_agree or found.speedup <= 1:
+        yield "No file is written; use the model as it is."
+
+
+def _taken(node: NodeResult) -> str:
+    return node.taken + (f" with {', '.join(node.takes_in)}" if node.takes_in else "")
+
+
+def _listed(batches: list[int]) -> str:
+    return ", ".join(f"{batch:,}" for batch in batches)

@@ -1,0 +1,119 @@
+"""What `optimize` found: the way of every Conv with its times, and what the whole model gained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convswap.optimizing.choice import speedup
+from convswap.runtime.device import Device
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """One Conv: what was taken for it, and why.
+
+    `taken` is "default", "swapped" or "fused"; `takes_in` has the ops that it is fused with. The times are in
+    milliseconds, by batch, of the Conv and all that it could take in; they are empty where nothing was
+    measured, as `best_ms`, the fastest of ours, is where none of ours would do. `errors` are relative L2
+    errors of the Conv alone: of "default", and of the precisions that were tried.
+    """
+
+    node: str
+    taken: str
+    why: str
+    takes_in: tuple[str, ...] = ()
+    precision: str | None = None
+    algorithm: str | None = None
+    default_ms: Mapping[int, float] | None = None
+    best_ms: Mapping[int, float] | None = None
+    errors: Mapping[str, float] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of `nodes` in the JSON of `optimize`."""
+        return {
+            "node": self.node,
+            "taken": self.taken,
+            "takes_in": list(self.takes_in),
+            "precision": self.precision,
+            "algorithm": self.algorithm,
+            "default_ms": _by_text(self.default_ms),
+            "best_ms": _by_text(self.best_ms),
+            "relative_l2_error": dict(self.errors) if self.errors is not None else None,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class WholeResult:
+    """The whole model in runs of `batch` samples, in milliseconds."""
+
+    batch: int
+    default_ms: float
+    optimized_ms: float
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as the original the optimised model is."""
+        return self.default_ms / self.optimized_ms
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """What `optimize` returns.
+
+    `whole` is empty where no Conv gains. `errors` are relative L2 errors of the outputs, of "default" and
+    "optimized" against the reference that `reference` names, and of one against the other ("between").
+    `written` is the file; None where none was asked for, or the model did not gain, or its answers differ.
+    """
+
+    model: str
+    device: Device
+    environment: Mapping[str, str | None]
+    options: Mapping[str, Any]
+    nodes: tuple[NodeResult, ...]
+    whole: tuple[WholeResult, ...]
+    errors: Mapping[str, float]
+    reference: str
+    answers_agree: bool
+    written: Path | None
+    notes: tuple[str, ...]
+
+    @property
+    def speedup(self) -> float | None:
+        """The geometric mean over the batches; None where no Conv gains."""
+        if not self.whole:
+            return None
+        return speedup([one.default_ms for one in self.whole], [one.optimized_ms for one in self.whole])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `convswap optimize --json` writes; see schema.json beside this file."""
+        return {
+            "schema": 1,
+            "model": self.model,
+            "device": self.device.name,
+            "environment": dict(self.environment),
+            "options": dict(self.options),
+            "nodes": [node.to_json() for node in self.nodes],
+            "whole": [
+                {
+                    "batch": one.batch,
+                    "default_ms": one.default_ms,
+                    "optimized_ms": one.optimized_ms,
+                    "speedup": one.speedup,
+                }
+                for one in self.whole
+            ],
+            "speedup": self.speedup,
+            "relative_l2_error": dict(self.errors),
+            "reference": self.reference,
+            "answers_agree": self.answers_agree,
+            "written": None if self.written is None else str(self.written),
+            "notes": list(self.notes),
+        }
+
+
+def _by_text(times: Mapping[int, float] | None) -> dict[str, float] | None:
+    return None if times is None else {str(batch): time for batch, time in times.items()}

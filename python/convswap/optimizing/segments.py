@@ -1,0 +1,108 @@
+"""The parts of a model that are measured: a Conv with what can be fused with it, computed in several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import onnx
+import onnx_ir as ir
+
+from convswap.graph.domain import FUSED_OP
+from convswap.graph.fusion.fuse import Stage
+from convswap.graph.swap import NodeChoice, swap_chosen
+from convswap.runtime.layers import ConvLayer
+
+Shapes = Mapping[str, Sequence[int]]
+
+# What ONNX's Conv has of its own; the other attributes of a FusedConv tell of what follows.
+_CONV_ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A Conv and the nodes that it can take in; `layer` has taken in all of them."""
+
+    layer: ConvLayer
+
+    @property
+    def name(self) -> str:
+        """The Conv's name."""
+        return self.layer.name
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages up to which it can be fused, the plain swap first."""
+        present = {
+            Stage.RESIDUAL: len(self.layer.node.input) > 3,
+            Stage.ACTIVATION: self._names("activation"),
+            Stage.POOL: self._names("pool"),
+        }
+        return (Stage.FOLDED, *(stage for stage, there in present.items() if there))
+
+    def _names(self, attribute: str) -> bool:
+        return self.layer.setting(attribute, "None") != "None"
+
+    def key(self, shapes: Shapes) -> tuple[object, ...]:
+        """Return what two segments share that take the same time: the problem, and the default side's ops."""
+        nodes = self.layer.replaced.nodes if self.layer.replaced is not None else (self.layer.node,)
+        return self.layer.problem(shapes).text, tuple(node.op_type for node in nodes)
+
+    def default_model(self, shapes: Shapes) -> onnx.ModelProto:
+        """Return the segment as it was, for inputs of `shapes`."""
+        model = self.layer.model({name: len(shape) for name, shape in shapes.items()}, ours=False)
+        for value in model.graph.input:
+            for dimension, extent in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):
+                dimension.dim_value = extent
+        for node in model.graph.node:
+            if node.op_type == "Conv":
+                node.name = self.name
+        return model
+
+    def our_model(self, shapes: Shapes, choice: NodeChoice) -> onnx.ModelProto:
+        """Return the segment with its Conv swapped, and fused up to a stage."""
+        result = swap_chosen(self.default_model(shapes), {self.name: choice}, "it is another")
+        return ir.to_proto(result.model)
+
+    def conv_alone(self, precision: str) -> ConvLayer:
+        """Return the Conv without what follows it, but for what is folded into its weights."""
+        node = onnx.NodeProto()
+        node.CopyFrom(self.layer.node)
+        node.op_type = "Conv"
+        del node.input[3:]
+        while node.input and not node.input[-1]:
+            node.input.pop()
+        kept = [attribute for attribute in node.attribute if attribute.name in _CONV_ATTRIBUTES]
+        del node.attribute[:]
+        node.attribute.extend([*kept, onnx.helper.make_attribute("precision", precision)])
+        constants = {name: tensor for name, tensor in self.layer.constants.items() if name in node.input}
+        return replace(self.layer, node=node, constants=constants, replaced=None)
+
+
+def is_fused(layer: ConvLayer) -> bool:
+    """Return whether `layer` is a FusedConv."""
+    return str(layer.node.op_type) == FUSED_OP
+
+
+def side_by_side(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
+    """Return a model that computes `model` so many times, from the same inputs.
+
+    The marginal time of one is what it costs within a longer model, the host's time for its nodes included.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    computed = {name for node in model.graph.node for name in node.output if name}
+    for number in range(1, count):
+        for node in model.graph.node:
+            own = copy.graph.node.add()
+            own.CopyFrom(node)
+            own.name = f"{node.name}/{number}"
+            for names in (own.input, own.output):
+                for index, name in enumerate(names):
+                    if name in computed:
+                        names[index] = f"{name}/{number}"
+        for output in model.graph.output:
+            own_output = copy.graph.output.add()
+            own_output.CopyFrom(output)
+            own_output.name = f"{output.name}/{number}"
+    return copy
