@@ -16,6 +16,7 @@
 #include "conv/messages.h"
 #include "conv/open_shapes.h"
 #include "cuda/runtime/kernel_store.h"
+#include "onnx_alignment.h"
 #include "onnx_attributes.h"
 #include "onnx_entries.h"
 #include "onnx_kernel_origin.h"
@@ -95,6 +96,8 @@ class ConvKernel {
         is_tuned_(plans_->algorithm() == kTuned),
         has_constant_weights_(kind == DeviceKind::cuda && is_constant(info, 1)),
         prepared_weights_(api) {
+    // On a card ONNX Runtime copies constants to memory of its own.
+    if (kind == DeviceKind::cpu) aligned_constants_.emplace(api, info, size_of(type));
     check_spec(spec_);
     check_algorithm_name(plans_->algorithm(), kind);
     check_open_shapes(spec_, {known_shape(info, 0), known_shape(info, 1), known_shape(info, 2)});
@@ -126,10 +129,17 @@ class ConvKernel {
     Execution execution = execution_of(context, scratch.pointer());
     if (has_constant_weights_) {
       execution.prepared_weights =
-          prepared_weights_.get(*plan, device.index, context, w, data(w), execution.stream);
+          prepared_weights_.get(*plan, device.index, context, w, aligned_data(w), execution.stream);
     }
-    plan->run({data(x), data(w), b == nullptr ? nullptr : data(b), data(y), z == nullptr ? nullptr : data(z)},
-              execution);
+    if (aligned_constants_) {
+      AlignedTensors tensors(api_, *aligned_constants_, size_of(spec_.type));
+      plan->run({tensors.input(x), tensors.input(w), tensors.input(b), tensors.output(y), tensors.input(z)},
+                execution);
+      tensors.finish();
+    } else {
+      plan->run({aligned_data(x), aligned_data(w), aligned_data(b), aligned_data(y), aligned_data(z)},
+                execution);
+    }
   }
 
  private:
@@ -255,15 +265,14 @@ class ConvKernel {
     return value;
   }
 
-  void* data(const OrtValue* tensor) const {
-    void* pointer = nullptr;
-    check(api_, api_.GetTensorMutableData(const_cast<OrtValue*>(tensor), &pointer));
-    // Memory that a user bound may begin anywhere.
-    if (reinterpret_cast<uintptr_t>(pointer) % size_of(spec_.type) != 0) {
+  // Of a card, where no copy is made: memory that a user bound may begin anywhere.
+  void* aligned_data(const OrtValue* tensor) const {
+    void* const data = data_of(api_, tensor);
+    if (!is_aligned(data, size_of(spec_.type))) {
       throw InvalidArgument("a tensor begins at an address that is no multiple of its elements' " +
                             std::to_string(size_of(spec_.type)) + " bytes: bind memory that does");
     }
-    return pointer;
+    return data;
   }
 
   const Device& device_of(const OrtValue* tensor) const {
@@ -295,6 +304,7 @@ class ConvKernel {
   const std::shared_ptr<PlanCache> plans_;  // which work in the background looks for
   const bool is_tuned_;
   const bool has_constant_weights_;
+  std::optional<AlignedConstants> aligned_constants_;  // of the CPU
   PreparedWeights prepared_weights_;
 };
 

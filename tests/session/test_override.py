@@ -522,3 +522,70 @@ def test_prefer_nhwc_would_bypass_the_override(cuda, monkeypatch):
         ConvswapError, match=r"^1 of 1 Conv nodes would not run on convswap: 'conv1\w*' on CUDA"
     ):
         convswap.override_session(PATTERNS["relu"], providers=[(cuda, {"prefer_nhwc": "1"})])
+
+
+# Models that a tool has changed before.
+
+
+def optimised(level: str, source: bytes, folder: Path) -> bytes:
+    """Return `source` as ONNX Runtime writes it after it has optimised it for the CPU."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.optimized_model_filepath = str(folder / f"{level}.onnx")
+    onnxruntime.InferenceSession(source, options, providers=CPU)
+    return (folder / f"{level}.onnx").read_bytes()
+
+
+CONV_RELU_CONV = model(conv("x w b", "h"), node("Relu", "h", "r"), conv("r w b", "y", "conv2"))
+
+
+def test_override_names_the_convs_that_onnx_runtime_had_fused_before(tmp_path, caplog):
+    source = optimised("ORT_ENABLE_EXTENDED", CONV_RELU_CONV, tmp_path)
+    y = convswap.override_session(source, providers=CPU).run(None, {"x": X})[0]
+    np.testing.assert_allclose(y, plain_run(CONV_RELU_CONV), rtol=1e-4, atol=1e-2)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("convswap", "WARNING")
+    assert record.getMessage() == (
+        "these convolutions stay with ONNX Runtime: 'conv1' (com.microsoft.FusedConv), 1 in all; each is "
+        "written by ONNX Runtime's optimiser: use the model as it was before it was optimised"
+    )
+
+
+def test_override_names_the_convs_that_onnx_runtime_had_blocked_before(tmp_path, caplog):
+    source = optimised("ORT_ENABLE_ALL", CONV_RELU_CONV, tmp_path)
+    names = [each.name for each in onnx.load_from_string(source).graph.node if each.op_type == "Conv"]
+    y = convswap.override_session(source, providers=CPU).run(None, {"x": X})[0]
+    np.testing.assert_allclose(y, plain_run(CONV_RELU_CONV), rtol=1e-4, atol=1e-2)
+    (record,) = caplog.records
+    assert len(names) == 2
+    assert all(f"'{name}' (com.microsoft.nchwc.Conv)" in record.getMessage() for name in names)
+
+
+def test_override_names_quantised_convs_of_the_model(caplog):
+    values = {"step": np.float32(0.05), "offset": np.uint8(128), "offset8": np.int8(0)}
+    source = model(
+        node("QuantizeLinear", "x step offset", "q"),
+        node("QLinearConv", "q step offset w8 step offset8 step offset", "r", "inner", pads=[1, 1, 1, 1]),
+        node("DequantizeLinear", "r step offset", "d"),
+        conv("d w b", "y"),
+        w8=np.clip(W * 20, -127, 127).astype(np.int8),
+        **values,
+    )
+    convswap.override_session(source, providers=CPU)
+    (record,) = caplog.records
+    assert ": 'inner' (QLinearConv), 1 in all; each computes in integers" in record.getMessage()
+
+
+@pytest.mark.parametrize("pattern", ["relu", "if", "function", "unnamed"])
+def test_override_has_nothing_to_say_where_every_conv_is_ours(pattern, caplog):
+    convswap.override_session(PATTERNS[pattern], providers=CPU)
+    assert caplog.records == []
+
+
+def test_swap_says_why_it_leaves_the_convs_that_onnx_runtime_had_fused_before(tmp_path):
+    result = convswap.swap(onnx.load_from_string(optimised("ORT_ENABLE_EXTENDED", CONV_RELU_CONV, tmp_path)))
+    assert result.swapped == ("conv2",)
+    (left,) = result.left
+    assert (left.node, left.op) == ("conv1", "com.microsoft.FusedConv")
+    assert "use the model as it was before it was optimised" in left.reason

@@ -566,7 +566,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch
         Path(path).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(model_file.ir, "save", half_write)
+    monkeypatch.setattr(model_file.onnx, "save_model", half_write)
     with pytest.raises(ConvswapError, match="No space left on device") as error:
         result.save(tmp_path / "m.onnx")
     assert_one_line(error)

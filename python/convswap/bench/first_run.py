@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from rich.console import Console
 from rich.text import Text
 
@@ -71,7 +70,7 @@ def first_run(
     inputs = with_sample_shapes(declared, input_shape)
     samples = batch_of(proto, inputs, batch, chosen)
     shapes = {name: list(shape) for name, shape in input_shapes(inputs, samples).items()}
-    swapped = ir.to_proto(swap(proto, algorithm=algorithm, precision=precision).model)
+    swapped = swap(proto, algorithm=algorithm, precision=precision).to_proto()
     check_algorithm(algorithm, chosen.name)
     with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
         jobs = {}

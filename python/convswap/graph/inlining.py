@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from convswap.graph.function_calls import count_copies
-from convswap.graph.model_file import root_cause
+from convswap.graph.root_cause import root_cause
 from convswap.graph.unique_names import UniqueNames
 from convswap.graph.value_types import values_of
 

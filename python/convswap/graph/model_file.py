@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import tempfile
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,6 +13,17 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from convswap.errors import ConvswapError
+from convswap.graph.external_data import (
+    check_external_data,
+    external_tensors,
+    follow_links,
+    function_graphs,
+    initializers,
+    read_what_cannot_be_written_back,
+    write_tensors,
+)
+from convswap.graph.root_cause import root_cause
+from convswap.graph.serialisation import from_proto, graphs_of_proto, to_proto
 from convswap.output.files import followed
 
 # protobuf refuses messages from 2 GiB on; what is left below that is room for the nodes and their names.
@@ -69,8 +78,9 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         ) from error
     model = model_from_proto(proto, name=f"'{file}'", base_dir=file.absolute().parent)
     try:
-        _check_external_data(model, file)
-        _read_what_cannot_be_written_back(model)
+        follow_links(model, file)
+        check_external_data(model, file)
+        read_what_cannot_be_written_back(model)
     except OSError as error:
         raise ConvswapError(f"cannot read the external data of '{file}': {root_cause(error)}") from error
     except _UNSOUND as error:
@@ -84,7 +94,7 @@ def files_of(model: str | os.PathLike[str]) -> list[Path]:
     # Why it cannot be read, whoever reads it says.
     with contextlib.suppress(ConvswapError):
         if is_there(file):
-            return [file, *sorted({Path(tensor.path) for tensor in _external_tensors(load_model(file))})]
+            return [file, *sorted({Path(tensor.path) for tensor in external_tensors(load_model(file))})]
     return [file]
 
 
@@ -105,7 +115,8 @@ def model_from_proto(
     """Return `proto` as an `onnx_ir.Model` that shares its tensors.
 
     `name` stands for the model in messages; `base_dir` is the folder that external data lie in, the current
-    one when empty. Training information is not carried over: it has no meaning for inference.
+    one when empty. Nodes come before those that read their outputs, wherever they are in `proto`. Training
+    information is not carried over: it has no meaning for inference.
 
     Raises:
         ConvswapError: it has no graph or no opset, is inconsistent, or has sparse initializers.
@@ -119,7 +130,7 @@ def model_from_proto(
             f"{name} is not a complete ONNX model: it imports no opset; check that it was copied completely"
         )
     sparse = [
-        tensor.values.name for graph in _graphs_of_proto(proto.graph) for tensor in graph.sparse_initializer
+        tensor.values.name for graph in graphs_of_proto(proto.graph) for tensor in graph.sparse_initializer
     ]
     if sparse:
         raise ConvswapError(
@@ -127,11 +138,13 @@ def model_from_proto(
             "store them as dense ones"
         )
     try:
-        with quiet_onnx_ir():
-            model = ir.from_proto(proto)
-        for tensor in _external_tensors(model):
+        model = from_proto(proto)
+        for tensor in external_tensors(model):
             tensor.base_dir = str(base_dir)
         fault = _fault(model)
+        if fault is None:
+            # ONNX Runtime takes nodes in any order, shape inference only in that of the data.
+            model.graph.sort()
     except _UNSOUND as error:
         raise ConvswapError(f"{name} is not a valid ONNX model: {root_cause(error)}") from error
     if fault is not None:
@@ -175,15 +188,15 @@ def save_model(
     if not target.parent.is_dir():
         raise ConvswapError(f"cannot write '{target}': there is no folder '{target.parent}'; make it first")
     if not force:
-        own = [Path(tensor.path) for tensor in _external_tensors(model)]
+        own = [Path(tensor.path) for tensor in external_tensors(model)]
         _refuse_to_overwrite(written, [*own, Path(source)] if source is not None else own)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convswap-") as folder:
             part = Path(folder) / target.name
             data_part = Path(folder) / data_target.name
             weights = _weights_moved_to(data_part, model) if external else contextlib.nullcontext()
-            with quiet_onnx_ir(), weights:
-                ir.save(model, part, format="protobuf")
+            with weights:
+                onnx.save_model(to_proto(model), part, format="protobuf")
             if external:
                 data_part.replace(data_target)
             part.replace(target)
@@ -193,42 +206,6 @@ def save_model(
         raise ConvswapError(
             f"cannot write '{target}': the model is not sound: {root_cause(error)}"
         ) from error
-
-
-def root_cause(error: BaseException) -> str:
-    """Return the first line of what caused `error` in the first place, in printable characters."""
-    while (earlier := _earlier(error)) is not None:
-        error = earlier
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename!r}"
-    text = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-    lines = text.strip().splitlines()
-    if not lines:
-        return type(error).__name__
-    # Names in a damaged file may hold any character.
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in lines[0])
-
-
-def _earlier(error: BaseException) -> BaseException | None:
-    # Not the stated cause alone: onnx-ir at times fails while it words its own error.
-    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-@contextlib.contextmanager
-def quiet_onnx_ir() -> Iterator[None]:
-    """Silence what onnx-ir logs about unsound models: those that matter are refused with one line."""
-    logger = logging.getLogger("onnx_ir")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            # Of unknown keys only those of weights that ONNX Runtime packed in advance may be dropped.
-            unknown_key = "Ignoring unknown external data key"
-            warnings.filterwarnings("error", message=unknown_key)
-            warnings.filterwarnings("ignore", message=rf"{unknown_key}\(s\) \['prepacked")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 @contextlib.contextmanager
@@ -243,10 +220,7 @@ def _weights_moved_to(data: Path, model: ir.Model) -> Iterator[None]:
         for value in graph.initializers.values()
         if value.const_value is not None and _belongs_in_data_file(value.const_value)
     }
-    # Large tensors begin on a page, where every version of ONNX Runtime can map them.
-    there = ir.external_data.convert_tensors_to_external(
-        list(moved.values()), data.parent, data.name, alignment=4096
-    )
+    there = write_tensors(data, [tensor for tensor in moved.values() if tensor is not None])
     try:
         for value, tensor in zip(moved, there, strict=True):
             value.const_value = tensor
@@ -268,7 +242,7 @@ def _fault(model: ir.Model) -> str | None:
         for domain, version in opsets.items():
             if not 0 <= version <= _LARGEST_OPSET:
                 return f"it imports opset {version} of domain {domain!r}"
-    for tensor in _initializers(model):
+    for tensor in initializers(model):
         if tensor.dtype == ir.DataType.UNDEFINED or tensor.nbytes < 0:
             return f"tensor {tensor.name!r} has no element type, or a negative size"
         if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype != ir.DataType.STRING:
@@ -276,7 +250,7 @@ def _fault(model: ir.Model) -> str | None:
             if held != tensor.nbytes:
                 return f"tensor {tensor.name!r} takes {tensor.nbytes} bytes, and {held} are there"
     functions = [function.graph for function in model.functions.values()]
-    for graph in (*model.graphs(), *functions, *_function_graphs(model)):
+    for graph in (*model.graphs(), *functions, *function_graphs(model)):
         for node in graph:
             values = [value for value in (*node.inputs, *node.outputs) if value is not None]
             names = [node.name, *(value.name for value in values)]
@@ -322,107 +296,6 @@ def _refuse_to_overwrite(written: Iterable[Path], own: Iterable[Path]) -> None:
 
 
 def _needs_external_data(model: ir.Model) -> bool:
-    if any(isinstance(tensor, ir.ExternalTensor) for tensor in _initializers(model)):
+    if any(isinstance(tensor, ir.ExternalTensor) for tensor in initializers(model)):
         return True
-    return sum(tensor.nbytes for tensor in _initializers(model)) > LARGEST_INLINE_BYTES
-
-
-def _check_external_data(model: ir.Model, file: Path) -> None:
-    checked: set[str] = set()
-    for tensor in _external_tensors(model):
-        data = Path(tensor.path)
-        if not data.is_file():
-            raise ConvswapError(
-                f"'{file}' keeps tensor {tensor.name!r} in {tensor.location!r}, which is missing; "
-                f"put that file beside the model, in '{file.parent}'"
-            )
-        offset = tensor.offset or 0
-        if tensor.length not in (None, tensor.nbytes) or offset < 0:
-            raise ConvswapError(
-                f"'{file}' is not a valid ONNX model: tensor {tensor.name!r} takes {tensor.nbytes} bytes, "
-                f"but its external data are given as {tensor.length} at offset {offset}"
-            )
-        size = data.stat().st_size
-        if offset + tensor.nbytes > size:
-            raise ConvswapError(
-                f"'{data}' is too short: it has {size} bytes, and tensor {tensor.name!r} of '{file.name}' "
-                f"ends at {offset + tensor.nbytes}; check that it was copied completely"
-            )
-        if tensor.path not in checked and size > 0:
-            _check_readable(tensor, file)
-            checked.add(tensor.path)
-
-
-def _check_readable(tensor: ir.ExternalTensor, file: Path) -> None:
-    """Map one byte of the tensor's file, so that onnx-ir's rules on where data may lie are applied now."""
-    first_byte = ir.ExternalTensor(
-        tensor.location, 0, 1, ir.DataType.UINT8, shape=ir.Shape([1]), name="byte", base_dir=tensor.base_dir
-    )
-    try:
-        first_byte.numpy()
-    except (OSError, ValueError) as error:
-        raise ConvswapError(
-            f"cannot read the external data of '{file}': {root_cause(error)} "
-            "Put a plain copy of the data file beside the model."
-        ) from error
-
-
-def _read_what_cannot_be_written_back(model: ir.Model) -> None:
-    """Bring external tensors outside graph initializers into memory: onnx-ir writes no others back."""
-    for graph in _function_graphs(model):
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                value.const_value = _in_memory(value.const_value)
-    for node, attribute in _tensor_attributes(model):
-        if attribute.type == ir.AttributeType.TENSOR:
-            if isinstance(attribute.value, ir.ExternalTensor):
-                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _in_memory(attribute.value))
-        elif any(isinstance(tensor, ir.ExternalTensor) for tensor in attribute.value):
-            node.attributes[attribute.name] = ir.AttrTensors(
-                attribute.name, [_in_memory(tensor) for tensor in attribute.value]
-            )
-
-
-def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if isinstance(tensor, ir.ExternalTensor):
-        return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
-    return tensor
-
-
-def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
-    for tensor in _initializers(model):
-        if isinstance(tensor, ir.ExternalTensor):
-            yield tensor
-    for _, attribute in _tensor_attributes(model):
-        tensors = [attribute.value] if attribute.type == ir.AttributeType.TENSOR else attribute.value
-        yield from (tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor))
-
-
-def _initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in (*model.graphs(), *_function_graphs(model)):
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value
-
-
-def _function_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    for function in model.functions.values():
-        yield from function.subgraphs()
-
-
-def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
-    kinds = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
-    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for body in bodies:
-        for node in ir.traversal.RecursiveGraphIterator(body):
-            for attribute in list(node.attributes.values()):
-                if attribute.type in kinds and not attribute.is_ref():
-                    yield node, attribute
-
-
-def _graphs_of_proto(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _graphs_of_proto(inner)
+    return sum(tensor.nbytes for tensor in initializers(model)) > LARGEST_INLINE_BYTES

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
-import onnx_ir as ir
 
 from convswap.graph.constants import PASSING_OPS
 from convswap.graph.domain import is_ours
@@ -38,7 +37,7 @@ def unfused_model(model: onnx.ModelProto, result: SwapResult) -> onnx.ModelProto
     """
     if not result.fused:
         return None
-    return ir.to_proto(swap(model, fold=False).model) if model.functions else model
+    return swap(model, fold=False).to_proto() if model.functions else model
 
 
 def find_replaced(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,33 +22,17 @@ from convswap.graph.domain import (
 )
 from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fold_into_convs, fuse_convs
 from convswap.graph.inlining import Reasons, inline_functions_with
-from convswap.graph.model_file import load_model, model_from_proto, root_cause, save_model
+from convswap.graph.model_file import load_model, model_from_proto, save_model
 from convswap.graph.name_pattern import name_pattern
+from convswap.graph.other_convolutions import is_named_convolution, why_no_conv
+from convswap.graph.root_cause import root_cause
+from convswap.graph.serialisation import to_proto
 from convswap.graph.unique_names import UniqueNames
 from convswap.graph.value_types import ValueTypes
 
 DEFAULT_PRECISION = "tf32"
 PRECISIONS = ("tf32", "ieee")
 SUPPORTED_RANKS = range(3, 6)
-
-_OPTIMISED = "is written by ONNX Runtime's optimiser: swap the model as it was before it was optimised"
-_QUANTISED = "computes in integers, the library in float32: swap the model as it was before it was quantised"
-_TRANSPOSED = "is a transposed convolution, which the library does not compute"
-_OTHER_CONVOLUTIONS = {
-    ("", "ConvTranspose"): _TRANSPOSED,
-    ("", "ConvInteger"): _QUANTISED,
-    ("", "QLinearConv"): _QUANTISED,
-    ("", "DeformConv"): "is a deformable convolution, which the library does not compute",
-    ("com.microsoft", "FusedConv"): _OPTIMISED,
-    ("com.microsoft", "NhwcConv"): _OPTIMISED,
-    ("com.microsoft", "NhwcFusedConv"): _OPTIMISED,
-    ("com.microsoft", "QLinearConv"): _QUANTISED,
-    ("com.microsoft", "ConvTransposeWithDynamicPads"): _TRANSPOSED,
-    ("com.microsoft.nchwc", "Conv"): _OPTIMISED,
-    ("com.ms.internal.nhwc", "Conv"): _OPTIMISED,
-}
-# "Conv" as a word of its own: not the beginning of "Convert" or of "ConvexHull".
-_CONVOLUTION_NAME = re.compile(r"Conv(?![a-z])|Convolution")
 
 
 @dataclass(frozen=True)
@@ -81,7 +64,7 @@ class SwapResult:
 
     def to_proto(self) -> onnx.ModelProto:
         """Return the swapped model as a protobuf message; external data remain references to their files."""
-        return ir.to_proto(self.model)
+        return to_proto(self.model)
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the swapped model to `path`, completely or not at all; see `model_file.save_model`.
@@ -280,7 +263,7 @@ def _is_conv(node: ir.Node) -> bool:
 def _is_convolution(node: ir.Node, model: ir.Model) -> bool:
     if is_ours(node) or node.op_identifier() in model.functions:
         return False
-    return _CONVOLUTION_NAME.search(node.op_type) is not None
+    return is_named_convolution(node.op_type)
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -336,7 +319,7 @@ def _why_left(
 def _why_other_op(node: ir.Node) -> str | None:
     if _is_conv(node):
         return None
-    known = _OTHER_CONVOLUTIONS.get((node.domain, node.op_type))
+    known = why_no_conv(node.domain, node.op_type)
     return f"{op_name(node)} {known or 'is not Conv of the ONNX domain, the only op that is swapped'}"
 
 

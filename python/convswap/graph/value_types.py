@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from convswap.graph.domain import is_our_conv
 from convswap.graph.function_calls import count_copies
-from convswap.graph.model_file import quiet_onnx_ir
+from convswap.graph.serialisation import from_proto, to_proto
 from convswap.graph.symbolic_extents import SymbolicExtents
 
 # Shape inference needs the values of small initializers (shapes, axes) and never those of weights.
@@ -122,8 +122,7 @@ def _infer(model: ir.Model) -> dict[ir.Value, ir.Value]:
             # Of a model that was swapped, onnx knows every op but ours, which has the types of its own.
             if is_our_conv(node):
                 node.domain = ""
-        with quiet_onnx_ir():
-            inferred = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(skeleton)))
+        inferred = from_proto(onnx.shape_inference.infer_shapes(to_proto(skeleton)))
         found = {}
         for graph, completed in zip(model.graphs(), inferred.graphs(), strict=True):
             by_name = {value.name: value for value in values_of(completed)}

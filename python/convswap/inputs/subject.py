@@ -14,6 +14,7 @@ from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.export import export_network
 from convswap.graph.model_file import is_there, load_model
 from convswap.graph.plain_model import count_swapped, plain_model
+from convswap.graph.serialisation import to_proto
 from convswap.inputs.feeds import ImageSource, Input, RandomSource, Source, declared_inputs, fixed_batch
 from convswap.inputs.given import GIVEN, Given, given_source
 from convswap.inputs.sample_shapes import InputShape, with_sample_shapes
@@ -103,7 +104,7 @@ def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, on
     path = Path(model)
     if not is_there(path) and path.suffix == "" and path.name == str(model):
         raise unknown_name("network", str(model), ALL_NETWORKS)
-    return str(model), ir.to_proto(ir.external_data.load_to_model(load_model(model)))
+    return str(model), to_proto(ir.external_data.load_to_model(load_model(model)))
 
 
 def batch_of(model: onnx.ModelProto, inputs: tuple[Input, ...], batch: int | None, device: Device) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime
 
 from convswap import _native
@@ -214,7 +213,7 @@ def _prepared(model: Model, options: OptimizeOptions, device: Device) -> _Prepar
         )
     sources = [source_of(subject, batch, batch, device) for batch in options.batches or (None,)]
     swapping = swap(subject.plain, fuse=True)
-    swapped = ir.to_proto(swapping.model)
+    swapped = swapping.to_proto()
     layers = conv_layers(swapped, unfused_model(subject.plain, swapping))
     return _Prepared(
         options=options,
@@ -308,7 +307,7 @@ def _run_whole(prepared: _Prepared, taken: Sequence[_Measured]) -> _Whole:
     device = prepared.device
     choices = {one.segment.name: _choice(one) for one in taken}
     swapping = swap_chosen(prepared.subject.plain, choices, "it does not gain here")
-    optimized = ir.to_proto(swapping.model)
+    optimized = swapping.to_proto()
     sessions = [
         make_session(prepared.subject.plain, DEFAULT, device),
         make_session(optimized, CONVSWAP, device),

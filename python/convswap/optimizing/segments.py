@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
-import onnx_ir as ir
 
 from convswap.graph.domain import FUSED_OP
 from convswap.graph.fusion.fuse import Stage
@@ -62,7 +61,7 @@ class Segment:
     def our_model(self, shapes: Shapes, choice: NodeChoice) -> onnx.ModelProto:
         """Return the segment with its Conv swapped, and fused up to a stage."""
         result = swap_chosen(self.default_model(shapes), {self.name: choice}, "it is another")
-        return ir.to_proto(result.model)
+        return result.to_proto()
 
     def conv_alone(self, precision: str) -> ConvLayer:
         """Return the Conv without what follows it, but for what is folded into its weights."""

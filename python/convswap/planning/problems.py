@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx
-import onnx_ir as ir
 
 from convswap import _native
 from convswap.errors import ConvswapError
@@ -77,7 +76,7 @@ def conv_problems(
     inputs = with_sample_shapes(declared, input_shape)
     samples = batch_of(proto, inputs, batch, device)
     swapping = swap(proto, algorithm=algorithm, precision=precision, fuse=fuse)
-    swapped = ir.to_proto(swapping.model)
+    swapped = swapping.to_proto()
     layers = conv_layers(swapped, unfused_model(proto, swapping))
     with telling_shapes(declared, inputs, samples):
         shapes = _shapes(swapped, layers, inputs, samples, run_on or device)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import onnx
-import onnx_ir as ir
 
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.algorithms import check_algorithm
@@ -131,7 +130,7 @@ def profile_with(
     swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
     check_algorithm(algorithm, device.name)
     ours = our_side(device, precision)
-    models: dict[Side, onnx.ModelProto] = {ours: ir.to_proto(swapping.model)}
+    models: dict[Side, onnx.ModelProto] = {ours: swapping.to_proto()}
     if against is not None:
         others = (DEFAULT, *other_sides(device, against))
         models = {**{side: subject.plain for side in others}, **models}

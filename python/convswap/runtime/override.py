@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+from convswap.graph.other_convolutions import why_no_conv_any_more
 from convswap.runtime.library import PRECISION_ENTRY, register, set_entry
 
 DISABLED_OPTIMIZERS_ENTRY = "optimization.disable_specified_optimizers"
@@ -22,6 +24,7 @@ _CONV_DOMAINS = ("", "ai.onnx", "com.ms.internal.nhwc", "convswap")
 # ONNX Runtime folds constants with its own kernel, and does not find its way from our op to it.
 _FOLDING_FAILED = "kernel type string 'T' for node type 'Conv'"
 _SHOWN = 5
+_LOGGER = logging.getLogger("convswap")
 
 
 def override_session(
@@ -38,6 +41,10 @@ def override_session(
 
     A Conv whose inputs are all constant would fail to load, since ONNX Runtime cannot fold it in the
     override mode; for such a model constant folding is switched off.
+
+    Nodes that a tool has put in the place of a Conv, as ONNX Runtime does when it writes an optimised model,
+    stay with ONNX Runtime: a warning of the logger `convswap` names up to five of them, their op and the
+    reason.
 
     Raises ConvswapError where a Conv would not run on our op (named, up to five of them), the CUDA provider
     has `prefer_nhwc`, ONNX Runtime is older than 1.24, the first that keeps the report, or the session
@@ -79,6 +86,7 @@ def override_session(
     finally:
         answer = _ask_library("read")
     _check(session, _names_of_kernels(answer))
+    _tell_of_others(session)
     return session
 
 
@@ -154,3 +162,19 @@ def _check(session: Any, ours: Counter[str]) -> None:
             f"{len(others)} of {len(conv_nodes)} Conv nodes would not run on convswap: {shown}; an optimiser "
             "of ONNX Runtime or another provider takes them first: swap the model instead (convswap.swap)"
         )
+
+
+def _tell_of_others(session: Any) -> None:
+    """Log, in one line for each reason, the nodes of `session` that were Convs before a tool took them."""
+    others: dict[str, list[str]] = {}
+    for part in session.get_provider_graph_assignment_info():
+        for node in part.get_nodes():
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            reason = why_no_conv_any_more(domain, node.op_type)
+            if reason is not None:
+                op = f"{domain}.{node.op_type}" if domain else node.op_type
+                others.setdefault(reason, []).append(f"{node.name!r} ({op})")
+    for reason, nodes in others.items():
+        shown = ", ".join(nodes[:_SHOWN]) + (", ..." if len(nodes) > _SHOWN else "")
+        said = "these convolutions stay with ONNX Runtime: %s, %d in all; each %s"
+        _LOGGER.warning(said, shown, len(nodes), reason)

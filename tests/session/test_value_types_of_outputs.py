@@ -1,0 +1,172 @@
+"""Models whose values are no tensors: maps, sequences and optionals are swapped, and keep their types."""
+
+from __future__ import annotations
+
+import convswap
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import swap_models as models
+from convswap.graph.model_file import load_model
+from convswap.graph.serialisation import to_proto
+from convswap.graph.swap import swap
+from onnx import TensorProto, helper, numpy_helper
+
+CPU = ["CPUExecutionProvider"]
+X = np.random.default_rng(3).normal(size=(2, 3, 8, 8)).astype(np.float32)
+FLOAT = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+MAP = helper.make_map_type_proto(TensorProto.INT64, FLOAT)
+MAPS = helper.make_sequence_type_proto(MAP)
+SEQUENCE = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, "k"]))
+OPTIONAL = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 4]))
+
+
+def classifier(*nodes: onnx.NodeProto, **outputs: onnx.TypeProto) -> onnx.ModelProto:
+    """Return a Conv that ends in the probabilities `p`, what `nodes` make of them, and these `outputs`."""
+    before = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("Softmax", ["f"], ["p"]),
+    ]
+    model = models.make_model(
+        [*before, *nodes],
+        [models.weights("w", 4, 3, 3, 3)],
+        inputs=[models.tensor_info("x", *X.shape)],
+        outputs=[helper.make_value_info(name, kind) for name, kind in outputs.items()],
+        domains=["ai.onnx.ml"],
+    )
+    for opset in model.opset_import:
+        if opset.domain == "ai.onnx.ml":
+            opset.version = 3
+    return model
+
+
+def zip_map(source: str = "p", output: str = "y") -> onnx.NodeProto:
+    return helper.make_node(
+        "ZipMap", [source], [output], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2, 3], name="zip"
+    )
+
+
+MODELS = {
+    "maps": classifier(zip_map(), y=MAPS),
+    "sequence": classifier(helper.make_node("SplitToSequence", ["p"], ["y"], axis=0), y=SEQUENCE),
+    "optional": classifier(helper.make_node("Optional", ["p"], ["y"]), y=OPTIONAL),
+    "all": classifier(
+        zip_map(),
+        helper.make_node("SplitToSequence", ["p"], ["s"], axis=0),
+        helper.make_node("Optional", ["p"], ["o"]),
+        y=MAPS,
+        s=SEQUENCE,
+        o=OPTIONAL,
+    ),
+}
+
+
+def types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    return {value.name: value.type for value in (*model.graph.input, *model.graph.output)}
+
+
+def results(model, *, ours: bool = False) -> list:
+    options = onnxruntime.SessionOptions()
+    if ours:
+        convswap.register(options)
+    return onnxruntime.InferenceSession(model, options, providers=CPU).run(None, {"x": X})
+
+
+def assert_alike(found, expected) -> None:
+    if isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_alike(one, other)
+    elif isinstance(expected, dict):
+        assert found == pytest.approx(expected)
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize("kind", MODELS)
+def test_outputs_that_are_no_tensors_keep_their_types_and_values(kind, fuse, tmp_path):
+    original = MODELS[kind]
+    before = original.SerializeToString()
+    onnx.save(original, tmp_path / "model.onnx")
+    for given in (original, tmp_path / "model.onnx"):
+        result = swap(given, fuse=fuse)
+        assert (result.swapped, result.left) == (("conv",), ())
+        result.save(tmp_path / "out.onnx")
+        for swapped in (result.to_proto(), onnx.load(tmp_path / "out.onnx")):
+            assert types(swapped) == types(original)
+            assert all(not value.metadata_props for value in swapped.graph.output)
+        assert_alike(results(tmp_path / "out.onnx", ours=True), results(before))
+    assert original.SerializeToString() == before
+
+
+def test_a_swapped_model_with_maps_can_be_swapped_again(tmp_path):
+    swap(MODELS["maps"]).save(tmp_path / "once.onnx")
+    swap(tmp_path / "once.onnx").save(tmp_path / "twice.onnx")
+    assert (tmp_path / "once.onnx").read_bytes() == (tmp_path / "twice.onnx").read_bytes()
+
+
+def test_inputs_and_inner_values_may_be_maps_too(tmp_path):
+    """A map of features goes in; one inner map is declared, in the main graph and in a branch."""
+    vectorizer = helper.make_node(
+        "DictVectorizer", ["features"], ["d"], domain="ai.onnx.ml", int64_vocabulary=[0, 1, 2, 3]
+    )
+    branches = {
+        key: helper.make_graph(
+            [
+                zip_map("p", f"{key}_maps"),
+                helper.make_node("SequenceLength", [f"{key}_maps"], [key]),
+            ],
+            key,
+            [],
+            [models.tensor_info(key, element_type=TensorProto.INT64)],
+            value_info=[helper.make_value_info(f"{key}_maps", MAPS)],
+        )
+        for key in ("then_branch", "else_branch")
+    }
+    model = classifier(
+        vectorizer,
+        helper.make_node("Add", ["p", "d"], ["s"]),
+        zip_map("s", "inner"),
+        helper.make_node("If", ["flag"], ["n"], **branches),
+        s=helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 4]),
+        n=helper.make_tensor_type_proto(TensorProto.INT64, []),
+    )
+    model.graph.input.append(helper.make_value_info("features", MAP))
+    model.graph.input.append(models.tensor_info("flag", element_type=TensorProto.BOOL))
+    model.graph.value_info.append(helper.make_value_info("inner", MAPS))
+    onnx.save(model, tmp_path / "model.onnx")
+    swapped = swap(tmp_path / "model.onnx").to_proto()
+    assert types(swapped) == types(model)
+    assert {value.name: value.type for value in swapped.graph.value_info}["inner"] == MAPS
+    conditional = next(node for node in swapped.graph.node if node.op_type == "If")
+    for attribute in conditional.attribute:
+        (inner,) = (value for value in attribute.g.value_info if value.name.endswith("maps"))
+        assert inner.type == MAPS
+
+
+def test_element_types_are_inferred_in_models_with_maps():
+    """The Conv's own values are declared nowhere, and its weight is an output."""
+    model = classifier(zip_map(), y=MAPS)
+    model.graph.node.insert(0, helper.make_node("Identity", ["w"], ["v"]))
+    model.graph.node.insert(0, helper.make_node("Neg", ["x"], ["n"]))
+    conv = next(node for node in model.graph.node if node.op_type == "Conv")
+    conv.input[:] = ["n", "v"]
+    assert swap(model).swapped == ("conv",)
+
+
+def test_models_with_maps_are_loaded_with_weights_in_a_data_file(tmp_path):
+    model = classifier(zip_map(), y=MAPS)
+    onnx.save(
+        model, tmp_path / "model.onnx", save_as_external_data=True, location="data.bin", size_threshold=0
+    )
+    loaded = load_model(tmp_path / "model.onnx")
+    assert types(to_proto(loaded)) == types(onnx.load(tmp_path / "model.onnx"))
+    swap(tmp_path / "model.onnx").save(tmp_path / "out.onnx")
+    assert types(onnx.load(tmp_path / "out.onnx"))["y"] == MAPS
+    weights = onnx.load(tmp_path / "out.onnx").graph.initializer[0]
+    expected = models.weights("w", 4, 3, 3, 3)
+    np.testing.assert_array_equal(numpy_helper.to_array(weights), numpy_helper.to_array(expected))
