@@ -36,6 +36,199 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
   }
 }
 
+// What a block has of every tile: the filters of a group or, where their weights do not fit, a part of them.
+struct Share {
+  int padded_filters, filters;  // folded: that it has room for, and that it has
+  int first_filter;             // of y, folds not counted
+  int first_channel;            // of x, in this pass
+
+  // `room`: for so many filters.
+  template <typename Arguments>
+  __device__ Share(const Arguments& problem, int room) : padded_filters(room) {
+    const int group = blockIdx.y / problem.filter_splits;
+    const int first_folded = blockIdx.y % problem.filter_splits * padded_filters;
+    filters = min(padded_filters, problem.folded_filters - first_folded);
+    first_filter = (group * problem.folded_filters + first_folded) >> problem.log2_folds;
+    first_channel = group * problem.channels + problem.first_channel;
+  }
+};
+
+// A block at work. Weights and pixels are converted by a guess of how large they are, and again in the rare
+// case that it does not hold.
+template <typename Format, int kBundle, int kTaps, int kTiles>
+class Block {
+  using Element = typename Format::Element;
+
+ public:
+  __device__ Block(const Arguments<Element>& problem, unsigned char* shared)
+      : problem_(problem),
+        shared_(shared),
+        share_(problem, problem.filter_blocks * kTiles * kFiltersPerTile) {}
+
+  // Starts the copy of the first tile's input, and meanwhile finds what is the same for all tiles.
+  __device__ void set_up() {
+    copy(blockIdx.x);
+    if (threadIdx.x == 0) {
+      // One by one: NVRTC has what is set as a whole loaded from global memory, for which all wait.
+      state().most = 0u, state().least_less_one = ~0u;
+      state().weight_windows = 1u;
+      state().is_far = 0u;
+    }
+    const int bundle_slots = problem_.steps * kBundlesPerStep;
+    for (int i = threadIdx.x; i < bundle_slots; i += blockDim.x) {
+      part(problem_.shared.bundles)[i] = filter_bundle<kBundle>(problem_, i);
+    }
+    find_places<kBundle>(problem_, part(problem_.shared.places));
+    for (int i = threadIdx.x; i < problem_.zero_words; i += blockDim.x) {
+      reinterpret_cast<unsigned*>(raw())[problem_.raw_words + i] = 0u;
+    }
+    for (int i = threadIdx.x; i < share_.padded_filters; i += blockDim.x) tops()[i] = kFirstTop;
+    __syncthreads();
+  }
+
+  // Computes the block's tiles, once for each window of the weights.
+  __device__ void compute_tiles() {
+    for (int window = 0; window < weight_windows_; ++window) {
+      stage_window_of_weights(window);
+      if (window > 0) {
+        copy(blockIdx.x);
+        scaled_for_ = top_ + 1;
+      }
+      for (int index = blockIdx.x; index < problem_.tiles; index += gridDim.x) compute(index, window);
+      if (window + 1 < weight_windows_) __syncthreads();
+    }
+  }
+
+ private:
+  // The parts of shared memory, found each time: a register is worth more than an addition.
+  __device__ unsigned char* shared() const { return shared_ + computed_here(0u); }
+  template <typename Part>
+  __device__ Part* part(Offset<Part> offset) const {
+    return offset.in(shared());
+  }
+  __device__ Element* raw() const { return reinterpret_cast<Element*>(part(problem_.shared.raw)); }
+  __device__ StagedLine<kBundle>* lines() const {
+    return reinterpret_cast<StagedLine<kBundle>*>(part(problem_.shared.lines));
+  }
+  __device__ int* tops() const { return part(problem_.shared.tops); }
+  __device__ BlockState& state() const { return *part(problem_.shared.state); }
+
+  // The weights of the first filter.
+  __device__ const Element* weights() const {
+    return problem_.w + static_cast<long long>(share_.first_filter) * problem_.channels *
+                            problem_.filter_height * problem_.filter_width;
+  }
+
+  // Starts the copy of a tile's input, if there is such a tile.
+  __device__ void copy(int index) const {
+    if (index < problem_.tiles) copy_tile(problem_, Tile(problem_, index), share_.first_channel, raw());
+    commit_copies();
+  }
+
+  // Stages a window of the weights. Where the guess does not hold, they are measured, which tells how many
+  // windows there are, and staged again.
+  __device__ void stage_window_of_weights(int window) {
+    bool are_measured = window > 0;
+    do {
+      const ValueRange<Element> range = stage_weights<Format, kBundle, kTaps, kTiles>(
+          problem_, weights(), part(problem_.shared.bundles), share_.filters, tops(), window,
+          problem_.shared.weights(shared()));
+      if (are_measured || __syncthreads_and(fits<Format>(range, kFirstTop))) return;
+      measure_weights();
+      are_measured = true;
+    } while (weights_are_finite_);
+  }
+
+  __device__ void measure_weights() {
+    const int taps = problem_.filter_height * problem_.filter_width;
+    const auto weights_of = [&](int filter) {
+      const long long folded = filter >> problem_.log2_folds;
+      return weights() + (folded * problem_.channels + problem_.first_channel) * taps;
+    };
+    measure_filters<Format, true>(weights_of, share_.filters, problem_.pass_channels * taps, tops(),
+                                  &state().weight_windows);
+    __syncthreads();
+    weights_are_finite_ = state().weight_windows != ~0u;
+    if (weights_are_finite_) weight_windows_ = static_cast<int>(state().weight_windows);
+  }
+
+  // Computes a tile with a window of the weights, and starts the copy of the next.
+  __device__ void compute(int index, int weight_window) {
+    const Tile tile(problem_, index);
+    const ValueRange<Element> range = convert(tile, index);
+    const bool all_fit = __syncthreads_and(fits<Format>(range, top_) && weights_are_finite_);
+    const int windows = all_fit ? 1 : find_windows(range);
+    if (windows == 0) {
+      copy(index + gridDim.x);
+      if (weight_window == 0) {
+        compute_as_defined(problem_, tile, share_.first_filter, share_.filters >> problem_.log2_folds);
+      }
+      return;
+    }
+    for (int window = 0; window < windows; ++window) {
+      const int window_top = top_ - window * kBinades;
+      const bool is_first = weight_window + window == 0;
+      if constexpr (Format::kIsScaled) {
+        if (!all_fit) convert_window(tile, window_top);
+      }
+      if (scaled_for_ != window_top) scale_for(window_top, weight_window, is_first);
+      if (window + 1 == windows) copy(index + gridDim.x);
+      compute_tile<Format, kBundle, kTaps, kTiles>(problem_, state().work, share_.filters,
+                                                   problem_.accumulates || !is_first, state().is_far != 0,
+                                                   shared_);
+    }
+  }
+
+  // Converts a tile's input by the guess; returns what the thread has seen.
+  __device__ ValueRange<Element> convert(const Tile& tile, int index) {
+    if (index == blockIdx.x || !share_lines(problem_, tile, Tile(problem_, index - gridDim.x))) {
+      find_lines<kBundle>(problem_, tile, share_.first_channel, lines());
+    }
+    wait_for_copies<0>();
+    __syncthreads();
+    if (threadIdx.x == 0) state().work = work_of(problem_, tile, share_.first_filter);
+    return stage_tile<Format, kBundle, false>(problem_, tile, lines(), raw(), BinadeWindow(top_),
+                                              part(problem_.shared.staged));
+  }
+
+  // Finds the windows of a tile's input for which the guess does not hold, of the range that each thread has
+  // seen. Returns how many there are; none where the tensor core cannot multiply it.
+  __device__ int find_windows(ValueRange<Element> range) {
+    const ValueRange<Element> whole =
+        reduce_threads(range, state(), threadIdx.x == 0, [] { __syncthreads(); });
+    if (!weights_are_finite_ || !whole.is_finite()) return 0;
+    top_ = whole.window_top();
+    return whole.windows();
+  }
+
+  // Converts of a tile's input what a window holds.
+  __device__ void convert_window(const Tile& tile, int window_top) {
+    __syncthreads();
+    stage_tile<Format, kBundle, true>(problem_, tile, lines(), raw(), BinadeWindow(window_top),
+                                      part(problem_.shared.staged));
+    scaled_for_ = window_top + 1;
+  }
+
+  // Finds the scales that undo those of a window of the pixels and one of the weights.
+  __device__ void scale_for(int window_top, int weight_window, bool is_first) {
+    if (threadIdx.x == 0) state().is_far = 0;
+    __syncthreads();
+    find_scales<Format>(problem_, share_.filters, share_.padded_filters, tops(), weight_window, window_top,
+                        problem_.b == nullptr || !is_first ? nullptr : problem_.b + share_.first_filter,
+                        part(problem_.shared.scales), part(problem_.shared.rests), &state());
+    __syncthreads();
+    scaled_for_ = window_top;
+  }
+
+  const Arguments<Element>& problem_;
+  unsigned char* const shared_;
+  const Share share_;
+  bool weights_are_finite_ = true;
+  int weight_windows_ = 1;
+  int top_ = kFirstTop;             // of the pixels' uppermost window
+  int scaled_for_ = kFirstTop + 1;  // the window that the scales were last found for
+};
+
 // Persistent blocks: grid.x shares the tiles, grid.y the groups and, where the weights of a group do not
 // fit, parts of its filters.
 template <typename Format, int kBundle, int kTaps, int kTiles>
@@ -44,141 +237,11 @@ __global__ void __launch_bounds__(kMostThreads, 1)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #error "few_channels needs compute capability 8.0 or newer"
 #else
-  using Element = typename Format::Element;
   extern __shared__ __align__(16) unsigned char shared[];
   wait_for_kernels_before();
-  const int bundle_slots = problem.steps * kBundlesPerStep;
-  const int padded_filters = problem.filter_blocks * kTiles * kFiltersPerTile;
-  // The parts of shared memory, found each time: a register is worth more than an addition.
-  const auto part = [&](auto offset) { return offset.in(shared + computed_here(0u)); };
-  const auto raw = [&] { return reinterpret_cast<Element*>(part(problem.shared.raw)); };
-  const auto lines = [&] { return reinterpret_cast<StagedLine<kBundle>*>(part(problem.shared.lines)); };
-  const auto tops = [&] { return part(problem.shared.tops); };
-  const auto state = [&]() -> BlockState& { return *part(problem.shared.state); };
-
-  const int group = blockIdx.y / problem.filter_splits;
-  const int first_filter = blockIdx.y % problem.filter_splits * padded_filters;
-  const int filters = min(padded_filters, problem.folded_filters - first_filter);
-  const int k = (group * problem.folded_filters + first_filter) >> problem.log2_folds;
-  const int first_channel = group * problem.channels + problem.first_channel;
-  const auto w = [&] {
-    return problem.w +
-           static_cast<long long>(k) * problem.channels * problem.filter_height * problem.filter_width;
-  };
-
-  copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw());
-  commit_copies();
-  if (threadIdx.x == 0) {
-    // One by one: NVRTC has what is set as a whole loaded from global memory, for which all wait.
-    state().most = 0u, state().least_less_one = ~0u;
-    state().weight_windows = 1u;
-    state().is_far = 0u;
-  }
-  for (int i = threadIdx.x; i < bundle_slots; i += blockDim.x) {
-    part(problem.shared.bundles)[i] = filter_bundle<kBundle>(problem, i);
-  }
-  find_places<kBundle>(problem, part(problem.shared.places));
-  for (int i = threadIdx.x; i < problem.zero_words; i += blockDim.x) {
-    reinterpret_cast<unsigned*>(raw())[problem.raw_words + i] = 0u;
-  }
-  for (int i = threadIdx.x; i < padded_filters; i += blockDim.x) tops()[i] = kFirstTop;
-  __syncthreads();
-
-  // Weights and pixels are converted by a guess of how large they are, and again in the rare case that it
-  // does not hold.
-  bool weights_are_finite = true;
-  bool are_measured = false;
-  int weight_windows = 1;
-  int top = kFirstTop;
-  int scaled_for = kFirstTop + 1;  // what the scales were last found for
-  for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
-    const ValueRange<Element> weight_range = stage_weights<Format, kBundle, kTaps, kTiles>(
-        problem, w(), part(problem.shared.bundles), filters, tops(), weight_window,
-        problem.shared.weights(shared + computed_here(0u)));
-    if (!are_measured && !__syncthreads_and(fits<Format>(weight_range, kFirstTop))) {
-      const int taps = problem.filter_height * problem.filter_width;
-      const auto weights_of = [&](int filter) {
-        const long long folded = filter >> problem.log2_folds;
-        return w() + (folded * problem.channels + problem.first_channel) * taps;
-      };
-      measure_filters<Format, true>(weights_of, filters, problem.pass_channels * taps, tops(),
-                                    &state().weight_windows);
-      __syncthreads();
-      are_measured = true;
-      weights_are_finite = state().weight_windows != ~0u;
-      if (weights_are_finite) {
-        weight_windows = static_cast<int>(state().weight_windows);
-        --weight_window;
-        continue;
-      }
-    }
-    are_measured = true;
-    if (weight_window > 0) {
-      copy_tile(problem, Tile(problem, blockIdx.x), first_channel, raw());
-      commit_copies();
-      scaled_for = top + 1;
-    }
-
-    for (int index = blockIdx.x; index < problem.tiles; index += gridDim.x) {
-      const Tile tile(problem, index);
-      if (index == blockIdx.x || !share_lines(problem, tile, Tile(problem, index - gridDim.x))) {
-        find_lines<kBundle>(problem, tile, first_channel, lines());
-      }
-      wait_for_copies<0>();
-      __syncthreads();
-      if (threadIdx.x == 0) state().work = work_of(problem, tile, k);
-      const ValueRange<Element> range = stage_tile<Format, kBundle, false>(
-          problem, tile, lines(), raw(), BinadeWindow(top), part(problem.shared.staged));
-      bool is_staged = true;
-      int windows = 1;
-      if (!__syncthreads_and(fits<Format>(range, top) && weights_are_finite)) {
-        const ValueRange<Element> whole =
-            reduce_threads(range, state(), threadIdx.x == 0, [] { __syncthreads(); });
-        is_staged = false;
-        windows = weights_are_finite && whole.is_finite() ? whole.windows() : 0;
-        if (windows > 0) top = whole.window_top();
-      }
-      const auto copy_next = [&] {
-        if (index + static_cast<int>(gridDim.x) < problem.tiles) {
-          copy_tile(problem, Tile(problem, index + gridDim.x), first_channel, raw());
-        }
-        commit_copies();
-      };
-      if (windows == 0) {
-        copy_next();
-        if (weight_window == 0) compute_as_defined(problem, tile, k, filters >> problem.log2_folds);
-        continue;
-      }
-
-      for (int window = 0; window < windows; ++window) {
-        const int window_top = top - window * kBinades;
-        const bool is_first = weight_window + window == 0;
-        if constexpr (Format::kIsScaled) {
-          if (!is_staged) {
-            __syncthreads();
-            stage_tile<Format, kBundle, true>(problem, tile, lines(), raw(), BinadeWindow(window_top),
-                                              part(problem.shared.staged));
-            scaled_for = window_top + 1;
-          }
-        }
-        if (scaled_for != window_top) {
-          if (threadIdx.x == 0) state().is_far = 0;
-          __syncthreads();
-          find_scales<Format>(problem, filters, padded_filters, tops(), weight_window, window_top,
-                              problem.b == nullptr || !is_first ? nullptr : problem.b + k,
-                              part(problem.shared.scales), part(problem.shared.rests), &state());
-          __syncthreads();
-          scaled_for = window_top;
-        }
-        is_staged = false;
-        if (window + 1 == windows) copy_next();
-
-        compute_tile<Format, kBundle, kTaps, kTiles>(
-            problem, state().work, filters, problem.accumulates || !is_first, state().is_far != 0, shared);
-      }
-    }
-    if (weight_window + 1 < weight_windows) __syncthreads();
-  }
+  Block<Format, kBundle, kTaps, kTiles> block(problem, shared);
+  block.set_up();
+  block.compute_tiles();
 #endif
 }
 

@@ -46,87 +46,112 @@ struct InUse {
   int image = -1, weights = -1;
 };
 
+// How far a warpgroup has come in the rings of pixels and weights, and what products that may not have ended
+// yet are taken from: those of the last group, and of the one before.
+struct Operands {
+  OpenRing images, weights;
+  InUse last, before;
+};
+
+// Lets producers load what comes next to stages that no product is taken from any more.
+__device__ inline void release(BlockState& state, InUse& own) {
+  if (own.image >= 0) arrive(&state.multiplied[own.image]);
+  if (own.weights >= 0) arrive(&state.weights_multiplied[own.weights]);
+  own = {};
+}
+
+// Adds the products of the next chunk, of columns from the first one on; those of its last two groups may not
+// have ended. There is a step in every chunk, and loops that say so keep the compiler from waiting in
+// between. `state` is passed on, or the compiler would find the block's anew for every group.
+template <typename Number, int kTiles, typename Element>
+__device__ inline void add_chunk(const Arguments<Element>& problem, BlockState& state, int first_column,
+                                 Operands& operands, float (&sums)[kTiles][4]) {
+  OpenRing &images = operands.images, &weights = operands.weights;
+  const SharedMatrix image =
+      SharedMatrix::at(image_stage(problem, images.stage), problem.bundle_places.divisor)
+          .advanced(first_column)
+          .of_warp();
+  int first = 0;
+  do {
+    wait(&state.weights_loaded[weights.stage], weights.phase);
+    SharedMatrix filters = SharedMatrix::at(weight_stage(problem, weights.stage), kRows).of_warp();
+    const int end = min(first + problem.group_steps, problem.steps);
+    begin_warpgroup_products();
+#pragma unroll 1
+    do {
+      add_warpgroup_product<Number, kTiles>(sums, filters, image.advanced(problem.step_places[first]));
+      filters = filters.advanced(kStepUnits);
+    } while (++first < end);
+    end_warpgroup_products();
+    // Two groups are under way, so that the tensor core has one while a warp comes here.
+    await_warpgroup_products_but_the_last<2>();
+    release(state, operands.before);
+    operands.before = operands.last;
+    operands.last = {-1, weights.stage};
+    weights.advance(problem.weight_stages);
+  } while (first < problem.steps);
+  operands.last.image = images.stage;
+  images.advance(problem.image_stages);
+}
+
+// Sums up the products of all chunks of a tile, of columns from the first one on. Returns what is known of
+// the last chunk.
+template <typename Format, int kTiles, typename Element = typename Format::Element>
+__device__ inline ImageStage sum_up_chunks(const Arguments<Element>& problem, BlockState& state,
+                                           int first_column, Operands& operands, float (&sums)[kTiles][4]) {
+  const OpenRing& images = operands.images;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[t][i] = 0.0f;
+  }
+  wait(&state.loaded[images.stage], images.phase);
+  ImageStage own = state.images[images.stage];
+  // Chunks of one scale after the other.
+  for (bool is_last = false; !is_last;) {
+    const int exponent = own.exponent;
+    begin_warpgroup_products(sums);
+    do {
+      add_chunk<typename Format::Number>(problem, state, first_column, operands, sums);
+      is_last = own.is_last;
+      if (is_last) break;
+      wait(&state.loaded[images.stage], images.phase);
+      own = state.images[images.stage];
+      // A vote shows the compiler that all lanes go the same way: else it would wait after every product.
+    } while (!Format::kIsScaled || __all_sync(~0u, own.exponent == exponent));
+    await_warpgroup_products(sums);
+    release(state, operands.before);
+    release(state, operands.last);
+    if (Format::kIsScaled && !is_last) scale_sums(sums, own.exponent - exponent);
+  }
+  return own;
+}
+
 // Multiplies the tiles of a block and stores their results: a warpgroup of two, which have a half of the
 // columns each.
 template <typename Format, int kTiles, typename Element = typename Format::Element>
 __device__ inline void multiply_tiles(const Arguments<Element>& problem, int warpgroup) {
-  using Number = typename Format::Number;
   constexpr int kColumns = kTiles * kTileColumns;
   BlockState& state = state_of_block(problem);
   const int first_column = warpgroup * kColumns;
   float* const staged = shared_part(problem.shared.results) + threadIdx.x / 32 * kStagedFloats;
-  OpenRing images, weights, heads;
+  Operands operands;
+  OpenRing heads;
   const Works works(problem);
   for (int work = works.first; work < works.end; ++work) {
     float sums[kTiles][4];
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[t][i] = 0.0f;
-    }
-    // What products that may not have ended yet are taken from: those of the last group, and of the one
-    // before.
-    InUse last, before;
-    const auto release = [&](InUse& own) {
-      if (own.image >= 0) arrive(&state.multiplied[own.image]);
-      if (own.weights >= 0) arrive(&state.weights_multiplied[own.weights]);
-      own = {};
-    };
-    wait(&state.loaded[images.stage], images.phase);
-    ImageStage own = state.images[images.stage];
-    // Chunks of one scale after the other.
-    for (bool is_last = false; !is_last;) {
-      const int exponent = own.exponent;
-      begin_warpgroup_products(sums);
-      do {
-        const SharedMatrix image =
-            SharedMatrix::at(image_stage(problem, images.stage), problem.bundle_places.divisor)
-                .advanced(first_column)
-                .of_warp();
-        // There is a step in every chunk, and loops that say so keep the compiler from waiting in between.
-        int first = 0;
-        do {
-          wait(&state.weights_loaded[weights.stage], weights.phase);
-          SharedMatrix filters = SharedMatrix::at(weight_stage(problem, weights.stage), kRows).of_warp();
-          const int end = min(first + problem.group_steps, problem.steps);
-          begin_warpgroup_products();
-#pragma unroll 1
-          do {
-            add_warpgroup_product<Number, kTiles>(sums, filters, image.advanced(problem.step_places[first]));
-            filters = filters.advanced(kStepUnits);
-          } while (++first < end);
-          end_warpgroup_products();
-          // Two groups are under way, so that the tensor core has one while a warp comes here.
-          await_warpgroup_products_but_the_last<2>();
-          release(before);
-          before = last;
-          last = {-1, weights.stage};
-          weights.advance(problem.weight_stages);
-        } while (first < problem.steps);
-        last.image = images.stage;
-        images.advance(problem.image_stages);
-        is_last = own.is_last;
-        if (is_last) break;
-        wait(&state.loaded[images.stage], images.phase);
-        own = state.images[images.stage];
-        // A vote shows the compiler that all lanes go the same way: else it would wait after every product.
-      } while (!Format::kIsScaled || __all_sync(~0u, own.exponent == exponent));
-      await_warpgroup_products(sums);
-      release(before);
-      release(last);
-      if (Format::kIsScaled && !is_last) scale_sums(sums, own.exponent - exponent);
-    }
+    const ImageStage last = sum_up_chunks<Format>(problem, state, first_column, operands, sums);
     wait(&state.told[heads.stage], heads.phase);
     const Head& head = state.heads[heads.stage];
     const int* const outputs = outputs_of_head(problem, heads.stage) + first_column;
-    if (Format::kIsScaled && own.defines) {
+    if (Format::kIsScaled && last.defines) {
       if (problem.splits.divisor == 1) {
         compute_as_defined<Format>(problem, head, outputs, kColumns);
       } else {
         leave_undefined<Format>(problem, head, outputs, kColumns);
       }
     } else {
-      store_results<Format>(problem, head, own.exponent, outputs, sums, staged);
+      store_results<Format>(problem, head, last.exponent, outputs, sums, staged);
     }
     // The copy of the next tile's outputs comes over what was read of these.
     show_to_copies_and_products();

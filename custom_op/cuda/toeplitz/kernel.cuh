@@ -181,6 +181,245 @@ __device__ inline int tile_at(const Arguments<Element>& problem, int place) {
   return is_full ? place - of_turn + static_cast<int>(blockIdx.x) * warpgroups + warpgroup : place;
 }
 
+// A warpgroup at work: it takes tiles on its own, and stages weights together with all of the block. Weights
+// and pixels are converted by a guess of how large they are, and again in the rare case that it does not
+// hold.
+template <typename Format, int kTiles, bool kFinishes>
+class Warpgroup {
+  using Element = typename Format::Element;
+
+ public:
+  __device__ Warpgroup(const Arguments<Element>& problem, unsigned char* shared)
+      : problem_(problem),
+        number_(warpgroup_of_block()),
+        first_channel_(blockIdx.y * problem.channels),
+        first_filter_(blockIdx.y * problem.filters),
+        shared_(shared),
+        own_(problem.shared.warpgroups.in(shared) + number_ * problem.shared.warpgroup_bytes),
+        items_(problem.shared.items.in(shared)),
+        raw_(reinterpret_cast<Element*>(problem.shared.raw.in(own_))) {}
+
+  // Finds what is the same for all tiles.
+  __device__ void set_up() {
+    find_items(problem_, items_);
+    for (int i = threadIdx.x; i < problem_.filters; i += blockDim.x) tops()[i] = kFirstTop;
+    clear_cores(problem_, cores());
+    // Beside the copies too, since what lies there meets weights of zero.
+    for (int i = thread_of_warpgroup(); i < problem_.raw_bytes / 4; i += kWarpgroupThreads) {
+      reinterpret_cast<unsigned*>(raw_)[i] = 0u;
+    }
+    show_to_copies_and_products();
+    if (thread_of_warpgroup() == 0) {
+      state().most = 0u, state().least_less_one = ~0u;
+      make_transaction_barrier(&state().copies);
+    }
+    if (threadIdx.x == 0) weight_state().windows = 1;
+    __syncthreads();
+  }
+
+  // Computes the warpgroup's tiles, once for each window of the weights.
+  __device__ void compute_tiles() {
+    const int places = gridDim.x * (blockDim.x / kWarpgroupThreads);
+    const int first_place = blockIdx.x + gridDim.x * number_;
+    copy(tile_at<kFinishes>(problem_, first_place));
+    for (int window = 0; window < weight_windows_; ++window) {
+      stage_window_of_weights(window);
+      scaled_for_ = top_ + 1;
+      for (int place = first_place; place < problem_.tiles; place += places) {
+        compute(place, place + places, window);
+      }
+      if (window + 1 < weight_windows_) {
+        __syncthreads();
+        copy(tile_at<kFinishes>(problem_, first_place));
+      }
+    }
+    wait_until_bulk_stores_have_read();
+  }
+
+ private:
+  // The other parts of shared memory: the block's, and the warpgroup's own. (Items and what copies bring are
+  // found once: where they were found each time, the kernel for float16 of 48 columns spilled a register.)
+  __device__ unsigned* matrix() const { return problem_.shared.matrix().in(shared_); }
+  __device__ int* tops() const { return problem_.shared.tops.in(shared_); }
+  __device__ WeightState& weight_state() const { return *problem_.shared.weight_state.in(shared_); }
+  __device__ unsigned* cores() const { return problem_.shared.cores().in(own_); }
+  __device__ FilterScale* scales() const { return problem_.shared.scales.in(own_); }
+  __device__ WarpgroupState& state() const { return *problem_.shared.state.in(own_); }
+
+  // Stages a window of the weights, with all warpgroups of the block. Where the guess does not hold, they are
+  // measured, which tells how many windows there are, and staged again.
+  __device__ void stage_window_of_weights(int window) {
+    const Element* const w = problem_.w + static_cast<long long>(first_filter_) * problem_.channels *
+                                              problem_.filter_height * problem_.filter_width;
+    bool are_measured = window > 0;
+    do {
+      const ValueRange<Element> range = stage_weights<Format, kTiles>(problem_, w, tops(), window, matrix());
+      show_to_copies_and_products();
+      if (__syncthreads_and(are_measured || fits<Format>(range, kFirstTop))) return;
+      measure_weights(w);
+      are_measured = true;
+    } while (can_multiply_);
+  }
+
+  __device__ void measure_weights(const Element* w) {
+    const int size = problem_.channels * problem_.filter_height * problem_.filter_width;
+    measure_filters<Format>([&](int filter) { return w + static_cast<long long>(filter) * size; },
+                            problem_.filters, size, tops(), &weight_state().windows);
+    __syncthreads();
+    // What follows takes whole sums, which windows of weights would give one after the other.
+    const unsigned windows = weight_state().windows;
+    can_multiply_ = windows == 1 || (!kFinishes && windows != ~0u);
+    if (can_multiply_) weight_windows_ = static_cast<int>(windows);
+  }
+
+  // Starts the copies of a tile's input, where there is such a tile and copies bring it.
+  __device__ void copy(int index) {
+    is_copied_ = start_copies<kFinishes>(problem_, index, first_channel_, raw_, &state().copies);
+  }
+
+  // Computes the tile of a place with a window of the weights, and has the input of the next brought
+  // meanwhile.
+  __device__ void compute(int place, int next_place, int weight_window) {
+    const int index = tile_at<kFinishes>(problem_, place);
+    const Tile tile = Tile::of<kFinishes>(problem_, index);
+    const ValueRange<Element> range = convert(tile);
+    const bool all_fit = sync_warpgroup_and(number_, fits<Format>(range, top_) && can_multiply_);
+    const int next = tile_at<kFinishes>(problem_, next_place);
+    copy(next);
+    const int windows = all_fit ? 1 : find_windows(range);
+    if constexpr (kFinishes && Format::kIsScaled) {
+      if (windows != 1) {
+        compute_apart<Format, kTiles>(problem_, index, top_, windows);
+        scaled_for_ = top_ + 1;
+        return;
+      }
+    }
+    if (windows == 0) {
+      if (weight_window == 0) compute_as_defined<kFinishes>(problem_, index, first_filter_);
+      clear_cores(problem_, cores());
+      sync_warpgroup(number_);
+      return;
+    }
+    if (next < problem_.tiles && !is_copied_) {
+      prefetch_tile(problem_, Tile::of<kFinishes>(problem_, next), first_channel_);
+    }
+    for (int window = 0; window < windows; ++window) {
+      const int window_top = top_ - window * kBinades;
+      const bool is_first = weight_window + window == 0;
+      if constexpr (Format::kIsScaled) {
+        if (!all_fit) convert_window(tile, window_top);
+      }
+      if (scaled_for_ != window_top) scale_for(window_top, weight_window, is_first);
+      for (int block = 0; block < problem_.filter_blocks; ++block) {
+        compute_block(tile, index, block, is_first, windows == 1 && weight_windows_ == 1);
+      }
+    }
+  }
+
+  // Converts a tile's input by the guess; returns what the thread has seen.
+  __device__ ValueRange<Element> convert(const Tile& tile) {
+    if (is_copied_) {
+      wait(&state().copies, copies_.phase());
+      copies_.advance();
+    }
+    const ValueRange<Element> range = stage_tile<Format, false>(
+        problem_, tile, first_channel_, BinadeWindow(top_), items_, is_copied_, raw_, {}, cores());
+    show_to_copies_and_products();
+    wait_until_bulk_stores_have_read();
+    return range;
+  }
+
+  // Finds the windows of a tile's input for which the guess does not hold, of the range that each thread has
+  // seen. Returns how many there are; none where the tensor core cannot multiply it.
+  __device__ int find_windows(ValueRange<Element> range) {
+    const ValueRange<Element> whole = reduce_warpgroup(range, number_, &state());
+    if (!can_multiply_ || !whole.is_finite()) return 0;
+    top_ = whole.window_top();
+    return whole.windows();
+  }
+
+  // Converts of a tile's input what a window holds.
+  __device__ void convert_window(const Tile& tile, int window_top) {
+    sync_warpgroup(number_);
+    stage_tile<Format, true>(problem_, tile, first_channel_, BinadeWindow(window_top), items_, false, raw_,
+                             {0, tile.images, 0, problem_.input_rows}, cores());
+    show_to_copies_and_products();
+    scaled_for_ = window_top + 1;
+    sync_warpgroup(number_);
+  }
+
+  // Finds the scales that undo those of a window of the pixels and one of the weights.
+  __device__ void scale_for(int window_top, int weight_window, bool is_first) {
+    const Element* const bias = problem_.b == nullptr || !is_first ? nullptr : problem_.b + first_filter_;
+    const bool is_near =
+        find_scales<Format, kTiles>(problem_, tops(), weight_window, window_top, bias, true, scales());
+    scaled_for_ = window_top;
+    is_far_ = !sync_warpgroup_and(number_, is_near);
+  }
+
+  // Computes a filter block's results of the converted window, and stores them or adds them to what is
+  // stored. `is_first`, `is_only`: of all windows of the pixels and the weights.
+  __device__ void compute_block(const Tile& tile, int index, int block, bool is_first, bool is_only) {
+    if (block > 0) {
+      wait_until_bulk_stores_have_read();
+      sync_warpgroup(number_);
+    }
+    const int first = first_filter_ + block * problem_.filters_per_block;
+    const int filters =
+        min(problem_.filters_per_block, problem_.filters - block * problem_.filters_per_block);
+    const Results<Element> results =
+        Results<Element>::template of<kFinishes>(problem_, tile, first, filters, own_);
+    multiply(results, block);
+    if (kFinishes && problem_.finish != Finish::nothing) {
+      sync_warpgroup(number_);
+      finish(problem_, index, first, filters, own_);
+    }
+    show_to_copies_and_products();
+    sync_warpgroup(number_);
+    if (kFinishes || is_only) {
+      store_in_bulk<kFinishes>(problem_, results);
+    } else {
+      store_by_threads(problem_, index, first, filters, own_, !is_first);
+    }
+  }
+
+  // Multiplies the converted window by the matrix of a filter block. Results come to where they wait.
+  __device__ void multiply(const Results<Element>& results, int block) {
+    constexpr int kColumns = kTiles * kTileColumns;
+    const SharedMatrix weights = block_matrix<Format, kTiles>(problem_, shared_, block);
+    const FilterScale* const block_scales = scales() + block * (kColumns >> problem_.log2_outputs);
+    const Writing writing = writing_of<kTiles>(problem_, results);
+#pragma unroll 1
+    for (int image = 0; image < results.tile.images; ++image) {
+#pragma unroll 1
+      for (int first_row = 0; first_row < problem_.product_rows; first_row += kRows) {
+        float sums[kTiles][4];
+        begin_sums<Format, kTiles>(
+            problem_, SharedMatrix::at(cores(), 0).advanced(image * problem_.image_cores + first_row),
+            weights, sums);
+        const Prepared<kTiles, kFinishes> prepared(problem_, results, writing, image, first_row,
+                                                   block_scales);
+        await_warpgroup_products(sums);
+        write_results<Format, false>(problem_, results, prepared, is_far_, sums);
+      }
+    }
+  }
+
+  const Arguments<Element>& problem_;
+  const int number_;  // in the block
+  const int first_channel_, first_filter_;
+  unsigned char *const shared_, *const own_;  // shared memory: the block's, and the warpgroup's own part
+  StagedItem* const items_;
+  Element* const raw_;
+  bool can_multiply_ = true;  // with these weights
+  int weight_windows_ = 1;
+  int top_ = kFirstTop;             // of the pixels' uppermost window
+  int scaled_for_ = kFirstTop + 1;  // the window that the scales were last found for
+  bool is_far_ = false;             // one factor does not hold what undoes them
+  bool is_copied_ = false;          // the input of the next tile, or is being
+  Ring<1> copies_;
+};
+
 // Persistent blocks of some warpgroups, which take tiles on their own; grid.y is the groups. kFinishes:
 // something follows the convolution. A kernel of its own, since it costs the others registers.
 template <typename Format, int kTiles, bool kFinishes>
@@ -189,182 +428,11 @@ __global__ void __launch_bounds__(most_warpgroups(kTiles) * kWarpgroupThreads, 1
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #error "toeplitz has code for compute capability 9.0 alone: compile it for sm_90a"
 #else
-  using Element = typename Format::Element;
-  wait_for_kernels_before();
-  const int warpgroup = warpgroup_of_block();
-  const int group = blockIdx.y;
   extern __shared__ __align__(128) unsigned char shared[];
-  unsigned* const matrix = problem.shared.matrix().in(shared);
-  int* const tops = problem.shared.tops.in(shared);
-  StagedItem* const items = problem.shared.items.in(shared);
-  WeightState& weight_state = *problem.shared.weight_state.in(shared);
-  unsigned char* const own =
-      problem.shared.warpgroups.in(shared) + warpgroup * problem.shared.warpgroup_bytes;
-  unsigned* const cores = problem.shared.cores().in(own);
-  FilterScale* const scales = problem.shared.scales.in(own);
-  WarpgroupState& state = *problem.shared.state.in(own);
-  Element* const raw = reinterpret_cast<Element*>(problem.shared.raw.in(own));
-
-  const int first_channel = group * problem.channels;
-  const int first_filter = group * problem.filters;
-  const int warpgroups = blockDim.x / kWarpgroupThreads;
-  const int filter_folds = kTiles * kTileColumns >> problem.log2_outputs;
-  const Element* const w = problem.w + static_cast<long long>(first_filter) * problem.channels *
-                                           problem.filter_height * problem.filter_width;
-  const Element* const bias = problem.b == nullptr ? nullptr : problem.b + first_filter;
-
-  find_items(problem, items);
-  for (int i = threadIdx.x; i < problem.filters; i += blockDim.x) tops[i] = kFirstTop;
-  clear_cores(problem, cores);
-  // Beside the copies too, since what lies there meets weights of zero.
-  for (int i = thread_of_warpgroup(); i < problem.raw_bytes / 4; i += kWarpgroupThreads) {
-    reinterpret_cast<unsigned*>(raw)[i] = 0u;
-  }
-  show_to_copies_and_products();
-  if (thread_of_warpgroup() == 0) {
-    state.most = 0u, state.least_less_one = ~0u;
-    make_transaction_barrier(&state.copies);
-  }
-  if (threadIdx.x == 0) weight_state.windows = 1;
-  __syncthreads();
-
-  // Weights and pixels are converted by a guess of how large they are, and again in the rare case that it
-  // does not hold.
-  bool can_multiply = true;  // with these weights
-  bool are_measured = false;
-  int weight_windows = 1;
-  int top = kFirstTop;
-  const int first_place = blockIdx.x + gridDim.x * warpgroup;
-  bool is_copied = start_copies<kFinishes>(problem, tile_at<kFinishes>(problem, first_place), first_channel,
-                                           raw, &state.copies);
-  Ring<1> copies;
-  for (int weight_window = 0; weight_window < weight_windows; ++weight_window) {
-    const ValueRange<Element> weight_range =
-        stage_weights<Format, kTiles>(problem, w, tops, weight_window, matrix);
-    show_to_copies_and_products();
-    if (!__syncthreads_and(are_measured || fits<Format>(weight_range, kFirstTop))) {
-      const int size = problem.channels * problem.filter_height * problem.filter_width;
-      measure_filters<Format>([&](int filter) { return w + static_cast<long long>(filter) * size; },
-                              problem.filters, size, tops, &weight_state.windows);
-      __syncthreads();
-      are_measured = true;
-      // What follows takes whole sums, which windows of weights would give one after the other.
-      can_multiply = weight_state.windows == 1 || (!kFinishes && weight_state.windows != ~0u);
-      if (can_multiply) {
-        weight_windows = static_cast<int>(weight_state.windows);
-        --weight_window;
-        continue;
-      }
-    }
-    are_measured = true;
-
-    int scaled_for = top + 1;  // what the scales were last found for
-    bool is_far = false;
-    for (int place = first_place; place < problem.tiles; place += gridDim.x * warpgroups) {
-      const int index = tile_at<kFinishes>(problem, place);
-      const Tile tile = Tile::of<kFinishes>(problem, index);
-      if (is_copied) {
-        wait(&state.copies, copies.phase());
-        copies.advance();
-      }
-      const ValueRange<Element> range = stage_tile<Format, false>(
-          problem, tile, first_channel, BinadeWindow(top), items, is_copied, raw, {}, cores);
-      show_to_copies_and_products();
-      wait_until_bulk_stores_have_read();
-      bool is_staged = true;
-      int windows = 1;
-      const bool all_fit = sync_warpgroup_and(warpgroup, fits<Format>(range, top) && can_multiply);
-      const int next = tile_at<kFinishes>(problem, place + gridDim.x * warpgroups);
-      is_copied = start_copies<kFinishes>(problem, next, first_channel, raw, &state.copies);
-      if (!all_fit) {
-        const ValueRange<Element> whole = reduce_warpgroup(range, warpgroup, &state);
-        is_staged = false;
-        windows = can_multiply && whole.is_finite() ? whole.windows() : 0;
-        if (windows > 0) top = whole.window_top();
-        if constexpr (kFinishes && Format::kIsScaled) {
-          if (windows != 1) {
-            compute_apart<Format, kTiles>(problem, index, top, windows);
-            scaled_for = top + 1;
-            continue;
-          }
-        }
-        if (windows == 0) {
-          if (weight_window == 0) compute_as_defined<kFinishes>(problem, index, first_filter);
-          clear_cores(problem, cores);
-          sync_warpgroup(warpgroup);
-          continue;
-        }
-      }
-
-      if (next < problem.tiles && !is_copied) {
-        prefetch_tile(problem, Tile::of<kFinishes>(problem, next), first_channel);
-      }
-      for (int window = 0; window < windows; ++window) {
-        const int window_top = top - window * kBinades;
-        const bool is_first = weight_window + window == 0;
-        if constexpr (Format::kIsScaled) {
-          if (!is_staged) {
-            sync_warpgroup(warpgroup);
-            stage_tile<Format, true>(problem, tile, first_channel, BinadeWindow(window_top), items, false,
-                                     raw, {0, tile.images, 0, problem.input_rows}, cores);
-            show_to_copies_and_products();
-            scaled_for = window_top + 1;
-            sync_warpgroup(warpgroup);
-          }
-        }
-        is_staged = false;
-        if (scaled_for != window_top) {
-          const bool is_near = find_scales<Format, kTiles>(problem, tops, weight_window, window_top,
-                                                           is_first ? bias : nullptr, true, scales);
-          scaled_for = window_top;
-          is_far = !sync_warpgroup_and(warpgroup, is_near);
-        }
-        for (int block = 0; block < problem.filter_blocks; ++block) {
-          if (block > 0) {
-            wait_until_bulk_stores_have_read();
-            sync_warpgroup(warpgroup);
-          }
-          const int first = block * problem.filters_per_block;
-          const int filters = min(problem.filters_per_block, problem.filters - first);
-          const Results<Element> results =
-              Results<Element>::template of<kFinishes>(problem, tile, first_filter + first, filters, own);
-          const SharedMatrix weights = block_matrix<Format, kTiles>(problem, shared, block);
-          const Writing writing = writing_of<kTiles>(problem, results);
-#pragma unroll 1
-          for (int image = 0; image < tile.images; ++image) {
-#pragma unroll 1
-            for (int first_row = 0; first_row < problem.product_rows; first_row += kRows) {
-              float sums[kTiles][4];
-              begin_sums<Format, kTiles>(
-                  problem, SharedMatrix::at(cores, 0).advanced(image * problem.image_cores + first_row),
-                  weights, sums);
-              const Prepared<kTiles, kFinishes> prepared(problem, results, writing, image, first_row,
-                                                         scales + block * filter_folds);
-              await_warpgroup_products(sums);
-              write_results<Format, false>(problem, results, prepared, is_far, sums);
-            }
-          }
-          if (kFinishes && problem.finish != Finish::nothing) {
-            sync_warpgroup(warpgroup);
-            finish(problem, index, first_filter + first, filters, own);
-          }
-          show_to_copies_and_products();
-          sync_warpgroup(warpgroup);
-          if (kFinishes || (windows == 1 && weight_windows == 1)) {
-            store_in_bulk<kFinishes>(problem, results);
-          } else {
-            store_by_threads(problem, index, first_filter + first, filters, own, !is_first);
-          }
-        }
-      }
-    }
-    if (weight_window + 1 < weight_windows) {
-      __syncthreads();
-      is_copied = start_copies<kFinishes>(problem, tile_at<kFinishes>(problem, first_place), first_channel,
-                                          raw, &state.copies);
-    }
-  }
-  wait_until_bulk_stores_have_read();
+  wait_for_kernels_before();
+  Warpgroup<Format, kTiles, kFinishes> warpgroup(problem, shared);
+  warpgroup.set_up();
+  warpgroup.compute_tiles();
 #endif
 }
 
