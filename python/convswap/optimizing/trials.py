@@ -27,9 +27,9 @@ Values = Mapping[str, onnxruntime.OrtValue]
 # What a run of a way should move at least, so that the host's time for a run does not hide the card's: so
 # many bytes take some 20 us.
 _BYTES_OF_RUN = 64 << 20
-_MOST_COPIES = 16
+_MOST_COPIES = 8
 # What the runs of a round of one way may take together; there are five rounds.
-_ROUND_MS = 15.0
+_ROUND_MS = 10.0
 # Multiplications and additions for the float64 truth of a Conv: half a second on two cores.
 _TRUTH_OPERATIONS = 1e9
 

@@ -12,6 +12,7 @@ import onnx
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
+from convswap.graph.fixed_inputs import with_fixed_inputs
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.model_file import model_from_proto
 from convswap.graph.plain_model import count_swapped, plain_model
@@ -131,15 +132,7 @@ def _shapes(
 
 def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], wanted: Collection[str]) -> Shapes:
     """Return those shapes of the values called `wanted` that follow from inputs of `shapes`."""
-    for value in model.graph.input:
-        if value.name in shapes:
-            dimensions = value.type.tensor_type.shape.dim
-            del dimensions[:]
-            for size in shapes[value.name]:
-                dimensions.add().dim_value = size
-    # What the file says of inner values may be of another batch.
-    del model.graph.value_info[:]
-    graph = model_from_proto(model)
+    graph = model_from_proto(with_fixed_inputs(model, shapes))
     types = ValueTypes(graph)
     known = {
         str(value.name): types.extents(value) for value in values_of(graph.graph) if value.name in wanted
