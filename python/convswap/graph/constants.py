@@ -28,14 +28,15 @@ class Constants:
             if node.op_type == "Unsqueeze":
                 new_axes.append(self._axes(node))
             value = node.inputs[0]
-        tensor = self._own_tensor(value)
+        tensor = self.own_tensor(value)
         for axes in reversed(new_axes):
             if tensor is None or axes is None:
                 return None
             tensor = _unsqueezed(tensor, axes)
         return tensor
 
-    def _own_tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+    def own_tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """Return the tensor that `value` is itself, as initializer or Constant; None where it may change."""
         if value is None or (value.is_graph_input() and not self.inputs_may_be_constant):
             return None
         try:
@@ -49,7 +50,7 @@ class Constants:
         attribute = node.attributes.get("axes")
         if attribute is not None and attribute.type == ir.AttributeType.INTS and not attribute.is_ref():
             return tuple(attribute.as_ints())
-        axes = self._own_tensor(node.inputs[1]) if len(node.inputs) > 1 else None
+        axes = self.own_tensor(node.inputs[1]) if len(node.inputs) > 1 else None
         return None if axes is None or axes.dtype != ir.DataType.INT64 else tuple(axes.numpy().flat)
 
     def scalar(self, value: ir.Value | None) -> float | None:

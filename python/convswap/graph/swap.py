@@ -107,7 +107,8 @@ def swap(
     normalisations behind it are folded into its W and B, as ONNX Runtime's optimiser does with ONNX's own
     Conv and not with ours: the node then has the output of the last of them. Functions that contain a Conv,
     themselves or through functions they call, are inlined, because ONNX Runtime loads no custom op inside a
-    function; other functions stay.
+    function; other functions stay. What the model says of the shapes of values that nodes read is taken away
+    where it does not follow from its inputs and constants, see `ValueTypes.correct`.
 
     A swapped model comes back unchanged: nodes that were swapped before keep their algorithm and precision.
 
@@ -135,7 +136,7 @@ def swap(
     def why_unwanted(name: str) -> str | None:
         return None if wanted.search(name) else f"its name does not match {wanted.pattern!r}"
 
-    swapping = _swapped(model, lambda _: NodeChoice(algorithm, precision), why_unwanted)
+    swapping = _swapped(model, lambda _: NodeChoice(algorithm, precision), why_unwanted, fuses=fuse)
     if not fuse:
         folded = (
             fold_into_convs(swapping.copy, swapping.nodes, swapping.names, swapping.types) if fold else ()
@@ -171,7 +172,9 @@ def swap_chosen(
     Raises:
         ConvswapError: the model cannot be read, or none of these Convs can be swapped.
     """
-    swapping = _swapped(model, choices.__getitem__, lambda name: None if name in choices else why_others)
+    swapping = _swapped(
+        model, choices.__getitem__, lambda name: None if name in choices else why_others, fuses=True
+    )
     stages = {node: choices[swapping.names[node]].last for node in swapping.nodes}
     fused, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
     return swapping.result(fused)
@@ -197,7 +200,10 @@ def _swapped(
     model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
     choice_of: Callable[[str], NodeChoice],
     why_unwanted: Callable[[str], str | None],
+    *,
+    fuses: bool,
 ) -> _Swapping:
+    """Return a copy of `model` with its Convs swapped. `fuses`: Convs, also swapped before, will be fused."""
     copy, name, source = _own_copy(model)
     copy, why_not_inlined = inline_functions_with(copy, _is_conv)
 
@@ -216,6 +222,8 @@ def _swapped(
     left += _left_in_functions(copy, why_not_inlined)
     if not to_swap and not any(is_ours(node) for node in _nodes(copy)):
         raise _nothing_to_swap(name, left)
+    if to_swap or fuses:
+        types.correct()
     for node in to_swap:
         _become_custom_op(node, names[node], choice_of(names[node]))
     if to_swap:
@@ -310,7 +318,7 @@ def _why_left(
     if element_type not in SUPPORTED_ELEMENT_TYPES:
         supported = ", ".join(sorted(_type_name(known) for known in SUPPORTED_ELEMENT_TYPES))
         return f"its element type is {_type_name(element_type)}; the library computes {supported}"
-    rank = types.rank([values[0], values[1], node.outputs[0]])
+    rank = types.rank([values[1], values[0], node.outputs[0]])
     if rank is not None and rank not in SUPPORTED_RANKS:
         return f"its data have rank {rank}; the library computes ranks 3, 4 and 5 (1-D, 2-D and 3-D)"
     return None

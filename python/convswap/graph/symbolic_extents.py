@@ -13,7 +13,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from convswap.graph.domain import DOMAIN
 from convswap.graph.epilogue import NotFusable
 from convswap.graph.node_attributes import read_int, read_ints, read_text
 
@@ -21,40 +20,42 @@ from convswap.graph.node_attributes import read_int, read_ints, read_text
 # quotients within each other would nest as deep as the model.
 Label = int | str | tuple[Any, ...]
 
-_WINDOW_OPS = {("", "Conv"), (DOMAIN, "Conv"), ("", "MaxPool"), ("", "AveragePool")}
+# How ONNX's shape inference begins the name of an extent that it knows nothing of.
+MADE_UP = "unk__"
+_WINDOW_OPS = {("", "Conv"), ("", "MaxPool"), ("", "AveragePool")}
 _ELEMENTWISE_OPS = {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"}
 
 
 class SymbolicExtents:
-    """What the symbols of a model stand for.
+    """What the symbols of a model stand for, in which every symbol stands for one extent.
 
-    `labels_of` gives the number and the symbols that are known for each axis of a value; nothing where its
-    rank is not known.
+    `extents_of` gives the number or the symbol of each axis of a value, None where neither is known; nothing
+    where its rank is not known.
     """
 
-    def __init__(self, model: ir.Model, labels_of: Callable[[ir.Value], list[set[int | str]]]) -> None:
-        self._labels_of = labels_of
+    def __init__(self, model: ir.Model, extents_of: Callable[[ir.Value], Sequence[int | str | None]]) -> None:
+        self._extents_of = extents_of
         self._meaning: dict[str, Label] = {}
         self._steps: dict[tuple[str, Label, int], Label] = {}
         for node in ir.traversal.RecursiveGraphIterator(model.graph):
             for axis, label in self._outcome(node):
-                for symbol in self._labels_of(node.outputs[0])[axis]:
-                    # Never a symbol that the model declares: it has a meaning of its own, too.
-                    if isinstance(symbol, str) and symbol.startswith("unk__"):
-                        self._meaning.setdefault(symbol, label)
+                symbol = self._extents_of(node.outputs[0])[axis]
+                # Those of inputs mean themselves.
+                if isinstance(symbol, str) and symbol.startswith(MADE_UP):
+                    self._meaning.setdefault(symbol, label)
 
-    def labels(self, value: ir.Value) -> list[set[Label]]:
+    def labels(self, value: ir.Value) -> list[Label | None]:
         """Return, for each axis of `value`, what is known of its extent; nothing where its rank is not."""
         return [
-            {self._meaning.get(label, label) if isinstance(label, str) else label for label in labels}
-            for labels in self._labels_of(value)
+            self._meaning.get(extent, extent) if isinstance(extent, str) else extent
+            for extent in self._extents_of(value)
         ]
 
     def _outcome(self, node: ir.Node) -> Iterator[tuple[int, Label]]:
         """Yield axes of what `node` computes, with what their extents are."""
         if not node.outputs:
             return
-        rank = len(self._labels_of(node.outputs[0]))
+        rank = len(self._extents_of(node.outputs[0]))
         inputs = [value for value in node.inputs if value is not None]
         if (node.domain, node.op_type) in _WINDOW_OPS and inputs:
             yield from self._of_windows(node, inputs, rank)
@@ -65,9 +66,10 @@ class SymbolicExtents:
             for axis in range(rank):
                 # Shapes are aligned at their ends, and extents of 1 give way.
                 there = [operand[axis - rank] for operand in operands if len(operand) >= rank - axis]
-                common = set.intersection(*([labels for labels in there if 1 not in labels] or [set()]))
-                if common:
-                    yield axis, _first(common)
+                longer = {label for label in there if label != 1}
+                (label,) = longer if len(longer) == 1 else (None,)
+                if label is not None:
+                    yield axis, label
 
     def _of_windows(
         self, node: ir.Node, inputs: Sequence[ir.Value], rank: int
@@ -85,17 +87,17 @@ class SymbolicExtents:
             # An attribute of another type than ONNX gives it.
             return
         if not kernel and len(inputs) > 1:
-            filters = self._labels_of(inputs[1])[2:]
-            kernel = tuple(next((size for size in sizes if isinstance(size, int)), 0) for sizes in filters)
+            filters = self._extents_of(inputs[1])[2:]
+            kernel = tuple(size if isinstance(size, int) else 0 for size in filters)
         lengths = (len(data) - 2, len(kernel), len(strides), len(dilations), len(pads) // 2)
         if ceil_mode or axes < 1 or any(length != axes for length in lengths):
             return
         if min(*kernel, *strides, *dilations) < 1:
             return
         for axis in range(axes):
-            if not data[2 + axis]:
+            label, stride = data[2 + axis], strides[axis]
+            if label is None:
                 continue
-            label, stride = _first(data[2 + axis]), strides[axis]
             if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
                 yield 2 + axis, label if stride == 1 else self._step("ceil", label, stride)
                 continue
@@ -106,10 +108,6 @@ class SymbolicExtents:
     def _step(self, rounding: str, label: Label, divisor: int) -> Label:
         """Return what stands for label / divisor, rounded so."""
         return self._steps.setdefault((rounding, label, divisor), ("step", len(self._steps)))
-
-
-def _first(labels: set[Label]) -> Label:
-    return min(labels, key=repr)
 
 
 def _plus(label: Label, number: int) -> Label:

@@ -250,7 +250,7 @@ def _measured(prepared: _Prepared, report: Progress) -> tuple[_Measured, ...]:
 
 
 def _compile_side_by_side(prepared: _Prepared) -> None:
-    """Have all kernels compiled by as many threads as there are cores; each Conv alone would wait for its own."""
+    """Have kernels compiled by as many threads as there are cores: a Conv alone would wait for its own."""
     asked = prepared.options.precision
     for source in prepared.sources.values():
         feeds = source.first(source.batch)

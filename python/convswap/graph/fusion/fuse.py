@@ -209,7 +209,7 @@ class _Fuser:
         shape = self._types.extents(weights)
         filters = shape[0] if shape and 0 < shape[0] <= _MOST_FILTERS else None
         folding = Folding(conv, filters, element_type, self._constants)
-        rank = self._types.rank([weights, conv.outputs[0], values[0]])
+        rank = None if shape is None else len(shape)
         chain = _Chain(conv, element_type, rank, folding, last)
         try:
             while self._take_next(chain):
@@ -300,7 +300,11 @@ class _Fuser:
         elif op in POOL_OPS:
             self._check_order(chain, Stage.POOL)
             _check_is_data(chain, node)
-            chain.pool = read_pool(node, self._types.axes(chain.result)[2:])
+            chain.pool = read_pool(
+                node,
+                self._types.axes(chain.result)[2:],
+                contradicted=self._types.contradicts(chain.result),
+            )
             self._append(chain, Stage.POOL, [node])
         else:
             raise NotFusable("a convolution does not take in this op")

@@ -12,10 +12,11 @@ from convswap.graph.node_attributes import read_int, read_ints, read_text
 POOL_OPS = frozenset({("", "MaxPool"), ("", "AveragePool")})
 
 
-def read_pool(node: ir.Node, sizes: Sequence[int | None]) -> Pool:
+def read_pool(node: ir.Node, sizes: Sequence[int | None], *, contradicted: bool = False) -> Pool:
     """Return the pooling that `node`, of one of POOL_OPS, does.
 
-    `sizes` has height and width of what it pools, as far as they are known.
+    `sizes` has height and width of what it pools, as far as they follow from the model's inputs; the model
+    declares others where they are `contradicted`.
 
     Raises:
         NotFusable: FusedConv does not have it.
@@ -45,7 +46,15 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None]) -> Pool:
             # ONNX Runtime crops what it pools there, or refuses, which the operator's reference does not.
             raise NotFusable(f"its auto_pad is {auto_pad} with strides beyond its kernel")
         if len(known) != 2:
-            raise NotFusable(f"its auto_pad is {auto_pad}, and the size of what it pools is not known")
+            raise NotFusable(
+                f"its auto_pad is {auto_pad}, and the size of what it pools is not known "
+                "from the shapes of the model's inputs"
+            )
+        if contradicted:
+            raise NotFusable(
+                f"its auto_pad is {auto_pad}, and the model declares another size of what it pools "
+                "than follows from its inputs"
+            )
         pads = _same_pads(known, kernel, strides, at_end=auto_pad == "SAME_UPPER")
     else:
         raise NotFusable(f"its auto_pad {auto_pad!r} is not known")
@@ -53,6 +62,11 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None]) -> Pool:
         raise NotFusable(f"its kernel_shape {kernel}, strides {strides} and pads {pads} do not fit together")
     if min(pads) < 0 or any(pad >= size for pad, size in zip(pads, kernel * 2, strict=True)):
         raise NotFusable(f"its pads {pads} are not from 0 to below its kernel_shape {kernel}")
+    for size, reach, begin, end in zip(sizes, kernel, pads, pads[2:], strict=False):
+        if size is not None and size + begin + end < reach:
+            raise NotFusable(
+                f"its kernel_shape {kernel} reaches over more than the {size + begin + end} padded positions"
+            )
     return Pool(
         node.op_type,
         (kernel[0], kernel[1]),
