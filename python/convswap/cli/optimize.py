@@ -47,8 +47,9 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
-    from convswap.optimizing.optimize import OptimizeOptions, optimize_with
+    from convswap.optimizing.optimize import optimize_with
     from convswap.optimizing.page import optimize_html
+    from convswap.optimizing.preparation import OptimizeOptions
     from convswap.optimizing.report import print_optimization
 
     check_result(options.output, options.model, options.json, options.html)

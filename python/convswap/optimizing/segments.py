@@ -42,10 +42,10 @@ class Segment:
     def _names(self, attribute: str) -> bool:
         return self.layer.setting(attribute, "None") != "None"
 
-    def key(self, shapes: Shapes) -> tuple[object, ...]:
+    def key(self, shapes: Shapes) -> str:
         """Return what two segments share that take the same time: the problem, and the default side's ops."""
         nodes = self.layer.replaced.nodes if self.layer.replaced is not None else (self.layer.node,)
-        return self.layer.problem(shapes).text, tuple(node.op_type for node in nodes)
+        return f"{self.layer.problem(shapes).text} : {' '.join(node.op_type for node in nodes)}"
 
     def default_model(self, shapes: Shapes) -> onnx.ModelProto:
         """Return the segment as it was, for inputs of `shapes`."""

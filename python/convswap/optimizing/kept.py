@@ -1,0 +1,89 @@
+"""What was measured before, kept beside the tuning table, so that a second call need not measure it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convswap.graph.fusion.fuse import Stage
+from convswap.optimizing.choice import DEFAULT_WAY, Way
+from convswap.output.files import write_json
+from convswap.runtime.tuning import check_storable, table_path
+
+_NAME = "optimize.json"
+_DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One Conv with what it can take in, by itself.
+
+    `times` are the milliseconds of each way, at every batch; `precision` and `errors` are as in
+    `result.NodeResult`.
+    """
+
+    precision: str | None
+    errors: Mapping[str, float] | None
+    times: Mapping[Way, tuple[float, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this for the file."""
+        times = {_DEFAULT if way is None else way.name: list(own) for way, own in self.times.items()}
+        return {"precision": self.precision, "errors": self.errors, "times": times}
+
+    @staticmethod
+    def from_json(kept: Mapping[str, Any]) -> Measurement:
+        """Return what gave `kept`; where it is damaged, KeyError, TypeError, ValueError or AttributeError."""
+        times = {
+            DEFAULT_WAY if name == _DEFAULT else Stage[name]: tuple(float(time) for time in own)
+            for name, own in kept["times"].items()
+        }
+        errors = kept["errors"]
+        return Measurement(
+            kept["precision"],
+            None if errors is None else {str(name): float(error) for name, error in errors.items()},
+            times,
+        )
+
+
+class KeptMeasurements:
+    """The measurements of one device and one set of versions, by what was measured."""
+
+    def __init__(self, environment: Mapping[str, str | None]) -> None:
+        check_storable()
+        self.path: Path = table_path().with_name(_NAME)
+        self._machine = " | ".join(f"{name} {value}" for name, value in sorted(environment.items()))
+        self._all = self._read()
+        self._added: set[str] = set()
+        self.found = 0  # of what was measured by earlier calls
+
+    def get(self, key: str) -> Measurement | None:
+        """Return what was measured of `key`; None where nothing was, or it is damaged."""
+        try:
+            measured = Measurement.from_json(self._all[self._machine][key])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        self.found += key not in self._added
+        return measured
+
+    def add(self, key: str, measured: Measurement) -> None:
+        """Keep `measured`, at once, so that an interrupted call loses nothing."""
+        self._added.add(key)
+        # Others may have written since.
+        self._all = self._read()
+        self._all.setdefault(self._machine, {})[key] = measured.to_json()
+        write_json(self.path, self._all)
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return (
+            {machine: own for machine, own in kept.items() if isinstance(own, dict)}
+            if isinstance(kept, dict)
+            else {}
+        )

@@ -1,0 +1,64 @@
+"""What was taken for each Conv, and why, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from convswap.graph.fusion.fuse import Fused, Stage
+from convswap.graph.swap import Left
+from convswap.optimizing.choice import DEFAULT_WAY, best_of_ours, speedup
+from convswap.optimizing.measuring import Measured
+from convswap.optimizing.preparation import Prepared
+from convswap.optimizing.result import NodeResult
+from convswap.optimizing.whole import Whole
+
+
+def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole) -> list[NodeResult]:
+    """Return what was taken for every Conv: those that were measured, then the others."""
+    taken = whole.taken or {}
+    fused = {} if whole.swapping is None else {one.node: one for one in whole.swapping.fused}
+    batches = list(prepared.sources)
+    rows = [_node_result(one, one.segment.name in taken, fused, batches) for one in measured]
+    rows += [_left_result(left) for left in prepared.swapping.left]
+    known = {row.node for row in rows}
+    inner = "it is in a subgraph, where it cannot be measured alone"
+    return rows + [
+        NodeResult(name, "default", inner) for name in prepared.swapping.swapped if name not in known
+    ]
+
+
+def _node_result(
+    one: Measured, is_taken: bool, fused: Mapping[str, Fused], batches: Sequence[int]
+) -> NodeResult:
+    default = one.times[DEFAULT_WAY]
+    best = one.way if is_taken else best_of_ours(one.times)
+    assert best is not None
+    gain = speedup(default, one.times[best])
+    ops = tuple(op for op, _ in fused[one.segment.name].taken) if one.segment.name in fused else ()
+    words = "fused" if is_taken and best is not Stage.FOLDED else "swapped" if is_taken else "default"
+    return NodeResult(
+        node=one.segment.name,
+        taken=words,
+        why=_why(one, is_taken, gain),
+        takes_in=ops if is_taken else (),
+        precision=one.precision,
+        algorithm=one.algorithm,
+        default_ms=dict(zip(batches, default, strict=True)),
+        best_ms=dict(zip(batches, one.times[best], strict=True)),
+        errors=one.measurement.errors,
+    )
+
+
+def _why(one: Measured, is_taken: bool, gain: float) -> str:
+    if one.precision is None and one.measurement.errors is not None:
+        ours = min(error for name, error in one.measurement.errors.items() if name != "default")
+        return f"ours is less accurate here: {ours:.1e}, the default {one.measurement.errors['default']:.1e}"
+    if is_taken:
+        return f"{gain:.2f}x as fast"
+    if one.way is not DEFAULT_WAY:
+        return f"{gain:.2f}x as fast alone, but the whole model is faster without"
+    return f"the default is as fast: ours {gain:.2f}x"
+
+
+def _left_result(left: Left) -> NodeResult:
+    return NodeResult(left.node, "default", left.reason)

@@ -1,0 +1,87 @@
+"""What is optimised: the model with all that its Convs could take in, and its data at every batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from convswap.errors import ConvswapError, unknown_name
+from convswap.graph.replaced import unfused_model
+from convswap.graph.swap import PRECISIONS, SwapResult, swap
+from convswap.inputs.feeds import Source, declared_inputs
+from convswap.inputs.given import Given
+from convswap.inputs.sample_shapes import InputShape
+from convswap.inputs.subject import Subject, open_subject, source_of
+from convswap.optimizing.segments import Segment
+from convswap.runtime.device import Device
+from convswap.runtime.layers import conv_layers
+
+Model = str | os.PathLike[str] | onnx.ModelProto
+
+# "match": for every Conv a precision that is as accurate as the default provider is on that Conv.
+MATCH = "match"
+
+
+@dataclass(frozen=True)
+class OptimizeOptions:
+    """The arguments of `convswap.optimize` beside the model and the file; it tells what each means."""
+
+    batches: tuple[int, ...] | None = None
+    device: str | None = None
+    precision: str = MATCH
+    input_shape: InputShape | None = None
+    inputs: Given | None = None
+
+    def check(self) -> None:
+        """Raise ConvswapError for what can be refused without a model or a device."""
+        if self.precision not in (MATCH, *PRECISIONS):
+            raise unknown_name("precision", self.precision, (MATCH, *PRECISIONS))
+        if self.batches is not None and (not self.batches or len(set(self.batches)) < len(self.batches)):
+            raise ConvswapError(
+                f"batches were given as {list(self.batches)}; expected each once, and one at least"
+            )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model, the same with all Convs fused as far as they go, and its data at every batch."""
+
+    options: OptimizeOptions
+    device: Device
+    subject: Subject
+    sources: Mapping[int, Source]  # by batch
+    swapping: SwapResult
+    swapped: onnx.ModelProto
+    segments: tuple[Segment, ...]
+
+    @property
+    def shaped(self) -> tuple[Any, ...]:
+        """What notes and errors about shapes that were made up are told of."""
+        source = next(iter(self.sources.values()))
+        return declared_inputs(self.subject.model), source.inputs, source.batch
+
+
+def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
+    """Return `model` prepared; the errors are those of `optimize`."""
+    subject = open_subject(model, None, options.input_shape, options.inputs)
+    if subject.swapped_before:
+        raise ConvswapError(
+            f"'{subject.title}' has {subject.swapped_before} Conv swapped already; give the model as it was"
+        )
+    sources = [source_of(subject, batch, batch, device) for batch in options.batches or (None,)]
+    swapping = swap(subject.plain, fuse=True)
+    swapped = swapping.to_proto()
+    layers = conv_layers(swapped, unfused_model(subject.plain, swapping))
+    return Prepared(
+        options=options,
+        device=device,
+        subject=subject,
+        sources={source.batch: source for source in sources},
+        swapping=swapping,
+        swapped=swapped,
+        segments=tuple(Segment(layer) for layer in layers),
+    )

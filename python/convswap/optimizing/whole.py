@@ -1,0 +1,130 @@
+"""The whole model with some of its Convs swapped or fused, against the original: times and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnxruntime
+
+from convswap.errors import ConvswapError
+from convswap.graph.swap import NodeChoice, SwapResult, swap_chosen
+from convswap.optimizing.choice import DEFAULT_WAY, LEAST_SPEEDUP, speedup
+from convswap.optimizing.measuring import Measured
+from convswap.optimizing.preparation import Prepared
+from convswap.optimizing.result import WholeResult
+from convswap.optimizing.trials import whole_times
+from convswap.runtime.layers import Capture
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device, run
+from convswap.truth.closeness import TOLERANCES, relative_l2_error, worst_output
+from convswap.truth.evaluation import evaluate
+
+# How many of the Convs that gain are taken, those that gain most first, until the whole model gains: what a
+# Conv loses its neighbours (a blocked layout that they pass on) shows only there.
+_SHARES = (1.0, 0.5, 0.25, 0.1)
+# The float64 truth of the whole model is had where it takes some seconds.
+_TRUTH_OPERATIONS = 20e9
+# Both sides round, and not alike: ours may be off by so much more than the default is.
+_MOST_OF_DEFAULT_ERROR = 1.25
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The model with the Convs in `taken` swapped or fused, against the original; None where none gains."""
+
+    swapping: SwapResult | None = None
+    taken: Mapping[str, NodeChoice] | None = None
+    times: tuple[WholeResult, ...] = ()
+    errors: Mapping[str, float] = field(default_factory=dict)
+    reference: str = ""
+    answers_agree: bool = False
+
+    @property
+    def gains(self) -> bool:
+        """Whether the model is faster, and at no batch slower."""
+        ratios = [one.speedup for one in self.times]
+        return bool(ratios) and min(ratios) >= LEAST_SPEEDUP and float(np.prod(ratios)) > 1
+
+
+def best_whole(prepared: Prepared, measured: Sequence[Measured]) -> Whole:
+    """Return the model that gains most of those that take some of the Convs which gain."""
+    gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
+    best = Whole()
+    tried: set[int] = set()
+    for share in _SHARES if gaining else ():
+        count = max(1, round(share * len(gaining)))
+        if count in tried:
+            continue
+        tried.add(count)
+        whole = _run_whole(prepared, gaining[:count])
+        if not best.gains or (whole.gains and _mean(whole) > _mean(best)):
+            best = whole
+        if prepared.device.name == "cuda" and best.gains:
+            # There Convs do not depend on their neighbours.
+            break
+    return best
+
+
+def _mean(whole: Whole) -> float:
+    return speedup([one.default_ms for one in whole.times], [one.optimized_ms for one in whole.times])
+
+
+def _run_whole(prepared: Prepared, taken: Sequence[Measured]) -> Whole:
+    device = prepared.device
+    choices = {one.segment.name: _choice(one) for one in taken}
+    swapping = swap_chosen(prepared.subject.plain, choices, "it does not gain here")
+    optimized = swapping.to_proto()
+    sessions = [
+        make_session(prepared.subject.plain, DEFAULT, device),
+        make_session(optimized, CONVSWAP, device),
+    ]
+    times = []
+    for batch, source in prepared.sources.items():
+        default, ours = whole_times(sessions, on_device(source.first(batch), device), device)
+        times.append(WholeResult(batch, default, ours))
+    errors, reference = _errors(prepared, sessions)
+    return Whole(swapping, choices, tuple(times), errors, reference, _agree(errors, choices))
+
+
+def _choice(one: Measured) -> NodeChoice:
+    assert one.precision is not None and one.way is not None
+    return NodeChoice(precision=one.precision, last=one.way)
+
+
+def _errors(
+    prepared: Prepared, sessions: Sequence[onnxruntime.InferenceSession]
+) -> tuple[dict[str, float], str]:
+    """Return the errors of the outputs, between the sides and, where it takes seconds, against float64."""
+    source = next(iter(prepared.sources.values()))
+    feeds = source.first(1)
+    default, ours = (run(session, feeds) for session in sessions)
+    errors = {"between": worst_output(relative_l2_error, ours, default)}
+    capture = Capture(prepared.swapped, [one.layer for one in prepared.segments], prepared.device)
+    shapes = capture.shapes(on_device(feeds, prepared.device))
+    operations = sum(
+        one.layer.problem({name: shapes[name] for name in one.layer.fed}).operations
+        for one in prepared.segments
+    )
+    if operations > _TRUTH_OPERATIONS:
+        return errors, "the original's outputs"
+    try:
+        truth = [np.asarray(values) for values in evaluate(prepared.subject.plain, feeds).outputs]
+        errors["default"] = worst_output(relative_l2_error, default, truth)
+        errors["optimized"] = worst_output(relative_l2_error, ours, truth)
+    except (ConvswapError, ValueError, IndexError):
+        # A model without a float64 form is judged by the original.
+        return {"between": errors["between"]}, "the original's outputs"
+    return errors, "float64"
+
+
+def _agree(errors: Mapping[str, float], choices: Mapping[str, NodeChoice]) -> bool:
+    """Return whether the outputs are the original's, within what its own arithmetic loses."""
+    kinds = {choice.precision for choice in choices.values()}
+    tolerance = max(TOLERANCES[kind] for kind in kinds)
+    if errors["between"] <= tolerance:
+        return True
+    # Each side may be off by its own rounding; ours by no more than the default's.
+    return "optimized" in errors and errors["optimized"] <= max(
+        tolerance, _MOST_OF_DEFAULT_ERROR * errors["default"]
+    )

@@ -1,0 +1,308 @@
+"""`optimize` takes the ways that are measured to be faster, and writes only what gains as a whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import convswap
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from command_line import only_line_of_refusal
+from convswap.cli.main import main
+from convswap.errors import ConvswapError
+from convswap.graph.fusion.fuse import Stage
+from convswap.graph.swap import NodeChoice
+from convswap.optimizing import measuring, preparation, whole
+from convswap.optimizing.choice import DEFAULT_WAY
+from convswap.optimizing.optimize import optimize
+from convswap.optimizing.preparation import OptimizeOptions
+from convswap.optimizing.segments import side_by_side
+from convswap.runtime.device import Device
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
+from onnx import helper
+from swap_models import make_model, tensor_info, weights
+
+jsonschema = pytest.importorskip("jsonschema")
+SCHEMA = json.loads(Path(preparation.__file__).with_name("schema.json").read_text(encoding="utf-8"))
+CPU = Device("cpu", "asked for")
+SHAPES = {"x": (2, 3, 12, 12)}
+
+
+def network() -> onnx.ModelProto:
+    """Return a network whose Convs can take in all there is: a residual, activations, a pool."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["a"], name="stem", pads=[1, 1, 1, 1]),
+        node("Relu", ["a"], ["r"], name="relu"),
+        node("Conv", ["r", "w2"], ["c"], name="block", pads=[1, 1, 1, 1]),
+        node("Add", ["c", "r"], ["s"], name="add"),
+        node("Sigmoid", ["s"], ["g"], name="sigmoid"),
+        node("Mul", ["s", "g"], ["m"], name="mul"),
+        node("Conv", ["m", "w3"], ["d"], name="last"),
+        node("Tanh", ["d"], ["t"], name="tanh"),
+        node("MaxPool", ["t"], ["y"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    tensors = [
+        weights("w1", 8, 3, 3, 3),
+        weights("b1", 8),
+        weights("w2", 8, 8, 3, 3),
+        weights("w3", 4, 8, 3, 3),
+    ]
+    return make_model(nodes, tensors, inputs=[tensor_info("x", "n", 3, 12, 12)])
+
+
+@pytest.fixture(autouse=True)
+def own_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "kept" / "tuning.txt"))
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Return what sets the times that are measured: of each Conv's ways, and of the whole model."""
+
+    def pretend(ways, default_and_ours=(2.0, 1.0)):
+        def times_of(segment, inputs, precision, device):
+            own = ways[segment.name]
+            return {way: own.get(way, 9.0) for way in (DEFAULT_WAY, *segment.stages)}
+
+        monkeypatch.setattr(measuring, "times_of", times_of)
+        monkeypatch.setattr(whole, "whole_times", lambda sessions, feeds, device: list(default_and_ours))
+
+    return pretend
+
+
+FASTEST_FUSED = {
+    "stem": {DEFAULT_WAY: 1.0, Stage.ACTIVATION: 0.5},
+    "block": {DEFAULT_WAY: 1.0, Stage.RESIDUAL: 0.4, Stage.ACTIVATION: 0.8},
+    "last": {DEFAULT_WAY: 1.0, Stage.FOLDED: 1.0},
+}
+
+
+def test_each_conv_is_taken_the_way_that_was_fastest(pretended, tmp_path):
+    pretended(FASTEST_FUSED)
+    found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
+    taken = {node.node: (node.taken, node.takes_in) for node in found.nodes}
+    assert taken == {
+        "stem": ("fused", ("Relu",)),
+        "block": ("fused", ("Add",)),
+        "last": ("default", ()),
+    }
+    written = onnx.load(found.written)
+    assert [node.op_type for node in written.graph.node if node.domain == "convswap"] == ["FusedConv"] * 2
+    assert [node.name for node in written.graph.node if node.domain == "" and node.op_type == "Conv"] == [
+        "last"
+    ]
+
+
+def test_the_written_file_runs_and_answers_as_the_original(pretended, tmp_path):
+    pretended(FASTEST_FUSED)
+    found = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[2, 3])
+    options = onnxruntime.SessionOptions()
+    convswap.register(options)
+    x = np.random.default_rng(1).standard_normal((5, 3, 12, 12)).astype(np.float32)
+    session = onnxruntime.InferenceSession(str(found.written), options, providers=["CPUExecutionProvider"])
+    expected = make_session(network(), DEFAULT, CPU).run(None, {"x": x})[0]
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_written_where_nothing_gains(pretended, tmp_path):
+    pretended({name: {DEFAULT_WAY: 1.0} for name in FASTEST_FUSED})
+    found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
+    assert (found.written, found.speedup, list(tmp_path.glob("*.onnx"))) == (None, None, [])
+    assert {node.taken for node in found.nodes} == {"default"}
+
+
+@pytest.mark.parametrize("whole_times", [(1.0, 1.1), (1.0, 1.0001)])
+def test_nothing_is_written_where_the_whole_model_is_slower(pretended, tmp_path, whole_times):
+    pretended(FASTEST_FUSED, whole_times)
+    found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
+    assert (found.written, found.speedup < 1) == (None, True)
+
+
+def test_nothing_is_written_where_the_answers_differ(pretended, tmp_path, monkeypatch):
+    pretended(FASTEST_FUSED)
+    real = whole.run
+
+    def wrong(session, feeds):
+        outputs = real(session, feeds)
+        is_ours = any(node.op_type == "FusedConv" for node in _nodes_of(session))
+        return [values + np.float32(0.1) for values in outputs] if is_ours else outputs
+
+    sessions = {}
+    real_make = whole.make_session
+
+    def make(model, side, device):
+        session = real_make(model, side, device)
+        sessions[session] = model
+        return session
+
+    def _nodes_of(session):
+        return sessions[session].graph.node
+
+    monkeypatch.setattr(whole, "make_session", make)
+    monkeypatch.setattr(whole, "run", wrong)
+    found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
+    assert (found.answers_agree, found.written) == (False, None)
+
+
+def test_a_part_of_the_convs_is_taken_where_the_whole_gains_only_so(pretended, tmp_path, monkeypatch):
+    ways = {
+        name: {DEFAULT_WAY: 1.0, Stage.FOLDED: time}
+        for name, time in zip(FASTEST_FUSED, (0.2, 0.5, 0.9), strict=True)
+    }
+    pretended(ways)
+    counts = []
+
+    def times(sessions, feeds, device):
+        counts.append(len(counts))
+        return [1.0, 1.2] if len(counts) == 1 else [1.0, 0.8]
+
+    monkeypatch.setattr(whole, "whole_times", times)
+    found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
+    assert [node.node for node in found.nodes if node.taken != "default"] == ["stem", "block"]
+    assert "faster without" in next(node.why for node in found.nodes if node.node == "last")
+
+
+def test_a_second_call_measures_nothing_again(pretended, tmp_path, monkeypatch):
+    pretended(FASTEST_FUSED)
+    first = optimize(network(), None, device="cpu")
+    monkeypatch.setattr(measuring, "times_of", lambda *_: pytest.fail("it was measured before"))
+    second = optimize(network(), None, device="cpu")
+    assert [node.to_json() for node in second.nodes] == [node.to_json() for node in first.nodes]
+    assert any("earlier call" in note for note in second.notes)
+    assert not any("earlier call" in note for note in first.notes)
+
+
+def test_a_damaged_file_of_measurements_is_measured_anew(pretended, tmp_path):
+    pretended(FASTEST_FUSED)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "optimize.json").write_text('{"a": [1], "b"')
+    assert optimize(network(), None, device="cpu").speedup == 2.0
+
+
+def test_precision_match_takes_what_is_as_accurate_on_each_conv(monkeypatch):
+    errors = {
+        "stem": {"default": 6e-8, "tf32": 3e-4, "ieee": 9e-8},
+        "block": {"default": 3e-4, "tf32": 3e-4},
+        "last": {"default": 1e-8, "tf32": 3e-4, "ieee": 5e-6},
+    }
+    monkeypatch.setattr(measuring, "errors_of", lambda segment, inputs, device: errors[segment.name])
+    card = Device("cuda", "asked for", {"name": "a card"})
+    prepared = preparation.prepare(network(), OptimizeOptions(), CPU)
+    kept = _NothingKept()
+    pretended = {
+        segment.name: measuring._precision(segment, {}, segment.name, replace(prepared, device=card), kept)[0]
+        for segment in prepared.segments
+    }
+    assert pretended == {"stem": "ieee", "block": "tf32", "last": None}
+
+
+class _NothingKept:
+    def get(self, key):
+        return None
+
+    def add(self, key, measured):
+        pass
+
+
+@pytest.mark.parametrize("name", ["stem", "block", "last"])
+def test_every_way_of_a_segment_computes_the_same(name):
+    prepared = preparation.prepare(network(), OptimizeOptions(), CPU)
+    (segment,) = (one for one in prepared.segments if one.name == name)
+    random = np.random.default_rng(3)
+    shape = {"stem": (2, 3, 12, 12), "block": (2, 8, 12, 12), "last": (2, 8, 12, 12)}[name]
+    feeds = {fed: random.standard_normal(shape).astype(np.float32) for fed in segment.layer.fed}
+    shapes = {fed: values.shape for fed, values in feeds.items()}
+    expected = make_session(segment.default_model(shapes), DEFAULT, CPU).run(None, feeds)[0]
+    assert (
+        segment.stages
+        == {
+            "stem": (Stage.FOLDED, Stage.ACTIVATION),
+            "block": (Stage.FOLDED, Stage.RESIDUAL, Stage.ACTIVATION),
+            "last": (Stage.FOLDED, Stage.ACTIVATION, Stage.POOL),
+        }[name]
+    )
+    for stage in segment.stages:
+        model = side_by_side(segment.our_model(shapes, NodeChoice(precision="ieee", last=stage)), 3)
+        outputs = make_session(model, CONVSWAP, CPU, merges_equal_nodes=False).run(None, feeds)
+        assert len(outputs) == 3
+        for values in outputs:
+            np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_real_measurement_keeps_to_the_schema(tmp_path):
+    found = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[1, 4])
+    jsonschema.validate(json.loads(json.dumps(found.to_json(), allow_nan=False)), SCHEMA)
+    assert [node.node for node in found.nodes] == ["stem", "block", "last"]
+    assert all(set(node.default_ms) == {1, 4} for node in found.nodes)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["match", "tf32"])
+def test_on_a_card_the_optimized_model_is_no_slower_and_as_accurate(tmp_path, precision):
+    found = optimize(
+        "ece408-2018sp", tmp_path / "faster.onnx", device="cuda", batches=[64], precision=precision
+    )
+    jsonschema.validate(json.loads(json.dumps(found.to_json(), allow_nan=False)), SCHEMA)
+    assert found.written is not None
+    assert found.speedup > 1
+    if precision == "match":
+        for node in found.nodes:
+            assert node.errors[node.precision] <= max(1.05 * node.errors["default"], 1e-6)
+
+
+def test_the_command_writes_the_file_the_json_and_the_page_and_says_how_to_use_it(
+    pretended, tmp_path, capsys
+):
+    pretended(FASTEST_FUSED)
+    onnx.save(network(), tmp_path / "model.onnx")
+    files = {name: tmp_path / name for name in ("faster.onnx", "found.json", "found.html")}
+    arguments = ["-o", files["faster.onnx"], "--json", files["found.json"], "--html", files["found.html"]]
+    status = main(["optimize", str(tmp_path / "model.onnx"), *map(str, arguments), "--device", "cpu"])
+    printed = capsys.readouterr().out
+    assert (status, all(file.exists() for file in files.values())) == (0, True)
+    jsonschema.validate(json.loads(files["found.json"].read_text()), SCHEMA)
+    assert "2 of 3 Convs taken; 2.00x as fast" in printed
+    assert "convswap.register(options)" in printed.splitlines()[-2] + printed.splitlines()[-1]
+    assert "2.00x" in files["found.html"].read_text()
+
+
+def test_the_command_ends_with_1_where_nothing_gains(pretended, tmp_path, capsys):
+    pretended({name: {DEFAULT_WAY: 1.0} for name in FASTEST_FUSED})
+    onnx.save(network(), tmp_path / "model.onnx")
+    html = tmp_path / "found.html"
+    arguments = ["-o", str(tmp_path / "faster.onnx"), "--device", "cpu", "--html", str(html)]
+    assert main(["optimize", str(tmp_path / "model.onnx"), *arguments]) == 1
+    assert "Nothing gains" in capsys.readouterr().out
+    assert "Nothing gains" in html.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--batch", "1,1"], "batches were given as [1, 1]"),
+        (["--batch", "x"], "--batch 'x'"),
+        (["--precision", "float16"], "unknown precision 'float16'"),
+        (["--mean", "1"], "--mean has no meaning without --inputs"),
+        (["--json", "faster.onnx"], "faster.onnx"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(network(), "model.onnx")
+    line = only_line_of_refusal(
+        capsys, "optimize", "model.onnx", "-o", "faster.onnx", "--device", "cpu", *arguments
+    )
+    assert told in line
+
+
+def test_a_swapped_model_is_refused():
+    swapped = convswap.swap(network()).to_proto()
+    with pytest.raises(ConvswapError, match="3 Conv swapped already; give the model as it was"):
+        optimize(swapped, None, device="cpu")
