@@ -48,4 +48,9 @@ struct Epilogue {
   bool is_empty() const { return *this == Epilogue{}; }
 };
 
+// Whether the activation at most makes what is less than 0 a 0.
+CONVSWAP_ANYWHERE inline bool is_floored(const Epilogue& epilogue) {
+  return epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
+}
+
 }  // namespace convswap

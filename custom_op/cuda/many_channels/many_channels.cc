@@ -50,7 +50,7 @@
 // of the depth are as more chunks: of the same channels in another plane.
 //
 // Limits: float16, bfloat16, and float32 in precision tf32; compute capability 9.0; at most 256 taps of
-// height and width. What follows is computed with it unless it is a pool.
+// height and width. Of what follows a residual and ReLU are computed with it.
 
 #include <algorithm>
 #include <memory>
@@ -61,6 +61,7 @@
 #include "conv/arithmetic.h"
 #include "cuda/host/limits.h"
 #include "cuda/many_channels/plan.h"
+#include "plan/epilogue_stage.h"
 
 namespace convswap {
 namespace many_channels {
@@ -75,8 +76,11 @@ class ManyChannels final : public Algorithm {
  public:
   std::string_view name() const override { return "many_channels"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
+  // A pool not, and other activations than ReLU only where a kernel of their own would round twice: called
+  // for one result after the other, they take the kernel longer than that.
   bool fuses(const ConvProblem& problem) const override {
-    return problem.epilogue.pool.kind == PoolKind::none;
+    return problem.epilogue.pool.kind == PoolKind::none &&
+           (is_floored(problem.epilogue) || !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty());
   }
 
   Offer offer(const ConvProblem& problem, const Device& device) const override {

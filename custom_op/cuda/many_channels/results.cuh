@@ -2,7 +2,7 @@
 
 // The way of the results: from the sums to y, with what follows the convolution.
 
-#include "conv/epilogue_math.h"
+#include "cuda/called_activation.cuh"
 #include "cuda/definition.cuh"
 #include "cuda/many_channels/share.cuh"
 #include "cuda/primitives/global_store.cuh"
@@ -11,11 +11,6 @@
 #include "cuda/tensor_core_formats.cuh"
 
 namespace convswap::many_channels {
-
-// Called, not inlined: one for all activations but the commonest.
-static __device__ __noinline__ float activated(const Epilogue& epilogue, float value) {
-  return activate<float>(epilogue.activation, epilogue.alpha, epilogue.beta, value);
-}
 
 // What makes results of a row's sums.
 template <typename Format>
@@ -122,7 +117,7 @@ __device__ inline void store_results(const Arguments<Element>& problem, const He
   }
   // The commonest activations in one way: nothing is below the floor of none.
   const Epilogue& epilogue = problem.definition.epilogue;
-  const bool is_floored = epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
+  const bool is_floored = convswap::is_floored(epilogue);
   const float floor = epilogue.activation == Activation::relu ? 0.0f : -__int_as_float(0x7f800000);
   const int first_filter = head.filter_block * kRows + first_row;
   const int rows = problem.filters - first_filter;

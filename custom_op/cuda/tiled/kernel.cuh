@@ -202,7 +202,7 @@ struct Activate {
 
   __device__ explicit Activate(const Epilogue& of)
       : epilogue(of),
-        is_floored(of.activation == Activation::none || of.activation == Activation::relu),
+        is_floored(convswap::is_floored(of)),
         floor(of.activation == Activation::relu ? Sum(0) : -static_cast<Sum>(__int_as_float(0x7f800000))) {}
 
   // NaN is not below it.

@@ -2,21 +2,10 @@
 
 // What follows the convolution, computed of a tile's results in shared memory.
 
-#include "conv/epilogue_math.h"
+#include "cuda/called_activation.cuh"
 #include "cuda/toeplitz/results.cuh"
 
 namespace convswap::toeplitz {
-
-// An activation by a call. Inlined where it is used below, the formulas of all activations took the compiler
-// longer than all else of a kernel. What it needs is passed: behind a reference, it would be loaded each
-// time.
-__device__ __noinline__ inline float called_activation(Activation activation, float alpha, float beta,
-                                                       float value) {
-  return activate<float>(activation, alpha, beta, value);
-}
-__device__ inline float activated(const Epilogue& epilogue, float value) {
-  return called_activation(epilogue.activation, epilogue.alpha, epilogue.beta, value);
-}
 
 // The activation of some values, the commonest without a call.
 template <int kCount>
@@ -34,6 +23,10 @@ __device__ inline void activate_values(const Epilogue& epilogue, float (&values)
       return activate_each(Constant<Activation::relu>());
     case Activation::tanh:
       return activate_each(Constant<Activation::tanh>());
+    case Activation::silu:
+      return activate_each(Constant<Activation::silu>());
+    case Activation::hard_swish:
+      return activate_each(Constant<Activation::hard_swish>());
     default:
 #pragma unroll 1
       for (float& value : values) value = activated(epilogue, value);

@@ -53,6 +53,7 @@
 #include "cuda/host/formats.h"
 #include "cuda/host/limits.h"
 #include "cuda/toeplitz/plan.h"
+#include "plan/epilogue_stage.h"
 
 namespace convswap {
 namespace toeplitz {
@@ -62,6 +63,15 @@ class Toeplitz final : public Algorithm {
  public:
   std::string_view name() const override { return "toeplitz"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
+
+  // An activation alone that does more than bound takes less time in a kernel of its own, where rounding
+  // between the two changes nothing.
+  bool fuses(const ConvProblem& problem) const override {
+    const Epilogue& epilogue = problem.epilogue;
+    return is_floored(epilogue) || epilogue.activation == Activation::clip || epilogue.has_residual ||
+           epilogue.pool.kind != PoolKind::none ||
+           !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty();
+  }
 
   Offer offer(const ConvProblem& problem, const Device& device) const override {
     if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {

@@ -115,7 +115,9 @@ def parser_of_all() -> argparse.ArgumentParser:
         description="Fast convolutions for ONNX models in ONNX Runtime.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(
+        metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="convswap"
+    )
     listed = []
     for title, group in GROUPS.items():
         listed.append(f"{title}:")
