@@ -19,7 +19,7 @@ The results are what these commands wrote on the card that the folder is named a
 
 `python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
 each table of TABLES that a page has a place for. The places of `fused` and `one-image` stay empty until
-there are such results.
+there are such results. A network without results is no row of the tables of all networks, and named below.
 """
 
 from __future__ import annotations
@@ -160,9 +160,14 @@ def networks(results: Path) -> str:
 
 
 def all_networks(results: Path) -> str:
-    """Every network, the course's and the large ones, which know no class: their accuracy is a dash."""
+    """Every network that has been compared; the others are named below.
+
+    The large ones know no class: their accuracy is a dash.
+    """
+    names = [name for name in ALL_NETWORKS if (results / "compare" / f"{name}.json").exists()]
+    missing = [name for name in ALL_NETWORKS if name not in names]
     rows = []
-    for found in comparisons(results, ALL_NETWORKS):
+    for found in comparisons(results, names or ALL_NETWORKS):
         images = f"{found['images']:,}"
         if found["batch"] != found["images"]:
             images += f" by {found['batch']:,}"
@@ -180,7 +185,8 @@ def all_networks(results: Path) -> str:
             ]
         )
     headings = ["network", "images", "accuracy default", "accuracy convswap", "same class"]
-    return table([*headings, "relative L2 error", "default", "convswap", "speedup"], rows)
+    below = f"\n\nNot compared yet: {', '.join(missing)}." if missing else ""
+    return table([*headings, "relative L2 error", "default", "convswap", "speedup"], rows) + below
 
 
 def fused(results: Path) -> str:

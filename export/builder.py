@@ -19,8 +19,10 @@ from convswap.models import (
     BatchNormalization,
     ChannelsFirst,
     ChannelsLast,
+    Concatenation,
     Convolution,
     Flatten,
+    FlattenPixels,
     FullyConnected,
     GlobalAveragePool,
     LayerNormalization,
@@ -31,6 +33,8 @@ from convswap.models import (
     PlacedLayer,
     Residual,
     Softmax,
+    Split,
+    Upsample,
     place,
 )
 from numpy.typing import NDArray
@@ -52,6 +56,7 @@ class ModelWriter:
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[TensorProto] = []
+        self._stated: list[onnx.ValueInfoProto] = []
         self._names = {INPUT}
 
     def constant(self, name: str, array: NDArray[Any]) -> str:
@@ -67,6 +72,16 @@ class ModelWriter:
         result = self._unused(output or f"{name}_output")
         self._nodes.append(helper.make_node(operator, inputs, [result], name=name, **attributes))
         return result
+
+    def split(self, value: str, name: str, parts: int) -> list[str]:
+        """Add a node that takes `value` into equal parts along its axis 1, and return their names."""
+        results = [self._unused(f"{name}_output_{part}") for part in range(parts)]
+        self._nodes.append(helper.make_node("Split", [value], results, name=name, axis=1, num_outputs=parts))
+        return results
+
+    def state_shape(self, value: str, shape: Sequence[int]) -> None:
+        """State the shape of one image of `value`, where inference would lose the batch's name."""
+        self._stated.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, ["batch", *shape]))
 
     def finish(
         self,
@@ -95,6 +110,7 @@ class ModelWriter:
             inputs,
             [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", *output_shape])],
             [tensor for tensor in self._initializers if len(tensor.raw_data) <= _SMALL_BYTES],
+            value_info=self._stated,
         )
         model = helper.make_model(
             graph,
@@ -124,7 +140,7 @@ def build(
     metadata: Mapping[str, str],
     output: str = "probabilities",
 ) -> onnx.ModelProto:
-    """Return `network` as a model with the result `output`, float32 [batch, features of the last layer].
+    """Return `network` as a model with the result `output`, float32 [batch, ...] of the last layer.
 
     `weights` holds an array for every parameter and statistic that `convswap.models.place` names.
     """
@@ -133,6 +149,10 @@ def build(
     values = {IMAGE: INPUT}
     for placed in layers:
         inputs = [values[source] for source in placed.sources]
+        if isinstance(placed.layer, Split):
+            parts = writer.split(inputs[0], placed.name, len(placed.outputs))
+            values |= zip(placed.outputs, parts, strict=True)
+            continue
         inputs += _constants(writer, placed, weights)
         values[placed.name] = _write_layer(writer, placed, inputs, output if placed is layers[-1] else None)
     image_shape = (network.channels, network.image_size, network.image_size)
@@ -147,13 +167,20 @@ def _constants(
     if isinstance(placed.layer, FullyConnected) and placed.layer.per_pixel:
         # MatMul, unlike Gemm, cannot transpose.
         arrays[f"{placed.name}.weight"] = np.ascontiguousarray(arrays[f"{placed.name}.weight"].T)
-    constants = [writer.constant(name, array) for name, array in arrays.items()]
-    if placed.layer == Activation("relu6"):
-        limits = {"least": np.float32(0.0), "most": np.float32(6.0)}
-        constants += [
-            writer.constant(f"{placed.name}.{name}", np.array(limit)) for name, limit in limits.items()
-        ]
-    return constants
+    arrays |= {f"{placed.name}.{name}": array for name, array in _settings(placed).items()}
+    return [writer.constant(name, array) for name, array in arrays.items()]
+
+
+def _settings(placed: PlacedLayer) -> dict[str, NDArray[Any]]:
+    match placed.layer:
+        case Activation(function="relu6"):
+            return {"least": np.array(np.float32(0.0)), "most": np.array(np.float32(6.0))}
+        case Upsample(factor=factor):
+            return {"scales": np.array([1, 1, factor, factor], np.float32)}
+        case FlattenPixels():
+            # The batch as it is, the channels, and as many pixels as there are.
+            return {"shape": np.array([0, placed.input_shape[0], -1], np.int64)}
+    return {}
 
 
 def _write_layer(writer: ModelWriter, placed: PlacedLayer, inputs: Sequence[str], output: str | None) -> str:
@@ -172,6 +199,11 @@ def _write_layer(writer: ModelWriter, placed: PlacedLayer, inputs: Sequence[str]
             )
         case Activation(function="relu6"):
             return writer.node("Clip", inputs, name, output)
+        case Activation(function="silu"):
+            (value,) = inputs
+            return writer.node(
+                "Mul", [value, writer.node("Sigmoid", inputs, f"{name}_sigmoid")], name, output
+            )
         case Activation(function=function):
             return writer.node(_ACTIVATIONS[function], inputs, name, output)
         case MaxPool(kernel=kernel, ceil=ceil, step=step, padding=padding):
@@ -201,6 +233,24 @@ def _write_layer(writer: ModelWriter, placed: PlacedLayer, inputs: Sequence[str]
             return writer.node("Transpose", inputs, name, output, perm=[0, 3, 1, 2])
         case Residual():
             return writer.node("Add", inputs, name, output)
+        case Concatenation(axis=axis):
+            return writer.node("Concat", inputs, name, output, axis=axis + 1)
+        case Upsample():
+            value, scales = inputs
+            # As PyTorch's exporter has it. The second input, a region of interest, is for another mode.
+            enlarged = writer.node(
+                "Resize",
+                [value, "", scales],
+                name,
+                output,
+                mode="nearest",
+                coordinate_transformation_mode="asymmetric",
+                nearest_mode="floor",
+            )
+            writer.state_shape(enlarged, placed.output_shape)
+            return enlarged
+        case FlattenPixels():
+            return writer.node("Reshape", inputs, name, output)
         case Flatten():
             return writer.node("Flatten", inputs, name, output, axis=1)
         case FullyConnected(per_pixel=True):

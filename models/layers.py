@@ -30,7 +30,7 @@ class Convolution(Layer):
 class Activation(Layer):
     """A function applied to every element."""
 
-    function: Literal["tanh", "relu", "relu6", "gelu"]
+    function: Literal["tanh", "relu", "relu6", "gelu", "silu"]
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -134,6 +134,57 @@ class Residual(Layer):
     kind: ClassVar[str] = "add"
     body: tuple[Layer, ...]
     shortcut: tuple[Layer, ...] = ()
+
+
+@dataclass(frozen=True)
+class Keep(Layer):
+    """What the layer before gives, kept under `label` for a Take or a Concatenation; computes nothing.
+
+    A label that is kept again means the later one from then on.
+    """
+
+    kind: ClassVar[str] = "keep"
+    label: str
+
+
+@dataclass(frozen=True)
+class Take(Layer):
+    """What was kept under `label`, whatever the layer before gives; computes nothing."""
+
+    kind: ClassVar[str] = "take"
+    label: str
+
+
+@dataclass(frozen=True)
+class Split(Layer):
+    """Equal parts of the channels, in order, each kept under a label; the next layer takes the last."""
+
+    kind: ClassVar[str] = "split"
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Concatenation(Layer):
+    """What was kept under the labels, side by side along `axis` of an image; 0 is that of the channels."""
+
+    kind: ClassVar[str] = "concat"
+    labels: tuple[str, ...]
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Upsample(Layer):
+    """Each pixel becomes `factor` rows and columns of its like."""
+
+    kind: ClassVar[str] = "upsample"
+    factor: int
+
+
+@dataclass(frozen=True)
+class FlattenPixels(Layer):
+    """One row of pixels for each channel: (channels, height, width) gives (channels, height * width)."""
+
+    kind: ClassVar[str] = "pixels"
 
 
 @dataclass(frozen=True)

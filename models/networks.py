@@ -1,8 +1,9 @@
-"""The networks: those of the University of Illinois course ECE 408, by semester, and five large ones.
+"""The networks: those of the University of Illinois course ECE 408, by semester, and six large ones.
 
 Students wrote the forward convolution of the course's networks for Fashion-MNIST. Each has one input channel
-with pixel values 0..255, not normalised; the images are the 28x28 originals, resized. The large ones, for the
-1,000 classes of ImageNet, take three channels of mean 0 and variance 1, and give logits.
+with pixel values 0..255, not normalised; the images are the 28x28 originals, resized. The large ones take
+three channels of mean 0 and variance 1, and give logits: five of the 1,000 classes of ImageNet, and one, a
+detector, of boxes and of the 80 classes of COCO.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from convswap.errors import unknown_name
-from convswap.models import imagenet
+from convswap.models import detection, imagenet
 from convswap.models.layers import Activation, Convolution, Flatten, FullyConnected, Layer, MaxPool, Softmax
 
 # Fashion-MNIST's pixels, 0..255, have a root mean square of 116 at 28x28. Brought to about 1 before the first
@@ -180,6 +181,10 @@ _LARGE = (
     _large("vgg16", "Simonyan and Zisserman 2014, configuration D", imagenet.vgg16()),
     _large("mobilenet-v2", "Sandler et al. 2018", imagenet.mobilenet_v2()),
     _large("convnext-tiny", "Liu et al. 2022", imagenet.convnext_tiny()),
+    # Made for 640x640, and used at every multiple of 32.
+    _large(
+        "yolov8n", "Jocher et al. 2023, a detector; heads not decoded", detection.yolov8n(), image_size=320
+    ),
 )
 
 # The course's networks, for which the package has weights that know Fashion-MNIST.

@@ -103,15 +103,36 @@ def test_the_table_has_a_row_for_every_network_and_accuracies_where_they_are_kno
         assert float(named["speedup"].removesuffix("x")) == pytest.approx(times[0] / times[1], rel=5e-3)
 
 
-def test_a_network_without_results_is_named_with_the_command_that_makes_them(results, readme):
+def test_a_network_without_results_is_no_row_and_named_below(results, readme):
     (results / "compare" / "vgg16.json").unlink()
     answer = run_script("readme_tables", "--results", results, "--readme", readme)
+    assert (answer.returncode, answer.stdout) == (0, f"{readme}: all-networks\n"), answer.stderr
+    page = readme.read_text()
+    assert "| vgg16 |" not in page and page.count("\n| ") == len(ALL_NETWORKS) + 1
+    assert page.endswith("\n\nNot compared yet: vgg16.\n<!-- /all-networks -->\nAfter.\n")
+
+
+def test_without_any_results_all_networks_are_named_with_the_command(tmp_path, readme):
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
+    assert answer.returncode == 1
+    command = f"python benchmarks/compare_networks.py {tmp_path / 'compare'} {' '.join(ALL_NETWORKS)}"
+    assert answer.stderr.splitlines() == [
+        f"no results of {', '.join(ALL_NETWORKS)}; make them with: {command}"
+    ]
+    assert readme.read_text() == PLACE
+
+
+def test_a_network_of_the_first_page_without_results_is_named_with_the_command(fused_results, readme):
+    place = "<!-- front -->\nold\n<!-- /front -->\n"
+    readme.write_text(place)
+    (fused_results / "compare" / "vgg16.json").unlink()
+    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
     assert answer.returncode == 1
     assert answer.stderr.splitlines() == [
         "no results of vgg16; make them with: python benchmarks/compare_networks.py "
-        f"{results / 'compare'} vgg16"
+        f"{fused_results / 'compare'} vgg16"
     ]
-    assert readme.read_text() == PLACE
+    assert readme.read_text() == place
 
 
 def test_results_of_another_machine_or_precision_do_not_mix(found, results, readme):

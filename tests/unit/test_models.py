@@ -5,15 +5,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 from convswap.errors import ConvswapError
 from convswap.models import (
+    IMAGE,
     NETWORKS,
+    Activation,
+    BatchNormalization,
+    Concatenation,
     Convolution,
     Flatten,
     FullyConnected,
+    Keep,
+    Split,
+    Take,
     find,
     place,
     seeded_weights,
@@ -71,6 +79,33 @@ def test_2020_has_the_sizes_of_the_course_weights_file():
 def test_layers_are_named_by_kind_and_number():
     names = [placed.name for placed in place(find("ece408-2019fa"))]
     assert names == ["conv1", "tanh1", "pool1", "conv2", "flatten1", "fc1", "tanh2", "fc2", "softmax1"]
+
+
+def test_yolov8n_has_the_layers_of_the_published_network():
+    placed = place(find("yolov8n"))
+    numbers = Counter(type(each.layer) for each in placed)
+    # Two in the stem, five more of stride 2, 2 + 2 n in each of eight C2f of n bottlenecks, two that pool,
+    # and twice three in each of three heads. The published 64th decodes boxes.
+    c2f = sum(2 + 2 * bottlenecks for bottlenecks in (1, 2, 2, 1, 1, 1, 1, 1))
+    assert numbers[Convolution] == 2 + 5 + c2f + 2 + 18 == 63
+    assert numbers[BatchNormalization] == numbers[Activation] == 57
+    assert [each.output_shape for each in placed if isinstance(each.layer, Concatenation)][-4:] == [
+        (144, 40, 40),
+        (144, 20, 20),
+        (144, 10, 10),
+        (144, 2100),
+    ]
+    # At the size that it was made for, it gives its published 8,400 boxes.
+    assert place(dataclasses.replace(find("yolov8n"), image_size=640))[-1].output_shape == (144, 8400)
+
+
+def test_split_parts_and_kept_values_are_sources_of_later_layers():
+    layers = (Keep("image"), Split(("a", "b", "c")), Keep("c"), Take("a"), Concatenation(("b", "c", "image")))
+    network = dataclasses.replace(find("yolov8n"), layers=layers)
+    split, joined = place(network)
+    assert (split.sources, split.outputs) == ((IMAGE,), ("split1.0", "split1.1", "split1.2"))
+    assert (joined.sources, joined.outputs) == (("split1.1", "split1.2", IMAGE), ("concat1",))
+    assert (split.output_shape, joined.output_shape) == ((1, 320, 320), (5, 320, 320))
 
 
 def test_an_unknown_network_is_refused_with_the_nearest_name():
