@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime
-from onnx import TensorProto
 
 from convswap import _native
+from convswap.comparison.answers import Answers, hold_against_truth
+from convswap.comparison.compared import Compared
+from convswap.comparison.judgement import ConvsAlone, Judgement, conv_is_right, judge
+from convswap.comparison.memory import Plan, check_memory, plan_memory
 from convswap.comparison.options import CompareOptions
 from convswap.comparison.result import Comparison, LayerResult, SideResult
-from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import DEFAULT_PRECISION, SwapResult, swap
-from convswap.inputs.feeds import Feeds, Source, declared_inputs, input_shapes
+from convswap.graph.swap import DEFAULT_PRECISION, swap
+from convswap.graph.weights_apart import put_together, taken_apart
+from convswap.inputs.feeds import Feeds, Source, input_shapes
 from convswap.inputs.given import Given
 from convswap.inputs.predictions import predicted_classes
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
+from convswap.inputs.subject import no_labels, open_subject, source_of
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.floor import floor_ms
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
+from convswap.runtime.outputs import Arrays
 from convswap.runtime.sessions import (
     DEFAULT,
     NO_OTHER_SIDE_ON_CPU,
@@ -36,21 +39,14 @@ from convswap.runtime.sessions import (
     BoundRun,
     Side,
     make_session,
-    numeric_arrays,
     on_device,
     other_sides,
     our_side,
     run,
+    run_named,
 )
 from convswap.timing.measure import RUNS, Times, measure
-from convswap.truth.closeness import (
-    TOLERANCES,
-    TRUTH_IMAGES,
-    counted_outputs,
-    max_abs_error,
-    relative_l2_error,
-    worst_output,
-)
+from convswap.truth.closeness import TRUTH_IMAGES, relative_l2_error
 from convswap.truth.evaluation import evaluate
 
 # Eight images of 3x227x227: the float64 values of all layers of a deep network lie in memory together, and
@@ -61,6 +57,7 @@ _TRUTH_ELEMENTS = 1_250_000
 _TRUTH_OPERATIONS = 20e9
 
 _Sessions = Mapping[Side, onnxruntime.InferenceSession]
+_Shapes = Mapping[str, Sequence[int]]
 Model = str | os.PathLike[str] | onnx.ModelProto
 
 
@@ -139,151 +136,143 @@ def compare_with(model: Model, options: CompareOptions, progress: Progress | Non
     device = choose_device(options.device)
     report("reading the model and the data")
     compared = _prepared(model, options, device)
+    plan = plan_memory(compared)
+    # The first run of a process loads libraries; that must count as the first run of neither side.
+    one = compared.source.first(1)
     with telling_shapes(*compared.shaped):
-        times = _timed(compared, report)
-    report(f"running {compared.source.images} images on each side")
-    answers = _answers(compared, times, report)
-    times.sessions.clear()
-    rows = _layer_rows(compared, times, answers, report) if options.time_layers else ()
-    return _comparison(compared, times, answers, rows)
+        shapes = compared.capture().shapes(on_device(one, device))
+    check_memory(compared, plan, shapes)
+
+    def truth_images() -> int:
+        return _truth_images(compared.layers, shapes, compared.source, one)
+
+    runs = _runs(compared, plan, truth_images, report)
+    truth_feeds = compared.source.first(runs.truth_images)
+    report(f"evaluating {runs.truth_images} images in float64")
+    answers = hold_against_truth(compared, truth_feeds, runs.answered, report)
+    rows = _layer_rows(compared, truth_feeds, report) if options.time_layers else ()
+
+    def alone() -> ConvsAlone:
+        return _convs_alone(compared, rows, truth_feeds, report)
+
+    judgement = judge(
+        answers.outputs,
+        compared.measure,
+        quantises=compared.quantises,
+        alone=alone,
+    )
+    return _comparison(compared, runs, (plan, answers, judgement), rows)
 
 
 @dataclass(frozen=True)
-class _Compared:
-    """What is compared: the model with its data, on both sides."""
+class _Runs:
+    """What runs of the whole model gave, of each side.
 
-    options: CompareOptions
-    device: Device
-    subject: Subject
-    source: Source
-    swapping: SwapResult
-    swapped: onnx.ModelProto
-    layers: Sequence[ConvLayer]
-    sides: tuple[Side, ...]
+    `classes` has one for each sample, `answered` the outputs for the first `truth_images`.
+    """
 
-    @property
-    def ours(self) -> Side:
-        """The side of our op."""
-        return next(side for side in self.sides if side.ours)
-
-    @property
-    def shaped(self) -> tuple[Any, ...]:
-        """What notes and errors about shapes that were made up are told of."""
-        return declared_inputs(self.subject.model), self.source.inputs, self.source.batch
-
-
-@dataclass(frozen=True)
-class _Timed:
-    """The times of whole runs, and what they were measured with."""
-
-    sessions: dict[Side, onnxruntime.InferenceSession]
-    of_side: Mapping[Side, Times]
-    capture: Capture
-    shapes: Mapping[str, Sequence[int]]  # of the layers' inputs in a run of one sample
-    one: Feeds
-    first_batch: Mapping[str, onnxruntime.OrtValue]
-
-
-@dataclass(frozen=True)
-class _Answers:
-    """What both sides answered, against each other and against float64."""
-
+    times: Mapping[Side, Times]
     classes: Mapping[Side, np.ndarray]
+    answered: Mapping[Side, Arrays]
     truth_images: int
-    truth_inputs: Mapping[str, onnxruntime.OrtValue]
-    errors: Mapping[Side, tuple[float, float]]
-    between_sides: float
-    in_float32: Sequence[str]
-    without_elements: int
 
 
-def _prepared(model: Model, options: CompareOptions, device: Device) -> _Compared:
-    subject = open_subject(model, options.data, options.input_shape, options.inputs)
+def _prepared(model: Model, options: CompareOptions, device: Device) -> Compared:
+    subject = open_subject(model, options.data, options.input_shape, options.inputs, weights_apart=True)
     source = source_of(subject, options.images, options.batch, device)
     if options.labelled and source.labels is None:
         raise no_labels(subject.dataset)
     swapping = swap(
-        subject.model,
+        put_together(subject.model, subject.weights),
         algorithm=options.algorithm,
         precision=options.precision,
         only=options.only,
         fuse=options.fuse,
     )
     check_algorithm(options.algorithm, device.name)
-    swapped = ir.to_proto(swapping.model)
+    swapped, swapped_weights = taken_apart(swapping.model)
     sides = (DEFAULT, our_side(device, options.precision), *other_sides(device, options.against))
     layers = conv_layers(swapped, unfused_model(subject.model, swapping))
-    return _Compared(options, device, subject, source, swapping, swapped, layers, sides)
+    return Compared(options, device, subject, source, swapping, swapped, swapped_weights, layers, sides)
 
 
-def _timed(compared: _Compared, report: Progress) -> _Timed:
-    """Return the times of whole runs of all sides, in turn."""
+def _runs(compared: Compared, plan: Plan, truth_images: Callable[[], int], report: Progress) -> _Runs:
+    """Return what runs of the whole model give: of all sides in turn, or one side at a time.
+
+    `truth_images` is asked once the model has run: whatever is wrong with it, ONNX Runtime has said so then.
+    """
     device, source = compared.device, compared.source
-    # The first run of a process loads libraries; that must count as the first run of neither side.
-    one = source.first(1)
-    capture = Capture(compared.swapped, compared.layers, device)
-    shapes = capture.shapes(on_device(one, device))
-    report("loading both sides")
-    models = {side: compared.swapped if side.ours else compared.subject.plain for side in compared.sides}
-    sessions = {side: make_session(own, side, device) for side, own in models.items()}
-    report(f"timing batches of {source.batch}")
-    first_batch = on_device(source.first(source.batch), device)
-    return _Timed(sessions, _measure(sessions, first_batch, device), capture, shapes, one, first_batch)
-
-
-def _answers(compared: _Compared, times: _Timed, report: Progress) -> _Answers:
-    source = compared.source
-    classes = {side: predicted_classes(session, source) for side, session in times.sessions.items()}
-    truth_images = _truth_images(compared.layers, times.shapes, source, times.one)
-    truth_feeds = source.first(truth_images)
-    report(f"evaluating {truth_images} images in float64")
-    truth = evaluate(compared.subject.plain, truth_feeds)
-    expected = numeric_arrays(truth.outputs)
-    counted = [expected[index] for index in counted_outputs(expected)]
-    empty = sum(values.size == 0 for values in counted)
-    if empty == len(counted):
+    times: dict[Side, Times] = {}
+    classes: dict[Side, np.ndarray] = {}
+    answered: dict[Side, Arrays] = {}
+    for sides in [[side] for side in compared.sides] if plan.one_side_at_a_time else [compared.sides]:
+        report("loading both sides" if len(sides) > 1 else f"loading the {sides[0].name} side")
         with telling_shapes(*compared.shaped):
-            raise ConvswapError("no output of the model has an element, so that there is nothing to compare")
-    outputs = {side: run(session, truth_feeds) for side, session in times.sessions.items()}
-    is_whole_batch = truth_images == source.batch
-    return _Answers(
-        classes=classes,
-        truth_images=truth_images,
-        truth_inputs=times.first_batch if is_whole_batch else on_device(truth_feeds, compared.device),
-        errors={side: _errors(values, expected) for side, values in outputs.items()},
-        between_sides=worst_output(relative_l2_error, outputs[compared.ours], outputs[DEFAULT]),
-        in_float32=truth.in_float32,
-        without_elements=empty,
-    )
+            sessions = {side: compared.session(side) for side in sides}
+            report(f"timing batches of {source.batch}")
+            times.update(_measure(sessions, on_device(source.first(source.batch), device), device))
+        images = truth_images()
+        report(f"running {source.images} images on each side")
+        for side, session in sessions.items():
+            classes[side] = predicted_classes(session, source)
+            answered[side] = run_named(session, source.first(images))
+        # Neither may be named any more where the next ones are made.
+        del sessions, session
+    return _Runs(times, classes, answered, images)
 
 
-def _layer_rows(
-    compared: _Compared, times: _Timed, answers: _Answers, report: Progress
-) -> tuple[LayerResult, ...]:
+def _layer_rows(compared: Compared, truth_feeds: Feeds, report: Progress) -> tuple[LayerResult, ...]:
+    first_batch = on_device(compared.source.first(compared.source.batch), compared.device)
+    truth_inputs = _truth_inputs(compared, truth_feeds, first_batch)
+    capture = compared.capture()
     rows = []
     for number, layer in enumerate(compared.layers, start=1):
         report(f"timing Conv {number} of {len(compared.layers)}")
-        rows.append(
-            _compare_layer(
-                layer,
-                times.capture,
-                times.first_batch,
-                answers.truth_inputs,
-                compared.sides,
-                compared.device,
-            )
-        )
+        rows.append(_compare_layer(compared, layer, capture, first_batch, truth_inputs))
     return tuple(rows)
 
 
+def _truth_inputs(
+    compared: Compared, truth_feeds: Feeds, first_batch: Mapping[str, onnxruntime.OrtValue]
+) -> Mapping[str, onnxruntime.OrtValue]:
+    """Return `truth_feeds` on the device: the first batch itself where that is the same."""
+    sizes = {name: tuple(value.shape()) for name, value in first_batch.items()}
+    if sizes == {name: values.shape for name, values in truth_feeds.items()}:
+        return first_batch
+    return on_device(truth_feeds, compared.device)
+
+
+def _convs_alone(
+    compared: Compared, rows: Sequence[LayerResult], truth_feeds: Feeds, report: Progress
+) -> ConvsAlone:
+    """Return how the Convs do alone: by the rows where there are any, else by looking at each now."""
+    if rows or not compared.layers:
+        errors = {row.node: row.relative_l2_error for row in rows}
+    else:
+        capture, fed = compared.capture(), on_device(truth_feeds, compared.device)
+        errors = {}
+        for number, layer in enumerate(compared.layers, start=1):
+            report(f"checking Conv {number} of {len(compared.layers)} alone")
+            inputs = capture.inputs(layer, fed)
+            sessions = _layer_sessions(compared, layer, _ranks(inputs), (DEFAULT, compared.ours))
+            errors[layer.name] = _layer_errors(compared, layer, sessions, inputs)
+    wrong = (
+        name
+        for name, of_side in errors.items()
+        if not conv_is_right(of_side["default"], of_side["convswap"], compared.measure.tolerance)
+    )
+    return ConvsAlone(len(errors), tuple(wrong))
+
+
 def _comparison(
-    compared: _Compared, times: _Timed, answers: _Answers, rows: tuple[LayerResult, ...]
+    compared: Compared,
+    runs: _Runs,
+    found: tuple[Plan, Answers, Judgement],
+    rows: tuple[LayerResult, ...],
 ) -> Comparison:
     options, subject, source = compared.options, compared.subject, compared.source
     swapping, device = compared.swapping, compared.device
-    newly = (options.precision,) if swapping.swapped else ()
-    tolerance = _default_tolerance(newly, compared.layers) if options.tolerance is None else options.tolerance
-    classes = answers.classes
+    plan, answers, judgement = found
     return Comparison(
         model=subject.title,
         device=device,
@@ -292,29 +281,40 @@ def _comparison(
         environment=environment(device),
         images=source.images,
         batch=source.batch,
-        truth_images=answers.truth_images,
+        truth_images=runs.truth_images,
         dataset=subject.dataset,
         sides={
             side.name: SideResult(
-                times.of_side[side],
-                _accuracy(classes[side], source.labels),
+                runs.times[side],
+                _accuracy(runs.classes[side], source.labels),
                 *answers.errors[side],
                 provider_options=side.provider_options,
             )
             for side in compared.sides
         },
-        top1_agreement=float(np.mean(classes[DEFAULT] == classes[compared.ours])),
+        top1_agreement=_agreement(runs.classes[DEFAULT], runs.classes[compared.ours]),
         swapped=subject.swapped_before + len(swapping.swapped),
         left=swapping.left,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
         layers=rows,
-        tolerance=tolerance,
-        notes=_all_notes(compared, times, answers, tolerance),
+        tolerance=compared.measure.tolerance,
+        notes=(*plan.notes, *_all_notes(compared, runs.times, answers), *judgement.notes),
+        judgement=judgement,
+        elements_that_differ=_elements_that_differ(answers),
     )
 
 
-def _told_options(compared: _Compared) -> dict[str, Any]:
+def _elements_that_differ(answers: Answers) -> Mapping[str, Mapping[str, float]]:
+    """Return, by output that is not of floating-point numbers, the share in which each side differs."""
+    return {
+        output.name: {"default": output.default.relative, "convswap": output.ours.relative}
+        for output in answers.outputs
+        if not output.is_floating
+    }
+
+
+def _told_options(compared: Compared) -> dict[str, Any]:
     options, source = compared.options, compared.source
     shapes = input_shapes(source.inputs, source.batch)
     return {
@@ -332,27 +332,19 @@ def _told_options(compared: _Compared) -> dict[str, Any]:
     }
 
 
-def _all_notes(compared: _Compared, times: _Timed, answers: _Answers, tolerance: float) -> tuple[str, ...]:
+def _all_notes(compared: Compared, times: Mapping[Side, Times], answers: Answers) -> tuple[str, ...]:
     subject, empty = compared.subject, answers.without_elements
     in_subgraphs = subject.swapped_before + len(compared.swapping.swapped) - len(compared.layers)
     against = compared.options.against
-    errors = answers.errors
     return (
-        *_notes(compared.device, against, times.of_side, answers.in_float32, in_subgraphs),
+        *_notes(compared.device, against, times, answers.in_float32, in_subgraphs),
+        *([answers.reference] if answers.reference else []),
         *(() if compared.options.time_layers else ("the Convs were not timed alone, as asked",)),
         *shape_notes(*compared.shaped),
         *([f"outputs without an element, of which nothing was compared: {empty}"] if empty else []),
         *_swapped_before(subject.swapped_before),
-        *_unreliable_truth(errors[DEFAULT][1], errors[compared.ours][1], answers.between_sides, tolerance),
         *_missing_data(subject.missing),
     )
-
-
-def _default_tolerance(precisions: Sequence[str], layers: Sequence[ConvLayer]) -> float:
-    """Return the tolerance of the coarsest arithmetic among the layers and `precisions`, of other Convs."""
-    names = {int(TensorProto.FLOAT16): "float16", int(TensorProto.BFLOAT16): "bfloat16"}
-    kinds = {names.get(layer.element_type, layer.setting("precision", DEFAULT_PRECISION)) for layer in layers}
-    return max((TOLERANCES[kind] for kind in (*kinds, *precisions)), default=TOLERANCES[DEFAULT_PRECISION])
 
 
 def _measure(
@@ -364,6 +356,13 @@ def _measure(
 
 def _accuracy(classes: np.ndarray, labels: np.ndarray | None) -> float | None:
     return None if labels is None else float(np.mean(classes == labels))
+
+
+def _agreement(classes: np.ndarray, others: np.ndarray) -> float:
+    """Return the share of samples of the same class; samples that only one side has count as others."""
+    both = min(len(classes), len(others))
+    most = max(len(classes), len(others))
+    return float(np.sum(classes[:both] == others[:both]) / most) if most else 1.0
 
 
 def _truth_images(
@@ -386,55 +385,62 @@ def _samples(feeds: Feeds) -> int:
     return next((max(values.shape[0], 1) for values in feeds.values() if values.ndim), 1)
 
 
-def _errors(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Return the largest absolute and the relative L2 error of `outputs`."""
-    shapes = [values.shape for values in outputs], [values.shape for values in expected]
-    if shapes[0] != shapes[1]:
-        raise ConvswapError(
-            f"the outputs have shapes {shapes[0]}, but evaluated in float64 {shapes[1]}; "
-            "a model whose output shapes depend on the values of its data cannot be compared"
-        )
-    return (
-        worst_output(max_abs_error, outputs, expected),
-        worst_output(relative_l2_error, outputs, expected),
-    )
-
-
 def _compare_layer(
+    compared: Compared,
     layer: ConvLayer,
     capture: Capture,
     first_batch: Mapping[str, onnxruntime.OrtValue],
     truth_inputs: Mapping[str, onnxruntime.OrtValue],
-    sides: Sequence[Side],
-    device: Device,
 ) -> LayerResult:
     """Return the times and errors of one layer of each side, fed what the default side feeds it."""
+    device = compared.device
     timed = capture.inputs(layer, first_batch)
-    shapes = _shapes(timed)
-    ranks = {name: len(shape) for name, shape in shapes.items()}
-    sessions = {
-        side: make_session(
-            layer.model(ranks, ours=side.ours), side, device, only_device=side.ours or not layer.fused
-        )
-        for side in sides
-    }
+    sessions = _layer_sessions(compared, layer, _ranks(timed), compared.sides)
     times = _measure(sessions, timed, device)
-    problem = layer.problem(shapes)
-
+    problem = layer.problem(_shapes(timed))
     captured = timed if truth_inputs is first_batch else capture.inputs(layer, truth_inputs)
-    checked = {name: value.numpy() for name, value in captured.items()}
-    truth = evaluate(layer.model(ranks, ours=False), checked).outputs[0]
     return LayerResult(
         node=layer.name,
         fused=layer.fused,
         algorithm=_native.choose(problem, device.name, layer.setting("algorithm", "auto")),
-        milliseconds={side.name: times[side].median for side in sides},
+        milliseconds={side.name: times[side].median for side in compared.sides},
         floor_ms=floor_ms(problem, device.card, layer.arithmetic),
-        relative_l2_error={
-            side.name: relative_l2_error(run(session, checked)[0], truth)
-            for side, session in sessions.items()
-        },
+        relative_l2_error=_layer_errors(compared, layer, sessions, captured),
     )
+
+
+def _layer_sessions(
+    compared: Compared, layer: ConvLayer, ranks: Mapping[str, int], sides: Sequence[Side]
+) -> dict[Side, onnxruntime.InferenceSession]:
+    return {
+        side: make_session(
+            layer.model(ranks, ours=side.ours),
+            side,
+            compared.device,
+            only_device=side.ours or not layer.fused,
+            weights=compared.layer_weights(layer, ours=side.ours),
+        )
+        for side in sides
+    }
+
+
+def _layer_errors(
+    compared: Compared,
+    layer: ConvLayer,
+    sessions: _Sessions,
+    inputs: Mapping[str, onnxruntime.OrtValue],
+) -> dict[str, float]:
+    """Return the relative L2 error of one layer on each side, against float64."""
+    checked = {name: value.numpy() for name, value in inputs.items()}
+    model = layer.model(_ranks(inputs), ours=False)
+    truth = evaluate(model, checked, compared.layer_weights(layer, ours=False)).outputs[0]
+    return {
+        side.name: relative_l2_error(run(session, checked)[0], truth) for side, session in sessions.items()
+    }
+
+
+def _ranks(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, int]:
+    return {name: len(value.shape()) for name, value in values.items()}
 
 
 def _shapes(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
@@ -447,17 +453,6 @@ def _swapped_before(count: int) -> list[str]:
     return [
         f"{count} Conv swapped before: on our side with the algorithm and precision that the file gives, "
         "on the default side turned back into ONNX's"
-    ]
-
-
-def _unreliable_truth(default: float, ours: float, between: float, tolerance: float) -> list[str]:
-    """Return a note where both sides agree with each other, but neither with float64."""
-    if default <= tolerance or ours <= tolerance or not between <= tolerance:
-        return []
-    return [
-        f"the float64 truth is unreliable for this model: the default side is off by {default:.1e} as well, "
-        f"and the sides differ from each other by {between:.1e} only; random operators or ones that quantise "
-        "can be why"
     ]
 
 

@@ -198,10 +198,10 @@ def _share(value: float) -> str:
 def verdict(comparison: Comparison) -> str:
     """Return whether the answers agree and, in a second line, how much faster they come."""
     ours, tolerance = comparison.convswap.relative_l2_error, comparison.tolerance
-    if comparison.within_tolerance:
-        answer = f"The answers agree: relative L2 error {error(ours)}, at most {tolerance:g} asked for."
-    else:
-        answer = f"THE ANSWERS DIFFER: relative L2 error {error(ours)}, at most {tolerance:g} asked for."
+    found = f"relative L2 error {error(ours)}, at most {tolerance:g} asked for."
+    if comparison.judgement is not None:
+        found = comparison.judgement.found
+    answer = f"{'The answers agree' if comparison.within_tolerance else 'THE ANSWERS DIFFER'}: {found}"
     swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
     if comparison.options.get("fuse"):
         swapped += f", {len(comparison.fused)} fused with what follows"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from convswap.comparison.judgement import Judgement
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.swap import Left
 from convswap.output.files import finite
@@ -52,7 +53,9 @@ class Comparison:
     """The outcome of a comparison; `sides` has "default", "convswap" and, with `against="all"`, the others.
 
     `images` samples went through both sides for accuracy and agreement; `batch` of them were timed;
-    `truth_images` were evaluated in float64 for the errors. `notes` are sentences for a reader.
+    `truth_images` were evaluated in float64 for the errors. `notes` are sentences for a reader. `judgement`
+    says whether the answers agree; without one, our error alone does. `elements_that_differ` has, for each
+    output of whole numbers, truth values or strings, the share in which each side differs from the truth.
     """
 
     model: str
@@ -73,6 +76,8 @@ class Comparison:
     notes: tuple[str, ...] = ()
     fused: tuple[Fused, ...] = ()
     not_fused: tuple[NotFused, ...] = ()
+    judgement: Judgement | None = None
+    elements_that_differ: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def default(self) -> SideResult:
@@ -91,7 +96,9 @@ class Comparison:
 
     @property
     def within_tolerance(self) -> bool:
-        """Whether our outputs are as close to float64 as the tolerance asks."""
+        """Whether our outputs are right: see `convswap.comparison.judgement`."""
+        if self.judgement is not None:
+            return self.judgement.agree
         return self.convswap.relative_l2_error <= self.tolerance
 
     def speedup_over(self, side: str) -> float:
@@ -111,8 +118,8 @@ class Comparison:
 
         Beyond the schema's keys it has "tolerance", "within_tolerance", "truth_images", "layers_sum_ms" (of
         each side, None where no Conv was timed alone), "notes", "fused" and "not_fused" as `swap --report`
-        writes them, the ops "fused" of each layer and, for the other options of the provider, "others" and
-        "others_ms" of each layer.
+        writes them, the "elements_that_differ", the ops "fused" of each layer and, for the other options of
+        the provider, "others" and "others_ms" of each layer.
         """
         both = ("default", "convswap")
         others = [name for name in self.sides if name not in both]
@@ -141,6 +148,9 @@ class Comparison:
             "tolerance": self.tolerance,
             "within_tolerance": self.within_tolerance,
             "truth_images": self.truth_images,
+            "elements_that_differ": {
+                name: dict(shares) for name, shares in self.elements_that_differ.items()
+            },
             "others": {name: self._other_json(name) for name in others},
             "notes": list(self.notes),
         }

@@ -14,8 +14,12 @@ from convswap.errors import ConvswapError
 from convswap.inputs.feeds import ImageSource, Source
 from convswap.inputs.subject import CLASSES, no_labels, open_subject, source_of
 from convswap.runtime.device import Device
-from convswap.runtime.sessions import DEFAULT, make_session, run
+from convswap.runtime.outputs import is_number
+from convswap.runtime.sessions import DEFAULT, make_session, run_named
 from convswap.truth.closeness import top1_classes
+
+# Of a model that gives empty sequences only.
+_NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,18 +70,28 @@ def predict(
 
 
 def predicted_classes(session: onnxruntime.InferenceSession, source: Source) -> np.ndarray:
-    """Return the top-1 class (n,) of the first output for every image of `source`.
+    """Return the top-1 class (n,) of the first output with numbers for every image of `source`.
+
+    Of a model without such an output it is what the first one says of each, a string.
 
     Raises:
         ConvswapError: the run fails, or the data have labels and the output is not (n, 10).
     """
     found = []
     for feeds, counted in source.batches():
-        output = run(session, feeds)[0]
+        arrays = list(run_named(session, feeds).values())
+        output = next((values for values in arrays if is_number(values)), arrays[0] if arrays else _NOTHING)
         if source.labels is not None and (output.ndim != 2 or output.shape[1] != CLASSES):
             raise ConvswapError(
                 f"the data have {CLASSES} classes, but the model's first output has shape "
                 f"{list(output.shape)}; use --data random"
             )
-        found.append(top1_classes(output)[:counted])
+        found.append(_classes(output)[:counted])
     return np.concatenate(found)
+
+
+def _classes(output: np.ndarray) -> np.ndarray:
+    if is_number(output):
+        return top1_classes(output)
+    samples = output.shape[0] if output.ndim else 1
+    return output.reshape(samples, -1)[:, 0] if output.size else np.zeros(samples, dtype=object)

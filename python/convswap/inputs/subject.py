@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -12,9 +13,10 @@ import onnx_ir as ir
 from convswap.data import datasets
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.export import export_network
-from convswap.graph.model_file import is_there, load_model
+from convswap.graph.model_file import is_there, load_model, model_from_proto
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.serialisation import to_proto
+from convswap.graph.weights_apart import Weights, taken_apart
 from convswap.inputs.feeds import ImageSource, Input, RandomSource, Source, declared_inputs, fixed_batch
 from convswap.inputs.given import GIVEN, Given, given_source
 from convswap.inputs.sample_shapes import InputShape, with_sample_shapes
@@ -40,7 +42,8 @@ class Subject:
     same object where `swapped_before`, the number of Convs that were swapped in `model` already, is 0.
     `missing` names the data set that the model was made for, where it would have to be downloaded first.
     `input_shape` is that of a sample, as it was asked for; see `with_sample_shapes`. `given` has the
-    values that the user gave for the inputs, where `dataset` is "given".
+    values that the user gave for the inputs, where `dataset` is "given". `weights` has the large ones by name
+    where they were asked for apart: both models are without them then.
     """
 
     title: str
@@ -51,6 +54,7 @@ class Subject:
     swapped_before: int = 0
     input_shape: InputShape | None = None
     given: Given | None = None
+    weights: Weights = field(default_factory=dict)
 
 
 def open_subject(
@@ -58,13 +62,16 @@ def open_subject(
     data: str | None,
     input_shape: InputShape | None = None,
     given: Given | None = None,
+    *,
+    weights_apart: bool = False,
 ) -> Subject:
     """Return the model called or stored as `model`, and `data` or what suits it.
 
     A network's name has it exported; anything else is the path of an ONNX file. Convs that were swapped
     before stay so in `Subject.model`, and are turned back in `Subject.plain`, so that the default side can
     run them. A sample of `input_shape` may suit data that an open one does not. What is `given` for the
-    inputs takes the place of a data set.
+    inputs takes the place of a data set. With `weights_apart` the large weights are in `Subject.weights` and
+    nowhere else.
 
     Raises:
         ConvswapError: there is no such network or file, or no such data set.
@@ -72,21 +79,43 @@ def open_subject(
     if given is not None:
         if data is not None:
             raise ConvswapError(f"data set {data} and inputs were both given; leave one of them out")
-        title, proto = open_model(model)
+        title, proto, weights = _opened(model, weights_apart)
         before = count_swapped(proto)
         plain = plain_model(proto) if before else proto
-        return Subject(title, proto, plain, GIVEN, None, before, input_shape, given)
+        return Subject(title, proto, plain, GIVEN, None, before, input_shape, given, weights)
     if data is not None and data not in DATA:
         raise unknown_name("data set", data, DATA)
     if isinstance(model, str) and model in NETWORKS:
         labelled = data if data in _DEFAULT_IMAGES else _best_available()
         missing = _BEST if data is None and labelled != _BEST else None
-        network = export_network(model, data=labelled)
-        return Subject(model, network, network, data or labelled, missing, input_shape=input_shape)
+        network, weights = _apart(export_network(model, data=labelled), weights_apart)
+        return Subject(
+            model, network, network, data or labelled, missing, input_shape=input_shape, weights=weights
+        )
     if isinstance(model, str) and model in ALL_NETWORKS:
-        network = export_network(model)
-        return Subject(model, network, network, data or RANDOM, input_shape=input_shape)
-    return _file_subject(*open_model(model), data, input_shape)
+        network, weights = _apart(export_network(model), weights_apart)
+        return Subject(model, network, network, data or RANDOM, input_shape=input_shape, weights=weights)
+    title, proto, weights = _opened(model, weights_apart)
+    return replace(_file_subject(title, proto, data, input_shape), weights=weights)
+
+
+def _opened(
+    model: str | os.PathLike[str] | onnx.ModelProto, weights_apart: bool
+) -> tuple[str, onnx.ModelProto, Weights]:
+    """Return what `open_model` does, and the large weights where they are wanted apart."""
+    is_network = isinstance(model, str) and model in ALL_NETWORKS
+    if not weights_apart or is_network or isinstance(model, onnx.ModelProto):
+        title, proto = open_model(model)
+        return title, *_apart(proto, weights_apart)
+    # From the file, where they stay and are mapped into memory.
+    proto, weights = taken_apart(_file_model(model))
+    # What was read refers to itself, and would stay, weights and all, until Python looks for such things.
+    gc.collect()
+    return str(model), proto, weights
+
+
+def _apart(model: onnx.ModelProto, wanted: bool) -> tuple[onnx.ModelProto, Weights]:
+    return taken_apart(model_from_proto(model)) if wanted else (model, {})
 
 
 def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, onnx.ModelProto]:
@@ -101,10 +130,14 @@ def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, on
         return model.graph.name or "the model", model
     if isinstance(model, str) and model in ALL_NETWORKS:
         return model, export_network(model)
+    return str(model), to_proto(ir.external_data.load_to_model(_file_model(model)))
+
+
+def _file_model(model: str | os.PathLike[str]) -> ir.Model:
     path = Path(model)
     if not is_there(path) and path.suffix == "" and path.name == str(model):
         raise unknown_name("network", str(model), ALL_NETWORKS)
-    return str(model), to_proto(ir.external_data.load_to_model(load_model(model)))
+    return load_model(model)
 
 
 def batch_of(model: onnx.ModelProto, inputs: tuple[Input, ...], batch: int | None, device: Device) -> int:

@@ -25,7 +25,9 @@ def three_digits(value: float | None) -> str:
 
 
 def error(value: float) -> str:
-    """Return an error in scientific notation."""
+    """Return an error in scientific notation, "-" for NaN: of what has no numbers."""
+    if math.isnan(value):
+        return "-"
     return f"{value:.2e}" if math.isfinite(value) else "not finite"
 
 

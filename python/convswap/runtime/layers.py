@@ -23,6 +23,7 @@ from convswap.graph.plain_model import OWN_ATTRIBUTES, onnx_opset, plain_model, 
 from convswap.graph.replaced import Replaced, constants_of, find_replaced
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.graph.value_types import ValueTypes
+from convswap.graph.weights_apart import Weights
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import DEFAULT, BoundRun, make_session
 
@@ -195,7 +196,14 @@ def conv_layers(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None = None
 class Capture:
     """Gives the inputs that the layers get while the default side runs the whole model."""
 
-    def __init__(self, swapped: onnx.ModelProto, layers: Sequence[ConvLayer], device: Device) -> None:
+    def __init__(
+        self,
+        swapped: onnx.ModelProto,
+        layers: Sequence[ConvLayer],
+        device: Device,
+        weights: Weights | None = None,
+    ) -> None:
+        """Make the session; `weights` are those of `swapped` where it was taken apart."""
         model = plain_model(swapped)
         self._device = device
         self._graph_inputs = {value.name for value in model.graph.input}
@@ -208,7 +216,7 @@ class Capture:
         model.graph.output.extend(
             onnx.ValueInfoProto(name=name) for name in self._captured if name not in present
         )
-        self._session = make_session(model, DEFAULT, device)
+        self._session = make_session(model, DEFAULT, device, weights=weights)
 
     def inputs(
         self, layer: ConvLayer, feeds: Mapping[str, onnxruntime.OrtValue]

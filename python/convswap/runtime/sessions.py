@@ -16,8 +16,10 @@ import onnxruntime
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import DOMAIN, OUR_OPS
+from convswap.graph.weights_apart import Weights, is_apart
 from convswap.runtime.device import Device
 from convswap.runtime.library import register
+from convswap.runtime.outputs import Arrays, is_number, named_arrays
 from convswap.runtime.override import DISABLED_OPTIMIZERS_ENTRY
 
 # Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
@@ -100,11 +102,14 @@ def make_session(
     *,
     only_device: bool = False,
     merges_equal_nodes: bool = True,
+    weights: Weights | None = None,
 ) -> onnxruntime.InferenceSession:
     """Return a session of `model` for `side` on `device`.
 
     `only_device` makes it an error when any node would run elsewhere; for models of one node.
     `merges_equal_nodes`: what several nodes compute alike is computed once, as is ONNX Runtime's default.
+    `weights` are those of a model that was taken apart, see `convswap.graph.weights_apart`, and of others; on
+    the CPU they are used where they are, and must outlive the session.
 
     Raises:
         NoKernelError: there is no kernel for a node, with `only_device` on `device`.
@@ -113,7 +118,12 @@ def make_session(
     load_cuda_libraries(device.name)
     with session_source(model) as source:
         session = load_session(
-            source, side, device, only_device=only_device, merges_equal_nodes=merges_equal_nodes
+            source,
+            side,
+            device,
+            only_device=only_device,
+            merges_equal_nodes=merges_equal_nodes,
+            weights=_own_weights(model, weights or {}),
         )
     check_session(session, side, device)
     return session
@@ -127,6 +137,7 @@ def load_session(
     only_device: bool = False,
     merges_equal_nodes: bool = True,
     profile_prefix: str | None = None,
+    weights: Weights | None = None,
 ) -> onnxruntime.InferenceSession:
     """Return a session of what `session_source` gives, for `check_session` to look at.
 
@@ -148,9 +159,32 @@ def load_session(
         options.add_session_config_entry(_FORBID_CPU_FALLBACK, "1")
     if side.ours:
         register(options)
+    given = [] if weights is None else _give_weights(options, weights, device)
     provider = (device.provider, dict(side.provider_options))
     with plain_errors(f"ONNX Runtime cannot load the model on the {side.name} side"):
-        return onnxruntime.InferenceSession(source, options, providers=[provider], enable_fallback=0)
+        session = onnxruntime.InferenceSession(source, options, providers=[provider], enable_fallback=0)
+    # ONNX Runtime keeps addresses of these values, not the values.
+    vars(session)["_values_of_weights"] = given
+    return session
+
+
+def _own_weights(model: onnx.ModelProto, weights: Weights) -> Weights:
+    """Return those of `weights` that are taken out of `model`."""
+    names = {tensor.name for tensor in model.graph.initializer if is_apart(tensor)}
+    return {name: values for name, values in weights.items() if name in names}
+
+
+def _give_weights(
+    options: onnxruntime.SessionOptions, weights: Weights, device: Device
+) -> list[onnxruntime.OrtValue]:
+    """Have a session use `weights`, which are in no message, and return what must live as long as it."""
+    values = [value_on(array) for array in weights.values()]
+    options.add_external_initializers(list(weights), values)
+    if device.name == "cpu":
+        # Used where they are. Elsewhere the session needs them in the memory of the device, and copies them.
+        for name, value in zip(weights, values, strict=True):
+            options.add_initializer(name, value)
+    return values
 
 
 def check_session(session: onnxruntime.InferenceSession, side: Side, device: Device) -> None:
@@ -243,17 +277,23 @@ class BoundRun:
         self._unsynchronised.add_run_config_entry(*_GRAPH_OF_RUN)
         for name, value in feeds.items():
             self._binding.bind_ortvalue_input(name, value)
-        self.outputs: list[str] = []
+        self._places: dict[str, str] = {}
+        self._makes_room_each_time = False
         for output in session.get_outputs():
             if outputs is None or output.name in outputs:
-                self.outputs.append(output.name)
                 numeric = output.type.startswith("tensor(") and output.type != "tensor(string)"
-                self._binding.bind_output(output.name, device.name if numeric else "cpu", 0)
+                self._places[output.name] = device.name if numeric else "cpu"
+        self._bind_outputs()
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of what is computed."""
+        return list(self._places)
 
     def once(self) -> None:
         """Run and wait for the result."""
         with plain_errors("ONNX Runtime cannot run the model"):
-            self._session.run_with_iobinding(self._binding)
+            self._run()
 
     def burst(self, runs: int) -> None:
         """Start `runs` runs back to back and wait for all of them."""
@@ -264,7 +304,25 @@ class BoundRun:
         """Start `runs` runs back to back."""
         with plain_errors("ONNX Runtime cannot run the model"):
             for _ in range(runs):
-                self._session.run_with_iobinding(self._binding, self._unsynchronised)
+                self._run(self._unsynchronised)
+
+    def _run(self, *options: onnxruntime.RunOptions) -> None:
+        if self._makes_room_each_time:
+            self._bind_outputs()
+        try:
+            self._session.run_with_iobinding(self._binding, *options)
+        except Exception:  # ONNX Runtime's exceptions have no common class but this one.
+            if self._makes_room_each_time:
+                raise
+            # A run writes to where the last one did. ONNX Runtime refuses that where an output has not the
+            # shape that the model declares, or another one in each run.
+            self._makes_room_each_time = True
+            self._bind_outputs()
+            self._session.run_with_iobinding(self._binding, *options)
+
+    def _bind_outputs(self) -> None:
+        for name, place in self._places.items():
+            self._binding.bind_output(name, place, 0)
 
     def wait(self) -> None:
         """Wait for all runs that were started."""
@@ -303,27 +361,26 @@ def _value(array: np.ndarray, device: str) -> onnxruntime.OrtValue:
 
 
 def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the numeric outputs of one run, sequences taken apart.
+    """Return the numeric outputs of one run, sequences and maps taken apart.
 
     Raises:
         ConvswapError: the run fails, or no output has numbers.
     """
-    with plain_errors("ONNX Runtime cannot run the model"):
-        outputs = session.run(None, dict(feeds))
-    return numeric_arrays(outputs)
+    arrays = [values for values in run_named(session, feeds).values() if is_number(values)]
+    if not arrays:
+        raise ConvswapError("the model has no output with numbers; expected at least one")
+    return arrays
 
 
-def numeric_arrays(outputs: Sequence[object]) -> list[np.ndarray]:
-    """Return the arrays of numbers among `outputs`, those in sequences included.
+def run_named(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray]) -> Arrays:
+    """Return the outputs of one run by name, sequences, optionals and maps taken apart.
 
     Raises:
-        ConvswapError: there are none.
+        ConvswapError: the run fails.
     """
-    flat = [item for output in outputs for item in (output if isinstance(output, list) else [output])]
-    arrays = [item for item in flat if isinstance(item, np.ndarray) and item.dtype.kind in "biuf"]
-    if not arrays:
-        raise ConvswapError("the model has no output with numbers; compare needs at least one")
-    return arrays
+    with plain_errors("ONNX Runtime cannot run the model"):
+        outputs = session.run(None, dict(feeds))
+    return named_arrays([output.name for output in session.get_outputs()], outputs)
 
 
 @cache

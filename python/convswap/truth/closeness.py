@@ -1,12 +1,16 @@
 """How close the outputs of a model are to the float64 truth, and to each other.
 
-The errors are over floating-point outputs (whole-number outputs only where a model has no other). With
-several outputs, the error of the worst one counts, so that a large output cannot hide a wrong small one.
+The errors that are told of a whole model are over its floating-point outputs (whole-number outputs only where
+it has no other). With several outputs, the error of the worst one counts, so that a large output cannot hide
+a wrong small one. Whole numbers, truth values and strings are names rather than amounts, a class or an index:
+of those, the share of elements that differ is what counts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +18,41 @@ import numpy as np
 TOLERANCES = {"tf32": 2e-3, "ieee": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 # So many images are evaluated in float64, at most.
 TRUTH_IMAGES = 100
+
+# What a value is off by, of its size, where the arithmetic alone is to blame: a rounding to the 11 or 8 bits
+# of TF32, float16 and bfloat16, and of float32 what sums of a thousand products come to.
+ROUNDING = {"tf32": 2.0**-11, "ieee": 2.0**-20, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+class Apart(NamedTuple):
+    """How far two answers are apart.
+
+    `relative` is the relative L2 error of floating-point numbers, of all else the share of elements that
+    differ; `distance` is the L2 distance, or that share again. Both are infinite where the shapes differ.
+    """
+
+    relative: float
+    distance: float
+
+
+NOT_APART = Apart(0.0, 0.0)
+NOT_COMPARABLE = Apart(math.inf, math.inf)
+
+
+def apart(values: np.ndarray, others: np.ndarray) -> Apart:
+    """Return how far `values` are from `others`, which count as the right ones.
+
+    Two arrays without an element are the same: of what a loop collects in no run, nobody knows the shape.
+    """
+    if values.size == 0 and others.size == 0:
+        return NOT_APART
+    if values.shape != others.shape:
+        return NOT_COMPARABLE
+    if values.dtype.kind == "f" and others.dtype.kind == "f":
+        difference, _ = _finite_difference(values, others)
+        return Apart(relative_l2_error(values, others), float(np.linalg.norm(difference)))
+    share = float(np.mean(values != others))
+    return Apart(share, share)
 
 
 def relative_l2_error(values: np.ndarray, truth: np.ndarray) -> float:

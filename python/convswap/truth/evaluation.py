@@ -1,32 +1,35 @@
-"""The truth that both sides are measured against: a float64 copy of the model.
+"""The truth that both sides are measured against: the model in float64.
 
 Every floating-point weight, constant, type and Cast target becomes float64; then ONNX's reference evaluator
-computes the model, with the operators of `truth/operators.py` in place of its slow or inexact ones. An
-operator that has no NumPy implementation at all (com.microsoft's, say) or only one that loops over pixels in
-Python is run alone by the CPU provider in float32, and named in the result: its error is about 1e-7, far
-below TF32's.
+computes the model, with the operators of `truth/operators.py` in place of its slow or inexact ones. A value
+is let go of after its last use, and a weight is widened when it is read, so that the memory which this takes
+is that of the values at one place of the model.
+
+What cannot be computed so is run alone by the CPU provider in float32, and named in the result: an operator
+that has no NumPy implementation at all (com.microsoft's, say) or only one that loops over pixels in Python,
+and a node, with all that is in its subgraphs, whose implementation fails. Its error is about 1e-7, far below
+TF32's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun, RuntimeContextError
+from onnx.reference.op_run import RuntimeContextError
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import op_name
 from convswap.truth.operators import OPERATORS
+from convswap.truth.provider_node import ProviderNode, free_names, subgraphs_of, widened
+from convswap.truth.retyping import WIDER, retyped_without_weights
 
-_NARROW = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
-# Attributes that hold an element type and decide that of the result.
-_TYPE_ATTRIBUTES = {"to", "dtype", "output_dtype"}
 # The evaluator has these, but as Python loops over every pixel or time step.
 _LEFT_TO_THE_CPU_PROVIDER = {
     "ConvTranspose",
@@ -51,20 +54,28 @@ class Truth:
     in_float32: tuple[str, ...]
 
 
-def evaluate(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Truth:
+def evaluate(
+    model: onnx.ModelProto,
+    feeds: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray] | None = None,
+) -> Truth:
     """Return the outputs of `model` for `feeds`, in float64.
 
-    `model` holds its weights itself, not in external files; it is not changed.
+    `model` holds its weights itself, or they are among `weights`, by name; it is not changed.
 
     Raises:
-        ConvswapError: an operator can be evaluated neither in NumPy nor by the CPU provider.
+        ConvswapError: a node can be evaluated neither in NumPy nor by the CPU provider.
     """
-    in_float32: set[str] = set()
-    inputs = {name: _widen_array(values) for name, values in feeds.items()}
+    wide = retyped_without_weights(model, WIDER)
+    shared = _Shared(wide.functions)
+    for tensor in model.graph.initializer:
+        shared.weights[tensor.name] = partial(numpy_helper.to_array, tensor)
+    for name, values in (weights or {}).items():
+        shared.weights[name] = partial(_same, values)
+    inputs = {name: widened(values) for name, values in feeds.items()}
     try:
-        evaluator = _evaluator_class(in_float32)(widen(model))
-        outputs: Any = evaluator.run(None, inputs)
-    except ConvswapError:
+        outputs: Any = _evaluator_class(shared)(wide).run(None, inputs)
+    except (ConvswapError, MemoryError):
         raise
     except Exception as error:  # The evaluator passes on whatever its operators raise.
         reason = str(error).strip().splitlines()
@@ -72,156 +83,145 @@ def evaluate(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Truth:
             f"cannot evaluate the model in float64: {reason[0] if reason else type(error).__name__}; "
             "check the model with onnx.checker"
         ) from error
-    return Truth(outputs, tuple(sorted(in_float32)))
+    return Truth(outputs, tuple(sorted(shared.in_float32)))
 
 
-def widen(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of `model` in which every float16, bfloat16 and float32 is a float64."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    for opset in copy.opset_import:
-        if opset.domain == "ai.onnx":
-            opset.domain = ""
-    _widen_graph(copy.graph)
-    for function in copy.functions:
-        del function.value_info[:]
-        for node in function.node:
-            _widen_node(node)
-    return copy
+@dataclass
+class _Shared:
+    """What the evaluators of a model share: of its main graph, its subgraphs and its functions.
+
+    `weights` gives those of the main graph, as they are stored, to whoever reads one.
+    """
+
+    functions: Sequence[onnx.FunctionProto]
+    weights: dict[str, Callable[[], np.ndarray]] = field(default_factory=dict)
+    in_float32: set[str] = field(default_factory=set)
+
+    def provider_node(self, node: onnx.NodeProto, opsets: Mapping[str, int]) -> ProviderNode:
+        """Return what runs `node` on the CPU provider."""
+        return ProviderNode(node, opsets, self.functions, self.note)
+
+    def note(self, node: onnx.NodeProto) -> None:
+        """Keep in mind that `node` was computed in float32."""
+        what = op_name(node)
+        self.in_float32.add(f"{what} with its subgraphs" if any(subgraphs_of(node)) else what)
 
 
-def _widen_graph(graph: onnx.GraphProto) -> None:
-    del graph.value_info[:]
-    for value in (*graph.input, *graph.output):
-        _widen_type(value.type)
-    for tensor in graph.initializer:
-        _widen_tensor(tensor)
-    for sparse in graph.sparse_initializer:
-        _widen_tensor(sparse.values)
-    for node in graph.node:
-        _widen_node(node)
+def _same(values: np.ndarray) -> np.ndarray:
+    return values
 
 
-def _widen_type(type_proto: onnx.TypeProto) -> None:
-    kind = type_proto.WhichOneof("value")
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        tensor = getattr(type_proto, kind)
-        if tensor.elem_type in _NARROW:
-            tensor.elem_type = TensorProto.DOUBLE
-    elif kind in ("sequence_type", "optional_type"):
-        _widen_type(getattr(type_proto, kind).elem_type)
+class _Float64Evaluator(ReferenceEvaluator):
+    """An evaluator with our operators, of a model and, by its own class, of its subgraphs and functions."""
+
+    shared: _Shared
+
+    def __init__(self, proto: Any, *arguments: Any, **options: Any) -> None:
+        options["new_ops"] = list(OPERATORS)
+        self._instead: dict[int, ProviderNode] = {}
+        super().__init__(proto, *arguments, **options)
+        # In the order of the nodes: the names that each reads, in its subgraphs too.
+        self._reads = [tuple(_names_read(node)) for node in self.nodes_]
+        self._weights = self.shared.weights if isinstance(proto, onnx.ModelProto) else {}
+
+    def _load_impl(self, node: onnx.NodeProto, *arguments: Any) -> Any:
+        if node.domain == "" and node.op_type in _LEFT_TO_THE_CPU_PROVIDER:
+            return self._by_the_cpu_provider
+        try:
+            found = super()._load_impl(node, *arguments)
+        except RuntimeContextError:
+            # Not a lack: the evaluator asks again, with the types of the inputs.
+            raise
+        except RuntimeError:  # NotImplementedError too, which is one.
+            return self._by_the_cpu_provider
+        return partial(self._made, found)
+
+    def _made(self, found: Callable[..., Any], node: onnx.NodeProto, parameters: Any) -> Any:
+        try:
+            return found(node, parameters)
+        except Exception:  # An implementation refuses what it does not know as it likes.
+            return self._by_the_cpu_provider(node, parameters)
+
+    def _by_the_cpu_provider(self, node: onnx.NodeProto, parameters: Any) -> ProviderNode:
+        return self.shared.provider_node(node, self.opsets)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        feed_inputs: Mapping[str, Any],
+        attributes: dict[str, Any] | None = None,
+        *unused: Any,
+        **unused_too: Any,
+    ) -> list[Any]:
+        """Compute the nodes in order; see the module's text for what is kept of their values."""
+        wanted = list(output_names or self.output_names)
+        values = {**self.rt_inits_, **feed_inputs}
+        last_used = _last_used(self.nodes_, self._reads, wanted)
+        for index, node in enumerate(self.nodes_):
+            for name in self._reads[index]:
+                if name not in values:
+                    values[name] = self._weight(name)
+            outputs = self._computed(index, values, attributes)
+            values.update((name, each) for name, each in zip(node.output, outputs, strict=False) if name)
+            # Neither may be named any more where their memory is to be let go of.
+            del outputs
+            for name in last_used.get(index, ()):
+                values.pop(name, None)
+        return [values[name] if name in values else self._weight(name) for name in wanted]
+
+    def _weight(self, name: str) -> np.ndarray:
+        if name not in self._weights:
+            raise ConvswapError(f"cannot evaluate the model in float64: nothing produces {name!r}")
+        wide: np.ndarray = widened(self._weights[name]())
+        return wide
+
+    def _computed(
+        self, index: int, values: Mapping[str, Any], attributes: Mapping[str, Any] | None
+    ) -> Sequence[Any]:
+        node = self._instead.get(index, self.rt_nodes_[index])
+        if isinstance(node, ProviderNode):
+            return node.run(values, attributes)
+        options: dict[str, Any] = {}
+        if node.has_linked_attribute and attributes:
+            options["linked_attributes"] = attributes
+        if node.need_context():
+            options["context"] = {name: values[name] for name in self._reads[index]}
+        inputs = [values[name] if name else None for name in node.input]
+        try:
+            outputs: Sequence[Any] = node.run(*inputs, **options)
+            return outputs
+        except MemoryError:
+            raise
+        except Exception:  # As many kinds as the evaluator has operators.
+            self._instead[index] = self.shared.provider_node(self.nodes_[index], self.opsets)
+            return self._instead[index].run(values, attributes)
 
 
-def _widen_tensor(tensor: TensorProto) -> None:
-    if tensor.data_type in _NARROW:
-        values = numpy_helper.to_array(tensor).astype(np.float64)
-        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+def _evaluator_class(shared: _Shared) -> type[_Float64Evaluator]:
+    """Return an evaluator of one model, of whose subgraphs it makes others by its class alone."""
+
+    class Evaluator(_Float64Evaluator):
+        pass
+
+    Evaluator.shared = shared
+    return Evaluator
 
 
-def _widen_node(node: onnx.NodeProto) -> None:
-    if node.domain == "ai.onnx":
-        node.domain = ""
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.TENSOR:
-            _widen_tensor(attribute.t)
-        elif attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
-            _widen_tensor(attribute.sparse_tensor.values)
-        elif attribute.type == onnx.AttributeProto.GRAPH:
-            _widen_graph(attribute.g)
-        elif attribute.name in _TYPE_ATTRIBUTES and attribute.i in _NARROW:
-            attribute.i = TensorProto.DOUBLE
-    if node.domain == "" and node.op_type == "Constant":
-        _widen_constant(node)
-    elif node.domain == "" and node.op_type == "ConstantOfShape" and not node.attribute:
-        node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(1))))
+def _names_read(node: onnx.NodeProto) -> Iterator[str]:
+    yield from dict.fromkeys(name for name in node.input if name)
+    for graph in subgraphs_of(node):
+        yield from free_names(graph)
 
 
-def _widen_constant(node: onnx.NodeProto) -> None:
-    """Turn value_float and value_floats, which the evaluator makes float32, into a float64 tensor."""
-    for attribute in list(node.attribute):
-        if attribute.name in ("value_float", "value_floats") and not attribute.ref_attr_name:
-            values = np.array(helper.get_attribute_value(attribute), dtype=np.float64)
-            node.attribute.remove(attribute)
-            node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(values)))
-
-
-def _widen_array(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float64) if np.issubdtype(values.dtype, np.floating) else values
-
-
-def _evaluator_class(in_float32: set[str]) -> type[ReferenceEvaluator]:
-    """Return an evaluator with our operators, in functions too; it notes in `in_float32` what it lacks."""
-
-    class Float64Evaluator(ReferenceEvaluator):
-        def __init__(self, proto: Any, *arguments: Any, **options: Any) -> None:
-            options["new_ops"] = list(OPERATORS)
-            super().__init__(proto, *arguments, **options)
-
-        def _load_impl(self, node: onnx.NodeProto, *arguments: Any) -> Any:
-            if node.domain == "" and node.op_type in _LEFT_TO_THE_CPU_PROVIDER:
-                return self._by_the_cpu_provider(node)
-            try:
-                return super()._load_impl(node, *arguments)
-            except RuntimeContextError:
-                # Not a lack: the evaluator asks again, with the types of the inputs.
-                raise
-            except RuntimeError:  # NotImplementedError too, which is one.
-                return self._by_the_cpu_provider(node)
-
-        def _by_the_cpu_provider(self, node: onnx.NodeProto) -> type[OpRun]:
-            in_float32.add(op_name(node))
-            return _provider_operator(node, self.opsets)
-
-    return Float64Evaluator
-
-
-def _provider_operator(node: onnx.NodeProto, opsets: Mapping[str, int]) -> type[OpRun]:
-    """Return an operator that runs `node` alone on the CPU provider in float32, and widens what comes out."""
-
-    class ProviderOperator(OpRun):
-        op_domain = node.domain
-
-        def _run(self, *inputs: np.ndarray | None, **attributes: Any) -> tuple[Any, ...]:
-            feeds = {
-                f"input_{index}": values.astype(np.float32) if values.dtype == np.float64 else values
-                for index, values in enumerate(inputs)
-                if values is not None
-            }
-            session = onnxruntime.InferenceSession(
-                _one_node_model(node, inputs, feeds, opsets), providers=["CPUExecutionProvider"]
-            )
-            return tuple(_widen_array(values) for values in session.run(None, feeds))
-
-    return ProviderOperator
-
-
-def _one_node_model(
-    node: onnx.NodeProto,
-    inputs: tuple[np.ndarray | None, ...],
-    feeds: Mapping[str, np.ndarray],
-    opsets: Mapping[str, int],
-) -> bytes:
-    alone = onnx.NodeProto()
-    alone.CopyFrom(node)
-    del alone.input[:], alone.output[:]
-    alone.input.extend("" if values is None else f"input_{index}" for index, values in enumerate(inputs))
-    outputs = [f"output_{index}" if name else "" for index, name in enumerate(node.output)]
-    alone.output.extend(outputs)
-    graph = helper.make_graph(
-        [alone],
-        "one_node",
-        [
-            helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(values.dtype), list(values.shape)
-            )
-            for name, values in feeds.items()
-        ],
-        [onnx.ValueInfoProto(name=name) for name in outputs if name],
-    )
-    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-    if node.domain not in opsets:
-        imports.append(helper.make_opsetid(node.domain, 1))
-    model = helper.make_model(graph, opset_imports=imports)
-    # The newest IR that every supported ONNX Runtime reads.
-    model.ir_version = 9
-    return model.SerializeToString()
+def _last_used(
+    nodes: Sequence[onnx.NodeProto], reads: Sequence[Sequence[str]], wanted: Sequence[str]
+) -> dict[int, list[str]]:
+    """Return, by the index of a node, the names of the values that nothing needs after it."""
+    last: dict[str, int] = {}
+    for index, (node, names) in enumerate(zip(nodes, reads, strict=True)):
+        last.update(dict.fromkeys((*names, *node.output), index))
+    found: dict[int, list[str]] = {}
+    for name, index in last.items():
+        if name and name not in wanted:
+            found.setdefault(index, []).append(name)
+    return found

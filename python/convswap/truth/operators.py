@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops import op_batch_normalization, op_loop
+from onnx.reference.ops import op_batch_normalization
 
 from convswap import _native
+from convswap.truth.subgraphs import SUBGRAPH_OPERATORS
 
 _CONV_ATTRIBUTES = ("auto_pad", "pads", "strides", "dilations", "group")
 
@@ -174,15 +175,6 @@ class AveragePool(OpRun):
         return (total / sum(counted[part] for part in windows.slices()),)
 
 
-class Loop(op_loop.Loop):
-    """The evaluator's Loop, which takes an absent condition for a false one; ONNX takes it for a true one."""
-
-    op_domain = ""
-
-    def _run(self, M: Any, cond: Any, *args: Any, **options: Any) -> tuple[Any, ...]:
-        return super()._run(M, np.array(True) if cond is None else cond, *args, **options)
-
-
 OPERATORS: tuple[type[OpRun], ...] = (
     Conv,
     BatchNormalization,
@@ -194,7 +186,7 @@ OPERATORS: tuple[type[OpRun], ...] = (
     GlobalMaxPool,
     MaxPool,
     AveragePool,
-    Loop,
+    *SUBGRAPH_OPERATORS,
 )
 
 

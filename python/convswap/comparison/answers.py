@@ -1,0 +1,213 @@
+"""What both sides answer to the same inputs, held against the truth and, where that cannot decide, more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from convswap.comparison.compared import Compared
+from convswap.comparison.judgement import OutputErrors
+from convswap.errors import ConvswapError
+from convswap.graph.nudges import nudged
+from convswap.graph.seeds import seeded
+from convswap.inputs.feeds import Feeds
+from convswap.inputs.sample_shapes import telling_shapes
+from convswap.progress import Progress
+from convswap.runtime.device import Device
+from convswap.runtime.outputs import Arrays, is_floating, is_number, named_arrays
+from convswap.runtime.sessions import DEFAULT, Side, make_session, run_named
+from convswap.truth.closeness import (
+    NOT_APART,
+    NOT_COMPARABLE,
+    Apart,
+    apart,
+    counted_outputs,
+    max_abs_error,
+    relative_l2_error,
+)
+from convswap.truth.evaluation import evaluate
+
+# So many times the default side is nudged: which values fall on the other side of a step, or win a tie, is a
+# matter of chance.
+_NUDGES = 8
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How the answers of both sides differ from the truth and from each other.
+
+    `errors` has the largest absolute and the relative L2 error of each side, NaN where no output has numbers.
+    `in_float32` names what was computed in float32 for the truth; `reference` says what stands for the truth
+    where there is none in float64. `without_elements` counts outputs of which there is nothing to compare.
+    """
+
+    outputs: tuple[OutputErrors, ...]
+    errors: Mapping[Side, tuple[float, float]]
+    in_float32: tuple[str, ...]
+    reference: str
+    without_elements: int
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """What counts as right, and what that is where it is not in float64."""
+
+    arrays: Arrays
+    in_float32: tuple[str, ...] = ()
+    note: str = ""
+
+
+def hold_against_truth(
+    compared: Compared, feeds: Feeds, answered: Mapping[Side, Arrays], report: Progress
+) -> Answers:
+    """Return how the answers of all sides to `feeds` differ from the truth.
+
+    Raises:
+        ConvswapError: no output has an element, or ONNX Runtime cannot run the model once more.
+    """
+    default, ours = answered[DEFAULT], answered[compared.ours]
+    reference = _reference(compared, feeds, default)
+    truth = reference.arrays
+    names = [name for name in {**truth, **default, **ours} if not _is_empty(name, truth, default, ours)]
+    numbers = [name for name in truth if is_number(truth[name])]
+    counted = [numbers[index] for index in counted_outputs([truth[name] for name in numbers])] or list(truth)
+    if not names:
+        with telling_shapes(*compared.shaped):
+            raise ConvswapError("no output of the model has an element, so that there is nothing to compare")
+    outputs = tuple(
+        OutputErrors(
+            name,
+            is_floating=all(is_floating(arrays[name]) for arrays in (truth, default, ours) if name in arrays),
+            default=_apart(name, default, truth),
+            ours=_apart(name, ours, truth),
+            between=_apart(name, ours, default),
+        )
+        for name in names
+    )
+    if any(compared.measure.is_missed(output) for output in outputs):
+        report("running the default side again, to see what its answers depend on")
+        outputs = _looked_into(compared, feeds, outputs)
+    return Answers(
+        outputs=outputs,
+        errors={side: _errors(arrays, truth, counted) for side, arrays in answered.items()},
+        in_float32=reference.in_float32,
+        reference=reference.note,
+        without_elements=sum(name not in names for name in counted),
+    )
+
+
+def _reference(compared: Compared, feeds: Feeds, default: Arrays) -> _Reference:
+    """Return the float64 truth, or the next best: the CPU provider's answer, or the default side's."""
+    plain = compared.subject.plain
+    names = [value.name for value in plain.graph.output]
+    try:
+        truth = evaluate(plain, feeds, compared.subject.weights)
+        arrays = named_arrays(names, truth.outputs)
+        if _look_alike(arrays, default):
+            return _Reference(arrays, truth.in_float32)
+        reason = "evaluated in float64, its outputs have other shapes or types"
+    except ConvswapError as error:
+        reason = str(error)
+    if compared.device.name != "cpu":
+        cpu = Device("cpu", "for the truth")
+        try:
+            session = make_session(plain, DEFAULT, cpu, weights=compared.subject.weights)
+            arrays = run_named(session, feeds)
+        except ConvswapError:
+            return _Reference(default, note=f"the default side's own answer is the reference: {reason}")
+        if not _look_alike(arrays, default):
+            return _Reference(default, note=f"the default side's own answer is the reference: {reason}")
+    else:
+        arrays = default
+    return _Reference(arrays, note=f"the CPU provider's answer in float32 is the reference: {reason}")
+
+
+def _look_alike(arrays: Arrays, others: Arrays) -> bool:
+    """Return whether both have outputs of the same names, shapes and kinds."""
+    return arrays.keys() == others.keys() and all(
+        (values.shape == others[name].shape and is_floating(values) == is_floating(others[name]))
+        or values.size == others[name].size == 0
+        for name, values in arrays.items()
+    )
+
+
+def _is_empty(name: str, *answers: Arrays) -> bool:
+    return all(name in arrays and arrays[name].size == 0 for arrays in answers)
+
+
+def _apart(name: str, arrays: Arrays, others: Arrays) -> Apart:
+    if name not in arrays or name not in others:
+        return NOT_COMPARABLE
+    return apart(arrays[name], others[name])
+
+
+def _errors(arrays: Arrays, truth: Arrays, counted: Sequence[str]) -> tuple[float, float]:
+    """Return the largest absolute and relative L2 errors of what is `counted`, NaN of what is no number."""
+
+    def worst(error: Callable[[np.ndarray, np.ndarray], float]) -> float:
+        found = [
+            error(arrays[name], truth[name])
+            if name in arrays and arrays[name].shape == truth[name].shape
+            else (0.0 if truth[name].size == 0 else float("inf"))
+            for name in counted
+        ]
+        return max(found, default=float("nan"))
+
+    if not all(is_number(arrays.get(name, truth[name])) and is_number(truth[name]) for name in counted):
+        return float("nan"), float("nan")
+    return worst(max_abs_error), worst(relative_l2_error)
+
+
+def _looked_into(
+    compared: Compared, feeds: Feeds, outputs: Sequence[OutputErrors]
+) -> tuple[OutputErrors, ...]:
+    """Return `outputs` with how the default side's answers change from run to run, and when nudged."""
+    session = compared.session(DEFAULT)
+    once, again = run_named(session, feeds), run_named(session, feeds)
+    found = [replace(output, again=_apart(output.name, again, once)) for output in outputs]
+    # So that its memory is free for the next ones.
+    del session
+    if any(output.again.relative > compared.measure.most(output) for output in found):
+        pair = [_first_answer(compared, side, feeds) for side in (compared.ours, DEFAULT)]
+        return tuple(replace(output, seeded=_apart(output.name, *pair)) for output in found)
+    if compared.measure.is_strict:
+        return tuple(found)
+    answers = (_nudged_answer(compared, feeds, seed) for seed in range(_NUDGES))
+    changed = [arrays for arrays in answers if arrays is not None]
+    return tuple(
+        replace(
+            output,
+            nudge=compared.rounding,
+            nudged=max(
+                (_apart(output.name, answer, once) for answer in changed if answer), default=NOT_APART
+            ),
+        )
+        for output in found
+    )
+
+
+def _first_answer(compared: Compared, side: Side, feeds: Feeds) -> Arrays:
+    """Return what a new session of `side` answers first, its random numbers drawn from fixed seeds."""
+    session = make_session(
+        seeded(compared.model(side)), side, compared.device, weights=compared.weights(ours=side.ours)
+    )
+    return run_named(session, feeds)
+
+
+def _nudged_answer(compared: Compared, feeds: Feeds, seed: int) -> Arrays | None:
+    """Return the default side's answer with its inputs and Convs a rounding off; None where it fails."""
+    nudge, generator = compared.rounding, np.random.default_rng(seed)
+    given = {
+        name: (values * (1 + nudge * generator.choice([-1.0, 1.0], values.shape))).astype(values.dtype)
+        if is_floating(values)
+        else values
+        for name, values in feeds.items()
+    }
+    model = nudged(compared.subject.plain, nudge, seed)
+    try:
+        session = make_session(model, DEFAULT, compared.device, weights=compared.subject.weights)
+        return run_named(session, given)
+    except ConvswapError:
+        return None

@@ -1,0 +1,257 @@
+"""Whether the answers of two sides agree: by float64, and where that cannot decide, by each other.
+
+An answer that is as close to float64 as the tolerance asks is right. Where one is not, the reason may be the
+model: it draws random numbers, it rounds to steps, or it makes much of little. Then the default side is no
+closer, or its own answer changes when it runs again, or when its Convs are off by no more than their
+arithmetic rounds. Ours is right there where it agrees with the default side, or is not much further off than
+that, and every Conv alone is right. A Conv that computes something else is found by the last: no such model
+makes a Conv wrong on its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from convswap.output.tables import error
+from convswap.truth.closeness import NOT_APART, Apart
+
+# Of whole numbers, truth values and strings so many may differ from float64's. In float16, the scores of 21
+# classes tie in 0.05 % of all pixels, and a tie goes to either class; this is ten times that. A Conv that is
+# wrong moves many more.
+ELEMENTS_THAT_MAY_DIFFER = 0.005
+# Our error may be so many times the default side's, or what the largest of eight nudges does. In 75 of 480
+# chains of 2 to 20 quantised Convs our answer, with every Conv right alone, missed the tolerance: by at most
+# 1.4 times the larger of both. The default side's error alone is no measure: in six of them it was 0.
+NOT_MUCH_FURTHER = 2.0
+
+
+@dataclass(frozen=True)
+class OutputErrors:
+    """What is known of one output: how far each side is from the truth, and they are from each other.
+
+    `again` says how far the default side's answer is from its own when it runs once more; `nudged` when its
+    inputs and the answers of its Convs are off by `nudge`, of their size; `seeded` how far the sides are
+    apart with the same seeds for all random numbers. They are looked for where our side misses the tolerance.
+    """
+
+    name: str
+    is_floating: bool
+    default: Apart
+    ours: Apart
+    between: Apart
+    again: Apart = NOT_APART
+    nudged: Apart = NOT_APART
+    nudge: float = 0.0
+    seeded: Apart | None = None
+
+
+@dataclass(frozen=True)
+class ConvsAlone:
+    """How many Convs were checked alone, on their real inputs, and the names of those that are wrong."""
+
+    checked: int
+    wrong: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether the answers agree; by what, in words that follow "The answers agree:"; notes for a reader."""
+
+    agree: bool
+    found: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What answers are measured by: the `tolerance` asked for, and the `usual` one of the arithmetic."""
+
+    tolerance: float
+    usual: float
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether less is asked for than the arithmetic gives: a miss then says nothing about the model."""
+        return self.tolerance < self.usual
+
+    def most(self, output: OutputErrors) -> float:
+        """Return the most that `output` may be off by."""
+        if output.is_floating:
+            return self.tolerance
+        return ELEMENTS_THAT_MAY_DIFFER * (self.tolerance / self.usual if self.is_strict else 1.0)
+
+    def is_missed(self, output: OutputErrors) -> bool:
+        """Return whether our side is further off in `output` than it may be."""
+        return not output.ours.relative <= self.most(output)
+
+
+@dataclass
+class _Case:
+    """What a judgement needs besides an output, and the notes that it writes."""
+
+    measure: Measure
+    quantises: bool
+    alone: Callable[[], ConvsAlone]
+    notes: list[str] = field(default_factory=list)
+
+
+def conv_is_right(default: float, ours: float, tolerance: float) -> bool:
+    """Return whether a Conv alone, whose sides have these errors, computes what it should."""
+    return ours <= tolerance or (default > tolerance and ours <= NOT_MUCH_FURTHER * default)
+
+
+def judge(
+    outputs: Sequence[OutputErrors], measure: Measure, *, quantises: bool, alone: Callable[[], ConvsAlone]
+) -> Judgement:
+    """Return whether our answers in `outputs` are right; see the module's text.
+
+    Args:
+        outputs: one at least.
+        measure: where it is strict it is taken at its word, and ours may only agree with the default side.
+        quantises: whether the model rounds to steps, which a note then gives as the reason.
+        alone: finds out how the Convs do alone; called where that has a say.
+    """
+    case = _Case(measure, quantises, alone)
+    wrong = [output for output in outputs if not _is_right(output, case)]
+    if wrong and _are_ties(wrong, outputs, case):
+        wrong = []
+    if wrong:
+        worst = max(wrong, key=lambda output: output.ours.relative / max(measure.most(output), 1e-300))
+        found = _within(worst, case) if not worst.is_floating else _l2(worst, case)
+        return Judgement(False, found, tuple(_wrong_note(output) for output in wrong))
+    return Judgement(True, _kept(outputs, case), tuple(case.notes))
+
+
+def _is_right(output: OutputErrors, case: _Case) -> bool:
+    most = case.measure.most(output)
+    if not case.measure.is_missed(output):
+        if not output.is_floating and output.ours.relative > 0:
+            case.notes.append(_elements_note(output))
+        return True
+    if output.again.relative > most:
+        return _is_right_random(output, case)
+    if output.default.relative > most and output.between.relative <= most:
+        between = f"but the sides differ from each other by {_told(output, output.between)} only"
+        case.notes.append(f"{_off_too(output)}, {between}{_why(output, case)}")
+        return True
+    if case.measure.is_strict or not _is_near(output, most):
+        return False
+    convs = case.alone()
+    if convs.wrong:
+        return False
+    ours = f"ours by {_told(output, output.ours)}; {_all_right(convs)}"
+    case.notes.append(f"{_off_too(output)}, {ours}{_why(output, case)}")
+    return True
+
+
+def _is_near(output: OutputErrors, most: float) -> bool:
+    """Return whether ours is not much further off than the default side is, or than a nudge takes it."""
+    ours, default, nudged = output.ours.distance, output.default, output.nudged
+    return (
+        default.relative > most and math.isfinite(ours) and ours <= NOT_MUCH_FURTHER * default.distance
+    ) or (nudged.relative > most and ours <= NOT_MUCH_FURTHER * nudged.distance)
+
+
+def _is_right_random(output: OutputErrors, case: _Case) -> bool:
+    """Return whether ours is right in an output that the default side does not answer twice alike."""
+    again = f"the default side differs from its own second run by {_told(output, output.again)}"
+    if output.seeded is not None and output.seeded.relative <= case.measure.most(output):
+        seeded = f"with the same seeds, the sides differ by {_told(output, output.seeded)}"
+        case.notes.append(f"output {output.name!r} is random: {again}; {seeded}")
+        return True
+    convs = case.alone()
+    furthest = NOT_MUCH_FURTHER * max(output.again.distance, output.default.distance)
+    if case.measure.is_strict or convs.wrong or not convs.checked or not output.ours.distance <= furthest:
+        return False
+    case.notes.append(f"output {output.name!r} is random: {again}; {_all_right(convs)}")
+    return True
+
+
+def _are_ties(wrong: Sequence[OutputErrors], outputs: Sequence[OutputErrors], case: _Case) -> bool:
+    """Return whether what is `wrong` is names only, such as the order of classes, beside right numbers."""
+    if case.measure.is_strict or all(not output.is_floating for output in outputs):
+        return False
+    if any(output.is_floating or math.isinf(output.ours.relative) for output in wrong):
+        return False
+    convs = case.alone()
+    if convs.wrong:
+        return False
+    case.notes += [
+        f"{share(output.ours.relative)} of the elements of output {output.name!r} differ from float64's, but "
+        f"all outputs of floating-point numbers agree, and {_all_right(convs)}: scores that tie can be why"
+        for output in wrong
+    ]
+    return True
+
+
+def _off_too(output: OutputErrors) -> str:
+    default = f"the default side is off by {_told(output, output.default)} itself"
+    return f"output {output.name!r} cannot be held to float64: {default}"
+
+
+def _why(output: OutputErrors, case: _Case) -> str:
+    if case.quantises:
+        return ". The model quantises: a value between two steps goes to either, and others follow it"
+    if output.nudged.relative > case.measure.most(output):
+        changes = f"the default side's answer changes by {_told(output, output.nudged)}"
+        return f". The model makes much of little: {changes} where its Convs are off by {output.nudge:.0e}"
+    return ""
+
+
+def _all_right(convs: ConvsAlone) -> str:
+    if not convs.checked:
+        return "no Conv could be checked alone"
+    return (
+        "the one Conv is right alone"
+        if convs.checked == 1
+        else f"each of {convs.checked} Convs is right alone"
+    )
+
+
+def _told(output: OutputErrors, found: Apart) -> str:
+    if math.isinf(found.relative):
+        return "its shape, or values that are not finite"
+    return f"{found.relative:.1e}" if output.is_floating else f"{share(found.relative)} of its elements"
+
+
+def share(value: float) -> str:
+    """Return a share in per cent, with two significant digits."""
+    return f"{100 * value:.2g} %"
+
+
+def _elements_note(output: OutputErrors) -> str:
+    return (
+        f"output {output.name!r} is of whole numbers, truth values or strings: {share(output.ours.relative)} "
+        f"of its elements differ from float64's, {share(output.default.relative)} by default; up to "
+        f"{share(ELEMENTS_THAT_MAY_DIFFER)} may, for where two scores tie either is right"
+    )
+
+
+def _wrong_note(output: OutputErrors) -> str:
+    return (
+        f"output {output.name!r} is wrong: ours is off by {_told(output, output.ours)}, the default side by "
+        f"{_told(output, output.default)}, and they differ from each other by {_told(output, output.between)}"
+    )
+
+
+def _kept(outputs: Sequence[OutputErrors], case: _Case) -> str:
+    """Return what the answers agree by: by the numbers where there are any."""
+    judged = [output for output in outputs if output.is_floating] or outputs
+    worst = max(judged, key=lambda output: output.ours.relative)
+    if not case.measure.is_missed(worst):
+        return _l2(worst, case) if worst.is_floating else _within(worst, case)
+    both = worst.ours.relative, worst.default.relative
+    ours, default = map(error, both) if worst.is_floating else map(share, both)
+    kind = "relative L2 error" if worst.is_floating else "elements that differ:"
+    return f"{kind} {ours}, by default {default}; a note says why that is right."
+
+
+def _l2(output: OutputErrors, case: _Case) -> str:
+    return f"relative L2 error {error(output.ours.relative)}, at most {case.measure.tolerance:g} asked for."
+
+
+def _within(output: OutputErrors, case: _Case) -> str:
+    differ = _told(output, output.ours)
+    return f"{differ} differ in output {output.name!r}, and at most {share(case.measure.most(output))} may."

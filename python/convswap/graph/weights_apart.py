@@ -1,0 +1,103 @@
+"""A model and its large weights apart: nodes in a small message, weights once in memory or in their file.
+
+A protobuf message is copied whole, and once more to be parsed. A model that is changed, cut and run in many
+ways should not take its weights along each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from convswap.errors import ConvswapError
+from convswap.graph.model_file import model_from_proto
+from convswap.graph.root_cause import root_cause
+from convswap.graph.serialisation import to_proto
+
+Weights = Mapping[str, np.ndarray]
+
+# Smaller ones are no burden, and are in the message where whoever looks for a shape or an axis reads them.
+_LARGE_BYTES = 1 << 20
+# Where arrays begin that ONNX Runtime allocates itself.
+_ALIGNMENT = 64
+# Stands for a file in the message. Nobody opens it: whoever needs the weights is given them.
+_NOWHERE = "convswap-weights-apart"
+
+
+def taken_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return `model` without the large weights of its main graph, and those by name; `model` stays as it is.
+
+    In the message they are external data of a file that does not exist. Weights in a file are mapped into
+    memory, others copied once. Those that a run may be given instead stay in the message.
+
+    Raises:
+        ConvswapError: the weights cannot be read.
+    """
+    weights = {}
+    try:
+        for name, value in model.graph.initializers.items():
+            tensor = value.const_value
+            if tensor is None or value.is_graph_input() or value.is_graph_output():
+                continue
+            if tensor.nbytes >= _LARGE_BYTES and tensor.dtype.numpy().kind in "biuf":
+                weights[name] = _aligned(tensor.numpy())
+        with _rest_in_the_message(model, weights):
+            return to_proto(model), weights
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        raise ConvswapError(f"the weights of the model cannot be read: {root_cause(error)}") from error
+
+
+def put_together(model: onnx.ModelProto, weights: Weights) -> ir.Model:
+    """Return what was taken apart as one model, which shares `weights`.
+
+    Raises:
+        ConvswapError: the model is not valid.
+    """
+    whole = model_from_proto(model)
+    for name, values in weights.items():
+        whole.graph.initializers[name].const_value = ir.Tensor(values, name=name)
+    return whole
+
+
+def is_apart(tensor: onnx.TensorProto) -> bool:
+    """Return whether the values of `tensor` are not in its message, but beside the model."""
+    return tensor.data_location == onnx.TensorProto.EXTERNAL and any(
+        entry.key == "location" and entry.value == _NOWHERE for entry in tensor.external_data
+    )
+
+
+@contextmanager
+def _rest_in_the_message(model: ir.Model, weights: Weights) -> Iterator[None]:
+    """Have `model` name its `weights` only, and hold all others itself, for a while."""
+    values = [value for graph in model.graphs() for value in graph.initializers.values()]
+    own = {value: value.const_value for value in values}
+    try:
+        for value, tensor in own.items():
+            name = value.name
+            if value.graph is model.graph and name is not None and name in weights and tensor is not None:
+                value.const_value = ir.ExternalTensor(
+                    _NOWHERE, 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
+                )
+            elif isinstance(tensor, ir.ExternalTensor):
+                (value.const_value,) = ir.external_data.convert_tensors_from_external([tensor])
+        yield
+    finally:
+        for value, tensor in own.items():
+            value.const_value = tensor
+
+
+def _aligned(values: np.ndarray) -> np.ndarray:
+    values = np.ascontiguousarray(values)
+    return values if values.ctypes.data % _ALIGNMENT == 0 else _copy(values)
+
+
+def _copy(values: np.ndarray) -> np.ndarray:
+    room = np.empty(values.nbytes + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    copy = room[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[...] = values
+    return copy

@@ -1,0 +1,131 @@
+"""Models and nodes with other floating-point types: weights, constants, declared types and Cast targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Types = Mapping[int, int]
+
+# Of float32, float16 and bfloat16, a float64; and back, for what can only be computed so.
+WIDER: Types = {
+    int(kind): int(TensorProto.DOUBLE)
+    for kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+}
+IN_FLOAT32: Types = {int(TensorProto.DOUBLE): int(TensorProto.FLOAT)}
+IN_FLOAT16: Types = {int(TensorProto.DOUBLE): int(TensorProto.FLOAT16)}
+AS_IT_IS: Types = {}
+# Attributes that hold an element type and decide that of the result.
+_TYPE_ATTRIBUTES = {"to", "dtype", "output_dtype"}
+
+
+def retyped_without_weights(model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
+    """Return a copy of `model` with its floating-point types changed, and without its initializers.
+
+    Those of the main graph are left out, so that a model of gigabytes is not there twice; those of subgraphs
+    are changed with the rest.
+    """
+    copy = onnx.ModelProto()
+    copy.ir_version = model.ir_version
+    copy.opset_import.extend(model.opset_import)
+    copy.functions.extend(model.functions)
+    copy.graph.name = model.graph.name
+    copy.graph.input.extend(model.graph.input)
+    copy.graph.output.extend(model.graph.output)
+    copy.graph.node.extend(model.graph.node)
+    copy.graph.sparse_initializer.extend(model.graph.sparse_initializer)
+    for opset in copy.opset_import:
+        if opset.domain == "ai.onnx":
+            opset.domain = ""
+    _retype_graph(copy.graph, types)
+    for function in copy.functions:
+        _retype_function(function, types)
+    return copy
+
+
+def retyped_node(node: onnx.NodeProto, types: Types) -> onnx.NodeProto:
+    """Return a copy of `node`, its subgraphs included, with its floating-point types changed."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    _retype_node(copy, types)
+    return copy
+
+
+def retyped_function(function: onnx.FunctionProto, types: Types) -> onnx.FunctionProto:
+    """Return a copy of `function` with its floating-point types changed."""
+    copy = onnx.FunctionProto()
+    copy.CopyFrom(function)
+    _retype_function(copy, types)
+    return copy
+
+
+def _retype_function(function: onnx.FunctionProto, types: Types) -> None:
+    del function.value_info[:]
+    for node in function.node:
+        _retype_node(node, types)
+
+
+def _retype_graph(graph: onnx.GraphProto, types: Types) -> None:
+    del graph.value_info[:]
+    for value in (*graph.input, *graph.output):
+        _retype_type(value.type, types)
+    for tensor in graph.initializer:
+        _retype_tensor(tensor, types)
+    for sparse in graph.sparse_initializer:
+        _retype_tensor(sparse.values, types)
+    for node in graph.node:
+        _retype_node(node, types)
+
+
+def _retype_type(type_proto: onnx.TypeProto, types: Types) -> None:
+    kind = type_proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        tensor = getattr(type_proto, kind)
+        tensor.elem_type = types.get(tensor.elem_type, tensor.elem_type)
+    elif kind in ("sequence_type", "optional_type"):
+        _retype_type(getattr(type_proto, kind).elem_type, types)
+    elif kind == "map_type":
+        _retype_type(type_proto.map_type.value_type, types)
+
+
+def _retype_tensor(tensor: TensorProto, types: Types) -> None:
+    if tensor.data_type in types:
+        kind = helper.tensor_dtype_to_np_dtype(types[tensor.data_type])
+        values = numpy_helper.to_array(tensor).astype(kind)
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+
+def _retype_node(node: onnx.NodeProto, types: Types) -> None:
+    if node.domain == "ai.onnx":
+        node.domain = ""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.TENSOR:
+            _retype_tensor(attribute.t, types)
+        elif attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
+            _retype_tensor(attribute.sparse_tensor.values, types)
+        elif attribute.type == onnx.AttributeProto.GRAPH:
+            _retype_graph(attribute.g, types)
+        elif attribute.type == onnx.AttributeProto.TYPE_PROTO:
+            _retype_type(attribute.tp, types)
+        elif attribute.name in _TYPE_ATTRIBUTES and attribute.i in types:
+            attribute.i = types[attribute.i]
+    float32 = types.get(int(TensorProto.FLOAT))
+    if float32 is None or node.domain:
+        return
+    kind = helper.tensor_dtype_to_np_dtype(float32)
+    if node.op_type == "Constant":
+        _retype_constant(node, kind)
+    elif node.op_type == "ConstantOfShape" and not node.attribute:
+        node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(1, kind))))
+
+
+def _retype_constant(node: onnx.NodeProto, kind: np.dtype) -> None:
+    """Turn value_float and value_floats, which are float32, into a tensor of another type."""
+    for attribute in list(node.attribute):
+        if attribute.name in ("value_float", "value_floats") and not attribute.ref_attr_name:
+            values = np.array(helper.get_attribute_value(attribute), dtype=kind)
+            node.attribute.remove(attribute)
+            node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(values)))

@@ -1,0 +1,120 @@
+"""Models whose answers float64 alone cannot judge, and what makes our side wrong in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from convswap.runtime.sessions import make_session
+from onnx import TensorProto, helper, numpy_helper
+from swap_models import tensor_info
+
+
+def constant(name: str, values) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.asarray(values), name)
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def built(nodes, inputs, outputs, tensors, *, domains=(), opset=17) -> onnx.ModelProto:
+    """Return a checked model of opset 17, which ONNX's own evaluator and ONNX Runtime know all of."""
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(*domain) for domain in domains)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "net", inputs, outputs, tensors), opset_imports=imports
+    )
+    model.ir_version = 8
+    onnx.checker.check_model(model)
+    return model
+
+
+def after_a_conv(nodes, outputs, tensors=(), **options) -> onnx.ModelProto:
+    """Return a model that computes c [2, 4, 6, 6] by a Conv of x, and what `nodes` make of that."""
+    conv = helper.make_node("Conv", ["x", "w"], ["c"], name="conv")
+    return built(
+        [conv, *nodes],
+        [tensor_info("x", 2, 3, 8, 8)],
+        outputs,
+        [constant("w", normal(0, 4, 3, 3, 3)), *tensors],
+        **options,
+    )
+
+
+def quantised_chain(depth: int, seed: int, side: int = 16, channels: int = 16) -> onnx.ModelProto:
+    """Return `depth` Convs with 7-bit weights, so that none saturates, and rounded to 8 bits in between."""
+    generator = np.random.default_rng(seed)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d0"]),
+    ]
+    tensors = [constant("s", np.float32(0.03)), constant("z", np.uint8(128))]
+    width = 3
+    for index in range(depth):
+        scale = np.full(channels, 0.35 / np.sqrt(width * 9) / 8, np.float32)
+        weights = generator.integers(-63, 64, (channels, width, 3, 3)).astype(np.int8)
+        tensors += [
+            constant(f"w{index}", weights),
+            constant(f"ws{index}", scale),
+            constant(f"wz{index}", np.zeros(channels, np.int8)),
+        ]
+        nodes += [
+            helper.make_node(
+                "DequantizeLinear", [f"w{index}", f"ws{index}", f"wz{index}"], [f"wd{index}"], axis=0
+            ),
+            helper.make_node(
+                "Conv", [f"d{index}", f"wd{index}"], [f"c{index}"], name=f"conv{index}", pads=[1] * 4
+            ),
+            helper.make_node("QuantizeLinear", [f"c{index}", "s", "z"], [f"q{index}"]),
+            helper.make_node("DequantizeLinear", [f"q{index}", "s", "z"], [f"d{index + 1}"]),
+        ]
+        width = channels
+    nodes.append(helper.make_node("Identity", [f"d{depth}"], ["y"]))
+    return built(
+        nodes, [tensor_info("x", 1, 3, side, side)], [tensor_info("y", 1, channels, side, side)], tensors
+    )
+
+
+def class_map(seed: int) -> onnx.ModelProto:
+    """Return the class of each of 128 x 128 pixels, by scores in float16, of which some tie."""
+    weights = (np.random.default_rng(seed).standard_normal((21, 64, 1, 1)) * 0.1).astype(np.float16)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("ArgMax", ["c"], ["y"], axis=1, keepdims=0),
+    ]
+    return built(
+        nodes,
+        [tensor_info("x", 1, 64, 128, 128, element_type=TensorProto.FLOAT16)],
+        [tensor_info("y", 1, 128, 128, element_type=TensorProto.INT64)],
+        [constant("w", weights)],
+    )
+
+
+def make_our_convs_wrong(monkeypatch, factor: float) -> None:
+    """Have our op answer `factor` times what it should, in the whole model and in each Conv alone."""
+
+    def wrong_session(model, side, device, **options):
+        return make_session(_scaled(model, factor) if side.ours else model, side, device, **options)
+
+    for module in ("answers", "compare", "compared"):
+        monkeypatch.setattr(f"convswap.comparison.{module}.make_session", wrong_session)
+
+
+def _scaled(model: onnx.ModelProto, factor: float) -> onnx.ModelProto:
+    scaled = onnx.ModelProto()
+    scaled.CopyFrom(model)
+    kinds = {tensor.name: tensor.data_type for tensor in scaled.graph.initializer}
+    nodes = list(scaled.graph.node)
+    del scaled.graph.node[:]
+    for node in nodes:
+        output = node.output[0]
+        if node.domain == "convswap":
+            kind = helper.tensor_dtype_to_np_dtype(kinds.get(node.input[1], TensorProto.FLOAT))
+            value = numpy_helper.from_array(np.array(factor, kind))
+            node.output[0] = f"{output}_right"
+            scaled.graph.node.append(helper.make_node("Constant", [], [f"{output}_factor"], value=value))
+        scaled.graph.node.append(node)
+        if node.domain == "convswap":
+            scaled.graph.node.append(
+                helper.make_node("Mul", [f"{output}_right", f"{output}_factor"], [output])
+            )
+    return scaled

@@ -1,0 +1,223 @@
+"""A comparison has its weights in memory once, and says before it starts where the memory will not do."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from comparisons import saved
+from convswap.cli.main import main
+from convswap.errors import ConvswapError
+from convswap.graph.model_file import load_model, model_from_proto
+from convswap.graph.weights_apart import is_apart, put_together, taken_apart
+from convswap.runtime import memory
+from onnx import TensorProto, helper, numpy_helper
+from swap_models import tensor_info
+from verdict_models import built, constant, normal
+
+compare = importlib.import_module("convswap.comparison.compare").compare
+planning = importlib.import_module("convswap.comparison.memory")
+
+
+def with_large_weights(columns: int = 4096) -> onnx.ModelProto:
+    """A Conv with weights of 1 MiB, and a matrix of 576 rows, each large enough to be kept apart."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv"),
+        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "matrix"], ["m"]),
+        helper.make_node("Reshape", ["m", "shape"], ["y"]),
+    ]
+    tensors = [
+        constant("w", normal(1, 512, 64, 3, 3)),
+        constant("b", normal(2, 512)),
+        constant("matrix", normal(3, 512, columns)),
+        constant("shape", np.array([1, -1])),
+    ]
+    return built(nodes, [tensor_info("x", 1, 64, 8, 8)], [tensor_info("y", 1, columns)], tensors)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_large_weights_are_taken_apart_and_put_together_again(external, tmp_path):
+    given = with_large_weights()
+    options = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0} if external else {}
+    path = saved(given, tmp_path, **options)
+    model = load_model(path)
+    small, weights = taken_apart(model)
+    assert set(weights) == {"w", "matrix"} and len(small.SerializeToString()) < 10_000
+    assert [is_apart(tensor) for tensor in small.graph.initializer] == [True, False, True, False]
+    # The rest is in the message, from wherever it was.
+    shape = next(tensor for tensor in small.graph.initializer if tensor.name == "shape")
+    assert numpy_helper.to_array(shape).tolist() == [1, -1]
+    if external:
+        assert isinstance(model.graph.initializers["w"].const_value, ir.ExternalTensor)
+    whole = put_together(small, weights)
+    for tensor in with_large_weights().graph.initializer:
+        value = whole.graph.initializers[tensor.name].const_value.numpy()
+        np.testing.assert_array_equal(value, numpy_helper.to_array(tensor))
+    assert np.shares_memory(whole.graph.initializers["w"].const_value.numpy(), weights["w"])
+
+
+def test_weights_in_a_file_are_mapped_where_they_lie_well_and_copied_where_not(tmp_path):
+    values = normal(0, 512, 1024)
+    for offset, is_mapped in ((4096, True), (4, False)):
+        (tmp_path / "w.bin").write_bytes(bytes(offset) + values.tobytes())
+        tensor = TensorProto(name="m", data_type=TensorProto.FLOAT, dims=values.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "w.bin"), ("offset", offset), ("length", values.nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        graph = helper.make_graph(
+            [helper.make_node("MatMul", ["x", "m"], ["y"])],
+            "net",
+            [tensor_info("x", 1, 512)],
+            [tensor_info("y", 1, 1024)],
+            [tensor],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.save(model, tmp_path / "m.onnx")
+        _, weights = taken_apart(load_model(tmp_path / "m.onnx"))
+        np.testing.assert_array_equal(weights["m"], values)
+        assert weights["m"].ctypes.data % 64 == 0
+        assert weights["m"].flags.writeable is not is_mapped
+
+
+def test_weights_that_a_run_may_be_given_stay_in_the_model():
+    model = with_large_weights()
+    model.graph.input.append(tensor_info("matrix", 512, 4096))
+    _, weights = taken_apart(model_from_proto(model))
+    assert set(weights) == {"w"}
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_model_with_weights_apart_is_compared_with_its_layers(fuse, tmp_path):
+    found = compare(saved(with_large_weights(), tmp_path), device="cpu", fuse=fuse)
+    assert found.within_tolerance and found.convswap.relative_l2_error < 1e-5
+    (layer,) = found.layers
+    assert all(0 < error < 1e-5 for error in layer.relative_l2_error.values())
+    assert found.notes == compare(with_large_weights(), device="cpu", fuse=fuse).notes
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_large_weights_are_folded_and_found_in_functions(fuse, kind, tmp_path):
+    """A Conv in a function, whose batch normalisation is folded into the weights that the call gives."""
+    body = [
+        helper.make_node("Conv", ["a", "v"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", "s", "b", "m", "d"], ["n"]),
+        helper.make_node("Relu", ["n"], ["o"]),
+    ]
+    names = ["a", "v", "s", "b", "m", "d"]
+    function = helper.make_function("own", "Block", names, ["o"], body, [helper.make_opsetid("", 17)])
+    norms = {name: normal(seed, 512).astype(kind) for seed, name in enumerate("sbmd")}
+    norms["d"] = np.abs(norms["d"]) + kind(1)
+    element_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Block", ["x", "w", "s", "b", "m", "d"], ["y"], domain="own", name="block")],
+            "net",
+            [tensor_info("x", 1, 128, 6, 6, element_type=element_type)],
+            [tensor_info("y", 1, 512, 6, 6, element_type=element_type)],
+            [
+                constant("w", (normal(7, 512, 128, 3, 3) / 34).astype(kind)),
+                *(constant(name, values) for name, values in norms.items()),
+            ],
+        ),
+        functions=[function],
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("own", 1)],
+        ir_version=8,
+    )
+    path = saved(model, tmp_path, save_as_external_data=True, location="w.bin")
+    found = compare(path, device="cpu", fuse=fuse)
+    assert found.within_tolerance
+    assert [layer.fused for layer in found.layers] == [("BatchNormalization", "Relu")[: 1 + fuse]]
+    (layer,) = found.layers
+    assert all(0 < error < found.tolerance for error in layer.relative_l2_error.values())
+
+
+def test_one_side_at_a_time_where_both_do_not_fit(monkeypatch):
+    # The Conv's weights three times and the others once are 11.9 MB, and those of the other side 9.6 MB more;
+    # the largest weight takes 16.8 MB in float64. Of what is free, nine tenths may be taken.
+    monkeypatch.setattr(planning, "free_memory", lambda: 20_000_000)
+    steps: list[str] = []
+    found = compare(with_large_weights(), device="cpu", time_layers=False, progress=steps.append)
+    assert found.within_tolerance
+    assert [step for step in steps if step.startswith("loading")] == [
+        "loading the default side",
+        "loading the convswap side",
+    ]
+    (note,) = (note for note in found.notes if "one after the other, not in turn" in note)
+    assert note.startswith("both sides at once would take about 21 MB of memory, and 20 MB are free")
+    monkeypatch.setattr(planning, "free_memory", lambda: 30_000_000)
+    assert not any("one after" in note for note in compare(with_large_weights(), device="cpu").notes)
+    monkeypatch.setattr(planning, "free_memory", lambda: None)
+    assert compare(with_large_weights(), device="cpu", time_layers=False).within_tolerance
+
+
+@pytest.mark.parametrize("free", [18_000_000, 1_000])
+def test_memory_that_will_not_do_is_told_in_one_line_before_the_start(free, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(planning, "free_memory", lambda: free)
+    assert main(["compare", saved(with_large_weights(), tmp_path), "--device", "cpu"]) == 2
+    captured = capsys.readouterr()
+    (line,) = (line for line in captured.err.splitlines() if "memory" in line)
+    assert line.startswith("convswap: the memory does not suffice: comparing takes about")
+    assert "loading" not in captured.err and captured.out == ""
+
+
+def test_batch_whose_values_do_not_fit_is_refused(monkeypatch):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")]
+    model = built(
+        nodes,
+        [tensor_info("x", "n", 3, 32, 32)],
+        [tensor_info("y", "n", 4, 30, 30)],
+        [constant("w", normal(0, 4, 3, 3, 3))],
+    )
+    monkeypatch.setattr(planning, "free_memory", lambda: 10_000_000)
+    assert compare(model, device="cpu", batch=8, time_layers=False).within_tolerance
+    with pytest.raises(ConvswapError, match=r"memory does not suffice: .* batches of 1000"):
+        compare(model, device="cpu", batch=1000)
+
+
+def test_free_memory_is_what_the_group_of_a_container_leaves(monkeypatch, tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8000 kB\n")
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_GROUP", tmp_path)
+    assert memory.free_memory() == 8_192_000
+    (tmp_path / "memory.max").write_text("6000000\n")
+    (tmp_path / "memory.current").write_text("5000000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 2000000\n")
+    assert memory.free_memory() == 3_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free_memory() == 8_192_000
+    (tmp_path / "meminfo").unlink()
+    assert memory.free_memory() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("external", [False, True])
+def test_peak_is_at_most_four_times_the_weights(external, tmp_path):
+    columns = 98_000
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "matrix"], ["y"]),
+    ]
+    tensors = [constant("w", normal(1, 512, 3, 3, 3)), constant("matrix", normal(3, 512, columns))]
+    model = built(nodes, [tensor_info("x", 1, 3, 8, 8)], [tensor_info("y", 1, columns)], tensors)
+    options = {"save_as_external_data": True, "location": "w.bin"} if external else {}
+    path = saved(model, tmp_path, **options)
+    command = [sys.executable, "-m", "convswap", "compare", path, "--device", "cpu", "--no-layers"]
+    code = (
+        "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], capture_output=True);"
+        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
+    status, peak = map(int, done.stdout.split())
+    assert status == 0
+    # In KiB. Of the four, the interpreter with its libraries is 0.6 here.
+    assert peak * 1024 < 4 * tensors[1].ByteSize()

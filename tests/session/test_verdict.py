@@ -1,0 +1,347 @@
+"""A verdict is right: a model that both sides answer alike is not condemned, and a wrong Conv always is."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import onnx
+import pytest
+from comparisons import checked, small_model
+from convswap.comparison import answers as answers_module
+from convswap.comparison.report import verdict
+from convswap.errors import ConvswapError
+from onnx import TensorProto, helper
+from swap_models import tensor_info
+from verdict_models import (
+    after_a_conv,
+    class_map,
+    constant,
+    make_our_convs_wrong,
+    normal,
+    quantised_chain,
+)
+
+compare = importlib.import_module("convswap.comparison.compare").compare
+C = (2, 4, 6, 6)
+
+
+def compared(model: onnx.ModelProto, **options):
+    return compare(model, device="cpu", time_layers=False, **options)
+
+
+def dropout() -> onnx.ModelProto:
+    return after_a_conv(
+        [helper.make_node("Dropout", ["c", "ratio", "training"], ["y"])],
+        [tensor_info("y", *C)],
+        [constant("ratio", np.float32(0.5)), constant("training", np.array(True))],
+    )
+
+
+def noise() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("RandomNormalLike", ["c"], ["n"], scale=0.3),
+        helper.make_node("Add", ["c", "n"], ["y"]),
+    ]
+    return after_a_conv(nodes, [tensor_info("y", *C)])
+
+
+def draws() -> onnx.ModelProto:
+    """Classes that are drawn, of 200 for each of two samples."""
+    nodes = [
+        helper.make_node("Flatten", ["c"], ["f"]),
+        helper.make_node("Multinomial", ["f"], ["y"], sample_size=200),
+    ]
+    return after_a_conv(nodes, [tensor_info("y", 2, 200, element_type=TensorProto.INT32)])
+
+
+@pytest.mark.parametrize("model", [dropout, noise, draws])
+def test_random_answers_are_judged_by_the_same_seeds_on_both_sides(model):
+    found = compared(model())
+    assert found.within_tolerance
+    (note,) = (note for note in found.notes if "is random" in note)
+    assert "output 'y' is random: the default side differs from its own second run by" in note
+    assert "with the same seeds, the sides differ by" in note
+    checked(found)
+
+
+@pytest.mark.parametrize("model", [dropout, noise])
+def test_wrong_conv_before_random_numbers_is_condemned(model, monkeypatch):
+    make_our_convs_wrong(monkeypatch, 1.02)
+    found = compared(model())
+    assert not found.within_tolerance
+    assert any("output 'y' is wrong" in note for note in found.notes)
+
+
+def test_random_answers_without_a_seed_are_judged_by_the_convs_alone(monkeypatch):
+    monkeypatch.setattr(answers_module, "seeded", lambda model: model)
+    found = compared(dropout())
+    assert found.within_tolerance
+    assert any("is random" in note and "the one Conv is right alone" in note for note in found.notes)
+    make_our_convs_wrong(monkeypatch, 1.02)
+    assert not compared(dropout()).within_tolerance
+
+
+def test_random_answers_of_another_shape_in_each_run_are_timed_and_compared():
+    nodes = [
+        helper.make_node("Dropout", ["c", "ratio", "training"], ["d"]),
+        helper.make_node("NonZero", ["d"], ["y"]),
+    ]
+    model = after_a_conv(
+        nodes,
+        [tensor_info("y", 4, "count", element_type=TensorProto.INT64)],
+        [constant("ratio", np.float32(0.5)), constant("training", np.array(True))],
+    )
+    found = compared(model)
+    assert found.within_tolerance and found.default.times.runs == 20
+    assert any("its outputs have other shapes or types" in note for note in found.notes)
+
+
+# In the last two the default side may have luck, and be within the tolerance where ours is not.
+@pytest.mark.parametrize(
+    ("depth", "seed", "side", "channels"),
+    [(2, 2, 16, 16), (6, 6, 16, 16), (12, 12, 16, 16), (20, 20, 16, 16), (6, 102, 16, 16), (6, 111, 16, 16)],
+)
+def test_chain_of_quantised_convs_that_are_right_alone_agrees(depth, seed, side, channels):
+    assert compared(quantised_chain(depth, seed, side, channels)).within_tolerance
+
+
+def test_quantised_chain_says_by_what_it_is_judged():
+    found = compared(quantised_chain(12, 12))
+    assert found.default.relative_l2_error > found.tolerance < found.convswap.relative_l2_error
+    (note,) = (note for note in found.notes if "cannot be held to float64" in note)
+    assert "each of 12 Convs is right alone" in note and "The model quantises" in note
+    assert verdict(found).startswith("The answers agree: relative L2 error 2.")
+    assert "a note says why that is right" in verdict(found)
+
+
+@pytest.mark.parametrize("time_layers", [False, True])
+def test_wrong_conv_in_a_quantised_chain_is_condemned(time_layers, monkeypatch):
+    # Near what 20 roundings come to by themselves, so that the whole model cannot tell.
+    make_our_convs_wrong(monkeypatch, 1.003)
+    found = compare(quantised_chain(20, 20), device="cpu", time_layers=time_layers)
+    assert found.convswap.relative_l2_error > found.tolerance
+    assert not found.within_tolerance
+    assert verdict(found).startswith("THE ANSWERS DIFFER: relative L2 error")
+
+
+def cancelling(offset: float) -> onnx.ModelProto:
+    """The variance as the mean of squares less the square of the mean, of values around `offset`."""
+    nodes = [
+        helper.make_node("Add", ["c", "offset"], ["a"]),
+        helper.make_node("Mul", ["a", "a"], ["squares"]),
+        helper.make_node("ReduceMean", ["squares"], ["mean_square"], axes=[2, 3]),
+        helper.make_node("ReduceMean", ["a"], ["mean"], axes=[2, 3]),
+        helper.make_node("Mul", ["mean", "mean"], ["square_mean"]),
+        helper.make_node("Sub", ["mean_square", "square_mean"], ["y"]),
+    ]
+    return after_a_conv(nodes, [tensor_info("y", 2, 4, 1, 1)], [constant("offset", np.float32(offset))])
+
+
+@pytest.mark.parametrize("offset", [300.0, 1000.0, 5000.0])
+def test_ill_conditioned_model_is_judged_by_what_the_default_side_is_off_by(offset):
+    found = compared(cancelling(offset))
+    assert found.within_tolerance
+    if offset > 300:
+        assert found.default.relative_l2_error > found.tolerance
+        assert any("output 'y' cannot be held to float64" in note for note in found.notes)
+
+
+def test_wrong_conv_in_an_ill_conditioned_model_is_condemned(monkeypatch):
+    make_our_convs_wrong(monkeypatch, 1.01)
+    assert not compared(cancelling(1000.0)).within_tolerance
+
+
+def test_tolerance_below_that_of_the_arithmetic_is_taken_at_its_word():
+    assert compared(quantised_chain(12, 12)).within_tolerance
+    assert not compared(quantised_chain(12, 12), tolerance=1e-3).within_tolerance
+
+
+def test_output_that_is_right_does_not_hide_a_wrong_one(monkeypatch):
+    model = cancelling(5000.0)
+    model.graph.output.append(tensor_info("c", *C))
+    assert compared(model).within_tolerance
+    make_our_convs_wrong(monkeypatch, 1.01)
+    found = compared(model)
+    assert any("output 'c' is wrong: ours is off by 1.0e-02" in note for note in found.notes)
+    assert not found.within_tolerance
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classes_of_pixels_whose_scores_tie_are_judged_by_the_share_that_differs(seed):
+    found = compared(class_map(seed))
+    assert found.within_tolerance
+    share = found.elements_that_differ["y"]["convswap"]
+    assert 0 < share < 0.002
+    assert checked(found)["elements_that_differ"]["y"]["convswap"] == share
+    assert "of its elements differ in output 'y', and at most 0.5 % may" in verdict(found)
+
+
+def test_wrong_conv_before_an_argmax_is_condemned(monkeypatch):
+    # Each class as far off as the next, so that the largest score would stay the largest with a factor.
+    monkeypatch.setattr(
+        answers_module, "run_named", lambda session, feeds: {"y": np.zeros((1, 128, 128), np.int64)}
+    )
+    module = importlib.import_module("convswap.comparison.compare")
+    original = module.run_named
+    calls = iter([original, lambda session, feeds: {"y": np.zeros((1, 128, 128), np.int64)}])
+    monkeypatch.setattr(module, "run_named", lambda session, feeds: next(calls)(session, feeds))
+    found = compared(class_map(0))
+    assert not found.within_tolerance
+    assert "THE ANSWERS DIFFER" in verdict(found) and "at most 0.5 % may" in verdict(found)
+
+
+def labels(as_strings: bool) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("ArgMax", ["f"], ["k"], axis=1, keepdims=0),
+    ]
+    if not as_strings:
+        nodes.append(helper.make_node("Greater", ["f", "half"], ["y"]))
+        return after_a_conv(
+            nodes,
+            [tensor_info("y", 2, 4, element_type=TensorProto.BOOL)],
+            [constant("half", np.float32(0.5))],
+        )
+    nodes.append(
+        helper.make_node(
+            "LabelEncoder",
+            ["k"],
+            ["y"],
+            domain="ai.onnx.ml",
+            keys_int64s=[0, 1, 2, 3],
+            values_strings=["ant", "bee", "cat", "dog"],
+        )
+    )
+    return after_a_conv(
+        nodes, [tensor_info("y", 2, element_type=TensorProto.STRING)], domains=[("ai.onnx.ml", 2)]
+    )
+
+
+@pytest.mark.parametrize("as_strings", [False, True])
+def test_strings_and_truth_values_as_only_outputs_are_compared(as_strings, monkeypatch):
+    found = compared(labels(as_strings))
+    assert found.within_tolerance and found.top1_agreement == 1.0
+    written = checked(found)
+    assert written["elements_that_differ"] == {"y": {"default": 0.0, "convswap": 0.0}}
+    make_our_convs_wrong(monkeypatch, -1.0)
+    wrong = compared(labels(as_strings))
+    assert not wrong.within_tolerance
+    assert "% of its elements differ in output 'y'" in verdict(wrong)
+
+
+def test_sequences_are_compared_element_by_element(monkeypatch):
+    nodes = [helper.make_node("SplitToSequence", ["c"], ["y"], axis=1)]
+    sequence = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    found = compared(after_a_conv(nodes, [sequence]))
+    assert found.within_tolerance
+    make_our_convs_wrong(monkeypatch, 1.5)
+    wrong = compared(after_a_conv(nodes, [sequence]))
+    assert any("output 'y[0]' is wrong" in note for note in wrong.notes)
+
+
+def test_maps_are_compared_by_their_keys_and_values(monkeypatch):
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("Softmax", ["f"], ["p"]),
+        helper.make_node("ZipMap", ["p"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[3, 1, 2, 0]),
+    ]
+    number = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, number))
+    model = after_a_conv(nodes, [helper.make_value_info("y", maps)], domains=[("ai.onnx.ml", 3)])
+    found = compared(model)
+    assert found.within_tolerance and 0 < found.convswap.relative_l2_error < 1e-6
+    assert found.elements_that_differ == {"y.keys": {"default": 0.0, "convswap": 0.0}}
+    make_our_convs_wrong(monkeypatch, 2.0)
+    assert any("output 'y.values' is wrong" in note for note in compared(model).notes)
+
+
+def test_optional_outputs_are_compared():
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    model = after_a_conv([helper.make_node("Optional", ["c"], ["y"])], [helper.make_value_info("y", kind)])
+    assert compared(model).within_tolerance
+
+
+def test_model_that_float64_cannot_be_had_for_is_judged_by_the_cpu_provider(monkeypatch):
+    def fails(model, feeds, weights=None):
+        raise ConvswapError("cannot evaluate the model in float64: no such luck")
+
+    monkeypatch.setattr(answers_module, "evaluate", fails)
+    found = compared(small_model())
+    assert found.within_tolerance
+    reference = "the CPU provider's answer in float32 is the reference"
+    assert f"{reference}: cannot evaluate the model in float64: no such luck" in found.notes
+    make_our_convs_wrong(monkeypatch, 1.5)
+    assert not compared(small_model()).within_tolerance
+
+
+def test_float64_answers_of_another_shape_are_no_reference(monkeypatch):
+    evaluate = answers_module.evaluate
+
+    def one_less(model, feeds, weights=None):
+        truth = evaluate(model, feeds, weights)
+        return type(truth)([values[..., :-1] for values in truth.outputs], truth.in_float32)
+
+    monkeypatch.setattr(answers_module, "evaluate", one_less)
+    found = compared(small_model())
+    assert found.within_tolerance
+    assert any("its outputs have other shapes or types" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("trips", [3, 0])
+def test_what_a_loop_collects_is_compared(trips):
+    value = onnx.ValueInfoProto
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["still"]),
+            helper.make_node("Mul", ["v", "half"], ["next"]),
+            helper.make_node("Identity", ["next"], ["each"]),
+        ],
+        "body",
+        [
+            tensor_info("count", element_type=TensorProto.INT64),
+            tensor_info("going", element_type=TensorProto.BOOL),
+            tensor_info("v", *C),
+        ],
+        [tensor_info("still", element_type=TensorProto.BOOL), tensor_info("next", *C), value(name="each")],
+    )
+    body.output[2].type.tensor_type.elem_type = TensorProto.FLOAT
+    loop = helper.make_node("Loop", ["trips", "", "c"], ["y", "all"], body=body)
+    model = after_a_conv(
+        [loop],
+        [tensor_info("y", *C), tensor_info("all", "t", *C)],
+        [constant("trips", np.array(trips)), constant("half", np.float32(0.5))],
+    )
+    found = compared(model)
+    assert found.within_tolerance and not any("is the reference" in note for note in found.notes)
+    assert any("of which nothing was compared: 1" in note for note in found.notes) == (trips == 0)
+
+
+def test_whole_subgraph_is_left_to_the_cpu_provider_where_numpy_fails_in_it():
+    """A branch that calls what only ONNX Runtime has, with a weight from around it."""
+    branch = helper.make_graph(
+        [
+            helper.make_node("BiasGelu", ["c", "bias"], ["g"], domain="com.microsoft"),
+            helper.make_node("Add", ["g", "bias"], ["then"]),
+        ],
+        "branch",
+        [],
+        [tensor_info("then", *C)],
+    )
+    other = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["else"])], "other", [], [tensor_info("else", *C)]
+    )
+    model = after_a_conv(
+        [helper.make_node("If", ["flag"], ["y"], then_branch=branch, else_branch=other)],
+        [tensor_info("y", *C)],
+        [constant("bias", normal(3, 6)), constant("flag", np.array(True))],
+        domains=[("com.microsoft", 1)],
+    )
+    found = compared(model)
+    assert found.within_tolerance
+    assert any(
+        "computed in float32 for the truth" in note and "com.microsoft.BiasGelu" in note
+        for note in found.notes
+    )

@@ -1,0 +1,119 @@
+"""A judgement follows from how far answers are apart, and from the Convs alone only where needed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from convswap.comparison.judgement import (
+    ELEMENTS_THAT_MAY_DIFFER,
+    ConvsAlone,
+    Judgement,
+    Measure,
+    OutputErrors,
+    conv_is_right,
+    judge,
+)
+from convswap.truth.closeness import NOT_COMPARABLE, Apart
+
+USUAL = Measure(2e-3, 2e-3)
+RIGHT, WRONG = ConvsAlone(3), ConvsAlone(3, ("conv2",))
+
+
+def apart(relative: float) -> Apart:
+    return Apart(relative, 10 * relative)
+
+
+def output(default: float, ours: float, between: float = 1.0, **more) -> OutputErrors:
+    more = {name: apart(value) if isinstance(value, float) else value for name, value in more.items()}
+    return OutputErrors(
+        "y", more.pop("is_floating", True), apart(default), apart(ours), apart(between), **more
+    )
+
+
+def judged(*outputs: OutputErrors, alone: ConvsAlone | None = None, measure: Measure = USUAL) -> Judgement:
+    def find() -> ConvsAlone:
+        assert alone is not None, "the Convs alone have no say here"
+        return alone
+
+    return judge(outputs, measure, quantises=False, alone=find)
+
+
+def test_our_error_within_the_tolerance_is_enough_by_itself():
+    assert judged(output(0.5, 1e-3)) == Judgement(
+        True, "relative L2 error 1.00e-03, at most 0.002 asked for."
+    )
+
+
+def test_ours_alone_beyond_the_tolerance_is_wrong():
+    found = judged(output(1e-3, 2.1e-3, between=1.5e-3))
+    assert not found.agree
+    assert found.found == "relative L2 error 2.10e-03, at most 0.002 asked for."
+    assert "ours is off by 2.1e-03, the default side by 1.0e-03" in found.notes[0]
+
+
+def test_sides_that_agree_where_neither_is_near_float64_are_right():
+    found = judged(output(0.5, 0.5, between=1e-4))
+    assert found.agree and "differ from each other by 1.0e-04 only" in found.notes[0]
+
+
+@pytest.mark.parametrize(("ours", "agree"), [(0.05, True), (0.079, True), (0.081, False), (math.inf, False)])
+def test_ours_may_be_twice_as_far_off_as_the_default_side(ours, agree):
+    assert judged(output(0.04, ours), alone=RIGHT).agree is agree
+    assert not judged(output(0.04, ours), alone=WRONG).agree
+
+
+@pytest.mark.parametrize(("nudged", "agree"), [(0.05, True), (0.02, False), (math.inf, True)])
+def test_a_nudge_says_how_far_off_ours_may_be_where_the_default_side_has_luck(nudged, agree):
+    assert judged(output(0.0, 0.05, nudged=nudged), alone=RIGHT).agree is agree
+    assert not judged(output(0.0, 0.05, nudged=nudged), alone=WRONG).agree
+
+
+def test_values_that_are_not_finite_on_the_default_side_alone_do_not_condemn_ours():
+    bad = replace(output(0.0, 0.01), default=NOT_COMPARABLE)
+    assert judged(bad, alone=RIGHT).agree
+    assert not judged(replace(bad, ours=NOT_COMPARABLE), alone=RIGHT).agree
+
+
+def test_random_output_needs_the_same_answer_by_the_same_seeds_or_right_convs():
+    random = output(1.0, 1.0, again=1.0)
+    assert judged(replace(random, seeded=apart(1e-6))).agree
+    assert judged(replace(random, seeded=apart(0.1)), alone=RIGHT).agree
+    assert not judged(replace(random, seeded=apart(0.1)), alone=WRONG).agree
+    assert not judged(random, alone=ConvsAlone(0)).agree
+    assert not judged(replace(random, ours=apart(2.1)), alone=RIGHT).agree
+
+
+def test_a_tolerance_below_the_usual_one_leaves_only_agreement():
+    strict = Measure(1e-6, 2e-3)
+    assert not judged(output(0.5, 0.5), measure=strict).agree
+    assert judged(output(0.5, 0.5, between=1e-7), measure=strict).agree
+    assert not judged(output(0.0, 1e-4, is_floating=False), measure=strict).agree
+
+
+def test_half_a_per_cent_of_whole_numbers_may_differ():
+    at_most = output(0.0, ELEMENTS_THAT_MAY_DIFFER, is_floating=False)
+    found = judged(at_most)
+    assert found.agree and "0.5 % of its elements differ in output 'y'" in found.found
+    assert "where two scores tie either is right" in found.notes[0]
+    assert not judged(replace(at_most, ours=apart(0.006))).agree
+    assert judged(replace(at_most, ours=apart(0.006), nudged=apart(0.006)), alone=RIGHT).agree
+
+
+def test_order_of_what_ties_beside_numbers_that_agree_is_no_difference():
+    indices = replace(output(0.0, 0.4, is_floating=False), name="indices")
+    found = judged(output(0.0, 1e-6), indices, alone=RIGHT)
+    assert found.agree and found.found.startswith("relative L2 error 1.00e-06")
+    assert "40 % of the elements of output 'indices' differ" in found.notes[0]
+    assert not judged(output(0.0, 1e-6), indices, alone=WRONG).agree
+    assert not judged(output(0.0, 0.1), indices, alone=RIGHT).agree
+    assert not judged(output(0.0, 1e-6), replace(indices, ours=NOT_COMPARABLE), alone=RIGHT).agree
+
+
+def test_conv_alone_is_judged_alike():
+    assert conv_is_right(1e-7, 1e-3, 2e-3)
+    assert conv_is_right(5e-3, 9e-3, 2e-3)
+    assert not conv_is_right(1e-7, 3e-3, 2e-3)
+    assert not conv_is_right(5e-3, 2e-2, 2e-3)
+    assert not conv_is_right(math.nan, math.nan, 2e-3)

@@ -1,0 +1,71 @@
+"""Outputs of every kind that ONNX Runtime gives become arrays with names, and are compared as such."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from convswap.runtime.outputs import named_arrays
+from convswap.truth.closeness import NOT_APART, NOT_COMPARABLE, apart
+
+
+def arrays_of(held, name: str = "y") -> dict[str, list]:
+    return {key: values.tolist() for key, values in named_arrays([name], [held]).items()}
+
+
+def test_a_tensor_is_itself():
+    x = np.ones((2, 3), np.float16)
+    assert named_arrays(["a", "b"], [x, x])["b"] is x
+
+
+def test_a_sequence_has_a_name_for_each_element_and_for_each_in_those():
+    assert arrays_of([np.array([1.0]), np.array([2.0, 3.0])]) == {"y[0]": [1.0], "y[1]": [2.0, 3.0]}
+    assert arrays_of([[np.array([1])], []]) == {"y[0][0]": [1]}
+    assert arrays_of([]) == {}
+
+
+def test_a_map_has_its_keys_and_its_values_in_the_order_of_the_keys():
+    assert arrays_of({7: 0.5, 3: 0.25}) == {"y.keys": [3, 7], "y.values": [0.25, 0.5]}
+    assert arrays_of({"b": 1.0, "a": 2.0}) == {"y.keys": ["a", "b"], "y.values": [2.0, 1.0]}
+
+
+def test_a_batch_of_maps_has_two_arrays_as_well():
+    maps = [{0: 0.5, 1: 0.5}, {1: 0.75, 0: 0.25}]
+    assert arrays_of(maps) == {"y.keys": [0, 1, 0, 1], "y.values": [0.5, 0.5, 0.25, 0.75]}
+
+
+def test_a_map_of_tensors_has_each_of_them():
+    held = {0: np.array([1.0, 2.0]), 1: np.array([3.0])}
+    assert arrays_of(held) == {"y.keys": [0, 1], "y.values[0]": [1.0, 2.0], "y.values[1]": [3.0]}
+
+
+def test_an_absent_optional_equals_only_another():
+    absent = named_arrays(["y"], [None])["y"]
+    assert apart(absent, absent) == NOT_APART
+    assert apart(np.ones(3), absent) == NOT_COMPARABLE
+
+
+def test_maps_of_a_classifier_are_compared_by_keys_and_values():
+    ours = named_arrays(["y"], [[{0: np.float32(0.5), 1: np.float32(0.5)}]])
+    truth = named_arrays(["y"], [[{1: 0.5, 0: 0.5}]])
+    assert all(apart(ours[name], truth[name]) == NOT_APART for name in ("y.keys", "y.values"))
+    other = named_arrays(["y"], [[{0: 0.5, 2: 0.5}]])
+    assert apart(other["y.keys"], truth["y.keys"]).relative == 0.5
+
+
+@pytest.mark.parametrize(
+    ("values", "others", "share"),
+    [
+        (["a", "b", "c", "d"], ["a", "b", "x", "d"], 0.25),
+        ([1, 2, 3, 4], [1, 2, 3, 4], 0.0),
+        ([True, False], [True, True], 0.5),
+    ],
+)
+def test_names_are_apart_by_the_share_that_differs(values, others, share):
+    one, other = (named_arrays(["y"], [np.array(held)])["y"] for held in (values, others))
+    assert apart(one, other).relative == share
+
+
+def test_shapes_without_an_element_are_the_same():
+    assert apart(np.zeros((0,)), np.zeros((0, 2, 4))) == NOT_APART
+    assert apart(np.zeros((0,)), np.zeros((1, 2))) == NOT_COMPARABLE
+    assert apart(np.zeros((2, 1)), np.zeros((1, 2))) == NOT_COMPARABLE
