@@ -84,6 +84,8 @@ tables: all
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare-fused --device cuda --fuse
 	$(python) benchmarks/one_image.py benchmarks/h200/one-image.json --device cuda
+	$(python) tests/helpers/real_models.py build/real-models/timed
+	$(python) benchmarks/real_models.py benchmarks/h200/real-models.json --models build/real-models/timed --device cuda
 	$(bench) --json benchmarks/h200/bench-course.json
 	$(bench) --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
 	$(algorithms) --json benchmarks/h200/bench-algorithms.json

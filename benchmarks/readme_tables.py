@@ -5,6 +5,7 @@ The results are what these commands wrote on the card that the folder is named a
     python benchmarks/compare_networks.py benchmarks/h200/compare
     python benchmarks/compare_networks.py benchmarks/h200/compare-fused --fuse
     python benchmarks/one_image.py benchmarks/h200/one-image.json
+    python benchmarks/real_models.py benchmarks/h200/real-models.json --models FOLDER
     convswap bench course --against all --json benchmarks/h200/bench-course.json
     convswap bench course --against all --batch 1,8,64,512,4096 --json benchmarks/h200/bench-small.json
     convswap bench course --against algorithms --batch 1,8,64,512,4096,10000 \\
@@ -18,8 +19,9 @@ The results are what these commands wrote on the card that the folder is named a
     python benchmarks/profile_against_ncu.py benchmarks/h200/profile-against-ncu.json NETWORK...
 
 `python benchmarks/readme_tables.py` replaces what stands between `<!-- NAME -->` and `<!-- /NAME -->`, for
-each table of TABLES that a page has a place for. The places of `fused` and `one-image` stay empty until
-there are such results. A network without results is no row of the tables of all networks, and named below.
+each table of TABLES that a page has a place for. The places of `fused`, `one-image` and `real-models`
+stay empty until there are such results. A network without results is no row of the tables of all networks,
+and named below.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from typing import Any
 from convswap.models import ALL_NETWORKS, NETWORKS
 
 HERE = Path(__file__).parent
-FUSED, ONE_IMAGE = "compare-fused", "one-image.json"
+FUSED, ONE_IMAGE, REAL_MODELS = "compare-fused", "one-image.json", "real-models.json"
 SIDES = ("default", "swapped", "fused")
 STUDIED = ("copy_in", "convolution", "fully_connected", "max_pool", "copy_out", "other", "total", "set_up")
 # Those of the first page: of the course, and such as people run.
@@ -334,6 +336,46 @@ One image at a time, microseconds until the answer is there, as it is and with a
 Made by `python benchmarks/one_image.py benchmarks/h200/{ONE_IMAGE}`."""
 
 
+def real_models(results: Path) -> str:
+    """Models that people ship; a dash where optimize leaves a model as it is."""
+    file = results / REAL_MODELS
+    if not file.exists():
+        return ""
+    found = json.loads(file.read_text())
+    rows = []
+    for row in found["rows"]:
+        times = row["ms"]
+        told = [three_digits(times[side]) if side in times else "—" for side in (*SIDES, "optimized")]
+        gain, error = "—", "—"
+        if "optimized" in times:
+            gain = f"{times['default'] / times['optimized']:.2f}x"
+            error = f"{row['relative_l2']['optimized']:.1e}"
+        rows.append(
+            [row["model"], f"{row['batch']:,}", f"{row['taken']} of {row['convs']}", *told, gain, error]
+        )
+    headings = [
+        "model",
+        "batch",
+        "Convs taken",
+        *SIDES,
+        "optimized",
+        "speedup optimized",
+        "relative L2 error",
+    ]
+    card, version = (found["environment"][key] for key in ("card", "onnxruntime"))
+    return f"""\
+## Models in use
+
+Models that Python packages on PyPI carry, on one {card} with ONNX Runtime {version}, medians in ms. *Convs
+taken* are those that `convswap optimize` swapped or fused; a dash stands where nothing gains at these
+batches, and the model stays as it is. The error is that of the optimized model against the default:
+
+{table(headings, rows)}
+
+Made by `python benchmarks/real_models.py benchmarks/h200/{REAL_MODELS} --models FOLDER`, where
+`python tests/helpers/real_models.py FOLDER` wrote the models and their inputs."""
+
+
 def study(results: Path) -> str:
     """The parts of a run of AlexNet, at those batches that are powers of four."""
     rows = []
@@ -372,6 +414,7 @@ TABLES = {
     "all-networks": all_networks,
     "fused": fused,
     "one-image": one_image,
+    "real-models": real_models,
     "small-batches": small_batches,
     "precisions": precisions,
     "layers": layers,

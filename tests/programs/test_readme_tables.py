@@ -332,10 +332,14 @@ def test_half_a_place_is_refused(results, readme):
 
 PAGES = {
     "README.md": "front",
-    "docs/performance.md": "networks, all-networks, fused, one-image, small-batches, precisions, layers, "
-    "other-layers",
+    "docs/performance.md": "networks, all-networks, fused, one-image, real-models, small-batches, "
+    "precisions, layers, other-layers",
     "docs/profiling.md": "study, against-ncu",
 }
+
+
+# Not measured yet where it is missing; its table is then left out.
+REAL_MODELS = REPOSITORY / "benchmarks" / "h200" / "real-models.json"
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -343,8 +347,9 @@ def test_the_tables_of_a_page_are_what_the_results_give(name, tmp_path):
     page = (REPOSITORY / name).read_text(encoding="utf-8")
     copy = tmp_path / "page.md"
     copy.write_text(page, encoding="utf-8")
+    tables = [table for table in PAGES[name].split(", ") if table != "real-models" or REAL_MODELS.exists()]
     answer = run_script("readme_tables", "--readme", copy)
-    assert (answer.returncode, answer.stdout) == (0, f"{copy}: {PAGES[name]}\n"), answer.stderr
+    assert (answer.returncode, answer.stdout) == (0, f"{copy}: {', '.join(tables)}\n"), answer.stderr
     assert copy.read_text(encoding="utf-8") == page
 
 

@@ -194,7 +194,8 @@ class GivenSource:
         return self._part(0, fixed_batch(self.inputs) or images if self.sliced else self.batch)
 
     def _part(self, start: int, count: int) -> Feeds:
-        places = np.arange(start, start + count) % max(self.images, 1)
+        held = min((len(self.feeds[name]) for name in self.sliced), default=1)
+        places = np.arange(start, start + count) % max(min(self.images, held), 1)
         return {
             name: np.ascontiguousarray(values[places]) if name in self.sliced else values
             for name, values in self.feeds.items()

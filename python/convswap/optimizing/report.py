@@ -63,8 +63,12 @@ def optimization_tables(found: Optimization) -> Iterator[Table]:
 def verdict(found: Optimization) -> Iterator[str]:
     """Yield how many Convs were taken, what that gained, and how to use the file or why there is none."""
     taken = sum(node.taken != "default" for node in found.nodes)
+    measured = sum(node.default_ms is not None for node in found.nodes)
     if found.speedup is None:
-        yield f"Nothing gains: the default provider is as fast here for all {len(found.nodes)} Convs."
+        if measured:
+            yield f"Nothing gains: the default provider is as fast here for all {measured} Convs measured."
+        else:
+            yield f"No Conv can be measured alone: the table says why of each of the {len(found.nodes)}."
         yield "No file is written; use the model as it is."
         return
     against = f"relative L2 error {error(found.errors['between'])} between the two"

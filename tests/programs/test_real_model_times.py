@@ -1,0 +1,134 @@
+"""benchmarks/real_models.py: models of a folder, as they are, swapped, fused and optimised, and the table."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from build_tools import run_script, script
+from comparisons import small_model
+from convswap.errors import ConvswapError
+from convswap.inputs.subject import open_subject
+from convswap.runtime.device import choose_device
+from convswap.truth.closeness import TOLERANCES
+
+SIDES = ["default", "swapped", "fused"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two samples each for a model of any batch, and one that takes two."""
+    models = tmp_path / "models"
+    models.mkdir()
+    for name, batch in (("any", "n"), ("two", 2)):
+        onnx.save_model(small_model(batch=batch), models / f"{name}.onnx")
+        x = np.random.default_rng(0).normal(size=(2, 3, 12, 12)).astype(np.float32)
+        np.savez(models / f"{name}.npz", x=x)
+    return models
+
+
+def measured(folder, file, device, *more):
+    answer = run_script("real_models", file, "--models", folder, "--device", device, *more)
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(file.read_text())
+
+
+@pytest.mark.slow
+def test_every_model_has_a_row_for_each_batch_that_it_takes(folder, tmp_path, device):
+    found = measured(folder, tmp_path / "new" / "real.json", device, "--batches", "1,5")
+    assert found["device"] == device and "onnxruntime" in found["environment"]
+    # More samples than there are repeat them; a fixed batch is the only one.
+    assert [(row["model"], row["batch"]) for row in found["rows"]] == [("any", 1), ("any", 5), ("two", 2)]
+    tolerance = TOLERANCES["ieee" if device == "cpu" else "tf32"]
+    for row in found["rows"]:
+        sides = SIDES + ["optimized"] * (row["taken"] > 0)
+        assert list(row["ms"]) == list(row["relative_l2"]) == sides and row["convs"] == 2
+        assert all(milliseconds > 0 for milliseconds in row["ms"].values())
+        assert all(error <= tolerance for error in row["relative_l2"].values())
+
+
+def test_named_models_alone_are_timed_and_what_gains_is_timed_too(folder, tmp_path, monkeypatch):
+    real_models = script("real_models")
+    asked = []
+
+    class Found:
+        nodes = ()
+        written = tmp_path
+
+    def optimize(model, output, **options):
+        onnx.save_model(onnx.load(model), output)
+        asked.append((model, options["batches"], options["device"], options["inputs"]))
+        return Found
+
+    monkeypatch.setattr(real_models, "optimize", optimize)
+    monkeypatch.setattr(real_models, "measure", lambda runs, bursts: [Median(i) for i in range(len(runs))])
+    file = tmp_path / "real.json"
+    arguments = [file, "--models", folder, "--device", "cpu", "--batches", "2,8", "any"]
+    monkeypatch.setattr("sys.argv", ["real_models", *map(str, arguments)])
+    assert real_models.main() == 0
+    assert asked == [(str(folder / "any.onnx"), [2, 8], "cpu", folder / "any.npz")]
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["batch"] for row in rows] == [2, 8]
+    for row in rows:
+        assert row["ms"] == {"default": 1.5, "swapped": 2.5, "fused": 3.5, "optimized": 4.5}
+        assert row["relative_l2"]["optimized"] == 0
+
+
+class Median:
+    def __init__(self, number: int) -> None:
+        self.median = number + 1.5
+
+
+def test_inputs_that_do_not_fit_are_no_matter_of_the_batch(folder):
+    inputs = {"x": np.ones((2, 3, 12), np.float32)}
+    subject = open_subject(str(folder / "any.onnx"), None, None, inputs)
+    with pytest.raises(ConvswapError, match=r"was given an array of shape \[2, 3, 12\]"):
+        script("real_models").possible_batches(subject, [1], choose_device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["other"], "there is no {folder}/other.onnx; `python tests/helpers/real_models.py {folder}` writes"),
+        (["--batches", "1,x"], "--batches '1,x': expected whole numbers with commas between, as in 1,16"),
+        (["--device", "gpu"], "unknown device 'gpu'"),
+    ],
+)
+def test_what_cannot_be_timed_is_told_in_a_line(folder, tmp_path, arguments, told):
+    file = tmp_path / "real.json"
+    answer = run_script("real_models", file, "--models", folder, *arguments)
+    assert answer.returncode == 2
+    assert answer.stderr.splitlines()[-1].startswith(told.format(folder=folder))
+    assert "Traceback" not in answer.stderr and not file.exists()
+
+
+def test_the_table_has_dashes_where_the_model_stays_as_it_is(tmp_path):
+    row = {"model": "a", "batch": 1, "convs": 4, "taken": 3}
+    times = {"default": 3.0, "swapped": 2.5, "fused": 2.25}
+    errors = {"default": 0.0, "swapped": 3e-4, "fused": 3e-4}
+    rows = [
+        {**row, "ms": times | {"optimized": 2.0}, "relative_l2": errors | {"optimized": 2.5e-4}},
+        {**row, "model": "b", "batch": 1024, "taken": 0, "ms": times, "relative_l2": errors},
+    ]
+    environment = {"card": "NVIDIA H200", "onnxruntime": "1.32.0"}
+    (tmp_path / "real-models.json").write_text(json.dumps({"environment": environment, "rows": rows}))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- real-models -->\nold\n<!-- /real-models -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", page)
+    assert (answer.returncode, answer.stdout) == (0, f"{page}: real-models\n"), answer.stderr
+    assert "on one NVIDIA H200 with ONNX Runtime 1.32.0" in page.read_text()
+    table = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    assert table[2:] == [
+        "| a | 1 | 3 of 4 | 3.00 | 2.50 | 2.25 | 2.00 | 1.50x | 2.5e-04 |",
+        "| b | 1,024 | 0 of 4 | 3.00 | 2.50 | 2.25 | — | — | — |",
+    ]
+
+
+def test_without_results_the_place_of_the_table_is_empty(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- real-models -->\nold\n<!-- /real-models -->\n")
+    answer = run_script("readme_tables", "--results", tmp_path, "--readme", page)
+    assert (answer.returncode, answer.stdout) == (0, f"{page}: no table\n"), answer.stderr
+    assert page.read_text() == "<!-- real-models -->\n<!-- /real-models -->\n"
