@@ -18,6 +18,7 @@ from convswap.cli.main import main
 from mini_dnn_files import random_layers as random_mini_dnn_layers
 from mini_dnn_files import weights_bytes
 from mxnet_files import course_arrays, course_symbol, write_checkpoint
+from PIL import Image
 from test_pages import PAGES, blocks, commands
 
 pytestmark = pytest.mark.slow
@@ -34,6 +35,7 @@ SHORTENED = {
     "optimize": "--device cpu",
     "compare mobilenet-v2": "--images 1 --device cpu --no-layers",
     "compare ece408": "--images 4 --data synthetic --device cpu",
+    "compare model.onnx --inputs": "--no-layers --device cpu",
     "compare model.onnx": "--batch 2 --device cpu",
     "ladder": "--images 2 --data synthetic --device cpu",
     "train": "--images 64 --epochs 1 --data synthetic --device cpu",
@@ -62,6 +64,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = small_model()
     model.graph.node[0].name = "layer3"  # as one of the commands has it
     onnx.save(model, path / "model.onnx")
+    np.savez(path / "inputs.npz", x=np.random.default_rng(0).standard_normal((2, 3, 12, 12)))
+    (path / "photos").mkdir()
+    Image.new("RGB", (20, 30), (90, 60, 30)).save(path / "photos" / "one.png")
     (path / "bvlc_alexnet.npy").write_bytes(npy_of_this_numpy(random_layers()))
     (path / "weights-86.bin").write_bytes(weights_bytes(random_mini_dnn_layers()))
     (path / "my_nets.py").write_text(MODULE)

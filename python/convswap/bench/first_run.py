@@ -26,12 +26,14 @@ from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import DEFAULT_PRECISION, swap
-from convswap.inputs.feeds import declared_inputs, input_shapes
-from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes, with_sample_shapes
-from convswap.inputs.subject import batch_of, open_model
+from convswap.inputs.given import Given
+from convswap.inputs.one_run import OneRun, one_run
+from convswap.inputs.sample_shapes import InputShape
+from convswap.inputs.subject import open_model
 from convswap.output.tables import milliseconds, plain_table
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, device_lines, environment
+from convswap.runtime.op_libraries import OpLibraries, op_libraries_in_use, sessions_with
 
 PROCESSES = 5
 SIDES = ("default", "convswap")
@@ -50,13 +52,16 @@ def first_run(
     algorithm: str = "auto",
     processes: int = PROCESSES,
     input_shape: InputShape | None = None,
+    inputs: Given | None = None,
+    op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Return the object of `convswap bench --first-run --json`, with medians of `processes` in milliseconds.
 
     `model` is a network's name, the path of an ONNX file, or a model that holds its weights itself; `batch`
     by default what `compare` takes; its inputs get seeded random values, and `input_shape` where the model
-    leaves their shape open, as for `compare`. `progress` is called with a few words before each process.
+    leaves their shape open, or the values in `inputs`, as for `compare`. `op_libraries` are files with custom
+    ops of others that the model needs. `progress` is called with a few words before each process.
 
     Raises:
         ConvswapError: an argument is not known, the model cannot be read, swapped or run, or the device
@@ -66,22 +71,23 @@ def first_run(
         raise ConvswapError(f"processes must be at least 1, but {processes} was given")
     chosen = choose_device(device)
     title, proto = open_model(model)
-    declared = declared_inputs(proto)
-    inputs = with_sample_shapes(declared, input_shape)
-    samples = batch_of(proto, inputs, batch, chosen)
-    shapes = {name: list(shape) for name, shape in input_shapes(inputs, samples).items()}
+    fed = one_run(proto, batch=batch, device=chosen, input_shape=input_shape, given=inputs)
+    shapes = {name: list(shape) for name, shape in fed.shapes.items()}
     swapped = swap(proto, algorithm=algorithm, precision=precision).to_proto()
     check_algorithm(algorithm, chosen.name)
-    with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
+    with (
+        sessions_with(op_libraries),
+        tempfile.TemporaryDirectory(prefix="convswap-") as folder,
+    ):
+        common: dict[str, Any] = {"device": chosen.name, "precision": precision, "input_shapes": shapes}
+        common |= {"values": _saved_values(fed, Path(folder)), "op_libraries": op_libraries_in_use()}
         jobs = {}
         for side, own in zip(SIDES, (plain_model(proto), swapped), strict=True):
             path = Path(folder) / f"{side}.onnx"
             # Beside the model, for it may be larger than a message of protobuf.
             onnx.save_model(own, path, save_as_external_data=True, location=f"{side}.data")
-            ours = side == "convswap"
-            jobs[side] = {"model": str(path), "ours": ours, "device": chosen.name}
-            jobs[side] |= {"precision": precision, "input_shapes": shapes}
-        with telling_shapes(declared, inputs, samples):
+            jobs[side] = {"model": str(path), "ours": side == "convswap", **common}
+        with fed.telling():
             found = _alternate(jobs, processes, progress or silent)
     medians = {
         f"{side}{key}": float(np.median([_value(times, key) for times in found[side]]))
@@ -92,14 +98,23 @@ def first_run(
         "model": title,
         "device": chosen.name,
         "environment": environment(chosen),
-        "batch": samples,
+        "batch": fed.batch,
         "precision": precision,
         "algorithm": algorithm,
         "processes": processes,
         "input_shapes": shapes,
-        "notes": shape_notes(declared, inputs, samples),
+        "notes": fed.notes(),
         **medians,
     }
+
+
+def _saved_values(fed: OneRun, folder: Path) -> str | None:
+    """Return the file with the values that a user gave, in the order of the inputs; None for none."""
+    if fed.given is None:
+        return None
+    path = folder / "values.npz"
+    np.savez(path, *fed.feeds().values())
+    return str(path)
 
 
 def print_first_run(found: Mapping[str, Any], console: Console, device: str | None = None) -> None:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
 
 from convswap.errors import ConvswapError, short_of_memory
-from convswap.inputs.feeds import declared_inputs, random_feeds
+from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
 from convswap.runtime.device import choose_device
+from convswap.runtime.op_libraries import sessions_with
 from convswap.runtime.sessions import (
     DEFAULT,
     BoundRun,
@@ -33,29 +36,43 @@ def main(job: str) -> int:
     """Do `job`; return the exit status."""
     asked = json.loads(job)
     try:
-        device = choose_device(asked["device"])
-        side = our_side(device, asked["precision"]) if asked["ours"] else DEFAULT
-        model = onnx.load(asked["model"])
-        # Loads the libraries, starts the driver and ONNX Runtime's part for the card. The inputs may be none.
-        on_device({"x": np.zeros(1, np.float32)}, device)
-        shapes = asked["input_shapes"]
-        inputs = [replace(one, shape=tuple(shapes[one.name])) for one in declared_inputs(model)]
-        feeds = on_device(random_feeds(inputs, batch=1, seed=0), device)
-        with session_source(model) as source:
-            begin = time.perf_counter()
-            session = load_session(source, side, device)
-            session_seconds = time.perf_counter() - begin
-        check_session(session, side, device)
-        run = BoundRun(session, feeds, device)
-        begin = time.perf_counter()
-        run.once()
-        run_seconds = time.perf_counter() - begin
+        with sessions_with(asked.get("op_libraries", ())):
+            print(json.dumps(_timed(asked)))
     except ConvswapError as error:
         return _refuse(error)
     except MemoryError as error:
         return _refuse(short_of_memory(error))
-    print(json.dumps({"session_ms": session_seconds * 1e3, "run_ms": run_seconds * 1e3}))
     return 0
+
+
+def _timed(asked: Mapping[str, Any]) -> dict[str, float]:
+    device = choose_device(asked["device"])
+    side = our_side(device, asked["precision"]) if asked["ours"] else DEFAULT
+    model = onnx.load(asked["model"])
+    # Loads the libraries, starts the driver and ONNX Runtime's part for the card. The inputs may be none.
+    on_device({"x": np.zeros(1, np.float32)}, device)
+    feeds = on_device(_feeds(model, asked), device)
+    with session_source(model) as source:
+        begin = time.perf_counter()
+        session = load_session(source, side, device)
+        session_seconds = time.perf_counter() - begin
+    check_session(session, side, device)
+    run = BoundRun(session, feeds, device)
+    begin = time.perf_counter()
+    run.once()
+    run_seconds = time.perf_counter() - begin
+    return {"session_ms": session_seconds * 1e3, "run_ms": run_seconds * 1e3}
+
+
+def _feeds(model: onnx.ModelProto, asked: Mapping[str, Any]) -> Feeds:
+    """Return the values that a user gave, or seeded random ones of the shapes asked for."""
+    inputs = declared_inputs(model)
+    if asked.get("values") is not None:
+        with np.load(asked["values"]) as arrays:
+            return {one.name: arrays[f"arr_{index}"] for index, one in enumerate(inputs)}
+    shapes = asked["input_shapes"]
+    shaped = [replace(one, shape=tuple(shapes[one.name])) for one in inputs]
+    return random_feeds(shaped, batch=1, seed=0)
 
 
 def _refuse(error: ConvswapError) -> int:

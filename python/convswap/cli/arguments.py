@@ -31,6 +31,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
     add_kernel_options(parser)
     parser.add_argument("--fuse", action="store_true", help=FUSE_HELP)
+    add_inputs(parser)
 
 
 def add_input_shape(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +45,7 @@ def add_input_shape(parser: argparse.ArgumentParser) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Add --inputs and how images become numbers, which `given_inputs` reads."""
+    """Add --inputs and how images become numbers, which `given_inputs` reads, and --op-library."""
     feeding = parser.add_argument_group("feeding")
     feeding.add_argument(
         "--inputs",
@@ -53,7 +54,14 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     )
     feeding.add_argument("--mean", metavar="M,...", help="of images: (scale pixel - mean) / std; default: 0")
     feeding.add_argument("--std", metavar="S,...", help="one number, or one for each channel; default: 1")
-    feeding.add_argument("--scale", type=float, metavar="F", help="default: 1/255")
+    feeding.add_argument("--scale", type=float, metavar="F", help="default: 1/255, for whole numbers 1")
+    feeding.add_argument(
+        "--op-library",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="custom ops of others that the model needs; again for further ones",
+    )
 
 
 def given_inputs(options: argparse.Namespace) -> GivenInputs | None:
@@ -70,15 +78,15 @@ def given_inputs(options: argparse.Namespace) -> GivenInputs | None:
     usual = GivenInputs(options.inputs)
     return GivenInputs(
         options.inputs,
-        _numbers("--mean", options.mean) or usual.mean,
-        _numbers("--std", options.std) or usual.std,
-        usual.scale if options.scale is None else options.scale,
+        usual.mean if options.mean is None else _numbers("--mean", options.mean),
+        usual.std if options.std is None else _numbers("--std", options.std),
+        options.scale,
     )
 
 
-def _numbers(option: str, text: str | None) -> tuple[float, ...]:
+def _numbers(option: str, text: str) -> tuple[float, ...]:
     try:
-        return () if text is None else tuple(float(part) for part in text.split(","))
+        return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise ConvswapError(
             f"{option} {text!r}: expected numbers with commas between, as in 0.485,0.456,0.406"

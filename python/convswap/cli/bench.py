@@ -7,7 +7,9 @@ from typing import Any
 
 from convswap.cli.arguments import (
     add_input_shape,
+    add_inputs,
     add_kernel_options,
+    given_inputs,
     input_shape,
     refuse_beside,
     whole_numbers,
@@ -53,6 +55,7 @@ def add_parser(commands: Any) -> None:
         help="instead of a suite: a model's session creation and first run, in fresh processes",
     )
     add_input_shape(parser)
+    add_inputs(parser)
     results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.set_defaults(command=run)
@@ -62,7 +65,9 @@ def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
     if options.first_run is not None:
         return _bench_first_run(options)
-    refuse_beside("a suite, whose shapes are fixed", {"--input-shape": options.input_shape})
+    fed = {"--input-shape": options.input_shape, "--inputs": options.inputs}
+    fed |= {"--op-library": options.op_library or None, "--mean": options.mean, "--std": options.std}
+    refuse_beside("a suite, whose shapes are fixed", {**fed, "--scale": options.scale})
     if options.alternate:
         return _bench_alternating(options)
     from convswap.bench.report import print_suite
@@ -127,6 +132,8 @@ def _bench_first_run(options: argparse.Namespace) -> int:
             precision=options.precision,
             algorithm=options.algorithm,
             input_shape=input_shape(options),
+            inputs=given_inputs(options),
+            op_libraries=options.op_library,
             progress=progress,
         )
     write_found(options, found)

@@ -73,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
             time_layers=not options.no_layers,
             input_shape=input_shape(options),
             inputs=given_inputs(options),
+            op_libraries=options.op_library,
         )
         comparison = compare_with(options.model, asked, progress)
     write_found(options, comparison.to_json())

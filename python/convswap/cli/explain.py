@@ -8,6 +8,7 @@ from typing import Any
 from convswap.cli.arguments import (
     add_plan_options,
     capability,
+    given_inputs,
     input_shape,
 )
 from convswap.cli.results import check_result, write_found
@@ -41,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
         algorithm=options.algorithm,
         fuse=options.fuse,
         input_shape=input_shape(options),
+        inputs=given_inputs(options),
+        op_libraries=options.op_library,
         compute_capability=capability(options.compute_capability),
     )
     write_found(options, plan.to_json())

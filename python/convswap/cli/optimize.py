@@ -63,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
             precision=options.precision,
             input_shape=input_shape(options),
             inputs=given_inputs(options),
+            op_libraries=options.op_library,
         )
         found = optimize_with(options.model, options.output, asked, progress)
     write_found(options, found.to_json())

@@ -7,8 +7,10 @@ from typing import Any
 
 from convswap.cli.arguments import (
     add_input_shape,
+    add_inputs,
     add_kernel_options,
     add_model,
+    given_inputs,
     input_shape,
 )
 from convswap.cli.results import check_result, write_found
@@ -38,6 +40,7 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="leave inputs and outputs on the card, as compare does; by default each run copies them",
     )
+    add_inputs(parser)
     results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", help="write the profile as JSON")
     results.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto (ui.perfetto.dev)")
@@ -66,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
             runs=options.runs,
             resident=options.on_card,
             input_shape=input_shape(options),
+            inputs=given_inputs(options),
+            op_libraries=options.op_library,
             progress=progress,
         )
     write_found(options, found.to_json())

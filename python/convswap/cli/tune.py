@@ -7,6 +7,7 @@ from typing import Any
 
 from convswap.cli.arguments import (
     add_plan_options,
+    given_inputs,
     input_shape,
 )
 from convswap.cli.results import check_result, write_found
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
             runs=RUNS if options.runs is None else options.runs,
             only=options.only,
             input_shape=input_shape(options),
+            inputs=given_inputs(options),
+            op_libraries=options.op_library,
             progress=progress,
         )
     write_found(options, tuning.to_json())

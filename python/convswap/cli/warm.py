@@ -8,8 +8,10 @@ from typing import Any
 from convswap.cli.arguments import (
     FUSE_HELP,
     add_input_shape,
+    add_inputs,
     add_kernel_options,
     capability,
+    given_inputs,
     input_shape,
     refuse_beside,
     whole_numbers,
@@ -25,7 +27,9 @@ def add_parser(commands: Any) -> None:
     """Add `convswap warm`."""
     parser = commands.add_parser("warm", help=HELP)
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a network's name or an ONNX file")
-    parser.add_argument("--batch", metavar="B,...", help="images in a run; default: 1,8,64,512")
+    parser.add_argument(
+        "--batch", metavar="B,...", help="images in a run; default: 1,8,64,512 where the model takes any"
+    )
     add_input_shape(parser)
     add_kernel_options(parser)
     parser.add_argument("--fuse", action="store_true", help=FUSE_HELP)
@@ -34,6 +38,7 @@ def add_parser(commands: Any) -> None:
         metavar="C,...",
         help="of the cards, such as 8.0,9.0, which need not be here; default: this machine's",
     )
+    add_inputs(parser)
     results = parser.add_argument_group("results")
     results.add_argument("-o", "--output", metavar="FILE.pack", help="write the kernels, for convswap.pack")
     parser.add_argument("--clear", action="store_true", help="instead: delete all kernels that are kept")
@@ -42,7 +47,7 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
-    from convswap.planning.warm import BATCHES, clear, print_warmed, warm
+    from convswap.planning.warm import clear, print_warmed, warm
 
     if options.clear:
         given = {
@@ -50,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
             "--batch": options.batch,
             "--compute-capability": options.compute_capability,
             "-o": options.output,
+            "--inputs": options.inputs,
         }
         refuse_beside("--clear", given)
         print(f"{clear()} kernels deleted")
@@ -63,12 +69,14 @@ def run(options: argparse.Namespace) -> int:
     with progress_line() as progress:
         warmed = warm(
             options.model,
-            batches=whole_numbers("--batch", options.batch, "1,64,512") or BATCHES,
+            batches=whole_numbers("--batch", options.batch, "1,64,512"),
             compute_capabilities=capabilities,
             precision=options.precision,
             algorithm=options.algorithm,
             fuse=options.fuse,
             input_shape=input_shape(options),
+            inputs=given_inputs(options),
+            op_libraries=options.op_library,
             pack=options.output,
             progress=progress,
         )

@@ -31,6 +31,7 @@ from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.floor import floor_ms
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
+from convswap.runtime.op_libraries import OpLibraries, sessions_with
 from convswap.runtime.outputs import Arrays
 from convswap.runtime.sessions import (
     DEFAULT,
@@ -78,6 +79,7 @@ def compare(
     time_layers: bool = True,
     input_shape: InputShape | None = None,
     inputs: Given | None = None,
+    op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Comparison:
     """Run `model` with the default provider and with its Convs swapped; return how they compare.
@@ -104,6 +106,7 @@ def compare(
             leaves it open; by default images are 224x224, and anything else is 1.
         inputs: what the model is fed in the place of `data`: arrays by the names of its inputs, or the path
             of a file or folder that has them; see `inputs.given.GivenInputs`. The batch is theirs.
+        op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -125,13 +128,18 @@ def compare(
         time_layers=time_layers,
         input_shape=input_shape,
         inputs=inputs,
+        op_libraries=op_libraries,
     )
     return compare_with(model, options, progress)
 
 
 def compare_with(model: Model, options: CompareOptions, progress: Progress | None = None) -> Comparison:
     """Do what `compare` does, with its errors."""
-    report = progress or silent
+    with sessions_with(options.op_libraries):
+        return _compare_with(model, options, progress or silent)
+
+
+def _compare_with(model: Model, options: CompareOptions, report: Progress) -> Comparison:
     options.check()
     device = choose_device(options.device)
     report("reading the model and the data")

@@ -8,6 +8,7 @@ from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
+from convswap.runtime.op_libraries import OpLibraries
 from convswap.runtime.sessions import AGAINST
 
 
@@ -29,6 +30,7 @@ class CompareOptions:
     time_layers: bool = True
     input_shape: InputShape | None = None
     inputs: Given | None = None
+    op_libraries: OpLibraries = ()
 
     def check(self) -> None:
         """Raise ConvswapError for what can be refused without a model or a device."""

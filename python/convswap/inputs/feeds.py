@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import onnx
 
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, require_count
 
 Feeds = dict[str, np.ndarray]
 
@@ -30,6 +30,7 @@ class Input:
 
     `symbols` names the symbolic dimensions; it is "" where a dimension is fixed or has no name. Without
     `has_rank` the model does not say how many dimensions there are, and `shape` is that of a single number.
+    With `is_given` its values are a user's; all others are made up.
     """
 
     name: str
@@ -37,6 +38,12 @@ class Input:
     shape: tuple[int | None, ...]
     symbols: tuple[str, ...]
     has_rank: bool = True
+    is_given: bool = False
+
+    @property
+    def is_whole_number(self) -> bool:
+        """Whether its elements are whole numbers, which may stand for sizes, places or rates."""
+        return self.dtype.name in _WHOLE_NUMBERS
 
     def __str__(self) -> str:
         if not self.has_rank:
@@ -94,6 +101,22 @@ def fixed_batch(inputs: Sequence[Input]) -> int | None:
     if not leading:
         return 1
     return None if None in leading else leading[0]
+
+
+def checked_batch(inputs: Sequence[Input], batch: int | None) -> int | None:
+    """Return the batch that a model with these inputs is fixed to, None for none.
+
+    Raises:
+        ConvswapError: `batch` is out of range, or another than that.
+    """
+    require_count("batch", batch)
+    fixed = fixed_batch(inputs)
+    if fixed is not None and batch not in (None, fixed):
+        raise ConvswapError(
+            f"the model takes batches of {fixed}, by its input {inputs[0] if inputs else ''}, but batch "
+            f"{batch} was given; leave it out, or export the model with a symbolic batch"
+        )
+    return fixed
 
 
 def batch_symbols(inputs: Sequence[Input]) -> set[str]:

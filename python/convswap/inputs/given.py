@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from convswap.errors import ConvswapError, require_count, unknown_name
-from convswap.inputs.feeds import Feeds, Input, fixed_batch
+from convswap.inputs.feeds import Feeds, Input, batch_symbols, checked_batch, fixed_batch
+from convswap.inputs.given_files import image_files, read_arrays
+from convswap.inputs.given_images import Numbers, image_batch
 
 # What a comparison calls them, in the place of a data set's name.
 GIVEN = "given"
-_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-# Of the declared shape's axis 1: grey and colour, as Pillow calls them.
-_MODES = {1: "L", 3: "RGB"}
+# What exporters write for a dimension that they know nothing of.
+_NO_NAMES = ("", "?")
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class GivenInputs:
     `values` maps the names of inputs to arrays, or is the path of an .npz file with arrays of these names, of
     a folder with a file NAME.npy for each, or, for a model with one input [n, channels, height, width], of a
     folder of images. A pixel p of 0..255 becomes (scale p - mean) / std; `mean` and `std` have a number for
-    all channels or one for each.
+    all channels or one for each. `scale` is by default 1/255, for an input of whole numbers 1.
     """
 
     values: str | os.PathLike[str] | Mapping[str, npt.ArrayLike]
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    scale: float = 1 / 255
+    mean: Numbers = 0.0
+    std: Numbers = 1.0
+    scale: float | None = None
 
 
 Given = GivenInputs | str | os.PathLike[str] | Mapping[str, npt.ArrayLike]
@@ -43,131 +43,111 @@ Given = GivenInputs | str | os.PathLike[str] | Mapping[str, npt.ArrayLike]
 def given_feeds(given: Given, inputs: Sequence[Input]) -> Feeds:
     """Return a value of its declared element type and shape for each of `inputs`.
 
+    Numbers may change their type where that changes none of them by more than rounding. Where the model is
+    fixed to a batch, there may be several times as many samples.
+
     Raises:
         ConvswapError: something cannot be read, an input is missing or not known, or a value does not fit.
     """
-    asked = given if isinstance(given, GivenInputs) else GivenInputs(given)
-    values = asked.values
-    if isinstance(values, Mapping):
-        arrays = {str(name): np.asarray(value) for name, value in values.items()}
-    else:
-        arrays = _read(Path(values), asked, inputs)
+    arrays = _arrays(given if isinstance(given, GivenInputs) else GivenInputs(given), inputs)
     names = [one.name for one in inputs]
     for name in arrays:
         if name not in names:
-            raise unknown_name("input", name, names)
-    missing = [name for name in names if name not in arrays]
+            raise unknown_name("input", name, names) if names else _no_inputs(name)
+    missing = [str(one) for one in inputs if one.name not in arrays]
     if missing:
         raise ConvswapError(
             f"values were given for {', '.join(arrays) or 'no input'}, but the model also needs "
             f"{', '.join(missing)}; give all of them"
         )
-    return {one.name: _fitting(arrays[one.name], one) for one in inputs}
+    fixed = fixed_batch(inputs)
+    for one in inputs:
+        _check_shape(arrays[one.name].shape, one, fixed)
+    return {one.name: _in_type(arrays[one.name], one) for one in inputs}
 
 
-def _fitting(array: np.ndarray, one: Input) -> np.ndarray:
-    """Return `array` in the element type of the input `one`, whose shape it must have."""
+def _no_inputs(name: str) -> ConvswapError:
+    return ConvswapError(f"values were given for {name}, but the model has no inputs; leave them out")
+
+
+def _arrays(asked: GivenInputs, inputs: Sequence[Input]) -> Feeds:
+    values = asked.values
+    if isinstance(values, Mapping):
+        _refuse_pixel_options(asked, "arrays were given")
+        return {str(name): _as_array(str(name), value) for name, value in values.items()}
+    if not isinstance(values, (str, os.PathLike)):
+        raise ConvswapError(
+            f"inputs were given as a {type(values).__name__}; expected arrays by the names of the model's "
+            "inputs, or the path of a file or folder with them"
+        )
+    path = Path(values)
+    images = image_files(path)
+    if images:
+        pixels = image_batch(images, inputs, asked.mean, asked.std, asked.scale)
+        return {inputs[0].name: pixels}
+    arrays = read_arrays(path, inputs)
+    _refuse_pixel_options(asked, f"'{path}' has arrays")
+    return arrays
+
+
+def _refuse_pixel_options(asked: GivenInputs, what: str) -> None:
+    usual = GivenInputs(asked.values)
+    for name in ("mean", "std", "scale"):
+        if not np.array_equal(getattr(asked, name), getattr(usual, name)):
+            raise ConvswapError(
+                f"{name} is of images, but {what}, which are fed as they are; leave it out, or "
+                "give a folder of images"
+            )
+
+
+def _as_array(name: str, value: npt.ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except MemoryError:
+        raise
+    except Exception as error:  # Tensors of other packages refuse as they like.
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ConvswapError(
+            f"input {name!r} was given as a {type(value).__name__} that is no array: {why}; give one of NumPy"
+        ) from error
+
+
+def _in_type(array: np.ndarray, one: Input) -> np.ndarray:
+    """Return `array` in the element type of the input `one`."""
+    kind, own = array.dtype.kind, one.dtype.kind
     # Numbers may change their width, and whole numbers become fractions, but not the other way round.
-    if not np.can_cast(array.dtype, one.dtype, casting="same_kind") or array.dtype.hasobject:
-        raise ConvswapError(f"input {one} takes {one.dtype.name}, but {array.dtype.name} was given")
-    sizes = zip(one.shape, array.shape, strict=False)
-    fits = not one.has_rank or (
-        len(one.shape) == array.ndim
-        and all(size in (None, own) for size, own in list(sizes)[1:])
-        and (not array.ndim or _is_multiple(array.shape[0], one.shape[0]))
-    )
-    if not fits:
-        raise ConvswapError(f"input {one} was given an array of shape {list(array.shape)}")
-    return np.ascontiguousarray(array, dtype=one.dtype).reshape(array.shape)
+    if kind not in "biuf" or (kind == "f" and own != "f"):
+        raise ConvswapError(
+            f"input {one} takes {one.dtype.name}, but {array.dtype} was given; convert it to {one.dtype.name}"
+        )
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(array, dtype=one.dtype).reshape(array.shape)
+    changed = np.isfinite(values) != np.isfinite(array) if own == "f" else values != array
+    if changed.any():
+        first = array[changed].ravel()[0]
+        raise ConvswapError(
+            f"input {one} takes {one.dtype.name}, which has no {first}; give numbers that it can hold"
+        )
+    return values
 
 
-def _is_multiple(extent: int, of: int | None) -> bool:
+def _check_shape(shape: tuple[int, ...], one: Input, fixed: int | None) -> None:
+    """Refuse what the input `one`, of a model that is `fixed` to a batch, does not take."""
+    if not one.has_rank:
+        return
     # Several samples for a model of a fixed batch: they run one batch after the other.
-    return of is None or extent == of or (of > 0 and extent > 0 and extent % of == 0)
-
-
-def _read(path: Path, asked: GivenInputs, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
-    if path.is_dir():
-        arrays = sorted(path.glob("*.npy"))
-        if arrays:
-            return {file.stem: _array(file) for file in arrays}
-        images = sorted(file for file in path.iterdir() if file.suffix.lower() in _IMAGES)
-        if images:
-            return _images(images, asked, inputs)
+    is_batched = bool(one.shape) and bool(fixed) and one.shape[0] == fixed
+    leading, *rest = shape or (None,)
+    fits = len(one.shape) == len(shape) and all(
+        size in (None, own) for size, own in zip(one.shape[1:], rest, strict=True)
+    )
+    if fits and one.shape and one.shape[0] not in (None, leading):
+        fits = is_batched and bool(leading) and int(leading or 0) % int(fixed or 1) == 0
+    if not fits:
+        several = f", or of several batches of {fixed}" if is_batched else ""
         raise ConvswapError(
-            f"folder '{path}' has neither .npy files nor images; expected NAME.npy for each input of the "
-            f"model, or {', '.join(_IMAGES)}"
+            f"input {one} was given an array of shape {list(shape)}; give one of the input's shape{several}"
         )
-    if path.suffix.lower() == ".npy" and len(inputs) == 1:
-        return {inputs[0].name: _array(path)}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ConvswapError(f"'{path}' holds one array without a name; expected an .npz file")
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error, "an .npz file with an array for each input") from error
-
-
-def _array(path: Path) -> np.ndarray:
-    try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise _unreadable(path, error, "an array as numpy.save writes it") from error
-
-
-def _unreadable(path: Path, error: Exception, expected: str) -> ConvswapError:
-    why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    return ConvswapError(f"cannot read the inputs '{path}': {why}; expected {expected}")
-
-
-def _images(files: Sequence[Path], asked: GivenInputs, inputs: Sequence[Input]) -> dict[str, np.ndarray]:
-    """Return the images as the one input of a model that takes them."""
-    if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].shape[1] not in _MODES:
-        listed = ", ".join(str(one) for one in inputs)
-        raise ConvswapError(
-            f"a folder of images suits a model with one input [n, 1 or 3, height, width], but its inputs are "
-            f"{listed}; give an .npz file"
-        )
-    one = inputs[0]
-    planes = [_pixels(file, one) for file in files]
-    sizes = {image.shape for image in planes}
-    if len(sizes) > 1:
-        raise ConvswapError(
-            f"the images have {len(sizes)} sizes, and input {one} leaves its size open; give images of one "
-            "size, or --input-shape"
-        )
-    values = np.stack(planes).astype(np.float64) * asked.scale
-    mean, std = (_for_channels(name, getattr(asked, name), values.shape[1]) for name in ("mean", "std"))
-    if not std.all():
-        raise ConvswapError("std has a 0, by which nothing can be divided; give numbers other than 0")
-    return {one.name: ((values - mean) / std).astype(one.dtype)}
-
-
-def _pixels(file: Path, one: Input) -> np.ndarray:
-    """Return an image as (channels, height, width), scaled to the size that the input is fixed to."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ModuleNotFoundError:
-        raise ConvswapError("images are read by Pillow, which is missing: pip install pillow") from None
-    try:
-        with Image.open(file) as opened:
-            image = opened.convert(_MODES[int(one.shape[1] or 0)])
-    except (OSError, ValueError, UnidentifiedImageError) as error:
-        raise _unreadable(file, error, "an image") from error
-    height, width = one.shape[2] or image.height, one.shape[3] or image.width
-    if image.size != (width, height):
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-    pixels = np.asarray(image)
-    return pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
-def _for_channels(name: str, numbers: Sequence[float], channels: int) -> np.ndarray:
-    if len(numbers) not in (1, channels):
-        raise ConvswapError(
-            f"{name} has {len(numbers)} numbers, and the images {channels} channels; give 1 or {channels}"
-        )
-    return np.array(numbers, np.float64)[:, np.newaxis, np.newaxis]
 
 
 @dataclass(frozen=True)
@@ -175,6 +155,7 @@ class GivenSource:
     """Values that a user gave, as the `Source` of a run; make one with `given_source`.
 
     `sliced` names the inputs whose leading axis goes through the samples; the others are fed as they are.
+    `takes_any_batch` tells whether a run may have another number of samples than `batch`.
     """
 
     inputs: tuple[Input, ...]
@@ -182,16 +163,17 @@ class GivenSource:
     images: int
     batch: int
     sliced: tuple[str, ...]
+    takes_any_batch: bool
     labels: np.ndarray | None = None
 
     def batches(self) -> Iterator[tuple[Feeds, int]]:
-        """Yield the samples in order, the last batch filled up with its last sample; see `Source`."""
+        """Yield the samples in order, the last batch filled up with the first samples; see `Source`."""
         for start in range(0, self.images, self.batch):
             yield self._part(start, self.batch), min(self.batch, self.images - start)
 
     def first(self, images: int) -> Feeds:
         """Return feeds of `images` samples, repeated where there are not so many; see `Source`."""
-        return self._part(0, fixed_batch(self.inputs) or images if self.sliced else self.batch)
+        return self._part(0, images if self.takes_any_batch else self.batch)
 
     def _part(self, start: int, count: int) -> Feeds:
         held = min((len(self.feeds[name]) for name in self.sliced), default=1)
@@ -202,35 +184,100 @@ class GivenSource:
         }
 
 
-def given_source(given: Given, inputs: Sequence[Input], batch: int | None) -> GivenSource:
-    """Return the source of what was given for `inputs`, in batches of `batch`, by default all at once.
+def given_source(
+    given: Given, inputs: Sequence[Input], batch: int | None, images: int | None = None
+) -> GivenSource:
+    """Return the source of what was given for `inputs`: its first `images` samples, in batches of `batch`.
 
-    The leading axis goes through the samples, where all symbolic dimensions are other ones than the batch's.
+    By default these are all samples, at once, or in batches of what the model is fixed to. The leading axis
+    of an input goes through the samples where the model leaves it open. A model that is fixed to a batch may
+    be given several batches of some inputs and one of the others, which all of them get.
 
     Raises:
-        ConvswapError: see `given_feeds`; or the values cannot be taken apart into batches of `batch`.
+        ConvswapError: see `given_feeds`; there are fewer samples than `images`; or the values cannot be taken
+            apart into batches of `batch`.
     """
-    require_count("batch", batch)
+    require_count("images", images)
     feeds = given_feeds(given, inputs)
-    leading = [one for one in inputs if feeds[one.name].ndim]
-    samples = feeds[leading[0].name].shape[0] if leading else 1
-    fixed = fixed_batch(inputs)
-    sliced = tuple(one.name for one in leading if feeds[one.name].shape[0] == samples)
-    # A state [2, batch, 128] is tied to the batch by another axis than the leading one.
-    tied = [one for one in leading if one.name not in sliced and None in one.shape]
-    if tied and batch not in (None, samples):
+    ranked = [_ranked(one, feeds[one.name].ndim) for one in inputs]
+    fixed = checked_batch(ranked, batch)
+    if fixed is None:
+        samples, sliced = _open_samples(ranked, feeds)
+        tied = _tied_to_batch(ranked, feeds, sliced, samples)
+    else:
+        samples, sliced, tied = *_fixed_samples(ranked, feeds, fixed), None
+    if samples == 0:
+        raise ConvswapError("the values given are of no sample at all; give those of one at least")
+    if images is not None and images > samples:
         raise ConvswapError(
-            f"batches of {batch} were asked for, but the values given are of {samples}, and input {tied[0]} "
-            f"cannot be taken apart; leave the batch out"
+            f"{images} images were asked for, but the values given are of {samples}; ask for less"
         )
-    known = tuple(_filled(one, feeds[one.name]) for one in inputs)
-    if tied:
-        return GivenSource(known, feeds, samples, samples, ())
-    return GivenSource(known, feeds, samples, fixed or batch or samples, sliced)
+    if tied is not None:
+        for what, count in (("batches", batch), ("runs", images)):
+            if count not in (None, samples):
+                raise ConvswapError(
+                    f"{what} of {count} were asked for, but the values given are of {samples}, and input "
+                    f"{tied} cannot be taken apart into samples; leave the number out"
+                )
+    known = tuple(_filled(one, feeds[one.name], samples) for one in ranked)
+    if tied is not None:
+        return GivenSource(known, feeds, samples, samples, (), takes_any_batch=False)
+    count = images or samples
+    return GivenSource(known, feeds, count, fixed or batch or count, sliced, takes_any_batch=fixed is None)
 
 
-def _filled(one: Input, array: np.ndarray) -> Input:
+def _ranked(one: Input, rank: int) -> Input:
+    """Return the input with as many open dimensions as it is given, where the model does not say how many."""
+    return one if one.has_rank else replace(one, shape=(None,) * rank, symbols=("",) * rank, has_rank=True)
+
+
+def _open_samples(inputs: Sequence[Input], feeds: Feeds) -> tuple[int, tuple[str, ...]]:
+    """Return how many samples there are, and the inputs whose leading axis goes through them."""
+    leading = {one.name: feeds[one.name].shape[0] for one in inputs if one.shape and one.shape[0] is None}
+    samples = next(iter(leading.values()))
+    return samples, tuple(name for name, extent in leading.items() if extent == samples)
+
+
+def _tied_to_batch(
+    inputs: Sequence[Input], feeds: Feeds, sliced: Sequence[str], samples: int
+) -> Input | None:
+    """Return the first input that cannot be taken apart into samples though it depends on how many there are.
+
+    That is one with another leading extent, and a state [2, batch, 128], which has them on another axis.
+    """
+    batch = batch_symbols(inputs)
+    for one in inputs:
+        if one.name in sliced:
+            continue
+        axes = zip(one.shape, one.symbols, feeds[one.name].shape, strict=True)
+        for axis, (size, symbol, extent) in enumerate(axes):
+            is_batch = symbol in batch or (symbol in _NO_NAMES and extent == samples)
+            if size is None and (axis == 0 or is_batch):
+                return one
+    return None
+
+
+def _fixed_samples(inputs: Sequence[Input], feeds: Feeds, fixed: int) -> tuple[int, tuple[str, ...]]:
+    """Return how many samples there are for a model of a `fixed` batch, and the inputs with as many."""
+    extents = {one.name: feeds[one.name].shape[0] for one in inputs if one.shape and one.shape[0] == fixed}
+    samples = max(extents.values(), default=fixed)
+    for name, extent in extents.items():
+        if extent not in (fixed, samples):
+            most = next(other for other, own in extents.items() if own == samples)
+            raise ConvswapError(
+                f"input {name!r} was given {extent} samples, but input {most!r} {samples}; give as many, or "
+                f"{fixed} for all batches"
+            )
+    if samples == fixed:
+        return samples, ()
+    return samples, tuple(name for name, extent in extents.items() if extent == samples)
+
+
+def _filled(one: Input, array: np.ndarray, samples: int) -> Input:
     """Return the input with the shape of what it is given, but for a batch that the model leaves open."""
-    leading = one.shape[:1] if one.has_rank else (None,) * min(array.ndim, 1)
-    symbols = one.symbols if one.has_rank else ("",) * array.ndim
-    return replace(one, shape=(*leading, *array.shape[1:]), symbols=symbols, has_rank=True)
+    shape: tuple[int | None, ...] = array.shape
+    if one.shape and one.shape[0] is None and shape[0] == samples:
+        shape = (None, *array.shape[1:])
+    elif one.shape and one.shape[0] is not None:
+        shape = (one.shape[0], *array.shape[1:])
+    return replace(one, shape=shape, is_given=True)

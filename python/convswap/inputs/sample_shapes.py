@@ -1,4 +1,4 @@
-"""The shapes of samples that a model leaves open: as a user gives them, and what a reader is told of them."""
+"""The shapes of samples that a model leaves open: as a user gives them, and what readers are told."""
 
 from __future__ import annotations
 
@@ -38,21 +38,41 @@ def with_sample_shapes(inputs: Sequence[Input], given: InputShape | None) -> tup
 
 
 def shape_notes(declared: Sequence[Input], fed: Sequence[Input], batch: int) -> list[str]:
-    """Return a sentence for each input whose samples `declared` leaves open, of what it is in `fed`."""
+    """Return what a reader has to know of what `fed` made up of `declared`, or was given for it.
+
+    A sentence for each input whose samples `declared` leaves open, of what they are; and one that names the
+    whole-number inputs that nobody gave, since zeros and ones are no sizes.
+    """
     shapes = input_shapes(fed, batch)
     notes = []
     for one, own in zip(declared, fed, strict=True):
         if not _is_open(one):
             continue
+        if own.is_given:
+            whole = "x".join(map(str, shapes[one.name])) or "a single number"
+            notes.append(f"the model leaves the shape of input {one} open: what was given is {whole}")
+            continue
         sample = "x".join(map(str, shapes[one.name][1:])) or "single numbers"
         how = "--input-shape gives another" if _is_open(own) else "as asked for"
         notes.append(f"the model leaves the shape of input {one} open: its samples are {sample}, {how}")
-    return notes
+    return notes + _made_up_numbers(declared, fed)
+
+
+def _made_up_numbers(declared: Sequence[Input], fed: Sequence[Input]) -> list[str]:
+    made_up = [
+        str(one) for one, own in zip(declared, fed, strict=True) if one.is_whole_number and not own.is_given
+    ]
+    if not made_up:
+        return []
+    named = ", ".join(made_up)
+    if len(made_up) == 1:
+        return [f"whole-number input {named} is fed zeros and ones; --inputs gives it real values"]
+    return [f"whole-number inputs {named} are fed zeros and ones; --inputs gives them real values"]
 
 
 @contextmanager
 def telling_shapes(declared: Sequence[Input], fed: Sequence[Input], batch: int) -> Iterator[None]:
-    """End what is refused with the shapes that the model left open, which may be why."""
+    """End what is refused with the shapes and values that were made up, which may be why."""
     try:
         yield
     except ConvswapError as error:

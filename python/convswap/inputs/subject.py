@@ -17,7 +17,7 @@ from convswap.graph.model_file import is_there, load_model, model_from_proto
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.serialisation import to_proto
 from convswap.graph.weights_apart import Weights, taken_apart
-from convswap.inputs.feeds import ImageSource, Input, RandomSource, Source, declared_inputs, fixed_batch
+from convswap.inputs.feeds import ImageSource, Input, RandomSource, Source, checked_batch, declared_inputs
 from convswap.inputs.given import GIVEN, Given, given_source
 from convswap.inputs.sample_shapes import InputShape, with_sample_shapes
 from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
@@ -148,7 +148,7 @@ def batch_of(model: onnx.ModelProto, inputs: tuple[Input, ...], batch: int | Non
     Raises:
         ConvswapError: `batch` is out of range, or the model is fixed to another.
     """
-    fixed = _checked_batch(inputs, batch)
+    fixed = checked_batch(inputs, batch)
     named, missing = _suiting_data(model, inputs)
     random = named == RANDOM and missing is None
     usual = _usual_random_images(model, device) if random else _DEFAULT_BATCH[device.name]
@@ -164,10 +164,9 @@ def source_of(subject: Subject, images: int | None, batch: int | None, device: D
     """
     require_count("images", images)
     inputs = with_sample_shapes(declared_inputs(subject.model), subject.input_shape)
-    fixed = _checked_batch(inputs, batch)
     if subject.given is not None:
-        source = given_source(subject.given, inputs, batch)
-        return source if images is None else replace(source, images=images)
+        return given_source(subject.given, inputs, batch, images)
+    fixed = checked_batch(inputs, batch)
     if subject.dataset == RANDOM:
         samples = fixed or batch or _usual_random_images(subject.model, device)
         count = images or samples
@@ -196,18 +195,6 @@ def no_labels(dataset: str) -> ConvswapError:
         f"labelled images are needed, but data set {dataset} has no labels; use --data "
         + " or --data ".join(datasets.NAMES)
     )
-
-
-def _checked_batch(inputs: tuple[Input, ...], batch: int | None) -> int | None:
-    """Return the batch that a model with these inputs is fixed to, None for none; refuse another `batch`."""
-    require_count("batch", batch)
-    fixed = fixed_batch(inputs)
-    if fixed is not None and batch not in (None, fixed):
-        raise ConvswapError(
-            f"the model takes batches of {fixed}, by its input {inputs[0] if inputs else ''}, but batch "
-            f"{batch} was given; leave it out, or export the model with a symbolic batch"
-        )
-    return fixed
 
 
 def _best_available() -> str:

@@ -17,6 +17,7 @@ from convswap.optimizing.result import Optimization
 from convswap.optimizing.whole import Whole, best_whole
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, environment
+from convswap.runtime.op_libraries import OpLibraries, sessions_with
 
 
 def optimize(
@@ -28,6 +29,7 @@ def optimize(
     precision: str = MATCH,
     input_shape: InputShape | None = None,
     inputs: Given | None = None,
+    op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Optimization:
     """Measure every Conv of `model` both ways on this device; save it with those swapped or fused that gain.
@@ -47,6 +49,8 @@ def optimize(
             or "ieee" for one for all.
         input_shape: the shape of one sample where the model leaves it open, as for `compare`.
         inputs: what the model is fed, as for `compare`.
+        op_libraries: files with custom ops of others that the model needs.
+        op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -54,7 +58,7 @@ def optimize(
             device cannot be used, or the file cannot be written.
     """
     options = OptimizeOptions(
-        None if batches is None else tuple(batches), device, precision, input_shape, inputs
+        None if batches is None else tuple(batches), device, precision, input_shape, inputs, op_libraries
     )
     return optimize_with(model, output, options, progress)
 
@@ -67,7 +71,13 @@ def optimize_with(
 ) -> Optimization:
     """Do what `optimize` does, with its errors."""
     options.check()
-    report = progress or silent
+    with sessions_with(options.op_libraries):
+        return _optimize_with(model, output, options, progress or silent)
+
+
+def _optimize_with(
+    model: Model, output: str | os.PathLike[str] | None, options: OptimizeOptions, report: Progress
+) -> Optimization:
     device = choose_device(options.device)
     report("reading the model")
     prepared = prepare(model, options, device)

@@ -19,6 +19,7 @@ from convswap.inputs.subject import Subject, open_subject, source_of
 from convswap.optimizing.segments import Segment
 from convswap.runtime.device import Device
 from convswap.runtime.layers import conv_layers
+from convswap.runtime.op_libraries import OpLibraries
 
 Model = str | os.PathLike[str] | onnx.ModelProto
 
@@ -35,6 +36,7 @@ class OptimizeOptions:
     precision: str = MATCH
     input_shape: InputShape | None = None
     inputs: Given | None = None
+    op_libraries: OpLibraries = ()
 
     def check(self) -> None:
         """Raise ConvswapError for what can be refused without a model or a device."""
@@ -72,7 +74,7 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
         raise ConvswapError(
             f"'{subject.title}' has {subject.swapped_before} Conv swapped already; give the model as it was"
         )
-    sources = [source_of(subject, batch, batch, device) for batch in options.batches or (None,)]
+    sources = [_source(subject, batch, device) for batch in options.batches or (None,)]
     swapping = swap(subject.plain, fuse=True)
     swapped = swapping.to_proto()
     layers = conv_layers(swapped, unfused_model(subject.plain, swapping))
@@ -85,3 +87,8 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
         swapped=swapped,
         segments=tuple(Segment(layer) for layer in layers),
     )
+
+
+def _source(subject: Subject, batch: int | None, device: Device) -> Source:
+    # What a user gave is repeated where it is of fewer samples; of a data set so many are made.
+    return source_of(subject, None if subject.given is not None else batch, batch, device)

@@ -16,12 +16,14 @@ from convswap.errors import ConvswapError
 from convswap.graph.algorithms import AUTO, TUNED
 from convswap.graph.fusion.fuse import fusion_remarks
 from convswap.graph.swap import DEFAULT_PRECISION
+from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.output.tables import milliseconds, plain_table, three_digits, versions_line
 from convswap.planning.planned_model import PlannedModel
 from convswap.planning.problems import PlannedConv, conv_problems, naming_conv
 from convswap.runtime.device import Device, absent_card, choose_device, environment
 from convswap.runtime.floor import bound_by, floor_ms
+from convswap.runtime.op_libraries import OpLibraries
 from convswap.runtime.tuning import read_table
 
 
@@ -84,6 +86,8 @@ def explain(
     algorithm: str = AUTO,
     fuse: bool = False,
     input_shape: InputShape | None = None,
+    inputs: Given | None = None,
+    op_libraries: OpLibraries = (),
     compute_capability: int | None = None,
 ) -> ModelPlan:
     """Return the plan of every Conv of `model` that would be swapped, without running any of them.
@@ -96,6 +100,8 @@ def explain(
         algorithm: the name of an algorithm of the catalog, "auto" or "tuned".
         fuse: whether Convs take in what follows them; see `convswap.swap`.
         input_shape: the shape of one sample where the model leaves it open, as for `compare`.
+        inputs: what the model is fed, as for `compare`: the shapes of these values are planned.
+        op_libraries: files with custom ops of others that the model needs.
         compute_capability: plan for a typical card of this compute capability (90 for 9.0) instead of a
             device of this machine; its launch shapes and floors are not known.
 
@@ -112,6 +118,8 @@ def explain(
         algorithm=algorithm,
         fuse=fuse,
         input_shape=input_shape,
+        inputs=inputs,
+        op_libraries=op_libraries,
         run_on=run_on,
     )
     convs = tuple(_plan(conv, planned_for, compute_capability or 0) for conv in problems.convs)

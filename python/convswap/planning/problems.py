@@ -19,11 +19,13 @@ from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import Left, swap
 from convswap.graph.value_types import ValueTypes, values_of
-from convswap.inputs.feeds import Input, declared_inputs, input_shapes, random_feeds
-from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes, with_sample_shapes
-from convswap.inputs.subject import batch_of, open_model
+from convswap.inputs.given import Given
+from convswap.inputs.one_run import OneRun, one_run
+from convswap.inputs.sample_shapes import InputShape
+from convswap.inputs.subject import open_model
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
+from convswap.runtime.op_libraries import OpLibraries, sessions_with
 from convswap.runtime.sessions import on_device
 
 Shapes = dict[str, tuple[int, ...]]
@@ -60,38 +62,39 @@ def conv_problems(
     algorithm: str,
     fuse: bool = False,
     input_shape: InputShape | None = None,
+    inputs: Given | None = None,
+    op_libraries: OpLibraries = (),
     run_on: Device | None = None,
 ) -> ConvProblems:
     """Swap `model`, called or stored so, and return what its Convs compute in a run of `batch` samples.
 
     With `fuse` they take in what follows them; `input_shape` is that of a sample where the model leaves it
-    open, see `with_sample_shapes`. `device` is planned for; where a shape follows only from a run, that run
-    is on `run_on`, by default `device` too.
+    open, see `with_sample_shapes`, and `inputs` has values of a user's, whose shapes are planned, see
+    `one_run`. `device` is planned for; where a shape follows only from a run, that run is on `run_on`, by
+    default `device` too, with the `op_libraries` of others.
 
     Raises:
         ConvswapError: an argument is not known or out of range, or the model cannot be read, swapped or run.
     """
     check_algorithm(algorithm, device.name)
     title, proto = open_model(model)
-    declared = declared_inputs(proto)
-    inputs = with_sample_shapes(declared, input_shape)
-    samples = batch_of(proto, inputs, batch, device)
+    fed = one_run(proto, batch=batch, device=device, input_shape=input_shape, given=inputs)
     swapping = swap(proto, algorithm=algorithm, precision=precision, fuse=fuse)
     swapped = swapping.to_proto()
     layers = conv_layers(swapped, unfused_model(proto, swapping))
-    with telling_shapes(declared, inputs, samples):
-        shapes = _shapes(swapped, layers, inputs, samples, run_on or device)
+    with fed.telling(), sessions_with(op_libraries):
+        shapes = _shapes(swapped, layers, fed, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
     inner = count_swapped(swapped) - len(layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
     return ConvProblems(
         title=title,
-        batch=samples,
+        batch=fed.batch,
         convs=convs,
         left=swapping.left,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
-        notes=(*shape_notes(declared, inputs, samples), *((in_subgraphs,) if inner > 0 else ())),
+        notes=(*fed.notes(), *((in_subgraphs,) if inner > 0 else ())),
     )
 
 
@@ -110,24 +113,17 @@ def naming_conv(name: str) -> Iterator[None]:
         raise ConvswapError(f"Conv {name!r}: {error}") from error
 
 
-def _shapes(
-    swapped: onnx.ModelProto,
-    layers: Sequence[ConvLayer],
-    inputs: Sequence[Input],
-    batch: int,
-    device: Device,
-) -> Shapes:
+def _shapes(swapped: onnx.ModelProto, layers: Sequence[ConvLayer], fed: OneRun, device: Device) -> Shapes:
     """Return the shape of every value that `layers` are fed.
 
     Inferred where ONNX's shape inference finds them, which takes no time whatever the batch; else from a run
-    with random values, since a shape may depend on them.
+    with what is fed, since a shape may depend on them.
     """
     wanted = {name for layer in layers for name in layer.fed}
-    known = _inferred(plain_model(swapped), input_shapes(inputs, batch), wanted)
+    known = _inferred(plain_model(swapped), fed.shapes, wanted)
     if wanted <= known.keys():
         return known
-    feeds = on_device(random_feeds(inputs, batch, seed=0), device)
-    return Capture(swapped, layers, device).shapes(feeds)
+    return Capture(swapped, layers, device).shapes(on_device(fed.feeds(), device))
 
 
 def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], wanted: Collection[str]) -> Shapes:

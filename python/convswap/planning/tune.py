@@ -18,12 +18,14 @@ from convswap.errors import ConvswapError, require_count
 from convswap.graph.algorithms import AUTO, able_algorithms, rungs
 from convswap.graph.name_pattern import name_pattern
 from convswap.graph.swap import DEFAULT_PRECISION
+from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.output.tables import plain_table, times_faster, versions_line
 from convswap.planning.planned_model import PlannedModel
 from convswap.planning.problems import ConvProblems, PlannedConv, conv_problems, naming_conv
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
+from convswap.runtime.op_libraries import OpLibraries
 from convswap.runtime.tuning import TuningEntry, check_storable, store, table_path
 from convswap.timing.conv_runs import samples_of
 from convswap.timing.trials import RUNS, SECONDS, Trial, explain_stars, race, trial_lines
@@ -89,6 +91,8 @@ def tune(
     runs: int = RUNS,
     only: str | None = None,
     input_shape: InputShape | None = None,
+    inputs: Given | None = None,
+    op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Tuning:
     """Measure each algorithm that supports it on each distinct problem of `model`, and store the results.
@@ -106,6 +110,8 @@ def tune(
         runs: how many samples of each algorithm are timed.
         only: a regular expression; only Convs whose name contains a match are measured.
         input_shape: the shape of one sample where the model leaves it open, as for `compare`.
+        inputs: what the model is fed, as for `compare`: the shapes of these values are planned.
+        op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words before each problem.
 
     Raises:
@@ -128,22 +134,14 @@ def tune(
         algorithm=algorithm,
         fuse=fuse,
         input_shape=input_shape,
+        inputs=inputs,
+        op_libraries=op_libraries,
     )
     groups = _groups(conv for conv in problems.convs if wanted.search(conv.layer.name))
     if not groups:
         raise ConvswapError(_nothing_to_measure(problems, only))
     check_storable()
-    report = progress or silent
-    end = time.monotonic() + TOTAL_SECONDS
-    measured: list[TunedProblem] = []
-    for number, group in enumerate(groups, start=1):
-        seconds = min(SECONDS, end - time.monotonic())
-        if seconds <= 0:
-            break
-        report(f"measuring problem {number} of {len(groups)}: {_names(group)}")
-        tuned = _measure(group, chosen, algorithm, runs, seconds)
-        store([_entry(tuned, chosen)])
-        measured.append(tuned)
+    measured = _measured(groups, chosen, algorithm, runs, progress or silent)
     return Tuning(
         model=problems.title,
         device=chosen,
@@ -215,6 +213,23 @@ def _groups(convs: Iterable[PlannedConv]) -> list[list[PlannedConv]]:
         if 0 not in conv.problem.output_shape:
             groups.setdefault(conv.problem.text, []).append(conv)
     return list(groups.values())
+
+
+def _measured(
+    groups: Sequence[Sequence[PlannedConv]], device: Device, algorithm: str, runs: int, report: Progress
+) -> list[TunedProblem]:
+    """Return the problems that were measured until the time was up, each stored as soon as it was."""
+    end = time.monotonic() + TOTAL_SECONDS
+    measured: list[TunedProblem] = []
+    for number, group in enumerate(groups, start=1):
+        seconds = min(SECONDS, end - time.monotonic())
+        if seconds <= 0:
+            break
+        report(f"measuring problem {number} of {len(groups)}: {_names(group)}")
+        tuned = _measure(group, device, algorithm, runs, seconds)
+        store([_entry(tuned, device)])
+        measured.append(tuned)
+    return measured
 
 
 def _names(group: Sequence[PlannedConv]) -> str:

@@ -15,11 +15,15 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import AUTO
 from convswap.graph.swap import DEFAULT_PRECISION
+from convswap.inputs.feeds import declared_inputs, fixed_batch
+from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
+from convswap.inputs.subject import open_model
 from convswap.output.files import check_writable
 from convswap.planning.problems import ConvProblems, conv_problems, naming_conv
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, absent_card, choose_device
+from convswap.runtime.op_libraries import OpLibraries
 
 # Of a model whose batch is open.
 BATCHES = (1, 8, 64, 512)
@@ -42,12 +46,14 @@ class Warmed:
 def warm(
     model: str | os.PathLike[str] | onnx.ModelProto,
     *,
-    batches: Sequence[int] = BATCHES,
+    batches: Sequence[int] | None = None,
     compute_capabilities: Sequence[int] | None = None,
     precision: str = DEFAULT_PRECISION,
     algorithm: str = AUTO,
     fuse: bool = False,
     input_shape: InputShape | None = None,
+    inputs: Given | None = None,
+    op_libraries: OpLibraries = (),
     pack: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Warmed:
@@ -55,13 +61,16 @@ def warm(
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
-        batches: how many samples runs will take. A kernel serves many: only another choice needs another.
+        batches: how many samples runs will take; by default what the model is fixed to, as many as are in
+            `inputs`, or `BATCHES`. A kernel serves many: only another choice needs another.
         compute_capabilities: of the cards, such as 80 and 90, which need not be here; by default of this
             machine's.
         precision: "tf32" or "ieee".
         algorithm: the name of an algorithm of the catalog, "auto" or "tuned".
         fuse: whether Convs take in what follows them; see `convswap.swap`.
         input_shape: the shape of one sample where the model leaves it open, as for `compare`.
+        inputs: what the model is fed, as for `compare`: the shapes of these values are planned.
+        op_libraries: files with custom ops of others that the model needs.
         pack: the file to write, for `convswap.pack` of a session, on machines without a compiler too.
         progress: called with a few words for each kernel.
 
@@ -75,12 +84,14 @@ def warm(
     compiler = _native.kernel_compiler()
     if compiler["why_not"]:
         raise ConvswapError(compiler["why_not"])
+    asked = _usual_batches(model, inputs) if batches is None else batches
     wanted: dict[tuple[str, int], None] = {}
+    planned: dict[int, None] = {}
     title = ""
     for card in cards:
         capability = _capability(card)
-        for batch in batches:
-            report(f"planning batch {batch:,} for compute capability {capability / 10:.1f}")
+        for batch in asked:
+            report(f"planning batch {batch or 'as given'} for compute capability {capability / 10:.1f}")
             problems = conv_problems(
                 model,
                 batch=batch,
@@ -89,9 +100,12 @@ def warm(
                 algorithm=algorithm,
                 fuse=fuse,
                 input_shape=input_shape,
+                inputs=inputs,
+                op_libraries=op_libraries,
                 run_on=choose_device("cpu"),
             )
             title = problems.title
+            planned[problems.batch] = None
             wanted |= dict.fromkeys(_kernels(problems, card, is_here=compute_capabilities is None))
     if not wanted:
         raise ConvswapError(f"{title}: no Conv of it is swapped, so that no kernel is needed")
@@ -101,11 +115,20 @@ def warm(
         _write(writer, pack)
     return Warmed(
         title=title,
-        batches=tuple(batches),
+        batches=tuple(planned),
         kernels=tuple(wanted),
         bytes=size,
         pack=None if pack is None else os.fspath(pack),
     )
+
+
+def _usual_batches(
+    model: str | os.PathLike[str] | onnx.ModelProto, inputs: Given | None
+) -> Sequence[int | None]:
+    """Return the batches to plan where none was asked for; None for that of the model or of `inputs`."""
+    if inputs is not None or fixed_batch(declared_inputs(open_model(model)[1])) is not None:
+        return (None,)
+    return BATCHES
 
 
 def print_warmed(warmed: Warmed, console: Console) -> None:

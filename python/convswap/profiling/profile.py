@@ -10,6 +10,7 @@ from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.inputs.feeds import declared_inputs
+from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
 from convswap.inputs.subject import open_subject, source_of
 from convswap.profiling.cupti_collector import CuptiCollector
@@ -19,6 +20,7 @@ from convswap.profiling.result import Profile, Timeline, sides_of, timeline_of
 from convswap.progress import Progress, silent
 from convswap.runtime.cupti_package import installed_version, why_not_for
 from convswap.runtime.device import Device, choose_device, environment
+from convswap.runtime.op_libraries import OpLibraries, sessions_with
 from convswap.runtime.sessions import AGAINST, DEFAULT, Side, other_sides, our_side
 
 
@@ -36,6 +38,8 @@ def profile(
     runs: int | None = None,
     resident: bool = False,
     input_shape: InputShape | None = None,
+    inputs: Given | None = None,
+    op_libraries: OpLibraries = (),
     progress: Progress | None = None,
 ) -> Profile:
     """Run `model` with its Convs swapped on the first card under CUPTI; return what took the time.
@@ -54,6 +58,8 @@ def profile(
         resident: leave inputs and outputs on the card, as `compare` does. By default every run brings its
             inputs from the host and its outputs back, as an ordinary program does.
         input_shape: the shape of one sample where the model leaves it open, as for `compare`.
+        inputs: what the model is fed in the place of `data`, as for `compare`.
+        op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
 
     Raises:
@@ -70,23 +76,25 @@ def profile(
     collector = CuptiCollector()
     # Before the model is read and the data are made, which may take a minute.
     collector.connect()
-    return profile_with(
-        collector,
-        device,
-        model,
-        data=data,
-        images=images,
-        batch=batch,
-        precision=precision,
-        algorithm=algorithm,
-        only=only,
-        fuse=fuse,
-        against=against,
-        runs=runs,
-        resident=resident,
-        input_shape=input_shape,
-        progress=report,
-    )
+    with sessions_with(op_libraries):
+        return profile_with(
+            collector,
+            device,
+            model,
+            data=data,
+            images=images,
+            batch=batch,
+            precision=precision,
+            algorithm=algorithm,
+            only=only,
+            fuse=fuse,
+            against=against,
+            runs=runs,
+            resident=resident,
+            input_shape=input_shape,
+            inputs=inputs,
+            progress=report,
+        )
 
 
 def profiled_card() -> Device:
@@ -120,11 +128,12 @@ def profile_with(
     runs: int | None,
     resident: bool,
     input_shape: InputShape | None,
+    inputs: Given | None = None,
     progress: Progress,
 ) -> Profile:
     """Do what `profile` does, with its arguments and errors, on `device` and with `collector`."""
     progress("reading the model and the data")
-    subject = open_subject(model, data, input_shape)
+    subject = open_subject(model, data, input_shape, inputs)
     source = source_of(subject, images, batch, device)
     shaped = declared_inputs(subject.model), source.inputs, source.batch
     swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)

@@ -19,6 +19,7 @@ from convswap.graph.domain import DOMAIN, OUR_OPS
 from convswap.graph.weights_apart import Weights, is_apart
 from convswap.runtime.device import Device
 from convswap.runtime.library import register
+from convswap.runtime.op_libraries import register_op_libraries
 from convswap.runtime.outputs import Arrays, is_number, named_arrays
 from convswap.runtime.override import DISABLED_OPTIMIZERS_ENTRY
 
@@ -41,6 +42,7 @@ _NO_KERNEL = (
     "Failed to find kernel for",
     "fallback to CPU EP has been explicitly disabled",
 )
+_UNKNOWN_OP = "is not a registered function/op"
 # protobuf cannot serialise more.
 _LARGEST_MESSAGE = 2_000_000_000
 
@@ -157,6 +159,7 @@ def load_session(
         options.add_session_config_entry(STOP_SPINNING, "1")
     elif only_device:
         options.add_session_config_entry(_FORBID_CPU_FALLBACK, "1")
+    register_op_libraries(options)
     if side.ours:
         register(options)
     given = [] if weights is None else _give_weights(options, weights, device)
@@ -253,6 +256,8 @@ def plain_errors(what: str) -> Iterator[None]:
     except Exception as error:  # ONNX Runtime's exceptions have no common class but this one.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         said = " ".join(lines) or type(error).__name__
+        if _UNKNOWN_OP in said:
+            said += "; if that is a custom op, --op-library names the library that has it"
         kind = NoKernelError if any(reason in said for reason in _NO_KERNEL) else ConvswapError
         raise kind(f"{what}: {said}") from error
 

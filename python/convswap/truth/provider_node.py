@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import op_name
+from convswap.runtime.op_libraries import register_op_libraries
 from convswap.truth.retyping import (
     AS_IT_IS,
     IN_FLOAT16,
@@ -150,7 +151,7 @@ def _is_narrow(kind: np.dtype) -> bool:
 def _quiet() -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    return options
+    return register_op_libraries(options)
 
 
 def _retyped(held: Any, types: Types) -> Any:

@@ -1,0 +1,100 @@
+"""Models with custom ops of others run wherever their library is named, in all that makes a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import convswap
+import onnx
+import pytest
+from command_line import refusal
+from convswap.bench.first_run import first_run
+from convswap.cli.main import main
+from convswap.errors import ConvswapError
+from convswap.runtime.device import Device
+from convswap.runtime.op_libraries import op_libraries_in_use, sessions_with
+from convswap.runtime.sessions import DEFAULT, make_session
+from op_library import build_op_libraries, model_of_twice
+from tuning_files import table
+
+__all__ = ["table"]
+
+CPU = Device("cpu", "asked for")
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_op_libraries(tmp_path_factory.mktemp("op_library"))
+
+
+@pytest.fixture(scope="module")
+def twice(libraries: Path) -> Path:
+    return libraries / "libtwice.so"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model_of_twice(), "model.onnx")
+    return tmp_path
+
+
+def test_compare_has_the_library_on_both_sides_and_for_the_truth(twice):
+    found = convswap.compare(model_of_twice(), device="cpu", batch=2, op_libraries=[twice])
+    assert found.within_tolerance and found.swapped == 1
+    assert any("float32 for the truth, having no float64 form: test.Twice" in note for note in found.notes)
+    assert op_libraries_in_use() == ()
+
+
+def test_one_path_and_the_same_one_twice_will_do(twice, monkeypatch):
+    monkeypatch.chdir(twice.parent)
+    for given in (str(twice), twice, [twice, twice], ["libtwice.so", twice]):
+        with sessions_with(given):
+            assert op_libraries_in_use() == (str(twice.resolve()),)
+            make_session(model_of_twice(), DEFAULT, CPU)
+
+
+def test_commands_plan_and_measure_what_the_library_passes_on(here, twice, capsys, table):
+    named = ["--device", "cpu", "--op-library", str(twice)]
+    assert main(["explain", "model.onnx", *named]) == 0
+    assert "x=1x3x8x8" in capsys.readouterr().out
+    assert main(["tune", "model.onnx", "--runs", "1", *named]) == 0
+    assert main(["optimize", "model.onnx", "-o", "out.onnx", *named]) in (0, 1)
+    assert main(["compare", "model.onnx", "--no-layers", *named]) == 0
+
+
+def test_first_run_has_the_library_in_its_processes(twice):
+    found = first_run(model_of_twice(), device="cpu", processes=1, op_libraries=[twice])
+    assert found["convswap_ms"] > 0
+
+
+def test_without_the_library_the_option_is_named(here, capsys):
+    for command in (["compare"], ["explain"], ["tune"], ["bench", "--first-run"]):
+        told = refusal(capsys, *command, "model.onnx", "--device", "cpu")
+        assert "test:Twice(-1) is not a registered function/op; if that is a custom op, --op-library" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nowhere.so", "there is no op library '{path}'; give the file of one"),
+        ("CMakeCache.txt", "cannot register the op library '{path}': "),
+        ("libno_registration.so", "cannot register the op library '{path}': "),
+        ("libfails.so", "this library takes no sessions; give a library of custom ops"),
+        ("", "there is no op library '{path}'"),
+    ],
+)
+def test_what_is_no_library_of_ops_is_refused_in_one_line(here, libraries, capsys, name, expected):
+    path = (libraries / name).resolve()
+    told = refusal(capsys, "explain", "model.onnx", "--device", "cpu", "--op-library", str(path))
+    assert expected.format(path=path) in told
+
+
+def test_our_own_library_needs_not_be_named():
+    with pytest.raises(ConvswapError, match="is convswap's own, which is loaded anyway; leave it out"):
+        convswap.explain(model_of_twice(), device="cpu", op_libraries=[convswap.library_path()])
+
+
+def test_a_suite_takes_no_library(here, capsys):
+    told = refusal(capsys, "bench", "course", "--op-library", "libtwice.so")
+    assert "--op-library has no meaning beside a suite" in told
