@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from comparisons import checked, saved, small_model
+from comparisons import checked, example, saved, small_model
 from convswap.comparison import answers as answers_module
 from convswap.comparison import compared as compared_module
 from convswap.comparison.compare import Comparison, compare
+from convswap.comparison.report import verdict
 from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import export_network, read_mxnet
@@ -504,3 +506,21 @@ def test_short_runs_on_the_gpu_are_timed_in_bursts():
             break
     assert found.default.times.burst == found.convswap.times.burst > 1
     assert any("burst" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("default", "layer", "told"),
+    [
+        (1.0, 1.0, "1.00x as fast as the default provider."),
+        (0.5, 1.0, "SLOWER, 2.00x the default provider's time. `convswap optimize` swaps only what gains."),
+        (2.0, 0.5, "2.00x as fast as the default provider. 1 Conv slower alone: `convswap optimize`"),
+    ],
+)
+def test_the_verdict_names_what_is_slower_and_what_helps(default, layer, told):
+    times = example().convswap.times
+    sides = {
+        "default": replace(example().default, times=replace(times, median=default)),
+        "convswap": replace(example().convswap, times=replace(times, median=1.0)),
+    }
+    layers = (replace(example().layers[0], milliseconds={"default": layer, "convswap": 1.0}),)
+    assert told in verdict(example(sides=sides, layers=layers)).splitlines()[1]

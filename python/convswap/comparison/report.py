@@ -12,6 +12,9 @@ from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.fusion.fuse import fusion_remarks
 from convswap.output.tables import error, milliseconds, plain_table, times_faster, versions_line
 
+# Two measurements of the same differ by as much.
+_NO_SLOWER = 0.98
+
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print what was compared and on what, each side's figures, a row per Conv, what was left, and why.
@@ -205,4 +208,18 @@ def verdict(comparison: Comparison) -> str:
     swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
     if comparison.options.get("fuse"):
         swapped += f", {len(comparison.fused)} fused with what follows"
-    return f"{answer}\n{swapped}; {times_faster(comparison.speedup)} as fast as the default provider."
+    return f"{answer}\n{swapped}; {_gain(comparison)}"
+
+
+def _gain(comparison: Comparison) -> str:
+    gain = f"{times_faster(comparison.speedup)} as fast as the default provider."
+    if comparison.speedup < _NO_SLOWER:
+        gain = f"SLOWER, {times_faster(1 / comparison.speedup)} the default provider's time."
+    slower = sum(
+        layer.milliseconds["default"] < _NO_SLOWER * layer.milliseconds["convswap"]
+        for layer in comparison.layers
+    )
+    if comparison.speedup < _NO_SLOWER or slower:
+        of_convs = f"{slower} Conv slower alone: " if slower else ""
+        gain += f" {of_convs}`convswap optimize` swaps only what gains."
+    return gain
