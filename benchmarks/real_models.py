@@ -53,7 +53,7 @@ def rows_of(file: Path, batches: Sequence[int], device: Device) -> list[dict]:
     taken = sum(node.taken != "default" for node in found.nodes)
     return [
         {"model": file.stem, "convs": len(found.nodes), "taken": taken if found.written else 0}
-        | one_batch(models, source_of(subject, batch, batch, device), device)
+        | one_batch(models, source_of(subject, None, batch, device), device)
         for batch in possible or [None]
     ]
 
@@ -63,7 +63,7 @@ def possible_batches(subject: Subject, batches: Sequence[int], device: Device) -
     possible = []
     for batch in batches:
         try:
-            source_of(subject, batch, batch, device)
+            source_of(subject, None, batch, device)
         except ConvswapError:
             continue
         possible.append(batch)

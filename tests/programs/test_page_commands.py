@@ -28,7 +28,7 @@ SHORTENED = {
     "bench --batch 1,64,512 --against all": "--batch 2 --layers 2017 --device cpu --against default",
     "bench --batch 1,64 --against algorithms": "--batch 1 --layers 2017 --device cpu",
     "bench --batch 62,63,64 --alternate": "--batch 1,2 --layers 2017 --device cpu",
-    "bench --first-run": "--device cpu --batch 1",
+    "bench --first-run": "--device cpu --batch 1 --first-run model.onnx",
     "bench many-channels": "--batch 1 --layers 512-512-3x3-7 --device cpu",
     "bench resnet50": "--batch 1 --layers conv49 --device cpu",
     "bench --precision float16": "--batch 1 --layers 2017 --device cpu",
