@@ -167,6 +167,13 @@ def test_a_part_of_the_convs_is_taken_where_the_whole_gains_only_so(pretended, t
     assert "faster without" in next(node.why for node in found.nodes if node.node == "last")
 
 
+def test_of_two_measurements_the_one_that_gains_less_counts(pretended, monkeypatch):
+    pretended(FASTEST_FUSED)
+    times = iter([[1.0, 0.5], [1.0, 0.8]] * 4)
+    monkeypatch.setattr(whole, "whole_times", lambda sessions, feeds, device: next(times))
+    assert optimize(network(), None, device="cpu").speedup == pytest.approx(1 / 0.8)
+
+
 def test_a_second_call_measures_nothing_again(pretended, tmp_path, monkeypatch):
     pretended(FASTEST_FUSED)
     first = optimize(network(), None, device="cpu")

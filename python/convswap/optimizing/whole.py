@@ -23,6 +23,7 @@ from convswap.truth.evaluation import evaluate
 # How many of the Convs that gain are taken, those that gain most first, until the whole model gains: what a
 # Conv loses its neighbours (a blocked layout that they pass on) shows only there.
 _SHARES = (1.0, 0.5, 0.25, 0.1)
+_REPEATS = 2
 # The float64 truth of the whole model is had where it takes some seconds.
 _TRUTH_OPERATIONS = 20e9
 # Both sides round, and not alike: ours may be off by so much more than the default is.
@@ -81,7 +82,10 @@ def _run_whole(prepared: Prepared, taken: Sequence[Measured]) -> Whole:
     ]
     times = []
     for batch, source in prepared.sources.items():
-        default, ours = whole_times(sessions, on_device(source.first(batch), device), device)
+        feeds = on_device(source.first(batch), device)
+        # Of two measurements the one in which it gains less: what else runs on the machine may favour a side.
+        pairs = [whole_times(sessions, feeds, device) for _ in range(_REPEATS)]
+        default, ours = max(pairs, key=lambda pair: pair[1] / pair[0])
         times.append(WholeResult(batch, default, ours))
     errors, reference = _errors(prepared, sessions)
     return Whole(swapping, choices, tuple(times), errors, reference, _agree(errors, choices))
