@@ -20,10 +20,11 @@ from convswap.optimizing import measuring, preparation, whole
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.preparation import OptimizeOptions
+from convswap.optimizing.report import verdict
 from convswap.optimizing.segments import side_by_side
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
-from onnx import helper
+from onnx import helper, numpy_helper
 from swap_models import make_model, tensor_info, weights
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -167,6 +168,53 @@ def test_a_part_of_the_convs_is_taken_where_the_whole_gains_only_so(pretended, t
     assert "faster without" in next(node.why for node in found.nodes if node.node == "last")
 
 
+def test_nothing_is_written_where_one_batch_loses_though_the_mean_gains(pretended, tmp_path, monkeypatch):
+    pretended(FASTEST_FUSED)
+    by_batch = {1: [1.0, 0.4], 4: [1.0, 1.1]}
+    monkeypatch.setattr(
+        whole, "whole_times", lambda sessions, feeds, device: by_batch[len(feeds["x"].numpy())]
+    )
+    found = optimize(network(), tmp_path / "faster.onnx", device="cpu", batches=[1, 4])
+    assert (found.written, found.gains, found.speedup > 1) == (None, False, True)
+    assert (
+        "No file is written" in list(verdict(found))[-1]
+        and "0.91x as fast at batch 4" in list(verdict(found))[-1]
+    )
+
+
+def test_a_model_that_answers_in_classes_alone_is_judged_by_the_share_that_differs(pretended, monkeypatch):
+    model = network()
+    model.graph.node.append(helper.make_node("ArgMax", ["y"], ["class"], axis=1, keepdims=0))
+    del model.graph.output[:]
+    model.graph.output.append(tensor_info("class", None, None, None, element_type=onnx.TensorProto.INT64))
+    pretended(FASTEST_FUSED)
+    assert optimize(model, None, device="cpu").answers_agree
+    real, runs = whole.run, []
+
+    def wrong(session, feeds):
+        runs.append(session)
+        (classes,) = real(session, feeds)
+        return [classes + (np.arange(classes.size).reshape(classes.shape) % 50 == 0) * (len(runs) % 2 == 0)]
+
+    monkeypatch.setattr(whole, "run", wrong)
+    assert not optimize(model, None, device="cpu").answers_agree
+
+
+def test_float16_may_differ_by_what_float16_loses(pretended):
+    model = network()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(
+            numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name)
+        )
+    pretended(FASTEST_FUSED)
+    found = optimize(model, None, device="cpu")
+    # float16 sums differ in the last of eleven bits, far above what float32 may.
+    assert found.errors["between"] > 1e-5
+    assert found.answers_agree
+
+
 def test_of_two_measurements_the_one_that_gains_less_counts(pretended, monkeypatch):
     pretended(FASTEST_FUSED)
     times = iter([[1.0, 0.5], [1.0, 0.8]] * 4)
@@ -295,6 +343,7 @@ def test_the_command_ends_with_1_where_nothing_gains(pretended, tmp_path, capsys
     [
         (["--batch", "1,1"], "batches were given as [1, 1]"),
         (["--batch", "x"], "--batch 'x'"),
+        (["--batch", "1,0"], "batch must be at least 1, but 0 was given"),
         (["--precision", "float16"], "unknown precision 'float16'"),
         (["--mean", "1"], "--mean has no meaning without --inputs"),
         (["--json", "faster.onnx"], "faster.onnx"),

@@ -15,12 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from convswap.output.tables import error
-from convswap.truth.closeness import NOT_APART, Apart
+from convswap.truth.closeness import ELEMENTS_THAT_MAY_DIFFER, NOT_APART, Apart
 
-# Of whole numbers, truth values and strings so many may differ from float64's. In float16, the scores of 21
-# classes tie in 0.05 % of all pixels, and a tie goes to either class; this is ten times that. A Conv that is
-# wrong moves many more.
-ELEMENTS_THAT_MAY_DIFFER = 0.005
 # Our error may be so many times the default side's, or what the largest of eight nudges does. In 75 of 480
 # chains of 2 to 20 quantised Convs our answer, with every Conv right alone, missed the tolerance: by at most
 # 1.4 times the larger of both. The default side's error alone is no measure: in six of them it was 0.

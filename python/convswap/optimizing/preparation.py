@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from convswap.errors import ConvswapError, unknown_name
+from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import PRECISIONS, SwapResult, swap
 from convswap.inputs.feeds import Source, declared_inputs
@@ -42,6 +42,8 @@ class OptimizeOptions:
         """Raise ConvswapError for what can be refused without a model or a device."""
         if self.precision not in (MATCH, *PRECISIONS):
             raise unknown_name("precision", self.precision, (MATCH, *PRECISIONS))
+        for batch in self.batches or ():
+            require_count("batch", batch)
         if self.batches is not None and (not self.batches or len(set(self.batches)) < len(self.batches)):
             raise ConvswapError(
                 f"batches were given as {list(self.batches)}; expected each once, and one at least"

@@ -82,8 +82,12 @@ def verdict(found: Optimization) -> Iterator[str]:
             f"To use {found.written}: convswap.register(options) before InferenceSession(..., options), or "
             "register the library at convswap.library_path()."
         )
-    elif not found.answers_agree or found.speedup <= 1:
+    elif not found.answers_agree:
         yield "No file is written; use the model as it is."
+    elif not found.gains:
+        slowest = min(found.whole, key=lambda one: one.speedup)
+        of = f"{times_faster(slowest.speedup)} as fast at batch {slowest.batch:,}"
+        yield f"No file is written, since the whole model does not gain: {of}; use the model as it is."
 
 
 def _taken(node: NodeResult) -> str:

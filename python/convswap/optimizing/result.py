@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convswap.optimizing.choice import speedup
+from convswap.optimizing.choice import LEAST_SPEEDUP, speedup
 from convswap.runtime.device import Device
 
 
@@ -60,6 +61,12 @@ class WholeResult:
         return self.default_ms / self.optimized_ms
 
 
+def gains(times: Sequence[WholeResult]) -> bool:
+    """Return whether the model of these times is faster in the mean, and at no batch slower."""
+    ratios = [one.speedup for one in times]
+    return bool(ratios) and min(ratios) >= LEAST_SPEEDUP and math.prod(ratios) > 1
+
+
 @dataclass(frozen=True)
 class Optimization:
     """What `optimize` returns.
@@ -87,6 +94,11 @@ class Optimization:
         if not self.whole:
             return None
         return speedup([one.default_ms for one in self.whole], [one.optimized_ms for one in self.whole])
+
+    @property
+    def gains(self) -> bool:
+        """Whether the whole model is faster in the mean over the batches, and at none slower."""
+        return gains(self.whole)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap optimize --json` writes; see schema.json beside this file."""

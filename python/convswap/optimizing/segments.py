@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from convswap.graph.domain import FUSED_OP
+from convswap.graph.fixed_inputs import with_fixed_inputs
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import NodeChoice, swap_chosen
 from convswap.runtime.layers import ConvLayer
@@ -49,10 +49,8 @@ class Segment:
 
     def default_model(self, shapes: Shapes) -> onnx.ModelProto:
         """Return the segment as it was, for inputs of `shapes`."""
-        model = self.layer.model({name: len(shape) for name, shape in shapes.items()}, ours=False)
-        for value in model.graph.input:
-            for dimension, extent in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):
-                dimension.dim_value = extent
+        ranks = {name: len(shape) for name, shape in shapes.items()}
+        model = with_fixed_inputs(self.layer.model(ranks, ours=False), shapes)
         for node in model.graph.node:
             if node.op_type == "Conv":
                 node.name = self.name
@@ -76,11 +74,6 @@ class Segment:
         node.attribute.extend([*kept, onnx.helper.make_attribute("precision", precision)])
         constants = {name: tensor for name, tensor in self.layer.constants.items() if name in node.input}
         return replace(self.layer, node=node, constants=constants, replaced=None)
-
-
-def is_fused(layer: ConvLayer) -> bool:
-    """Return whether `layer` is a FusedConv."""
-    return str(layer.node.op_type) == FUSED_OP
 
 
 def side_by_side(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
