@@ -350,6 +350,8 @@ def real_models(results: Path) -> str:
         if "optimized" in times:
             gain = f"{times['default'] / times['optimized']:.2f}x"
             error = f"{row['relative_l2']['optimized']:.1e}"
+        graphs = row["graph_ms"]
+        told += [three_digits(graphs[side]) if side in graphs else "—" for side in ("default", "optimized")]
         rows.append(
             [row["model"], f"{row['batch']:,}", f"{row['taken']} of {row['convs']}", *told, gain, error]
         )
@@ -359,6 +361,8 @@ def real_models(results: Path) -> str:
         "Convs taken",
         *SIDES,
         "optimized",
+        "default in a graph",
+        "optimized in a graph",
         "speedup optimized",
         "relative L2 error",
     ]
@@ -368,7 +372,8 @@ def real_models(results: Path) -> str:
 
 Models that Python packages on PyPI carry, on one {card} with ONNX Runtime {version}, medians in ms. *Convs
 taken* are those that `convswap optimize` swapped or fused; a dash stands where nothing gains at these
-batches, and the model stays as it is. The error is that of the optimized model against the default:
+batches, and the model stays as it is, or where ONNX Runtime cannot capture the model as a CUDA graph. The
+error is that of the optimized model against the default:
 
 {table(headings, rows)}
 

@@ -45,7 +45,8 @@ def test_every_model_has_a_row_for_each_batch_that_it_takes(folder, tmp_path, de
     for row in found["rows"]:
         sides = SIDES + ["optimized"] * (row["taken"] > 0)
         assert list(row["ms"]) == list(row["relative_l2"]) == sides and row["convs"] == 2
-        assert all(milliseconds > 0 for milliseconds in row["ms"].values())
+        assert all(milliseconds > 0 for milliseconds in (*row["ms"].values(), *row["graph_ms"].values()))
+        assert list(row["graph_ms"]) == (sides if device == "cuda" else [])
         assert all(error <= tolerance for error in row["relative_l2"].values())
 
 
@@ -92,7 +93,7 @@ def test_inputs_that_do_not_fit_are_no_matter_of_the_batch(folder):
     ("arguments", "told"),
     [
         (["other"], "there is no {folder}/other.onnx; `python tests/helpers/real_models.py {folder}` writes"),
-        (["--batches", "1,x"], "--batches '1,x': expected whole numbers with commas between, as in 1,16"),
+        (["--batches", "1,x"], "--batches '1,x': expected whole numbers with commas between, as in 1,8"),
         (["--device", "gpu"], "unknown device 'gpu'"),
     ],
 )
@@ -109,8 +110,21 @@ def test_the_table_has_dashes_where_the_model_stays_as_it_is(tmp_path):
     times = {"default": 3.0, "swapped": 2.5, "fused": 2.25}
     errors = {"default": 0.0, "swapped": 3e-4, "fused": 3e-4}
     rows = [
-        {**row, "ms": times | {"optimized": 2.0}, "relative_l2": errors | {"optimized": 2.5e-4}},
-        {**row, "model": "b", "batch": 1024, "taken": 0, "ms": times, "relative_l2": errors},
+        {
+            **row,
+            "ms": times | {"optimized": 2.0},
+            "graph_ms": times | {"default": 2.75, "optimized": 1.5},
+            "relative_l2": errors | {"optimized": 2.5e-4},
+        },
+        {
+            **row,
+            "model": "b",
+            "batch": 1024,
+            "taken": 0,
+            "ms": times,
+            "graph_ms": {},
+            "relative_l2": errors,
+        },
     ]
     environment = {"card": "NVIDIA H200", "onnxruntime": "1.32.0"}
     (tmp_path / "real-models.json").write_text(json.dumps({"environment": environment, "rows": rows}))
@@ -121,8 +135,8 @@ def test_the_table_has_dashes_where_the_model_stays_as_it_is(tmp_path):
     assert "on one NVIDIA H200 with ONNX Runtime 1.32.0" in page.read_text()
     table = [line for line in page.read_text().splitlines() if line.startswith("|")]
     assert table[2:] == [
-        "| a | 1 | 3 of 4 | 3.00 | 2.50 | 2.25 | 2.00 | 1.50x | 2.5e-04 |",
-        "| b | 1,024 | 0 of 4 | 3.00 | 2.50 | 2.25 | — | — | — |",
+        "| a | 1 | 3 of 4 | 3.00 | 2.50 | 2.25 | 2.00 | 2.75 | 1.50 | 1.50x | 2.5e-04 |",
+        "| b | 1,024 | 0 of 4 | 3.00 | 2.50 | 2.25 | — | — | — | — | — |",
     ]
 
 
