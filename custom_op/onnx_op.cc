@@ -92,7 +92,8 @@ class ConvKernel {
         lends_scratch_(lends_scratch(base)),
         spec_(read_spec_of(op, KernelAttributes(api, info), type, precision)),
         plans_(std::make_shared<PlanCache>(
-            KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto)))),
+            KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto)),
+            Preferences(KernelAttributes(api, info).text("tuned").value_or("")))),
         is_tuned_(plans_->algorithm() == kTuned),
         has_constant_weights_(kind == DeviceKind::cuda && is_constant(info, 1)),
         prepared_weights_(api) {

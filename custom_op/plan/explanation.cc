@@ -24,6 +24,9 @@ std::optional<double> time_of(const std::optional<TuningEntry>& entry, std::stri
 std::string why_taken(const Choice& choice, std::optional<double> milliseconds,
                       std::optional<double> estimate) {
   if (choice.by_name) return "asked for by name";
+  if (milliseconds && choice.by_node) {
+    return "the file says that it was measured here: " + milliseconds_text(*milliseconds);
+  }
   if (milliseconds) return "measured by `convswap tune`: " + milliseconds_text(*milliseconds);
   const std::string rule = estimate ? "estimated fastest: " + milliseconds_text(*estimate)
                                     : "the first of the catalog that supports it";
@@ -44,16 +47,21 @@ std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional
   if (!choice.measured && choice.offer.milliseconds) return "for what no other can compute; not measured";
   if (!choice.measured) return "comes later in the catalog's order; not measured";
   if (!own) return "not measured";
-  return (*own >= *taken ? "measured slower: " : "the table names another, measured: ") +
-         milliseconds_text(*own);
+  if (*own >= *taken) return "measured slower: " + milliseconds_text(*own);
+  return std::string(choice.by_node ? "the file" : "the table") +
+         " names another, measured: " + milliseconds_text(*own);
 }
 
 }  // namespace
 
-Explanation explain(const ConvProblem& problem, const Device& device, std::string_view requested) {
-  const Choice choice = choose(problem, device, requested);
+Explanation explain(const ConvProblem& problem, const Device& device, std::string_view requested,
+                    const Preferences& own_preferences) {
+  const Choice choice = choose(problem, device, requested, own_preferences);
   const std::optional<double> taken = time_of(choice.measured, choice.algorithm.name());
-  const char* const decided_by = choice.by_name ? "name" : choice.measured ? "tuned" : "rule";
+  const char* const decided_by = choice.by_name    ? "name"
+                                 : choice.by_node  ? "file"
+                                 : choice.measured ? "tuned"
+                                                   : "rule";
   const std::string why = why_taken(choice, taken, choice.offer.milliseconds);
   Explanation explanation{choice.algorithm, choice.offer.make, decided_by, why, taken, {}};
   bool is_earlier = true;

@@ -16,20 +16,21 @@ struct OtherAlgorithm {
   std::string name;
   bool supports = false;  // it could compute the problem
   std::string why_not;
-  std::optional<double> milliseconds;  // as the tuning table has it, where that decided
+  std::optional<double> milliseconds;  // as the tuning table or the node has it, where that decided
 };
 
 // Why a problem is computed as it is, in words for people.
 struct Explanation {
   const Algorithm& algorithm;
   std::function<std::unique_ptr<Plan>()> make;
-  std::string decided_by;  // "name", "rule" or "tuned"
+  std::string decided_by;  // "name", "rule", "tuned" or, for the node's own preferences, "file"
   std::string why;
-  std::optional<double> milliseconds;  // as the tuning table has it, where that decided
+  std::optional<double> milliseconds;  // as the tuning table or the node has it, where that decided
   std::vector<OtherAlgorithm> others;  // of the same kind of device, no rungs, in the catalog's order
 };
 
 // Explains what `choose` answers, and throws what it throws.
-Explanation explain(const ConvProblem& problem, const Device& device, std::string_view requested);
+Explanation explain(const ConvProblem& problem, const Device& device, std::string_view requested,
+                    const Preferences& own = {});
 
 }  // namespace convswap

@@ -16,7 +16,7 @@ std::shared_ptr<const Plan> PlanCache::get(const ConvProblem& problem, const Dev
     const std::shared_lock<std::shared_mutex> reading(mutex_);
     if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
   }
-  const Choice choice = choose(problem, device, algorithm_);
+  const Choice choice = choose(problem, device, algorithm_, own_);
   if (before_making) before_making(choice.offer);
   std::shared_ptr<const Plan> plan = choice.offer.make();
   const std::unique_lock<std::shared_mutex> writing(mutex_);

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "plan/algorithm.h"
+#include "plan/preferences.h"
 
 namespace convswap {
 
@@ -14,7 +15,9 @@ namespace convswap {
 // for concurrent runs; a plan in use outlives its eviction.
 class PlanCache {
  public:
-  explicit PlanCache(std::string algorithm) : algorithm_(std::move(algorithm)) {}
+  // `own`: what the node itself tells of its problems.
+  explicit PlanCache(std::string algorithm, Preferences own = {})
+      : algorithm_(std::move(algorithm)), own_(std::move(own)) {}
 
   const std::string& algorithm() const { return algorithm_; }
 
@@ -36,6 +39,7 @@ class PlanCache {
   };
 
   std::string algorithm_;
+  Preferences own_;
   std::shared_mutex mutex_;
   std::unordered_map<Key, std::shared_ptr<const Plan>, KeyHash> plans_;
 };

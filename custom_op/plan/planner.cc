@@ -48,8 +48,8 @@ Choice choose_by_name(const ConvProblem& problem, const Device& device, std::str
 }
 
 // What the entry's algorithm, null where the catalog has none of its name, offers; a refusal where it cannot
-// be taken. The table is a file that anyone may edit, and another build of the same version may have other
-// algorithms.
+// be taken. The table, like a model, is a file that anyone may edit, and another build of the same version
+// may have other algorithms.
 Offer offer_of_named(const Algorithm* named, const TuningEntry& entry, const ConvProblem& problem,
                      const Device& device) {
   const std::string names = "the tuning table names '" + entry.algorithm + "', which ";
@@ -78,9 +78,15 @@ void check_algorithm_name(std::string_view requested, DeviceKind kind) {
       unknown_name_message("algorithm for the device " + std::string(name_of(kind)), requested, names));
 }
 
-Choice choose(const ConvProblem& problem, const Device& device, std::string_view requested) {
+Choice choose(const ConvProblem& problem, const Device& device, std::string_view requested,
+              const Preferences& own) {
   check_algorithm_name(requested, device.kind);
   if (!leaves_choice(requested)) return choose_by_name(problem, device, requested);
+  if (const TuningEntry* const entry = own.find(problem, device)) {
+    const Algorithm* const named = find_algorithm(entry->algorithm, device.kind);
+    Offer offer = offer_of_named(named, *entry, problem, device);
+    if (!offer.is_refusal()) return {*named, std::move(offer), false, *entry, {}, true};
+  }
   std::string why_not_measured;
   if (requested == kTuned) {
     if (std::optional<TuningEntry> entry = find_tuned(problem, device)) {

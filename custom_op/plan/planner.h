@@ -6,6 +6,7 @@
 
 #include "plan/algorithm.h"
 #include "plan/epilogue_stage.h"
+#include "plan/preferences.h"
 #include "plan/tuning_table.h"
 
 namespace convswap {
@@ -29,14 +30,17 @@ struct Choice {
   const Algorithm& algorithm;
   Offer offer;
   bool by_name = false;                 // it was asked for by its own name
-  std::optional<TuningEntry> measured;  // it was taken from this entry of the tuning table
+  std::optional<TuningEntry> measured;  // it was taken from this entry, of the tuning table or the node's own
   std::string why_not_measured;         // "tuned" was asked for, and this is why the rule decided; else empty
+  bool by_node = false;                 // the entry is the node's own
 };
 
 // The algorithm called `requested`; with "auto", of those that support the problem, the one estimated
 // fastest, or the catalog's first where none has an estimate; with "tuned" the one that the tuning table
-// names, where it names one that supports the problem, else as "auto". Throws InvalidArgument where the name
-// is unknown, or where the algorithm (with "auto" and "tuned": every one) cannot compute the problem.
-Choice choose(const ConvProblem& problem, const Device& device, std::string_view requested);
+// names, where it names one that supports the problem, else as "auto". Before both comes the one that the
+// node's `own` preferences name, where it supports the problem. Throws InvalidArgument where the name is
+// unknown, or where the algorithm (with "auto" and "tuned": every one) cannot compute the problem.
+Choice choose(const ConvProblem& problem, const Device& device, std::string_view requested,
+              const Preferences& own = {});
 
 }  // namespace convswap

@@ -97,6 +97,15 @@ TuningTable parse_tuning_table(std::string_view text) {
   return table;
 }
 
+std::vector<TuningEntry> parse_tuning_lines(std::string_view lines) {
+  std::vector<TuningEntry> entries;
+  for (const std::string_view line : split(lines, "\n")) {
+    TuningEntry entry;
+    if (parse_line(line, entry).empty()) entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
 std::string tuning_device(const Device& device) {
   if (device.kind == DeviceKind::cuda) return field_text("cuda " + device.name);
   // Once, because a virtual machine takes its time over CPUID.

@@ -37,6 +37,9 @@ struct TuningTable {
 
 TuningTable parse_tuning_table(std::string_view text);
 
+// The sound ones of lines that have no kTuningHeader before them; the last need not end with a line feed.
+std::vector<TuningEntry> parse_tuning_lines(std::string_view lines);
+
 // The device's name in a tuning table: a card's name, or the processor's with the instruction set in use.
 std::string tuning_device(const Device& device);
 

@@ -4,7 +4,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,17 +52,47 @@ std::string why_not(const ConvProblem& problem, const std::string& algorithm, co
 }
 
 std::string choose(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
-                   int index, int compute_capability, bool lends_scratch) {
+                   int index, int compute_capability, bool lends_scratch, const std::string& tuned) {
   Device asked = asked_device(device, index, compute_capability);
   asked.lends_scratch = lends_scratch;
-  return std::string(convswap::choose(problem, asked, algorithm).algorithm.name());
+  return std::string(convswap::choose(problem, asked, algorithm, Preferences(tuned)).algorithm.name());
 }
 
+std::map<std::string, std::optional<double>> estimates(const ConvProblem& problem, const std::string& device,
+                                                       int index, int compute_capability) {
+  const Device asked = asked_device(device, index, compute_capability);
+  std::map<std::string, std::optional<double>> found;
+  for (const Algorithm* algorithm : catalog()) {
+    if (algorithm->device_kind() != asked.kind || algorithm->is_rung()) continue;
+    const Offer offer = offer_of(*algorithm, problem, asked);
+    if (!offer.is_refusal()) found.emplace(algorithm->name(), offer.milliseconds);
+  }
+  return found;
+}
+
+// Of the algorithm that is taken; of a card that is not here, whose name nobody knows, also of those that the
+// node prefers on any.
 std::vector<std::string> kernels_of(const ConvProblem& problem, const std::string& device,
-                                    const std::string& algorithm, int index, int compute_capability) {
-  const Offer offer =
-      convswap::choose(problem, asked_device(device, index, compute_capability), algorithm).offer;
-  return offer.kernels == nullptr ? std::vector<std::string>() : offer.kernels();
+                                    const std::string& algorithm, int index, int compute_capability,
+                                    const std::string& tuned) {
+  const Device asked = asked_device(device, index, compute_capability);
+  const Preferences own(tuned);
+  std::vector<Offer> offers;
+  offers.push_back(convswap::choose(problem, asked, algorithm, own).offer);
+  if (!asked.is_here && leaves_choice(algorithm)) {
+    for (const std::string& name : own.anywhere(problem, asked.kind)) {
+      const Algorithm* const named = find_algorithm(name, asked.kind);
+      if (named != nullptr && !named->is_rung()) offers.push_back(offer_of(*named, problem, asked));
+    }
+  }
+  std::vector<std::string> names;
+  for (const Offer& offer : offers) {
+    if (offer.is_refusal() || offer.kernels == nullptr) continue;
+    for (std::string& name : offer.kernels()) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+    }
+  }
+  return names;
 }
 
 std::string what_is_compiled(const ConvProblem& problem, const std::string& device,
@@ -85,9 +117,9 @@ py::list facts_of(const Plan& plan) {
 }
 
 py::dict explain_problem(const ConvProblem& problem, const std::string& device, const std::string& algorithm,
-                         int index, int compute_capability) {
+                         int index, int compute_capability, const std::string& tuned) {
   const Device asked = asked_device(device, index, compute_capability);
-  const Explanation explanation = explain(problem, asked, algorithm);
+  const Explanation explanation = explain(problem, asked, algorithm, Preferences(tuned));
   py::list others;
   for (const OtherAlgorithm& other : explanation.others) {
     py::dict facts;
@@ -204,9 +236,17 @@ void register_planner(py::module_& module) {
 `lends_scratch` False about an ONNX Runtime before 1.18, which lends no memory for a run. Raises ConvswapError for an unknown algorithm or device, RuntimeError where the card is not there.)");
   module.def("choose", &choose, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
              py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0,
-             py::arg("lends_scratch") = true, R"(The name of the algorithm that the planner takes.
+             py::arg("lends_scratch") = true, py::arg("tuned") = "",
+             R"(The name of the algorithm that the planner takes.
 
-Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.)");
+`tuned` is what a node's attribute of that name has. Raises ConvswapError where `algorithm` is unknown or cannot
+compute the problem.)");
+  module.def(
+      "estimates", &estimates, py::arg("problem"), py::arg("device"), py::kw_only(), py::arg("index") = 0,
+      py::arg("compute_capability") = 0,
+      R"(The milliseconds that each algorithm that can compute the problem is estimated to take, by its name.
+
+None where it has no estimate; the rungs of the ladder are left out.)");
   module.def(
       "describe_plan",
       [](const ConvProblem& problem, const std::string& device, const std::string& algorithm, int index) {
@@ -236,19 +276,22 @@ Raises ConvswapError where `algorithm` is unknown or cannot compute the problem.
 `conv_device` computes with each by its number; the first is what the algorithm takes. Raises ConvswapError where it
 cannot compute the problem.)");
   module.def("kernels_of", &kernels_of, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
-             py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0,
-             "The names of the card's kernels that the plan starts, each once; none on the CPU.");
+             py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0, py::arg("tuned") = "",
+             R"(The names of the card's kernels that the plan starts, each once; none on the CPU.
+
+With `compute_capability`, also those of the algorithms that `tuned`, a node's attribute, names for any card.)");
   module.def("what_is_compiled", &what_is_compiled, py::arg("problem"), py::arg("device"),
              py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
              "What a plan has to wait for, kernels that are compiled first, in one line; empty where all are "
              "there.");
   module.def("explain", &explain_problem, py::arg("problem"), py::arg("device"),
              py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
-             py::arg("compute_capability") = 0,
+             py::arg("compute_capability") = 0, py::arg("tuned") = "",
              R"(How the planner computes the problem, and why so.
 
-A dictionary: "device", a name; "algorithm"; "decided_by", one of "name", "rule" and "tuned"; "why", in words;
-"milliseconds", as the tuning table has it where that decided, else None; "plan", the launch shape in words, and
+A dictionary: "device", a name; "algorithm"; "decided_by", one of "name", "rule", "tuned" and "file", for what
+`tuned`, a node's attribute, says; "why", in words; "milliseconds", as the tuning table or the node has it where
+that decided, else None; "plan", the launch shape in words, and
 "kernels", a list of dictionaries "name", "registers" and "spilled_bytes" of a thread, "shared_bytes" and
 "threads" of a block, and "blocks", each None for a card that is not here; "bytes"; "operations"; and "others", a
 list of dictionaries "algorithm", "supports" (whether it could compute the problem), "why_not" and

@@ -95,8 +95,14 @@ def choose(
     index: int = 0,
     compute_capability: int = 0,
     lends_scratch: bool = True,
+    tuned: str = "",
 ) -> str:
-    """Return the name of the algorithm that the planner takes."""
+    """Return the name of the algorithm that the planner takes; `tuned` is the attribute of a node."""
+
+def estimates(
+    problem: Problem, device: str, *, index: int = 0, compute_capability: int = 0
+) -> dict[str, float | None]:
+    """Return the estimated milliseconds of each algorithm that can compute the problem, None without one."""
 
 def describe_plan(problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0) -> str:
     """Return the launch shape of the plan in words."""
@@ -129,7 +135,7 @@ class Explanation(TypedDict):
 
     device: str
     algorithm: str
-    decided_by: Literal["name", "rule", "tuned"]
+    decided_by: Literal["name", "rule", "tuned", "file"]
     why: str
     milliseconds: float | None
     plan: str | None
@@ -145,6 +151,7 @@ def explain(
     *,
     index: int = 0,
     compute_capability: int = 0,
+    tuned: str = "",
 ) -> Explanation:
     """Return how the planner computes the problem, and why.
 
@@ -194,9 +201,18 @@ def direct_instruction_sets() -> list[str]:
     """Return the instruction sets of `direct` that this processor has, best first."""
 
 def kernels_of(
-    problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0, compute_capability: int = 0
+    problem: Problem,
+    device: str,
+    algorithm: str = "auto",
+    *,
+    index: int = 0,
+    compute_capability: int = 0,
+    tuned: str = "",
 ) -> list[str]:
-    """Return the names of the card's kernels that the plan starts, each once; none on the CPU."""
+    """Return the names of the card's kernels that the plan starts, each once; none on the CPU.
+
+    With `compute_capability`, also those of what `tuned`, the attribute of a node, names for any card.
+    """
 
 def what_is_compiled(problem: Problem, device: str, algorithm: str = "auto", *, index: int = 0) -> str:
     """Return what a plan has to wait for, kernels that are compiled first; "" where all are there."""

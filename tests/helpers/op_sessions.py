@@ -152,6 +152,8 @@ WRONG_TYPES = [
     ("auto_pad", ["VALID"], "a string"),
     ("algorithm", 1, "a string"),
     ("precision", 1.0, "a string"),
+    ("tuned", 1, "a string"),
+    ("tuned", ["a | b | c | d | d 1"], "a string"),
 ]
 RUN_ERRORS = [
     (

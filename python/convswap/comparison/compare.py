@@ -410,7 +410,7 @@ def _compare_layer(
     return LayerResult(
         node=layer.name,
         fused=layer.fused,
-        algorithm=_native.choose(problem, device.name, layer.setting("algorithm", "auto")),
+        algorithm=_native.choose(problem, device.name, **layer.requested),
         milliseconds={side.name: times[side].median for side in compared.sides},
         floor_ms=floor_ms(problem, device.card, layer.arithmetic),
         relative_l2_error=_layer_errors(compared, layer, sessions, captured),

@@ -9,7 +9,8 @@ import onnx
 from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
 from convswap.graph.expansion import expand_fused
 
-OWN_ATTRIBUTES = ("algorithm", "precision")
+# What says how a Conv of ours is computed, and not what it computes.
+OWN_ATTRIBUTES = ("algorithm", "precision", "tuned")
 
 
 def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:

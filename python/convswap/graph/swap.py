@@ -110,7 +110,8 @@ def swap(
     function; other functions stay. What the model says of the shapes of values that nodes read is taken away
     where it does not follow from its inputs and constants, see `ValueTypes.correct`.
 
-    A swapped model comes back unchanged: nodes that were swapped before keep their algorithm and precision.
+    A swapped model comes back unchanged: nodes that were swapped before keep their algorithm, precision and
+    what was tuned.
 
     With `fuse`, a Conv takes in what follows it, as `fuse.fuse_convs` says, and becomes `convswap.FusedConv`;
     so do Convs that were swapped before.
@@ -152,11 +153,15 @@ def swap(
 
 @dataclass(frozen=True)
 class NodeChoice:
-    """How a Conv is swapped, and up to what it takes in what follows it."""
+    """How a Conv is swapped, and up to what it takes in what follows it.
+
+    `tuned` has lines of a tuning table about its own problems, which count where the algorithm is "auto".
+    """
 
     algorithm: str = "auto"
     precision: str = DEFAULT_PRECISION
     last: Stage = Stage.POOL
+    tuned: tuple[str, ...] = ()
 
 
 def swap_chosen(
@@ -347,6 +352,8 @@ def _become_custom_op(node: ir.Node, name: str, choice: NodeChoice) -> None:
         node.attributes["algorithm"] = ir.AttrString("algorithm", choice.algorithm)
     if choice.precision != DEFAULT_PRECISION:
         node.attributes["precision"] = ir.AttrString("precision", choice.precision)
+    if choice.tuned:
+        node.attributes["tuned"] = ir.AttrString("tuned", "\n".join(choice.tuned))
 
 
 def _left_in_functions(model: ir.Model, reasons: Reasons) -> Iterator[Left]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from convswap.graph.fusion.fuse import Stage
 from convswap.optimizing.choice import DEFAULT_WAY, Way
@@ -49,6 +49,25 @@ class Measurement:
         )
 
 
+@dataclass(frozen=True)
+class ByAlgorithm:
+    """A number of each algorithm that was tried on one Conv: milliseconds, or a relative L2 error."""
+
+    numbers: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this for the file."""
+        return {"by_algorithm": dict(self.numbers)}
+
+    @staticmethod
+    def from_json(kept: Mapping[str, Any]) -> ByAlgorithm:
+        """Return what gave `kept`; the errors are those of `Measurement.from_json`."""
+        return ByAlgorithm({str(name): float(number) for name, number in kept["by_algorithm"].items()})
+
+
+_Kept = TypeVar("_Kept", Measurement, ByAlgorithm)
+
+
 class KeptMeasurements:
     """The measurements of one device and one set of versions, by what was measured."""
 
@@ -62,14 +81,21 @@ class KeptMeasurements:
 
     def get(self, key: str) -> Measurement | None:
         """Return what was measured of `key`; None where nothing was, or it is damaged."""
+        return self._found(key, Measurement.from_json)
+
+    def by_algorithm(self, key: str) -> ByAlgorithm | None:
+        """Return the numbers of algorithms that were kept as `key`, as `get` does."""
+        return self._found(key, ByAlgorithm.from_json)
+
+    def _found(self, key: str, from_json: Callable[[Mapping[str, Any]], _Kept]) -> _Kept | None:
         try:
-            measured = Measurement.from_json(self._all[self._machine][key])
+            measured = from_json(self._all[self._machine][key])
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
         self.found += key not in self._added
         return measured
 
-    def add(self, key: str, measured: Measurement) -> None:
+    def add(self, key: str, measured: Measurement | ByAlgorithm) -> None:
         """Keep `measured`, at once, so that an interrupted call loses nothing."""
         self._added.add(key)
         # Others may have written since.

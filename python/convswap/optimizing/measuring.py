@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import onnxruntime
 
 from convswap import _native
 from convswap.graph.fixed_inputs import with_fixed_inputs
-from convswap.graph.swap import PRECISIONS, swap
-from convswap.optimizing.choice import DEFAULT_WAY, Way, fastest, is_as_accurate
+from convswap.graph.fusion.fuse import Stage
+from convswap.graph.swap import PRECISIONS, NodeChoice, swap
+from convswap.optimizing.choice import DEFAULT_WAY, Way, best_of_ours, fastest, is_as_accurate
 from convswap.optimizing.kept import KeptMeasurements, Measurement
 from convswap.optimizing.preparation import MATCH, Prepared
-from convswap.optimizing.segments import Segment
+from convswap.optimizing.segment_inputs import Inputs, SegmentInputs
+from convswap.optimizing.segments import Segment, Shapes
 from convswap.optimizing.trials import errors_of, times_of
 from convswap.progress import Progress
-from convswap.runtime.layers import Capture
-from convswap.runtime.sessions import CONVSWAP, make_session, on_device, run
-
-Inputs = Sequence[Mapping[str, onnxruntime.OrtValue]]
+from convswap.runtime.sessions import CONVSWAP, make_session, run
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of one Conv; `algorithm` is the rule's, with all that it can take in."""
+    """What was measured of one Conv, fed inputs of `shapes` at each batch.
+
+    `algorithms` are those that compute `ours`, at each batch; `lines` are what the file is to say of them, in
+    the form of a tuning table.
+    """
 
     segment: Segment
     measurement: Measurement
-    algorithm: str
+    shapes: tuple[Shapes, ...]
+    algorithms: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
     @property
     def precision(self) -> str | None:
@@ -48,27 +53,42 @@ class Measured:
         return DEFAULT_WAY if self.precision is None else fastest(self.times)
 
     @property
+    def ours(self) -> Stage:
+        """Our way that a reader is told of: the one that gains, else the fastest."""
+        way = self.way
+        best = best_of_ours(self.times) if way is DEFAULT_WAY else way
+        assert best is not None
+        return best
+
+    @property
+    def choice(self) -> NodeChoice:
+        """What `ours` is, and what the file is to say of it."""
+        return NodeChoice(precision=self.precision or "ieee", last=self.ours, tuned=self.lines)
+
+    @functools.cached_property
+    def problems(self) -> list[_native.Problem]:
+        """What our op computes there, at each batch."""
+        layer = self.segment.our_layer(self.shapes[0], self.choice)
+        return [layer.problem({name: own[name] for name in layer.fed}) for own in self.shapes]
+
+    @property
     def saved(self) -> float:
         """The milliseconds that it saves, over all batches."""
         return sum(self.times[DEFAULT_WAY]) - sum(self.times[self.way])
 
 
-def measure_convs(prepared: Prepared, kept: KeptMeasurements, report: Progress) -> tuple[Measured, ...]:
+def measure_convs(
+    prepared: Prepared, inputs: SegmentInputs, kept: KeptMeasurements, report: Progress
+) -> tuple[Measured, ...]:
     """Return what is measured, or was before, of every Conv that can be measured alone."""
-    device = prepared.device
-    if not prepared.segments:
-        return ()
-    capture = Capture(prepared.swapped, [segment.layer for segment in prepared.segments], device)
-    feeds = {batch: on_device(source.first(batch), device) for batch, source in prepared.sources.items()}
-    if device.name == "cuda":
+    if prepared.device.name == "cuda":
         report("compiling what our ways need")
         _compile_side_by_side(prepared)
     found = []
     start = time.monotonic()
     for number, segment in enumerate(prepared.segments):
         report(_what_is_left(number, len(prepared.segments), time.monotonic() - start))
-        inputs = [capture.inputs(segment.layer, fed) for fed in feeds.values()]
-        found.append(_measure(segment, inputs, prepared, kept))
+        found.append(_measure(segment, inputs.of(segment), prepared, kept))
     return tuple(found)
 
 
@@ -91,7 +111,7 @@ def _what_is_left(number: int, count: int, seconds: float) -> str:
 
 def _measure(segment: Segment, inputs: Inputs, prepared: Prepared, kept: KeptMeasurements) -> Measured:
     device = prepared.device
-    shapes = [{name: tuple(value.shape()) for name, value in own.items()} for own in inputs]
+    shapes = tuple({name: tuple(value.shape()) for name, value in own.items()} for own in inputs)
     problem = " ; ".join(segment.key(own) for own in shapes)
     precision, errors = _precision(segment, inputs[0], problem, prepared, kept)
     # Those that compute the same take the same time, whatever their weights.
@@ -103,8 +123,9 @@ def _measure(segment: Segment, inputs: Inputs, prepared: Prepared, kept: KeptMea
             precision, None, {way: tuple(own[way] for own in by_batch) for way in by_batch[0]}
         )
         kept.add(key, timed)
-    algorithm = _native.choose(segment.layer.problem(shapes[-1]), device.name, "auto")
-    return Measured(segment, Measurement(precision, errors, timed.times), algorithm)
+    found = Measured(segment, Measurement(precision, errors, timed.times), shapes)
+    by_rule = tuple(_native.choose(problem, device.name) for problem in found.problems)
+    return replace(found, algorithms=by_rule)
 
 
 def _precision(
@@ -121,10 +142,7 @@ def _precision(
     if device.name == "cpu" or segment.layer.type_name != "float32":
         # The CPU computes float32 as such on both sides, and other types have one arithmetic.
         return "ieee", None
-    digest = hashlib.sha256()
-    for name in sorted(segment.layer.constants):
-        digest.update(segment.layer.constants[name].SerializeToString(deterministic=True))
-    key = f"errors of {problem} ; weights {digest.hexdigest()[:16]}"
+    key = f"errors of {problem} ; weights {segment.weights_digest}"
     before = kept.get(key)
     if before is not None:
         return before.precision, before.errors

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from convswap.graph.fusion.fuse import Fused, Stage
 from convswap.graph.swap import Left
-from convswap.optimizing.choice import DEFAULT_WAY, best_of_ours, speedup
+from convswap.optimizing.choice import DEFAULT_WAY, speedup
 from convswap.optimizing.measuring import Measured
 from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.result import NodeResult
@@ -31,8 +31,7 @@ def _node_result(
     one: Measured, is_taken: bool, fused: Mapping[str, Fused], batches: Sequence[int]
 ) -> NodeResult:
     default = one.times[DEFAULT_WAY]
-    best = one.way if is_taken else best_of_ours(one.times)
-    assert best is not None
+    best = one.ours
     gain = speedup(default, one.times[best])
     ops = tuple(op for op, _ in fused[one.segment.name].taken) if one.segment.name in fused else ()
     words = "fused" if is_taken and best is not Stage.FOLDED else "swapped" if is_taken else "default"
@@ -42,7 +41,7 @@ def _node_result(
         why=_why(one, is_taken, gain),
         takes_in=ops if is_taken else (),
         precision=one.precision,
-        algorithm=one.algorithm,
+        algorithm=", ".join(dict.fromkeys(one.algorithms)),
         default_ms=dict(zip(batches, default, strict=True)),
         best_ms=dict(zip(batches, one.times[best], strict=True)),
         errors=one.measurement.errors,

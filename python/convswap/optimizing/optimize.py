@@ -9,11 +9,13 @@ from typing import Any
 
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
+from convswap.optimizing.algorithms import with_fastest_algorithms
 from convswap.optimizing.kept import KeptMeasurements
-from convswap.optimizing.measuring import measure_convs
+from convswap.optimizing.measuring import Measured, measure_convs
 from convswap.optimizing.nodes import node_results
 from convswap.optimizing.preparation import MATCH, Model, OptimizeOptions, Prepared, prepare
 from convswap.optimizing.result import Optimization
+from convswap.optimizing.segment_inputs import SegmentInputs
 from convswap.optimizing.whole import Whole, best_whole
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, environment
@@ -36,8 +38,9 @@ def optimize(
 
     Each Conv is timed with all that it can take in, as the default provider computes them, swapped, and fused
     up to each stage, with the input that it really gets, in turn. The fastest is taken where it gains more
-    than the noise, and at no batch loses. Then the whole model is timed against the original, and the outputs
-    are compared: only a model that gains and whose answers agree is written.
+    than the noise, and at no batch loses; for those that take most of the time several algorithms are tried,
+    and the file tells which was the fastest on this device. Then the whole model is timed against the
+    original, and the outputs are compared: only a model that gains and whose answers agree is written.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
@@ -83,7 +86,7 @@ def _optimize_with(
     prepared = prepare(model, options, device)
     kept = KeptMeasurements(environment(device))
     with telling_shapes(*prepared.shaped):
-        measured = measure_convs(prepared, kept, report)
+        measured = _measure(prepared, kept, report)
         report("running the whole model")
         whole = best_whole(prepared, measured)
     written = _save(whole, output)
@@ -100,6 +103,14 @@ def _optimize_with(
         written=written,
         notes=tuple(_notes(prepared, kept)),
     )
+
+
+def _measure(prepared: Prepared, kept: KeptMeasurements, report: Progress) -> tuple[Measured, ...]:
+    if not prepared.segments:
+        return ()
+    inputs = SegmentInputs(prepared)
+    measured = measure_convs(prepared, inputs, kept, report)
+    return with_fastest_algorithms(measured, prepared, inputs, kept, report)
 
 
 def _save(whole: Whole, output: str | os.PathLike[str] | None) -> Path | None:

@@ -39,12 +39,14 @@ def optimization_tables(found: Optimization) -> Iterator[Table]:
     for heading in ("default", "best of ours"):
         table.add_column(heading, justify="right")
     table.add_column("taken", overflow="fold")
-    table.add_column("precision")
+    for heading in ("precision", "algorithm"):
+        table.add_column(heading, overflow="fold")
     table.add_column("why", overflow="fold")
     for node in found.nodes:
         measured = (node.default_ms or {}), (node.best_ms or {})
         times = ("\n".join(three_digits(own[batch]) for batch in batches if batch in own) for own in measured)
-        table.add_row(Text(node.node), *times, Text(_taken(node)), node.precision or "-", Text(node.why))
+        how = node.precision or "-", node.algorithm or "-"
+        table.add_row(Text(node.node), *times, Text(_taken(node)), *how, Text(node.why))
     yield table
     if found.whole:
         whole = plain_table("The whole model, median ms")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ import onnx
 from convswap.graph.fixed_inputs import with_fixed_inputs
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import NodeChoice, swap_chosen
-from convswap.runtime.layers import ConvLayer
+from convswap.runtime.layers import ConvLayer, conv_layers
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -39,6 +40,14 @@ class Segment:
         }
         return (Stage.FOLDED, *(stage for stage, there in present.items() if there))
 
+    @property
+    def weights_digest(self) -> str:
+        """What tells its constants from others."""
+        digest = hashlib.sha256()
+        for name in sorted(self.layer.constants):
+            digest.update(self.layer.constants[name].SerializeToString(deterministic=True))
+        return digest.hexdigest()[:16]
+
     def _names(self, attribute: str) -> bool:
         return self.layer.setting(attribute, "None") != "None"
 
@@ -60,6 +69,14 @@ class Segment:
         """Return the segment with its Conv swapped, and fused up to a stage."""
         result = swap_chosen(self.default_model(shapes), {self.name: choice}, "it is another")
         return result.to_proto()
+
+    def our_layer(self, shapes: Shapes, choice: NodeChoice) -> ConvLayer:
+        """Return our op of `our_model`, with all that it takes in.
+
+        It is asked for there, since a Conv that takes in something also gets a bias.
+        """
+        (layer,) = conv_layers(self.our_model(shapes, choice))
+        return layer
 
     def conv_alone(self, precision: str) -> ConvLayer:
         """Return the Conv without what follows it, but for what is folded into its weights."""

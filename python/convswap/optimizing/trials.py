@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
+import onnx
 import onnxruntime
 from onnx import helper
 
 from convswap import _native
 from convswap.errors import ConvswapError
+from convswap.graph.algorithms import AUTO
 from convswap.graph.swap import NodeChoice
 from convswap.optimizing.choice import DEFAULT_WAY, Way, is_as_accurate
 from convswap.optimizing.segments import Segment, side_by_side
@@ -23,6 +27,7 @@ from convswap.truth.closeness import relative_l2_error
 from convswap.truth.operators import reference_conv
 
 Values = Mapping[str, onnxruntime.OrtValue]
+_Key = TypeVar("_Key")
 
 # What a run of a way should move at least, so that the host's time for a run does not hide the card's: so
 # many bytes take some 20 us.
@@ -36,19 +41,55 @@ _TRUTH_OPERATIONS = 1e9
 
 def times_of(segment: Segment, inputs: Values, precision: str, device: Device) -> dict[Way, float]:
     """Return the milliseconds that the segment takes in each way, in a longer model; the sides take turns."""
-    shapes = {name: tuple(value.shape()) for name, value in inputs.items()}
-    models = {DEFAULT_WAY: segment.default_model(shapes)}
-    for stage in segment.stages:
-        models[stage] = segment.our_model(shapes, NodeChoice(precision=precision, last=stage))
+    shapes = _shapes(inputs)
     copies = _copies(segment.layer, shapes, device)
-    runs = []
-    for way, model in models.items():
-        side = DEFAULT if way is DEFAULT_WAY else CONVSWAP
-        session = make_session(side_by_side(model, copies), side, device, merges_equal_nodes=False)
-        runs.append(BoundRun(session, inputs, device))
-    samples = [session_sample(own, None) for own in runs]
+    runs: dict[Way, BoundRun] = {
+        DEFAULT_WAY: _copies_run(segment.default_model(shapes), copies, DEFAULT, inputs, device)
+    }
+    for stage in segment.stages:
+        model = segment.our_model(shapes, NodeChoice(precision=precision, last=stage))
+        runs[stage] = _copies_run(model, copies, CONVSWAP, inputs, device)
+    return _in_turn(runs, copies)
+
+
+def times_by_algorithm(
+    segment: Segment, inputs: Values, choice: NodeChoice, algorithms: Sequence[str], device: Device
+) -> dict[str, float]:
+    """Return the milliseconds of the segment, as in `times_of`, with its Conv computed by each algorithm.
+
+    The first has to run; of the others, one that does not is left out.
+    """
+    shapes = _shapes(inputs)
+    copies = _copies(segment.layer, shapes, device)
+    runs: dict[str, BoundRun] = {}
+    for name in algorithms:
+        try:
+            model = segment.our_model(shapes, replace(choice, algorithm=name))
+            run_of_name = _copies_run(model, copies, CONVSWAP, inputs, device)
+            run_of_name.once()
+        except ConvswapError:
+            # The estimate knows nothing of the memory that is free, nor of what this ONNX Runtime lends.
+            if not runs:
+                raise
+            continue
+        runs[name] = run_of_name
+    return _in_turn(runs, copies)
+
+
+def _shapes(inputs: Values) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape()) for name, value in inputs.items()}
+
+
+def _copies_run(model: onnx.ModelProto, copies: int, side: Side, inputs: Values, device: Device) -> BoundRun:
+    session = make_session(side_by_side(model, copies), side, device, merges_equal_nodes=False)
+    return BoundRun(session, inputs, device)
+
+
+def _in_turn(runs: Mapping[_Key, BoundRun], copies: int) -> dict[_Key, float]:
+    """Return the milliseconds of one of the copies in each run."""
+    samples = [session_sample(own, None) for own in runs.values()]
     times = back_to_back(samples, round_ms=_ROUND_MS)
-    return {way: time / copies for way, time in zip(models, times, strict=True)}
+    return {key: time / copies for key, time in zip(runs, times, strict=True)}
 
 
 def _copies(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], device: Device) -> int:
@@ -66,27 +107,49 @@ def errors_of(segment: Segment, inputs: Values, device: Device) -> dict[str, flo
 
     They are against float64, of as much of the input as the truth can be had of in half a second.
     """
-    shapes = {name: tuple(value.shape()) for name, value in inputs.items()}
-    alone = segment.conv_alone("ieee")
-    fed = {name: inputs[name].numpy() for name in alone.fed}
-    data_name = str(alone.node.input[0])
-    operations = alone.problem({name: shapes[name] for name in alone.fed}).operations
-    fed[data_name] = _part(fed[data_name], operations, alone)
-    data, weights, bias, _ = alone.arrays(fed)
-    truth = reference_conv(data, weights, bias, alone.attributes)
-
-    def error(layer: ConvLayer, side: Side) -> float:
-        model = layer.model({name: values.ndim for name, values in fed.items()}, ours=side.ours)
-        session = make_session(model, side, device)
-        return relative_l2_error(run(session, fed)[0], truth)
-
-    found = {"default": error(alone, DEFAULT)}
+    judged = _Judged(segment, inputs, device)
+    found = {"default": judged.error(segment.conv_alone("ieee"), DEFAULT)}
     for precision in ("tf32", "ieee"):
         layer = segment.conv_alone(precision)
-        found[precision] = error(_as_planned(layer, shapes, fed, device), CONVSWAP)
+        found[precision] = judged.error(judged.by_algorithm(layer) or layer, CONVSWAP)
         if is_as_accurate(found[precision], found["default"]):
             break
     return found
+
+
+def error_by(
+    segment: Segment, inputs: Values, precision: str, algorithm: str, device: Device
+) -> float | None:
+    """Return our error, as in `errors_of`, by an algorithm; None where that does not take the part."""
+    judged = _Judged(segment, inputs, device)
+    layer = judged.by_algorithm(segment.conv_alone(precision), algorithm)
+    return None if layer is None else judged.error(layer, CONVSWAP)
+
+
+class _Judged:
+    """A segment's Conv alone, with a part of its input and the truth of that."""
+
+    def __init__(self, segment: Segment, inputs: Values, device: Device) -> None:
+        self._shapes, self._device = _shapes(inputs), device
+        alone = segment.conv_alone("ieee")
+        self._fed = {name: inputs[name].numpy() for name in alone.fed}
+        data_name = str(alone.node.input[0])
+        operations = alone.problem({name: self._shapes[name] for name in alone.fed}).operations
+        self._fed[data_name] = _part(self._fed[data_name], operations, alone)
+        data, weights, bias, _ = alone.arrays(self._fed)
+        self._truth = reference_conv(data, weights, bias, alone.attributes)
+
+    def error(self, layer: ConvLayer, side: Side) -> float:
+        """Return the relative L2 error of `layer` on that part."""
+        model = layer.model({name: values.ndim for name, values in self._fed.items()}, ours=side.ours)
+        return relative_l2_error(run(make_session(model, side, self._device), self._fed)[0], self._truth)
+
+    def by_algorithm(self, layer: ConvLayer, algorithm: str = AUTO) -> ConvLayer | None:
+        """Return `layer` with the algorithm that computes the whole input; None where it takes no part."""
+        own = {name: self._shapes[name] for name in layer.fed}
+        name = _native.choose(layer.problem(own), self._device.name, algorithm)
+        part = layer.problem({name: self._fed[name].shape for name in layer.fed})
+        return None if _native.why_not(part, name, self._device.name) else layer.with_algorithm(name)
 
 
 def _part(data: np.ndarray, operations: int, layer: ConvLayer) -> np.ndarray:
@@ -102,19 +165,6 @@ def _part(data: np.ndarray, operations: int, layer: ConvLayer) -> np.ndarray:
     dilation = (layer.attributes.get("dilations") or [1])[0]
     least = min(rows, 4 * (dilation * (int(kernel[0]) - 1) + 1))
     return np.ascontiguousarray(data[:1, :, : max(least, int(share * len(data) * rows))])
-
-
-def _as_planned(
-    layer: ConvLayer, shapes: Mapping[str, Sequence[int]], fed: Mapping[str, np.ndarray], device: Device
-) -> ConvLayer:
-    """Return `layer` with the algorithm that the whole input has it computed by, where it takes the part."""
-    own = {name: shapes[name] for name in layer.fed}
-    algorithm = _native.choose(layer.problem(own), device.name, "auto")
-    try:
-        _native.choose(layer.problem({name: fed[name].shape for name in layer.fed}), device.name, algorithm)
-    except ConvswapError:
-        return layer
-    return layer.with_algorithm(algorithm)
 
 
 def whole_times(

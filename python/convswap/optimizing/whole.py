@@ -72,7 +72,7 @@ def _mean(whole: Whole) -> float:
 
 def _run_whole(prepared: Prepared, taken: Sequence[Measured]) -> Whole:
     device = prepared.device
-    choices = {one.segment.name: _choice(one) for one in taken}
+    choices = {one.segment.name: one.choice for one in taken}
     swapping = swap_chosen(prepared.subject.plain, choices, "it does not gain here")
     optimized = swapping.to_proto()
     sessions = [
@@ -92,11 +92,6 @@ def _run_whole(prepared: Prepared, taken: Sequence[Measured]) -> Whole:
     if not any(values.dtype.kind == "f" for values in answers[0]):
         tolerance = ELEMENTS_THAT_MAY_DIFFER
     return Whole(swapping, choices, tuple(times), errors, reference, _agree(errors, tolerance))
-
-
-def _choice(one: Measured) -> NodeChoice:
-    assert one.precision is not None and one.way is not None
-    return NodeChoice(precision=one.precision, last=one.way)
 
 
 def _errors(

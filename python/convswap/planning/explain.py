@@ -178,7 +178,7 @@ def _plan(conv: PlannedConv, device: Device, compute_capability: int) -> ConvPla
     layer, problem = conv.layer, conv.problem
     with naming_conv(layer.name):
         answer = _native.explain(
-            problem, device.name, layer.setting("algorithm", AUTO), compute_capability=compute_capability
+            problem, device.name, compute_capability=compute_capability, **layer.requested
         )
     return ConvPlan(
         node=layer.name,

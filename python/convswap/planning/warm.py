@@ -175,10 +175,12 @@ def _kernels(problems: ConvProblems, card: Device, *, is_here: bool) -> list[tup
     names: list[tuple[str, int]] = []
     for conv in problems.convs:
         with naming_conv(conv.layer.name):
-            algorithm = conv.layer.setting("algorithm", AUTO)
             # This machine's card is planned for as a run would: a typical one may have more multiprocessors.
             found = _native.kernels_of(
-                conv.problem, "cuda", algorithm, compute_capability=0 if is_here else capability
+                conv.problem,
+                "cuda",
+                compute_capability=0 if is_here else capability,
+                **conv.layer.requested,
             )
         names += [(name, capability) for name in found]
     return names

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from convswap import _native
+from convswap.graph.algorithms import AUTO
 from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
 from convswap.graph.expansion import fused_parts
 from convswap.graph.model_file import model_from_proto
@@ -26,6 +27,13 @@ from convswap.graph.value_types import ValueTypes
 from convswap.graph.weights_apart import Weights
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import DEFAULT, BoundRun, make_session
+
+
+class Requested(TypedDict):
+    """Keyword arguments of the planner's functions; exists for type checkers alone."""
+
+    algorithm: str
+    tuned: str
 
 
 @dataclass(frozen=True)
@@ -87,11 +95,16 @@ class ConvLayer:
         return names[0], names[1], names[2], names[3]
 
     def setting(self, name: str, default: str) -> str:
-        """Return the node's `algorithm` or `precision`, `default` where it is not written."""
+        """Return an attribute of the node that is text, `default` where it is not written."""
         for attribute in self.node.attribute:
             if attribute.name == name:
-                return str(attribute.s.decode())
+                return str(attribute.s.decode(errors="replace"))
         return default
+
+    @property
+    def requested(self) -> Requested:
+        """What the node asks of the planner, as keyword arguments of `convswap._native.choose`."""
+        return {"algorithm": self.setting("algorithm", AUTO), "tuned": self.setting("tuned", "")}
 
     @property
     def arithmetic(self) -> str:

@@ -1,0 +1,210 @@
+"""The attribute `tuned`: what a node takes from its own lines, and what leaves the choice to the rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import convswap
+import numpy as np
+import onnx
+import pytest
+from convswap import _native
+from convswap.graph.plain_model import plain_model
+from convswap.graph.swap import NodeChoice, swap_chosen
+from convswap.planning.warm import warm
+from fake_card import LAYER, needs_compiler, run_beside_card
+from op_sessions import CASE, case_model, conv_model, make_session, run
+from tuning_files import OTHER, line, table, write
+
+__all__ = ["table"]
+
+PROBLEM = _native.Problem(CASE.x_shape, CASE.w_shape, CASE.has_bias, **CASE.attributes)
+TEXT = PROBLEM.text
+X = CASE.arrays()[0]
+GOOD = line(TEXT, "reference", "cpu")
+FIELDS = GOOD.split(" | ")
+OTHER_SIZE = _native.Problem((1, 3, 9, 8), CASE.w_shape, CASE.has_bias, **CASE.attributes).text
+HOPPERS = ("cuda NVIDIA H200", "cuda NVIDIA H100 80GB HBM3")
+MISFITS = {
+    "processor": line(TEXT, "reference", "cpu", device_name="cpu Another Processor avx512"),
+    "card": line(TEXT, "reference", "cpu", device_name=HOPPERS[0]),
+    "version": line(TEXT, "reference", "cpu", version="0.0.1"),
+    "size": line(OTHER_SIZE, "reference", "cpu"),
+    "precision": line(TEXT.replace("tf32", "ieee"), "reference", "cpu"),
+    "unknown": line(TEXT, "winograd", "cpu"),
+    "of cards": line(TEXT, "naive", "cpu"),
+    "rung": line(TEXT, "ladder_01_loops", "cpu"),
+    "four fields": " | ".join(FIELDS[:4]),
+    "no time": " | ".join([*FIELDS[:4], "reference fast"]),
+    "cut": GOOD[: len(GOOD) // 2],
+    "not ASCII": GOOD.replace("cpu", "cpü"),
+    "header": _native.tuning_header,
+    "empty": "",
+}
+
+
+def chosen(tuned: str, algorithm: str = "auto", problem: _native.Problem = PROBLEM) -> str:
+    return _native.choose(problem, "cpu", algorithm, tuned=tuned)
+
+
+@pytest.mark.parametrize("op", ["Conv", "FusedConv"])
+def test_a_session_takes_the_algorithm_of_the_nodes_own_line(device, op):
+    """By the bits: the two algorithms sum in different orders and precisions."""
+    tuned = "\n".join([MISFITS["size"], line(TEXT, OTHER[device], device), MISFITS["version"]])
+    models = {
+        "tuned": case_model(CASE, op=op, tuned=tuned),
+        "by name": case_model(CASE, op=op, algorithm=OTHER[device]),
+        "rule": case_model(CASE, op=op),
+    }
+    answers = {name: run(make_session(model, device), X) for name, model in models.items()}
+    assert np.array_equal(answers["tuned"], answers["by name"])
+    assert not np.array_equal(answers["tuned"], answers["rule"])
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "tuned"])
+@pytest.mark.parametrize("misfit", MISFITS.values(), ids=MISFITS)
+def test_what_does_not_fit_leaves_the_choice_to_the_rule(table, misfit, algorithm):
+    assert chosen(misfit, algorithm) == "direct"
+    expected = _native.conv(*CASE.arrays(), algorithm="direct", **CASE.attributes)
+    session = make_session(case_model(CASE, algorithm=algorithm, tuned=misfit))
+    assert np.array_equal(run(session, X), expected)
+    # Beside a line that fits it is no harm, on either side.
+    for lines in ([misfit, GOOD], [GOOD, misfit]):
+        about_the_same = misfit in (MISFITS["unknown"], MISFITS["of cards"], MISFITS["rung"])
+        last_counts = "direct" if about_the_same and lines[-1] == misfit else "reference"
+        assert chosen("\n".join(lines), algorithm) == last_counts
+
+
+def test_an_algorithm_that_cannot_compute_the_problem_leaves_the_choice_to_the_rule():
+    problem = _native.Problem((1, 1, 4, 4), (1, 1, 3, 3), type="float64")
+    assert chosen(line(problem.text, "direct", "cpu"), problem=problem) == "reference"
+
+
+def test_another_size_in_the_same_session_is_planned_by_the_rule():
+    _, w, b = CASE.arrays()
+    model = conv_model(x=["n", *CASE.x_shape[1:]], w=w, b=b, **CASE.attributes, tuned=GOOD)
+    session = make_session(model)
+    for x, algorithm in ((X[:1], "direct"), (X, "reference"), (X[:1], "direct")):
+        expected = _native.conv(x, w, b, algorithm=algorithm, **CASE.attributes)
+        assert np.array_equal(run(session, x), expected)
+
+
+def test_an_algorithm_asked_for_by_name_is_a_command():
+    assert chosen(GOOD, "direct") == "direct"
+
+
+def test_the_nodes_own_line_comes_before_the_table(table):
+    write(table, line(TEXT, "direct", "cpu"))
+    assert chosen(GOOD, "tuned") == "reference"
+    write(table, GOOD)
+    assert chosen(line(TEXT, "direct", "cpu"), "tuned") == "direct"
+    assert chosen(MISFITS["size"], "tuned") == "reference"
+
+
+def test_of_two_lines_about_one_problem_the_last_counts():
+    assert chosen("\n".join([line(TEXT, "direct", "cpu"), GOOD])) == "reference"
+    assert chosen("\n".join([GOOD, line(TEXT, "direct", "cpu")])) == "direct"
+
+
+def test_the_explanation_says_that_the_file_decided():
+    times = {"reference": 0.25, "direct": 0.75}
+    answer = _native.explain(PROBLEM, "cpu", tuned=line(TEXT, "reference", "cpu", milliseconds=times))
+    assert (answer["algorithm"], answer["decided_by"], answer["milliseconds"]) == ("reference", "file", 0.25)
+    assert answer["why"] == "the file says that it was measured here: 0.25 ms"
+    assert answer["others"][0]["why_not"] == "measured slower: 0.75 ms"
+    kept = line(TEXT, "direct", "cpu", milliseconds=times)
+    assert "the file names another" in _native.explain(PROBLEM, "cpu", tuned=kept)["others"][0]["why_not"]
+
+
+def test_the_model_is_explained_swapped_again_and_compared_by_what_it_says():
+    model = onnx.load_from_string(case_model(CASE, tuned=GOOD))
+    for again in (model, convswap.swap(model).to_proto()):
+        (conv,) = convswap.explain(again, device="cpu").convs
+        assert (conv.answer["algorithm"], conv.answer["decided_by"]) == ("reference", "file")
+    (layer,) = convswap.compare(model, device="cpu", images=2, batch=2).layers
+    assert layer.algorithm == "reference"
+
+
+def test_the_model_turned_back_into_onnx_has_no_such_attribute():
+    (node,) = plain_model(onnx.load_from_string(case_model(CASE, tuned=GOOD))).graph.node
+    assert not {"tuned", "algorithm", "precision"} & {attribute.name for attribute in node.attribute}
+
+
+def made_beside_hoppers() -> onnx.ModelProto:
+    """Return a swapped model as `optimize` writes it beside cards that are not here."""
+    lines = [
+        line(_native.Problem(*shapes, True, **CASE.attributes).text, algorithm, "cuda", device_name=card)
+        for card, algorithm in zip(HOPPERS, ("many_channels", "implicit_gemm"), strict=True)
+        for shapes in [(CASE.x_shape, CASE.w_shape)]
+    ]
+    model = onnx.load_from_string(case_model(CASE, domain=""))
+    return swap_chosen(model, {"conv1": NodeChoice(tuned=tuple(lines))}, "it is another").to_proto()
+
+
+def test_a_file_made_beside_a_hopper_runs_on_a_cpu():
+    model = made_beside_hoppers()
+    assert HOPPERS[1] in model.graph.node[0].attribute[-1].s.decode()
+    y = run(make_session(model.SerializeToString()), X)
+    assert np.array_equal(y, _native.conv(*CASE.arrays(), **CASE.attributes))
+    (conv,) = convswap.explain(model, device="cpu").convs
+    assert (conv.answer["algorithm"], conv.answer["decided_by"]) == ("direct", "rule")
+
+
+@pytest.mark.parametrize("capability", [75, 80])
+def test_a_file_made_beside_a_hopper_is_planned_for_other_cards(capability):
+    (conv,) = convswap.explain(made_beside_hoppers(), compute_capability=capability).convs
+    by_rule = _native.choose(PROBLEM, "cuda", compute_capability=capability)
+    assert (conv.answer["algorithm"], conv.answer["decided_by"]) == (by_rule, "rule")
+    # These take cards of compute capability 9.0 alone.
+    assert by_rule not in ("many_channels", "implicit_gemm")
+
+
+# The text of `tuned`, then the extents of x and w: what is taken beside the card, and its kernels.
+CHOOSE = """
+import sys
+from convswap import _native
+problem = _native.Problem(*(tuple(map(int, text.split(","))) for text in sys.argv[2:4]))
+text = sys.argv[1].replace("PROBLEM", problem.text)
+print(_native.choose(problem, "cuda", tuned=text))
+print(_native.kernels_of(problem, "cuda", tuned=text) == _native.kernels_of(problem, "cuda", "naive"))
+"""
+
+
+@pytest.mark.parametrize(("card", "is_taken"), [("cuda Fake card 0", True), (HOPPERS[0], False)])
+def test_beside_a_card_the_line_of_that_card_is_taken(card, is_taken, tmp_path):
+    tuned = line("PROBLEM", "naive", "cuda", device_name=card)
+    done = run_beside_card(CHOOSE, tuned, *LAYER, cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    name, has_its_kernels = done.stdout.split()
+    assert (name == "naive", has_its_kernels) == (is_taken, str(is_taken))
+
+
+def test_beside_a_card_an_algorithm_that_cannot_compute_the_layer_is_not_taken(tmp_path):
+    lying = "\n".join(
+        line("PROBLEM", name, "cuda", device_name="cuda Fake card 0") for name in ("no such one", "pointwise")
+    )
+    done = run_beside_card(CHOOSE, lying, *LAYER, cache=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] not in ("pointwise", "naive")
+
+
+@needs_compiler
+def test_a_pack_has_the_kernels_of_what_the_file_prefers_on_a_card_that_is_not_here(tmp_path: Path):
+    preferred = line(TEXT, "naive", "cuda", device_name=HOPPERS[0])
+    model = onnx.load_from_string(case_model(CASE, tuned=preferred))
+    names = {name for name, _ in warm(model, batches=[2], compute_capabilities=[90]).kernels}
+    both = {
+        kernel
+        for algorithm in ("auto", "naive")
+        for kernel in _native.kernels_of(PROBLEM, "cuda", algorithm, compute_capability=90)
+    }
+    assert names == both
+    assert both > set(_native.kernels_of(PROBLEM, "cuda", compute_capability=90))
+
+
+def test_swapping_writes_the_lines_and_fusing_keeps_them():
+    model = onnx.load_from_string(case_model(CASE, domain="", follow="Relu"))
+    choice = NodeChoice(tuned=(MISFITS["size"], GOOD))
+    (node,) = swap_chosen(model, {"conv1": choice}, "it is another").to_proto().graph.node
+    written = {attribute.name: attribute for attribute in node.attribute}["tuned"].s.decode()
+    assert (node.op_type, written) == ("FusedConv", f"{MISFITS['size']}\n{GOOD}")
