@@ -1,34 +1,168 @@
-"""`optimize` on a model whose Convs are all in subgraphs, where none can be measured alone."""
+"""`optimize` on Convs in subgraphs: in the branch of an If that is run they are measured, in a loop not."""
 
 from __future__ import annotations
 
 import json
 
+import convswap
+import numpy as np
 import onnx
+import onnxruntime
+import pytest
 from convswap.cli.main import main
+from convswap.optimizing import measuring, whole
+from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.page import optimize_html
+from convswap.optimizing.preparation import OptimizeOptions, prepare
 from convswap.optimizing.report import verdict
-from swap_models import conv_in_if
+from convswap.optimizing.segment_inputs import SegmentInputs
+from convswap.runtime.device import Device
+from onnx import TensorProto, helper
+from swap_models import ANY_SHAPE, conv_in_if, conv_in_loop, make_model, tensor_info, weights
 
-WHY = "it is in a subgraph, where it cannot be measured alone"
+INNER = "it is in a subgraph, where it cannot be measured alone"
+NOT_RUN = "the branch that it is in is not run with this input"
+CPU = Device("cpu", "asked for")
+SHAPE = (2, 3, 9, 8)
 
 
-def test_it_says_that_no_conv_can_be_measured_and_writes_no_model(tmp_path, device):
+def branches(names: tuple[str, str] = ("kept", "other")) -> onnx.ModelProto:
+    """Return a model whose If runs the branch that has a fused pair of Convs where the input is not negative.
+
+    The first is fed by the graph around it and has its weights there; the second is in an If of its own and
+    adds what the first computes.
+    """
+    node = helper.make_node
+    deep = helper.make_graph(
+        [
+            node("Conv", ["r", "wd"], ["c"], name="deep", pads=[1, 1, 1, 1]),
+            node("Add", ["c", "r"], ["s"], name="add"),
+            node("Relu", ["s"], ["t"], name="relu"),
+        ],
+        "deep",
+        [],
+        [tensor_info("t", *ANY_SHAPE)],
+        [weights("wd", 4, 4, 3, 3)],
+    )
+    passed = helper.make_graph([node("Identity", ["r"], ["p"])], "passed", [], [tensor_info("p", *ANY_SHAPE)])
+    then = helper.make_graph(
+        [
+            node("Conv", ["doubled", "w", "b"], ["h"], name=names[0], pads=[1, 1, 1, 1]),
+            node("Relu", ["h"], ["r"], name="first_relu"),
+            node("If", ["right"], ["e"], then_branch=deep, else_branch=passed),
+        ],
+        "then",
+        [],
+        [tensor_info("e", *ANY_SHAPE)],
+    )
+    other = helper.make_graph(
+        [node("Conv", ["doubled", "w"], ["h"], name=names[1], pads=[1, 1, 1, 1])],
+        "else",
+        [],
+        [tensor_info("h", *ANY_SHAPE)],
+    )
+    return make_model(
+        [
+            node("Add", ["x", "x"], ["doubled"], name="double"),
+            node("ReduceMax", ["x"], ["most"], keepdims=0),
+            node("GreaterOrEqual", ["most", "zero"], ["right"]),
+            node("If", ["right"], ["y"], then_branch=then, else_branch=other),
+        ],
+        [weights("w", 4, 3, 3, 3), weights("b", 4), helper.make_tensor("zero", TensorProto.FLOAT, [], [0.0])],
+        inputs=[tensor_info("x", *SHAPE)],
+    )
+
+
+@pytest.fixture(autouse=True)
+def own_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "kept" / "tuning.txt"))
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Have the last stage of every Conv gain, and the whole model."""
+
+    def times_of(segment, inputs, precision, device):
+        return {DEFAULT_WAY: 1.0, **dict.fromkeys(segment.stages, 0.9), segment.stages[-1]: 0.5}
+
+    monkeypatch.setattr(measuring, "times_of", times_of)
+    monkeypatch.setattr(whole, "whole_times", lambda sessions, feeds, device: [2.0, 1.0])
+
+
+def test_convs_of_the_branch_that_is_run_are_taken_and_the_file_answers_as_the_original(pretended, tmp_path):
+    found = optimize(branches(), tmp_path / "faster.onnx", device="cpu")
+    assert {node.node: (node.taken, node.takes_in) for node in found.nodes} == {
+        "kept": ("fused", ("Relu",)),
+        "deep": ("fused", ("Add", "Relu")),
+        "other": ("default", ()),
+    }
+    assert {node.node: node.why for node in found.nodes}["other"] == NOT_RUN
+    options = onnxruntime.SessionOptions()
+    convswap.register(options)
+    ours = onnxruntime.InferenceSession(str(found.written), options, providers=["CPUExecutionProvider"])
+    original = onnxruntime.InferenceSession(
+        branches().SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
+    for values in (x, -abs(x)):
+        expected = original.run(None, {"x": values})[0]
+        np.testing.assert_allclose(ours.run(None, {"x": values})[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_they_are_fed_what_they_really_get():
+    prepared = prepare(branches(), OptimizeOptions(), CPU)
+    inputs = SegmentInputs(prepared)
+    segments = {segment.name: segment for segment in prepared.segments}
+    (kept,), (deep,) = inputs.of(segments["kept"]), inputs.of(segments["deep"])
+    assert inputs.of(segments["other"]) is None
+    (x,) = next(iter(prepared.sources.values())).first(2).values()
+    np.testing.assert_array_equal(kept["doubled"].numpy(), 2 * x)
+    # In the fused model the first computes what the second is fed.
+    expected = make_conv_and_relu(2 * x)
+    np.testing.assert_allclose(deep["r"].numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def make_conv_and_relu(x: np.ndarray) -> np.ndarray:
+    w, b = (onnx.numpy_helper.to_array(tensor) for tensor in branches().graph.initializer[:2])
+    return np.maximum(convswap._native.conv(x, w, b, algorithm="reference", pads=(1, 1, 1, 1)), 0)
+
+
+def test_every_way_in_a_branch_is_really_measured(tmp_path):
+    found = optimize(branches(), tmp_path / "faster.onnx", device="cpu")
+    measured = {node.node: node for node in found.nodes if node.default_ms}
+    assert measured.keys() == {"kept", "deep"}
+    assert all(node.algorithm == "direct" for node in measured.values())
+
+
+def test_a_conv_with_the_name_of_another_is_left(pretended):
+    found = optimize(branches(("twice", "twice")), None, device="cpu")
+    assert [(node.node, node.taken) for node in found.nodes if node.taken != "default"] == [("deep", "fused")]
+    assert {node.why for node in found.nodes if node.node == "twice"} == {INNER}
+
+
+def test_of_a_conv_that_is_fed_the_models_input_it_is_known_whether_it_is_run(pretended):
+    found = {node.node: node for node in optimize(conv_in_if(), None, device="cpu").nodes}
+    run, not_run = sorted(found.values(), key=lambda node: node.default_ms is None)
+    assert {run.node, not_run.node} == {"conv_then", "conv_else"}
+    assert (run.taken, not_run.why) == ("swapped", NOT_RUN)
+
+
+def test_it_says_that_no_conv_of_a_loop_can_be_measured_and_writes_no_model(tmp_path, device):
     output = tmp_path / "optimized.onnx"
-    found = optimize(conv_in_if(), output, device=device)
-    assert [(node.taken, node.why) for node in found.nodes] == [("default", WHY)] * len(found.nodes)
+    found = optimize(conv_in_loop(), output, device=device)
+    assert [(node.taken, node.why) for node in found.nodes] == [("default", INNER)]
     assert (found.whole, found.written, found.speedup, output.exists()) == ((), None, None, False)
     first, second = verdict(found)
     assert first == f"No Conv can be measured alone: the table says why of each of the {len(found.nodes)}."
     assert second == "No file is written; use the model as it is."
     page = optimize_html(found)
-    assert first in page and WHY in page
+    assert first in page and INNER in page
 
 
 def test_the_command_ends_with_status_1(tmp_path, capsys):
     model, output, result = (tmp_path / name for name in ("in.onnx", "out.onnx", "result.json"))
-    onnx.save_model(conv_in_if(), model)
+    onnx.save_model(conv_in_loop(), model)
     assert main(["optimize", str(model), "-o", str(output), "--device", "cpu", "--json", str(result)]) == 1
     assert "No Conv can be measured alone" in capsys.readouterr().out
     assert not output.exists() and json.loads(result.read_text())["written"] is None

@@ -74,7 +74,7 @@ def _element_types(graph: onnx.GraphProto) -> dict[str, int]:
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
                 types[node.output[0]] = attribute.t.data_type
-        for subgraph in _subgraphs(node):
+        for subgraph in subgraphs(node):
             types.update(_element_types(subgraph))
     return types
 
@@ -88,7 +88,7 @@ def _remove_our_domain(opsets: MutableSequence[onnx.OperatorSetIdProto]) -> None
 def _make_plain(nodes: MutableSequence[onnx.NodeProto], opset: int, types: Mapping[str, int]) -> None:
     for index in reversed(range(len(nodes))):
         node = nodes[index]
-        for graph in _subgraphs(node):
+        for graph in subgraphs(node):
             _make_plain(graph.node, opset, types)
         if not is_ours(node):
             continue
@@ -115,7 +115,8 @@ def _element_type(node: onnx.NodeProto, types: Mapping[str, int]) -> int:
     return next((types[name] for name in values if name in types), int(onnx.TensorProto.FLOAT))
 
 
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs among the attributes of `node`."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
@@ -123,6 +124,4 @@ def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _count_swapped(nodes: Iterable[onnx.NodeProto]) -> int:
-    return sum(
-        is_ours(node) + sum(_count_swapped(graph.node) for graph in _subgraphs(node)) for node in nodes
-    )
+    return sum(is_ours(node) + sum(_count_swapped(graph.node) for graph in subgraphs(node)) for node in nodes)

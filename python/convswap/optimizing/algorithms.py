@@ -158,6 +158,7 @@ class _Trial:
     def _fed(self, number: int) -> Values:
         if self._values is None:
             self._values = self._inputs.of(self._one.segment)
+            assert self._values is not None  # it was measured
         return self._values[number]
 
     def _entry(self, number: int, taken: str, times: Mapping[str, float]) -> TuningEntry:

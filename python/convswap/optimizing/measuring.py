@@ -80,7 +80,7 @@ class Measured:
 def measure_convs(
     prepared: Prepared, inputs: SegmentInputs, kept: KeptMeasurements, report: Progress
 ) -> tuple[Measured, ...]:
-    """Return what is measured, or was before, of every Conv that can be measured alone."""
+    """Return what is measured, or was before, of every Conv that can be measured alone and is run."""
     if prepared.device.name == "cuda":
         report("compiling what our ways need")
         _compile_side_by_side(prepared)
@@ -88,7 +88,9 @@ def measure_convs(
     start = time.monotonic()
     for number, segment in enumerate(prepared.segments):
         report(_what_is_left(number, len(prepared.segments), time.monotonic() - start))
-        found.append(_measure(segment, inputs.of(segment), prepared, kept))
+        fed = inputs.of(segment)
+        if fed is not None:
+            found.append(_measure(segment, fed, prepared, kept))
     return tuple(found)
 
 

@@ -12,6 +12,9 @@ from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.result import NodeResult
 from convswap.optimizing.whole import Whole
 
+_NOT_RUN = "the branch that it is in is not run with this input"
+_INNER = "it is in a subgraph, where it cannot be measured alone"
+
 
 def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole) -> list[NodeResult]:
     """Return what was taken for every Conv: those that were measured, then the others."""
@@ -21,9 +24,11 @@ def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole)
     rows = [_node_result(one, one.segment.name in taken, fused, batches) for one in measured]
     rows += [_left_result(left) for left in prepared.swapping.left]
     known = {row.node for row in rows}
-    inner = "it is in a subgraph, where it cannot be measured alone"
+    not_run = {segment.name for segment in prepared.segments}
     return rows + [
-        NodeResult(name, "default", inner) for name in prepared.swapping.swapped if name not in known
+        NodeResult(name, "default", _NOT_RUN if name in not_run else _INNER)
+        for name in prepared.swapping.swapped
+        if name not in known
     ]
 
 

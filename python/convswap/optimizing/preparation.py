@@ -16,9 +16,8 @@ from convswap.inputs.feeds import Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import Subject, open_subject, source_of
-from convswap.optimizing.segments import Segment
+from convswap.optimizing.segments import Segment, segments_of
 from convswap.runtime.device import Device
-from convswap.runtime.layers import conv_layers
 from convswap.runtime.op_libraries import OpLibraries
 
 Model = str | os.PathLike[str] | onnx.ModelProto
@@ -79,7 +78,6 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
     sources = [_source(subject, batch, device) for batch in options.batches or (None,)]
     swapping = swap(subject.plain, fuse=True)
     swapped = swapping.to_proto()
-    layers = conv_layers(swapped, unfused_model(subject.plain, swapping))
     return Prepared(
         options=options,
         device=device,
@@ -87,7 +85,7 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
         sources={source.batch: source for source in sources},
         swapping=swapping,
         swapped=swapped,
-        segments=tuple(Segment(layer) for layer in layers),
+        segments=segments_of(swapped, unfused_model(subject.plain, swapping)),
     )
 
 

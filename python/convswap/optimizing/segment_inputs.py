@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import onnx
 import onnxruntime
 
+from convswap.graph.branches import Inner, home_of, with_inner_values
+from convswap.graph.plain_model import plain_model
 from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.segments import Segment
+from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture
-from convswap.runtime.sessions import on_device
+from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device
 
-Inputs = Sequence[Mapping[str, onnxruntime.OrtValue]]
+Values = Mapping[str, onnxruntime.OrtValue]
+Inputs = Sequence[Values]
 
 
 class SegmentInputs:
@@ -19,9 +24,58 @@ class SegmentInputs:
 
     def __init__(self, prepared: Prepared) -> None:
         device = prepared.device
-        self._capture = Capture(prepared.swapped, [segment.layer for segment in prepared.segments], device)
         self._feeds = [on_device(source.first(batch), device) for batch, source in prepared.sources.items()]
+        outside = [segment.layer for segment in prepared.segments if not segment.path]
+        inside = [segment for segment in prepared.segments if segment.path]
+        self._capture = Capture(prepared.swapped, outside, device) if outside else None
+        self._of_branches = _BranchCapture(prepared.swapped, inside, device) if inside else None
 
-    def of(self, segment: Segment) -> Inputs:
-        """Return what `segment` is fed at each batch, in the memory of the device."""
-        return [self._capture.inputs(segment.layer, feeds) for feeds in self._feeds]
+    def of(self, segment: Segment) -> Inputs | None:
+        """Return what `segment` is fed at each batch, in the memory of the device.
+
+        None where it is in a branch that is not run at every batch.
+        """
+        found = [self._at(segment, feeds) for feeds in self._feeds]
+        run = [values for values in found if values is not None]
+        return run if len(run) == len(found) else None
+
+    def _at(self, segment: Segment, feeds: Values) -> Values | None:
+        if segment.path:
+            assert self._of_branches is not None
+            return self._of_branches.inputs(segment, feeds)
+        assert self._capture is not None
+        return self._capture.inputs(segment.layer, feeds)
+
+
+class _BranchCapture:
+    """What `Capture` is for the main graph, for segments in the branches of Ifs."""
+
+    def __init__(self, swapped: onnx.ModelProto, segments: Sequence[Segment], device: Device) -> None:
+        self._graph, self._device = swapped.graph, device
+        wanted = {
+            home: segment.layer.element_type
+            for segment in segments
+            for home in (_result(segment), *self._homes(segment).values())
+            if home is not None
+        }
+        model, self._outputs = with_inner_values(plain_model(swapped), wanted)
+        self._session = make_session(model, DEFAULT, device)
+
+    def inputs(self, segment: Segment, feeds: Values) -> Values | None:
+        """Return what `segment` is fed when the model is fed `feeds`; None where its branch is not run."""
+        homes, result = self._homes(segment), self._outputs[_result(segment)]
+        captured = {name: self._outputs[home] for name, home in homes.items() if home is not None}
+        run = BoundRun(self._session, feeds, self._device, [result, *captured.values()])
+        run.once()
+        values = dict(zip(run.outputs, run.values(), strict=True))
+        # What a Conv computes has three axes at least.
+        if len(values[result].shape()) == 1:
+            return None
+        return {name: values[captured[name]] if name in captured else feeds[name] for name in homes}
+
+    def _homes(self, segment: Segment) -> dict[str, Inner | None]:
+        return {name: home_of(self._graph, segment.path, name) for name in segment.layer.fed}
+
+
+def _result(segment: Segment) -> Inner:
+    return Inner(segment.path, str(segment.layer.node.output[0]))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
 
+from convswap.graph.branches import Path, branch_model, branch_paths
+from convswap.graph.domain import is_ours
 from convswap.graph.fixed_inputs import with_fixed_inputs
 from convswap.graph.fusion.fuse import Stage
+from convswap.graph.plain_model import subgraphs
 from convswap.graph.swap import NodeChoice, swap_chosen
 from convswap.runtime.layers import ConvLayer, conv_layers
 
@@ -24,6 +28,7 @@ class Segment:
     """A Conv and the nodes that it can take in; `layer` has taken in all of them."""
 
     layer: ConvLayer
+    path: Path = ()  # to the branch that it is in
 
     @property
     def name(self) -> str:
@@ -91,6 +96,35 @@ class Segment:
         node.attribute.extend([*kept, onnx.helper.make_attribute("precision", precision)])
         constants = {name: tensor for name, tensor in self.layer.constants.items() if name in node.input}
         return replace(self.layer, node=node, constants=constants, replaced=None)
+
+
+def segments_of(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None) -> tuple[Segment, ...]:
+    """Return the segments that can be measured alone: those of the main graph and of branches of Ifs.
+
+    `swapped` and `unfused` are as for `conv_layers`. In a branch the weights have to be constant, and the
+    Conv's name no other's, which `swap_chosen` would swap too.
+    """
+    found = [Segment(layer) for layer in conv_layers(swapped, unfused)]
+    names = Counter(_names_of_ours(swapped.graph))
+    for path in branch_paths(swapped.graph):
+        branch = branch_model(swapped, path)
+        if not any(is_ours(node) for node in branch.graph.node):
+            continue
+        before = None if unfused is None else branch_model(unfused, path)
+        found += [
+            Segment(layer, path)
+            for layer in conv_layers(branch, before)
+            if layer.node.input[1] in layer.constants and names[layer.name] == 1
+        ]
+    return tuple(found)
+
+
+def _names_of_ours(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        if is_ours(node):
+            yield node.name
+        for inner in subgraphs(node):
+            yield from _names_of_ours(inner)
 
 
 def side_by_side(model: onnx.ModelProto, count: int) -> onnx.ModelProto:

@@ -57,7 +57,7 @@ def best_whole(prepared: Prepared, measured: Sequence[Measured]) -> Whole:
         if count in tried:
             continue
         tried.add(count)
-        whole = _run_whole(prepared, gaining[:count])
+        whole = _run_whole(prepared, measured, gaining[:count])
         if not best.gains or (whole.gains and _mean(whole) > _mean(best)):
             best = whole
         if prepared.device.name == "cuda" and best.gains:
@@ -70,7 +70,7 @@ def _mean(whole: Whole) -> float:
     return speedup([one.default_ms for one in whole.times], [one.optimized_ms for one in whole.times])
 
 
-def _run_whole(prepared: Prepared, taken: Sequence[Measured]) -> Whole:
+def _run_whole(prepared: Prepared, measured: Sequence[Measured], taken: Sequence[Measured]) -> Whole:
     device = prepared.device
     choices = {one.segment.name: one.choice for one in taken}
     swapping = swap_chosen(prepared.subject.plain, choices, "it does not gain here")
@@ -87,7 +87,7 @@ def _run_whole(prepared: Prepared, taken: Sequence[Measured]) -> Whole:
         default, ours = max(pairs, key=lambda pair: pair[1] / pair[0])
         times.append(WholeResult(batch, default, ours))
     answers = [run(session, next(iter(prepared.sources.values())).first(1)) for session in sessions]
-    errors, reference = _errors(prepared, *answers)
+    errors, reference = _errors(prepared, measured, *answers)
     tolerance = max(TOLERANCES[_arithmetic(one, device)] for one in taken)
     if not any(values.dtype.kind == "f" for values in answers[0]):
         tolerance = ELEMENTS_THAT_MAY_DIFFER
@@ -95,17 +95,21 @@ def _run_whole(prepared: Prepared, taken: Sequence[Measured]) -> Whole:
 
 
 def _errors(
-    prepared: Prepared, default: Sequence[np.ndarray], ours: Sequence[np.ndarray]
+    prepared: Prepared,
+    measured: Sequence[Measured],
+    default: Sequence[np.ndarray],
+    ours: Sequence[np.ndarray],
 ) -> tuple[dict[str, float], str]:
     """Return the errors of the outputs, between the sides and, where it takes seconds, against float64."""
     feeds = next(iter(prepared.sources.values())).first(1)
     errors = {"between": worst_output(_apart, ours, default)}
-    capture = Capture(prepared.swapped, [one.layer for one in prepared.segments], prepared.device)
+    layers = [one.layer for one in prepared.segments if not one.path]
+    capture = Capture(prepared.swapped, layers, prepared.device)
     shapes = capture.shapes(on_device(feeds, prepared.device))
-    operations = sum(
-        one.layer.problem({name: shapes[name] for name in one.layer.fed}).operations
-        for one in prepared.segments
-    )
+    problems = [layer.problem({name: shapes[name] for name in layer.fed}) for layer in layers]
+    # Of those in branches at the first batch: more than in one sample, and known.
+    problems += [one.problems[0] for one in measured if one.segment.path]
+    operations = sum(problem.operations for problem in problems)
     if operations > _TRUTH_OPERATIONS:
         return errors, "the original's outputs"
     try:

@@ -1,0 +1,123 @@
+"""Branches of Ifs: looked at as models of their own, and their inner values brought out of the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from convswap.graph.branches import Inner, branch_model, branch_paths, graphs_to, home_of, with_inner_values
+from onnx import TensorProto, helper
+from swap_models import conv_in_if, conv_in_loop, make_model, tensor_info, weights
+
+THEN, ELSE = (("y", "then_branch"),), (("y", "else_branch"),)
+DEEP = (*THEN, ("d", "else_branch"))
+
+
+def info(name: str) -> onnx.ValueInfoProto:
+    return tensor_info(name, *[None] * 2)
+
+
+def graph(*nodes: onnx.NodeProto, output: str) -> onnx.GraphProto:
+    return helper.make_graph(list(nodes), "branch", [], [info(output)])
+
+
+def nested() -> onnx.ModelProto:
+    """An If in a branch of another, whose flags are inputs; both branches have an inner value `h`."""
+    node = helper.make_node
+    deep_then = graph(node("Neg", ["h"], ["dt"]), output="dt")
+    deep_else = graph(node("Abs", ["outer"], ["q"]), node("Add", ["q", "h"], ["de"]), output="de")
+    then = graph(
+        node("Mul", ["outer", "two"], ["h"]),
+        node("If", ["inner"], ["d"], then_branch=deep_then, else_branch=deep_else),
+        output="d",
+    )
+    # What comes out here is an output of the branch already.
+    other = graph(node("Neg", ["outer"], ["h"]), output="h")
+    return make_model(
+        [
+            node("Add", ["x", "x"], ["outer"]),
+            node("If", ["flag"], ["y"], then_branch=then, else_branch=other),
+        ],
+        [helper.make_tensor("two", TensorProto.FLOAT, [1], [2.0])],
+        inputs=[
+            tensor_info("x", 2, 3),
+            *(tensor_info(name, element_type=TensorProto.BOOL) for name in ("flag", "inner")),
+        ],
+        outputs=[info("y")],
+    )
+
+
+X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+HOMES = {
+    "then h": Inner(THEN, "h"),
+    "else h": Inner(ELSE, "h"),
+    "outer": Inner((), "outer"),
+    "deep q": Inner(DEEP, "q"),
+    "deep result": Inner(DEEP, "de"),
+}
+EMPTY = np.empty(0, np.float32)
+DEEP_RESULT = abs(2 * X) + 4 * X
+
+
+@pytest.mark.parametrize(
+    ("flag", "inner", "expected"),
+    [
+        (True, False, {"then h": 4 * X, "else h": EMPTY, "deep q": abs(2 * X), "deep result": DEEP_RESULT}),
+        (True, True, {"then h": 4 * X, "else h": EMPTY, "deep q": EMPTY, "deep result": EMPTY}),
+        (False, True, {"then h": EMPTY, "else h": -2 * X, "deep q": EMPTY, "deep result": EMPTY}),
+    ],
+)  # fmt: skip
+def test_inner_values_come_out_of_the_branches_that_are_run(flag, inner, expected):
+    model, names = with_inner_values(nested(), {home: TensorProto.FLOAT for home in HOMES.values()})
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {"x": X, "flag": np.array(flag), "inner": np.array(inner)}
+    found = dict(
+        zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True)
+    )
+    for title, values in {**expected, "outer": 2 * X}.items():
+        np.testing.assert_array_equal(found[names[HOMES[title]]], values, err_msg=title)
+    plain = onnxruntime.InferenceSession(nested().SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(found["y"], plain.run(None, feeds)[0])
+
+
+def test_the_model_is_not_changed():
+    model = nested()
+    before = model.SerializeToString(deterministic=True)
+    with_inner_values(model, {home: TensorProto.FLOAT for home in HOMES.values()})
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_the_ways_lead_to_every_branch_of_an_if_and_into_no_loop():
+    model = nested()
+    deep = [(*THEN, ("d", name)) for name in ("then_branch", "else_branch")]
+    assert set(branch_paths(model.graph)) == {THEN, ELSE, *deep}
+    assert [node.op_type for node in graphs_to(model.graph, DEEP)[-1].node] == ["Abs", "Add"]
+    assert list(branch_paths(conv_in_loop().graph)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "home"),
+    [
+        (DEEP, "q", Inner(DEEP, "q")),
+        (DEEP, "h", Inner(THEN, "h")),
+        (ELSE, "h", Inner(ELSE, "h")),
+        (DEEP, "outer", Inner((), "outer")),
+        (DEEP, "x", None),
+    ],
+)
+def test_a_value_is_found_where_it_is_computed(path, name, home):
+    assert home_of(nested().graph, path, name) == home
+
+
+def test_a_branch_alone_has_the_constants_around_it_that_it_reads():
+    model = conv_in_if()
+    model.graph.initializer.append(weights("unused", 2))
+    model.graph.node.insert(0, helper.make_node("Identity", ["w"], ["passed"]))
+    branch = graphs_to(model.graph, THEN)[-1]
+    branch.node[0].input[1] = "passed"
+    alone = branch_model(model, THEN)
+    assert [node.op_type for node in alone.graph.node] == ["Identity", "Conv"]
+    assert [tensor.name for tensor in alone.graph.initializer] == ["w"]
+    assert alone.opset_import == model.opset_import and alone.ir_version == model.ir_version
+    assert [tensor.name for tensor in branch_model(model, ELSE).graph.initializer] == ["w", "we"]
