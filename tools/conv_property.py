@@ -182,6 +182,9 @@ def draws(draw: st.DrawFn) -> Draw:
     is_pointwise = draw(st.integers(0, 9)) == 9
     if is_pointwise:
         kernel = [1] * rank
+    elif draw(st.integers(0, 5)) == 5:  # nor what depthwise is for
+        group, channels, filters = draw(st.integers(1, 64)), 1, draw(mostly(st.just(1), st.integers(2, 3)))
+        kernel = draw(mostly(st.just([draw(st.sampled_from([3, 5, 7]))] * rank), st.just(kernel)))
     strides = [draw(mostly(st.integers(1, 3), st.integers(1, 14))) for _ in range(rank)]
     dilations = [draw(mostly(st.just(1), st.integers(1, 5))) for _ in range(rank)]
     auto_pad = draw(st.sampled_from(["NOTSET"] * 5 + ["SAME_UPPER", "SAME_LOWER", "VALID"]))

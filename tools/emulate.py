@@ -32,6 +32,7 @@ FORMATS = {
     "pointwise": _ELEMENTS,
     "many_channels": ("ScaledFloat16Pairs", "Float16Pairs", "Bfloat16Pairs"),
     "tiled": (*_ELEMENTS, "double"),
+    "depthwise": _ELEMENTS,
     "naive": _ELEMENTS,
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "compiled.h"
+#include "conv/arithmetic.h"
 #include "conv/epilogue_attributes.h"
 #include "conv/epilogue_math.h"
 #include "conv/problem.h"
@@ -242,6 +243,42 @@ inline void take_pooled(ConvProblem& p, Random& random) {
     pool.pad_begin[axis] = between(random, 0, 1), pool.pad_end[axis] = between(random, 0, 1);
     p.result[axis + 1] = pool_extent(pool, axis, p.output[axis + 1]);
   }
+}
+
+// From this seed on each filter sees one channel, of data with one to three dimensions; filters and images are
+// such as real networks have, and the rows of images are as aligned.
+constexpr int kDepthwiseFrom = 6'000'000;
+inline void take_depthwise(ConvProblem& p, Device& device, Random& random) {
+  constexpr int kTaps[] = {1, 2, 3, 3, 3, 4, 5, 5, 7, 7, 9, 11};
+  p.group = p.in_channels = between(random, 1, 24);
+  p.out_channels = p.group * (one_in(random, 5) ? between(random, 2, 3) : 1);
+  p.batch = between(random, 1, 3);
+  p.spatial_rank = one_in(random, 4) ? 3 : one_in(random, 4) ? 1 : 2;
+  p.epilogue.pool = {};
+  const bool is_plain = one_in(random, 2);
+  const int64_t taps = kTaps[between(random, 0, 11)];
+  for (int axis = 0; axis < 3; ++axis) {
+    p.filter[axis] = p.stride[axis] = p.dilation[axis] = p.input[axis] = p.output[axis] = 1;
+    p.pad_begin[axis] = p.pad_end[axis] = 0;
+    if (axis < 3 - p.spatial_rank) continue;
+    p.filter[axis] = axis == 0 ? between(random, 1, 3) : one_in(random, 6) ? kTaps[between(random, 0, 11)] : taps;
+    if (!is_plain) {
+      if (one_in(random, 2)) p.stride[axis] = between(random, 1, 3);
+      if (one_in(random, 4)) p.dilation[axis] = between(random, 1, axis == 2 ? 8 : 2);
+    }
+    const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
+    p.pad_begin[axis] = one_in(random, 4) ? between(random, 0, reach) : reach / 2;
+    p.pad_end[axis] = one_in(random, 4) ? between(random, 0, reach) : reach / 2;
+    const int64_t extent = axis == 0             ? between(random, 1, 4)
+                           : p.spatial_rank == 1 ? between(random, 1, 3000)
+                           : one_in(random, 8)   ? between(random, 60, 130)
+                                                 : between(random, 1, 30);
+    p.input[axis] = one_in(random, 2) ? ceil_divide(extent, 4) * 4 : extent;
+    p.input[axis] = std::max(p.input[axis], reach - p.pad_begin[axis] - p.pad_end[axis]);
+    p.output[axis] = (p.input[axis] + p.pad_begin[axis] + p.pad_end[axis] - reach) / p.stride[axis] + 1;
+  }
+  p.result = p.output;
+  device.multiprocessors = static_cast<int>(one_in(random, 2) ? 132 : between(random, 1, 6));
 }
 
 // Normal numbers, now and then over so many binades in both directions.
@@ -486,7 +523,9 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   Device device = draw_device(random);
   if (seed % 8 == 3) pad_before(problem, device, random);
   Spread spread;
-  if (seed >= kPooledFrom) {
+  if (seed >= kDepthwiseFrom) {
+    take_depthwise(problem, device, random);
+  } else if (seed >= kPooledFrom) {
     take_pooled(problem, random);
   } else if (seed >= kManyChannelsFrom) {
     (seed >= kPointwiseFrom ? take_pointwise

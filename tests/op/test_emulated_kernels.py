@@ -57,6 +57,8 @@ MANY_CHANNELS_SEEDS = {"many_channels": 60, "tiled": 10}
 WIDE_IMAGES, WIDE_SEEDS = 3_000_000, 40
 # From POINTWISE on, as in problems.h, filters have one tap and nothing is padded.
 POINTWISE, POINTWISE_SEEDS = 4_000_000, 100
+# From DEPTHWISE on, as in problems.h, each filter sees one channel.
+DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 400
 # From POOLED on, as in problems.h, a pool follows, of planes that are more than a block pools at a time.
 POOLED, POOLED_SEEDS = 5_000_000, 24
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "tiled")
@@ -69,9 +71,10 @@ ONE_FORMAT = {
     "many_channels": "ScaledFloat16Pairs",
     "pointwise": "float",
     "tiled": "float",
+    "depthwise": "float",
     "naive": "BFloat16",
 }
-FIRST_SEED = {"pointwise": POINTWISE}
+FIRST_SEED = {"pointwise": POINTWISE, "depthwise": DEPTHWISE}
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +137,12 @@ def test_many_channels_is_the_definition_of_wide_images(programs: dict[str, Path
 def test_pointwise_is_the_definition_of_one_tap() -> None:
     (program,) = build("pointwise")
     assert computed_of(program, POINTWISE, POINTWISE + POINTWISE_SEEDS) >= 0.7 * POINTWISE_SEEDS
+
+
+@pytest.mark.slow
+def test_depthwise_is_the_definition_of_one_channel_each() -> None:
+    (program,) = build("depthwise")
+    assert computed_of(program, DEPTHWISE, DEPTHWISE + DEPTHWISE_SEEDS) == DEPTHWISE_SEEDS
 
 
 def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:

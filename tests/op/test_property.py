@@ -25,6 +25,8 @@ EXAMPLES = 150
 LEAST_SUPPORTED = 300
 # Filters of one tap in one precision of one type.
 LEAST_POINTWISE = 30
+# One channel of a group.
+LEAST_DEPTHWISE = 60
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -47,7 +49,7 @@ def drawn() -> list[Draw]:
     return every
 
 
-def test_every_cuda_algorithm_but_pointwise_is_planned_for_half_of_the_draws_at_least(drawn):
+def test_every_cuda_algorithm_but_the_special_ones_is_planned_for_half_of_the_draws_at_least(drawn):
     names = [entry.name for entry in _native.catalog() if entry.device == "cuda" and not entry.is_rung]
     assert {"implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"} <= set(names)
     problems = [draw.problem for draw in drawn]
@@ -57,6 +59,7 @@ def test_every_cuda_algorithm_but_pointwise_is_planned_for_half_of_the_draws_at_
     }
     assert supported["naive"] == len(drawn)
     assert supported.pop("pointwise") >= LEAST_POINTWISE
+    assert supported.pop("depthwise") >= LEAST_DEPTHWISE
     assert all(count >= LEAST_SUPPORTED for count in supported.values()), supported
 
 

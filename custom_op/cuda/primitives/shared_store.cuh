@@ -35,5 +35,10 @@ __device__ inline void store_at(SharedAddress target, unsigned word) {
 __device__ inline void store_at(SharedAddress target, uint2 words) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(target), "r"(words.x), "r"(words.y) : "memory");
 }
+__device__ inline void store_at(SharedAddress target, uint4 words) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
+}
 
 }  // namespace convswap

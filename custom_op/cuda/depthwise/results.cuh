@@ -1,0 +1,42 @@
+#pragma once
+
+// Results from sums: residual, activation, and out they go.
+
+#include "cuda/called_activation.cuh"
+#include "cuda/depthwise/arguments.h"
+#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/nan_extremes.cuh"
+
+namespace convswap::depthwise {
+
+template <typename T>
+struct Results {
+  const Arguments<T>& a;
+  unsigned long long y;  // the address of a strip's first output
+  const T* z;            // the same of the residual; null where there is none
+  bool only_limits;
+
+  __device__ Results(const Arguments<T>& arguments, long long first)
+      : a(arguments), y(global_address(a.y + first)), z(a.z == nullptr ? nullptr : a.z + first) {
+    only_limits = a.z == nullptr && a.activation_limits;
+  }
+
+  // `offset`: from the first.
+  __device__ void write(float sum, int offset) const {
+    float value = sum;
+    if (only_limits) {
+      value = smaller_or_nan(larger_or_nan(value, a.least), a.most);
+    } else {
+      if (z != nullptr) value += static_cast<float>(z[offset]);
+      value = activated(a.epilogue, value);
+    }
+    const unsigned long long to = y + static_cast<long long>(offset) * int(sizeof(T));
+    if constexpr (kAreSame<T, float>) {
+      store_global_if(1, to, __float_as_uint(value));
+    } else {
+      store_global_if(1, to, T(value).bits);
+    }
+  }
+};
+
+}  // namespace convswap::depthwise
