@@ -13,7 +13,8 @@ import statistics
 import time
 
 from convswap import _native
-from convswap.timing.suites import SUITES, SuiteLayer
+from convswap.timing.suite_layer import SuiteLayer
+from convswap.timing.suites import SUITES
 
 BATCHES = (1, 64, 10_000)
 PRECISIONS = {"tf32": ("float32", "tf32"), "ieee": ("float32", "ieee"), "float16": ("float16", "tf32")}

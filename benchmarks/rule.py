@@ -23,7 +23,8 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.runtime.floor import floor_ms
 from convswap.timing.lone_conv import lone_data, lone_weights
-from convswap.timing.suites import SuiteLayer, suite_layers
+from convswap.timing.suite_layer import SuiteLayer
+from convswap.timing.suites import suite_layers
 
 # How much longer than the best the rule's choice may take.
 MISSED = 1.05

@@ -443,7 +443,7 @@ def completed(words: str, tmp_path: Path) -> list[str]:
     [
         ("convswap com", ["compare", "completion"]),
         ("convswap compare res", ["resnet50"]),
-        ("convswap bench one", ["one-d"]),
+        ("convswap bench one", ["one-d", "one-image"]),
         ("convswap swap --al", ["--algorithm"]),
     ],
 )

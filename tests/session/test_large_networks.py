@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -509,6 +510,10 @@ def test_bench_times_a_layer_of_a_network_at_its_usual_batch():
         ("one-d", "piper-flow"),
         ("one-d", "tasnet-depthwise"),
         ("three-d", "64-64-3x3x3-16"),
+        ("depthwise-grouped", "depthwise-960-3x3-7"),
+        ("depthwise-grouped", "128-128-3x3-g32-56"),
+        ("first-layers", "3-32-3x3-s2-224"),
+        ("one-image", "pp-ocr-v4-48-192-1x1-1"),
     ],
 )
 def test_bench_times_a_layer_of_any_rank_at_its_usual_batch(suite: str, layer: str) -> None:
@@ -517,8 +522,20 @@ def test_bench_times_a_layer_of_any_rank_at_its_usual_batch(suite: str, layer: s
     assert 0 < row["relative_l2_error"] < 1e-6
 
 
+def test_one_image_has_the_layers_of_six_networks_at_batch_one() -> None:
+    layers = SUITES["one-image"]
+    assert all(layer.batch == 1 for layer in layers)
+    shapes = [replace(layer, name="") for layer in layers]
+    assert len(set(shapes)) == len(shapes)
+    networks = ("yolov8n", "mobilenet-v2", "resnet50", "pp-ocr-v4", "efficientnet-b0", "espcn")
+    assert all(layer.name.startswith(networks) for layer in layers)
+    by_name = {layer.name: layer for layer in layers}
+    widest = by_name["efficientnet-b0-dw-1152-5x5-7"]
+    assert (widest.group, widest.weight_shape) == (1152, (1152, 1, 5, 5))
+
+
 def test_layers_of_the_other_suites_have_a_batch_of_their_own_on_a_gpu() -> None:
-    for suite in ("many-channels", "one-d", "three-d"):
+    for suite in ("many-channels", "one-d", "three-d", "depthwise-grouped", "first-layers", "one-image"):
         names = [layer.name for layer in SUITES[suite]]
         assert len(set(names)) == len(names)
         for layer in SUITES[suite]:

@@ -20,7 +20,7 @@ from convswap.runtime.floor import floor_ms
 from convswap.runtime.sessions import our_side
 from convswap.timing.conv_runs import samples_of
 from convswap.timing.lone_conv import lone_conv, lone_data, lone_error
-from convswap.timing.suites import SuiteLayer
+from convswap.timing.suite_layer import SuiteLayer
 from convswap.timing.trials import Trial, explain_stars, race, trial_lines
 from convswap.truth.closeness import TRUTH_IMAGES
 

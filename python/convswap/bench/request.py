@@ -9,7 +9,8 @@ from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.algorithms import check_algorithm
 from convswap.runtime.device import Device, choose_device
 from convswap.timing.lone_conv import LONE_PRECISIONS
-from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
+from convswap.timing.suite_layer import SuiteLayer
+from convswap.timing.suites import suite_layers, usual_batch
 
 
 @dataclass(frozen=True)

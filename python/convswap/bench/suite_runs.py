@@ -24,7 +24,7 @@ from convswap.timing.back_to_back import ROUNDS, RUNS, back_to_back, session_sam
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.timing.lone_conv import lone_conv, lone_data, lone_error, lone_sessions, lone_weights
 from convswap.timing.measure import measure
-from convswap.timing.suites import SuiteLayer
+from convswap.timing.suite_layer import SuiteLayer
 
 ALGORITHMS = "algorithms"
 # Up to this batch a layer is so short that the host's time to start it and to wait for it shows.

@@ -17,7 +17,7 @@ from convswap.graph.swap import PRECISIONS
 from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
 from convswap.runtime.sessions import NoKernelError, Side, make_session, plain_errors, value_on
-from convswap.timing.suites import SuiteLayer
+from convswap.timing.suite_layer import SuiteLayer
 from convswap.truth.closeness import TRUTH_IMAGES, relative_l2_error
 from convswap.truth.operators import reference_conv
 

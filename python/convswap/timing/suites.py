@@ -1,60 +1,20 @@
 """The layer suites of `convswap bench`: convolutions worth timing on their own.
 
-They are `course`, of many channels, of one and of three spatial axes, and for each large network those of its
-convolutions that differ.
+They are `course`, of many channels, of one and of three spatial axes, of many groups, the first of networks,
+those that run on one image, and for each large network those of its convolutions that differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, replace
 from types import MappingProxyType
-from typing import Any
 
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.name_pattern import name_pattern
 from convswap.models import LARGE_NETWORKS, Convolution, Network, place
-
-
-@dataclass(frozen=True)
-class SuiteLayer:
-    """One convolution, without a bias, of `rank` spatial axes that are alike.
-
-    Each has `size` positions, of which `kernel` make a filter. `batch` is how many images a GPU usually takes
-    of it; None: as many as for the others of its suite.
-    """
-
-    name: str
-    channels: int
-    filters: int
-    kernel: int
-    size: int
-    stride: int = 1
-    padding: int = 0
-    group: int = 1
-    dilation: int = 1
-    rank: int = 2
-    batch: int | None = None
-
-    def input_shape(self, batch: int) -> tuple[int, ...]:
-        """Return (n, c, spatial...)."""
-        return (batch, self.channels, *[self.size] * self.rank)
-
-    @property
-    def weight_shape(self) -> tuple[int, ...]:
-        """Return (k, c / group, spatial...)."""
-        return (self.filters, self.channels // self.group, *[self.kernel] * self.rank)
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """Return the attributes of ONNX Conv that tell how it is computed."""
-        return {
-            "strides": [self.stride] * self.rank,
-            "pads": [self.padding] * 2 * self.rank,
-            "dilations": [self.dilation] * self.rank,
-            "group": self.group,
-        }
-
+from convswap.timing.published_layers import depthwise, efficientnet_b0, espcn, pp_ocr_v4
+from convswap.timing.suite_layer import SuiteLayer
 
 # The convolutions of the course's networks; those of spring 2018 and 2019 differ in image size alone.
 _COURSE = (
@@ -134,29 +94,117 @@ _THREE_D = (
 )
 
 
-def _convolutions_of(network: Network) -> tuple[SuiteLayer, ...]:
-    """Return the convolutions of `network`, each shape once, with the name of the first that has it."""
-    named: dict[tuple[object, ...], SuiteLayer] = {}
-    for placed in place(network):
-        if not isinstance(placed.layer, Convolution):
-            continue
-        channels, size, _ = placed.input_shape
-        layer = SuiteLayer(
-            f"{network.name}-{placed.name}",
-            channels,
-            filters=placed.layer.out_channels,
-            kernel=placed.layer.kernel,
-            size=size,
-            stride=placed.layer.stride,
-            padding=placed.layer.padding,
-            group=placed.layer.groups,
+# Depthwise ones of MobileNetV2 and EfficientNet-B0, of ConvNeXt and of sound, and one of ResNeXt-50.
+_DEPTHWISE_GROUPED = (
+    *(
+        depthwise(channels, kernel, size, stride, batch=64)
+        for channels, kernel, size, stride in (
+            (32, 3, 112, 1),
+            (96, 3, 112, 1),
+            (96, 3, 112, 2),
+            (144, 3, 56, 1),
+            (144, 3, 56, 2),
+            (144, 5, 56, 2),
+            (96, 7, 56, 1),
+            (192, 3, 28, 1),
+            (192, 3, 28, 2),
+            (240, 5, 28, 1),
+            (240, 3, 28, 2),
+            (240, 5, 14, 1),
+            (384, 3, 14, 1),
+            (480, 3, 14, 1),
+            (480, 5, 14, 1),
+            (576, 3, 14, 1),
+            (576, 3, 14, 2),
+            (672, 5, 14, 1),
+            (672, 5, 14, 2),
+            (960, 3, 7, 1),
+            (1152, 5, 7, 1),
+            (1152, 3, 7, 1),
         )
+    ),
+    SuiteLayer(
+        "depthwise-512-3-d8-4000",
+        channels=512,
+        filters=512,
+        kernel=3,
+        size=4000,
+        padding=8,
+        group=512,
+        dilation=8,
+        rank=1,
+        batch=16,
+    ),
+    SuiteLayer(
+        "128-128-3x3-g32-56", channels=128, filters=128, kernel=3, size=56, padding=1, group=32, batch=64
+    ),
+)
+
+# Of few channels and large images: the first convolutions of classifiers and detectors, image filters, and
+# the first of wav2vec 2.0.
+_FIRST_LAYERS = (
+    SuiteLayer("3-64-7x7-s2-224", channels=3, filters=64, kernel=7, size=224, stride=2, padding=3, batch=64),
+    SuiteLayer("1-1-3x3-2048", channels=1, filters=1, kernel=3, size=2048, padding=1, batch=16),
+    SuiteLayer("3-32-3x3-s2-224", channels=3, filters=32, kernel=3, size=224, stride=2, padding=1, batch=64),
+    SuiteLayer("3-16-3x3-s2-640", channels=3, filters=16, kernel=3, size=640, stride=2, padding=1, batch=16),
+    SuiteLayer("3-32-3x3-512", channels=3, filters=32, kernel=3, size=512, padding=1, batch=16),
+    SuiteLayer("3-96-11x11-s4-227", channels=3, filters=96, kernel=11, size=227, stride=4, batch=64),
+    SuiteLayer("1-8-5x5-1024", channels=1, filters=8, kernel=5, size=1024, padding=2, batch=16),
+    SuiteLayer(
+        "1-512-10-s5-160000", channels=1, filters=512, kernel=10, size=160_000, stride=5, rank=1, batch=8
+    ),
+)
+
+
+def _differing(layers: Iterable[SuiteLayer]) -> tuple[SuiteLayer, ...]:
+    """Return each shape once, with the name of the first that has it."""
+    named: dict[tuple[object, ...], SuiteLayer] = {}
+    for layer in layers:
         named.setdefault(astuple(layer)[1:], layer)
     return tuple(named.values())
 
 
+def _convolutions_of(network: Network) -> tuple[SuiteLayer, ...]:
+    """Return the convolutions of `network` that differ."""
+    layers = []
+    for placed in place(network):
+        if not isinstance(placed.layer, Convolution):
+            continue
+        channels, size, _ = placed.input_shape
+        layers.append(
+            SuiteLayer(
+                f"{network.name}-{placed.name}",
+                channels,
+                filters=placed.layer.out_channels,
+                kernel=placed.layer.kernel,
+                size=size,
+                stride=placed.layer.stride,
+                padding=placed.layer.padding,
+                group=placed.layer.groups,
+            )
+        )
+    return _differing(layers)
+
+
+def _one_image() -> tuple[SuiteLayer, ...]:
+    shipped = (
+        replace(layer, batch=1)
+        for name in ("yolov8n", "mobilenet-v2", "resnet50")
+        for layer in _convolutions_of(LARGE_NETWORKS[name])
+    )
+    return _differing((*shipped, *pp_ocr_v4(), *efficientnet_b0(), *espcn()))
+
+
 SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType(
-    {"course": _COURSE, "many-channels": _MANY_CHANNELS, "one-d": _ONE_D, "three-d": _THREE_D}
+    {
+        "course": _COURSE,
+        "many-channels": _MANY_CHANNELS,
+        "one-d": _ONE_D,
+        "three-d": _THREE_D,
+        "depthwise-grouped": _DEPTHWISE_GROUPED,
+        "first-layers": _FIRST_LAYERS,
+        "one-image": _one_image(),
+    }
     | {name: _convolutions_of(network) for name, network in LARGE_NETWORKS.items()}
 )
 
