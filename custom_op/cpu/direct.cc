@@ -17,13 +17,15 @@
 // Each task computes one band of rows of one image, group and output depth; where a pool follows, the rows
 // that its windows take, which then lie in float beside the phase image.
 //
+// Filters of few channels have paths of their own: along rows (row_lanes.cc), and over channels where images
+// are small (channel_lanes.cc).
+//
 // Limits: padding is zeros that are multiplied like data, so that an infinite weight over padding gives NaN,
 // where `reference` leaves it out.
 
 #include "cpu/direct.h"
 
 #include <algorithm>
-#include <limits>
 #include <type_traits>
 
 #include "conv/arithmetic.h"
@@ -32,7 +34,11 @@
 #include "conv/messages.h"
 #include "conv/small_floats.h"
 #include "conv/with_activation.h"
+#include "cpu/channel_lanes.h"
 #include "cpu/direct_kernel.h"
+#include "cpu/phase_axis.h"
+#include "cpu/pool_rows.h"
+#include "cpu/row_lanes.h"
 #include "cpu/vector_math.h"
 
 namespace convswap {
@@ -46,39 +52,29 @@ constexpr int64_t kMostImageElements = 64 << 20;
 constexpr int64_t kFewestTasks = 32;
 // Handing a task to another thread takes about as long as so many operations.
 constexpr int64_t kFewestOperations = 50'000;
+// Multiplications of a task for each number that it copies, and register tiles of a band.
+constexpr int64_t kFewestTaps = 100;
+constexpr int64_t kFewestTiles = 2;
 
 struct InstructionSet {
   std::string_view name;
   bool available;
   const DirectKernels& kernels;
+  const RowLanesKernels& row_lanes;
+  const ChannelLanesKernels& channel_lanes;
 };
 
 const std::vector<InstructionSet>& instruction_sets() {
   static const std::vector<InstructionSet> sets = {
-      {"avx512", __builtin_cpu_supports("avx512f") != 0, direct_kernels_avx512()},
-      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), direct_kernels_avx2()},
-      {"baseline", true, direct_kernels_baseline()},
+      {"avx512", __builtin_cpu_supports("avx512f") != 0, direct_kernels_avx512(), row_lanes_kernels_avx512(),
+       channel_lanes_kernels_avx512()},
+      {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), direct_kernels_avx2(),
+       row_lanes_kernels_avx2(), channel_lanes_kernels_avx2()},
+      {"baseline", true, direct_kernels_baseline(), row_lanes_kernels_baseline(),
+       channel_lanes_kernels_baseline()},
   };
   return sets;
 }
-
-// How one spatial axis is laid out in the phase image.
-struct PhaseAxis {
-  int64_t stride;
-  int64_t dilation;
-  int64_t phases;  // that some tap reads
-  int64_t reach;   // rows or columns of one phase beyond the output's that the last taps need
-
-  PhaseAxis(const ConvProblem& problem, size_t axis)
-      : stride(problem.stride[axis]), dilation(problem.dilation[axis]) {
-    const int64_t last = (problem.filter[axis] - 1) * dilation;
-    phases = std::min(stride, last + 1);
-    reach = last / stride;
-  }
-
-  int64_t phase(int64_t tap) const { return tap * dilation % stride; }
-  int64_t shift(int64_t tap) const { return tap * dilation / stride; }
-};
 
 // Of the phase image of the smallest band, one row or those of a pool's window. A double, because great
 // strides and dilations make the product leave 64 bits, even of a tiny image. Without channels there is no
@@ -107,14 +103,9 @@ class DirectPlan final : public Plan {
     // No channels, no planes: every output is its bias.
     const int64_t row_bytes = std::max<int64_t>(1, planes * pitch_ * static_cast<int64_t>(sizeof(float)));
     band_ = std::clamp<int64_t>(kMostImageBytes / row_bytes - rows_.reach, 1, problem.output[1]);
-    // An empty output may be of any group: there the product could leave 64 bits.
-    const int64_t jobs =
-        problem.output_elements() == 0 ? 0 : problem.batch * problem.group * problem.output[0];
-    const int64_t tasks_wanted = std::min(kFewestTasks, problem.operations() / kFewestOperations);
-    const int64_t bands_wanted = std::max<int64_t>(1, ceil_divide(tasks_wanted, std::max<int64_t>(jobs, 1)));
-    band_ = std::max<int64_t>(1, std::min(band_, ceil_divide(problem.output[1], bands_wanted)));
+    share_out();
     result_band_ = band_;
-    activates_last_ = problem.epilogue.pool.kind == PoolKind::max && is_increasing(problem.epilogue);
+    activates_last_ = activates_after_pool(problem.epilogue);
     if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
       result_band_ = std::max<int64_t>(1, (band_ - pool.kernel[0]) / pool.stride[0] + 1);
       band_ = std::min(problem.output[1], (result_band_ - 1) * pool.stride[0] + pool.kernel[0]);
@@ -126,17 +117,21 @@ class DirectPlan final : public Plan {
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     const int64_t bands = ceil_divide(problem_.result[1], result_band_);
-    const int64_t tasks = problem_.batch * problem_.group * problem_.output[0] * bands;
+    const int64_t parts = ceil_divide(problem_.filters_per_group(), filters_);
+    const int64_t tasks = problem_.batch * problem_.group * problem_.output[0] * bands * parts;
     const std::vector<float> widened = widened_weights(tensors);
     const float* weights = widened.empty() ? static_cast<const float*>(tensors.w) : widened.data();
     execution.parallel_for(tasks, [&](std::ptrdiff_t task) {
       const int64_t first_row = task % bands * result_band_;
       int64_t rest = task / bands;
+      const int64_t first_filter = rest % parts * filters_;
+      rest /= parts;
       const int64_t o = rest % problem_.output[0];
       rest /= problem_.output[0];
+      const RowBand rows(problem_, first_row, std::min(result_band_, problem_.result[1] - first_row));
       compute_band(tensors, weights,
-                   band_of(rest / problem_.group, rest % problem_.group, o, first_row,
-                           std::min(result_band_, problem_.result[1] - first_row)));
+                   {rows, rest / problem_.group, rest % problem_.group, o, first_filter,
+                    std::min(filters_, problem_.filters_per_group() - first_filter)});
     });
   }
 
@@ -147,18 +142,29 @@ class DirectPlan final : public Plan {
   }
 
  private:
-  struct Band {
+  struct Band : RowBand {
     int64_t n, group, o;
-    int64_t first_row, rows;        // of the convolution's output
-    int64_t first_result, results;  // rows of y
+    int64_t first_filter, filters;  // of the group's
   };
 
-  Band band_of(int64_t n, int64_t group, int64_t o, int64_t first_result, int64_t results) const {
-    const Pool& pool = problem_.epilogue.pool;
-    if (pool.kind == PoolKind::none) return {n, group, o, first_result, results, first_result, results};
-    const int64_t first = PoolWindow(pool, 0, first_result, problem_.output[1]).begin;
-    const int64_t end = PoolWindow(pool, 0, first_result + results - 1, problem_.output[1]).end;
-    return {n, group, o, first, end - first, first_result, results};
+  // Gives filters and rows to more tasks, where images, groups and depths alone would leave threads idle:
+  // filters first, so far as what each task copies is little beside what it multiplies, then rows, so far as
+  // they fill the tiles.
+  void share_out() {
+    filters_ = std::max<int64_t>(1, problem_.filters_per_group());
+    // An empty output may be of any group: there the product could leave 64 bits.
+    if (problem_.output_elements() == 0) return;
+    const int64_t jobs = problem_.batch * problem_.group * problem_.output[0];
+    const int64_t wanted = std::min(kFewestTasks, problem_.operations() / kFewestOperations);
+    const int64_t bands = ceil_divide(problem_.output[1], band_);
+    const int64_t fewest_filters = std::max<int64_t>(kMostFilters, kFewestTaps / problem_.filter_size());
+    const int64_t parts = std::clamp<int64_t>(ceil_divide(wanted, jobs * bands), 1,
+                                              std::max<int64_t>(1, filters_ / fewest_filters));
+    filters_ = ceil_divide(filters_, parts);
+    const int64_t others = jobs * ceil_divide(problem_.filters_per_group(), filters_);
+    const int64_t bands_wanted = std::max<int64_t>(1, ceil_divide(wanted, others));
+    const int64_t fewest_rows = ceil_divide(kFewestTiles * set_.kernels.positions, pitch_);
+    band_ = std::min(band_, std::max(fewest_rows, ceil_divide(problem_.output[1], bands_wanted)));
   }
 
   // The weights as float; empty where they are float already.
@@ -194,8 +200,8 @@ class DirectPlan final : public Plan {
     fill_phase_image(static_cast<const T*>(tensors.x), band, image.data());
 
     const int64_t taps = static_cast<int64_t>(tap_offsets_.size());
-    const int64_t filters = problem_.filters_per_group();
-    const int64_t first_filter = band.group * filters;
+    const int64_t filters = band.filters;
+    const int64_t first_filter = band.group * problem_.filters_per_group() + band.first_filter;
     const int64_t positions = (band.rows - 1) * pitch_ + problem_.output[2];
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
     thread_local std::vector<float> unpooled;
@@ -204,8 +210,9 @@ class DirectPlan final : public Plan {
       unpooled.resize(kMostFilters * plane);
     }
     alignas(64) float sums[kMostFilters * kMostPositions];
-    for (int64_t k = 0; k < filters; k += kMostFilters) {
-      const int count = static_cast<int>(std::min<int64_t>(kMostFilters, filters - k));
+    const int64_t at_once = ceil_divide(filters, ceil_divide(filters, kMostFilters));  // 8 are 4 and 4
+    for (int64_t k = 0; k < filters; k += at_once) {
+      const int count = static_cast<int>(std::min(at_once, filters - k));
       const float* weights = all_weights + (first_filter + k) * taps;
       for (int64_t i = 0; i < positions; i += set_.kernels.positions) {
         set_.kernels.by_filters[count]({image.data() + i, tap_offsets_.data(), taps, weights, sums});
@@ -257,10 +264,7 @@ class DirectPlan final : public Plan {
     const int64_t width = problem_.input[2];
     const int64_t offset = column_phase - problem_.pad_begin[2];
     const int64_t stride = columns_.stride;
-    // Column j of this phase is input column j * stride + offset; [begin, end) are those inside the image.
-    const int64_t begin = std::min(pitch_, offset >= 0 ? 0 : ceil_divide(-offset, stride));
-    const int64_t end =
-        offset >= width ? begin : std::clamp((width - offset - 1) / stride + 1, begin, pitch_);
+    const auto [begin, end] = InsideColumns(offset, stride, width, pitch_);
     std::fill_n(row, begin, 0.0f);
     // Apart, because a stride known to be 1 makes it a vectorised copy.
     if (stride == 1) {
@@ -320,54 +324,10 @@ class DirectPlan final : public Plan {
                  const float* unpooled) const {
     const int64_t plane = band.rows * problem_.output[2];
     for (int filter = 0; filter < count; ++filter, unpooled += plane) {
-      T* const y = static_cast<T*>(tensors.y) +
-                   ((band.n * problem_.out_channels + first_filter + filter) * problem_.result[1] +
-                    band.first_result) *
-                       problem_.result[2];
-      if (problem_.epilogue.pool.kind == PoolKind::max) {
-        pool_plane(band, unpooled, y, -std::numeric_limits<float>::infinity(), [](float most, float value) {
-          return value > most || value != value ? value : most;  // a NaN stays
-        });
-      } else {
-        pool_plane(band, unpooled, y, 0.0f, [](float sum, float value) { return sum + value; });
-      }
-    }
-  }
-
-  // The same of one filter. `take` adds a value to what a window has come to, which begins as `nothing`. The
-  // rows of a window first, whole rows at once, then the columns of what they come to.
-  template <typename Take>
-  void pool_plane(const Band& band, const float* unpooled, T* y, float nothing, Take take) const {
-    const Epilogue& epilogue = problem_.epilogue;
-    const Pool& pool = epilogue.pool;
-    const int64_t width = problem_.output[2], y_width = problem_.result[2];
-    thread_local std::vector<float> column_values, results;
-    column_values.resize(static_cast<size_t>(width));
-    results.resize(static_cast<size_t>(y_width));
-    for (int64_t p = band.first_result; p < band.first_result + band.results; ++p, y += y_width) {
-      const PoolWindow rows(pool, 0, p, problem_.output[1]);
-      std::fill(column_values.begin(), column_values.end(), nothing);
-      for (int64_t row = rows.begin; row < rows.end; ++row) {
-        const float* const values = unpooled + (row - band.first_row) * width;
-        for (int64_t column = 0; column < width; ++column) {
-          column_values[column] = take(column_values[column], values[column]);
-        }
-      }
-      for (int64_t q = 0; q < y_width; ++q) {
-        const PoolWindow columns(pool, 1, q, width);
-        float result = nothing;
-        for (int64_t column = columns.begin; column < columns.end; ++column) {
-          result = take(result, column_values[column]);
-        }
-        if (pool.kind == PoolKind::average) result /= static_cast<float>(rows.counted * columns.counted);
-        results[q] = result;
-      }
-      with_activation(activates_last_ ? epilogue.activation : Activation::none, [&](auto constant) {
-        for (int64_t q = 0; q < y_width; ++q) {
-          y[q] = static_cast<T>(
-              vector_activate<decltype(constant)::value>(epilogue.alpha, epilogue.beta, results[q]));
-        }
-      });
+      const int64_t image = band.n * problem_.out_channels + first_filter + filter;
+      pool_rows(
+          problem_, band, unpooled,
+          static_cast<T*>(tensors.y) + (image * problem_.result[1] + band.first_result) * problem_.result[2]);
     }
   }
 
@@ -379,6 +339,7 @@ class DirectPlan final : public Plan {
   int64_t pitch_ = 0;            // elements from one row of a phase to the next
   int64_t band_ = 0;             // most rows of the convolution's output that a task computes
   int64_t result_band_ = 0;      // rows of y of a task
+  int64_t filters_ = 0;          // most filters of a task
   int64_t plane_ = 0;            // elements of one phase of one slice
   int64_t image_elements_ = 0;
   std::vector<int64_t> tap_offsets_;
@@ -416,6 +377,12 @@ std::vector<std::string_view> direct_instruction_sets() {
 std::unique_ptr<Plan> make_direct_plan(const ConvProblem& problem, std::string_view instruction_set) {
   for (const InstructionSet& set : instruction_sets()) {
     if (!set.available || set.name != instruction_set) continue;
+    if (suits_channel_lanes(problem, set.channel_lanes)) {
+      return make_channel_lanes_plan(problem, set.channel_lanes, set.name);
+    }
+    if (suits_row_lanes(problem, set.row_lanes.lanes)) {
+      return make_row_lanes_plan(problem, set.row_lanes, set.name);
+    }
     if (problem.type == ElementType::float16) return std::make_unique<DirectPlan<Float16>>(problem, set);
     if (problem.type == ElementType::bfloat16) return std::make_unique<DirectPlan<BFloat16>>(problem, set);
     return std::make_unique<DirectPlan<float>>(problem, set);

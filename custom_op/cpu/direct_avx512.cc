@@ -1,10 +1,22 @@
+#include "cpu/channel_lanes_kernel.h"
 #include "cpu/direct_kernel.h"
+#include "cpu/row_lanes_kernel.h"
 
 namespace convswap {
 
 // 16 floats to a vector; 6 filters x 4 vectors of sums leave room in the 32 registers for the operands.
 const DirectKernels& direct_kernels_avx512() {
   static constexpr DirectKernels kernels = kernels_for<16, 4>();
+  return kernels;
+}
+
+const RowLanesKernels& row_lanes_kernels_avx512() {
+  static constexpr RowLanesKernels kernels = row_lanes_kernels_for<16, 4>();
+  return kernels;
+}
+
+const ChannelLanesKernels& channel_lanes_kernels_avx512() {
+  static constexpr ChannelLanesKernels kernels = channel_lanes_kernels_for<16>();
   return kernels;
 }
 

@@ -132,8 +132,16 @@ def test_without_channels_every_output_is_its_bias(algorithm, group):
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan], ids=["inf", "-inf", "nan"])
-def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(algorithm, odd):
-    case = ConvCase((2, 3, 11, 12), (7, 3, 3, 2), True, {"pads": [1, 2, 0, 1], "strides": [2, 1]})
+@pytest.mark.parametrize(
+    "case",
+    [
+        ConvCase((2, 3, 11, 12), (7, 3, 3, 2), True, {"pads": [1, 2, 0, 1], "strides": [2, 1]}),
+        ConvCase((2, 3, 11, 60), (6, 1, 3, 2), True, {"group": 3, "pads": [1, 2, 0, 1], "strides": [1, 2]}),
+        ConvCase((2, 19, 11, 12), (19, 1, 3, 2), True, {"group": 19, "pads": [1, 2, 0, 1]}),
+    ],
+    ids=case_id,
+)
+def test_what_is_not_finite_reaches_the_outputs_that_see_it_and_no_others(algorithm, odd, case):
     x, w, b = case.arrays()
     x[1, 2, 4, 5] = odd
     truth = convolve(x, w, b, **case.attributes)
@@ -180,7 +188,13 @@ def read_to_the_last_byte() -> None:
         return moved
 
     kept: list[mmap.mmap] = []
-    for case in CASES:
+    depthwise = [
+        ConvCase((1, channels, 7, size), (channels, 1, 3, 3), True, {"group": channels, **attributes})
+        for channels in (2, 19)
+        for size in (7, 18, 33, 61)
+        for attributes in ({}, {"pads": [1, 1, 1, 1]}, {"strides": [2, 2]}, {"strides": [1, 3]})
+    ]
+    for case in (*CASES, *depthwise):
         x, w, b = (None if array is None else at_the_end(array) for array in case.arrays())
         for instruction_set in INSTRUCTION_SETS:
             _native.conv(x, w, b, algorithm="direct", instruction_set=instruction_set, **case.attributes)

@@ -27,6 +27,8 @@ LEAST_SUPPORTED = 300
 LEAST_POINTWISE = 30
 # One channel of a group.
 LEAST_DEPTHWISE = 60
+# What the plans of `direct` for filters of few channels say of themselves, and of how many draws at least.
+LEAST_OF_PATHS = {"rows from strips": 60, "small images": 10}
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -61,6 +63,21 @@ def test_every_cuda_algorithm_but_the_special_ones_is_planned_for_half_of_the_dr
     assert supported.pop("pointwise") >= LEAST_POINTWISE
     assert supported.pop("depthwise") >= LEAST_DEPTHWISE
     assert all(count >= LEAST_SUPPORTED for count in supported.values()), supported
+
+
+def test_every_path_of_direct_is_drawn_with_and_without_what_follows(drawn):
+    problems = [draw for draw in drawn if draw.type != "float64"]
+    for path, least in LEAST_OF_PATHS.items():
+        of_path = [draw for draw in problems if path in _native.describe_plan(draw.problem, "cpu", "direct")]
+        assert len(of_path) >= least
+        assert {len(draw.case.x_shape) - 2 for draw in of_path} >= {1, 2}
+        for is_so in (
+            lambda draw: bool(draw.epilogue),
+            lambda draw: draw.has_residual,
+            lambda draw: max(draw.case.attributes.get("strides", [1])) > 1,
+            lambda draw: max(draw.case.attributes.get("dilations", [1])) > 1,
+        ):
+            assert {is_so(draw) for draw in of_path} == {False, True}
 
 
 def test_some_draws_are_empty_and_some_have_data_that_are_spread(drawn):

@@ -1,0 +1,232 @@
+// The path of `direct` for filters of one channel, depthwise ones among them, and for groups of few channels
+// and filters, vectorised along the rows of the output.
+//
+// Such a convolution has few multiplications for each number that it reads, so that what counts is how often
+// a number is loaded. A job copies the part of a group that a band of output rows needs into a strip
+// (row_strip.h), and computes the rows of all filters of that group from it: each row of the strip is loaded
+// once for all taps of a filter column and four rows of outputs (row_lanes_kernel.h).
+//
+// As in direct.cc, padding is multiplied like data, and what is not float32 becomes so in the strip.
+
+#include "cpu/row_lanes.h"
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "conv/small_floats.h"
+#include "cpu/finish_rows.h"
+#include "cpu/pool_rows.h"
+#include "cpu/row_strip.h"
+
+namespace convswap {
+namespace {
+
+// Of the shortest band.
+constexpr int64_t kMostStripElements = 4 << 20;
+// Of a group of more than one channel; more filters fill the tiles of direct.cc, where they share what is
+// loaded.
+constexpr int64_t kMostChannels = 8, kMostFiltersPerGroup = 4;
+// Beside a task of so many operations, handing it to another thread and copying what its band shares with the
+// next takes little.
+constexpr int64_t kFewestOperations = 200'000;
+// More tasks than these do not share the work any better, unless there are far more threads.
+constexpr int64_t kEnoughTasks = 32;
+constexpr int64_t kJobsPerTask = 8;
+
+// An image of a single column, such as sound stored as (N, C, T, 1), as one of a single row.
+ConvProblem with_columns(ConvProblem problem) {
+  const bool is_column = problem.input[2] == 1 && problem.filter[2] == 1 && problem.output[2] == 1;
+  if (!is_column || problem.epilogue.pool.kind != PoolKind::none) return problem;
+  for (Axes* axes : {&problem.input, &problem.filter, &problem.output, &problem.stride, &problem.dilation,
+                     &problem.pad_begin, &problem.pad_end, &problem.result}) {
+    std::rotate(axes->begin(), axes->begin() + 2, axes->end());
+  }
+  return problem;
+}
+
+template <typename T>
+class RowLanesPlan final : public Plan {
+ public:
+  RowLanesPlan(const ConvProblem& problem, const RowLanesKernels& kernels, std::string_view set)
+      : problem_(with_columns(problem)),
+        kernels_(kernels),
+        set_(set),
+        tasks_wanted_(std::max<int64_t>(1, problem.operations() / kFewestOperations)),
+        strip_(problem_, kernels, std::min(tasks_wanted_, kEnoughTasks)),
+        activation_(problem_.epilogue),
+        pools_(problem_.epilogue.pool.kind != PoolKind::none) {}
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    const int64_t jobs = problem_.batch * problem_.group * problem_.output[0] * bands() * segments();
+    const int64_t most_tasks = std::min(jobs, std::max(kEnoughTasks, jobs / kJobsPerTask));
+    const int64_t tasks = std::min(tasks_wanted_, most_tasks);
+    const int64_t each = jobs / tasks, more = jobs % tasks;
+    execution.parallel_for(tasks, [&](std::ptrdiff_t task) {
+      thread_local Memory memory;
+      memory.resize(strip_);
+      Job job = job_of(task * each + std::min<int64_t>(task, more));
+      for (int64_t left = each + (task < more); left > 0; --left, advance(job)) compute(tensors, job, memory);
+    });
+  }
+
+  std::string describe() const override {
+    return "rows from strips, bands of " + std::to_string(strip_.bands().front().rows) + " output rows, " +
+           set_ + ", vectors of " + std::to_string(kernels_.lanes) + " columns";
+  }
+
+ private:
+  // What is computed at once: of one group and output depth a band of rows, and of these a segment.
+  struct Job {
+    int64_t n, group, o, band, segment;
+  };
+
+  int64_t bands() const { return static_cast<int64_t>(strip_.bands().size()); }
+  int64_t segments() const { return static_cast<int64_t>(strip_.segments().size()); }
+
+  Job job_of(int64_t number) const {
+    const auto part_of = [&number](int64_t count) {
+      const int64_t part = number % count;
+      number /= count;
+      return part;
+    };
+    const int64_t segment = part_of(segments()), band = part_of(bands()), o = part_of(problem_.output[0]);
+    const int64_t group = part_of(problem_.group);
+    return {number, group, o, band, segment};
+  }
+
+  // To the next one, without the divisions, which take as long as a small image.
+  void advance(Job& job) const {
+    if (++job.segment < segments()) return;
+    job.segment = 0;
+    if (++job.band < bands()) return;
+    job.band = 0;
+    if (++job.o < problem_.output[0]) return;
+    job.o = 0;
+    if (++job.group < problem_.group) return;
+    job.group = 0;
+    ++job.n;
+  }
+
+  // What a thread keeps for the next run.
+  struct Memory {
+    std::vector<float> strip_and_line, weights, sums;
+
+    void resize(const RowStrip& layout) {
+      grow(strip_and_line, layout.elements() + RowStrip::kLine);
+      grow(weights, static_cast<int64_t>(layout.taps().size()));
+    }
+
+    static void grow(std::vector<float>& memory, int64_t elements) {
+      if (static_cast<int64_t>(memory.size()) < elements) memory.resize(elements);
+    }
+
+    // It begins with a line of the cache.
+    float* strip() {
+      const auto address = reinterpret_cast<uintptr_t>(strip_and_line.data());
+      constexpr uintptr_t kBytes = RowStrip::kLine * sizeof(float);
+      return strip_and_line.data() + (kBytes - address % kBytes) % kBytes / sizeof(float);
+    }
+  };
+
+  void compute(const ConvTensors& tensors, const Job& job, Memory& memory) const {
+    const int64_t first_channel = (job.n * problem_.group + job.group) * problem_.channels_per_group();
+    strip_.fill(static_cast<const T*>(tensors.x) + first_channel * problem_.input_size(), job.o, job.band,
+                job.segment, memory.strip());
+    const int64_t filters = problem_.filters_per_group(), first = job.group * filters;
+    for (int64_t k = first; k < first + filters; ++k) compute_filter(tensors, job, k, memory);
+  }
+
+  void compute_filter(const ConvTensors& tensors, const Job& job, int64_t k, Memory& memory) const {
+    const RowBand& band = strip_.bands()[job.band];
+    const auto& [first_column, columns] = strip_.segments()[job.segment];
+    const int64_t width = problem_.output[2];
+    const int64_t image = job.n * problem_.out_channels + k;
+    const int64_t row = (image * problem_.output[0] + job.o) * problem_.output[1] + band.first_row;
+    const int64_t first = row * width + first_column;
+    const T* const z = problem_.epilogue.has_residual ? static_cast<const T*>(tensors.z) + first : nullptr;
+    const bool finishes = z != nullptr || activation_.later != Activation::none;
+    if constexpr (std::is_same_v<T, float>) {
+      if (!pools_) {
+        float* const y = static_cast<float*>(tensors.y) + first;
+        sum(tensors, k, band.rows, columns, memory, y, width);
+        if (finishes) finish(band.rows, columns, y, width, z, y);
+        return;
+      }
+    }
+    Memory::grow(memory.sums, band.rows * columns);
+    float* const sums = memory.sums.data();
+    sum(tensors, k, band.rows, columns, memory, sums, columns);
+    if (!pools_) {
+      return finish(band.rows, columns, sums, columns, z, static_cast<T*>(tensors.y) + first);
+    }
+    if (finishes) finish(band.rows, columns, sums, columns, z, sums);
+    const int64_t result = image * problem_.result[1] + band.first_result;
+    pool_rows(problem_, band, sums, static_cast<T*>(tensors.y) + result * problem_.result[2]);
+  }
+
+  // The convolution and its bias, of rows that lie `pitch` apart in the target.
+  void sum(const ConvTensors& tensors, int64_t k, int64_t rows, int64_t columns, Memory& memory,
+           float* target, int64_t pitch) const {
+    const std::vector<int64_t>& taps = strip_.taps();
+    float* const weights = memory.weights.data();
+    const float* const strip = memory.strip();
+    const T* const w = static_cast<const T*>(tensors.w) + k * static_cast<int64_t>(taps.size());
+    for (size_t i = 0; i < taps.size(); ++i) weights[i] = static_cast<float>(w[taps[i]]);
+    const float bias = tensors.b == nullptr ? 0.0f : static_cast<float>(static_cast<const T*>(tensors.b)[k]);
+    const int64_t step = strip_.row_step();
+    for (int64_t row = 0; row < std::min(step, rows); ++row) {
+      kernels_.compute({strip + row * strip_.pitch(), step * strip_.pitch(), strip_.runs().data(),
+                        static_cast<int64_t>(strip_.runs().size()), weights, bias, activation_.clips,
+                        activation_.least, activation_.most, step == 1 ? rows : ceil_divide(rows - row, step),
+                        columns, target + row * pitch, step * pitch});
+    }
+  }
+
+  // What follows the sums, of rows that lie `pitch` apart, those of the residual and the target as in y.
+  template <typename Target>
+  void finish(int64_t rows, int64_t columns, const float* values, int64_t pitch, const T* residual,
+              Target* target) const {
+    const int64_t width = problem_.output[2];
+    if (width == columns && pitch == columns) {
+      columns *= rows;  // a single one
+      rows = 1;
+    }
+    finish_rows<T, Target>(problem_.epilogue, activation_.later, rows, columns, {values, pitch},
+                           {residual, width}, {target, width});
+  }
+
+  const ConvProblem problem_;
+  const RowLanesKernels& kernels_;
+  const std::string set_;
+  const int64_t tasks_wanted_;
+  const RowStrip strip_;  // of the problem above
+  const SplitActivation activation_;
+  const bool pools_;
+};
+
+}  // namespace
+
+bool suits_row_lanes(const ConvProblem& given, int lanes) {
+  const int64_t channels = given.channels_per_group();
+  if (given.output_elements() == 0 || channels == 0 || channels > kMostChannels) return false;
+  if (channels > 1 && given.filters_per_group() > kMostFiltersPerGroup) return false;
+  const ConvProblem problem = with_columns(given);
+  // Of narrower rows most of a vector would be computed for nothing.
+  return 3 * problem.output[2] >= lanes && RowStrip::least_elements(problem) <= kMostStripElements;
+}
+
+std::unique_ptr<Plan> make_row_lanes_plan(const ConvProblem& problem, const RowLanesKernels& kernels,
+                                          std::string_view instruction_set) {
+  if (problem.type == ElementType::float16) {
+    return std::make_unique<RowLanesPlan<Float16>>(problem, kernels, instruction_set);
+  }
+  if (problem.type == ElementType::bfloat16) {
+    return std::make_unique<RowLanesPlan<BFloat16>>(problem, kernels, instruction_set);
+  }
+  return std::make_unique<RowLanesPlan<float>>(problem, kernels, instruction_set);
+}
+
+}  // namespace convswap

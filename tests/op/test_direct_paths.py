@@ -1,0 +1,114 @@
+"""The paths of `direct` for filters of few channels: along rows, and over channels where images are small.
+
+Each result is checked on every instruction set, against the float64 convolution and what is fused with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conv_cases import ConvCase, case_id, output_shape
+from conv_property import ACTIVATIONS, Draw, check
+from convswap import _native
+
+ROWS, SMALL_IMAGES = "rows from strips", "small images"
+POOLS: list[dict[str, Any]] = [
+    {},
+    {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]},
+    {
+        "pool": "AveragePool",
+        "pool_kernel_shape": [3, 2],
+        "pool_strides": [1, 2],
+        "pool_pads": [1, 0, 1, 1],
+        "pool_count_include_pad": 1,
+    },
+]
+
+
+def drawn_case(random: np.random.Generator, rank: int, most: int) -> ConvCase:
+    """Return a case of groups of few channels and filters, whose extents are at most `most`."""
+
+    def integers(least: int, greatest: int) -> list[int]:
+        return [int(value) for value in random.integers(least, greatest + 1, rank)]
+
+    while True:
+        group = int(random.integers(1, 40))
+        channels = int(random.choice([1, 1, 1, 1, 3, 8]))
+        filters = int(random.choice([1, 1, 1, 2, 4]))
+        kernel, size = integers(1, (9, 8, 3)[rank - 1]), integers(1, most)
+        attributes = {
+            "group": group,
+            "strides": integers(1, int(random.choice([1, 2, 4]))),
+            "dilations": integers(1, int(random.choice([1, 1, 3]))),
+            "pads": integers(0, 4) + integers(0, 4),
+        }
+        x_shape = (int(random.integers(1, 3)), group * channels, *size)
+        case = ConvCase(x_shape, (group * filters, channels, *kernel), random.random() < 0.5, attributes)
+        if min(output_shape(case.x_shape, case.w_shape, **attributes)) > 0:
+            return case
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.get("pool", "no pool"))
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_whatever_follows_is_computed_on_every_path(activation, pool):
+    random = np.random.default_rng([len(activation), len(pool)])
+    for number in range(24):
+        rank = 2 if pool else int(random.integers(1, 4))
+        case = drawn_case(random, rank, (150, (18, 50)[number % 2], 10)[rank - 1])
+        # An average of nothing but padding has no value.
+        spatial = output_shape(case.x_shape, case.w_shape, **case.attributes)[2:]
+        fused = pool if not pool or min(spatial) >= 3 else {}
+        epilogue = {"activation": activation, **ACTIVATIONS[activation], **fused}
+        kind = str(random.choice(["float32", "float32", "float32", "float16", "bfloat16"]))
+        check(Draw(case, kind, "ieee", 8 * number, epilogue, has_residual=number % 3 == 0), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("path", "case"),
+    [
+        # Rows in segments, with strides, and a filter that reaches over several; a single column.
+        (ROWS, ConvCase((2, 3, 5003), (3, 1, 3), True, {"group": 3, "pads": [8, 8], "dilations": [8]})),
+        (ROWS, ConvCase((1, 2, 6001), (4, 1, 4), True, {"group": 2, "pads": [3, 0], "strides": [2]})),
+        (ROWS, ConvCase((1, 2, 9001), (2, 1, 3), False, {"group": 2, "pads": [700, 2], "dilations": [1500]})),
+        (ROWS, ConvCase((1, 2, 5000), (2, 1, 5), False, {"group": 2, "strides": [3]})),
+        (ROWS, ConvCase((2, 3, 900, 1), (3, 1, 5, 1), True, {"group": 3, "pads": [2, 0, 2, 0]})),
+        # Bands of rows, of more taps than a run has, of rows that are not beside each other.
+        (ROWS, ConvCase((1, 1, 300, 301), (2, 1, 11, 3), True, {"pads": [5, 1, 5, 1]})),
+        (ROWS, ConvCase((1, 2, 90, 70), (2, 1, 3, 3), True, {"group": 2, "dilations": [5, 2]})),
+        (
+            ROWS,
+            ConvCase(
+                (1, 2, 90, 70), (2, 1, 5, 5), True, {"group": 2, "strides": [4, 4], "dilations": [6, 2]}
+            ),
+        ),
+        (ROWS, ConvCase((1, 2, 64, 70), (2, 1, 2, 2), False, {"group": 2, "strides": [5, 4]})),
+        # Groups of several channels and filters, three axes.
+        (ROWS, ConvCase((2, 32, 20, 33), (32, 4, 3, 3), True, {"group": 8, "pads": [1, 1, 1, 1]})),
+        (ROWS, ConvCase((1, 5, 6, 9, 33), (10, 1, 3, 3, 3), True, {"group": 5, "pads": [1] * 6})),
+        # Channels that no vector divides, and images of fewer pixels than a vector has lanes.
+        (SMALL_IMAGES, ConvCase((2, 37, 7, 7), (37, 1, 3, 3), True, {"group": 37, "pads": [1, 1, 1, 1]})),
+        (SMALL_IMAGES, ConvCase((1, 33, 14, 14), (33, 1, 5, 5), False, {"group": 33, "strides": [2, 2]})),
+        (SMALL_IMAGES, ConvCase((3, 19, 3, 3), (19, 1, 3, 3), True, {"group": 19, "pads": [1, 1, 1, 1]})),
+        (SMALL_IMAGES, ConvCase((1, 16, 9, 8), (16, 1, 2, 3), True, {"group": 16, "dilations": [2, 3]})),
+    ],
+    ids=lambda value: case_id(value) if isinstance(value, ConvCase) else value,
+)
+def test_its_path_computes_it_on_every_instruction_set(path, case):
+    draw = Draw(case, "float32", "ieee", 0)
+    # Narrow rows are for one path or the other by how long a vector is.
+    if _native.direct_instruction_sets()[0] == "avx512":
+        assert _native.describe_plan(draw.problem, "cpu", "direct").startswith(path)
+    assert check(draw, "cpu") >= 2
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_small_groups_are_the_same_on_any_number_of_threads(threads):
+    random = np.random.default_rng(5)
+    for rank in (1, 2, 3, 2):
+        case = drawn_case(random, rank, (4000, 60, 12)[rank - 1])
+        x, w, b = case.arrays()
+        alone = _native.conv(x, w, b, algorithm="direct", threads=1, **case.attributes)
+        shared = _native.conv(x, w, b, algorithm="direct", threads=threads, **case.attributes)
+        assert np.array_equal(alone, shared)
