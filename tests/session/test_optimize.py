@@ -250,10 +250,15 @@ def test_precision_match_takes_what_is_as_accurate_on_each_conv(monkeypatch):
     prepared = preparation.prepare(network(), OptimizeOptions(), CPU)
     kept = _NothingKept()
     pretended = {
-        segment.name: measuring._precision(segment, {}, segment.name, replace(prepared, device=card), kept)[0]
+        segment.name: measuring._precision(segment, (), replace(prepared, device=card), _NoInputs(), kept)[0]
         for segment in prepared.segments
     }
     assert pretended == {"stem": "ieee", "block": "tf32", "last": None}
+
+
+class _NoInputs:
+    def of(self, segment):
+        return [{}]
 
 
 class _NothingKept:

@@ -13,7 +13,7 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import NodeChoice
-from convswap.optimizing import algorithms, measuring, trials, whole
+from convswap.optimizing import algorithms, compiling, measuring, trials, whole
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.kept import KeptMeasurements
 from convswap.optimizing.optimize import optimize
@@ -217,7 +217,7 @@ def test_on_a_card_all_that_is_tried_is_compiled_before_the_first_is_timed(prete
             planned.append((problem.text.split("w=")[1].split()[0], device, algorithm))
             raise RuntimeError("there is no card, and what is wrong with a kernel is said when it is run")
 
-    monkeypatch.setattr(algorithms, "_native", Native())
+    monkeypatch.setattr(compiling, "_native", Native())
     prepared = prepare(network(), OptimizeOptions(), CPU)
     inputs, kept = SegmentInputs(prepared), KeptMeasurements({})
     measured = measuring.measure_convs(prepared, inputs, kept, lambda _: None)

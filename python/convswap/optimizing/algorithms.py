@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from convswap import _native
-from convswap.errors import ConvswapError
 from convswap.optimizing.choice import DEFAULT_WAY, is_as_accurate
+from convswap.optimizing.compiling import compile_side_by_side
 from convswap.optimizing.kept import ByAlgorithm, KeptMeasurements, Measurement
 from convswap.optimizing.measuring import Measured
 from convswap.optimizing.preparation import Prepared
@@ -58,7 +55,13 @@ def with_fastest_algorithms(
     tried = [names if any(len(own) > 1 for own in names) else [] for names in tried]
     if prepared.device.name == "cuda" and any(tried):
         report("compiling the algorithms to try")
-        _compile_side_by_side(measured, tried)
+        compile_side_by_side(
+            (problem, name)
+            for one, by_batch in zip(measured, tried, strict=True)
+            # Of those that are not tried there is none.
+            for problem, names in zip(one.problems if by_batch else (), by_batch, strict=True)
+            for name in names
+        )
     found = []
     for one, names in zip(measured, tried, strict=True):
         if names:
@@ -72,25 +75,6 @@ def _share(one: Measured, measured: Sequence[Measured]) -> float:
     """Return the share of the time of all Convs that `one` takes, at the batch where that is most."""
     totals = [sum(times) for times in zip(*(other.times[other.way] for other in measured), strict=True)]
     return max(own / total for own, total in zip(one.times[one.way], totals, strict=True))
-
-
-def _compile_side_by_side(measured: Sequence[Measured], tried: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Have kernels compiled by as many threads as there are cores: a Conv alone would wait for its own.
-
-    All before the first is timed, which has the host for itself then.
-    """
-
-    def plan(problem: _native.Problem, algorithm: str) -> None:
-        # Who runs it is told what is wrong with it.
-        with contextlib.suppress(ConvswapError, RuntimeError):
-            _native.describe_plan(problem, "cuda", algorithm)
-
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for one, by_batch in zip(measured, tried, strict=True):
-            # Of those that are not tried there is none.
-            for problem, names in zip(one.problems, by_batch, strict=False):
-                for name in names:
-                    pool.submit(plan, problem, name)
 
 
 class _Trial:

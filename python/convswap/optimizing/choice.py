@@ -16,6 +16,8 @@ DEFAULT_WAY: Way = None
 LEAST_SPEEDUP = 0.98
 # What a Conv must gain, so that it is more than noise.
 LEAST_GAIN = 1.02
+# What may lose so much alone is tried in the whole model all the same.
+LEAST_TO_TRY = 0.85
 # In TF32 both sides lose the same bits, but not in the same order. Below the second both are exact to what
 # float32 sums lose.
 _MOST_OF_DEFAULT_ERROR = 1.05

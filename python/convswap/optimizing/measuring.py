@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import onnxruntime
-
 from convswap import _native
-from convswap.graph.fixed_inputs import with_fixed_inputs
 from convswap.graph.fusion.fuse import Stage
-from convswap.graph.swap import PRECISIONS, NodeChoice, swap
-from convswap.optimizing.choice import DEFAULT_WAY, Way, best_of_ours, fastest, is_as_accurate
+from convswap.graph.swap import PRECISIONS, NodeChoice
+from convswap.optimizing.choice import DEFAULT_WAY, LEAST_TO_TRY, Way, best_of_ours, fastest, is_as_accurate
+from convswap.optimizing.compiling import compile_side_by_side
 from convswap.optimizing.kept import KeptMeasurements, Measurement
 from convswap.optimizing.preparation import MATCH, Prepared
-from convswap.optimizing.segment_inputs import Inputs, SegmentInputs
+from convswap.optimizing.segment_inputs import SegmentInputs
 from convswap.optimizing.segments import Segment, Shapes
 from convswap.optimizing.trials import errors_of, times_of
 from convswap.progress import Progress
-from convswap.runtime.sessions import CONVSWAP, make_session, run
 
 
 @dataclass(frozen=True)
@@ -76,34 +73,48 @@ class Measured:
         """The milliseconds that it saves, over all batches."""
         return sum(self.times[DEFAULT_WAY]) - sum(self.times[self.way])
 
+    @property
+    def loses_little(self) -> bool:
+        """Whether ours is not much slower than the default, at any batch."""
+        both = zip(self.times[DEFAULT_WAY], self.times[self.ours], strict=True)
+        return all(default / ours >= LEAST_TO_TRY for default, ours in both)
+
 
 def measure_convs(
     prepared: Prepared, inputs: SegmentInputs, kept: KeptMeasurements, report: Progress
 ) -> tuple[Measured, ...]:
     """Return what is measured, or was before, of every Conv that can be measured alone and is run."""
-    if prepared.device.name == "cuda":
-        report("compiling what our ways need")
-        _compile_side_by_side(prepared)
+    fed = [
+        (segment, shapes) for segment in prepared.segments if (shapes := inputs.shapes(segment)) is not None
+    ]
+    first = PRECISIONS[0] if prepared.options.precision == MATCH else prepared.options.precision
+    report("compiling what our ways need")
+    _compile(prepared, fed, first)
+    judged = []
+    for number, (segment, shapes) in enumerate(fed):
+        report(f"choosing the precision of Conv {number + 1} of {len(fed)}")
+        judged.append(_precision(segment, shapes, prepared, inputs, kept))
+    others = [own for own, (precision, _) in zip(fed, judged, strict=True) if precision not in (None, first)]
+    _compile(prepared, others, "ieee")
     found = []
     start = time.monotonic()
-    for number, segment in enumerate(prepared.segments):
-        report(_what_is_left(number, len(prepared.segments), time.monotonic() - start))
-        fed = inputs.of(segment)
-        if fed is not None:
-            found.append(_measure(segment, fed, prepared, kept))
+    for number, ((segment, shapes), own) in enumerate(zip(fed, judged, strict=True)):
+        report(_what_is_left(number, len(fed), time.monotonic() - start))
+        found.append(_measure(segment, shapes, own, prepared, inputs, kept))
     return tuple(found)
 
 
-def _compile_side_by_side(prepared: Prepared) -> None:
-    """Have kernels compiled by as many threads as there are cores: a Conv alone would wait for its own."""
-    asked = prepared.options.precision
-    for source in prepared.sources.values():
-        feeds = source.first(source.batch)
-        shapes = {name: values.shape for name, values in feeds.items()}
-        model = with_fixed_inputs(prepared.subject.plain, shapes)
-        for precision in PRECISIONS if asked == MATCH else (asked,):
-            fused = swap(model, precision=precision, fuse=True).to_proto()
-            run(make_session(fused, CONVSWAP, prepared.device), feeds)
+def _compile(prepared: Prepared, fed: Sequence[tuple[Segment, Sequence[Shapes]]], precision: str) -> None:
+    """Have what computes the segments compiled, alone and with all that they can take in."""
+    if prepared.device.name == "cpu":
+        return
+    problems = [
+        layer.problem({name: own[name] for name in layer.fed})
+        for segment, by_batch in fed
+        for layer in (segment.conv_alone(precision), segment.with_precision(precision))
+        for own in by_batch
+    ]
+    compile_side_by_side((problem, _native.choose(problem, "cuda")) for problem in problems)
 
 
 def _what_is_left(number: int, count: int, seconds: float) -> str:
@@ -111,16 +122,26 @@ def _what_is_left(number: int, count: int, seconds: float) -> str:
     return f"measuring Conv {number + 1} of {count}{left}"
 
 
-def _measure(segment: Segment, inputs: Inputs, prepared: Prepared, kept: KeptMeasurements) -> Measured:
+_Judged = tuple[str | None, Mapping[str, float] | None]
+
+
+def _measure(
+    segment: Segment,
+    shapes: tuple[Shapes, ...],
+    judged: _Judged,
+    prepared: Prepared,
+    inputs: SegmentInputs,
+    kept: KeptMeasurements,
+) -> Measured:
     device = prepared.device
-    shapes = tuple({name: tuple(value.shape()) for name, value in own.items()} for own in inputs)
-    problem = " ; ".join(segment.key(own) for own in shapes)
-    precision, errors = _precision(segment, inputs[0], problem, prepared, kept)
+    precision, errors = judged
     # Those that compute the same take the same time, whatever their weights.
-    key = f"{problem} ; {precision or 'ieee'}"
+    key = f"{_problem(segment, shapes)} ; {precision or 'ieee'}"
     timed = kept.get(key)
     if timed is None:
-        by_batch = [times_of(segment, own, precision or "ieee", device) for own in inputs]
+        fed = inputs.of(segment)
+        assert fed is not None  # it has shapes
+        by_batch = [times_of(segment, own, precision or "ieee", device) for own in fed]
         timed = Measurement(
             precision, None, {way: tuple(own[way] for own in by_batch) for way in by_batch[0]}
         )
@@ -130,13 +151,17 @@ def _measure(segment: Segment, inputs: Inputs, prepared: Prepared, kept: KeptMea
     return replace(found, algorithms=by_rule)
 
 
+def _problem(segment: Segment, shapes: Sequence[Shapes]) -> str:
+    return " ; ".join(segment.key(own) for own in shapes)
+
+
 def _precision(
     segment: Segment,
-    inputs: Mapping[str, onnxruntime.OrtValue],
-    problem: str,
+    shapes: Sequence[Shapes],
     prepared: Prepared,
+    inputs: SegmentInputs,
     kept: KeptMeasurements,
-) -> tuple[str | None, Mapping[str, float] | None]:
+) -> _Judged:
     """Return the precision for our ways, None where none is as accurate, and the errors that tell."""
     asked, device = prepared.options.precision, prepared.device
     if asked != MATCH:
@@ -144,11 +169,13 @@ def _precision(
     if device.name == "cpu" or segment.layer.type_name != "float32":
         # The CPU computes float32 as such on both sides, and other types have one arithmetic.
         return "ieee", None
-    key = f"errors of {problem} ; weights {segment.weights_digest}"
+    key = f"errors of {_problem(segment, shapes)} ; weights {segment.weights_digest}"
     before = kept.get(key)
     if before is not None:
         return before.precision, before.errors
-    errors = errors_of(segment, inputs, device)
+    fed = inputs.of(segment)
+    assert fed is not None  # it has shapes
+    errors = errors_of(segment, fed[0], device)
     accurate = [
         precision
         for precision in PRECISIONS

@@ -10,7 +10,7 @@ import onnxruntime
 from convswap.graph.branches import Inner, home_of, with_inner_values
 from convswap.graph.plain_model import plain_model
 from convswap.optimizing.preparation import Prepared
-from convswap.optimizing.segments import Segment
+from convswap.optimizing.segments import Segment, Shapes
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture
 from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device
@@ -23,28 +23,47 @@ class SegmentInputs:
     """Gives what each segment is fed, one segment at a time: together they may not fit into memory."""
 
     def __init__(self, prepared: Prepared) -> None:
-        device = prepared.device
-        self._feeds = [on_device(source.first(batch), device) for batch, source in prepared.sources.items()]
-        outside = [segment.layer for segment in prepared.segments if not segment.path]
-        inside = [segment for segment in prepared.segments if segment.path]
-        self._capture = Capture(prepared.swapped, outside, device) if outside else None
-        self._of_branches = _BranchCapture(prepared.swapped, inside, device) if inside else None
+        # A session for each batch: cuDNN chooses anew where the shapes are not those of the run before.
+        self._at_batches = [
+            _AtBatch(prepared, on_device(source.first(batch), prepared.device))
+            for batch, source in prepared.sources.items()
+        ]
 
     def of(self, segment: Segment) -> Inputs | None:
         """Return what `segment` is fed at each batch, in the memory of the device.
 
         None where it is in a branch that is not run at every batch.
         """
-        found = [self._at(segment, feeds) for feeds in self._feeds]
+        found = [own.inputs(segment) for own in self._at_batches]
         run = [values for values in found if values is not None]
         return run if len(run) == len(found) else None
 
-    def _at(self, segment: Segment, feeds: Values) -> Values | None:
+    def shapes(self, segment: Segment) -> tuple[Shapes, ...] | None:
+        """Return the shapes of these."""
+        fed = self.of(segment)
+        if fed is None:
+            return None
+        return tuple({name: tuple(value.shape()) for name, value in own.items()} for own in fed)
+
+
+class _AtBatch:
+    """What segments are fed when the model is fed `feeds`."""
+
+    def __init__(self, prepared: Prepared, feeds: Values) -> None:
+        self._feeds = feeds
+        device = prepared.device
+        outside = [segment.layer for segment in prepared.segments if not segment.path]
+        inside = [segment for segment in prepared.segments if segment.path]
+        self._capture = Capture(prepared.swapped, outside, device) if outside else None
+        self._of_branches = _BranchCapture(prepared.swapped, inside, device) if inside else None
+
+    def inputs(self, segment: Segment) -> Values | None:
+        """Return what `segment` is fed; None where it is in a branch that is not run."""
         if segment.path:
             assert self._of_branches is not None
-            return self._of_branches.inputs(segment, feeds)
+            return self._of_branches.inputs(segment, self._feeds)
         assert self._capture is not None
-        return self._capture.inputs(segment.layer, feeds)
+        return self._capture.inputs(segment.layer, self._feeds)
 
 
 class _BranchCapture:

@@ -93,9 +93,22 @@ class Segment:
             node.input.pop()
         kept = [attribute for attribute in node.attribute if attribute.name in _CONV_ATTRIBUTES]
         del node.attribute[:]
-        node.attribute.extend([*kept, onnx.helper.make_attribute("precision", precision)])
+        node.attribute.extend([*kept, _precision_attribute(precision)])
         constants = {name: tensor for name, tensor in self.layer.constants.items() if name in node.input}
         return replace(self.layer, node=node, constants=constants, replaced=None)
+
+    def with_precision(self, precision: str) -> ConvLayer:
+        """Return our op with all that it can take in, in that precision."""
+        node = onnx.NodeProto()
+        node.CopyFrom(self.layer.node)
+        kept = [attribute for attribute in node.attribute if attribute.name != "precision"]
+        del node.attribute[:]
+        node.attribute.extend([*kept, _precision_attribute(precision)])
+        return replace(self.layer, node=node)
+
+
+def _precision_attribute(precision: str) -> onnx.AttributeProto:
+    return onnx.helper.make_attribute("precision", precision)
 
 
 def segments_of(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None) -> tuple[Segment, ...]:

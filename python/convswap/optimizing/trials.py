@@ -32,11 +32,11 @@ _Key = TypeVar("_Key")
 # What a run of a way should move at least, so that the host's time for a run does not hide the card's: so
 # many bytes take some 20 us.
 _BYTES_OF_RUN = 64 << 20
-_MOST_COPIES = 8
+_MOST_COPIES = 4
 # What the runs of a round of one way may take together; there are five rounds.
 _ROUND_MS = 10.0
-# Multiplications and additions for the float64 truth of a Conv: half a second on two cores.
-_TRUTH_OPERATIONS = 1e9
+# Multiplications and additions for the float64 truth of a Conv: a tenth of a second on two cores.
+_TRUTH_OPERATIONS = 2e8
 
 
 def times_of(segment: Segment, inputs: Values, precision: str, device: Device) -> dict[Way, float]:
@@ -105,7 +105,7 @@ def _copies(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], device: Devic
 def errors_of(segment: Segment, inputs: Values, device: Device) -> dict[str, float]:
     """Return the relative L2 errors of the Conv alone: of the default side, and of ours in each precision.
 
-    They are against float64, of as much of the input as the truth can be had of in half a second.
+    They are against float64, of as much of the input as the truth can be had of at once.
     """
     judged = _Judged(segment, inputs, device)
     found = {"default": judged.error(segment.conv_alone("ieee"), DEFAULT)}
