@@ -65,19 +65,21 @@ def test_every_cuda_algorithm_but_the_special_ones_is_planned_for_half_of_the_dr
     assert all(count >= LEAST_SUPPORTED for count in supported.values()), supported
 
 
-def test_every_path_of_direct_is_drawn_with_and_without_what_follows(drawn):
+def test_every_path_of_direct_is_drawn_and_what_follows_with_them(drawn):
     problems = [draw for draw in drawn if draw.type != "float64"]
+    of_paths = []
     for path, least in LEAST_OF_PATHS.items():
         of_path = [draw for draw in problems if path in _native.describe_plan(draw.problem, "cpu", "direct")]
         assert len(of_path) >= least
-        assert {len(draw.case.x_shape) - 2 for draw in of_path} >= {1, 2}
-        for is_so in (
-            lambda draw: bool(draw.epilogue),
-            lambda draw: draw.has_residual,
-            lambda draw: max(draw.case.attributes.get("strides", [1])) > 1,
-            lambda draw: max(draw.case.attributes.get("dilations", [1])) > 1,
-        ):
-            assert {is_so(draw) for draw in of_path} == {False, True}
+        of_paths += of_path
+    assert {len(draw.case.x_shape) - 2 for draw in of_paths} == {1, 2, 3}
+    for is_so in (
+        lambda draw: bool(draw.epilogue),
+        lambda draw: draw.has_residual,
+        lambda draw: max(draw.case.attributes.get("strides", [1])) > 1,
+        lambda draw: max(draw.case.attributes.get("dilations", [1])) > 1,
+    ):
+        assert {is_so(draw) for draw in of_paths} == {False, True}
 
 
 def test_some_draws_are_empty_and_some_have_data_that_are_spread(drawn):
