@@ -80,9 +80,8 @@ def main() -> int:
 def problem_of(layer: SuiteLayer, batch: int, precision: str) -> _native.Problem:
     """Return the layer as a problem of the planner."""
     kind, arithmetic = types_of(precision)
-    return _native.Problem(
-        layer.input_shape(batch), layer.weight_shape, False, kind, arithmetic, **layer.attributes
-    )
+    how = {**layer.attributes, **layer.following}
+    return _native.Problem(layer.input_shape(batch), layer.weight_shape, False, kind, arithmetic, **how)
 
 
 def types_of(precision: str) -> tuple[str, str]:
@@ -155,6 +154,7 @@ def measured(
             runs=runs,
             prepared=True,
             **layer.attributes,
+            **layer.following,
         )
 
     estimates = candidates(problem, options.within)

@@ -512,6 +512,9 @@ def test_bench_times_a_layer_of_a_network_at_its_usual_batch():
         ("three-d", "64-64-3x3x3-16"),
         ("depthwise-grouped", "depthwise-960-3x3-7"),
         ("depthwise-grouped", "128-128-3x3-g32-56"),
+        ("fused", "16-16-3x3-80-SiLU"),
+        ("fused", "80-480-1x1-14-HardSwish"),
+        ("fused", "240-240-5x5-dw-14-SiLU"),
         ("first-layers", "3-32-3x3-s2-224"),
         ("one-image", "pp-ocr-v4-48-192-1x1-1"),
     ],
@@ -535,7 +538,15 @@ def test_one_image_has_the_layers_of_six_networks_at_batch_one() -> None:
 
 
 def test_layers_of_the_other_suites_have_a_batch_of_their_own_on_a_gpu() -> None:
-    for suite in ("many-channels", "one-d", "three-d", "depthwise-grouped", "first-layers", "one-image"):
+    for suite in (
+        "many-channels",
+        "one-d",
+        "three-d",
+        "depthwise-grouped",
+        "first-layers",
+        "one-image",
+        "fused",
+    ):
         names = [layer.name for layer in SUITES[suite]]
         assert len(set(names)) == len(names)
         for layer in SUITES[suite]:

@@ -124,12 +124,18 @@ def memory_formats(layer: SuiteLayer) -> dict[str, torch.memory_format]:
 
 
 def convolution(layer: SuiteLayer) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return what convolves (batch, channels, spatial...) with (filters, channels of a group, kernel...)."""
+    """Return what convolves (batch, channels, spatial...) with (filters, channels of a group, kernel...).
+
+    With the activation of the layer, in place, as PyTorch's networks have it.
+    """
     from torch.nn import functional
 
     of_rank = (functional.conv1d, functional.conv2d, functional.conv3d)[layer.rank - 1]
+    activations = {"SiLU": functional.silu, "HardSwish": functional.hardswish, "Relu": functional.relu}
+    activate = None if layer.activation is None else activations[layer.activation]
 
     def convolve(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return of_rank(x, w, None, layer.stride, layer.padding, layer.dilation, layer.group)
+        y = of_rank(x, w, None, layer.stride, layer.padding, layer.dilation, layer.group)
+        return y if activate is None else activate(y, inplace=True)
 
     return convolve

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from convswap.graph.domain import DOMAIN, DOMAIN_VERSION
+from convswap.graph.domain import DOMAIN, DOMAIN_VERSION, FUSED_OP
 from convswap.graph.swap import PRECISIONS
 from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
@@ -31,11 +31,11 @@ _BFLOAT16_OPSET = 22
 
 
 def lone_conv(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
-    """Return `layer` as a Conv of our op, with seeded normal weights."""
+    """Return `layer` as a Conv of our op, or a FusedConv, with seeded normal weights."""
     opset = _BFLOAT16_OPSET if precision == "bfloat16" else _OPSET
     stored = {} if precision in _STORAGE_TYPES else {"precision": precision}
     node = helper.make_node(
-        "Conv",
+        FUSED_OP if layer.following else "Conv",
         ["x", "w"],
         ["y"],
         name=layer.name,
@@ -43,6 +43,7 @@ def lone_conv(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
         kernel_shape=[layer.kernel] * layer.rank,
         algorithm=algorithm,
         **layer.attributes,
+        **layer.following,
         **stored,
     )
     return ConvLayer(

@@ -1,4 +1,4 @@
-"""One convolution that `convswap bench` times on its own."""
+"""One convolution, with what follows it, that `convswap bench` times on its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ class SuiteLayer:
     """One convolution, without a bias, of `rank` spatial axes that are alike.
 
     Each has `size` positions, of which `kernel` make a filter. `batch` is how many images a GPU usually takes
-    of it; None: as many as for the others of its suite.
+    of it; None: as many as for the others of its suite. `activation` follows, by its name in a FusedConv: for
+    us one node, for the default provider ONNX's nodes that compute the same.
     """
 
     name: str
@@ -25,6 +26,7 @@ class SuiteLayer:
     dilation: int = 1
     rank: int = 2
     batch: int | None = None
+    activation: str | None = None
 
     def input_shape(self, batch: int) -> tuple[int, ...]:
         """Return (n, c, spatial...)."""
@@ -44,3 +46,8 @@ class SuiteLayer:
             "dilations": [self.dilation] * self.rank,
             "group": self.group,
         }
+
+    @property
+    def following(self) -> dict[str, Any]:
+        """Return the attributes of a FusedConv that tell what follows; empty where nothing does."""
+        return {} if self.activation is None else {"activation": self.activation}

@@ -1,7 +1,8 @@
 """The layer suites of `convswap bench`: convolutions worth timing on their own.
 
 They are `course`, of many channels, of one and of three spatial axes, of many groups, the first of networks,
-those that run on one image, and for each large network those of its convolutions that differ.
+those that run on one image, those with an activation behind them, and for each large network those of its
+convolutions that differ.
 """
 
 from __future__ import annotations
@@ -156,6 +157,44 @@ _FIRST_LAYERS = (
 )
 
 
+# What detectors and mobile networks fuse: convolutions of YOLOv8n and EfficientNet with SiLU, of MobileNetV3
+# with HardSwish, of ResNet with ReLU.
+_FUSED = tuple(
+    SuiteLayer(
+        f"{channels}-{filters}-{kernel}x{kernel}{'-s2' if stride == 2 else ''}"
+        f"{'-dw' if channels == group else ''}-{size}-{activation}",
+        channels,
+        filters,
+        kernel,
+        size,
+        stride,
+        padding=kernel // 2,
+        group=group,
+        batch=32,
+        activation=activation,
+    )
+    for channels, filters, kernel, size, stride, group, activation in (
+        (3, 16, 3, 320, 2, 1, "SiLU"),
+        (16, 32, 3, 160, 2, 1, "SiLU"),
+        (16, 16, 3, 80, 1, 1, "SiLU"),
+        (32, 64, 3, 80, 2, 1, "SiLU"),
+        (32, 32, 3, 40, 1, 1, "SiLU"),
+        (64, 64, 3, 20, 1, 1, "SiLU"),
+        (128, 128, 3, 10, 1, 1, "SiLU"),
+        (64, 64, 1, 40, 1, 1, "SiLU"),
+        (192, 128, 1, 20, 1, 1, "SiLU"),
+        (384, 256, 1, 10, 1, 1, "SiLU"),
+        (144, 144, 3, 56, 1, 144, "SiLU"),
+        (240, 240, 5, 14, 1, 240, "SiLU"),
+        (3, 16, 3, 224, 2, 1, "HardSwish"),
+        (240, 240, 3, 28, 2, 240, "HardSwish"),
+        (80, 480, 1, 14, 1, 1, "HardSwish"),
+        (3, 64, 7, 224, 2, 1, "Relu"),
+        (64, 64, 3, 56, 1, 1, "Relu"),
+    )
+)
+
+
 def _differing(layers: Iterable[SuiteLayer]) -> tuple[SuiteLayer, ...]:
     """Return each shape once, with the name of the first that has it."""
     named: dict[tuple[object, ...], SuiteLayer] = {}
@@ -204,6 +243,7 @@ SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType(
         "depthwise-grouped": _DEPTHWISE_GROUPED,
         "first-layers": _FIRST_LAYERS,
         "one-image": _one_image(),
+        "fused": _FUSED,
     }
     | {name: _convolutions_of(network) for name, network in LARGE_NETWORKS.items()}
 )

@@ -18,7 +18,7 @@ from onnx.reference.ops import op_batch_normalization
 from convswap import _native
 from convswap.truth.subgraphs import SUBGRAPH_OPERATORS
 
-_CONV_ATTRIBUTES = ("auto_pad", "pads", "strides", "dilations", "group")
+_CONV_ATTRIBUTES = ("auto_pad", "pads", "strides", "dilations", "group", "activation")
 
 
 def reference_conv(
@@ -26,7 +26,8 @@ def reference_conv(
 ) -> np.ndarray:
     """Return Conv of x (n, c, spatial...) and w (k, c / group, spatial...) in float64.
 
-    `attributes` are the node's; those that are absent or None take ONNX's defaults.
+    `attributes` are the node's; those that are absent or None take ONNX's defaults. Of a FusedConv the
+    activation counts, with parameters that are left out.
     """
     given = {name: attributes[name] for name in _CONV_ATTRIBUTES if attributes.get(name) is not None}
     return _native.conv(
