@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conv_cases import assert_within_rounding
+from conv_cases import ConvCase, assert_within_rounding
 from convswap import _native
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import CASE, ROUNDING, B, W, X, case_model, check, conv_model, make_session, run
@@ -139,6 +139,24 @@ def test_every_input_and_the_output_may_begin_between_two_elements_on_the_cpu(sh
     assert np.all(np.isnan(written[:guard])) and np.all(np.isnan(written[-guard:]))
     for name, array in arrays.items():
         assert memory[name].tobytes() == array.tobytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("elements", [0, 1, 2])
+def test_depthwise_takes_data_that_are_not_aligned_to_what_it_loads_at_once(elements, cuda):
+    # Rows of which it would load four numbers at a time.
+    case = ConvCase((2, 8, 20, 24), (8, 1, 3, 3), True, {"group": 8, "pads": [1, 1, 1, 1]})
+    x, w, b = case.arrays()
+    model = conv_model(x=case.x_shape, w=w, b=b, algorithm="depthwise", **case.attributes)
+    session = make_session(model, cuda)
+    room = np.zeros(x.size + 4, np.float32)
+    room[elements : elements + x.size] = x.ravel()
+    memory = _native.DeviceArray.from_numpy(room)
+    binding = session.io_binding()
+    binding.bind_input("x", "cuda", 0, np.float32, list(x.shape), memory.pointer + 4 * elements)
+    binding.bind_output("y", "cpu")
+    session.run_with_iobinding(binding)
+    case.check(binding.copy_outputs_to_cpu()[0], 2.0**-24)
 
 
 @pytest.mark.gpu

@@ -128,7 +128,7 @@ class Search {
     tiling.window_pitch = static_cast<int>(pitch);
     tiling.window_plane = static_cast<int>(plane);
     tiling.window_words = static_cast<int>(words);
-    tiling.shared_bytes = (sources + words + kMostTogether + filters) * 4;
+    tiling.shared_bytes = (sources + words + filters) * 4;
   }
 
   void consider_threads(Tiling& tiling) {

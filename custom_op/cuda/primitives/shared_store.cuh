@@ -35,9 +35,24 @@ __device__ inline void store_at(SharedAddress target, unsigned word) {
 __device__ inline void store_at(SharedAddress target, uint2 words) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(target), "r"(words.x), "r"(words.y) : "memory");
 }
-__device__ inline void store_at(SharedAddress target, uint4 words) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(words.x), "r"(words.y),
-               "r"(words.z), "r"(words.w)
+
+// The same where a condition holds, as one predicated instruction.
+__device__ inline void store_at_if(bool condition, SharedAddress target, unsigned word) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.u32 [%1], %2; }" ::"r"(
+                   static_cast<unsigned>(condition)),
+               "r"(target), "r"(word)
+               : "memory");
+}
+__device__ inline void store_at_if(bool condition, SharedAddress target, uint2 words) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.v2.u32 [%1], {%2, %3}; }" ::"r"(
+                   static_cast<unsigned>(condition)),
+               "r"(target), "r"(words.x), "r"(words.y)
+               : "memory");
+}
+__device__ inline void store_at_if(bool condition, SharedAddress target, uint4 words) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.v4.u32 [%1], {%2, %3, %4, %5}; }" ::"r"(
+                   static_cast<unsigned>(condition)),
+               "r"(target), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
                : "memory");
 }
 

@@ -28,4 +28,9 @@ void store_at(SharedAddress target, Words words) {
   store_shared(reinterpret_cast<void*>(target), words);
 }
 
+template <typename Words>
+void store_at_if(bool condition, SharedAddress target, Words words) {
+  if (condition) store_at(target, words);
+}
+
 }  // namespace convswap
