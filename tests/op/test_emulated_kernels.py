@@ -58,7 +58,7 @@ WIDE_IMAGES, WIDE_SEEDS = 3_000_000, 40
 # From POINTWISE on, as in problems.h, filters have one tap and nothing is padded.
 POINTWISE, POINTWISE_SEEDS = 4_000_000, 100
 # From DEPTHWISE on, as in problems.h, each filter sees one channel.
-DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 400
+DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 120
 # From POOLED on, as in problems.h, a pool follows, of planes that are more than a block pools at a time.
 POOLED, POOLED_SEEDS = 5_000_000, 24
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "tiled")
