@@ -155,6 +155,40 @@ def test_a_file_behind_the_links_is_not_overwritten_without_force(tmp_path):
             result.save(target)
 
 
+@pytest.mark.parametrize("link", ["hard link", "link to a hard link"])
+def test_data_with_a_second_name_are_read_as_onnxruntime_reads_them(link, tmp_path):
+    """As `uv` and conda install the files of a package."""
+    plain = conv_model(domain="")
+    path = with_external_data(plain, tmp_path / "model")
+    data = path.parent / "data.bin"
+    os.link(data, tmp_path / "kept.bin")
+    if link == "link to a hard link":
+        data.rename(path.parent / "real.bin")
+        data.symlink_to("real.bin")
+    expected = run(make_session(plain, ours=False), X)
+    np.testing.assert_array_equal(run(make_session(str(path), ours=False), X), expected)
+    result = swap(path)
+    # The location stays that of the model's own folder.
+    (weights,) = result.to_proto().graph.initializer
+    assert ("location", "data.bin") in {(entry.key, entry.value) for entry in weights.external_data}
+    result.save(tmp_path / "out.onnx")
+    answer = run(make_session(str(tmp_path / "out.onnx")), X)
+    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+    assert convswap.compare(path, device="cpu", time_layers=False).within_tolerance
+    assert len(explain(path, device="cpu").convs) == 1
+    (tmp_path / "again.onnx.data").symlink_to(tmp_path / "kept.bin")
+    with pytest.raises(ConvswapError, match="is a file that the model was read from"):
+        result.save(tmp_path / "again.onnx")
+
+
+def test_a_second_name_of_a_file_outside_does_not_let_a_location_lead_there(tmp_path):
+    path = with_external_data(conv_model(domain=""), tmp_path / "model")
+    (path.parent / "data.bin").rename(tmp_path / "secret.bin")
+    os.link(tmp_path / "secret.bin", tmp_path / "other.bin")
+    with_location(path, "../secret.bin")
+    assert "is outside the base directory" in refusal(path)
+
+
 def refusal(path: Path) -> str:
     """Return why `path` is not read, which ONNX Runtime does not load either."""
     with pytest.raises(Exception, match=r"[Ee]xternal data"):

@@ -19,9 +19,9 @@ _LARGE_TENSOR_BYTES = 1024 * 1024
 
 
 class LinkedTensor(ir.ExternalTensor):
-    """An external tensor whose location is a link out of the model's folder, to `file`.
+    """An external tensor whose file onnx-ir refuses: a link out of the model's folder, or a hard link.
 
-    onnx-ir refuses every such link; `follow_links` says which are sound.
+    onnx-ir checks nothing where it is told no folder; `follow_links` has said that `file` is sound.
     """
 
     __slots__ = ("_file",)
@@ -36,7 +36,7 @@ class LinkedTensor(ir.ExternalTensor):
             name=tensor.name,
             doc_string=tensor.doc_string,
             metadata_props=tensor.metadata_props,
-            base_dir=str(file.parent),
+            base_dir="",
         )
         self._file = str(file)
 
@@ -51,7 +51,8 @@ def follow_links(model: ir.Model, file: Path) -> None:
 
     As in ONNX Runtime, data lie in the folder that the model is opened in, or in that of the file which a
     link of the model's name leads to: a Hugging Face cache has links to both in `snapshots`, and the files
-    side by side in `blobs`. Other tensors, absolute locations among them, stay as they are.
+    side by side in `blobs`. A file of several names (hard links) is read like any other: package managers
+    keep files of packages so. Other tensors, absolute locations among them, stay as they are.
     """
     opened_in, beside = _real(file.parent), _real(file).parent
 
@@ -59,9 +60,9 @@ def follow_links(model: ir.Model, file: Path) -> None:
         if not isinstance(tensor, ir.ExternalTensor) or Path(tensor.location).is_absolute():
             return tensor
         target = _real(Path(tensor.path))
-        if target.is_relative_to(opened_in) or not target.is_relative_to(beside):
-            return tensor
-        return LinkedTensor(tensor, target)
+        if target.is_relative_to(opened_in):
+            return LinkedTensor(tensor, target) if _has_several_names(target) else tensor
+        return LinkedTensor(tensor, target) if target.is_relative_to(beside) else tensor
 
     for graph in (*model.graphs(), *function_graphs(model)):
         for value in graph.initializers.values():
@@ -74,6 +75,14 @@ def follow_links(model: ir.Model, file: Path) -> None:
 def _real(path: Path) -> Path:
     # Not Path.resolve, which raises where links lead in a circle: such a file is missing.
     return Path(os.path.realpath(path))
+
+
+def _has_several_names(file: Path) -> bool:
+    try:
+        return file.stat().st_nlink > 1
+    except OSError:
+        # That it is missing, `check_external_data` says.
+        return False
 
 
 def write_tensors(data: Path, tensors: Iterable[ir.TensorProtocol]) -> list[ir.ExternalTensor]:
