@@ -2,7 +2,8 @@
 
 A sequence gives an array for each element, `y[0]`, `y[1]`, ...; a map one of its keys and one of its values,
 `y.keys` and `y.values`, in the order of the keys. A sequence of maps, which a classifier gives for a batch,
-is two arrays as well: the keys of all maps, and the values.
+is two arrays as well: the keys of all maps, and the values. Numbers of types that NumPy has not itself are in
+a wider one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from convswap.runtime.bits import widened
 
 Arrays = dict[str, np.ndarray]
 
@@ -48,7 +51,7 @@ def _arrays(name: str, held: Any) -> Iterator[tuple[str, np.ndarray]]:
     elif isinstance(held, (np.ndarray, np.generic, bool, int, float)):
         array = np.asarray(held)
         # Of strings NumPy has types of fixed lengths, which differ where the strings do.
-        yield name, array.astype(object) if array.dtype.kind in "SU" else array
+        yield name, array.astype(object) if array.dtype.kind in "SU" else widened(array)
 
 
 def _map_arrays(name: str, maps: Sequence[Mapping[Any, Any]]) -> Iterator[tuple[str, np.ndarray]]:

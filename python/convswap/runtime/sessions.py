@@ -17,6 +17,7 @@ import onnxruntime
 from convswap.errors import ConvswapError
 from convswap.graph.domain import DOMAIN, OUR_OPS
 from convswap.graph.weights_apart import Weights, is_apart
+from convswap.runtime.bits import are_bits, array_from_bits
 from convswap.runtime.device import Device
 from convswap.runtime.library import register
 from convswap.runtime.op_libraries import register_op_libraries
@@ -383,9 +384,28 @@ def run_named(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndar
     Raises:
         ConvswapError: the run fails.
     """
+    outputs = session.get_outputs()
+    of_bits = [output.name for output in outputs if are_bits(output.type)]
+    others = [output.name for output in outputs if output.name not in of_bits]
+    held: dict[str, object] = {}
     with plain_errors("ONNX Runtime cannot run the model"):
-        outputs = session.run(None, dict(feeds))
-    return named_arrays([output.name for output in session.get_outputs()], outputs)
+        if others:
+            held.update(zip(others, session.run(others, dict(feeds)), strict=True))
+        if of_bits:
+            held.update(_run_for_bits(session, feeds, of_bits))
+    return named_arrays([output.name for output in outputs], [held[output.name] for output in outputs])
+
+
+def _run_for_bits(
+    session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], names: Sequence[str]
+) -> Arrays:
+    """Return the outputs called `names`, which ONNX Runtime gives as values but not as arrays, from one run.
+
+    Of sequences it is the other way round, so that one run cannot give both.
+    """
+    fed = {name: value_on(np.ascontiguousarray(values)) for name, values in feeds.items()}
+    values = session.run_with_ort_values(list(names), fed)
+    return {name: array_from_bits(value) for name, value in zip(names, values, strict=True)}
 
 
 @cache
