@@ -80,16 +80,18 @@ void fill(std::string_view attribute, const std::vector<int64_t>& values, size_t
 
 int64_t pool_extent(const Pool& pool, size_t axis, int64_t input) {
   const int64_t padded = pool.pad_begin[axis] + input + pool.pad_end[axis];
-  if (padded < pool.kernel[axis]) {
+  const int64_t room = padded - pool.kernel[axis], stride = pool.stride[axis];
+  // Rounded towards zero, as in ONNX Runtime, where there is no room either.
+  int64_t count = room / stride + 1;
+  if (count < 0) {
     throw InvalidArgument("pool_kernel_shape: its window reaches over " + std::to_string(pool.kernel[axis]) +
                           " positions of spatial axis " + std::to_string(axis) +
                           " and the padded output of " + "the convolution has " + std::to_string(padded) +
                           "; expected a smaller window");
   }
-  const int64_t room = padded - pool.kernel[axis], stride = pool.stride[axis];
-  int64_t count = room / stride + 1;
   // A window that would begin beyond the image and its first padding does not count.
-  if (pool.rounds_up && room % stride != 0 && count * stride < pool.pad_begin[axis] + input) ++count;
+  const bool has_rest = room > 0 && room % stride != 0;
+  if (pool.rounds_up && has_rest && count * stride < pool.pad_begin[axis] + input) ++count;
   return count;
 }
 

@@ -25,7 +25,8 @@ void set_activation(Epilogue& epilogue, Activation kind, std::optional<float> al
 Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const std::vector<int64_t>& strides,
                const std::vector<int64_t>& pads, bool rounds_up, bool counts_padding);
 
-// Of a convolution's output that long. Throws InvalidArgument where not one window fits.
+// Of a convolution's output that long. As in ONNX Runtime, a window that is larger than the padded output is
+// one or none; throws InvalidArgument where the formula gives less.
 int64_t pool_extent(const Pool& pool, size_t axis, int64_t input);
 
 // "Relu", "residual LeakyRelu(0.01) MaxPool 2x2 strides=2x2 pads=0x0x0x0"; empty where it is.

@@ -87,7 +87,10 @@ struct PoolWindow {
     const int64_t padded = extent + pool.pad_end[axis];
     begin = first < 0 ? 0 : first;
     end = last < extent ? last : extent;
-    counted = pool.counts_padding ? (last < padded ? last : padded) - first : end - begin;
+    // Positions beyond the padding do not count. Without ceil_mode a window reaches there only where it is
+    // larger than all that it pools, and ONNX Runtime divides by the whole of it.
+    const int64_t counted_end = pool.rounds_up && last > padded ? padded : last;
+    counted = pool.counts_padding ? counted_end - first : end - begin;
   }
 };
 

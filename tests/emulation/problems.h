@@ -94,7 +94,8 @@ inline ConvProblem draw_problem(Random& random) {
   Pool& pool = p.epilogue.pool;
   if (pool.kind == PoolKind::none) return p;
   for (int axis = 0; axis < 2; ++axis) {
-    pool.kernel[axis] = std::min(pool.kernel[axis], p.output[axis + 1]);
+    // As large as makes one window that reaches beyond the image; of a larger one there would be none.
+    pool.kernel[axis] = std::min(pool.kernel[axis], p.output[axis + 1] + pool.stride[axis] - 1);
     pool.pad_begin[axis] = std::min(pool.pad_begin[axis], pool.kernel[axis] - 1);
     pool.pad_end[axis] = std::min(pool.pad_end[axis], pool.kernel[axis] - 1);
     p.result[axis + 1] = pool_extent(pool, axis, p.output[axis + 1]);

@@ -25,9 +25,6 @@ GRAPHS = "CONVSWAP_TEST_GRAPHS"
 # Float32 through up to a dozen convolutions of at most 27 products; what is padded or added wrongly is off by
 # a hundredth and more.
 TOLERANCE = 1e-4
-# ONNX Runtime's pooling makes one window, or none, of data that are smaller than a window; FusedConv refuses
-# them, whatever the model says of shapes.
-SMALL = "pool_kernel_shape: its window reaches over"
 
 
 def session_of(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -76,9 +73,6 @@ def assert_means_the_same(seed: int) -> Counter[str]:
     counts = Counter(_kinds(result, drawn.model))
     for run, outputs in runs.items():
         found = outputs_of(fused, drawn.feeds(run))
-        if isinstance(found, str) and SMALL in found:
-            counts["small"] += 1
-            continue
         counts["runs"] += 1
         assert not isinstance(found, str), f"seed {seed}: refused at {SIZES[run]}: {found}"
         if not agree(outputs, found):
@@ -107,7 +101,7 @@ def assert_all_mean_the_same(seeds: range) -> None:
     found = sum((assert_means_the_same(seed) for seed in seeds), Counter[str]())
     # A property that is asked of nothing holds.
     assert found["runs"] > len(seeds)
-    assert found["small"] < found["runs"] / 20 and found["misled"] <= found["runs"] / 1000
+    assert found["misled"] <= found["runs"] / 1000
     if len(seeds) >= 100:
         assert all(found[kind] > 0 for kind in ("residual", "pool", "padded pool"))
 

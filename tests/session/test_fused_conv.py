@@ -210,10 +210,10 @@ def test_wrong_attribute_is_refused_when_the_session_is_made(attributes, words):
     assert "convswap FusedConv node 'conv1'" in str(caught.value)
 
 
-def test_pool_larger_than_the_output_is_refused_with_both_sizes(device):
+def test_pool_larger_by_more_than_its_stride_is_refused_with_both_sizes(device):
     arrays = draw("float32", residual=False)
-    attributes = fused_attributes("None", {"pool": "MaxPool", "kernel_shape": [10, 1]})
-    words = "reaches over 10 positions of spatial axis 0 and the padded output of the convolution has 9;"
+    attributes = fused_attributes("None", {"pool": "MaxPool", "kernel_shape": [11, 1]})
+    words = "reaches over 11 positions of spatial axis 0 and the padded output of the convolution has 9;"
     with pytest.raises(Exception, match=words):
         run(fused_model(arrays, onnx.TensorProto.FLOAT, attributes), device, arrays, "float32")
 

@@ -303,6 +303,7 @@ class _Fuser:
             chain.pool = read_pool(
                 node,
                 self._types.axes(chain.result)[2:],
+                opset=self._opset,
                 contradicted=self._types.contradicts(chain.result),
             )
             self._append(chain, Stage.POOL, [node])

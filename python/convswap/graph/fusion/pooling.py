@@ -12,8 +12,13 @@ from convswap.graph.node_attributes import read_int, read_ints, read_text
 POOL_OPS = frozenset({("", "MaxPool"), ("", "AveragePool")})
 
 
-def read_pool(node: ir.Node, sizes: Sequence[int | None], *, contradicted: bool = False) -> Pool:
-    """Return the pooling that `node`, of one of POOL_OPS, does.
+# From here on ONNX Runtime's average does not count positions beyond the padding where the window is larger
+# than all that it pools; below it does, as FusedConv does.
+_OPSET_WITHOUT_BEYOND = 19
+
+
+def read_pool(node: ir.Node, sizes: Sequence[int | None], *, opset: int, contradicted: bool = False) -> Pool:
+    """Return the pooling that `node`, of one of POOL_OPS and that opset, does.
 
     `sizes` has height and width of what it pools, as far as they follow from the model's inputs; the model
     declares others where they are `contradicted`.
@@ -67,13 +72,29 @@ def read_pool(node: ir.Node, sizes: Sequence[int | None], *, contradicted: bool 
             raise NotFusable(
                 f"its kernel_shape {kernel} reaches over more than the {size + begin + end} padded positions"
             )
+    counts_padding = bool(read_int(node, "count_include_pad", 0))
+    if counts_padding and not ceil_mode and opset >= _OPSET_WITHOUT_BEYOND:
+        counts_padding = not _may_reach_beyond(sizes, kernel, pads)
+        if any(pads) and not counts_padding:
+            raise NotFusable(
+                f"its kernel_shape {kernel} may reach over more than what it pools, whose size is not known "
+                "from the shapes of the model's inputs, and its count_include_pad is 1"
+            )
     return Pool(
         node.op_type,
         (kernel[0], kernel[1]),
         (strides[0], strides[1]),
         (pads[0], pads[1], pads[2], pads[3]),
         ceil_mode,
-        bool(read_int(node, "count_include_pad", 0)),
+        counts_padding,
+    )
+
+
+def _may_reach_beyond(sizes: Sequence[int | None], kernel: Sequence[int], pads: Sequence[int]) -> bool:
+    """Return whether the window may be larger than all that it pools, where that is not known."""
+    return any(
+        size is None and reach > begin + 1 + end
+        for size, reach, begin, end in zip(sizes, kernel, pads, pads[2:], strict=False)
     )
 
 
