@@ -1,4 +1,4 @@
-"""A comparison has its weights in memory once, and says before it starts where the memory will not do."""
+"""A comparison and a plan have weights in memory once; the former says first where the memory will not do."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.model_file import load_model, model_from_proto
 from convswap.graph.weights_apart import is_apart, put_together, taken_apart
+from convswap.planning.problems import conv_problems
 from convswap.runtime import memory
+from convswap.runtime.device import Device
 from onnx import TensorProto, helper, numpy_helper
 from swap_models import tensor_info
 from verdict_models import built, constant, normal
 
 compare = importlib.import_module("convswap.comparison.compare").compare
+CPU = Device("cpu", "asked for")
 planning = importlib.import_module("convswap.comparison.memory")
 
 
@@ -197,9 +200,27 @@ def test_free_memory_is_what_the_group_of_a_container_leaves(monkeypatch, tmp_pa
     assert memory.free_memory() is None
 
 
+@pytest.mark.parametrize("fuse", [False, True])
+def test_model_with_weights_apart_is_explained_as_with_its_weights(fuse, tmp_path):
+    options = {"batch": None, "device": CPU, "precision": "ieee", "algorithm": "auto", "fuse": fuse}
+    whole = conv_problems(with_large_weights(), **options)
+    apart = conv_problems(saved(with_large_weights(), tmp_path), **options, weights_apart=True)
+    assert [conv.problem.text for conv in whole.convs] == [conv.problem.text for conv in apart.convs]
+    assert len(whole.convs) == 1
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("external", [False, True])
-def test_peak_is_at_most_four_times_the_weights(external, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "external", "times"),
+    [
+        ("compare --no-layers", False, 4),
+        ("compare --no-layers", True, 4),
+        # The file, its message and what is taken out of it; what is in a file of its own is not read at all.
+        ("explain", False, 4),
+        ("explain", True, 1),
+    ],
+)
+def test_peak_is_at_most_a_few_times_the_weights(command, external, times, tmp_path):
     columns = 98_000
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
@@ -211,13 +232,15 @@ def test_peak_is_at_most_four_times_the_weights(external, tmp_path):
     model = built(nodes, [tensor_info("x", 1, 3, 8, 8)], [tensor_info("y", 1, columns)], tensors)
     options = {"save_as_external_data": True, "location": "w.bin"} if external else {}
     path = saved(model, tmp_path, **options)
-    command = [sys.executable, "-m", "convswap", "compare", path, "--device", "cpu", "--no-layers"]
+    arguments = [sys.executable, "-m", "convswap", *command.split(), path, "--device", "cpu"]
     code = (
         "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], capture_output=True);"
         "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
     status, peak = map(int, done.stdout.split())
     assert status == 0
-    # In KiB. Of the four, the interpreter with its libraries is 0.6 here.
-    assert peak * 1024 < 4 * tensors[1].ByteSize()
+    # In KiB. Of these, the interpreter with its libraries is 0.6 here.
+    assert peak * 1024 < times * tensors[1].ByteSize()

@@ -79,7 +79,7 @@ def open_subject(
     if given is not None:
         if data is not None:
             raise ConvswapError(f"data set {data} and inputs were both given; leave one of them out")
-        title, proto, weights = _opened(model, weights_apart)
+        title, proto, weights = open_apart(model) if weights_apart else (*open_model(model), {})
         before = count_swapped(proto)
         plain = plain_model(proto) if before else proto
         return Subject(title, proto, plain, GIVEN, None, before, input_shape, given, weights)
@@ -95,18 +95,22 @@ def open_subject(
     if isinstance(model, str) and model in ALL_NETWORKS:
         network, weights = _apart(export_network(model), weights_apart)
         return Subject(model, network, network, data or RANDOM, input_shape=input_shape, weights=weights)
-    title, proto, weights = _opened(model, weights_apart)
+    title, proto, weights = open_apart(model) if weights_apart else (*open_model(model), {})
     return replace(_file_subject(title, proto, data, input_shape), weights=weights)
 
 
-def _opened(
-    model: str | os.PathLike[str] | onnx.ModelProto, weights_apart: bool
+def open_apart(
+    model: str | os.PathLike[str] | onnx.ModelProto,
 ) -> tuple[str, onnx.ModelProto, Weights]:
-    """Return what `open_model` does, and the large weights where they are wanted apart."""
+    """Return what `open_model` does, but the model without its large weights, and those by name.
+
+    Raises:
+        ConvswapError: there is no such network or file.
+    """
     is_network = isinstance(model, str) and model in ALL_NETWORKS
-    if not weights_apart or is_network or isinstance(model, onnx.ModelProto):
+    if is_network or isinstance(model, onnx.ModelProto):
         title, proto = open_model(model)
-        return title, *_apart(proto, weights_apart)
+        return title, *_apart(proto, True)
     # From the file, where they stay and are mapped into memory.
     proto, weights = taken_apart(_file_model(model))
     # What was read refers to itself, and would stay, weights and all, until Python looks for such things.

@@ -121,6 +121,7 @@ def explain(
         inputs=inputs,
         op_libraries=op_libraries,
         run_on=run_on,
+        weights_apart=True,
     )
     convs = tuple(_plan(conv, planned_for, compute_capability or 0) for conv in problems.convs)
     is_tuned = any(conv.layer.setting("algorithm", AUTO) == TUNED for conv in problems.convs)

@@ -19,10 +19,11 @@ from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import Left, swap
 from convswap.graph.value_types import ValueTypes, values_of
+from convswap.graph.weights_apart import Weights, put_together, taken_apart
 from convswap.inputs.given import Given
 from convswap.inputs.one_run import OneRun, one_run
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import open_model
+from convswap.inputs.subject import open_apart, open_model
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.op_libraries import OpLibraries, sessions_with
@@ -65,25 +66,28 @@ def conv_problems(
     inputs: Given | None = None,
     op_libraries: OpLibraries = (),
     run_on: Device | None = None,
+    weights_apart: bool = False,
 ) -> ConvProblems:
     """Swap `model`, called or stored so, and return what its Convs compute in a run of `batch` samples.
 
     With `fuse` they take in what follows them; `input_shape` is that of a sample where the model leaves it
     open, see `with_sample_shapes`, and `inputs` has values of a user's, whose shapes are planned, see
     `one_run`. `device` is planned for; where a shape follows only from a run, that run is on `run_on`, by
-    default `device` too, with the `op_libraries` of others.
+    default `device` too, with the `op_libraries` of others. With `weights_apart` the layers are without their
+    large weights, which is for those who compute nothing: they are in memory once then.
 
     Raises:
         ConvswapError: an argument is not known or out of range, or the model cannot be read, swapped or run.
     """
     check_algorithm(algorithm, device.name)
-    title, proto = open_model(model)
+    title, proto, weights = open_apart(model) if weights_apart else (*open_model(model), {})
     fed = one_run(proto, batch=batch, device=device, input_shape=input_shape, given=inputs)
-    swapping = swap(proto, algorithm=algorithm, precision=precision, fuse=fuse)
-    swapped = swapping.to_proto()
+    whole = put_together(proto, weights) if weights else proto
+    swapping = swap(whole, algorithm=algorithm, precision=precision, fuse=fuse)
+    swapped, weights = taken_apart(swapping.model) if weights_apart else (swapping.to_proto(), {})
     layers = conv_layers(swapped, unfused_model(proto, swapping))
     with fed.telling(), sessions_with(op_libraries):
-        shapes = _shapes(swapped, layers, fed, run_on or device)
+        shapes = _shapes(swapped, weights, layers, fed, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
     inner = count_swapped(swapped) - len(layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
@@ -113,8 +117,10 @@ def naming_conv(name: str) -> Iterator[None]:
         raise ConvswapError(f"Conv {name!r}: {error}") from error
 
 
-def _shapes(swapped: onnx.ModelProto, layers: Sequence[ConvLayer], fed: OneRun, device: Device) -> Shapes:
-    """Return the shape of every value that `layers` are fed.
+def _shapes(
+    swapped: onnx.ModelProto, weights: Weights, layers: Sequence[ConvLayer], fed: OneRun, device: Device
+) -> Shapes:
+    """Return the shape of every value that `layers` are fed; `weights` are those that `swapped` is without.
 
     Inferred where ONNX's shape inference finds them, which takes no time whatever the batch; else from a run
     with what is fed, since a shape may depend on them.
@@ -123,7 +129,7 @@ def _shapes(swapped: onnx.ModelProto, layers: Sequence[ConvLayer], fed: OneRun, 
     known = _inferred(plain_model(swapped), fed.shapes, wanted)
     if wanted <= known.keys():
         return known
-    return Capture(swapped, layers, device).shapes(on_device(fed.feeds(), device))
+    return Capture(swapped, layers, device, weights).shapes(on_device(fed.feeds(), device))
 
 
 def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], wanted: Collection[str]) -> Shapes:
