@@ -246,8 +246,8 @@ inline void take_pooled(ConvProblem& p, Random& random) {
   }
 }
 
-// From this seed on each filter sees one channel, of data with one to three dimensions; filters and images are
-// such as real networks have, and the rows of images are as aligned.
+// From this seed on each filter sees one channel, of data with one to three dimensions; filters and images
+// are such as real networks have, and the rows of images are as aligned.
 constexpr int kDepthwiseFrom = 6'000'000;
 inline void take_depthwise(ConvProblem& p, Device& device, Random& random) {
   constexpr int kTaps[] = {1, 2, 3, 3, 3, 4, 5, 5, 7, 7, 9, 11};
@@ -262,7 +262,9 @@ inline void take_depthwise(ConvProblem& p, Device& device, Random& random) {
     p.filter[axis] = p.stride[axis] = p.dilation[axis] = p.input[axis] = p.output[axis] = 1;
     p.pad_begin[axis] = p.pad_end[axis] = 0;
     if (axis < 3 - p.spatial_rank) continue;
-    p.filter[axis] = axis == 0 ? between(random, 1, 3) : one_in(random, 6) ? kTaps[between(random, 0, 11)] : taps;
+    p.filter[axis] = axis == 0           ? between(random, 1, 3)
+                     : one_in(random, 6) ? kTaps[between(random, 0, 11)]
+                                         : taps;
     if (!is_plain) {
       if (one_in(random, 2)) p.stride[axis] = between(random, 1, 3);
       if (one_in(random, 4)) p.dilation[axis] = between(random, 1, axis == 2 ? 8 : 2);

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from card_calls import ELEMENTS, assert_near, computed_by, problem_of, stored, true
 from conv_cases import ConvCase
 from convswap import _native
-from element_types import TENSOR_CORE_SUMS, TYPES
 
 # Of filters a block has 64 or 128, of pixels a tile 64, of channels a chunk 32 to 128: less than one, and
 # more. Where the planes' size is even pixels come in pairs.
@@ -23,11 +23,8 @@ CASES = {
     "1-D": ConvCase((4, 33, 1000), (130, 33, 1), True, {"strides": [3]}),
     "3-D": ConvCase((2, 20, 5, 6, 7), (24, 20, 1, 1, 1), True, {"strides": [2, 1, 2]}),
 }
-# The type of the data, the relative errors of an operand and of a result, and the smallest number.
-ELEMENTS = {
-    "float32": (np.float32, 2.0**-11, 0.0, 2.0**-126),
-    **{name: (TYPES[name][0], 0.0, TYPES[name][2], TYPES[name][4]) for name in ("float16", "bfloat16")},
-}
+# Half a unit of the 11 bits that it keeps of a float32.
+TF32 = 2.0**-11
 EPILOGUES = {
     "relu": {"activation": "Relu"},
     "clip": {"activation": "Clip", "activation_alpha": -0.5, "activation_beta": 0.75},
@@ -45,42 +42,8 @@ def hopper():
         pytest.skip(reason)
 
 
-def problem_of(case: ConvCase, **how) -> _native.Problem:
-    return _native.Problem(case.x_shape, case.w_shape, case.has_bias, **how, **case.attributes)
-
-
 def computed(x, w, b, attributes: dict, z=None, **how) -> np.ndarray:
-    """Return what the card computes into memory that held NaN."""
-    problem = _native.Problem(x.shape, w.shape, b is not None, **attributes)
-    y = _native.DeviceArray(problem.output_shape, x.dtype.name)
-    y.poison()
-    arrays = [None if each is None else _native.DeviceArray.from_numpy(each) for each in (x, w, b)]
-    more = {} if z is None else {"residual": _native.DeviceArray.from_numpy(z)}
-    _native.conv_device(*arrays, y, algorithm="pointwise", precision="tf32", **more, **how, **attributes)
-    return y.to_numpy()
-
-
-def stored(arrays, element: str) -> list:
-    """Return the arrays in that type."""
-    return [None if each is None else each.astype(ELEMENTS[element][0]) for each in arrays]
-
-
-def true(x, w, b, attributes: dict, z=None) -> np.ndarray:
-    wide = [None if each is None else each.astype(np.float64) for each in (x, w, b)]
-    more = {} if z is None else {"residual": z.astype(np.float64)}
-    return _native.conv(*wide, algorithm="reference", **more, **attributes)
-
-
-def assert_near(
-    y: np.ndarray, truth: np.ndarray, magnitude: np.ndarray, terms: int, element: str = "float32"
-) -> None:
-    _, operand, result, smallest = ELEMENTS[element]
-    # Results below the normal numbers keep no relative accuracy.
-    bound = (
-        1.01 * (2 * operand + (terms + 2) * TENSOR_CORE_SUMS) * magnitude + result * np.abs(truth) + smallest
-    )
-    wrong = np.argwhere(~(np.abs(y.astype(np.float64) - truth) <= bound))
-    assert wrong.size == 0, f"{len(wrong)} of {y.size} are wrong, the first at {wrong[0].tolist()}"
+    return computed_by("pointwise", x, w, b, attributes, z, **how)
 
 
 @pytest.mark.gpu
@@ -93,7 +56,7 @@ def test_it_is_the_definition(name, element, hopper):
     magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
     for number in range(len(_native.alternatives(problem_of(case, type=element), "pointwise", 8))):
         y = computed(x, w, b, case.attributes, alternative=number)
-        assert_near(y, truth, magnitude, case.terms, element)
+        assert_near(y, truth, magnitude, case.terms, element, TF32)
 
 
 @pytest.mark.gpu
@@ -118,7 +81,7 @@ def test_what_follows_is_the_definition(name, has_residual, element, hopper):
             is_clear = np.abs(before - 0.5) > 2.0**-7 * most
             assert is_clear.mean() > 0.75
             y, truth = y[is_clear], truth[is_clear]
-        assert_near(y, truth, np.broadcast_to(most, y.shape), case.terms, element)
+        assert_near(y, truth, np.broadcast_to(most, y.shape), case.terms, element, TF32)
 
 
 @pytest.mark.gpu
@@ -133,7 +96,7 @@ def test_numbers_of_all_exponents_infinities_and_nan_are_as_they_are(hopper):
     is_finite = np.isfinite(truth)
     assert np.array_equal(y[~is_finite], truth[~is_finite].astype(np.float32), equal_nan=True)
     magnitude = true(*(np.abs(np.where(np.isfinite(each), each, 0)) for each in (x, w)), None, {})
-    assert_near(y[is_finite], truth[is_finite], magnitude[is_finite], case.terms)
+    assert_near(y[is_finite], truth[is_finite], magnitude[is_finite], case.terms, operand=TF32)
 
 
 @pytest.mark.gpu
@@ -149,7 +112,7 @@ def test_weights_of_any_number_of_channels_are_loaded(hopper):
         case = ConvCase((1, channels, 9, 9), (33, channels, 1, 1))
         x, w, b = stored(case.arrays(), element)
         magnitude = true(np.abs(x), np.abs(w), None, {})
-        assert_near(computed(x, w, b, {}), true(x, w, b, {}), magnitude, case.terms, element)
+        assert_near(computed(x, w, b, {}), true(x, w, b, {}), magnitude, case.terms, element, TF32)
 
 
 @pytest.mark.parametrize(

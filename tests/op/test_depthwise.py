@@ -1,0 +1,134 @@
+"""The algorithm `depthwise`: filters that see one channel each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from card_calls import ELEMENTS, assert_near, computed_by, problem_of, stored, true
+from conv_cases import ConvCase
+from convswap import _native
+
+FLOAT32 = 2.0**-24
+
+
+def of_planes(
+    x_shape: tuple[int, ...], kernel: tuple[int, ...], multiplier: int = 1, **attributes
+) -> ConvCase:
+    """Return a depthwise case with a bias; padded by half a filter unless told otherwise."""
+    channels, dilations = x_shape[1], attributes.get("dilations", [1] * len(kernel))
+    half = [(taps - 1) * dilation // 2 for taps, dilation in zip(kernel, dilations, strict=True)]
+    given = {"group": channels, "pads": [*half, *half], **attributes}
+    return ConvCase(x_shape, (channels * multiplier, 1, *kernel), True, given)
+
+
+# Rows that are loaded by four columns, by two and one by one; planes alone and many in a block; tiles that
+# are parts of rows and of columns, and the last block half empty.
+CASES = {
+    "3x3": of_planes((2, 5, 56, 56), (3, 3)),
+    "3x3 of many small": of_planes((7, 33, 14, 14), (3, 3)),
+    "3x3 of the smallest": of_planes((3, 50, 7, 7), (3, 3)),
+    "3x3 of a wide image": of_planes((1, 2, 70, 1500), (3, 3)),
+    "3x3 strided": of_planes((2, 9, 57, 60), (3, 3), strides=[2, 2]),
+    "3x3 dilated": of_planes((2, 9, 31, 44), (3, 3), dilations=[2, 3]),
+    "3x3 unpadded": of_planes((2, 9, 20, 24), (3, 3), pads=[0, 0, 0, 0]),
+    "3x3 padded at one side": of_planes((2, 9, 20, 24), (3, 3), pads=[0, 2, 2, 0]),
+    "5x5": of_planes((2, 19, 14, 14), (5, 5)),
+    "5x5 strided": of_planes((2, 6, 28, 28), (5, 5), strides=[2, 1]),
+    "7x7": of_planes((2, 6, 56, 56), (7, 7)),
+    "2x2": of_planes((2, 6, 17, 18), (2, 2), strides=[2, 2]),
+    "9x4": of_planes((2, 6, 17, 18), (9, 4)),
+    "31x31": of_planes((1, 3, 40, 40), (31, 31)),
+    "one tap": of_planes((2, 6, 17, 18), (1, 1)),
+    "three filters of a channel": of_planes((2, 6, 17, 20), (3, 3), 3),
+    "1-D": of_planes((3, 40, 1000), (3,)),
+    "1-D dilated": of_planes((2, 17, 4001), (3,), dilations=[8]),
+    "1-D with a long filter": of_planes((2, 5, 5000), (1023,)),
+    "1-D strided": of_planes((2, 17, 999), (7,), strides=[3]),
+    "3-D": of_planes((2, 4, 6, 12, 13), (3, 3, 3), strides=[1, 2, 1]),
+    "3-D with flat filters": of_planes((2, 4, 6, 12, 12), (1, 5, 5)),
+}
+EPILOGUES = {
+    "relu": {"activation": "Relu"},
+    "clip": {"activation": "Clip", "activation_alpha": -0.5, "activation_beta": 0.75},
+    "SiLU": {"activation": "SiLU"},
+    "HardSwish": {"activation": "HardSwish"},
+    "pool": {"activation": "Relu", "pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]},
+}
+
+
+def magnitude_of(x, w, b, attributes: dict) -> np.ndarray:
+    return true(*(None if each is None else np.abs(each) for each in (x, w, b)), attributes)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_definition_with_sums_in_float32(name, element, cuda):
+    case = CASES[name]
+    x, w, b = stored(case.arrays(), element)
+    truth, magnitude = true(x, w, b, case.attributes), magnitude_of(x, w, b, case.attributes)
+    for precision in ("tf32", "ieee"):
+        y = computed_by("depthwise", x, w, b, case.attributes, precision=precision)
+        assert_near(y, truth, magnitude, case.terms, element, sums=FLOAT32)
+        again = computed_by("depthwise", x, w, b, case.attributes, precision=precision)
+        assert y.tobytes() == again.tobytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_what_follows_is_the_definition(name, has_residual, element, cuda):
+    if element != "float32" and name == "pool":
+        pytest.skip("a second kernel would round a second time")
+    for case in (CASES["3x3 of many small"], CASES["3x3 strided"], CASES["2x2"]):
+        attributes = {**case.attributes, **EPILOGUES[name]}
+        shape = true(*case.arrays(), case.attributes).shape
+        z = np.random.default_rng(1).standard_normal(shape) if has_residual else None
+        x, w, b, z = stored((*case.arrays(), z), element)
+        y, truth = computed_by("depthwise", x, w, b, attributes, z), true(x, w, b, attributes, z)
+        most = magnitude_of(x, w, b, case.attributes).max()
+        most += 0 if z is None else np.abs(z.astype(np.float64)).max()
+        # SiLU and HardSwish are at most 1.5 steep, and round a dozen times.
+        assert_near(y, truth, np.broadcast_to(1.5 * most, y.shape), case.terms + 12, element, sums=FLOAT32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["3x3", "3x3 of many small", "5x5 strided", "9x4", "1-D dilated", "3-D"])
+def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, cuda):
+    case = CASES[name]
+    x, w, _ = case.arrays()
+    flat = x.reshape(-1)
+    flat[[0, flat.size // 2, flat.size - 1]] = np.inf, np.nan, -np.inf
+    y, truth = computed_by("depthwise", x, w, None, case.attributes), true(x, w, None, case.attributes)
+    is_finite = np.isfinite(truth)
+    assert np.array_equal(np.isfinite(y), is_finite) and not is_finite.all()
+    assert np.array_equal(y[~is_finite], truth[~is_finite].astype(np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (_native.Problem((1, 32, 8, 8), (32, 32, 3, 3)), "see 32 channels"),
+        (_native.Problem((1, 32, 8, 8), (16, 2, 3, 3), group=16), "see 2 channels"),
+        (_native.Problem((1, 32, 8, 8), (32, 1, 3, 3), group=32, type="float64"), "float64"),
+        (_native.Problem((1, 1, 99), (1, 1, 3), dilations=[50_000], pads=[99_999] * 2), "does not fit"),
+    ],
+)
+def test_what_it_is_not_for_it_says(problem, words):
+    assert words in _native.why_not(problem, "depthwise", "cuda", compute_capability=90)
+
+
+@pytest.mark.parametrize("capability", [75, 80, 86, 90, 100, 120])
+def test_the_rule_takes_it_on_every_card_for_what_real_networks_have(capability):
+    names = ("3x3", "3x3 of many small", "3x3 strided", "5x5", "7x7", "1-D", "1-D dilated")
+    for name in names:
+        for element in ELEMENTS:
+            problem = problem_of(CASES[name], type=element)
+            assert not _native.why_not(problem, "depthwise", "cuda", compute_capability=capability)
+            if capability == 90:
+                # Of what is small others are as fast.
+                continue
+            assert _native.choose(problem, "cuda", compute_capability=capability) == "depthwise", name
+    mobile = _native.Problem((64, 96, 112, 112), (96, 1, 3, 3), group=96, pads=[1] * 4)
+    assert _native.choose(mobile, "cuda", compute_capability=capability) == "depthwise"
