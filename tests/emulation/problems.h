@@ -257,7 +257,8 @@ inline void take_depthwise(ConvProblem& p, Device& device, Random& random) {
   p.spatial_rank = one_in(random, 4) ? 3 : one_in(random, 4) ? 1 : 2;
   p.epilogue.pool = {};
   const bool is_plain = one_in(random, 2);
-  const int64_t taps = kTaps[between(random, 0, 11)];
+  const bool is_long = p.spatial_rank == 1 && one_in(random, 4);
+  const int64_t taps = is_long ? between(random, 12, 600) : kTaps[between(random, 0, 11)];
   for (int axis = 0; axis < 3; ++axis) {
     p.filter[axis] = p.stride[axis] = p.dilation[axis] = p.input[axis] = p.output[axis] = 1;
     p.pad_begin[axis] = p.pad_end[axis] = 0;

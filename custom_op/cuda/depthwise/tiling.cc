@@ -83,7 +83,6 @@ class Search {
   Tiling tile(int planes, int rows, int columns, bool goes_along, int divisor) const {
     Tiling tiling;
     tiling.instance = instance_;
-    tiling.is_flat = is_flat_;
     tiling.planes = planes;
     tiling.rows = std::min(rows, static_cast<int>(problem_.output[1]));
     tiling.columns = std::min(columns, static_cast<int>(problem_.output[2]));
@@ -104,14 +103,22 @@ class Search {
     return tiling;
   }
 
+  // How many columns rows of the image and of the tile are multiples of.
+  int most_together(const Tiling& tiling) const {
+    const bool is_cut = tiling.columns < problem_.output[2];
+    int together = kMostTogether;
+    while (problem_.input[2] % together != 0 ||
+           (is_cut && tiling.columns * problem_.stride[2] % together != 0)) {
+      together /= 2;
+    }
+    return together;
+  }
+
   void place_window(Tiling& tiling) const {
     const int64_t width = reach(2, tiling.columns), rows = reach(1, tiling.rows);
-    tiling.together = is_flat_ ? kMostTogether : 1;
-    const bool is_cut = tiling.columns < problem_.output[2];
-    while (problem_.input[2] % tiling.together != 0 ||
-           (is_cut && tiling.columns * problem_.stride[2] % tiling.together != 0)) {
-      tiling.together /= 2;
-    }
+    // Rows that are too long for the threads, as of long filters, are loaded number by number.
+    tiling.is_flat = is_flat_ && width + kMostTogether <= kMostThreads * most_together(tiling);
+    tiling.together = tiling.is_flat ? most_together(tiling) : 1;
     const int64_t beyond = problem_.pad_begin[2] % tiling.together;
     tiling.window_left = beyond == 0 ? 0 : static_cast<int>(tiling.together - beyond);
     const int64_t loads = ceil_divide(width + tiling.window_left, tiling.together);
