@@ -122,8 +122,8 @@ class ChannelLanesPlan final : public Plan {
     const float* const z =
         problem_.epilogue.has_residual ? static_cast<const float*>(tensors.z) + plane * outputs : nullptr;
     if (z == nullptr && activation_.later == Activation::none) return;
-    finish_rows<float, float>(problem_.epilogue, activation_.later, 1, channels * outputs, {y, 0}, {z, 0},
-                              {y, 0});
+    finish_rows<float, float>(problem_.epilogue, activation_.later, kernels_.activations, 1,
+                              channels * outputs, {y, 0}, {z, 0}, {y, 0});
   }
 
   const ConvProblem problem_;

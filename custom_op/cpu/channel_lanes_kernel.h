@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cpu/activation_lanes.h"
 #include "cpu/lanes.h"
 
 // As direct_kernel.h, this header is compiled once per instruction set.
@@ -35,6 +36,7 @@ struct ChannelLanesKernels {
   void (*to_lanes)(const ChannelPlanes&, const float* planes, float* vectors);
   void (*to_planes)(const ChannelPlanes&, const float* vectors, float* planes);
   void (*compute)(const ChannelOutputs&);
+  ActivationKernels activations;
 };
 
 const ChannelLanesKernels& channel_lanes_kernels_avx512();
@@ -152,7 +154,8 @@ void compute_channels(const ChannelOutputs& what) {
 
 template <int kLanes>
 constexpr ChannelLanesKernels channel_lanes_kernels_for() {
-  return {kLanes, to_lanes<kLanes>, to_planes<kLanes>, compute_channels<kLanes>};
+  return {kLanes, to_lanes<kLanes>, to_planes<kLanes>, compute_channels<kLanes>,
+          activation_kernels_for<kLanes>()};
 }
 
 }  // namespace

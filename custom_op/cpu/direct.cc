@@ -36,10 +36,10 @@
 #include "conv/with_activation.h"
 #include "cpu/channel_lanes.h"
 #include "cpu/direct_kernel.h"
+#include "cpu/finish_rows.h"
 #include "cpu/phase_axis.h"
 #include "cpu/pool_rows.h"
 #include "cpu/row_lanes.h"
-#include "cpu/vector_math.h"
 
 namespace convswap {
 namespace {
@@ -307,14 +307,8 @@ class DirectPlan final : public Plan {
         const T* const residual = epilogue.has_residual ? static_cast<const T*>(tensors.z) +
                                                               offset_of(band, k, band.first_row + row)
                                                         : nullptr;
-        with_activation(activation, [&](auto constant) {
-          for (int64_t q = from; q < to; ++q) {
-            float value = found[q] + bias;
-            if (residual != nullptr) value += static_cast<float>(residual[q]);
-            value = vector_activate<decltype(constant)::value>(epilogue.alpha, epilogue.beta, value);
-            stored[q] = static_cast<Target>(value);
-          }
-        });
+        finish_row(epilogue, activation, set_.kernels.activations, to - from, found + from, bias,
+                   residual == nullptr ? nullptr : residual + from, stored + from);
       }
     }
   }

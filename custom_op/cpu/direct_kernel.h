@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "cpu/activation_lanes.h"
+
 // This header is compiled once per instruction set, in files with compiler options of their own. It includes
 // nothing that defines an inline function: the linker keeps one copy of each, and might keep one that only
 // the newest processors can run.
@@ -23,6 +25,7 @@ struct DirectTile {
 struct DirectKernels {
   int positions;                                            // how many a tile has
   void (*by_filters[kMostFilters + 1])(const DirectTile&);  // index 0 is unused
+  ActivationKernels activations;
 };
 
 const DirectKernels& direct_kernels_avx512();
@@ -65,7 +68,8 @@ constexpr DirectKernels kernels_for() {
   return {kLanes * kVectors,
           {nullptr, compute_tile<kLanes, kVectors, 1>, compute_tile<kLanes, kVectors, 2>,
            compute_tile<kLanes, kVectors, 3>, compute_tile<kLanes, kVectors, 4>,
-           compute_tile<kLanes, kVectors, 5>, compute_tile<kLanes, kVectors, 6>}};
+           compute_tile<kLanes, kVectors, 5>, compute_tile<kLanes, kVectors, 6>},
+          activation_kernels_for<kLanes>()};
 }
 
 }  // namespace

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "conv/epilogue_math.h"
 #include "conv/with_activation.h"
+#include "cpu/activate.h"
+#include "cpu/activation_lanes.h"
 #include "cpu/pool_rows.h"
-#include "cpu/vector_math.h"
 
 namespace convswap {
 
@@ -37,23 +39,56 @@ struct Rows {
   int64_t pitch;
 };
 
-// Adds the residual, whose first row may be null, and activates.
+// The kernel of an activation; null where there is none.
+inline auto activation_kernel(const ActivationKernels& kernels, Activation activation) {
+  switch (activation) {
+    case Activation::tanh:
+      return kernels.tanh;
+    case Activation::sigmoid:
+      return kernels.sigmoid;
+    case Activation::silu:
+      return kernels.silu;
+    case Activation::hard_swish:
+      return kernels.hard_swish;
+    default:
+      return static_cast<decltype(kernels.silu)>(nullptr);
+  }
+}
+
+// A bias, and the residual of a row, which may be null, then the activation.
 template <typename T, typename Target>
-void finish_rows(const Epilogue& epilogue, Activation activation, int64_t rows, int64_t columns,
-                 Rows<const float> values, Rows<const T> residual, Rows<Target> target) {
-  with_activation(activation, [&](auto constant) {
-    for (int64_t row = 0; row < rows; ++row) {
-      const float* const found = values.first + row * values.pitch;
-      const T* const added = residual.first == nullptr ? nullptr : residual.first + row * residual.pitch;
-      Target* const stored = target.first + row * target.pitch;
-      for (int64_t i = 0; i < columns; ++i) {
-        float value = found[i];
-        if (added != nullptr) value += static_cast<float>(added[i]);
-        value = vector_activate<decltype(constant)::value>(epilogue.alpha, epilogue.beta, value);
-        stored[i] = static_cast<Target>(value);
+void finish_row(const Epilogue& epilogue, Activation activation, const ActivationKernels& kernels,
+                int64_t columns, const float* values, float bias, const T* residual, Target* target) {
+  if constexpr (std::is_same_v<Target, float>) {
+    if (const auto kernel = activation_kernel(kernels, activation); kernel != nullptr) {
+      for (int64_t i = 0; i < columns; ++i) target[i] = values[i] + bias;
+      for (int64_t i = 0; residual != nullptr && i < columns; ++i) {
+        target[i] += static_cast<float>(residual[i]);
       }
+      kernel(target, columns);
+      return;
+    }
+  }
+  with_activation(activation, [&](auto constant) {
+    for (int64_t i = 0; i < columns; ++i) {
+      float value = values[i] + bias;
+      if (residual != nullptr) value += static_cast<float>(residual[i]);
+      value = vector_activate<decltype(constant)::value>(epilogue.alpha, epilogue.beta, value);
+      target[i] = static_cast<Target>(value);
     }
   });
+}
+
+// The same of rows without a bias; the first of the residual may be null.
+template <typename T, typename Target>
+void finish_rows(const Epilogue& epilogue, Activation activation, const ActivationKernels& kernels,
+                 int64_t rows, int64_t columns, Rows<const float> values, Rows<const T> residual,
+                 Rows<Target> target) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* const added = residual.first == nullptr ? nullptr : residual.first + row * residual.pitch;
+    finish_row(epilogue, activation, kernels, columns, values.first + row * values.pitch, 0.0f, added,
+               target.first + row * target.pitch);
+  }
 }
 
 }  // namespace convswap

@@ -9,7 +9,7 @@
 #include "conv/epilogue_math.h"
 #include "conv/problem.h"
 #include "conv/with_activation.h"
-#include "cpu/vector_math.h"
+#include "cpu/activate.h"
 
 namespace convswap {
 

@@ -194,8 +194,8 @@ class RowLanesPlan final : public Plan {
       columns *= rows;  // a single one
       rows = 1;
     }
-    finish_rows<T, Target>(problem_.epilogue, activation_.later, rows, columns, {values, pitch},
-                           {residual, width}, {target, width});
+    finish_rows<T, Target>(problem_.epilogue, activation_.later, kernels_.activations, rows, columns,
+                           {values, pitch}, {residual, width}, {target, width});
   }
 
   const ConvProblem problem_;

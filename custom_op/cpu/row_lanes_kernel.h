@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cpu/activation_lanes.h"
 #include "cpu/lanes.h"
 
 // As direct_kernel.h, this header is compiled once per instruction set.
@@ -50,6 +51,7 @@ struct RowLanesKernels {
   void (*clear)(const StripRows&);  // zeros, of a single phase, with no source
   void (*copy)(const StripRows&);   // columns of a single phase, with a stride of 1
   void (*part)(const StripRows&);   // of two, with a stride of 2
+  ActivationKernels activations;
 };
 
 const RowLanesKernels& row_lanes_kernels_avx512();
@@ -231,8 +233,12 @@ void part_rows(const StripRows& rows) {
 template <int kLanes, int kVectors>
 constexpr RowLanesKernels row_lanes_kernels_for() {
   static_assert(kVectors == 2 || kVectors == 4);
-  return {kLanes, compute_all_rows<kLanes, kVectors>, clear_rows<kLanes>, copy_rows<kLanes>,
-          part_rows<kLanes>};
+  return {kLanes,
+          compute_all_rows<kLanes, kVectors>,
+          clear_rows<kLanes>,
+          copy_rows<kLanes>,
+          part_rows<kLanes>,
+          activation_kernels_for<kLanes>()};
 }
 
 }  // namespace
