@@ -65,7 +65,8 @@ def test_fused_course_network_gives_the_same(name, device):
     check_fused(exported(name), device, (3, 1, size, size))
 
 
-@pytest.mark.parametrize("name", [name for name in LARGE_NETWORKS if name != "convnext-tiny"])
+# Of VGG all that is fused is in AlexNet too, at a quarter of the weights.
+@pytest.mark.parametrize("name", [name for name in LARGE_NETWORKS if name not in ("convnext-tiny", "vgg16")])
 def test_fused_large_network_gives_the_same(name, device):
     size = LARGE_NETWORKS[name].image_size
     check_fused(exported(name), device, (1, 3, size, size))
