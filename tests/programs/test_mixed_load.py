@@ -117,7 +117,7 @@ def test_memory_that_every_run_keeps_is_reported(monkeypatch, capsys, tmp_path) 
 def test_lasting_sessions_stay_open_through_the_rests(tmp_path) -> None:
     log = tmp_path / "load.csv"
     assert (
-        mixed_load.main(["--device", "cpu", "--seconds", "10", "--log", str(log), *SMALL, "--lasting"]) == 0
+        mixed_load.main(["--device", "cpu", "--seconds", "20", "--log", str(log), *SMALL, "--lasting"]) == 0
     )
     rows = list(csv.DictReader(log.open()))
     opened = {int(row["sessions_opened"]) for row in rows[len(rows) // 2 :]}
