@@ -65,8 +65,9 @@ class Search {
       for (const int rows : parts_of(problem_.output[1], goes_along ? 1 : kMostRows, 1)) {
         for (const int planes : kBlockPlanes) {
           for (int divisor = 1; divisor <= 16; divisor *= 2) {
-            Tiling tiling = tile(planes, rows, columns, goes_along, divisor);
-            if (tiling.planes > 0) consider_threads(tiling);
+            if (std::optional<Tiling> own = tile(planes, rows, columns, goes_along, divisor)) {
+              consider_threads(*own);
+            }
           }
         }
       }
@@ -79,8 +80,8 @@ class Search {
     return (extent - 1) * problem_.stride[axis] + (problem_.filter[axis] - 1) * problem_.dilation[axis] + 1;
   }
 
-  // Everything but the threads; no planes where it cannot be.
-  Tiling tile(int planes, int rows, int columns, bool goes_along, int divisor) const {
+  // Everything but the threads; nothing where it cannot be.
+  std::optional<Tiling> tile(int planes, int rows, int columns, bool goes_along, int divisor) const {
     Tiling tiling;
     tiling.instance = instance_;
     tiling.planes = planes;
@@ -89,7 +90,7 @@ class Search {
     const int walked = goes_along ? tiling.columns : tiling.rows;
     // Along a row threads side by side read and write what lies side by side.
     const bool are_few = goes_along && divisor > 1 && walked / divisor < 32;
-    if (divisor > walked || are_few || (!goes_along && divisor > 4)) return {.planes = 0};
+    if (divisor > walked || are_few || (!goes_along && divisor > 4)) return std::nullopt;
     // Along a row a thread's outputs lie as far apart as there are threads side by side.
     tiling.step_columns = goes_along ? static_cast<int>(ceil_divide(walked, divisor)) : 0;
     tiling.strip_steps = goes_along ? divisor : static_cast<int>(ceil_divide(walked, divisor));
@@ -188,12 +189,12 @@ class Search {
     constexpr double kWaveNanoseconds = 350, kBlockNanoseconds = 47;
     constexpr double kStripNanoseconds = 0.71, kLoadNanoseconds = 2.05;  // of an instruction, alone
     constexpr double kBegin = 180, kSourceNanoseconds = 1000;
-    const int64_t cards = std::max(1, device_.multiprocessors);
+    const int64_t multiprocessors = std::max(1, device_.multiprocessors);
     const int64_t warps = tiling.threads / 32;
     const int64_t resident = std::max<int64_t>(
         1, std::min<int64_t>({2048 / tiling.threads, 65'536 / (instance_.registers * tiling.threads),
                               device_.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)}));
-    const double of_multiprocessor = number(tiling.blocks) / number(cards);
+    const double of_multiprocessor = number(tiling.blocks) / number(multiprocessors);
     const double loads = load_instructions(tiling), strip = strip_instructions(tiling);
     const double whole_rows =
         number(problem_.output[1]) / number(ceil_divide(problem_.output[1], tiling.rows) * tiling.rows);
@@ -204,7 +205,8 @@ class Search {
         of_multiprocessor < number(resident) ? std::ceil(of_multiprocessor) : of_multiprocessor;
     const double issue =
         kIssue * (1 + kFewWarps / (beside * number(warps))) * blocks * of_block / 4 / kCyclesPerNanosecond;
-    const double memory = kMemory * number(problem_.tensor_bytes()) / (kBytesPerNanosecond * number(cards));
+    const double memory =
+        kMemory * number(problem_.tensor_bytes()) / (kBytesPerNanosecond * number(multiprocessors));
     const double both = std::max(issue, memory) + std::min(issue, memory) * kOther / std::sqrt(beside);
     const double waves = std::max(1.0, of_multiprocessor / number(resident));
     const double of_thread = number(ceil_divide(tiling.strips, tiling.threads)) * strip;

@@ -14,8 +14,8 @@ from convswap.errors import ConvswapError
 def compile_side_by_side(wanted: Iterable[tuple[_native.Problem, str]]) -> None:
     """Have the kernels of problems, each by an algorithm, compiled for the card, each once.
 
-    By as many threads as there are cores: a Conv alone would wait for its own. And before
-    the first is timed, which has the host for itself then.
+    By as many threads as there are cores: a Conv alone would wait for its own. And before the first is timed,
+    which has the host for itself then.
     """
 
     def plan(problem: _native.Problem, algorithm: str) -> None:

@@ -57,6 +57,8 @@ def _why(one: Measured, is_taken: bool, gain: float) -> str:
     if one.precision is None and one.measurement.errors is not None:
         ours = min(error for name, error in one.measurement.errors.items() if name != "default")
         return f"ours is less accurate here: {ours:.1e}, the default {one.measurement.errors['default']:.1e}"
+    if is_taken and one.way is DEFAULT_WAY:
+        return f"{gain:.2f}x as fast alone, but the whole model is faster with it"
     if is_taken:
         return f"{gain:.2f}x as fast"
     if one.way is not DEFAULT_WAY:

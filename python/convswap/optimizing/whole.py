@@ -50,18 +50,19 @@ class Whole:
 def best_whole(prepared: Prepared, measured: Sequence[Measured]) -> Whole:
     """Return the model that gains most of those that take some of the Convs which gain."""
     gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
-    best = Whole()
-    for taken in _to_try(prepared, measured, gaining) if gaining else ():
-        whole = _run_whole(prepared, measured, taken)
-        if not best.gains or (whole.gains and _mean(whole) > _mean(best)):
-            best = whole
-    return best
+    wholes = [_run_whole(prepared, measured, taken) for taken in _to_try(prepared, measured, gaining)]
+    # One that loses at a batch, or whose answers differ, is told of where none is better.
+    return max(
+        wholes, key=lambda one: (one.gains and one.answers_agree, one.gains, _mean(one)), default=Whole()
+    )
 
 
 def _to_try(
     prepared: Prepared, measured: Sequence[Measured], gaining: Sequence[Measured]
 ) -> Iterator[Sequence[Measured]]:
-    """Give the Convs to take in each model that is run."""
+    """Give the Convs to take in each model that is run; none where no Conv gains."""
+    if not gaining:
+        return
     if prepared.device.name == "cuda":
         yield gaining
         # There Convs do not depend on their neighbours. But where the host is what a model waits for, a node

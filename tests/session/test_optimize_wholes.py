@@ -1,0 +1,101 @@
+"""Which Convs are taken together into the model that `optimize` writes, and what is compiled before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from convswap.graph.fusion.fuse import Stage
+from convswap.optimizing import measuring, whole
+from convswap.optimizing.choice import DEFAULT_WAY
+from convswap.optimizing.kept import Measurement
+from convswap.optimizing.measuring import Measured
+from convswap.optimizing.nodes import node_results
+from convswap.optimizing.preparation import OptimizeOptions, prepare
+from convswap.optimizing.result import WholeResult
+from convswap.optimizing.segment_inputs import SegmentInputs
+from convswap.optimizing.whole import Whole, best_whole
+from convswap.runtime.device import Device
+from test_optimize import CPU, network
+
+CARD = Device("cuda", "asked for", {"name": "a card"})
+GAINING = {"stem": 0.5, "block": 1.02, "last": 1.5}
+
+
+@pytest.fixture(autouse=True)
+def own_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.txt"))
+
+
+def measured_on(device: Device, ours=GAINING, precision="tf32"):
+    """Return the network, prepared, and its Convs, of which the default takes 1 ms each."""
+    prepared = replace(prepare(network(), OptimizeOptions(), CPU), device=device)
+    convs = [
+        Measured(
+            segment,
+            Measurement(precision, None, {DEFAULT_WAY: (1.0,), Stage.FOLDED: (ours[segment.name],)}),
+            ({},),
+        )
+        for segment in prepared.segments
+    ]
+    return prepared, convs
+
+
+def run_wholes(monkeypatch, found):
+    """Have whole models of Convs by these names run in these milliseconds, where the original takes 1."""
+    asked = []
+
+    def run_whole(prepared, measured, taken):
+        names = tuple(one.segment.name for one in taken)
+        asked.append(names)
+        milliseconds, agree = found[names]
+        choices = {name: None for name in names}
+        return Whole(taken=choices, times=(WholeResult(1, 1.0, milliseconds),), answers_agree=agree)
+
+    monkeypatch.setattr(whole, "_run_whole", run_whole)
+    return asked
+
+
+def test_on_a_card_what_loses_little_alone_is_tried_with_the_rest(monkeypatch):
+    prepared, convs = measured_on(CARD)
+    both = ("stem",), ("stem", "block")
+    asked = run_wholes(monkeypatch, {both[0]: (0.8, True), both[1]: (0.7, True)})
+    assert tuple(best_whole(prepared, convs).taken) == both[1] and tuple(asked) == both
+    rows = {row.node: row for row in node_results(prepared, convs, best_whole(prepared, convs))}
+    assert rows["block"].taken == "swapped"
+    assert rows["block"].why == "0.98x as fast alone, but the whole model is faster with it"
+    assert rows["stem"].why == "2.00x as fast" and rows["last"].taken == "default"
+    run_wholes(monkeypatch, {both[0]: (0.7, True), both[1]: (0.8, True)})
+    assert tuple(best_whole(prepared, convs).taken) == both[0]
+
+
+def test_on_a_card_nothing_is_tried_where_nothing_gains_or_ours_is_less_accurate(monkeypatch):
+    assert run_wholes(monkeypatch, {}) == []
+    for given in ({"ours": dict.fromkeys(GAINING, 1.02)}, {"precision": None}):
+        assert best_whole(*measured_on(CARD, **given)) == Whole()
+
+
+def test_a_faster_model_whose_answers_differ_is_not_preferred(monkeypatch):
+    prepared, convs = measured_on(CARD)
+    both = ("stem",), ("stem", "block")
+    run_wholes(monkeypatch, {both[0]: (0.8, True), both[1]: (0.5, False)})
+    assert tuple(best_whole(prepared, convs).taken) == both[0]
+    # Where no answers agree, it is the fastest that is told of.
+    run_wholes(monkeypatch, {both[0]: (0.8, False), both[1]: (0.5, False)})
+    assert tuple(best_whole(prepared, convs).taken) == both[1]
+
+
+def test_on_a_card_every_segment_is_compiled_alone_and_with_what_it_takes_in_at_each_batch(monkeypatch):
+    prepared = prepare(network(), OptimizeOptions(batches=(1, 3)), CPU)
+    inputs, compiled = SegmentInputs(prepared), []
+    fed = [(segment, inputs.shapes(segment)) for segment in prepared.segments]
+    monkeypatch.setattr(measuring, "compile_side_by_side", lambda wanted: compiled.extend(wanted))
+    monkeypatch.setattr(measuring, "_native", SimpleNamespace(choose=lambda problem, device: "naive"))
+    measuring._compile(prepared, fed, "ieee")
+    assert compiled == []
+    measuring._compile(replace(prepared, device=CARD), fed, "ieee")
+    texts = [problem.text for problem, algorithm in compiled if algorithm == "naive"]
+    assert len(texts) == 3 * 2 * 2 and all(text.startswith("float32 ieee ") for text in texts)
+    assert sum("then=" in text for text in texts) == 3 * 2
+    assert {text.split("x=")[1].split("x")[0] for text in texts} == {"1", "3"}
