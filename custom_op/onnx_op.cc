@@ -19,7 +19,9 @@
 #include "onnx_alignment.h"
 #include "onnx_attributes.h"
 #include "onnx_entries.h"
+#include "onnx_inputs.h"
 #include "onnx_kernel_origin.h"
+#include "onnx_last_run.h"
 #include "onnx_prepared.h"
 #include "onnx_scratch.h"
 #include "override.h"
@@ -95,7 +97,7 @@ class ConvKernel {
             KernelAttributes(api, info).text("algorithm").value_or(std::string(kAuto)),
             Preferences(KernelAttributes(api, info).text("tuned").value_or("")))),
         is_tuned_(plans_->algorithm() == kTuned),
-        has_constant_weights_(kind == DeviceKind::cuda && is_constant(info, 1)),
+        inputs_(api, info),
         prepared_weights_(api) {
     // On a card ONNX Runtime copies constants to memory of its own.
     if (kind == DeviceKind::cpu) aligned_constants_.emplace(api, info, size_of(type));
@@ -106,44 +108,68 @@ class ConvKernel {
   }
 
   void compute(OrtKernelContext* context) {
-    const OrtValue* x = input(context, 0, "input X");
-    const OrtValue* w = input(context, 1, "weights W");
-    const OrtValue* b = optional_input(context, 2);
-    const OrtValue* z = optional_input(context, 3);
-    const Shape bias_shape = b == nullptr ? Shape{} : shape_of(api_, b);
-    const Shape residual_shape = z == nullptr ? Shape{} : shape_of(api_, z);
-    const ConvProblem problem =
-        make_problem(spec_, shape_of(api_, x), shape_of(api_, w), b == nullptr ? nullptr : &bias_shape,
-                     z == nullptr ? nullptr : &residual_shape);
-
-    const Shape shape = problem.result_shape();
+    const InputTensors tensors = inputs_.of(context);
+    const std::shared_ptr<const KnownRun> run = known_run(context, tensors);
     OrtValue* y = nullptr;
-    check(api_, api_.KernelContext_GetOutput(context, 0, shape.data(), shape.size(), &y));
-    if (problem.result_elements() == 0) return;
-
-    const Device& device = device_of(x);
-    const std::shared_ptr<const Plan> plan =
-        plans_->get(problem, device, [&](const Offer& offer) { tell_of_compiling(context, device, offer); });
+    check(api_, api_.KernelContext_GetOutput(context, 0, run->result.data(), run->result.size(), &y));
     if (is_tuned_) log_warning(context, take_tuning_warning());
     if (kind_ == DeviceKind::cuda) log_warning(context, take_kernel_store_warning());
-    const Scratch scratch(base_, api_, context, x, plan->scratch_bytes());
+    if (run->plan == nullptr) return;
+
+    const Scratch scratch(base_, api_, context, tensors.x, run->scratch_bytes);
     Execution execution = execution_of(context, scratch.pointer());
-    if (has_constant_weights_) {
-      execution.prepared_weights =
-          prepared_weights_.get(*plan, device.index, context, w, aligned_data(w), execution.stream);
-    }
     if (aligned_constants_) {
-      AlignedTensors tensors(api_, *aligned_constants_, size_of(spec_.type));
-      plan->run({tensors.input(x), tensors.input(w), tensors.input(b), tensors.output(y), tensors.input(z)},
-                execution);
-      tensors.finish();
-    } else {
-      plan->run({aligned_data(x), aligned_data(w), aligned_data(b), aligned_data(y), aligned_data(z)},
-                execution);
+      AlignedTensors own(api_, *aligned_constants_, size_of(spec_.type));
+      run->plan->run({own.input(tensors.x), own.input(tensors.w), own.input(tensors.b), own.output(y),
+                      own.input(tensors.z)},
+                     execution);
+      own.finish();
+      return;
     }
+    const void* const w = aligned_data(tensors.w);
+    execution.prepared_weights = prepared(*run, context, tensors.w, w, execution.stream);
+    run->plan->run(
+        {aligned_data(tensors.x), w, aligned_data(tensors.b), aligned_data(y), aligned_data(tensors.z)},
+        execution);
   }
 
  private:
+  // What is known of runs of such inputs, found out where it is not.
+  std::shared_ptr<const KnownRun> known_run(const OrtKernelContext* context, const InputTensors& tensors) {
+    const NodeInputs::Keys keys = inputs_.keys(tensors);
+    const int index = device_index(tensors.x);
+    std::shared_ptr<const KnownRun> last = last_run_.get();
+    if (last != nullptr && last->is_of(keys, index)) return last;
+
+    const auto shape_or_none = [&](const OrtValue* tensor) {
+      return tensor == nullptr ? std::nullopt : std::optional(shape_of(api_, tensor));
+    };
+    const std::optional<Shape> bias = shape_or_none(tensors.b), residual = shape_or_none(tensors.z);
+    const ConvProblem problem = make_problem(spec_, shape_of(api_, tensors.x), shape_of(api_, tensors.w),
+                                             bias ? &*bias : nullptr, residual ? &*residual : nullptr);
+    const Device& device =
+        kind_ == DeviceKind::cpu ? cpu_device() : cuda_device(index, origin_, lends_scratch_);
+    auto run = std::make_shared<KnownRun>(keys, device, problem.result_shape());
+    if (problem.result_elements() > 0) {
+      run->plan = plans_->get(problem, device,
+                              [&](const Offer& offer) { tell_of_compiling(context, device, offer); });
+      run->scratch_bytes = run->plan->scratch_bytes();
+      run->takes_prepared_weights =
+          kind_ == DeviceKind::cuda && inputs_.has_constant_weights() && run->plan->prepared_form().bytes > 0;
+    }
+    last_run_.set(run);
+    return run;
+  }
+
+  // The weights as the plan of the run wants them prepared; null where it takes them as they are.
+  const void* prepared(const KnownRun& run, const OrtKernelContext* context, const OrtValue* weights,
+                       const void* data, void* stream) {
+    if (!run.takes_prepared_weights) return nullptr;
+    if (const void* const known = run.prepared_weights; known != nullptr) return known;
+    return run.prepared_weights =
+               prepared_weights_.get(*run.plan, run.device.index, context, weights, data, stream);
+  }
+
   // Has plans made, and their kernels compiled, before the first run asks for them: of the shapes that the
   // model tells, and where its batch is open, of usual ones.
   void plan_ahead(const OrtKernelInfo* info) const {
@@ -216,15 +242,6 @@ class ConvKernel {
     return shape;
   }
 
-  bool is_constant(const OrtKernelInfo* info, size_t index) const {
-    size_t count = 0;
-    check(api_, api_.KernelInfo_GetInputCount(info, &count));
-    int constant = 0;
-    const OrtValue* value = nullptr;
-    if (index < count) check(api_, api_.KernelInfoGetConstantInput_tensor(info, index, &constant, &value));
-    return constant != 0;
-  }
-
   // Whether the node has an input of that number; one that is left out has no name.
   bool has_input(const OrtKernelInfo* info, size_t index) const {
     size_t count = 0, bytes = 0;
@@ -252,20 +269,6 @@ class ConvKernel {
     return index;
   }
 
-  const OrtValue* optional_input(const OrtKernelContext* context, size_t index) const {
-    size_t count = 0;
-    check(api_, api_.KernelContext_GetInputCount(context, &count));
-    const OrtValue* value = nullptr;
-    if (index < count) check(api_, api_.KernelContext_GetInput(context, index, &value));
-    return value;
-  }
-
-  const OrtValue* input(const OrtKernelContext* context, size_t index, const char* what) const {
-    const OrtValue* value = optional_input(context, index);
-    if (value == nullptr) throw OnnxRuntimeError(ORT_INVALID_ARGUMENT, std::string(what) + " is missing");
-    return value;
-  }
-
   // Of a card, where no copy is made: memory that a user bound may begin anywhere.
   void* aligned_data(const OrtValue* tensor) const {
     void* const data = data_of(api_, tensor);
@@ -276,13 +279,14 @@ class ConvKernel {
     return data;
   }
 
-  const Device& device_of(const OrtValue* tensor) const {
-    if (kind_ == DeviceKind::cpu) return cpu_device();
-    const OrtMemoryInfo* memory = nullptr;
+  // The number of the card that a tensor is on; of the processor's, 0.
+  int device_index(const OrtValue* tensor) const {
     int index = 0;
+    if (kind_ == DeviceKind::cpu) return index;
+    const OrtMemoryInfo* memory = nullptr;
     check(api_, api_.GetTensorMemoryInfo(tensor, &memory));
     check(api_, api_.MemoryInfoGetId(memory, &index));
-    return cuda_device(index, origin_, lends_scratch_);
+    return index;
   }
 
   Execution execution_of(OrtKernelContext* context, void* scratch) const {
@@ -304,7 +308,8 @@ class ConvKernel {
   const ConvSpec spec_;
   const std::shared_ptr<PlanCache> plans_;  // which work in the background looks for
   const bool is_tuned_;
-  const bool has_constant_weights_;
+  const NodeInputs inputs_;
+  LastRun last_run_;
   std::optional<AlignedConstants> aligned_constants_;  // of the CPU
   PreparedWeights prepared_weights_;
 };

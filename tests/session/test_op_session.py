@@ -66,6 +66,7 @@ def test_weights_and_bias_need_not_be_constant(device):
     session = make_session(conv_model(w=[None] * 4, b=[None], x=["N", None, None, None]), device)
     for case in (
         ConvCase((2, 3, 9, 8), (4, 3, 3, 3), True),
+        ConvCase((2, 3, 9, 8), (4, 3, 5, 2), True),  # data of the same shape as before
         ConvCase((1, 2, 9, 8), (6, 2, 5, 2), True),
         ConvCase((2, 3, 9, 8), (4, 3, 3, 3), True),
     ):

@@ -1,28 +1,29 @@
 #include "cuda/host/launch.h"
 
-#include <map>
-#include <mutex>
+#include <atomic>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "cuda/runtime/driver.h"
+#include "plan/device.h"
 
 namespace convswap {
 namespace {
 
 // The context that all of a process share on a device, ONNX Runtime among them. It is kept from the first
-// time on.
+// time on, and found again without a lock: every launch asks for it.
 CUcontext context_of(int index) {
-  driver();  // which tells a forked process what is wrong, before a lock that a thread of its parent may hold
-  static std::mutex mutex;
-  static auto& contexts = *new std::map<int, CUcontext>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (const auto found = contexts.find(index); found != contexts.end()) return found->second;
+  driver();  // which tells a forked process what is wrong
+  static auto& contexts = *new std::vector<std::atomic<CUcontext>>(cuda_device_count());
+  std::atomic<CUcontext>& known = contexts.at(index);
+  if (const CUcontext context = known; context != nullptr) return context;
   CUdevice device = 0;
   CUcontext context = nullptr;
   CONVSWAP_CHECK_DRIVER(driver().cuDeviceGet(&device, index));
+  // Threads that come here at once get the same.
   CONVSWAP_CHECK_DRIVER(driver().cuDevicePrimaryCtxRetain(&context, device));
-  return contexts[index] = context;
+  return known = context;
 }
 
 CUfunction function_of(const void* kernel) { return static_cast<CUfunction>(const_cast<void*>(kernel)); }

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "onnx_api.h"
+
+namespace convswap {
+
+// A node's inputs of one run; null where one is left out.
+struct InputTensors {
+  const OrtValue *x = nullptr, *w = nullptr, *b = nullptr, *z = nullptr;
+};
+
+// A shape that is taken and compared without memory of its own. Of more axes than a convolution has, only
+// their number is kept.
+class ShapeKey {
+ public:
+  static constexpr size_t kMostAxes = 5;
+
+  ShapeKey() = default;  // of an input that is left out
+  ShapeKey(const OrtApi& api, const OrtValue* tensor);
+
+  bool operator==(const ShapeKey&) const = default;
+
+ private:
+  int64_t axes_ = -1;
+  std::array<int64_t, kMostAxes> extents_{};
+};
+
+// What a node can tell of its inputs before they are there.
+class NodeInputs {
+ public:
+  using Keys = std::array<ShapeKey, 4>;
+
+  NodeInputs(const OrtApi& api, const OrtKernelInfo* info);
+
+  // Throws OnnxRuntimeError where X or W is missing.
+  InputTensors of(const OrtKernelContext* context) const;
+
+  // The shapes of a run's inputs; those of constants are not asked for again.
+  Keys keys(const InputTensors& tensors) const;
+
+  bool has_constant_weights() const { return constants_[1].has_value(); }
+
+ private:
+  const OrtValue* input(const OrtKernelContext* context, size_t index) const;
+
+  const OrtApi& api_;
+  size_t count_ = 0;
+  std::array<std::optional<ShapeKey>, 4> constants_;
+};
+
+}  // namespace convswap
