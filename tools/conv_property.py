@@ -177,7 +177,7 @@ def draws(draw: st.DrawFn) -> Draw:
     group = draw(mostly(st.just(1), st.integers(1, 40)))
     channels = draw(mostly(st.integers(1, 16), st.integers(0, 300)))
     filters = draw(mostly(st.integers(1, 24), st.integers(1, 200) | st.sampled_from([0, 32, 64, 96])))
-    # Depthwise, or nearly so: what `depthwise` and paths of `direct` are for.
+    # Depthwise, or nearly so: what `depthwise`, `sliding_rows` and paths of `direct` are for.
     has_small_groups = draw(st.integers(0, 3)) == 3
     if has_small_groups:
         group = draw(st.integers(1, 70))
@@ -198,6 +198,11 @@ def draws(draw: st.DrawFn) -> Draw:
     pads = [0] * (2 * rank)
     if auto_pad == "NOTSET" and not is_pointwise:
         pads = [draw(mostly(st.integers(0, 2), st.integers(0, 20))) for _ in range(2 * rank)]
+    if has_small_groups and rank == 2 and draw(st.booleans()):
+        # As `sliding_rows` takes them, but for what is drawn behind the image.
+        channels, dilations, auto_pad = 1, [1, 1], "NOTSET"
+        kernel, strides = [draw(st.sampled_from([3, 5, 7]))] * 2, [draw(st.integers(1, 2))] * 2
+        pads = [kernel[0] // 2] * 2 + [draw(mostly(st.just(kernel[0] // 2), st.integers(0, 9)))] * 2
     batch = draw(mostly(st.integers(1, 5), st.integers(6, 200) | st.sampled_from([0, 7])))
     per_output = max(1, channels * math.prod(kernel)) * max(1, batch) * group * max(1, filters)
     sizes = []

@@ -33,6 +33,7 @@ FORMATS = {
     "many_channels": ("ScaledFloat16Pairs", "Float16Pairs", "Bfloat16Pairs"),
     "tiled": (*_ELEMENTS, "double"),
     "depthwise": _ELEMENTS,
+    "sliding_rows": _ELEMENTS,
     "naive": _ELEMENTS,
 }
 

@@ -83,7 +83,9 @@ ENDED = re.compile(r"^(\S+::.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)", re.
 SAID = re.compile(rf"^{failure_lines.BEGINNING}(\S+::.*?) - (.*)", re.MULTILINE)
 MARKED = re.compile(rf"^{mark_lines.BEGINNING}(\S+::.*?) - (.*)$", re.MULTILINE)
 # What the names of tests say about the kernels that they load; libraries have files of kernels for each type.
-KERNELS_OF = re.compile(r"naive|tiled|depthwise|few_channels|toeplitz|implicit_gemm|b?float\d+|tf32|ieee")
+KERNELS_OF = re.compile(
+    r"naive|tiled|depthwise|sliding_rows|few_channels|toeplitz|implicit_gemm|b?float\d+|tf32|ieee"
+)
 # Tools that report nothing of the host's calls.
 REPORT_KERNELS = ("racecheck", "synccheck")
 # Of pytest: all passed, some failed; everything else is no end of its own.

@@ -304,11 +304,13 @@ inline float __shfl_xor_sync(unsigned, float value, int mask) {
   emulation::meet_warp();
   return others;
 }
-inline int __shfl_sync(unsigned, int value, int lane) {
+template <typename T>
+  requires(sizeof(T) == sizeof(unsigned))
+T __shfl_sync(unsigned, T value, int lane) {
   emulation::Warp& own = emulation::warp();
   own.values[emulation::lane()] = std::bit_cast<unsigned>(value);
   emulation::meet_warp();
-  const int theirs = std::bit_cast<int>(own.values[lane]);
+  const T theirs = std::bit_cast<T>(own.values[lane]);
   emulation::meet_warp();
   return theirs;
 }

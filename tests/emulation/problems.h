@@ -285,6 +285,29 @@ inline void take_depthwise(ConvProblem& p, Device& device, Random& random) {
   device.multiprocessors = static_cast<int>(one_in(random, 2) ? 132 : between(random, 1, 6));
 }
 
+// From this seed on filters slide as `sliding_rows` knows it, over images of all widths.
+constexpr int kSlidingFrom = 7'000'000;
+inline void take_sliding(ConvProblem& p, Device& device, Random& random) {
+  take_depthwise(p, device, random);
+  p.spatial_rank = 2;
+  const int64_t stride = between(random, 1, 2), taps = 3 + 2 * between(random, 0, 2);
+  for (int axis = 0; axis < 3; ++axis) {
+    const bool is_there = axis > 0;
+    p.filter[axis] = is_there ? taps : 1, p.stride[axis] = is_there ? stride : 1, p.dilation[axis] = 1;
+    const int64_t half = is_there ? taps / 2 : 0;
+    // Before even images TensorFlow pads less with stride 2.
+    const bool is_less = axis == 2 && stride == 2 && taps < 7 && one_in(random, 3);
+    p.pad_begin[axis] = is_less ? half - 1 : axis == 1 && one_in(random, 4) ? between(random, 0, taps) : half;
+    p.pad_end[axis] = is_there && one_in(random, 3) ? between(random, 0, taps) : half;
+    const int64_t extent = between(random, 1, axis == 2 && one_in(random, 4) ? 300 : 60);
+    p.input[axis] = !is_there ? 1 : one_in(random, 2) ? ceil_divide(extent, 4) * 4 : extent;
+    p.input[axis] = std::max(p.input[axis], p.filter[axis] - p.pad_begin[axis] - p.pad_end[axis]);
+    p.output[axis] =
+        (p.input[axis] + p.pad_begin[axis] + p.pad_end[axis] - p.filter[axis]) / p.stride[axis] + 1;
+  }
+  p.result = p.output;
+}
+
 // Normal numbers, now and then over so many binades in both directions.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -528,7 +551,7 @@ inline bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& co
   if (seed % 8 == 3) pad_before(problem, device, random);
   Spread spread;
   if (seed >= kDepthwiseFrom) {
-    take_depthwise(problem, device, random);
+    (seed >= kSlidingFrom ? take_sliding : take_depthwise)(problem, device, random);
   } else if (seed >= kPooledFrom) {
     take_pooled(problem, random);
   } else if (seed >= kManyChannelsFrom) {

@@ -1,4 +1,4 @@
-"""The algorithm `depthwise`: filters that see one channel each."""
+"""The algorithms `depthwise` and `sliding_rows`: filters that see one channel each."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ CASES = {
     "5x5": of_planes((2, 19, 14, 14), (5, 5)),
     "5x5 strided": of_planes((2, 6, 28, 28), (5, 5), strides=[2, 1]),
     "7x7": of_planes((2, 6, 56, 56), (7, 7)),
+    "3x3 of odd widths, strided": of_planes((2, 9, 30, 31), (3, 3), strides=[2, 2]),
+    "3x3 with TensorFlow's padding": of_planes((2, 9, 30, 92), (3, 3), strides=[2, 2], pads=[0, 0, 1, 1]),
+    "5x5 strided alike": of_planes((2, 19, 14, 14), (5, 5), strides=[2, 2]),
+    "7x7 strided": of_planes((2, 6, 63, 200), (7, 7), strides=[2, 2]),
     "2x2": of_planes((2, 6, 17, 18), (2, 2), strides=[2, 2]),
     "9x4": of_planes((2, 6, 17, 18), (9, 4)),
     "31x31": of_planes((1, 3, 40, 40), (31, 31)),
@@ -47,6 +51,13 @@ CASES = {
     "3-D": of_planes((2, 4, 6, 12, 13), (3, 3, 3), strides=[1, 2, 1]),
     "3-D with flat filters": of_planes((2, 4, 6, 12, 12), (1, 5, 5)),
 }
+# Those that `sliding_rows` takes.
+SLIDING = (
+    *("3x3", "3x3 of many small", "3x3 of the smallest", "3x3 of a wide image", "3x3 strided"),
+    *("3x3 of odd widths, strided", "3x3 with TensorFlow's padding", "5x5", "5x5 strided alike"),
+    *("7x7", "7x7 strided", "three filters of a channel"),
+)
+TAKEN = [("depthwise", name) for name in CASES] + [("sliding_rows", name) for name in SLIDING]
 EPILOGUES = {
     "relu": {"activation": "Relu"},
     "clip": {"activation": "Clip", "activation_alpha": -0.5, "activation_beta": 0.75},
@@ -62,15 +73,15 @@ def magnitude_of(x, w, b, attributes: dict) -> np.ndarray:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("element", ELEMENTS)
-@pytest.mark.parametrize("name", CASES)
-def test_it_is_the_definition_with_sums_in_float32(name, element, cuda):
+@pytest.mark.parametrize(("algorithm", "name"), TAKEN)
+def test_it_is_the_definition_with_sums_in_float32(algorithm, name, element, cuda):
     case = CASES[name]
     x, w, b = stored(case.arrays(), element)
     truth, magnitude = true(x, w, b, case.attributes), magnitude_of(x, w, b, case.attributes)
     for precision in ("tf32", "ieee"):
-        y = computed_by("depthwise", x, w, b, case.attributes, precision=precision)
+        y = computed_by(algorithm, x, w, b, case.attributes, precision=precision)
         assert_near(y, truth, magnitude, case.terms, element, sums=FLOAT32)
-        again = computed_by("depthwise", x, w, b, case.attributes, precision=precision)
+        again = computed_by(algorithm, x, w, b, case.attributes, precision=precision)
         assert y.tobytes() == again.tobytes()
 
 
@@ -78,15 +89,19 @@ def test_it_is_the_definition_with_sums_in_float32(name, element, cuda):
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_what_follows_is_the_definition(name, has_residual, element, cuda):
+@pytest.mark.parametrize("algorithm", ["depthwise", "sliding_rows"])
+def test_what_follows_is_the_definition(algorithm, name, has_residual, element, cuda):
     if element != "float32" and name == "pool":
         pytest.skip("a second kernel would round a second time")
-    for case in (CASES["3x3 of many small"], CASES["3x3 strided"], CASES["2x2"]):
+    for of in ("3x3 of many small", "3x3 strided", "2x2", "3x3 of odd widths, strided"):
+        if (algorithm, of) not in TAKEN:
+            continue
+        case = CASES[of]
         attributes = {**case.attributes, **EPILOGUES[name]}
         shape = true(*case.arrays(), case.attributes).shape
         z = np.random.default_rng(1).standard_normal(shape) if has_residual else None
         x, w, b, z = stored((*case.arrays(), z), element)
-        y, truth = computed_by("depthwise", x, w, b, attributes, z), true(x, w, b, attributes, z)
+        y, truth = computed_by(algorithm, x, w, b, attributes, z), true(x, w, b, attributes, z)
         most = magnitude_of(x, w, b, case.attributes).max()
         most += 0 if z is None else np.abs(z.astype(np.float64)).max()
         # SiLU and HardSwish are at most 1.5 steep, and round a dozen times.
@@ -94,13 +109,17 @@ def test_what_follows_is_the_definition(name, has_residual, element, cuda):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["3x3", "3x3 of many small", "5x5 strided", "9x4", "1-D dilated", "3-D"])
-def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, cuda):
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [("depthwise", name) for name in ("3x3", "5x5 strided", "9x4", "1-D dilated", "3-D")]
+    + [("sliding_rows", name) for name in ("3x3", "3x3 of many small", "5x5 strided alike", "7x7")],
+)
+def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(algorithm, name, cuda):
     case = CASES[name]
     x, w, _ = case.arrays()
     flat = x.reshape(-1)
     flat[[0, flat.size // 2, flat.size - 1]] = np.inf, np.nan, -np.inf
-    y, truth = computed_by("depthwise", x, w, None, case.attributes), true(x, w, None, case.attributes)
+    y, truth = computed_by(algorithm, x, w, None, case.attributes), true(x, w, None, case.attributes)
     is_finite = np.isfinite(truth)
     assert np.array_equal(np.isfinite(y), is_finite) and not is_finite.all()
     assert np.array_equal(y[~is_finite], truth[~is_finite].astype(np.float32), equal_nan=True)
@@ -119,16 +138,28 @@ def test_what_it_is_not_for_it_says(problem, words):
     assert words in _native.why_not(problem, "depthwise", "cuda", compute_capability=90)
 
 
+def test_sliding_rows_takes_images_with_filters_of_its_list():
+    taken = [
+        name
+        for name, case in CASES.items()
+        if not _native.why_not(problem_of(case), "sliding_rows", "cuda", compute_capability=90)
+    ]
+    assert sorted(taken) == sorted(SLIDING)
+    told = _native.why_not(problem_of(CASES["9x4"]), "sliding_rows", "cuda", compute_capability=90)
+    assert "filters of 3x3, 5x5 or 7x7 taps" in told
+
+
 @pytest.mark.parametrize("capability", [75, 80, 86, 90, 100, 120])
-def test_the_rule_takes_it_on_every_card_for_what_real_networks_have(capability):
+def test_the_rule_takes_one_of_them_on_every_card_for_what_real_networks_have(capability):
     names = ("3x3", "3x3 of many small", "3x3 strided", "5x5", "7x7", "1-D", "1-D dilated")
     for name in names:
         for element in ELEMENTS:
             problem = problem_of(CASES[name], type=element)
             assert not _native.why_not(problem, "depthwise", "cuda", compute_capability=capability)
-            if capability == 90:
+            if capability == 90 and name.startswith("1-D"):
                 # Of what is small others are as fast.
                 continue
-            assert _native.choose(problem, "cuda", compute_capability=capability) == "depthwise", name
+            chosen = _native.choose(problem, "cuda", compute_capability=capability)
+            assert (chosen, name) in TAKEN, (chosen, name)
     mobile = _native.Problem((64, 96, 112, 112), (96, 1, 3, 3), group=96, pads=[1] * 4)
-    assert _native.choose(mobile, "cuda", compute_capability=capability) == "depthwise"
+    assert _native.choose(mobile, "cuda", compute_capability=capability) == "sliding_rows"

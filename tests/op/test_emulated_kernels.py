@@ -59,6 +59,8 @@ WIDE_IMAGES, WIDE_SEEDS = 3_000_000, 40
 POINTWISE, POINTWISE_SEEDS = 4_000_000, 100
 # From DEPTHWISE on, as in problems.h, each filter sees one channel.
 DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 120
+# From SLIDING on, as in problems.h, they are those of `sliding_rows`.
+SLIDING, SLIDING_SEEDS = 7_000_000, 120
 # From POOLED on, as in problems.h, a pool follows, of planes that are more than a block pools at a time.
 POOLED, POOLED_SEEDS = 5_000_000, 24
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "tiled")
@@ -72,9 +74,10 @@ ONE_FORMAT = {
     "pointwise": "float",
     "tiled": "float",
     "depthwise": "float",
+    "sliding_rows": "Float16",
     "naive": "BFloat16",
 }
-FIRST_SEED = {"pointwise": POINTWISE, "depthwise": DEPTHWISE}
+FIRST_SEED = {"pointwise": POINTWISE, "depthwise": DEPTHWISE, "sliding_rows": SLIDING}
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +146,12 @@ def test_pointwise_is_the_definition_of_one_tap() -> None:
 def test_depthwise_is_the_definition_of_one_channel_each() -> None:
     (program,) = build("depthwise")
     assert computed_of(program, DEPTHWISE, DEPTHWISE + DEPTHWISE_SEEDS) == DEPTHWISE_SEEDS
+
+
+@pytest.mark.slow
+def test_sliding_rows_is_the_definition_of_one_channel_each() -> None:
+    (program,) = build("sliding_rows")
+    assert computed_of(program, SLIDING, SLIDING + SLIDING_SEEDS) == SLIDING_SEEDS
 
 
 def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:

@@ -27,6 +27,7 @@ LEAST_SUPPORTED = 300
 LEAST_POINTWISE = 30
 # One channel of a group.
 LEAST_DEPTHWISE = 60
+LEAST_SLIDING = 20
 # What the plans of `direct` for filters of few channels say of themselves, and of how many draws at least.
 LEAST_OF_PATHS = {"rows from strips": 60, "small images": 10}
 
@@ -62,6 +63,7 @@ def test_every_cuda_algorithm_but_the_special_ones_is_planned_for_half_of_the_dr
     assert supported["naive"] == len(drawn)
     assert supported.pop("pointwise") >= LEAST_POINTWISE
     assert supported.pop("depthwise") >= LEAST_DEPTHWISE
+    assert supported.pop("sliding_rows") >= LEAST_SLIDING
     assert all(count >= LEAST_SUPPORTED for count in supported.values()), supported
 
 

@@ -1,11 +1,11 @@
 #include "cuda/depthwise/plan.h"
 
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "conv/arithmetic.h"
 #include "cuda/depthwise/arguments.h"
+#include "cuda/host/activation_limits.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 
@@ -15,21 +15,6 @@ namespace {
 constexpr std::string_view kTypes[] = {"float", "Float16", "BFloat16"};
 const KnownKernels known({.header = "cuda/depthwise/kernel.cuh",
                           .instances = instance_names("depthwise::kernel", kTypes, kInstances)});
-
-// What an activation leaves as it is, where it does nothing but limit to that.
-struct Limits {
-  bool are_all;
-  float least, most;
-
-  explicit Limits(const Epilogue& epilogue) {
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    // With limits the wrong way round it matters which is applied first.
-    const bool clips = epilogue.activation == Activation::clip && epilogue.alpha <= epilogue.beta;
-    are_all = clips || is_floored(epilogue);
-    least = clips ? epilogue.alpha : epilogue.activation == Activation::relu ? 0.0f : -kInfinity;
-    most = clips ? epilogue.beta : kInfinity;
-  }
-};
 
 struct Family {
   using Tiling = depthwise::Tiling;
@@ -44,7 +29,7 @@ struct Family {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
     to.epilogue = problem.epilogue;
-    const Limits limits(problem.epilogue);
+    const ActivationLimits limits(problem.epilogue);
     to.activation_limits = limits.are_all, to.least = limits.least, to.most = limits.most;
 
     to.planes = narrow(problem.batch * problem.out_channels * problem.output[0]);

@@ -1,0 +1,94 @@
+#include "cuda/sliding_rows/tiling.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "conv/arithmetic.h"
+#include "cuda/sliding_rows/slide.h"
+
+namespace convswap::sliding_rows {
+namespace {
+
+double number(int64_t value) { return static_cast<double>(value); }
+
+// The pieces of a row, and how they lie in warps.
+void place_pieces(const ConvProblem& problem, Tiling& tiling) {
+  const Instance& own = tiling.instance;
+  const int piece = own.outputs * own.stride;
+  const int left = lanes_beyond(own.left, piece);
+  const int right = lanes_beyond(std::max(0, own.taps - own.stride - own.left), piece);
+  // The last outputs may need columns that belong to pieces without outputs.
+  const int64_t pieces =
+      std::max(ceil_divide(problem.output[2], own.outputs), ceil_divide(problem.input[2], piece));
+  tiling.lanes = static_cast<int>(std::min<int64_t>(pieces, kWarp));
+  tiling.warp_planes = kWarp / tiling.lanes;
+  if (pieces <= kWarp) return;
+  tiling.segment_pieces = kWarp - left - right;
+  tiling.segments = static_cast<int>(ceil_divide(pieces - left - right, tiling.segment_pieces));
+}
+
+// Nanoseconds on an H200: fitted to 33 layers with up to five strip heights each; see
+// benchmarks/sliding_rows.md.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  constexpr double kLaunchNanoseconds = 2000, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
+  constexpr double kMemory = 1.06;
+  // How much longer the longer of both takes for the other.
+  constexpr double kOther = 0.45;
+  constexpr double kBegin = 100, kRow = 30, kOutput = 1, kConversion = 1.2;  // instructions
+  constexpr double kRowNanoseconds = 42, kInstructionsOfRow = 60;            // of a row, alone
+  const Instance& own = tiling.instance;
+  const double taps = number(own.taps), outputs = number(own.outputs), stride = number(own.stride);
+  const double multiplications = taps * taps * outputs / stride;  // of a row of x
+  const double converted = size_of(problem.type) < 4 ? kConversion * outputs * stride : 0;
+  const double of_row = multiplications + kRow + kOutput * outputs / stride + converted;
+  const double rows = (number(problem.output[1]) / tiling.strips - 1) * stride + taps;
+  const double of_block = kBlockWarps * (kBegin + 2 * taps * taps + rows * of_row);
+
+  const double multiprocessors = std::max(1, device.multiprocessors);
+  const double resident = resident_blocks(own.taps);
+  const double each = number(tiling.blocks) / multiprocessors;
+  const double blocks = each < resident ? std::ceil(each) : each;
+  const double issue = blocks * of_block / 4 / kCyclesPerNanosecond;
+  const double memory = kMemory * number(problem.tensor_bytes()) / (kBytesPerNanosecond * multiprocessors);
+  const double beside = std::clamp(each, 1.0, resident);
+  const double both = std::max(issue, memory) + kOther * std::min(issue, memory) / std::sqrt(beside);
+  const double longest = (tiling.strip_rows - 1) * stride + taps;
+  const double latency = kRowNanoseconds * longest * (1 + multiplications / kInstructionsOfRow);
+  return kLaunchNanoseconds + both + std::ceil(each / resident) * latency;
+}
+
+}  // namespace
+
+const Instance* instance_for(const ConvProblem& problem) {
+  const bool is_image = problem.spatial_rank == 2 && problem.filter[1] == problem.filter[2] &&
+                        problem.stride[1] == problem.stride[2] && problem.dilation[1] == 1 &&
+                        problem.dilation[2] == 1;
+  if (!is_image) return nullptr;
+  for (const Instance& instance : kInstances) {
+    if (instance.taps == problem.filter[2] && instance.stride == problem.stride[2] &&
+        instance.left == problem.pad_begin[2] && problem.input[2] % instance.together == 0) {
+      return &instance;
+    }
+  }
+  return nullptr;
+}
+
+Tiling best_tiling(const ConvProblem& problem, const Device& device, const Instance& instance) {
+  Tiling tiling;
+  tiling.instance = instance;
+  place_pieces(problem, tiling);
+  const int64_t planes = problem.batch * problem.out_channels;
+  const int64_t groups = ceil_divide(planes, int64_t{kBlockWarps} * tiling.warp_planes);
+  Tiling best;
+  for (const int count : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256}) {
+    tiling.strip_rows = static_cast<int>(ceil_divide(problem.output[1], count));
+    tiling.strips = static_cast<int>(ceil_divide(problem.output[1], tiling.strip_rows));
+    tiling.blocks = groups * tiling.strips * tiling.segments;
+    tiling.cost = cost_of(problem, device, tiling);
+    if (count == 1 || tiling.cost < best.cost) best = tiling;
+    if (tiling.strip_rows <= 2) break;
+  }
+  return best;
+}
+
+}  // namespace convswap::sliding_rows
