@@ -143,20 +143,25 @@ def test_every_input_and_the_output_may_begin_between_two_elements_on_the_cpu(sh
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("elements", [0, 1, 2])
-def test_depthwise_takes_data_that_are_not_aligned_to_what_it_loads_at_once(elements, cuda):
-    # Rows of which it would load four numbers at a time.
+@pytest.mark.parametrize("algorithm", ["depthwise", "sliding_rows"])
+def test_depthwise_kernels_take_data_not_aligned_to_what_they_move_at_once(algorithm, elements, cuda):
+    # Rows of which they would load and store four numbers at a time.
     case = ConvCase((2, 8, 20, 24), (8, 1, 3, 3), True, {"group": 8, "pads": [1, 1, 1, 1]})
     x, w, b = case.arrays()
-    model = conv_model(x=case.x_shape, w=w, b=b, algorithm="depthwise", **case.attributes)
-    session = make_session(model, cuda)
-    room = np.zeros(x.size + 4, np.float32)
+    session = make_session(conv_model(x=case.x_shape, w=w, b=b, algorithm=algorithm, **case.attributes), cuda)
+    room = np.full(x.size + 4, np.nan, np.float32)
+    of_y = _native.DeviceArray.from_numpy(room)
     room[elements : elements + x.size] = x.ravel()
-    memory = _native.DeviceArray.from_numpy(room)
+    of_x = _native.DeviceArray.from_numpy(room)
     binding = session.io_binding()
-    binding.bind_input("x", "cuda", 0, np.float32, list(x.shape), memory.pointer + 4 * elements)
-    binding.bind_output("y", "cpu")
+    shape = list(x.shape)  # of y too
+    binding.bind_input("x", "cuda", 0, np.float32, shape, of_x.pointer + 4 * elements)
+    binding.bind_output("y", "cuda", 0, np.float32, shape, of_y.pointer + 4 * elements)
     session.run_with_iobinding(binding)
-    case.check(binding.copy_outputs_to_cpu()[0], 2.0**-24)
+    binding.synchronize_outputs()
+    written = of_y.to_numpy()
+    case.check(written[elements : elements + x.size].reshape(shape), 2.0**-24)
+    assert np.all(np.isnan(written[:elements])) and np.all(np.isnan(written[elements + x.size :]))
 
 
 @pytest.mark.gpu
