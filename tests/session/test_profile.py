@@ -209,6 +209,22 @@ def test_inputs_may_stay_on_the_device():
     assert {"first", "second"} <= {run.node for run in found.timeline.recording.nodes}
 
 
+def test_outputs_may_be_of_a_type_that_numpy_has_not():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Cast", ["c"], ["y"], to=onnx.TensorProto.BFLOAT16),
+    ]
+    outputs = [
+        tensor_info("c", 1, 4, 6, 6),
+        tensor_info("y", 1, 4, 6, 6, element_type=onnx.TensorProto.BFLOAT16),
+    ]
+    graph = helper.make_graph(
+        nodes, "net", [tensor_info("x", 1, 3, 8, 8)], outputs, [weights("w", 4, 3, 3, 3)]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    assert list(pretended(model, against="default").sides) == ["default", "convswap"]
+
+
 def test_only_and_fuse_choose_what_is_swapped():
     only = pretended(small_model(), only="first")
     assert any("second" in note for note in only.notes)

@@ -39,6 +39,7 @@ from convswap.runtime.sessions import (
     STOP_SPINNING,
     BoundRun,
     Side,
+    host_array,
     make_session,
     on_device,
     other_sides,
@@ -439,7 +440,7 @@ def _layer_errors(
     inputs: Mapping[str, onnxruntime.OrtValue],
 ) -> dict[str, float]:
     """Return the relative L2 error of one layer on each side, against float64."""
-    checked = {name: value.numpy() for name, value in inputs.items()}
+    checked = {name: host_array(value, compared.device) for name, value in inputs.items()}
     model = layer.model(_ranks(inputs), ours=False)
     truth = evaluate(model, checked, compared.layer_weights(layer, ours=False)).outputs[0]
     return {

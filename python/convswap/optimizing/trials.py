@@ -20,7 +20,7 @@ from convswap.optimizing.choice import DEFAULT_WAY, Way, is_as_accurate
 from convswap.optimizing.segments import Segment, side_by_side
 from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
-from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, run
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, host_array, make_session, run
 from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.measure import measure
 from convswap.truth.closeness import relative_l2_error
@@ -132,7 +132,7 @@ class _Judged:
     def __init__(self, segment: Segment, inputs: Values, device: Device) -> None:
         self._shapes, self._device = _shapes(inputs), device
         alone = segment.conv_alone("ieee")
-        self._fed = {name: inputs[name].numpy() for name in alone.fed}
+        self._fed = {name: host_array(inputs[name], device) for name in alone.fed}
         data_name = str(alone.node.input[0])
         operations = alone.problem({name: self._shapes[name] for name in alone.fed}).operations
         self._fed[data_name] = _part(self._fed[data_name], operations, alone)

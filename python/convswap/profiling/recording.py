@@ -25,6 +25,7 @@ from convswap.profiling.clock_map import ClockMap, SystemClocks
 from convswap.profiling.node_runs import read_node_runs
 from convswap.profiling.records import RUN, SET_UP, WARM_UP, Collector, NodeRun, Records, Window
 from convswap.progress import Progress
+from convswap.runtime.bits import are_bits
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import (
     BoundRun,
@@ -33,6 +34,7 @@ from convswap.runtime.sessions import (
     load_session,
     on_device,
     plain_errors,
+    run_to_values,
     session_source,
 )
 from convswap.timing.measure import WARM_UPS, timed_runs
@@ -213,9 +215,18 @@ class _Recorder:
 
 
 def _unbound(session: onnxruntime.InferenceSession, feeds: Feeds) -> _Run:
+    """Return a run that brings its inputs to the device and its outputs back."""
+    outputs = session.get_outputs()
+    names = [output.name for output in outputs]
+    # Of these ONNX Runtime makes no arrays, but has them on the host all the same.
+    of_bits = any(are_bits(output.type) for output in outputs)
+
     def once() -> None:
         with plain_errors("ONNX Runtime cannot run the model"):
-            session.run(None, feeds)
+            if of_bits:
+                run_to_values(session, feeds, names)
+            else:
+                session.run(None, feeds)
 
     return once
 

@@ -29,8 +29,16 @@ def are_bits(type_text: str) -> bool:
     return type_text in _TYPES
 
 
+def onnx_type(type_text: str) -> int:
+    """Return ONNX's number of the element type in `type_text`, for which `are_bits` holds."""
+    return int(_TYPES[type_text])
+
+
 def array_from_bits(value: onnxruntime.OrtValue) -> np.ndarray:
-    """Return the elements of `value`, a tensor in the memory of the host for which `are_bits` holds."""
+    """Return the elements of `value`, a tensor in the memory of the host for which `are_bits` holds.
+
+    They are in the type that onnx-ir has for them, such as bfloat16, which a run can be fed; see `widened`.
+    """
     element_type, shape = _TYPES[value.data_type()], value.shape()
     count = int(np.prod(shape, dtype=np.int64))
     # Elements of less than a byte share bytes.
@@ -40,7 +48,8 @@ def array_from_bits(value: onnxruntime.OrtValue) -> np.ndarray:
         dims=shape,
         raw_data=ctypes.string_at(value.data_ptr(), size) if size else b"",
     )
-    return widened(ir.TensorProtoTensor(tensor).numpy())
+    array: np.ndarray = ir.TensorProtoTensor(tensor).numpy()
+    return array
 
 
 def widened(values: np.ndarray) -> np.ndarray:

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from onnx import helper
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import DOMAIN, OUR_OPS
 from convswap.graph.weights_apart import Weights, is_apart
-from convswap.runtime.bits import are_bits, array_from_bits
+from convswap.runtime.bits import are_bits, array_from_bits, onnx_type, widened
 from convswap.runtime.device import Device
 from convswap.runtime.library import register
 from convswap.runtime.op_libraries import register_op_libraries
@@ -403,9 +404,45 @@ def _run_for_bits(
 
     Of sequences it is the other way round, so that one run cannot give both.
     """
+    values = run_to_values(session, feeds, names)
+    return {name: widened(array_from_bits(value)) for name, value in zip(names, values, strict=True)}
+
+
+def run_to_values(
+    session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], names: Sequence[str]
+) -> Sequence[onnxruntime.OrtValue]:
+    """Return the outputs called `names`, tensors of any type, in the memory of the host."""
     fed = {name: value_on(np.ascontiguousarray(values)) for name, values in feeds.items()}
-    values = session.run_with_ort_values(list(names), fed)
-    return {name: array_from_bits(value) for name, value in zip(names, values, strict=True)}
+    values: Sequence[onnxruntime.OrtValue] = session.run_with_ort_values(list(names), fed)
+    return values
+
+
+def host_array(value: onnxruntime.OrtValue, device: Device) -> np.ndarray:
+    """Return the elements of `value`, in the memory of `device` or of the host, as a run can be fed them.
+
+    Raises:
+        ConvswapError: they cannot be copied to the host.
+    """
+    if not are_bits(value.data_type()):
+        array: np.ndarray = value.numpy()
+        return array
+    if value.device_name() != "cpu":
+        value = _on_host(value, device)
+    return array_from_bits(value)
+
+
+def _on_host(value: onnxruntime.OrtValue, device: Device) -> onnxruntime.OrtValue:
+    """Return `value` in the memory of the host, where a run leaves its outputs.
+
+    ONNX Runtime's Python has no other way for what NumPy has no type for.
+    """
+    ends = [helper.make_tensor_value_info(name, onnx_type(value.data_type()), None) for name in ("x", "y")]
+    same = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", ends[:1], ends[1:])
+    # The first opset whose Identity knows all that a Conv may be fed or computes, and the format of its time.
+    model = helper.make_model(same, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    with plain_errors("ONNX Runtime cannot copy a value to the host"):
+        (copied,) = make_session(model, DEFAULT, device).run_with_ort_values(["y"], {"x": value})
+    return copied
 
 
 @cache
