@@ -70,10 +70,25 @@ def test_on_a_card_what_loses_little_alone_is_tried_with_the_rest(monkeypatch):
     assert tuple(best_whole(prepared, convs).taken) == both[0]
 
 
-def test_on_a_card_nothing_is_tried_where_nothing_gains_or_ours_is_less_accurate(monkeypatch):
-    assert run_wholes(monkeypatch, {}) == []
-    for given in ({"ours": dict.fromkeys(GAINING, 1.02)}, {"precision": None}):
+def test_on_a_card_the_whole_is_tried_where_no_conv_gains_alone_and_must_gain_more_than_noise(monkeypatch):
+    prepared, convs = measured_on(CARD, {"stem": 1.0, "block": 1.05, "last": 1.5})
+    near = ("stem", "block")
+    asked = run_wholes(monkeypatch, {near: (0.9, True)})
+    best = best_whole(prepared, convs)
+    assert tuple(best.taken) == near and asked == [near]
+    rows = {row.node: row for row in node_results(prepared, convs, best)}
+    assert rows["block"].why == "0.95x as fast alone, but the whole model is faster with it"
+    asked = run_wholes(monkeypatch, {near: (0.99, True)})
+    assert best_whole(prepared, convs) == Whole() and asked == [near]
+    # On the CPU, where a Conv depends on its neighbours and a run takes long, nothing is.
+    assert best_whole(replace(prepared, device=CPU), convs) == Whole() and asked == [near]
+
+
+def test_on_a_card_nothing_is_tried_where_all_lose_much_or_ours_is_less_accurate(monkeypatch):
+    asked = run_wholes(monkeypatch, {})
+    for given in ({"ours": dict.fromkeys(GAINING, 1.2)}, {"precision": None}):
         assert best_whole(*measured_on(CARD, **given)) == Whole()
+    assert asked == []
 
 
 def test_a_faster_model_whose_answers_differ_is_not_preferred(monkeypatch):

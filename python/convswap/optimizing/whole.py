@@ -9,7 +9,7 @@ import numpy as np
 
 from convswap.errors import ConvswapError
 from convswap.graph.swap import NodeChoice, SwapResult, swap_chosen
-from convswap.optimizing.choice import DEFAULT_WAY, speedup
+from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN, speedup
 from convswap.optimizing.measuring import Measured
 from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.result import WholeResult, gains
@@ -48,29 +48,32 @@ class Whole:
 
 
 def best_whole(prepared: Prepared, measured: Sequence[Measured]) -> Whole:
-    """Return the model that gains most of those that take some of the Convs which gain."""
+    """Return the model that gains most of those that take some of the Convs which gain, or lose little."""
     gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
     wholes = [_run_whole(prepared, measured, taken) for taken in _to_try(prepared, measured, gaining)]
     # One that loses at a batch, or whose answers differ, is told of where none is better.
-    return max(
+    best = max(
         wholes, key=lambda one: (one.gains and one.answers_agree, one.gains, _mean(one)), default=Whole()
     )
+    # Where no Conv gains alone, the whole must by more than the noise of two equal models.
+    return best if gaining or (best.times and _mean(best) >= LEAST_GAIN) else Whole()
 
 
 def _to_try(
     prepared: Prepared, measured: Sequence[Measured], gaining: Sequence[Measured]
 ) -> Iterator[Sequence[Measured]]:
-    """Give the Convs to take in each model that is run; none where no Conv gains."""
-    if not gaining:
-        return
+    """Give the Convs to take in each model that is run."""
     if prepared.device.name == "cuda":
-        yield gaining
+        if gaining:
+            yield gaining
         # There Convs do not depend on their neighbours. But where the host is what a model waits for, a node
         # of ours takes less of it than one of the default provider, which shows where many runs follow each
         # other and not in a Conv alone.
         near = [one for one in measured if one.precision is not None and one.loses_little]
         if len(near) > len(gaining):
             yield near
+        return
+    if not gaining:
         return
     counts = dict.fromkeys(max(1, round(share * len(gaining))) for share in _SHARES)
     yield from (gaining[:count] for count in counts)
