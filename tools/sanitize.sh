@@ -47,11 +47,13 @@ run_tests() {
     awk '/libasan|libubsan|libstdc\+\+/ { printf "%s:", $3 }')
   # Reports go to files, and pytest leaves standard error alone, where UndefinedBehaviorSanitizer writes
   # whatever it is told: pytest would swallow what a test that ends the process has printed. Python's own
-  # allocator would hide where an object ends.
+  # allocator would hide where an object ends. Of pytest's plugins the one that these tests need: the imports of
+  # the others take longer than many tests where each allocation looks for its callers.
   PYTHONPATH=$folder/package CONVSWAP_SANITIZED=$folder/package PYTHONMALLOC=malloc LD_PRELOAD=$preload \
+    PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
     ASAN_OPTIONS=log_path=$folder/report.$name:$asan_options LSAN_OPTIONS=exitcode=0 \
     UBSAN_OPTIONS=print_stacktrace=1 \
-    "$python" -m pytest --quiet -r fE --capture=sys -p no:cacheprovider "$@" 2>"$folder/errors.$name"
+    "$python" -m pytest --quiet -r fE --capture=sys -p no:cacheprovider -p pytest_timeout "$@" 2>"$folder/errors.$name"
 }
 
 # Takes the name of a run.
