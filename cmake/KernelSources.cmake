@@ -5,7 +5,8 @@
 if(NOT CMAKE_SCRIPT_MODE_FILE)
   set(kernel_sources "${CMAKE_CURRENT_BINARY_DIR}/kernel_sources.cc")
   set(script "${CMAKE_CURRENT_LIST_FILE}")
-  file(GLOB_RECURSE kernel_headers CONFIGURE_DEPENDS custom_op/cuda/*.cuh custom_op/cuda/*.h custom_op/conv/*.h)
+  file(GLOB_RECURSE kernel_headers CONFIGURE_DEPENDS custom_op/cuda/*.cuh custom_op/cuda/*.h custom_op/conv/*.h
+    custom_op/convswap/*.h)
   add_custom_command(OUTPUT "${kernel_sources}"
     COMMAND "${CMAKE_COMMAND}" "-DSOURCES=${CMAKE_CURRENT_SOURCE_DIR}/custom_op" "-DOUTPUT=${kernel_sources}" -P
       "${script}"
@@ -15,7 +16,8 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
 endif()
 
 # What is included is read in turn.
-file(GLOB wanted RELATIVE "${SOURCES}" "${SOURCES}/cuda/*/kernel.cuh" "${SOURCES}/cuda/ladder/[0-9][0-9]_*.cuh")
+file(GLOB wanted RELATIVE "${SOURCES}" "${SOURCES}/cuda/*/kernel.cuh" "${SOURCES}/cuda/ladder/[0-9][0-9]_*.cuh"
+  "${SOURCES}/convswap/lab.h")
 set(found)
 set(entries "")
 set(all "")

@@ -8,7 +8,7 @@
 
 namespace convswap {
 
-// Every algorithm of this build, in the order of catalog.def.
+// Every algorithm of this build, in the order of catalog.def, but for the user's own.
 const std::vector<const Algorithm*>& catalog();
 
 // The algorithm with this name for this kind of device; null where there is none.

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "attributes.h"
 #include "bindings.h"
@@ -27,19 +29,27 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Memory on a card that Python owns, of the driver itself: this is for tools, never for a session.
+// Memory on a card that Python owns, of the driver itself: this is for tools, never for a session. A fence of
+// so many bytes of 0xff, which is NaN in each floating type, stands before it and behind it.
 class DeviceArray {
  public:
-  DeviceArray(const Shape& shape, const std::string& type, int device)
-      : shape_(shape), type_(parse_element_type(type)), device_(device) {
+  DeviceArray(const Shape& shape, const std::string& type, int device, int64_t fence)
+      : shape_(shape), type_(parse_element_type(type)), device_(device), fence_(fence) {
+    if (fence < 0 || fence % kAlignment != 0) {
+      throw InvalidArgument("a fence of " + std::to_string(fence) + " bytes: expected a multiple of " +
+                            std::to_string(kAlignment));
+    }
     const DeviceGuard guard(device);
     // One byte where there are no elements: a null pointer would mean an absent tensor.
-    CONVSWAP_CHECK_DRIVER(driver().cuMemAlloc(&address_, static_cast<size_t>(std::max<int64_t>(bytes(), 1))));
+    CONVSWAP_CHECK_DRIVER(driver().cuMemAlloc(&begin_, whole_bytes()));
+    if (fence == 0) return;
+    CONVSWAP_CHECK_DRIVER(driver().cuMemsetD8(begin_, 0xff, whole_bytes()));
+    CONVSWAP_CHECK_DRIVER(driver().cuCtxSynchronize());
   }
   ~DeviceArray() {
     try {
       const DeviceGuard guard(device_);
-      static_cast<void>(driver().cuMemFree(address_));
+      static_cast<void>(driver().cuMemFree(begin_));
     } catch (const std::exception&) {
       // While the process ends the driver may have ended before it, and taken the memory back.
     }
@@ -47,7 +57,7 @@ class DeviceArray {
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
 
-  void* pointer() const { return reinterpret_cast<void*>(address_); }
+  void* pointer() const { return reinterpret_cast<void*>(address()); }
   const Shape& shape() const { return shape_; }
   ElementType type() const { return type_; }
   int device() const { return device_; }
@@ -57,15 +67,15 @@ class DeviceArray {
     return total;
   }
 
-  static std::unique_ptr<DeviceArray> from_numpy(const py::array& source, int device) {
+  static std::unique_ptr<DeviceArray> from_numpy(const py::array& source, int device, int64_t fence) {
     const py::array array = py::array::ensure(source, py::array::c_style);
     const std::string type = py::str(array.dtype());
     auto copy =
-        std::make_unique<DeviceArray>(Shape(array.shape(), array.shape() + array.ndim()), type, device);
+        std::make_unique<DeviceArray>(Shape(array.shape(), array.shape() + array.ndim()), type, device, fence);
     const DeviceGuard guard(device);
     if (copy->bytes() == 0) return copy;
     CONVSWAP_CHECK_DRIVER(
-        driver().cuMemcpyHtoD(copy->address_, array.data(), static_cast<size_t>(copy->bytes())));
+        driver().cuMemcpyHtoD(copy->address(), array.data(), static_cast<size_t>(copy->bytes())));
     // The call may return before the data have arrived, and other streams do not wait for the default one.
     CONVSWAP_CHECK_DRIVER(driver().cuCtxSynchronize());
     return copy;
@@ -78,23 +88,45 @@ class DeviceArray {
     if (bytes() == 0) return array;
     const DeviceGuard guard(device_);
     CONVSWAP_CHECK_DRIVER(
-        driver().cuMemcpyDtoH(array.mutable_data(), address_, static_cast<size_t>(bytes())));
+        driver().cuMemcpyDtoH(array.mutable_data(), address(), static_cast<size_t>(bytes())));
     return array;
+  }
+
+  // Where the fences were written to: the first such byte's distance from the array's beginning, which is
+  // negative before it, and beyond its size behind it; nothing where they are whole.
+  std::optional<int64_t> damage() const {
+    std::vector<unsigned char> fence(static_cast<size_t>(fence_));
+    const DeviceGuard guard(device_);
+    const auto is_whole = [](unsigned char byte) { return byte == 0xff; };
+    for (const int64_t at : {-fence_, bytes()}) {
+      const CUdeviceptr begin = address() + static_cast<CUdeviceptr>(at);
+      CONVSWAP_CHECK_DRIVER(driver().cuMemcpyDtoH(fence.data(), begin, fence.size()));
+      const auto first = std::ranges::find_if_not(fence, is_whole);
+      if (first != fence.end()) return at + (first - fence.begin());
+    }
+    return std::nullopt;
   }
 
   // Every byte 0xff, which is a NaN in each floating type: an element that nobody writes shows.
   void poison() {
     if (bytes() == 0) return;
     const DeviceGuard guard(device_);
-    CONVSWAP_CHECK_DRIVER(driver().cuMemsetD8(address_, 0xff, static_cast<size_t>(bytes())));
+    CONVSWAP_CHECK_DRIVER(driver().cuMemsetD8(address(), 0xff, static_cast<size_t>(bytes())));
     CONVSWAP_CHECK_DRIVER(driver().cuCtxSynchronize());
   }
 
  private:
+  // What vector loads may rely on stays as the driver gives it.
+  static constexpr int64_t kAlignment = 256;
+
+  CUdeviceptr address() const { return begin_ + static_cast<CUdeviceptr>(fence_); }
+  size_t whole_bytes() const { return static_cast<size_t>(std::max<int64_t>(bytes() + 2 * fence_, 1)); }
+
   Shape shape_;
   ElementType type_;
   int device_;
-  CUdeviceptr address_ = 0;
+  int64_t fence_;
+  CUdeviceptr begin_ = 0;  // of the fence before it
 };
 
 struct Events {
@@ -152,9 +184,10 @@ double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray
   const ConvTensors tensors{x.pointer(), w.pointer(), b == nullptr ? nullptr : b->pointer(), y.pointer(),
                             residual == nullptr ? nullptr : residual->pointer()};
   const DeviceArray scratch({static_cast<int64_t>(plan->scratch_bytes() / sizeof(float)) + 1}, "float32",
-                            device.index);
+                            device.index, 0);
   const PreparedForm form = is_prepared ? plan->prepared_form() : PreparedForm{};
-  const DeviceArray prepared({static_cast<int64_t>(form.bytes / sizeof(float)) + 1}, "float32", device.index);
+  const DeviceArray prepared({static_cast<int64_t>(form.bytes / sizeof(float)) + 1}, "float32", device.index,
+                             0);
   const DeviceGuard guard(device.index);
   const Events events;
   float milliseconds = 0;
@@ -198,10 +231,14 @@ py::dict device_facts(int index) {
 
 void register_device_array(py::module_& module) {
   py::class_<DeviceArray>(module, "DeviceArray", "A contiguous floating-point array in the memory of a card.")
-      .def(py::init<const Shape&, const std::string&, int>(), py::arg("shape"), py::arg("type") = "float32",
-           py::arg("device") = 0)
-      .def_static("from_numpy", &DeviceArray::from_numpy, py::arg("array"), py::arg("device") = 0)
+      .def(py::init<const Shape&, const std::string&, int, int64_t>(), py::arg("shape"),
+           py::arg("type") = "float32", py::arg("device") = 0, py::arg("fence") = 0)
+      .def_static("from_numpy", &DeviceArray::from_numpy, py::arg("array"), py::arg("device") = 0,
+                  py::arg("fence") = 0)
       .def("to_numpy", &DeviceArray::to_numpy)
+      .def("damage", &DeviceArray::damage,
+           "Where its fences, of so many bytes on both sides, were written to: the first byte's distance "
+           "from the beginning; None where they are whole.")
       .def("poison", &DeviceArray::poison, "Fills the array with NaN.")
       .def_property_readonly("shape",
                              [](const DeviceArray& array) { return py::tuple(py::cast(array.shape())); })
@@ -211,23 +248,24 @@ void register_device_array(py::module_& module) {
       "conv_device",
       [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
          const DeviceArray* residual, const std::string& algorithm, const std::string& precision, int runs,
-         int alternative, bool prepared, const std::string& pack, bool compiles,
+         int alternative, bool prepared, const std::string& pack, bool compiles, const std::string& lab,
          const py::kwargs& attributes) {
         const ConvSpec spec = spec_of(x.type(), precision, attributes);
         const py::gil_scoped_release released;
         return conv_device(x, w, b, y, residual, spec, algorithm, runs, alternative, prepared,
-                           kernel_origin(pack, compiles));
+                           kernel_origin(pack, compiles, lab));
       },
       py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
       py::arg("residual").none(true) = py::none(), py::arg("algorithm") = "auto",
       py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("alternative") = 0,
       py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true,
+      py::arg("lab") = "",
       R"(Computes y on the card by a CUDA algorithm, with what is fused with it, and waits for it.
 
 `residual` is of the shape of the convolution's result; `alternative` is a number of `alternatives`; with `prepared`
-the weights are prepared once before the runs, where the algorithm prepares them, as those of a session are; `pack` and
-`compiles` say where kernels come from, as the session entries convswap.pack and convswap.compile do; further keyword
-arguments are the attributes of our Conv and FusedConv.
+the weights are prepared once before the runs, where the algorithm prepares them, as those of a session are; `pack`,
+`compiles` and `lab` say where kernels come from, as the session entries convswap.pack, convswap.compile and convswap.lab
+do; further keyword arguments are the attributes of our Conv and FusedConv.
 
 Returns the mean time of one of `runs` back-to-back runs in milliseconds, by CUDA events. Raises ConvswapError for
 shapes or attributes that do not fit, RuntimeError where CUDA fails.)");

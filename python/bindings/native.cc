@@ -338,6 +338,7 @@ PYBIND11_MODULE(_native, module) {
   register_planner(module);
   register_conv(module);
   register_kernels(module);
+  register_lab(module);
   register_tuning(module);
   module.def(
       "direct_instruction_sets",

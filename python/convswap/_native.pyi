@@ -293,12 +293,19 @@ def cuda_devices() -> list[DeviceFacts]:
 class DeviceArray:
     """A contiguous floating-point array in the memory of a card."""
 
-    def __init__(self, shape: Sequence[int], type: str = "float32", device: int = 0) -> None:
-        """Allocate memory, whose contents are undefined."""
+    def __init__(
+        self, shape: Sequence[int], type: str = "float32", device: int = 0, fence: int = 0
+    ) -> None:
+        """Allocate memory, whose contents are undefined, with a fence of so many bytes on both sides."""
 
     @staticmethod
-    def from_numpy(array: NDArray[np.float32] | NDArray[np.float64], device: int = 0) -> DeviceArray:
+    def from_numpy(
+        array: NDArray[np.float32] | NDArray[np.float64], device: int = 0, fence: int = 0
+    ) -> DeviceArray:
         """Copy an array to the card."""
+
+    def damage(self) -> int | None:
+        """Return how far from the beginning a fence was first written to; None where they are whole."""
 
     def to_numpy(self) -> NDArray[np.float32] | NDArray[np.float64]:
         """Copy the array from the card."""
@@ -328,6 +335,7 @@ def conv_device(
     prepared: bool = False,
     pack: str = "",
     compiles: bool = True,
+    lab: str = "",
     auto_pad: str = "NOTSET",
     pads: Sequence[int] = (),
     strides: Sequence[int] = (),
@@ -345,3 +353,36 @@ def conv_device(
     pool_count_include_pad: int = 0,
 ) -> float:
     """Compute y on the card, with what is fused; return a run's mean milliseconds."""
+
+class LabFacts(KernelFacts):
+    """What a card says of a user's kernel; exists for type checkers alone."""
+
+    resident_blocks: int
+    threads_per_multiprocessor: int
+
+class LabSource:
+    """A kernel of the user's own: its text, and what its comments say of it."""
+
+    def __init__(self, name: str, text: str) -> None:
+        """Read the comments; raises ConvswapError, with file and line, where they do not say what they must."""
+
+    @property
+    def interface(self) -> Literal["course", "conv"]:
+        """What `forward` takes."""
+
+    def why_not(self, problem: Problem) -> str:
+        """Return why the kernel is not started for the problem; "" where it is."""
+
+    def launch(
+        self, problem: Problem, shared_limit: int
+    ) -> tuple[tuple[int, int, int], tuple[int, int, int], int]:
+        """Return grid, block and bytes of shared memory; raises ConvswapError where no card takes them."""
+
+    def compile(self, compute_capability: int) -> bytes:
+        """Return the code for such cards; raises RuntimeError with the compiler's words."""
+
+    def facts(self, problem: Problem, *, index: int = 0) -> LabFacts:
+        """Return what the card says of the kernel and its launch."""
+
+def fill_shared_memory(index: int = 0) -> None:
+    """Leave NaN in all shared memory of a card."""

@@ -23,10 +23,11 @@ class DeviceGuard {
 
 // How many blocks a grid has, or threads a block, along each axis.
 struct Extents {
-  unsigned x, y;
+  unsigned x, y, z;
 
-  constexpr Extents(unsigned along_x = 1, unsigned along_y = 1) : x(along_x), y(along_y) {}
-  int64_t count() const { return int64_t{x} * y; }
+  constexpr Extents(unsigned along_x = 1, unsigned along_y = 1, unsigned along_z = 1)
+      : x(along_x), y(along_y), z(along_z) {}
+  int64_t count() const { return int64_t{x} * y * z; }
 };
 
 // When a kernel starts: once the one before it in the stream has ended; or early, while that one comes to its

@@ -158,10 +158,12 @@ class Nvrtc final : public Compiler {
       texts.push_back(kKernelSources[i].text);
       names.push_back(kKernelSources[i].name);
     }
-    const std::string text = "#include \"" + request.header + "\"\nusing namespace convswap;\n";
+    const bool is_own = request.program.empty();
+    const std::string text =
+        is_own ? "#include \"" + request.header + "\"\nusing namespace convswap;\n" : request.program;
     Program program = nullptr;
-    check(functions_.CreateProgram(&program, text.c_str(), "kernel.cu", static_cast<int>(texts.size()),
-                                   texts.data(), names.data()),
+    check(functions_.CreateProgram(&program, text.c_str(), is_own ? "kernel.cu" : request.header.c_str(),
+                                   static_cast<int>(texts.size()), texts.data(), names.data()),
           request, "cannot begin");
     const auto destroy = [this](void* made) {
       Program own = made;

@@ -14,6 +14,8 @@ struct KernelRequest {
   std::string variable;  // that the host fills, in constant memory: "ladder::filters_of_layer"; mostly empty
   int compute_capability = 0;  // 90 for 9.0
   bool is_portable = false;    // as PTX, for newer cards too: their driver compiles it to its end
+  // The program of a user's own that has the kernel, in the place of `header`, which is then its file's name.
+  std::string program = {};
 };
 
 // A kernel as it was compiled.

@@ -2,14 +2,18 @@
 
 #include <sys/stat.h>
 
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "conv/error.h"
+#include "cuda/lab/source.h"
 #include "cuda/runtime/shared_library.h"
 #include "plan/device.h"
 
@@ -42,22 +46,35 @@ std::shared_ptr<const Pack> read_ready_made() {
   }
 }
 
+std::string text_of_kernel(const std::string& path) {
+  std::ifstream file(path);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) throw InvalidArgument("the kernel '" + path + "' (convswap.lab) cannot be read: expected a file");
+  return text;
+}
+
 }  // namespace
 
-const KernelOrigin* kernel_origin(const std::string& pack, bool compiles) {
-  if (pack.empty() && compiles) return nullptr;
+const KernelOrigin* kernel_origin(const std::string& pack, bool compiles, const std::string& lab) {
+  if (pack.empty() && compiles && lab.empty()) return nullptr;
+  const std::string text = lab.empty() ? "" : text_of_kernel(lab);
   // A file that was written anew is another one.
   struct stat facts{};
   if (!pack.empty()) static_cast<void>(stat(pack.c_str(), &facts));
-  using Key = std::tuple<std::string, ino_t, time_t, off_t, bool>;
-  const Key key{pack, facts.st_ino, facts.st_mtim.tv_sec, facts.st_size, compiles};
+  using Key = std::tuple<std::string, ino_t, time_t, off_t, bool, std::string, std::string>;
+  const Key key{pack, facts.st_ino, facts.st_mtim.tv_sec, facts.st_size, compiles, lab, text};
   static std::mutex mutex;
   static auto& origins = *new std::map<Key, std::unique_ptr<const KernelOrigin>>;
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<const KernelOrigin>& origin = origins[key];
   if (!origin) {
+    std::shared_ptr<const lab::Source> source;
+    if (!lab.empty()) {
+      const std::string name = lab.substr(lab.rfind('/') + 1);
+      source = std::make_shared<const lab::Source>(lab::Source::parse(name, text));
+    }
     origin = std::make_unique<const KernelOrigin>(
-        KernelOrigin{pack.empty() ? nullptr : Pack::read(pack), compiles});
+        KernelOrigin{pack.empty() ? nullptr : Pack::read(pack), compiles, std::move(source)});
   }
   return origin.get();
 }

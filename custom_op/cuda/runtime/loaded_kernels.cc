@@ -1,10 +1,12 @@
 #include "cuda/runtime/loaded_kernels.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "cuda/host/launch.h"
@@ -27,13 +29,15 @@ struct LoadedKernel {
   std::map<int, CUfunction> of_devices;  // by their indices
 };
 
-// The one of that name, loaded or not. None is ever destroyed: launches may be under way while the process
-// ends.
-LoadedKernel& loaded_kernel(const std::string& instance, int compute_capability) {
+// The one of that name and, where it is a user's, of that program, loaded or not. None is ever destroyed:
+// launches may be under way while the process ends.
+LoadedKernel& loaded_kernel(const std::string& instance, int compute_capability,
+                            const std::string& program = {}) {
   static std::mutex mutex;
-  static auto& kernels = *new std::map<std::pair<std::string, int>, std::unique_ptr<LoadedKernel>>;
+  static auto& kernels =
+      *new std::map<std::tuple<std::string, std::string, int>, std::unique_ptr<LoadedKernel>>;
   const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<LoadedKernel>& found = kernels[{instance, compute_capability}];
+  std::unique_ptr<LoadedKernel>& found = kernels[{instance, program, compute_capability}];
   if (!found) found = std::make_unique<LoadedKernel>();
   return *found;
 }
@@ -120,12 +124,11 @@ KernelCode compiled_once(LoadedKernel& loaded, const KernelRequest& request) {
 
 // Has the kernel loaded, and its function on the device found, which is the current one; the caller holds its
 // mutex.
-CUfunction function_on(LoadedKernel& loaded, const std::string& instance, const Device& device) {
+CUfunction function_on(LoadedKernel& loaded, const KernelRequest& request, const Device& device) {
   if (const auto found = loaded.of_devices.find(device.index); found != loaded.of_devices.end())
     return found->second;
   const OutsideOfCaptures outside;
   if (loaded.kernel == nullptr) {
-    const KernelRequest request = request_for(instance, device.compute_capability);
     const KernelCode* const code = packed_kernel(request, device.kernels);
     const bool may_compile = device.kernels == nullptr || device.kernels->compiles;
     if (code != nullptr && !may_compile) {
@@ -154,7 +157,10 @@ std::string key_of(const KernelRequest& request, const Compiler& compiler) {
   std::string key =
       std::string(kKernelSourcesHash) + " NVRTC " + compiler.version_text() + ' ' + compiler.identity() + ' ';
   for (const std::string& option : compiler.options(request)) key += option + ' ';
-  return key + request.header + ' ' + request.kernel;
+  key += request.header + ' ' + request.kernel;
+  std::string program = request.program;
+  std::ranges::replace(program, '\n', '\1');
+  return program.empty() ? key : key + ' ' + program;
 }
 
 KernelCode compiled_kernel(const KernelRequest& request) {
@@ -202,13 +208,17 @@ std::string what_is_compiled(const Device& device, const Offer& offer) {
          (store.unused.empty() ? "they are kept in " + store.folder : "they are not kept: " + store.unused);
 }
 
-const void* find_kernel(const std::string& instance, const Device& device, std::size_t argument_bytes) {
+const void* find_kernel(const KernelRequest& request, const Device& device, std::size_t argument_bytes) {
   const DeviceGuard guard(device.index);  // first, since it tells a forked process what is wrong
-  LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
+  LoadedKernel& loaded = loaded_kernel(request.kernel, device.compute_capability, request.program);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
-  const CUfunction function = function_on(loaded, instance, device);
-  check_parameter(loaded, instance, argument_bytes);
+  const CUfunction function = function_on(loaded, request, device);
+  check_parameter(loaded, request.kernel, argument_bytes);
   return function;
+}
+
+const void* find_kernel(const std::string& instance, const Device& device, std::size_t argument_bytes) {
+  return find_kernel(request_for(instance, device.compute_capability), device, argument_bytes);
 }
 
 void* find_variable(const std::string& instance, const Device& device) {
@@ -216,7 +226,7 @@ void* find_variable(const std::string& instance, const Device& device) {
   LoadedKernel& loaded = loaded_kernel(instance, device.compute_capability);
   const std::lock_guard<std::mutex> lock(loaded.mutex);
   const OutsideOfCaptures outside;
-  function_on(loaded, instance, device);
+  function_on(loaded, request_for(instance, device.compute_capability), device);
   CUdeviceptr address = 0;
   size_t bytes = 0;
   CONVSWAP_CHECK_DRIVER(

@@ -1,0 +1,99 @@
+// What Python needs of a user's own kernel: what its file says, its compilation, and the card's facts.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "bindings.h"
+#include "cuda/host/launch.h"
+#include "cuda/lab/fill.h"
+#include "cuda/lab/plan.h"
+#include "cuda/lab/source.h"
+#include "cuda/runtime/driver.h"
+#include "cuda/runtime/loaded_kernels.h"
+#include "plan/device.h"
+
+namespace py = pybind11;
+
+namespace convswap::bindings {
+namespace {
+
+py::tuple extents_of(const Extents& extents) { return py::make_tuple(extents.x, extents.y, extents.z); }
+
+py::tuple launch_shape(const lab::Source& source, const ConvProblem& problem, int64_t shared_limit) {
+  const lab::LaunchShape shape = source.launch_for(problem, shared_limit);
+  return py::make_tuple(extents_of(shape.grid), extents_of(shape.block), shape.shared_bytes);
+}
+
+py::bytes compiled(const lab::Source& source, int compute_capability) {
+  KernelCode code;
+  {
+    const py::gil_scoped_release released;
+    code = compiled_kernel(lab::request_for(source, compute_capability));
+  }
+  return py::bytes(code.binary);
+}
+
+int threads_per_multiprocessor(int index) {
+  CUdevice card = 0;
+  int threads = 0;
+  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGet(&card, index));
+  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGetAttribute(
+      &threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, card));
+  return threads;
+}
+
+py::dict facts_of_kernel(const lab::Source& source, const ConvProblem& problem, int index) {
+  const Launch launch = lab::launch_of(source, problem, cuda_device(index));
+  const DeviceGuard guard(index);
+  const KernelFacts kernel = kernel_facts(source.name(), launch);
+  py::dict facts;
+  facts["name"] = kernel.name;
+  facts["registers"] = kernel.registers;
+  facts["spilled_bytes"] = kernel.spilled_bytes;
+  facts["shared_bytes"] = kernel.shared_bytes;
+  facts["threads"] = kernel.threads;
+  facts["blocks"] = kernel.blocks;
+  facts["resident_blocks"] = resident_blocks(launch);
+  facts["threads_per_multiprocessor"] = threads_per_multiprocessor(index);
+  return facts;
+}
+
+}  // namespace
+
+void register_lab(py::module_& module) {
+  py::class_<lab::Source>(module, "LabSource",
+                          "A kernel of the user's own: its text, and what its comments say of it. Raises "
+                          "ConvswapError, with file and line, where they do not say what they must.")
+      .def(py::init(&lab::Source::parse), py::arg("name"), py::arg("text"))
+      .def_property_readonly(
+          "interface",
+          [](const lab::Source& source) {
+            return source.interface() == lab::Interface::conv ? "conv" : "course";
+          },
+          "What `forward` takes: 'course' or 'conv'.")
+      .def("why_not", &lab::Source::why_not, py::arg("problem"),
+           "Why the kernel is not started for the problem; '' where it is.")
+      .def("launch", &launch_shape, py::arg("problem"), py::arg("shared_limit"),
+           "Grid and block, of three numbers each, and bytes of shared memory. Raises ConvswapError where "
+           "no card takes them, or a block may have less shared memory.")
+      .def("compile", &compiled, py::arg("compute_capability"),
+           "The code for cards of a compute capability, from the store or compiled. Raises RuntimeError with "
+           "the compiler's words, or where there is none.")
+      .def("facts", &facts_of_kernel, py::arg("problem"), py::kw_only(), py::arg("index") = 0,
+           "What the card says of the kernel and its launch: as `explain` has it of others, and "
+           "\"resident_blocks\" and \"threads_per_multiprocessor\". Raises as `launch` and `compile`.");
+  module.def(
+      "fill_shared_memory",
+      [](int index) {
+        const DeviceGuard guard(index);
+        lab::fill_shared_memory(cuda_device(index), nullptr);
+        CONVSWAP_CHECK_DRIVER(driver().cuCtxSynchronize());
+      },
+      py::arg("index") = 0, py::call_guard<py::gil_scoped_release>(),
+      "Leaves NaN in all shared memory of a card. Raises RuntimeError where CUDA fails.");
+}
+
+}  // namespace convswap::bindings
