@@ -22,7 +22,7 @@ from typing import Any
 
 from convswap.errors import ConvswapError
 from convswap.ladder.plot import ladder_svg
-from convswap.ladder.texts import Page, read_pages
+from convswap.runtime.rung_texts import Page, read_pages
 from convswap.models import NETWORKS
 from convswap.output.tables import error, three_digits
 

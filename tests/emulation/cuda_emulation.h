@@ -5,6 +5,8 @@
 // a kernel's own headers, with this folder before custom_op on the include path: the headers of
 // cuda/primitives/ that are instructions of the card have counterparts here.
 //
+// `convswap lab` checks kernels of a user's own so, where there is no card.
+//
 // Found so: wrong results, reads of what was never written (shared memory begins as NaN or as ordinary
 // numbers), writes beyond a block's shared memory, barriers that not all threads reach. Not found: races,
 // since a thread runs alone until its next barrier, copies that are used before they were waited for, and
@@ -100,6 +102,7 @@ inline std::vector<Warpgroup> warpgroups;
 inline Barrier block_barrier;
 inline bool all_agree, all_agreed;
 inline unsigned unwritten = kNotANumber;  // what shared memory begins as
+inline bool is_backwards;                 // whether the threads of a block run last to first
 inline bool has_moved;                    // whether a thread passed a barrier or ended in this round
 inline dim3 block_size, grid_size;
 inline uint3 block_index;
@@ -241,7 +244,8 @@ inline void run_block(unsigned char* shared, size_t shared_bytes) {
   int left = threads;
   while (left > 0) {
     has_moved = false;
-    for (current = 0; current < threads; ++current) {
+    for (int i = 0; i < threads; ++i) {
+      current = is_backwards ? threads - 1 - i : i;
       if (fibers[current].done) continue;
       go_on();
       left -= fibers[current].done;
@@ -254,15 +258,15 @@ inline void run_block(unsigned char* shared, size_t shared_bytes) {
   }
 }
 
-// Runs `body` as every thread of every block of a grid of at most two dimensions.
+// Runs `body` as every thread of every block of a grid.
 inline void run_grid(dim3 grid, dim3 block, unsigned char* shared, size_t shared_bytes,
                      std::function<void()> body) {
   grid_size = grid;
   block_size = block;
   thread_body = std::move(body);
-  for (block_index.y = 0; block_index.y < grid.y; ++block_index.y) {
-    for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) {
-      run_block(shared, shared_bytes);
+  for (block_index.z = 0; block_index.z < grid.z; ++block_index.z) {
+    for (block_index.y = 0; block_index.y < grid.y; ++block_index.y) {
+      for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) run_block(shared, shared_bytes);
     }
   }
 }

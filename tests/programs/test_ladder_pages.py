@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from build_tools import REPOSITORY
 from convswap.errors import ConvswapError
-from convswap.ladder.texts import read_pages
+from convswap.runtime.rung_texts import read_pages
 from convswap.models import NETWORKS
 from ladder_sources import PAGES, SOURCES
 

@@ -25,7 +25,7 @@ from convswap.inputs.feeds import Source
 from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
 from convswap.ladder.layers import apart_session, session_of, truth_of
 from convswap.ladder.rows import Ladder, Measured, Row, RungLayer
-from convswap.ladder.texts import Page, read_pages
+from convswap.runtime.rung_texts import Page, read_pages
 from convswap.models import NETWORKS
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment

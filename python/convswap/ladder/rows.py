@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from convswap import _native
-from convswap.ladder.texts import Page
+from convswap.runtime.rung_texts import Page
 from convswap.output.files import finite
 from convswap.runtime.device import Device
 

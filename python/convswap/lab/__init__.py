@@ -1,0 +1,1 @@
+"""The lab: a kernel of your own in the place of Conv nodes, compiled, checked, timed and ranked."""
