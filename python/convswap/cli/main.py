@@ -23,6 +23,7 @@ from convswap.cli import (
     doctor,
     explain,
     export,
+    lab,
     ladder,
     optimize,
     profile,
@@ -39,7 +40,7 @@ from convswap.runtime.onnxruntime_package import NAME, why_broken
 GROUPS: Mapping[str, tuple[ModuleType, ...]] = {
     "make and change models": (export, optimize, swap, train),
     "set a model against the default provider": (compare, bench, profile, study),
-    "how convolutions are computed": (explain, tune, warm, ladder),
+    "how convolutions are computed": (explain, tune, warm, ladder, lab),
     "this installation": (doctor, data, completion),
 }
 

@@ -149,4 +149,5 @@ def _code(code: str) -> str:
     for pattern, name in _NAMES.items():
         code = re.sub(rf"{pattern}(?!\w)" if pattern[-1].isalpha() else pattern, name, code)
     # Remarks on a file that the copy does not need.
-    return re.sub(r"\n// [^\n]*\(sizes\.h\)\.\n", "\n", code)
+    code = re.sub(r"\n// [^\n]*\(sizes\.h\)\.\n", "\n", code)
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r"; +//", ";  //", code))

@@ -20,7 +20,7 @@ from convswap.graph.domain import DOMAIN, OUR_OPS
 from convswap.graph.weights_apart import Weights, is_apart
 from convswap.runtime.bits import are_bits, array_from_bits, onnx_type, widened
 from convswap.runtime.device import Device
-from convswap.runtime.library import register
+from convswap.runtime.library import register, set_entry
 from convswap.runtime.op_libraries import register_op_libraries
 from convswap.runtime.outputs import Arrays, is_number, named_arrays
 from convswap.runtime.override import DISABLED_OPTIMIZERS_ENTRY
@@ -55,7 +55,8 @@ class NoKernelError(ConvswapError):
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One way to run a model: its name, whether our library is loaded, and options of the provider.
+    """One way to run a model: its name, whether our library is loaded, options of the provider, and entries
+    of the session that our library reads.
 
     Sides are the constants below, compared by identity.
     """
@@ -63,10 +64,15 @@ class Side:
     name: str
     ours: bool = False
     provider_options: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[str, str] = field(default_factory=dict)
 
     def with_options(self, options: Mapping[str, str]) -> Side:
         """Return another side with `options` added to those of the provider."""
         return replace(self, provider_options={**self.provider_options, **options})
+
+    def with_entries(self, entries: Mapping[str, str]) -> Side:
+        """Return another side with `entries` added to those of the session."""
+        return replace(self, entries={**self.entries, **entries})
 
 
 DEFAULT = Side("default")
@@ -162,6 +168,8 @@ def load_session(
     elif only_device:
         options.add_session_config_entry(_FORBID_CPU_FALLBACK, "1")
     register_op_libraries(options)
+    for key, value in side.entries.items():
+        set_entry(options, key, value)
     if side.ours:
         register(options)
     given = [] if weights is None else _give_weights(options, weights, device)

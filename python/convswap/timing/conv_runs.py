@@ -35,13 +35,14 @@ def samples_of(
         ConvswapError: ONNX Runtime cannot load the one-node model.
         RuntimeError: the card's memory does not suffice.
     """
-    fed = {name: _values(shapes[name], layer.element_type) for name in layer.fed}
+    fed = {name: spread_values(shapes[name], layer.element_type) for name in layer.fed}
     if device.name == "cuda":
         return _on_card(layer, fed, algorithms)
     return {name: _in_session(layer.with_algorithm(name), fed, device) for name in algorithms}
 
 
-def _values(shape: Sequence[int], element_type: int) -> np.ndarray:
+def spread_values(shape: Sequence[int], element_type: int) -> np.ndarray:
+    """Return seeded normal values of `shape`, repeated where they are very many."""
     count = math.prod(shape)
     generator = np.random.default_rng(seed=0)
     distinct = generator.standard_normal(min(count, _DISTINCT_VALUES), dtype=np.float32)

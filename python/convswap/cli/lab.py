@@ -1,0 +1,100 @@
+"""`convswap lab`: bring a kernel of your own."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from convswap.cli.arguments import capability
+from convswap.cli.completion import names_or_files, network_names
+from convswap.cli.results import write_found
+from convswap.cli.terminal import console, progress_line
+from convswap.output.files import check_writable
+
+HELP = "bring your own kernel: compiled, checked, timed and ranked"
+
+
+def add_parser(commands: Any) -> None:
+    """Add `convswap lab` with its own commands."""
+    parser = commands.add_parser("lab", help=HELP)
+    own = parser.add_subparsers(metavar="COMMAND", required=True, prog="convswap lab")
+    _add_new(own)
+    _add_run(own)
+
+
+def _add_new(own: Any) -> None:
+    parser = own.add_parser("new", help="write a kernel to begin with")
+    parser.add_argument("file", metavar="FILE.cu", help="what is written; it must not be there")
+    parser.add_argument(
+        "--from", dest="rung", metavar="RUNG", help="a copy of a rung, such as ladder_04_shared_memory"
+    )
+    parser.add_argument(
+        "--what",
+        default="course",
+        metavar="WHAT",
+        help="course, or conv for the whole op: stride, padding, groups, bias; default: course",
+    )
+    parser.set_defaults(command=run_new)
+
+
+def _add_run(own: Any) -> None:
+    parser = own.add_parser("run", help="compile, check and time a kernel inside an ONNX Runtime session")
+    _add_kernel(parser)
+    _add_how(parser)
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON")
+    parser.set_defaults(command=run_run)
+
+
+def _add_kernel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE.cu", help="the kernel")
+    target: Any = parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="a network, a layer of `convswap bench` or an ONNX file; default: ece408-2017-high",
+    )
+    target.completer = names_or_files(network_names)
+
+
+def _add_how(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--batch", type=int, metavar="B", help="images in a timed run; default: 10,000 or 64")
+    parser.add_argument("--device", metavar="D", help="cuda, or cpu for a check without the card")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="what one check may take; default: 10"
+    )
+    parser.add_argument(
+        "--compute-capability", metavar="C", help="what is compiled for without a card; default: 9.0"
+    )
+
+
+def how(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say of how a kernel runs, as arguments of `convswap.lab.run`."""
+    return {
+        "batch": options.batch,
+        "device": options.device,
+        "seconds": options.seconds,
+        "compute_capability": capability(options.compute_capability),
+    }
+
+
+def run_new(options: argparse.Namespace) -> int:
+    """Write a file; return the exit status."""
+    from convswap.lab.beginning import new
+
+    path = new(options.file, rung=options.rung, what=options.what)
+    print(f"{path} is there: change it, and see what comes of it with convswap lab run {path}")
+    return 0
+
+
+def run_run(options: argparse.Namespace) -> int:
+    """Run a kernel; return the exit status, 1 where something is wrong with it."""
+    from convswap.lab.laboratory import DEFAULT_TARGET, run
+    from convswap.lab.report import print_result
+
+    check_writable(options.json, Path(options.file))
+    with progress_line() as progress:
+        result = run(options.file, options.target or DEFAULT_TARGET, **how(options), progress=progress)
+    write_found(options, result.to_json())
+    print_result(result, console())
+    return 0 if result.fault is None else 1

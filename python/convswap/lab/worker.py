@@ -1,0 +1,63 @@
+"""The process in which kernels run, apart from the one that asked: it may be stopped at any time.
+
+    python -m convswap.lab.worker
+
+Reads a request in each line of standard input, as `process.py` writes it, and answers with lines of JSON on what
+was its standard output: {"stage", "seconds"}, what begins and how long it may take; then {"result"}, or
+{"refused"} with the message of bad input. What kernels print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, TextIO
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Answer requests until there are no more; return the exit status."""
+    # Whoever asked may be killed while a kernel hangs here.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    _answer(answers, {"stage": "starting", "seconds": 60})
+    from convswap.errors import ConvswapError
+    from convswap.lab.bench_top import BenchTop
+
+    bench_top = BenchTop(lambda stage, seconds: _answer(answers, {"stage": stage, "seconds": seconds}))
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            _answer(answers, {"result": _serve(bench_top, request)})
+        except ConvswapError as error:
+            _answer(answers, {"refused": str(error)})
+    return 0
+
+
+def _serve(bench_top: Any, request: dict[str, Any]) -> dict[str, Any]:
+    from convswap.lab.kernel import kernel_of
+
+    # A copy, since the user may save the file while it is read again; and its name is the user's.
+    with tempfile.TemporaryDirectory(prefix="convswap-lab-") as folder:
+        path = Path(folder) / (Path(request["name"]).name or "kernel.cu")
+        path.write_text(request["text"], encoding="utf-8")
+        kernel = kernel_of(path)
+        result: dict[str, Any] = bench_top.run(kernel, str(path), request["target"], request["options"]).to_json()
+        return result
+
+
+def _answer(stream: TextIO, answer: dict[str, Any]) -> None:
+    stream.write(json.dumps(answer) + "\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
