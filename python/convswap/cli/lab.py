@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
+
+from rich.text import Text
 
 from convswap.cli.arguments import capability
 from convswap.cli.completion import names_or_files, network_names
 from convswap.cli.results import write_found
 from convswap.cli.terminal import console, progress_line
-from convswap.output.files import check_writable
+from convswap.output.files import check_writable, write_text
 
 HELP = "bring your own kernel: compiled, checked, timed and ranked"
 
@@ -21,6 +24,9 @@ def add_parser(commands: Any) -> None:
     own = parser.add_subparsers(metavar="COMMAND", required=True, prog="convswap lab")
     _add_new(own)
     _add_run(own)
+    _add_watch(own)
+    _add_rank(own)
+    _add_submit(own)
 
 
 def _add_new(own: Any) -> None:
@@ -46,8 +52,36 @@ def _add_run(own: Any) -> None:
     parser.set_defaults(command=run_run)
 
 
+def _add_watch(own: Any) -> None:
+    parser = own.add_parser("watch", help="run a kernel again each time that its file is saved")
+    _add_kernel(parser)
+    _add_how(parser)
+    parser.set_defaults(command=run_watch)
+
+
+def _add_rank(own: Any) -> None:
+    parser = own.add_parser("rank", help="kernels that were right, fastest first, with the ladder as marks")
+    parser.add_argument("--card", metavar="C", help="a part of the card's name")
+    parser.add_argument("--network", metavar="N", help="a part of the network's name")
+    parser.add_argument("--html", metavar="FILE", help="write a page")
+    parser.set_defaults(command=run_rank)
+
+
+def _add_submit(own: Any) -> None:
+    parser = own.add_parser("submit", help="run every file of a folder: one table for a class")
+    parser.add_argument("folder", metavar="DIR", help="with a file NAME.cu of each student")
+    _add_target(parser)
+    _add_how(parser)
+    parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
+    parser.set_defaults(command=run_submit)
+
+
 def _add_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE.cu", help="the kernel")
+    _add_target(parser)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
     target: Any = parser.add_argument(
         "target",
         nargs="?",
@@ -90,11 +124,68 @@ def run_new(options: argparse.Namespace) -> int:
 def run_run(options: argparse.Namespace) -> int:
     """Run a kernel; return the exit status, 1 where something is wrong with it."""
     from convswap.lab.laboratory import DEFAULT_TARGET, run
+    from convswap.lab.ranking import remember
     from convswap.lab.report import print_result
 
     check_writable(options.json, Path(options.file))
     with progress_line() as progress:
         result = run(options.file, options.target or DEFAULT_TARGET, **how(options), progress=progress)
     write_found(options, result.to_json())
+    remember(result)
     print_result(result, console())
     return 0 if result.fault is None else 1
+
+
+def run_watch(options: argparse.Namespace) -> int:
+    """Run a kernel on each save, until it is interrupted."""
+    from convswap.errors import ConvswapError
+    from convswap.lab.laboratory import DEFAULT_TARGET
+    from convswap.lab.ranking import remember
+    from convswap.lab.report import print_result
+    from convswap.lab.result import LabResult
+    from convswap.lab.watching import watch
+
+    output = console()
+
+    def tell(result: LabResult | ConvswapError, seconds: float) -> None:
+        if isinstance(result, ConvswapError):
+            output.print(Text(f"NOT RUN: {result}"))
+        else:
+            remember(result)
+            print_result(result, output)
+        output.print(Text(f"{seconds:.1f} s after the save; waiting for the next, Ctrl-C ends it.\n"))
+        sys.stdout.flush()
+
+    watch(options.file, options.target or DEFAULT_TARGET, tell, **how(options))
+    return 0
+
+
+def run_rank(options: argparse.Namespace) -> int:
+    """Print the ranking; return the exit status."""
+    from convswap.lab.rank_report import print_ranking, ranking_html
+    from convswap.lab.ranking import ranked
+
+    check_writable(options.html)
+    rows = ranked(card=options.card, network=options.network)
+    if options.html:
+        write_text(options.html, ranking_html(rows))
+    print_ranking(rows, console())
+    return 0
+
+
+def run_submit(options: argparse.Namespace) -> int:
+    """Run a class's kernels; return the exit status, 0 whatever is wrong with them."""
+    from convswap.lab.laboratory import DEFAULT_TARGET
+    from convswap.lab.rank_report import class_csv, print_class
+    from convswap.lab.ranking import remember
+    from convswap.lab.submitting import submit
+
+    check_writable(options.csv)
+    with progress_line() as progress:
+        results = submit(options.folder, options.target or DEFAULT_TARGET, **how(options), progress=progress)
+    for result in results:
+        remember(result)
+    if options.csv:
+        write_text(options.csv, class_csv(results))
+    print_class(results, console())
+    return 0

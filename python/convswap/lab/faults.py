@@ -84,10 +84,10 @@ def _unwritten(name: str, case: Case, y: np.ndarray) -> Fault | None:
     if not left.any():
         return None
     first = _first(left)
-    share = "no output" if left.all() else f"{left.sum():,} of {y.size:,} outputs not"
+    share = f"all {y.size:,} outputs" if left.all() else f"{left.sum():,} of {y.size:,} outputs"
     return Fault(
         "unwritten",
-        f"{name} writes {share}{' at all' if left.all() else ''}: for {case}, the first that is missing is "
+        f"{name} leaves {share} unwritten: for {case}, the first that is missing is "
         f"y{_index(first)}, expected {_number(case.truth[first])}. Too few blocks or threads are started for "
         "these sizes, or a condition leaves out too much; see the launch line and what follows an `if`.",
         _numbers(case, first, float(case.truth[first]), None, int(left.sum())),

@@ -89,6 +89,10 @@ class LabProcess:
             seconds=time.perf_counter() - begin,
         )
 
+    def start(self) -> None:
+        """Start the worker where none is running, so that the next request need not wait for that."""
+        self._started()
+
     def close(self) -> None:
         """End the worker, whatever it does."""
         worker, self._worker = self._worker, None
