@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.lab.cases import Case, cases_for
 from convswap.lab.compiling import compile_kernel
-from convswap.lab.emulation_check import check_in_emulation
+from convswap.lab.emulation_check import SHARED_BYTES, check_in_emulation
 from convswap.lab.faults import Fault
 from convswap.lab.hints import hint_for
 from convswap.lab.host_program import NotTranslatedError, find_host_compiler
@@ -66,7 +67,10 @@ class BenchTop:
         result = self._compiled(kernel, result, device, options)
         if result.fault is None:
             check = self._on_card if is_card else self._without_card
-            result = check(kernel, path, result, device, options)
+            try:
+                result = check(kernel, path, result, device, options)
+            except _LaunchError as error:
+                result = replace(result, fault=Fault("launch", f"{error}."))
         return replace(result, seconds=time.perf_counter() - begin)
 
     def _compiled(
@@ -85,6 +89,7 @@ class BenchTop:
         self, kernel: Kernel, _path: str, result: LabResult, device: Device, options: Mapping[str, Any]
     ) -> LabResult:
         cases = _cases(kernel)
+        _check_launches(kernel, [case.problem for case in cases], SHARED_BYTES)
         seconds = float(options["seconds"])
         self._tell("checking it thread by thread on the processor", seconds + 90)
         emulation = _Emulation(kernel, cases, seconds)
@@ -102,13 +107,19 @@ class BenchTop:
 
         seconds = float(options["seconds"])
         cases = _cases(kernel)
+        limit = int((device.card or {}).get("shared_memory_per_block", SHARED_BYTES))
+        _check_launches(kernel, [case.problem for case in cases], limit)
         # The processor has nothing else to do meanwhile.
         emulation = _Emulation(kernel, cases, seconds)
         self._tell("opening the card", 60)
         target = open_target(result.target, kernel, options.get("batch"), device)
         result = replace(result, batch=target.batch, notes=_left(target))
+        _check_launches(kernel, [one.problem for one in target.taken], limit)
         worst = 0.0
         for case in [*cases, *map(layer_case, target.taken)]:
+            # On the card, by a kernel of ours, which may have to be compiled.
+            self._tell(f"computing what is right for {case}", 120)
+            _ = case.truth, case.magnitude
             self._tell(f"checking {case}", seconds)
             fault, error = check_on_card(kernel, path, case)
             if fault is not None:
@@ -146,9 +157,14 @@ class BenchTop:
         self._times = self._times or CardTimes(device, GpuTimer())
         layers = []
         for one in target.taken:
-            self._tell(f"timing {one.layer.name}", 4 * seconds + 60)
             names = able_marks(one) if options.get("marks", True) else [PROVIDER, BEST]
-            layers.append(self._times.layer(one, kernel, path, names))
+            marks = {}
+            for name in names:
+                # Whose kernels may have to be compiled.
+                self._tell(f"timing {one.layer.name} by {name}", 180)
+                marks[name] = self._times.mark(one, name)
+            self._tell(f"timing {one.layer.name}", 4 * seconds + 60)
+            layers.append(self._times.layer(one, kernel, path, marks))
         result = replace(result, layers=tuple(layers))
         return replace(result, hint=hint_for(result, int((device.card or {})["multiprocessors"])))
 
@@ -180,6 +196,18 @@ class _Emulation:
         return replace(
             result, fault=result.fault or self._fault, emulated=not self._why_not, not_emulated=self._why_not
         )
+
+
+class _LaunchError(Exception):
+    """The launch line gives none that a card takes; says for which sizes."""
+
+
+def _check_launches(kernel: Kernel, problems: Iterable[_native.Problem], shared_bytes: int) -> None:
+    for problem in problems:
+        try:
+            kernel.source.launch(problem, shared_bytes)
+        except ConvswapError as error:
+            raise _LaunchError(f"{error}, and the sizes are {problem.text}") from None
 
 
 def _cases(kernel: Kernel) -> tuple[Case, ...]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
+import onnxruntime
 
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import rungs
 from convswap.lab.kernel import Kernel
+from convswap.lab.marks import keep_mark, known_mark
 from convswap.lab.result import LayerTimes
 from convswap.lab.targets import ALGORITHM, Target, TargetLayer
 from convswap.runtime.device import Device
@@ -24,64 +25,82 @@ from convswap.timing.gpu_timer import GpuTimer
 from convswap.truth.closeness import relative_l2_error
 
 BEST, PROVIDER = "auto", "default provider"
-# What a round of one side's runs may take. There are five, and a side for each rung.
+# What a round of one side's runs may take. There are five.
 _ROUND_MS = 20.0
 # One yardstick for all, as in the ladder.
 _FLOOR_PRECISION = "tf32"
 
 
-@dataclass
 class CardTimes:
-    """Times kernels on a card, and remembers the times of what is not the user's: see `marks`."""
+    """Times kernels on a card, each layer in sessions of its own, on one stream.
 
-    device: Device
-    timer: GpuTimer
+    What is not the user's is timed once: the rungs' times are kept in the ranking's file too.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, device: Device, timer: GpuTimer) -> None:
+        self._device = device
+        self._timer = timer
         self._marks: dict[tuple[str, str], float] = {}
 
-    def layer(self, one: TargetLayer, kernel: Kernel, path: str, marks: Iterable[str]) -> LayerTimes:
-        """Return the times of the layer by `kernel`, whose file is `path`, and by each of `marks`.
+    def mark(self, one: TargetLayer, name: str) -> float:
+        """Return the layer's milliseconds by the algorithm `name`, or by the `PROVIDER`.
 
         Raises:
             ConvswapError: ONNX Runtime cannot load or run it.
         """
-        feeds = on_device(
-            {name: spread_values(shape, one.layer.element_type) for name, shape in one.shapes.items()},
-            self.device,
-        )
+        key = one.problem.text, name
+        if key not in self._marks:
+            is_rung = name not in (PROVIDER, BEST)
+            known = known_mark(self._device, *key) if is_rung else None
+            if known is None:
+                side, algorithm = (DEFAULT, None) if name == PROVIDER else (CONVSWAP, name)
+                known = self._time(one, side, algorithm)
+                if is_rung:
+                    keep_mark(self._device, *key, known)
+            self._marks[key] = known
+        return self._marks[key]
+
+    def layer(
+        self, one: TargetLayer, kernel: Kernel, path: str, marks: Mapping[str, float]
+    ) -> LayerTimes:
+        """Return the times of the layer by `kernel`, whose file is `path`, beside those of `marks`.
+
+        Raises:
+            ConvswapError: ONNX Runtime cannot load or run it.
+        """
         problem = one.problem
-        own = self._bound(one, feeds, CONVSWAP.with_entries({LAB_ENTRY: path}), ALGORITHM)
-        wanted = {name: (problem.text, name) for name in marks}
-        missing = [name for name, key in wanted.items() if key not in self._marks]
-        sides = {name: self._mark(one, feeds, name) for name in missing}
-        samples = [session_sample(bound, self.timer) for bound in (own, *sides.values())]
-        milliseconds, *others = back_to_back(samples, round_ms=_ROUND_MS)
-        for name, time in zip(sides, others, strict=True):
-            self._marks[wanted[name]] = time
         return LayerTimes(
             node=one.layer.name,
-            milliseconds=milliseconds,
-            marks={name: self._marks[key] for name, key in wanted.items()},
-            floor_ms=floor_ms(problem, self.device.card, _FLOOR_PRECISION),
+            milliseconds=self._time(one, CONVSWAP.with_entries({LAB_ENTRY: path}), ALGORITHM),
+            marks=dict(marks),
+            floor_ms=floor_ms(problem, self._device.card, _FLOOR_PRECISION),
             bytes=problem.bytes,
             operations=problem.operations,
-            facts={**kernel.source.facts(problem), "outputs": math.prod(problem.output_shape)},
+            facts={**facts_of(kernel, problem), "outputs": math.prod(problem.output_shape)},
         )
 
-    def _mark(self, one: TargetLayer, feeds: Mapping[str, object], name: str) -> BoundRun:
-        if name == PROVIDER:
-            return self._bound(one, feeds, DEFAULT, None)
-        return self._bound(one, feeds, CONVSWAP, name)
+    def _time(self, one: TargetLayer, side: Side, algorithm: str | None) -> float:
+        # One session at a time: the outputs of a large batch take a gigabyte.
+        feeds = on_device(
+            {name: spread_values(shape, one.layer.element_type) for name, shape in one.shapes.items()},
+            self._device,
+        )
+        bound = self._bound(one, feeds, side, algorithm)
+        return back_to_back([session_sample(bound, self._timer)], round_ms=_ROUND_MS)[0]
 
     def _bound(
-        self, one: TargetLayer, feeds: Mapping[str, object], side: Side, algorithm: str | None
+        self, one: TargetLayer, feeds: Mapping[str, onnxruntime.OrtValue], side: Side, algorithm: str | None
     ) -> BoundRun:
         layer = one.layer if algorithm is None else one.layer.with_algorithm(algorithm)
         model = layer.model({name: len(shape) for name, shape in one.shapes.items()}, ours=side.ours)
-        optioned = side.with_options(self.timer.provider_options)
-        session = make_session(model, optioned, self.device, only_device=True)
-        return BoundRun(session, feeds, self.device)  # type: ignore[arg-type]
+        optioned = side.with_options(self._timer.provider_options)
+        session = make_session(model, optioned, self._device, only_device=True)
+        return BoundRun(session, feeds, self._device)
+
+
+def facts_of(kernel: Kernel, problem: _native.Problem) -> Mapping[str, object]:
+    """Return what the card says of the kernel and its launch."""
+    return kernel.source.facts(problem)
 
 
 def able_marks(one: TargetLayer) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import signal
 import struct
@@ -18,7 +19,7 @@ from convswap.lab.host_program import build_host_program
 from convswap.lab.kernel import Kernel
 
 # What a block of the largest card may have; the emulation has more.
-_SHARED_BYTES = 232_448
+SHARED_BYTES = 232_448
 # A case takes a tenth of a second.
 SECONDS = 20
 # What a program may print or write: results, and a kernel's own words.
@@ -53,7 +54,7 @@ def check_in_emulation(
 
 def _packed(kernel: Kernel, case: Case) -> bytes:
     """Return the problem as `run_kernel.cc` reads it."""
-    grid, block, shared = kernel.source.launch(case.problem, _SHARED_BYTES)
+    grid, block, shared = kernel.source.launch(case.problem, SHARED_BYTES)
     x, w, bias = case.arrays
     (batch, channels, height, width), (filters, _, rows, columns) = case.x_shape, case.w_shape
     out = case.problem.output_shape
@@ -70,24 +71,22 @@ def _packed(kernel: Kernel, case: Case) -> bytes:
 def _run(program: Path, folder: Path, seconds: float) -> tuple[bytes, int | None]:
     """Return what the program printed, at most `_MOST_FILE_BYTES`, and its status; None: it took too long."""
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
     printed = folder / "printed"
     with printed.open("wb") as output:
+        started = subprocess.Popen(
+            [program, folder / "problems", folder / "results"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        with contextlib.suppress(ProcessLookupError):  # it may have ended already
+            resource.prlimit(started.pid, resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
+            resource.prlimit(started.pid, resource.RLIMIT_CORE, (0, 0))
         try:
-            done = subprocess.run(
-                [program, folder / "problems", folder / "results"],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                timeout=seconds,
-                check=False,
-                preexec_fn=limit,
-            )
-            status: int | None = done.returncode
+            status: int | None = started.wait(seconds)
         except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
             status = None
     return printed.read_bytes(), status
 

@@ -1,26 +1,20 @@
 """The table of kernels that were right: on which card, in which network, how fast; kept in SQLite.
 
-The file is `lab.sqlite` in $CONVSWAP_CACHE, else in convswap's folder among the user's caches. A kernel is known by
-its text, so that a run of the same text replaces its row where it was faster than the last one. The rungs of the
+A kernel is known by its text, so that a run of the same text replaces its row where it was faster than the last one. The rungs of the
 ladder, the default provider and our best are rows too: marks to pass.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from convswap.errors import ConvswapError
+from convswap.lab.file import lab_table, ranking_path
 from convswap.lab.result import LabResult
 
-_NAME = "lab.sqlite"
-_VERSION = 1
-_BUSY_SECONDS = 10.0
 _TABLE = """
 CREATE TABLE IF NOT EXISTS runs (
   card TEXT NOT NULL, network TEXT NOT NULL, batch INTEGER NOT NULL, digest TEXT NOT NULL,
@@ -66,23 +60,6 @@ class Ranked:
     taken_at: str
 
 
-def ranking_path() -> Path:
-    """Return where the table is, or will be.
-
-    Raises ConvswapError where there is no home folder.
-    """
-    if cache := os.environ.get("CONVSWAP_CACHE"):
-        return Path(cache) / _NAME
-    if cache := os.environ.get("XDG_CACHE_HOME"):
-        return Path(cache) / "convswap" / _NAME
-    try:
-        return Path.home() / ".cache" / "convswap" / _NAME
-    except RuntimeError as error:
-        raise ConvswapError(
-            "there is no home folder to keep the ranking in; set CONVSWAP_CACHE to a folder"
-        ) from error
-
-
 def remember(result: LabResult, path: Path | None = None) -> None:
     """Keep a result that is right and was timed, and the marks beside it; others are left out.
 
@@ -115,7 +92,7 @@ def remember(result: LabResult, path: Path | None = None) -> None:
         )
         for digest, name, is_mark, time in rows
     ]
-    with _opened(path) as table:
+    with lab_table(path, _TABLE) as table:
         _write(table, kept)
 
 
@@ -132,38 +109,13 @@ def ranked(
     if not (path or ranking_path()).exists():
         return []
     query = f"SELECT {', '.join(_COLUMNS)} FROM runs ORDER BY card, network, batch, milliseconds, name"
-    with _opened(path) as table:
+    with lab_table(path, _TABLE) as table:
         found = [Ranked(*row[:5], bool(row[5]), *row[6:]) for row in table.execute(query)]
     return [
         row
         for row in found
         if (card or "").lower() in row.card.lower() and (network or "").lower() in row.network.lower()
     ]
-
-
-@contextlib.contextmanager
-def _opened(path: Path | None) -> Iterator[sqlite3.Connection]:
-    file = path or ranking_path()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(sqlite3.connect(file, timeout=_BUSY_SECONDS)) as table, table:
-            _check_version(table, file)
-            table.execute(_TABLE)
-            yield table
-    except (sqlite3.Error, OSError) as error:
-        raise ConvswapError(
-            f"the ranking '{file}' cannot be used: {error}; move it away, or set CONVSWAP_CACHE to another folder"
-        ) from error
-
-
-def _check_version(table: sqlite3.Connection, file: Path) -> None:
-    (version,) = table.execute("PRAGMA user_version").fetchone()
-    if version not in (0, _VERSION):
-        raise ConvswapError(
-            f"the ranking '{file}' is of another version of convswap ({version}): move it away, or set "
-            "CONVSWAP_CACHE to another folder"
-        )
-    table.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _write(table: sqlite3.Connection, rows: Iterable[Ranked]) -> None:

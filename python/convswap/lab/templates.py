@@ -17,14 +17,16 @@ COURSE = """\
 
 // How the kernel is started: whole numbers, + - * / %, ceil_div(a, b), min(a, b), max(a, b) of the sizes
 // B M C H W K H_out W_out; grid and block have up to three numbers, shared is in bytes.
-// launch: grid(ceil_div(W_out, 16), ceil_div(H_out, 16), B * M) block(16, 16) shared(0)
+// launch: grid(B, M, ceil_div(H_out, 16) * ceil_div(W_out, 16)) block(16, 16) shared(0)
 
 __global__ void forward(float* y, const float* x, const float* k, int B, int M, int C, int H, int W, int K) {
   const int H_out = H - K + 1, W_out = W - K + 1;
-  const int q = blockIdx.x * blockDim.x + threadIdx.x;
-  const int p = blockIdx.y * blockDim.y + threadIdx.y;
-  const int m = blockIdx.z % M, n = blockIdx.z / M;
-  // The last blocks have threads for which there is nothing left.
+  const int n = blockIdx.x, m = blockIdx.y;
+  // A block computes a tile of 16 x 16 outputs; the third index of the grid counts the tiles of an image.
+  const int tiles_across = convswap::ceil_div(W_out, 16);
+  const int p = blockIdx.z / tiles_across * 16 + threadIdx.y;
+  const int q = blockIdx.z % tiles_across * 16 + threadIdx.x;
+  // The last tiles have threads for which there is nothing left.
   if (p >= H_out || q >= W_out) return;
 
   float sum = 0.0f;

@@ -1,0 +1,128 @@
+"""What the lab does on a card, step by step, on one that is pretended: the kernel is a function of Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.lab.bench_top import BenchTop
+from convswap.lab.kernel import kernel_of
+from convswap.lab.rank_report import class_csv, ranking_html
+from convswap.lab.ranking import ranked, remember
+from convswap.lab.result import LabResult, result_from_json
+from convswap.lab.templates import BY_INTERFACE
+from op_sessions import conv_model
+from pretend_card import pretend_card, right_kernel
+
+OPTIONS = {"batch": 2, "device": None, "seconds": 10.0, "marks": True, "time": True}
+WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
+pytestmark = pytest.mark.skipif(bool(WHY_NO_COMPILER), reason=WHY_NO_COMPILER or "NVRTC is there")
+
+
+@pytest.fixture(autouse=True)
+def no_emulation(monkeypatch) -> None:
+    """Leave out the check on the processor, which has tests of its own."""
+    from convswap.lab import bench_top
+
+    monkeypatch.setattr(bench_top, "find_host_compiler", lambda: None)
+
+
+def run(tmp_path: Path, target: str = "ece408-2017-high", what: str = "course", **changed: object) -> LabResult:
+    path = tmp_path / "mine.cu"
+    path.write_text(BY_INTERFACE[what])
+    stages: list[str] = []
+    bench_top = BenchTop(lambda stage, _seconds: stages.append(stage))
+    result = bench_top.run(kernel_of(path), str(path), target, {**OPTIONS, **changed})
+    assert stages[0] == "compiling mine.cu"
+    return result
+
+
+def test_right_kernel_is_checked_timed_and_ranked(monkeypatch, tmp_path) -> None:
+    pretend_card(monkeypatch)
+    result = run(tmp_path)
+    assert result.fault is None and result.is_right
+    assert result.cases == 8 + 1 and result.relative_l2_error < 1e-5
+    assert result.network_error < 1e-5
+    (layer,) = result.layers
+    assert layer.milliseconds > 0 and list(layer.marks) == ["default provider", "auto"]
+    assert result.hint
+    assert result_from_json(result.to_json()) == result
+    table = tmp_path / "lab.sqlite"
+    remember(result, table)
+    remember(result, table)
+    rows = ranked(card="h200", network="2017", path=table)
+    assert sorted(row.is_mark for row in rows) == [False, True, True]
+    assert [row.milliseconds for row in rows] == sorted(row.milliseconds for row in rows)
+    assert ranked(card="A100", path=table) == []
+    assert "our best" in ranking_html(rows) and "mine.cu" in ranking_html(rows)
+    assert class_csv([result]).splitlines()[1].startswith("mine.cu,yes,,")
+
+
+def test_layer_of_a_suite_and_model_with_bias_are_targets(monkeypatch, tmp_path) -> None:
+    pretend_card(monkeypatch)
+    result = run(tmp_path, "2019fa-conv2")
+    assert result.fault is None and len(result.layers) == 1 and result.network_error is None
+    model = str(tmp_path / "biased.onnx")
+    weights, bias = np.ones((4, 2, 3, 3), np.float32), np.arange(4, dtype=np.float32)
+    Path(model).write_bytes(conv_model(x=[3, 2, 9, 9], w=weights, b=bias, domain=""))
+    whole = run(tmp_path, model, "conv", time=False)
+    assert whole.fault is None and whole.cases == 15 + 1 and not whole.layers
+    with pytest.raises(ConvswapError, match=r"mine.cu computes no convolution of .*bias.*convswap lab new"):
+        run(tmp_path, model)
+
+
+def test_what_a_kernel_does_wrong_on_the_card_is_told(monkeypatch, tmp_path) -> None:
+    def outside(x, w, b, y, **how) -> None:
+        right_kernel(x, w, b, y, **how)
+        fence = (y.with_fence().size - y.values.size) // 2
+        y.with_fence()[fence + y.values.size] = 1.0
+
+    def unwritten(x, w, b, y, **how) -> None:
+        values = y.to_numpy()
+        right_kernel(x, w, b, y, **how)
+        y.values[..., -1] = values[..., -1]
+
+    def wrong(x, w, b, y, **how) -> None:
+        right_kernel(x, w, b, y, **how)
+        y.values[..., -1] += 1
+
+    def racing(x, w, b, y, **how) -> None:
+        right_kernel(x, w, b, y, **how)
+        racing.runs += 1
+        y.values[..., 0] += racing.runs % 2
+
+    def changing(x, w, b, y, **how) -> None:
+        right_kernel(x, w, b, y, **how)
+        x.values[..., 0] = 0
+
+    def faulting(x, w, b, y, **how) -> None:
+        raise RuntimeError("cuEventSynchronize(events.end): an illegal memory access was encountered")
+
+    racing.runs = 1
+    said = {}
+    for kernel in (outside, unwritten, wrong, racing, changing, faulting):
+        with monkeypatch.context() as patched:
+            pretend_card(patched, kernel)
+            fault = run(tmp_path, "2017-conv1").fault
+            said[kernel.__name__] = fault.kind
+            assert "B=1 M=1 C=1 H=5 W=5 K=3" in fault.text
+    assert said == {
+        "outside": "outside",
+        "unwritten": "unwritten",
+        "wrong": "wrong",
+        "racing": "race",
+        "changing": "outside",
+        "faulting": "crash",
+    }
+
+
+def test_kernel_that_is_right_alone_but_not_in_the_model_is_told(monkeypatch, tmp_path) -> None:
+    pretend_card(monkeypatch)
+    from convswap.lab import card_times
+
+    monkeypatch.setattr(card_times, "network_error", lambda *_: float(np.inf))
+    fault = run(tmp_path).fault
+    assert fault.kind == "wrong" and "changes the answers of ece408-2017-high" in fault.text
