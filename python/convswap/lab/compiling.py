@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from convswap.lab.cubin import declared_shared_bytes
 from convswap.lab.faults import Fault
 from convswap.lab.kernel import Kernel
 
@@ -17,6 +18,8 @@ _CHECK, _NAME_MAP = "what forward takes", "__nv_name_map"
 _SIGNATURE = re.compile(r'static assertion failed with "(forward must be [^"]*)"')
 _NO_HEADER = re.compile(r'could not open source file "([^"]*)"')
 _PARAGRAPHS_SHOWN = 5
+# Whatever the card.
+_MOST_DECLARED = 48 << 10
 _COLUMNS = 200
 
 
@@ -27,12 +30,19 @@ def compile_kernel(kernel: Kernel, compute_capability: int) -> Fault | None:
         RuntimeError: there is no compiler.
     """
     try:
-        kernel.source.compile(compute_capability)
+        code = kernel.source.compile(compute_capability)
     except RuntimeError as error:
         found = _MESSAGE.fullmatch(str(error))
         if found is None:
             raise
         return _fault(kernel, _RESULT.sub("", found[3]), found[1])
+    declared = declared_shared_bytes(code)
+    if declared > _MOST_DECLARED:
+        return Fault(
+            "compile",
+            f"{kernel.name} declares {declared:,} bytes of shared memory: variables may have {_MOST_DECLARED:,}. "
+            "More is had by `extern __shared__ float all[];`, whose bytes stand in shared(...) of the launch line.",
+        )
     return None
 
 

@@ -137,6 +137,13 @@ def _stopped(kernel: Kernel, case: Case, status: int | None, printed: bytes, sec
         return Fault(
             "crash", f"{name} divides a whole number by zero: for {case}. A card gives any number then.", detail
         )
+    if status == -signal.SIGILL:
+        return Fault(
+            "crash",
+            f"{name} reads or writes several numbers at once, as float4, at an address that is no multiple of "
+            f"their size: for {case}. A row begins at such an address only where its width is a multiple too.",
+            detail,
+        )
     if status == -signal.SIGABRT and said:
         return Fault("crash", f"{name} stops itself: for {case}, {said[-1][:_PRINTED_SHOWN]}", detail)
     return Fault(
