@@ -22,9 +22,9 @@ from typing import Any
 
 from convswap.errors import ConvswapError
 from convswap.ladder.plot import ladder_svg
-from convswap.runtime.rung_texts import Page, read_pages
 from convswap.models import NETWORKS
 from convswap.output.tables import error, three_digits
+from convswap.runtime.rung_texts import Page, read_pages
 
 HERE = Path(__file__).parent
 NETWORK = "ece408-2017-high"

@@ -11,15 +11,15 @@ namespace convswap {
 //       x[n][c + first channel of m's group][p * stride_h - pad_top + r * dilation_h]
 //                                           [q * stride_w - pad_left + s * dilation_w] * w[m][c][r][s]
 struct Conv {
-  int batch;                          // B
-  int channels, height, width;        // C, H, W: of x; w has channels / groups of them
-  int filters;                        // M
-  int filter_height, filter_width;    // R, S
-  int out_height, out_width;          // H_out, W_out
+  int batch;                        // B
+  int channels, height, width;      // C, H, W: of x; w has channels / groups of them
+  int filters;                      // M
+  int filter_height, filter_width;  // R, S
+  int out_height, out_width;        // H_out, W_out
   int stride_h, stride_w;
   int pad_top, pad_left;
   int dilation_h, dilation_w;
-  int groups;                         // G
+  int groups;  // G
 };
 
 // a / b, rounded up, of numbers that are not negative.

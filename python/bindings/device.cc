@@ -70,8 +70,8 @@ class DeviceArray {
   static std::unique_ptr<DeviceArray> from_numpy(const py::array& source, int device, int64_t fence) {
     const py::array array = py::array::ensure(source, py::array::c_style);
     const std::string type = py::str(array.dtype());
-    auto copy =
-        std::make_unique<DeviceArray>(Shape(array.shape(), array.shape() + array.ndim()), type, device, fence);
+    auto copy = std::make_unique<DeviceArray>(Shape(array.shape(), array.shape() + array.ndim()), type,
+                                              device, fence);
     const DeviceGuard guard(device);
     if (copy->bytes() == 0) return copy;
     CONVSWAP_CHECK_DRIVER(
@@ -258,8 +258,7 @@ void register_device_array(py::module_& module) {
       py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
       py::arg("residual").none(true) = py::none(), py::arg("algorithm") = "auto",
       py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("alternative") = 0,
-      py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true,
-      py::arg("lab") = "",
+      py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true, py::arg("lab") = "",
       R"(Computes y on the card by a CUDA algorithm, with what is fused with it, and waits for it.
 
 `residual` is of the shape of the convolution's result; `alternative` is a number of `alternatives`; with `prepared`

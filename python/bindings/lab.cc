@@ -40,8 +40,8 @@ int threads_per_multiprocessor(int index) {
   CUdevice card = 0;
   int threads = 0;
   CONVSWAP_CHECK_DRIVER(driver().cuDeviceGet(&card, index));
-  CONVSWAP_CHECK_DRIVER(driver().cuDeviceGetAttribute(
-      &threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, card));
+  CONVSWAP_CHECK_DRIVER(
+      driver().cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, card));
   return threads;
 }
 

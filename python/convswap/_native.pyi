@@ -293,9 +293,7 @@ def cuda_devices() -> list[DeviceFacts]:
 class DeviceArray:
     """A contiguous floating-point array in the memory of a card."""
 
-    def __init__(
-        self, shape: Sequence[int], type: str = "float32", device: int = 0, fence: int = 0
-    ) -> None:
+    def __init__(self, shape: Sequence[int], type: str = "float32", device: int = 0, fence: int = 0) -> None:
         """Allocate memory, whose contents are undefined, with a fence of so many bytes on both sides."""
 
     @staticmethod
@@ -364,7 +362,7 @@ class LabSource:
     """A kernel of the user's own: its text, and what its comments say of it."""
 
     def __init__(self, name: str, text: str) -> None:
-        """Read the comments; raises ConvswapError, with file and line, where they do not say what they must."""
+        """Read the comments; raises ConvswapError where they do not say what they must."""
 
     @property
     def interface(self) -> Literal["course", "conv"]:

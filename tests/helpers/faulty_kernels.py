@@ -1,8 +1,9 @@
 """Kernels of students that are wrong, each in its own way, and one that is right.
 
-Each is a file of the lab with one change. `kinds` are the faults that may be told of it, on the card and on the
-processor; "refused" is a file that is bad input. `where` says where it is told in tests: "anywhere"; "card", where
-others like it show the same on the processor in less time, or where it is none there; or "worker", which has a clock.
+Each is a file of the lab with one change. `kinds` are the faults that may be told of it, on the card and on
+the processor; "refused" is a file that is bad input. `where` says where it is told in tests: "anywhere";
+"card", where others like it show the same on the processor in less time, or where it is none there; or
+"worker", which has a clock.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ _DEEP = """__device__ float deep(float value, int left) {
 __global__"""
 _HUGE = """template <int kLevel, int kNumber>
 struct Huge {
-  static constexpr int value = Huge<kLevel - 1, 2 * kNumber>::value ^ Huge<kLevel - 1, 2 * kNumber + 1>::value;
+  static constexpr int value = Huge<kLevel - 1, 2 * kNumber>::value ^ Huge<kLevel - 1, 2 * kNumber +
+  1>::value;
 };
 template <int kNumber>
 struct Huge<0, kNumber> {
@@ -167,7 +169,7 @@ FAULTY = (
         "printf flood",
         "output",
         SUM,
-        f'for (int i = 0; i < 500; ++i) printf("thread %d of block %d says %d\\n", threadIdx.x, blockIdx.x, i);\n  {SUM}',
+        f'for (int i = 0; i < 500; ++i) printf("thread %d says %d\\n", threadIdx.x, i);\n  {SUM}',
     ),
     _faulty("too many threads", "launch", "block(16, 16)", "block(64, 32)"),
     _faulty("too much shared memory", "launch", "shared(0)", "shared(300000)"),

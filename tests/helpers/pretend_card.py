@@ -1,10 +1,10 @@
-"""A card that is not there, for what the lab does in Python: arrays are NumPy's, and sessions run on the CPU."""
+"""A card that is not there, for the lab: arrays are NumPy's, and sessions run on the CPU."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from convswap import _native
@@ -61,7 +61,9 @@ class PretendArray:
 PretendKernel = Callable[..., None]
 
 
-def right_kernel(x: PretendArray, w: PretendArray, b: PretendArray | None, y: PretendArray, **how: Any) -> None:
+def right_kernel(
+    x: PretendArray, w: PretendArray, b: PretendArray | None, y: PretendArray, **how: Any
+) -> None:
     bias = None if b is None else b.values
     y.values[...] = _native.conv(x.values, w.values, bias, algorithm="direct", **how)
 
@@ -69,7 +71,7 @@ def right_kernel(x: PretendArray, w: PretendArray, b: PretendArray | None, y: Pr
 class PretendTimer:
     """Stands for a GpuTimer, by the clock."""
 
-    provider_options: dict[str, str] = {}
+    provider_options: ClassVar[dict[str, str]] = {}
 
     def milliseconds(self, start: Callable[[], None]) -> float:
         begin = time.perf_counter()
@@ -82,7 +84,9 @@ def pretend_card(monkeypatch: Any, kernel: PretendKernel = right_kernel) -> None
     from convswap.lab import bench_top, card_check, card_times, targets
     from convswap.timing import gpu_timer
 
-    def conv_device(*arrays: Any, algorithm: str = "auto", precision: str = "", lab: str = "", **how: Any) -> float:
+    def conv_device(
+        *arrays: Any, algorithm: str = "auto", precision: str = "", lab: str = "", **how: Any
+    ) -> float:
         (kernel if lab else right_kernel)(*arrays, **how)
         return 1.0
 

@@ -1,4 +1,4 @@
-"""Kernels that are wrong, told without a card: by NVRTC, by their launch, and thread by thread on the processor."""
+"""Kernels that are wrong, told without a card: by NVRTC, by their launch, or thread by thread."""
 
 from __future__ import annotations
 

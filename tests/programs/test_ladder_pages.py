@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from build_tools import REPOSITORY
 from convswap.errors import ConvswapError
-from convswap.runtime.rung_texts import read_pages
 from convswap.models import NETWORKS
+from convswap.runtime.rung_texts import read_pages
 from ladder_sources import PAGES, SOURCES
 
 PAGE = """\

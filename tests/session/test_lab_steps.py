@@ -30,7 +30,9 @@ def no_emulation(monkeypatch) -> None:
     monkeypatch.setattr(bench_top, "find_host_compiler", lambda: None)
 
 
-def run(tmp_path: Path, target: str = "ece408-2017-high", what: str = "course", **changed: object) -> LabResult:
+def run(
+    tmp_path: Path, target: str = "ece408-2017-high", what: str = "course", **changed: object
+) -> LabResult:
     path = tmp_path / "mine.cu"
     path.write_text(BY_INTERFACE[what])
     stages: list[str] = []

@@ -74,10 +74,8 @@ void enqueue(const Launch& launch, void* stream, void** arguments) {
   early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
   early.value.programmaticStreamSerializationAllowed = 1;
   CUlaunchConfig config{};
-  config.gridDimX = launch.grid.x, config.gridDimY = launch.grid.y,
-  config.gridDimZ = launch.grid.z;
-  config.blockDimX = launch.block.x, config.blockDimY = launch.block.y,
-  config.blockDimZ = launch.block.z;
+  config.gridDimX = launch.grid.x, config.gridDimY = launch.grid.y, config.gridDimZ = launch.grid.z;
+  config.blockDimX = launch.block.x, config.blockDimY = launch.block.y, config.blockDimZ = launch.block.z;
   config.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
   config.hStream = static_cast<CUstream>(stream);
   config.attrs = &early;

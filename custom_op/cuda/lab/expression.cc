@@ -177,7 +177,8 @@ int64_t Expression::evaluate(const Variables& variables) const {
     } else if (step.kind == Step::Kind::variable) {
       stack.push_back(value_of(step.name, variables));
     } else if (step.kind == Step::Kind::negate) {
-      if (stack.back() == std::numeric_limits<int64_t>::min()) throw InvalidArgument("a number outgrows 64 bits");
+      if (stack.back() == std::numeric_limits<int64_t>::min())
+        throw InvalidArgument("a number outgrows 64 bits");
       stack.back() = -stack.back();
     } else {
       const int64_t b = stack.back();

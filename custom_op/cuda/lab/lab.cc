@@ -1,7 +1,7 @@
 // The algorithm `lab`: the kernel of a user's own, which the session has by its entry convswap.lab. It is
 // compiled and started as its file says, once for each run.
 
-#include "cuda/lab/source.h"
+#include "convswap/lab.h"
 
 #include <limits>
 #include <memory>
@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "conv/error.h"
-#include "convswap/lab.h"
 #include "cuda/lab/plan.h"
+#include "cuda/lab/source.h"
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/kernel_origin.h"
 #include "cuda/runtime/loaded_kernels.h"
@@ -60,8 +60,8 @@ class LabPlan final : public Plan {
       void* arguments[] = {&y, &x, &w, &b, &all};
       enqueue(launch_, execution.stream, arguments);
     } else {
-      void* arguments[] = {&y,           &x,          &w,         &all.batch,       &all.filters,
-                           &all.channels, &all.height, &all.width, &all.filter_width};
+      void* arguments[] = {
+          &y, &x, &w, &all.batch, &all.filters, &all.channels, &all.height, &all.width, &all.filter_width};
       enqueue(launch_, execution.stream, arguments);
     }
   }

@@ -73,8 +73,8 @@ void check_extents(const char* what, const std::array<int64_t, 3>& extents,
                    const std::array<int64_t, 3>& most) {
   for (std::size_t i = 0; i < 3; ++i) {
     if (extents[i] >= 1 && extents[i] <= most[i]) continue;
-    throw InvalidArgument(std::string(what) + " of " + extents_text(extents) +
-                          ": expected from 1 to " + extents_text(most));
+    throw InvalidArgument(std::string(what) + " of " + extents_text(extents) + ": expected from 1 to " +
+                          extents_text(most));
   }
 }
 
@@ -123,8 +123,9 @@ Source Source::parse(const std::string& name, const std::string& text) {
     source.interface_ = interface.text == "conv" ? Interface::conv : Interface::course;
   }
   if (text.find("__global__") == std::string::npos) {
-    throw InvalidArgument(name + " has no kernel: expected __global__ void forward(...), as `convswap lab new` "
-                                 "writes it");
+    throw InvalidArgument(name +
+                          " has no kernel: expected __global__ void forward(...), as `convswap lab new` "
+                          "writes it");
   }
   if (source.launch_line_.number == 0) {
     throw InvalidArgument(name + " does not say how its kernel is started: expected a line such as '" +
@@ -212,7 +213,8 @@ std::string Source::why_not(const ConvProblem& problem) const {
     if (problem.has_bias) return std::string("it has a bias") + how;
     if (!is_all(problem.stride, 1)) return std::string("it has a stride") + how;
     if (!is_all(problem.dilation, 1)) return std::string("it has a dilation") + how;
-    if (!is_all(problem.pad_begin, 0) || !is_all(problem.pad_end, 0)) return std::string("it has padding") + how;
+    if (!is_all(problem.pad_begin, 0) || !is_all(problem.pad_end, 0))
+      return std::string("it has padding") + how;
     if (problem.group != 1) return std::string("it has groups") + how;
     if (problem.filter[1] != problem.filter[2]) return std::string("its filters are not square") + how;
   }

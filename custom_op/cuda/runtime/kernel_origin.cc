@@ -49,7 +49,8 @@ std::shared_ptr<const Pack> read_ready_made() {
 std::string text_of_kernel(const std::string& path) {
   std::ifstream file(path);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) throw InvalidArgument("the kernel '" + path + "' (convswap.lab) cannot be read: expected a file");
+  if (!file)
+    throw InvalidArgument("the kernel '" + path + "' (convswap.lab) cannot be read: expected a file");
   return text;
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -13,7 +13,11 @@ from convswap.cli.arguments import capability
 from convswap.cli.completion import names_or_files, network_names
 from convswap.cli.results import write_found
 from convswap.cli.terminal import console, progress_line
+from convswap.errors import ConvswapError
 from convswap.output.files import check_writable, write_text
+
+if TYPE_CHECKING:
+    from convswap.lab.result import LabResult
 
 HELP = "bring your own kernel: compiled, checked, timed and ranked"
 
@@ -112,6 +116,16 @@ def how(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _keep(result: LabResult) -> None:
+    """Put a result into the ranking; where that cannot be written, say so, and lose nothing else."""
+    from convswap.lab.ranking import remember
+
+    try:
+        remember(result)
+    except ConvswapError as error:
+        print(f"convswap: {error}", file=sys.stderr)
+
+
 def run_new(options: argparse.Namespace) -> int:
     """Write a file; return the exit status."""
     from convswap.lab.beginning import new
@@ -124,25 +138,21 @@ def run_new(options: argparse.Namespace) -> int:
 def run_run(options: argparse.Namespace) -> int:
     """Run a kernel; return the exit status, 1 where something is wrong with it."""
     from convswap.lab.laboratory import DEFAULT_TARGET, run
-    from convswap.lab.ranking import remember
     from convswap.lab.report import print_result
 
     check_writable(options.json, Path(options.file))
     with progress_line() as progress:
         result = run(options.file, options.target or DEFAULT_TARGET, **how(options), progress=progress)
     write_found(options, result.to_json())
-    remember(result)
+    _keep(result)
     print_result(result, console())
     return 0 if result.fault is None else 1
 
 
 def run_watch(options: argparse.Namespace) -> int:
     """Run a kernel on each save, until it is interrupted."""
-    from convswap.errors import ConvswapError
     from convswap.lab.laboratory import DEFAULT_TARGET
-    from convswap.lab.ranking import remember
     from convswap.lab.report import print_result
-    from convswap.lab.result import LabResult
     from convswap.lab.watching import watch
 
     output = console()
@@ -151,7 +161,7 @@ def run_watch(options: argparse.Namespace) -> int:
         if isinstance(result, ConvswapError):
             output.print(Text(f"NOT RUN: {result}"))
         else:
-            remember(result)
+            _keep(result)
             print_result(result, output)
         output.print(Text(f"{seconds:.1f} s after the save; waiting for the next, Ctrl-C ends it.\n"))
         sys.stdout.flush()
@@ -177,14 +187,13 @@ def run_submit(options: argparse.Namespace) -> int:
     """Run a class's kernels; return the exit status, 0 whatever is wrong with them."""
     from convswap.lab.laboratory import DEFAULT_TARGET
     from convswap.lab.rank_report import class_csv, print_class
-    from convswap.lab.ranking import remember
     from convswap.lab.submitting import submit
 
     check_writable(options.csv)
     with progress_line() as progress:
         results = submit(options.folder, options.target or DEFAULT_TARGET, **how(options), progress=progress)
     for result in results:
-        remember(result)
+        _keep(result)
     if options.csv:
         write_text(options.csv, class_csv(results))
     print_class(results, console())

@@ -7,9 +7,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from convswap.lab.beginning import new
     from convswap.lab.faults import Fault
     from convswap.lab.laboratory import run
-    from convswap.lab.beginning import new
     from convswap.lab.process import LabProcess
     from convswap.lab.result import LabResult
 

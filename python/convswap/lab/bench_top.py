@@ -214,22 +214,23 @@ def _cases(kernel: Kernel) -> tuple[Case, ...]:
     cases = cases_for(kernel)
     if not cases:
         raise ConvswapError(
-            f"{kernel.name} is for no convolution that it could be checked with: its `only` line leaves neither "
-            "a small one nor a layer of the course"
+            f"{kernel.name} is for no convolution that it could be checked with: its `only` line leaves "
+            "neither a small one nor a layer of the course"
         )
     return cases
 
 
 def _left(target: Target) -> tuple[str, ...]:
-    return tuple(f"{one.layer.name} is left to our own: {one.why_not}" for one in target.layers if one.why_not)
+    return tuple(
+        f"{one.layer.name} is left to our own: {one.why_not}" for one in target.layers if one.why_not
+    )
 
 
 def _network_fault(kernel: Kernel, target: Target, error: float) -> Fault:
     how = "not finite" if not math.isfinite(error) else f"{error:.2e}"
     return Fault(
         "wrong",
-        f"{kernel.name} changes the answers of {target.title}: with it their relative L2 distance from the default "
-        f"provider's is {how}, at most {_NETWORK_TOLERANCE:g}; each convolution alone was right.",
+        f"{kernel.name} changes the answers of {target.title}: with it their relative L2 distance from the "
+        f"default provider's is {how}, at most {_NETWORK_TOLERANCE:g}; each convolution alone was right.",
         {"case": target.title},
     )
-

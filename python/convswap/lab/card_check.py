@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,7 +46,9 @@ def layer_case(one: TargetLayer) -> CardCase:
     """Return the layer that is timed, with as many of its images as are compared."""
     problem = one.problem
     per_image = math.prod(problem.output_shape[1:])
-    x, w, bias, _ = one.layer.arrays({name: np.empty(shape, np.float32) for name, shape in one.shapes.items()})
+    x, w, bias, _ = one.layer.arrays(
+        {name: np.empty(shape, np.float32) for name, shape in one.shapes.items()}
+    )
     images = max(1, min(len(x), _MOST_OUTPUTS // max(per_image, 1)))
     given = {name: value for name, value in one.layer.attributes.items() if name != "kernel_shape"}
     return CardCase((images, *x.shape[1:]), w.shape, bias is not None, given)
@@ -58,9 +60,10 @@ def check_on_card(kernel: Kernel, path: str, case: Case) -> tuple[Fault | None, 
     Returns the fault, or None, and the relative L2 error of what it computed. After a fault of the kind
     "crash" the process can do nothing more on the card.
     """
-    arrays = [None if array is None else _fenced(array) for array in case.arrays]
+    x, w, b = case.arrays
+    arrays = _Arrays(_fenced(x), _fenced(w), None if b is None else _fenced(b))
     y = _native.DeviceArray(case.problem.output_shape, fence=FENCE_BYTES)
-    named = {"y": y, "x": arrays[0], "w": arrays[1], "b": arrays[2]}
+    named = {"y": y, "x": arrays.x, "w": arrays.w, "b": arrays.b}
     try:
         _native.fill_shared_memory()
         first = _run(path, case, arrays, y)
@@ -75,20 +78,28 @@ def check_on_card(kernel: Kernel, path: str, case: Case) -> tuple[Fault | None, 
     return fault, math.nan if fault else relative_l2_error(first, case.truth)
 
 
+class _Arrays(NamedTuple):
+    x: _native.DeviceArray
+    w: _native.DeviceArray
+    b: _native.DeviceArray | None
+
+
 def _fenced(array: np.ndarray) -> _native.DeviceArray:
     return _native.DeviceArray.from_numpy(array, fence=FENCE_BYTES)
 
 
-def _run(path: str, case: Case, arrays: list[Any], y: _native.DeviceArray) -> np.ndarray:
+def _run(path: str, case: Case, arrays: _Arrays, y: _native.DeviceArray) -> np.ndarray:
     y.poison()
-    _native.conv_device(*arrays, y, algorithm=ALGORITHM, precision="ieee", lab=path, **case.attributes)
+    x, w, b = arrays
+    _native.conv_device(x, w, b, y, algorithm=ALGORITHM, precision="ieee", lab=path, **case.attributes)
     return y.to_numpy()
 
 
 def _computed(case: Case, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     y = _native.DeviceArray(case.problem.output_shape)
-    arrays = [None if array is None else _native.DeviceArray.from_numpy(array) for array in (x, w, bias)]
-    _native.conv_device(*arrays, y, algorithm="naive", precision="ieee", **case.attributes)
+    on_card = _native.DeviceArray.from_numpy
+    b = None if bias is None else on_card(bias)
+    _native.conv_device(on_card(x), on_card(w), b, y, algorithm="naive", precision="ieee", **case.attributes)
     return y.to_numpy().astype(np.float64)
 
 
@@ -97,13 +108,13 @@ def _damage(named: Mapping[str, _native.DeviceArray | None]) -> dict[str, int]:
     return {name: place // _FLOAT_BYTES for name, place in found.items() if place is not None}
 
 
-def _changed(case: Case, arrays: list[Any]) -> dict[str, int]:
+def _changed(case: Case, arrays: _Arrays) -> dict[str, int]:
     return dict(_changes(case, arrays))
 
 
-def _changes(case: Case, arrays: list[Any]) -> Iterator[tuple[str, int]]:
+def _changes(case: Case, arrays: _Arrays) -> Iterator[tuple[str, int]]:
     for name, given, array in zip("xwb", case.arrays, arrays, strict=True):
-        if given is None:
+        if given is None or array is None:
             continue
         differs = np.ravel(array.to_numpy()).view(np.uint32) != np.ravel(given).view(np.uint32)
         if differs.any():
@@ -112,8 +123,9 @@ def _changes(case: Case, arrays: list[Any]) -> Iterator[tuple[str, int]]:
 
 # What the driver says of a kernel that it stopped, in its words, and what that means for the author.
 _STOPPED = {
-    "illegal memory access": "it reads or writes at an address that belongs to no tensor, or beyond the shared "
-    "memory of its block. See every index that is computed, first those of threads at the end of a row",
+    "illegal memory access": "it reads or writes at an address that belongs to no tensor, or beyond the "
+    "shared memory of its block. See every index that is computed, first those of threads at the end of a "
+    "row",
     "misaligned address": "it reads or writes several floats at once, as float4, at an address that is no "
     "multiple of their size. A row begins at such an address only where its width is one",
     "device-side assert": "an assert() does not hold",
@@ -134,6 +146,8 @@ def crash_of(name: str, case: str, said: str) -> Fault:
     for words, meaning in _STOPPED.items():
         if words in said:
             return Fault(
-                "crash", f"{name} was stopped by the card: for {case}, {meaning}. The driver: {said}.", {"case": case}
+                "crash",
+                f"{name} was stopped by the card: for {case}, {meaning}. The driver: {said}.",
+                {"case": case},
             )
     return Fault("crash", f"{name} was stopped by the card: for {case}. The driver: {said}.", {"case": case})

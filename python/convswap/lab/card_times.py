@@ -60,9 +60,7 @@ class CardTimes:
             self._marks[key] = known
         return self._marks[key]
 
-    def layer(
-        self, one: TargetLayer, kernel: Kernel, path: str, marks: Mapping[str, float]
-    ) -> LayerTimes:
+    def layer(self, one: TargetLayer, kernel: Kernel, path: str, marks: Mapping[str, float]) -> LayerTimes:
         """Return the times of the layer by `kernel`, whose file is `path`, beside those of `marks`.
 
         Raises:

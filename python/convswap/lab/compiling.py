@@ -9,7 +9,9 @@ from convswap.lab.faults import Fault
 from convswap.lab.kernel import Kernel
 
 # Of the compiler's class: what it was asked for, its log, and the number of the result.
-_MESSAGE = re.compile(r"NVRTC (\S+) \((.*?)\) cannot compile forward for compute capability \S+: (.*)", re.DOTALL)
+_MESSAGE = re.compile(
+    r"NVRTC (\S+) \((.*?)\) cannot compile forward for compute capability \S+: (.*)", re.DOTALL
+)
 _RESULT = re.compile(r"\s*\(result \d+\)\s*\Z")
 # A message begins a paragraph: "mine.cu(4): error: identifier ...".
 _LOCATED = re.compile(r"(.+?)\((\d+)\): (?:catastrophic )?(error|warning)")
@@ -40,8 +42,9 @@ def compile_kernel(kernel: Kernel, compute_capability: int) -> Fault | None:
     if declared > _MOST_DECLARED:
         return Fault(
             "compile",
-            f"{kernel.name} declares {declared:,} bytes of shared memory: variables may have {_MOST_DECLARED:,}. "
-            "More is had by `extern __shared__ float all[];`, whose bytes stand in shared(...) of the launch line.",
+            f"{kernel.name} declares {declared:,} bytes of shared memory: variables may have "
+            f"{_MOST_DECLARED:,}. More is had by `extern __shared__ float all[];`, whose bytes stand in "
+            "shared(...) of the launch line.",
         )
     return None
 
@@ -54,7 +57,9 @@ def _fault(kernel: Kernel, log: str, version: str) -> Fault:
     if signature := _SIGNATURE.search(log):
         missing = 'has no "forward"' in log
         what = "has no kernel `forward`" if missing else "has another kind of `forward`"
-        return Fault("compile", f"{kernel.name} {what}: expected {signature[1].removeprefix('forward must be ')}.")
+        return Fault(
+            "compile", f"{kernel.name} {what}: expected {signature[1].removeprefix('forward must be ')}."
+        )
     if "non-__global__" in log:
         return Fault(
             "compile", f"{kernel.name}: `forward` is no kernel: write __global__ before void forward(...)."

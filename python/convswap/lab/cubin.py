@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 
 _MAGIC = b"\x7fELF\x02\x01"
-# In the header: where the table of sections is, how long an entry is, how many there are, and which has the names.
+# In the header: where the table of sections is, how long an entry is, how many there are, and which has the
+# names.
 _TABLE_AT, _ENTRY_SIZE_AT = 40, 58
 _NAME, _OFFSET, _SIZE = 0, 24, 32
 

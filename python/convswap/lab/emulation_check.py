@@ -45,7 +45,7 @@ def check_in_emulation(
         outcomes = dict(_read_results(folder / "results", len(cases)))
         for number, case in enumerate(cases):
             outcome = outcomes.get(number)
-            if not isinstance(outcome, Outcome):
+            if outcome is None:
                 return _stopped(kernel, case, status, printed, seconds)
             if fault := fault_of(kernel.name, case, outcome):
                 return fault
@@ -61,7 +61,19 @@ def _packed(kernel: Kernel, case: Case) -> bytes:
     given = case.attributes
     strides, dilations = given.get("strides", [1, 1]), given.get("dilations", [1, 1])
     pads, group = given.get("pads", [0, 0, 0, 0]), given.get("group", 1)
-    sizes = [batch, channels, height, width, filters, rows, columns, *out[2:], *strides, *pads[:2], *dilations]
+    sizes = [
+        batch,
+        channels,
+        height,
+        width,
+        filters,
+        rows,
+        columns,
+        *out[2:],
+        *strides,
+        *pads[:2],
+        *dilations,
+    ]
     counts = [x.size, w.size, 0 if bias is None else bias.size, int(np.prod(out))]
     header = [*grid, *block, shared, kernel.interface == "conv", *sizes, group, *counts]
     tensors = [x, w, *([] if bias is None else [bias])]
@@ -91,8 +103,8 @@ def _run(program: Path, folder: Path, seconds: float) -> tuple[bytes, int | None
     return printed.read_bytes(), status
 
 
-def _read_results(path: Path, most: int) -> Iterator[tuple[int, Outcome | None]]:
-    """Yield what each problem left: None for one that began and did not end."""
+def _read_results(path: Path, most: int) -> Iterator[tuple[int, Outcome]]:
+    """Yield what each problem left that came to its end."""
     content = path.read_bytes() if path.exists() else b""
     at = 0
     left: dict[int, list[np.ndarray]] = {}
@@ -113,7 +125,7 @@ def _read_results(path: Path, most: int) -> Iterator[tuple[int, Outcome | None]]
     for number in range(most):
         runs = left.get(number, [])
         if len(runs) == 2:
-            yield number, Outcome(*runs, outside.get(number, {}), changed.get(number, {}))
+            yield number, Outcome(runs[0], runs[1], outside.get(number, {}), changed.get(number, {}))
 
 
 def _stopped(kernel: Kernel, case: Case, status: int | None, printed: bytes, seconds: float) -> Fault:
@@ -126,8 +138,8 @@ def _stopped(kernel: Kernel, case: Case, status: int | None, printed: bytes, sec
     if status is None:
         return Fault(
             "time",
-            f"{name} does not come to an end: for {case}, it was stopped after {seconds:g} s. A loop's condition "
-            "stays true; see what changes its counter, and what a while waits for.",
+            f"{name} does not come to an end: for {case}, it was stopped after {seconds:g} s. A loop's "
+            "condition stays true; see what changes its counter, and what a while waits for.",
             detail,
         )
     said = printed.decode(errors="replace").strip().splitlines()
@@ -135,22 +147,25 @@ def _stopped(kernel: Kernel, case: Case, status: int | None, printed: bytes, sec
         return _reported(name, case, said[-1])
     if status == -signal.SIGFPE:
         return Fault(
-            "crash", f"{name} divides a whole number by zero: for {case}. A card gives any number then.", detail
+            "crash",
+            f"{name} divides a whole number by zero: for {case}. A card gives any number then.",
+            detail,
         )
     if status == -signal.SIGILL:
         return Fault(
             "crash",
-            f"{name} reads or writes several numbers at once, as float4, at an address that is no multiple of "
-            f"their size: for {case}. A row begins at such an address only where its width is a multiple too.",
+            f"{name} reads or writes several numbers at once, as float4, at an address that is no multiple "
+            f"of their size: for {case}. A row begins at such an address only where its width is a multiple "
+            "too.",
             detail,
         )
     if status == -signal.SIGABRT and said:
         return Fault("crash", f"{name} stops itself: for {case}, {said[-1][:_PRINTED_SHOWN]}", detail)
     return Fault(
         "crash",
-        f"{name} crashes: for {case}, it reads or writes at an address that belongs to no tensor, or a thread "
-        "needs more memory for its own arrays and calls than it has. See every index that is computed, and "
-        "functions that call themselves.",
+        f"{name} crashes: for {case}, it reads or writes at an address that belongs to no tensor, or a "
+        "thread needs more memory for its own arrays and calls than it has. See every index that is "
+        "computed, and functions that call themselves.",
         detail,
     )
 
@@ -187,7 +202,7 @@ def _flood(kernel: Kernel, printed: bytes) -> Fault | None:
     first = printed[:_PRINTED_SHOWN].decode(errors="replace").strip().splitlines()
     return Fault(
         "output",
-        f"{kernel.name} prints more than {lines:,} lines, the first is {first[0] if first else ''!r}: a print "
-        "takes thousands of times as long as the arithmetic. Print of one thread alone, or nothing.",
+        f"{kernel.name} prints more than {lines:,} lines, the first is {first[0] if first else ''!r}: a "
+        "print takes thousands of times as long as the arithmetic. Print of one thread alone, or nothing.",
         {"lines": lines},
     )

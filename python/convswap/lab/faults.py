@@ -72,9 +72,9 @@ def _outside(name: str, case: Case, tensor: str, place: int) -> Fault:
     )
     return Fault(
         "outside",
-        f"{name} writes outside of {tensor}: for {case}, {where} was overwritten. A thread of the last block, "
-        "or of the last row, has nothing to compute and writes all the same: compare its indices with B, M, "
-        "H_out and W_out first.",
+        f"{name} writes outside of {tensor}: for {case}, {where} was overwritten. A thread of the last "
+        "block, or of the last row, has nothing to compute and writes all the same: compare its indices "
+        "with B, M, H_out and W_out first.",
         {"case": str(case), "tensor": tensor, "place": place},
     )
 
@@ -116,8 +116,8 @@ def _wrong(name: str, case: Case, y: np.ndarray, again: np.ndarray) -> Fault | N
         )
     return Fault(
         "wrong",
-        f"{name} computes something else: for {case}, {off.sum():,} of {y.size:,} outputs are wrong, the first "
-        f"is y{_index(first)}: expected {_number(case.truth[first])}, got {_number(got)}.{why}",
+        f"{name} computes something else: for {case}, {off.sum():,} of {y.size:,} outputs are wrong, the "
+        f"first is y{_index(first)}: expected {_number(case.truth[first])}, got {_number(got)}.{why}",
         _numbers(case, first, float(case.truth[first]), got, int(off.sum())),
     )
 
@@ -131,10 +131,10 @@ def _race(name: str, case: Case, y: np.ndarray, again: np.ndarray) -> Fault | No
     first = _first(differing)
     return Fault(
         "race",
-        f"two runs of {name} with the same input differ: for {case}, {differing.sum():,} of {y.size:,} outputs, "
-        f"the first is y{_index(first)}: expected {_number(case.truth[first])}, got {_number(y[first])}, then "
-        f"{_number(again[first])}. What comes out depends on which thread is first: a __syncthreads() is "
-        "missing, or two threads write to the same place.",
+        f"two runs of {name} with the same input differ: for {case}, {differing.sum():,} of {y.size:,} "
+        f"outputs, the first is y{_index(first)}: expected {_number(case.truth[first])}, got "
+        f"{_number(y[first])}, then {_number(again[first])}. What comes out depends on which thread is "
+        "first: a __syncthreads() is missing, or two threads write to the same place.",
         _numbers(case, first, float(case.truth[first]), float(again[first]), int(differing.sum())),
     )
 

@@ -45,7 +45,8 @@ def lab_table(path: Path | None, create: str) -> Iterator[sqlite3.Connection]:
             yield table
     except (sqlite3.Error, OSError) as error:
         raise ConvswapError(
-            f"the ranking '{file}' cannot be used: {error}; move it away, or set CONVSWAP_CACHE to another folder"
+            f"the ranking '{file}' cannot be used: {error}; move it away, or set CONVSWAP_CACHE to another "
+            "folder"
         ) from error
 
 

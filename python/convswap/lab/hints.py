@@ -1,4 +1,4 @@
-"""One hint for a kernel's author, drawn from what was measured, with the rung of the ladder that treats it."""
+"""One hint for a kernel's author, drawn from what was measured, with the rung that treats it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _spills(layer: LayerTimes, _multiprocessors: int) -> str:
         return ""
     return (
         f"registers: each thread keeps {spilled:,} bytes in slow memory, since they did not fit into its "
-        f"{layer.facts['registers']} registers or are indexed by what only the run knows. Make the array's size "
-        f"and every index into it constants, and unroll the loops over it: rung 7 ({_LADDER})."
+        f"{layer.facts['registers']} registers or are indexed by what only the run knows. Make the array's "
+        f"size and every index into it constants, and unroll the loops over it: rung 7 ({_LADDER})."
     )
 
 
@@ -40,8 +40,8 @@ def _few_blocks(layer: LayerTimes, multiprocessors: int) -> str:
     if blocks >= multiprocessors:
         return ""
     return (
-        f"idle multiprocessors: {blocks:,} blocks, and the card has {multiprocessors} multiprocessors. Give a "
-        f"block less to do: rung 4 has a block for each image and filter ({_LADDER})."
+        f"idle multiprocessors: {blocks:,} blocks, and the card has {multiprocessors} multiprocessors. "
+        f"Give a block less to do: rung 4 has a block for each image and filter ({_LADDER})."
     )
 
 
@@ -50,15 +50,16 @@ def _idle_threads(layer: LayerTimes, _multiprocessors: int) -> str:
     lanes = layer.facts["threads"] % 32
     if lanes:
         return (
-            f"idle threads: a block has {layer.facts['threads']} threads, and the card runs them 32 at a time, so "
-            f"that {32 - lanes} places of the last warp are empty. Take a multiple of 32: rung 5 ({_LADDER})."
+            f"idle threads: a block has {layer.facts['threads']} threads, and the card runs them 32 at a "
+            f"time, so that {32 - lanes} places of the last warp are empty. Take a multiple of 32: rung 5 "
+            f"({_LADDER})."
         )
     outputs = layer.facts["outputs"]
     if threads < _IDLE * outputs:
         return ""
     return (
-        f"idle threads: {threads:,} threads are started for {outputs:,} outputs, so that most have nothing to "
-        f"do. Let blocks be flat, and their threads take outputs by number: rung 5 ({_LADDER})."
+        f"idle threads: {threads:,} threads are started for {outputs:,} outputs, so that most have nothing "
+        f"to do. Let blocks be flat, and their threads take outputs by number: rung 5 ({_LADDER})."
     )
 
 
@@ -69,8 +70,8 @@ def _latency(layer: LayerTimes, _multiprocessors: int) -> str:
     return (
         f"waiting: a multiprocessor holds {facts['resident_blocks']} blocks of {facts['threads']} threads, "
         f"{layer.occupancy:.0%} of what it could, by {facts['registers']} registers of a thread and "
-        f"{facts['shared_bytes']:,} bytes of shared memory of a block. Too few threads compute while others wait "
-        f"for memory: smaller tiles, or fewer registers by __launch_bounds__, rung 7 ({_LADDER})."
+        f"{facts['shared_bytes']:,} bytes of shared memory of a block. Too few threads compute while others "
+        f"wait for memory: smaller tiles, or fewer registers by __launch_bounds__, rung 7 ({_LADDER})."
     )
 
 
@@ -90,38 +91,52 @@ def _beside_the_ladder(result: LabResult) -> str:
             f"it is as fast as every rung that it was set beside; the floor is {floor:.3g} ms, and it takes "
             f"{own / floor:.1f} times as long. What is left is to feed the tensor cores: rung 15 ({_LADDER})."
         )
-    return f"it is as fast as every rung that it was set beside; what is left are the tensor cores: rung 15 ({_LADDER})."
+    return (
+        "it is as fast as every rung that it was set beside; what is left are the tensor cores: rung 15 "
+        f"({_LADDER})."
+    )
 
 
 _STEPS: Sequence[tuple[str, Callable[[float], str]]] = (
     (
         "ladder_03_register_sum",
-        lambda times: f"uncoalesced or redundant accesses: a thread for each output, with its sum in a register and "
-        f"neighbours that read neighbouring pixels, is {times:.2g} times as fast",
+        lambda times: (
+            f"uncoalesced or redundant accesses: a thread for each output, with its sum in a register and "
+            f"neighbours that read neighbouring pixels, is {times:.2g} times as fast"
+        ),
     ),
     (
         "ladder_04_shared_memory",
-        lambda times: f"shared memory: every pixel is fetched once for each tap; a copy of image and filter in "
-        f"shared memory is {times:.2g} times as fast",
+        lambda times: (
+            f"shared memory: every pixel is fetched once for each tap; a copy of image and filter in "
+            f"shared memory is {times:.2g} times as fast"
+        ),
     ),
     (
         "ladder_06_block_per_image",
-        lambda times: f"copies: an image is fetched anew for every filter; a block that keeps it is {times:.2g} "
-        "times as fast",
+        lambda times: (
+            f"copies: an image is fetched anew for every filter; a block that keeps it is {times:.2g} "
+            "times as fast"
+        ),
     ),
     (
         "ladder_07_array_of_outputs",
-        lambda times: f"reads for each multiplication: a pixel can be multiplied by the tap of every filter once it "
-        f"is fetched, with an array of sums in registers, which is {times:.2g} times as fast",
+        lambda times: (
+            f"reads for each multiplication: a pixel can be multiplied by the tap of every filter once it "
+            f"is fetched, with an array of sums in registers, which is {times:.2g} times as fast"
+        ),
     ),
     (
         "ladder_09_constants",
-        lambda times: f"addresses: with every size a constant the compiler needs no division and reads four taps at "
-        f"once, which is {times:.2g} times as fast",
+        lambda times: (
+            f"addresses: with every size a constant the compiler needs no division and reads four taps at "
+            f"once, which is {times:.2g} times as fast"
+        ),
     ),
     (
         "ladder_13_winograd",
-        lambda times: f"multiplications: Winograd's algorithm has a third of them, which is {times:.2g} times as fast",
+        lambda times: (
+            f"multiplications: Winograd's algorithm has a third of them, which is {times:.2g} times as fast"
+        ),
     ),
 )
-

@@ -21,8 +21,8 @@ _CALLS = {
     "conv": "forward(y, x, w, b, std::bit_cast<convswap::Conv>("
     "*reinterpret_cast<const std::array<int, 16>*>(s)))",
 }
-# -O1 halves the time of compiling and running together; warnings are NVRTC's affair. A misaligned access is an
-# illegal instruction then, as it is an error on a card.
+# -O1 halves the time of compiling and running together; warnings are NVRTC's affair. A misaligned access is
+# an illegal instruction then, as it is an error on a card.
 _OPTIONS = (
     *("-std=c++20", "-O1", "-w", "-fpermissive"),
     *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),

@@ -66,4 +66,3 @@ def run(
         return process.run(kernel, target, options, progress or silent)
     with LabProcess() as own:
         return own.run(kernel, target, options, progress or silent)
-

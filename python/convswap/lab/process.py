@@ -27,7 +27,7 @@ from convswap.progress import Progress
 
 # What of a kernel's own words is shown, and from where on there are too many.
 _PRINTED_SHOWN = 200
-_FLOOD_BYTES = 1 << 20
+_FLOOD_BYTES = 1 << 18
 # After which kinds of faults the card's context is lost, and with it all that the worker has.
 _LASTING = ("crash", "time")
 _STARTING_SECONDS = 60.0
@@ -48,9 +48,7 @@ class LabProcess:
     ) -> None:
         self.close()
 
-    def run(
-        self, kernel: Kernel, target: str, options: Mapping[str, Any], progress: Progress
-    ) -> LabResult:
+    def run(self, kernel: Kernel, target: str, options: Mapping[str, Any], progress: Progress) -> LabResult:
         """Return what comes of `kernel`; faults, hangs and crashes are results, not errors.
 
         Raises:
@@ -112,9 +110,9 @@ class LabProcess:
         if self._worker is not None and self._worker.poll() is None:
             return self._worker
         self.close()
-        self._printed = tempfile.TemporaryFile()
-        # A group of its own: Ctrl-C is the parent's, who then ends it. -P, since a file of the user's folder may be
-        # called as a module of Python's own.
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
+        # A group of its own: Ctrl-C is the parent's, who then ends it. -P, since a file of the user's folder
+        # may be called as a module of Python's own.
         self._worker = subprocess.Popen(
             [sys.executable, "-P", "-m", "convswap.lab.worker"],
             stdin=subprocess.PIPE,
@@ -127,7 +125,7 @@ class LabProcess:
     def _await(
         self, worker: subprocess.Popen[bytes], progress: Progress, printed_before: int
     ) -> tuple[dict[str, Any], str]:
-        """Return the answer, and the stage that it came in; an answer of one key "late", "ended" or "flood"."""
+        """Return the answer and its stage; where there is none, one of the key "late", "ended" or "flood"."""
         assert worker.stdout is not None
         stage, seconds = "starting", _STARTING_SECONDS
         deadline = time.monotonic() + seconds
@@ -164,19 +162,21 @@ class LabProcess:
     ) -> Fault:
         case = stage.removeprefix("checking ")
         if "flood" in answer:
-            return _flood(kernel, self._words(printed_before))
+            return _flood(kernel.name, self._words(printed_before))
         if "late" in answer:
             if stage.startswith("compiling"):
                 return Fault(
                     "time",
                     f"{kernel.name} does not come to an end in the compiler: it was stopped after "
-                    f"{answer['late']:g} s. A loop that is unrolled has too many rounds, or a template calls itself.",
+                    f"{answer['late']:g} s. A loop that is unrolled has too many rounds, or a template "
+                    "calls itself.",
                     {"case": stage},
                 )
             return Fault(
                 "time",
-                f"{kernel.name} does not come to an end: for {case}, it was stopped after {answer['late']:g} s. A "
-                "loop's condition stays true, or not all threads of a block reach the same __syncthreads().",
+                f"{kernel.name} does not come to an end: for {case}, it was stopped after "
+                f"{answer['late']:g} s. A loop's condition stays true, or not all threads of a block reach "
+                "the same __syncthreads().",
                 {"case": case},
             )
         status = worker.wait()
@@ -187,8 +187,8 @@ class LabProcess:
         last = f" Its last words: {said[-1][:_PRINTED_SHOWN]}." if said else ""
         return Fault(
             "crash",
-            f"{kernel.name} took its process down ({how}) while {stage}.{last} The driver, or the compiler, met "
-            "something that it cannot handle; see what is unusual in the file.",
+            f"{kernel.name} took its process down ({how}) while {stage}.{last} The driver, or the "
+            "compiler, met something that it cannot handle; see what is unusual in the file.",
             {"case": case},
         )
 
@@ -198,6 +198,8 @@ class LabProcess:
         lines = words.splitlines()
         if not lines:
             return result
+        if len(words) >= _FLOOD_BYTES and result.fault is None:
+            return replace(result, fault=_flood(result.kernel, words))
         note = f"{result.kernel} printed {len(lines):,} lines, the first: {lines[0][:_PRINTED_SHOWN]!r}"
         return replace(result, notes=(*result.notes, note))
 
@@ -205,11 +207,11 @@ class LabProcess:
         return os.pread(self._printed.fileno(), _FLOOD_BYTES, printed_before).decode(errors="replace")
 
 
-def _flood(kernel: Kernel, words: str) -> Fault:
+def _flood(name: str, words: str) -> Fault:
     lines = words.splitlines()
     return Fault(
         "output",
-        f"{kernel.name} prints more than {len(lines):,} lines, the first is {lines[0][:_PRINTED_SHOWN]!r}: a print "
-        "takes thousands of times as long as the arithmetic. Print of one thread alone, or nothing.",
+        f"{name} prints more than {len(lines):,} lines, the first is {lines[0][:_PRINTED_SHOWN]!r}: "
+        "a print takes thousands of times as long as the arithmetic. Print of one thread alone, or nothing.",
         {"lines": len(lines)},
     )

@@ -37,7 +37,9 @@ def print_ranking(rows: Sequence[Ranked], console: Console) -> None:
 
 def ranking_html(rows: Sequence[Ranked]) -> str:
     """Return the same as a page."""
-    tables = [html_table(_HEADINGS, _cells(group), words=_WORDS, title=title) for title, group in _groups(rows)]
+    tables = [
+        html_table(_HEADINGS, _cells(group), words=_WORDS, title=title) for title, group in _groups(rows)
+    ]
     return html_page("The lab's ranking", tables or [paragraph(NOTHING_YET)])
 
 
@@ -73,7 +75,11 @@ def print_class(results: Sequence[LabResult], console: Console) -> None:
     for result in in_order(results):
         time, floor = result.milliseconds, result.floor_ms
         share = "-" if time is None or floor is None else f"{100 * floor / time:.1f}"
-        verdict = "yes" if result.is_right else f"no ({'not checked' if result.fault is None else result.fault.kind})"
+        verdict = (
+            "yes"
+            if result.is_right
+            else f"no ({'not checked' if result.fault is None else result.fault.kind})"
+        )
         table.add_row(
             Text(result.kernel),
             verdict,

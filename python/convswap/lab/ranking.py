@@ -1,7 +1,7 @@
 """The table of kernels that were right: on which card, in which network, how fast; kept in SQLite.
 
-A kernel is known by its text, so that a run of the same text replaces its row where it was faster than the last one. The rungs of the
-ladder, the default provider and our best are rows too: marks to pass.
+A kernel is known by its text, so that a run of the same text replaces its row where it was faster than the
+last one. The rungs of the ladder, the default provider and our best are rows too: marks to pass.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Ranked:
-    """A row: a kernel, or with `is_mark` what the library has, and its time for all convolutions of a network.
+    """A row: a kernel, or with `is_mark` what the library has, and its time for a network's convolutions.
 
     `digest` tells texts apart; of a mark it is its name. `floor_ms` is None where it is not known.
     """
@@ -68,7 +68,7 @@ def remember(result: LabResult, path: Path | None = None) -> None:
     """
     if result.fault is not None or result.milliseconds is None or result.card is None or result.batch is None:
         return
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     moved = sum(layer.bytes for layer in result.layers)
     rows = [(result.digest, result.kernel, False, result.milliseconds)]
     for name in result.mark_names:
@@ -96,9 +96,7 @@ def remember(result: LabResult, path: Path | None = None) -> None:
         _write(table, kept)
 
 
-def ranked(
-    *, card: str | None = None, network: str | None = None, path: Path | None = None
-) -> list[Ranked]:
+def ranked(*, card: str | None = None, network: str | None = None, path: Path | None = None) -> list[Ranked]:
     """Return the rows of one card or of all, of one network or of all: together, and the fastest first.
 
     `card` and `network` are parts of the names, in any case of letters.
@@ -110,7 +108,8 @@ def ranked(
         return []
     query = f"SELECT {', '.join(_COLUMNS)} FROM runs ORDER BY card, network, batch, milliseconds, name"
     with lab_table(path, _TABLE) as table:
-        found = [Ranked(*row[:5], bool(row[5]), *row[6:]) for row in table.execute(query)]
+        rows = [dict(zip(_COLUMNS, row, strict=True)) for row in table.execute(query)]
+    found = [Ranked(**{**row, "is_mark": bool(row["is_mark"])}) for row in rows]
     return [
         row
         for row in found

@@ -37,7 +37,9 @@ def _checked(result: LabResult) -> Iterator[str]:
     if not result.is_right:
         yield f"{result.kernel} compiles. It was not checked: there is no card, and {result.not_emulated}."
         return
-    worst = "" if result.relative_l2_error is None else f", relative L2 error {error(result.relative_l2_error)}"
+    worst = (
+        "" if result.relative_l2_error is None else f", relative L2 error {error(result.relative_l2_error)}"
+    )
     yield f"{result.kernel} is right: {result.cases} convolutions on {where}{worst}."
     if result.network_error is not None:
         yield (

@@ -1,8 +1,8 @@
 """A rung of the ladder as a file of the lab: its own text, in the course's interface.
 
-The text is the rung's file, which the package has. What differs is how a kernel gets its sizes: `conv.width` of
-a rung is `W` here, and what its template takes are constants at the head of the file, with a line that says which
-convolutions they are for.
+The text is the rung's file, which the package has. What differs is how a kernel gets its sizes: `conv.width`
+of a rung is `W` here, and what its template takes are constants at the head of the file, with a line that
+says which convolutions they are for.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from convswap.runtime.rung_texts import Page, read_pages
 
 _FOLDER = library.INSTALLED / "rungs"
 _FORWARD = (
-    "__global__ void {bounds}forward(float* y, const float* x, const float* weights, int B, int M, int C, int H, "
-    "int W,\n                        int K) {{\n  const int H_out = H - K + 1, W_out = W - K + 1;"
+    "__global__ void {bounds}forward(float* y, const float* x, const float* weights, int B, int M, int C, "
+    "int H, int W,\n                        int K) {{\n  const int H_out = H - K + 1, W_out = W - K + 1;"
 )
 _KERNEL = re.compile(
     r"(?:template <[^>]*>\s*)?__global__ void (?:__launch_bounds__\((\w+)\) )?\w+\(Convolution conv\) \{"
@@ -122,8 +122,8 @@ def _text(page: Page, copy: _Copy) -> str:
     parts = [_head(page), '#include "convswap/lab.h"\n']
     if copy.only:
         parts.append(
-            "// The numbers that the kernel is compiled for. Change them, and the next line, for other layers.\n"
-            f"// only: {copy.only}\n"
+            "// The numbers that the kernel is compiled for. Change them, and the next line, for other "
+            f"layers.\n// only: {copy.only}\n"
             + "".join(f"constexpr int {name} = {value};\n" for name, value in (copy.constants or {}).items())
         )
     elif copy.constants:

@@ -31,7 +31,9 @@ def submit(
     """
     path = Path(folder)
     if not path.is_dir():
-        raise ConvswapError(f"'{path}' is no folder: expected one with a file of CUDA, NAME.cu, of each student")
+        raise ConvswapError(
+            f"'{path}' is no folder: expected one with a file of CUDA, NAME.cu, of each student"
+        )
     files = sorted(path.glob("*.cu"))
     if not files:
         raise ConvswapError(f"'{path}' has no file that ends in .cu: expected one of each student")

@@ -32,7 +32,7 @@ ALGORITHM = "lab"
 
 @dataclass(frozen=True)
 class TargetLayer:
-    """A convolution, named, with the shapes of what it is fed by a run, and why the kernel leaves it, or ""."""
+    """A convolution, the shapes of what a run feeds it, and why the kernel leaves it, or ""."""
 
     layer: ConvLayer
     shapes: Mapping[str, tuple[int, ...]]
@@ -46,7 +46,7 @@ class TargetLayer:
 
 @dataclass(frozen=True)
 class Target:
-    """What a user named: its title, the images of a run, the convolutions, and the whole model where it is one.
+    """What a user named: its title, the images of a run, the convolutions, and the model if it is one.
 
     `swapped` has the kernel in the place of those Convs that it takes, `plain` is the model as it was, and
     `feeds` is what both are fed; None and empty for a layer alone.
@@ -70,7 +70,9 @@ def check_target(name: str) -> None:
     if name in ALL_NETWORKS or name in _suite_layers() or Path(name).is_file():
         return
     if Path(name).suffix or "/" in name:
-        raise ConvswapError(f"cannot read '{name}': there is no such file; give a network, a layer or a model")
+        raise ConvswapError(
+            f"cannot read '{name}': there is no such file; give a network, a layer or a model"
+        )
     raise unknown_name("network or layer", name, [*ALL_NETWORKS, *_suite_layers()])
 
 
@@ -100,7 +102,7 @@ def _suite_layers() -> dict[str, SuiteLayer]:
     """Return the layers of all suites by name, each suite's own first where names are the same."""
     return {
         layer.name: layer
-        for suite in reversed(SUITES.values())
+        for suite in reversed(list(SUITES.values()))
         for layer in reversed(suite)
         if layer.activation is None and layer.rank == 2
     }

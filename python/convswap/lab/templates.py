@@ -7,8 +7,9 @@ COURSE = """\
 //
 //   y[n][m][p][q] = sum over c, r, s of x[n][c][p + r][q + s] * k[m][c][r][s]
 //
-// Of each array the last index is the fastest. x has B images of C channels, H rows and W columns; k has M filters
-// of C channels and K x K taps; y has B images of M channels, H_out = H - K + 1 rows and W_out = W - K + 1 columns.
+// Of each array the last index is the fastest. x has B images of C channels, H rows and W columns; k has M
+// filters of C channels and K x K taps; y has B images of M channels, H_out = H - K + 1 rows and
+// W_out = W - K + 1 columns.
 //
 //   convswap lab run @NAME@        compile, check and time it
 //   convswap lab watch @NAME@      again on each save

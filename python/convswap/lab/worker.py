@@ -2,8 +2,8 @@
 
     python -m convswap.lab.worker
 
-Reads a request in each line of standard input, as `process.py` writes it, and answers with lines of JSON on what
-was its standard output: {"stage", "seconds"}, what begins and how long it may take; then {"result"}, or
+Reads a request in each line of standard input, as `process.py` writes it, and answers with lines of JSON on
+what was its standard output: {"stage", "seconds"}, what begins and how long it may take; then {"result"}, or
 {"refused"} with the message of bad input. What kernels print goes to standard error.
 """
 
@@ -50,7 +50,9 @@ def _serve(bench_top: Any, request: dict[str, Any]) -> dict[str, Any]:
         path = Path(folder) / (Path(request["name"]).name or "kernel.cu")
         path.write_text(request["text"], encoding="utf-8")
         kernel = kernel_of(path)
-        result: dict[str, Any] = bench_top.run(kernel, str(path), request["target"], request["options"]).to_json()
+        result: dict[str, Any] = bench_top.run(
+            kernel, str(path), request["target"], request["options"]
+        ).to_json()
         return result
 
 

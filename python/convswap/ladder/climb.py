@@ -25,12 +25,12 @@ from convswap.inputs.feeds import Source
 from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
 from convswap.ladder.layers import apart_session, session_of, truth_of
 from convswap.ladder.rows import Ladder, Measured, Row, RungLayer
-from convswap.runtime.rung_texts import Page, read_pages
 from convswap.models import NETWORKS
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.floor import floor_ms
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
+from convswap.runtime.rung_texts import Page, read_pages
 from convswap.runtime.sessions import CONVSWAP, BoundRun, make_session, on_device, plain_errors, run
 from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.gpu_timer import GpuTimer

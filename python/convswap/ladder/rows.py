@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from convswap import _native
-from convswap.runtime.rung_texts import Page
 from convswap.output.files import finite
 from convswap.runtime.device import Device
+from convswap.runtime.rung_texts import Page
 
 SCHEMA = 1
 

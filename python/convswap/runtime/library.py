@@ -8,8 +8,8 @@ from typing import Any
 
 from convswap.errors import ConvswapError
 
-# Where the package is installed, and beside its Python files the library, the kernels that lie ready, the texts
-# of the rungs, and what the lab needs of C++.
+# Where the package is installed, and beside its Python files the library, the kernels that lie ready, the
+# texts of the rungs, and what the lab needs of C++.
 INSTALLED = Path(__file__).parents[1]
 OVERRIDE_ENTRY = "convswap.override"
 PRECISION_ENTRY = "convswap.precision"

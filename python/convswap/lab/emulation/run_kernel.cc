@@ -1,13 +1,13 @@
-// Runs a user's kernel on the processor, thread by thread: run_kernel PROBLEMS RESULTS. Of each problem in the
-// file PROBLEMS it runs the kernel twice: first with NaN in shared memory, then with ordinary numbers there and
-// the threads of a block from last to first, so that what depends on their order shows. All tensors lie between
-// fences. `kernel.h` is the user's file, as convswap/lab/host_program.py translates it.
-
-#include "cuda_emulation.h"
+// Runs a user's kernel on the processor, thread by thread: run_kernel PROBLEMS RESULTS. Of each problem in
+// the file PROBLEMS it runs the kernel twice: first with NaN in shared memory, then with ordinary numbers
+// there and the threads of a block from last to first, so that what depends on their order shows. All tensors
+// lie between fences. `kernel.h` is the user's file, as convswap/lab/host_program.py translates it.
 
 #include <array>
 #include <cassert>
 #include <cstdint>
+
+#include "cuda_emulation.h"
 
 // Of what a course's kernel may use, the rest of what the card gives it.
 #define __forceinline__ inline
@@ -63,12 +63,12 @@ constexpr size_t kFenceFloats = 4096;
 
 struct Problem {
   int32_t grid[3], block[3], shared_bytes, takes_conv;
-  int32_t sizes[16];                     // as of convswap::Conv
-  int32_t counts[4];                     // floats of x, w, b and y; 0: there is no b
+  int32_t sizes[16];  // as of convswap::Conv
+  int32_t counts[4];  // floats of x, w, b and y; 0: there is no b
 };
 
-// What y holds before the kernel, as faults.py knows it, and what stands around the inputs: NaN both, but not the
-// same, since arithmetic on this processor hands a NaN on as it is.
+// What y holds before the kernel, as faults.py knows it, and what stands around the inputs: NaN both, but not
+// the same, since arithmetic on this processor hands a NaN on as it is.
 constexpr unsigned kUnwritten = ~0u, kAroundInputs = 0x7fc2'7fc2u;
 
 // Floats between two fences.
