@@ -36,7 +36,7 @@ sources := $(compiled) $(shell find python models export -not -path '*__pycache_
 # Once `make dev` has been asked for: of Python the folders alone, since new files need a link.
 linked := $(compiled) $(shell find python models export -type d -not -name __pycache__)
 installed := $(if $(wildcard $(stamps)/dev),dev,build)
-c_sources := $(shell find custom_op python/bindings examples tests/emulation tests/fake_driver tests/op_library -name '*.cc' -o -name '*.h' -o -name '*.cuh')
+c_sources := $(shell find custom_op python examples tests/emulation tests/fake_driver tests/op_library -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 # Tests run three at a time, since some wait, on two cores as well; beside a card, of which some watch the free memory,
 # and where a Python that was given has no pytest-xdist, one by one.

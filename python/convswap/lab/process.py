@@ -69,10 +69,10 @@ class LabProcess:
         if "refused" in answer:
             raise ConvswapError(answer["refused"])
         if "result" in answer:
-            result = result_from_json(answer["result"])
+            result = self._with_words(result_from_json(answer["result"]), printed_before)
             if result.fault is not None and result.fault.kind in _LASTING:
                 self.close()
-            return self._with_words(result, printed_before)
+            return result
         # It ended, or had to be.
         fault = self._stopped(kernel, worker, answer, stage, printed_before)
         self.close()
