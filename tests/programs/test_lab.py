@@ -37,10 +37,8 @@ def faulty(name: str) -> str:
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path) -> None:
-    """Keep the ranking apart; kernels are kept where those of other tests are."""
-    from convswap.lab import file
-
-    monkeypatch.setattr(file, "ranking_path", lambda: tmp_path / "lab.sqlite")
+    """Keep the ranking apart, and with it the kernels, which are compiled in no time."""
+    monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path / "cache"))
 
 
 def test_new_writes_a_file_and_overwrites_none(capsys, tmp_path) -> None:
@@ -102,7 +100,8 @@ def test_other_wrong_arguments_get_one_clear_line(capsys, monkeypatch, tmp_path)
     assert "unknown network or layer 'nonet'" in refusal(capsys, "lab", "run", "mine.cu", "nonet")
     assert main(["lab", "rank", "--html", "page.html"]) == 0
     assert "no kernel has been timed yet" in capsys.readouterr().out
-    Path("lab.sqlite").write_text("no database, for sure, but something else")
+    Path("cache").mkdir(exist_ok=True)
+    Path("cache/lab.sqlite").write_text("no database, for sure, but something else")
     assert "the ranking" in only_line_of_refusal(capsys, "lab", "rank")
 
 

@@ -1,4 +1,4 @@
-"""The lab on a card: kernels that are right are timed inside sessions, and none that is wrong takes it down."""
+"""The lab on a card: right kernels are timed inside sessions, and no wrong one takes it down."""
 
 from __future__ import annotations
 
