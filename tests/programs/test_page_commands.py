@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from alexnet_files import npy_of_this_numpy, random_layers
 from comparisons import small_model
-from convswap import _native
+from convswap import _native, lab
 from convswap.cli.main import main
 from mini_dnn_files import random_layers as random_mini_dnn_layers
 from mini_dnn_files import weights_bytes
@@ -70,6 +70,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "bvlc_alexnet.npy").write_bytes(npy_of_this_numpy(random_layers()))
     (path / "weights-86.bin").write_bytes(weights_bytes(random_mini_dnn_layers()))
     (path / "my_nets.py").write_text(MODULE)
+    (path / "class").mkdir()
+    lab.new(path / "class" / "ada.cu")
     symbol, parameters = write_checkpoint(path, course_symbol(), course_arrays())
     symbol.rename(path / "S.json")
     parameters.rename(path / "P.params")
