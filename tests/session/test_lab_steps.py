@@ -36,7 +36,7 @@ def run(
     path = tmp_path / "mine.cu"
     path.write_text(BY_INTERFACE[what])
     stages: list[str] = []
-    bench_top = BenchTop(lambda stage, _seconds: stages.append(stage))
+    bench_top = BenchTop(lambda stage, _seconds, **_shown: stages.append(stage))
     result = bench_top.run(kernel_of(path), str(path), target, {**OPTIONS, **changed})
     assert stages[0] == "compiling mine.cu"
     return result

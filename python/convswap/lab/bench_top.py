@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from convswap import _native
 from convswap.errors import ConvswapError
@@ -25,8 +25,9 @@ from convswap.lab.result import LabResult
 from convswap.lab.targets import Target, check_target, open_target
 from convswap.runtime.device import Device, choose_device, environment
 
-# Says what begins, and how many seconds it may take.
-Telling = Callable[[str, float], None]
+# What the check on the processor is called, and what its compiler may take beside it.
+_EMULATING = "running it thread by thread on the processor"
+_HOST_COMPILER_SECONDS = 90.0
 # The card that is compiled for where there is none.
 USUAL_CAPABILITY = 90
 # So many times what a check may take, the compiler may.
@@ -35,11 +36,18 @@ _COMPILE_CHECKS = 6
 _NETWORK_TOLERANCE = 5e-3
 
 
+class Telling(Protocol):
+    """Says what begins, and how many seconds it may take; to the user too, where it is `shown`."""
+
+    def __call__(self, stage: str, seconds: float, *, shown: bool = True) -> None:
+        """Say so."""
+
+
 class BenchTop:
     """Runs one kernel after the other."""
 
-    def __init__(self, telling: Telling) -> None:
-        self._tell = telling
+    def __init__(self, tell: Telling) -> None:
+        self._tell = tell
         self._times: Any = None
 
     def run(self, kernel: Kernel, path: str, target: str, options: Mapping[str, Any]) -> LabResult:
@@ -92,7 +100,7 @@ class BenchTop:
         cases = _cases(kernel)
         _check_launches(kernel, [case.problem for case in cases], SHARED_BYTES)
         seconds = float(options["seconds"])
-        self._tell("checking it thread by thread on the processor", seconds + 90)
+        self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
         emulation = _Emulation(kernel, cases, seconds)
         why = "" if device.reason == "asked for" else f": {device.reason}"
         note = f"timed nowhere, since there is no card to run it{why}"
@@ -116,22 +124,25 @@ class BenchTop:
         target = open_target(result.target, kernel, options.get("batch"), device)
         result = replace(result, batch=target.batch, notes=_left(target))
         _check_launches(kernel, [one.problem for one in target.taken], limit)
+        self._tell("checking it on the card", 60)
         worst = 0.0
         for case in [*cases, *map(layer_case, target.taken)]:
             # On the card, by a kernel of ours, which may have to be compiled.
-            self._tell(f"computing what is right for {case}", 120)
+            self._tell(f"computing what is right for {case}", 120, shown=False)
             _ = case.truth, case.magnitude
-            self._tell(f"checking {case}", seconds)
+            self._tell(f"checking {case}", seconds, shown=False)
             fault, error = check_on_card(kernel, path, case)
             if fault is not None:
+                if fault.kind != "crash":
+                    return replace(result, fault=fault)
                 # Thread by thread more can be said than by a card that gave up.
-                better = emulation.finish(result).fault if fault.kind == "crash" else None
-                return replace(result, fault=better or fault)
+                self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
+                return replace(result, fault=emulation.finish(result).fault or fault)
             worst = max(worst, error)
             result = replace(result, cases=result.cases + 1, relative_l2_error=worst)
         result = self._timed(kernel, path, result, target, device, options)
         if result.fault is None:
-            self._tell("checking it thread by thread on the processor", seconds + 90)
+            self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
             result = emulation.finish(result)
         return result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,8 +50,16 @@ def layer_case(one: TargetLayer) -> CardCase:
         {name: np.empty(shape, np.float32) for name, shape in one.shapes.items()}
     )
     images = max(1, min(len(x), _MOST_OUTPUTS // max(per_image, 1)))
-    given = {name: value for name, value in one.layer.attributes.items() if name != "kernel_shape"}
+    given = {name: value for name, value in one.layer.attributes.items() if not _says_nothing(name, value)}
     return CardCase((images, *x.shape[1:]), w.shape, bias is not None, given)
+
+
+def _says_nothing(name: str, value: Any) -> bool:
+    """Return whether an attribute is what it would be if it were left out."""
+    usual = {"strides": 1, "dilations": 1, "pads": 0}
+    if name in usual:
+        return all(each == usual[name] for each in value)
+    return name == "kernel_shape" or (name, value) in (("group", 1), ("auto_pad", "NOTSET"))
 
 
 def check_on_card(kernel: Kernel, path: str, case: Case) -> tuple[Fault | None, float]:

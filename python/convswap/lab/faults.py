@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convswap.lab.cases import Case
+# The process that asks has no need of ONNX, which takes a second to import.
+if TYPE_CHECKING:
+    from convswap.lab.cases import Case
 
 # How far an output may be from the float64 truth, of the sum of the absolute values of its terms: what
 # products in TF32 come to. A kernel that leaves out a term, or takes another, is off by more somewhere.

@@ -39,6 +39,7 @@ class LabProcess:
     def __init__(self) -> None:
         self._worker: subprocess.Popen[bytes] | None = None
         self._printed: Any = None
+        self._folder: Any = None
 
     def __enter__(self) -> LabProcess:
         return self
@@ -105,12 +106,15 @@ class LabProcess:
             os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
         self._printed.close()
+        self._folder.cleanup()
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._worker is not None and self._worker.poll() is None:
             return self._worker
         self.close()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
+        # For what it leaves where it has to be ended.
+        self._folder = tempfile.TemporaryDirectory(prefix="convswap-lab-")
         # A group of its own: Ctrl-C is the parent's, who then ends it. -P, since a file of the user's folder
         # may be called as a module of Python's own.
         self._worker = subprocess.Popen(
@@ -119,6 +123,7 @@ class LabProcess:
             stdout=subprocess.PIPE,
             stderr=self._printed,
             start_new_session=True,
+            env={**os.environ, "TMPDIR": self._folder.name},
         )
         return self._worker
 
@@ -150,7 +155,8 @@ class LabProcess:
                         return answer, stage
                     stage, seconds = str(answer["stage"]), float(answer["seconds"])
                     deadline = time.monotonic() + seconds
-                    progress(stage)
+                    if answer["shown"]:
+                        progress(stage)
 
     def _stopped(
         self,

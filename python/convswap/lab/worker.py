@@ -3,8 +3,9 @@
     python -m convswap.lab.worker
 
 Reads a request in each line of standard input, as `process.py` writes it, and answers with lines of JSON on
-what was its standard output: {"stage", "seconds"}, what begins and how long it may take; then {"result"}, or
-{"refused"} with the message of bad input. What kernels print goes to standard error.
+what was its standard output: {"stage", "seconds", "shown"}, what begins, how long it may take, and whether the
+user is told; then {"result"}, or {"refused"} with the message of bad input. What kernels print goes to standard
+error.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    _answer(answers, {"stage": "starting", "seconds": 60})
+    _answer(answers, {"stage": "starting", "seconds": 60, "shown": True})
     from convswap.errors import ConvswapError
     from convswap.lab.bench_top import BenchTop
 
-    bench_top = BenchTop(lambda stage, seconds: _answer(answers, {"stage": stage, "seconds": seconds}))
+    def tell(stage: str, seconds: float, *, shown: bool = True) -> None:
+        _answer(answers, {"stage": stage, "seconds": seconds, "shown": shown})
+
+    bench_top = BenchTop(tell)
     for line in sys.stdin:
         request = json.loads(line)
         try:
