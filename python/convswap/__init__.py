@@ -3,7 +3,7 @@
 `register` loads the op library into a session, `optimize` rewrites a model to use it where that gains, `swap`
 wherever it can, `compare` runs both sides,
 `explain` says how each Conv is computed and why, `tune` measures which algorithm is fastest, `profile` says
-which kernels and nodes take the time of a GPU,
+which kernels and nodes take the time of a GPU, `lab` runs a kernel of your own in the place of Convs,
 `override_session` runs an unmodified model on it.
 """
 
@@ -61,6 +61,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "lab":
+        return importlib.import_module(f"{__name__}.lab")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

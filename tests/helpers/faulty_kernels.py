@@ -95,7 +95,7 @@ FAULTY = (
     _faulty("one channel alone", "wrong", "c < C;", "c < 1;"),
     _faulty("a row of the filter too many", "wrong", "r < K;", "r <= K;"),
     _faulty("wrong image", "wrong", "((n * C + c) * H", "((n + c) * H", where="card"),
-    _faulty("half the precision", "wrong", SUM, "float sum = 0.01f;", where="card"),
+    _faulty("a sum that does not begin at zero", "wrong", SUM, "float sum = 0.01f;", where="card"),
     _faulty(
         "division by nothing",
         "wrong",
@@ -182,7 +182,7 @@ FAULTY = (
         "__shared__ volatile float all[20000];\n  all[threadIdx.x] = 0.0f;\n  float sum = all[threadIdx.x];",
     ),
     _faulty("too many registers for a block", "crash launch", "block(192)", "block(1024)", ARRAY, "card"),
-    _faulty("wrong signature", "compile", "int W, int K)", "int W)"),
+    _faulty("wrong signature", "compile", "int W, int K)", "int W, int K, int G)"),
     _faulty("another name", "compile", "void forward(", "void forwards("),
     _faulty("no kernel", "compile", "__global__ void", "/* __global__ */ void"),
     _faulty("syntax error", "compile", "float sum = 0.0f;", "float sum = 0.0f"),

@@ -73,8 +73,8 @@ void check_extents(const char* what, const std::array<int64_t, 3>& extents,
                    const std::array<int64_t, 3>& most) {
   for (std::size_t i = 0; i < 3; ++i) {
     if (extents[i] >= 1 && extents[i] <= most[i]) continue;
-    throw InvalidArgument(std::string(what) + " of " + extents_text(extents) + ": expected from 1 to " +
-                          extents_text(most));
+    throw InvalidArgument(std::string(what) + " of " + extents_text(extents) +
+                          ": expected at least 1 and at most " + extents_text(most) + " along the axes");
   }
 }
 

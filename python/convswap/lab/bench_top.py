@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -98,7 +98,7 @@ class BenchTop:
         self, kernel: Kernel, _path: str, result: LabResult, device: Device, options: Mapping[str, Any]
     ) -> LabResult:
         cases = _cases(kernel)
-        _check_launches(kernel, [case.problem for case in cases], SHARED_BYTES)
+        _check_launches(kernel, {str(case): case.problem for case in cases}, SHARED_BYTES)
         seconds = float(options["seconds"])
         self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
         emulation = _Emulation(kernel, cases, seconds)
@@ -117,13 +117,13 @@ class BenchTop:
         seconds = float(options["seconds"])
         cases = _cases(kernel)
         limit = int((device.card or {}).get("shared_memory_per_block", SHARED_BYTES))
-        _check_launches(kernel, [case.problem for case in cases], limit)
+        _check_launches(kernel, {str(case): case.problem for case in cases}, limit)
         # The processor has nothing else to do meanwhile.
         emulation = _Emulation(kernel, cases, seconds)
         self._tell("opening the card", 60)
         target = open_target(result.target, kernel, options.get("batch"), device)
         result = replace(result, batch=target.batch, notes=_left(target))
-        _check_launches(kernel, [one.problem for one in target.taken], limit)
+        _check_launches(kernel, {one.layer.name: one.problem for one in target.taken}, limit)
         self._tell("checking it on the card", 60)
         worst = 0.0
         for case in [*cases, *map(layer_case, target.taken)]:
@@ -214,12 +214,12 @@ class _LaunchError(Exception):
     """The launch line gives none that a card takes; says for which sizes."""
 
 
-def _check_launches(kernel: Kernel, problems: Iterable[_native.Problem], shared_bytes: int) -> None:
-    for problem in problems:
+def _check_launches(kernel: Kernel, problems: Mapping[str, _native.Problem], shared_bytes: int) -> None:
+    for sizes, problem in problems.items():
         try:
             kernel.source.launch(problem, shared_bytes)
         except ConvswapError as error:
-            raise _LaunchError(f"{error}, and the sizes are {problem.text}") from None
+            raise _LaunchError(f"{error}; so it is for {sizes}") from None
 
 
 def _cases(kernel: Kernel) -> tuple[Case, ...]:

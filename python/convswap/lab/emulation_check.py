@@ -179,10 +179,10 @@ _REPORTS = {
     ),
     "a write beyond shared memory": (
         "outside",
-        "writes beyond the shared memory of its block: give more in shared(...) of the launch line, or see "
-        "the index",
+        "a thread writes beyond the shared memory of its block: give more in shared(...) of the launch "
+        "line, or see the index",
     ),
-    "__trap()": ("crash", "calls __trap()"),
+    "__trap()": ("crash", "a thread calls __trap()"),
 }
 
 
@@ -190,8 +190,8 @@ def _reported(name: str, case: Case, said: str) -> Fault:
     for words, (kind, meaning) in _REPORTS.items():
         if said.startswith(words):
             where = said.removeprefix(words).strip()
-            return Fault(kind, f"{name}: {meaning}: for {case}, {where}.", {"case": str(case)})
-    return Fault("crash", f"{name}: {said[:_PRINTED_SHOWN]}: for {case}.", {"case": str(case)})
+            return Fault(kind, f"{name}: for {case}, {where}, {meaning}.", {"case": str(case)})
+    return Fault("crash", f"{name}: for {case}, {said[:_PRINTED_SHOWN]}.", {"case": str(case)})
 
 
 def _flood(kernel: Kernel, printed: bytes) -> Fault | None:

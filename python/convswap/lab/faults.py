@@ -19,6 +19,10 @@ TOLERANCE = 1e-3
 _UNWRITTEN = 0xFFFFFFFF
 
 
+# What a tensor is to its author, who calls it as he likes.
+_WORDS = {"x": "the images", "w": "the filters", "b": "the bias", "y": "y"}
+
+
 @dataclass(frozen=True)
 class Fault:
     """What is wrong: its `kind`, one word, and the paragraph. `detail` has figures for programs.
@@ -56,7 +60,7 @@ def fault_of(name: str, case: Case, outcome: Outcome) -> Fault | None:
     for tensor, place in outcome.changed.items():
         return Fault(
             "outside",
-            f"{name} writes to its input {tensor}: for {case}, float {place} of {tensor} is not what it was. "
+            f"{name} writes to its input: for {case}, float {place} of {_WORDS[tensor]} is not what it was. "
             "Inputs are const; write to y alone.",
             {"case": str(case), "tensor": tensor, "place": place},
         )
@@ -74,9 +78,9 @@ def _outside(name: str, case: Case, tensor: str, place: int) -> Fault:
     )
     return Fault(
         "outside",
-        f"{name} writes outside of {tensor}: for {case}, {where} was overwritten. A thread of the last "
-        "block, or of the last row, has nothing to compute and writes all the same: compare its indices "
-        "with B, M, H_out and W_out first.",
+        f"{name} writes outside of {_WORDS[tensor]}: for {case}, {where} was overwritten. A thread of the "
+        "last block, or of the last row, has nothing to compute and writes all the same: compare its "
+        "indices with B, M, H_out and W_out first.",
         {"case": str(case), "tensor": tensor, "place": place},
     )
 

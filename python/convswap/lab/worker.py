@@ -3,9 +3,9 @@
     python -m convswap.lab.worker
 
 Reads a request in each line of standard input, as `process.py` writes it, and answers with lines of JSON on
-what was its standard output: {"stage", "seconds", "shown"}, what begins, how long it may take, and whether the
-user is told; then {"result"}, or {"refused"} with the message of bad input. What kernels print goes to standard
-error.
+what was its standard output: {"stage", "seconds", "shown"}, what begins, how long it may take, and whether
+the user is told; then {"result"}, or {"refused"} with the message of bad input. What kernels print goes to
+standard error.
 """
 
 from __future__ import annotations

@@ -1,0 +1,59 @@
+"""The lab's hint: drawn from the figures of a run, with the rung that treats it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from convswap.lab.hints import hint_for
+from convswap.lab.result import LabResult, LayerTimes
+
+FACTS = {
+    "name": "mine.cu",
+    "registers": 32,
+    "spilled_bytes": 0,
+    "shared_bytes": 0,
+    "threads": 256,
+    "blocks": 1000,
+    "resident_blocks": 8,
+    "threads_per_multiprocessor": 2048,
+    "outputs": 256_000,
+}
+MARKS = {
+    "default provider": 9.0,
+    "ladder_03_register_sum": 5.0,
+    "ladder_04_shared_memory": 5.5,
+    "ladder_06_block_per_image": 4.0,
+    "ladder_07_array_of_outputs": 1.0,
+    "ladder_09_constants": 0.5,
+    "auto": 0.2,
+}
+
+
+def result_of(milliseconds: float, marks: dict[str, float] = MARKS, **facts: Any) -> LabResult:
+    layer = LayerTimes("conv1", milliseconds, marks, 0.1, 10**8, 10**9, {**FACTS, **facts})
+    return LabResult("mine.cu", "0", "course", "n", 1, "card", cases=1, layers=(layer,))
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "facts", "words"),
+    [
+        (7.0, {}, ("uncoalesced", "1.4 times", "rung 3")),
+        (4.5, {"shared_bytes": 4096}, ("copies", "rung 6")),
+        (3.0, {}, ("each multiplication", "3 times", "rung 7")),
+        (0.8, {}, ("addresses", "rung 9")),
+        (0.3, {}, ("as fast as every rung", "3.0 times as long", "rung 15")),
+        (3.0, {"spilled_bytes": 400}, ("400 bytes", "rung 7")),
+        (3.0, {"blocks": 10}, ("10 blocks", "132 multiprocessors", "rung 4")),
+        (3.0, {"threads": 100}, ("28 places", "rung 5")),
+        (3.0, {"outputs": 100_000}, ("256,000 threads", "100,000 outputs", "rung 5")),
+        (3.0, {"resident_blocks": 1}, ("12% of what it could", "__launch_bounds__")),
+    ],
+)
+def test_hint_names_what_was_measured_and_the_rung(milliseconds, facts, words) -> None:
+    hint = hint_for(result_of(milliseconds, **facts), multiprocessors=132)
+    assert all(word in hint for word in words), hint
+
+
+def test_nothing_timed_has_no_hint() -> None:
+    assert hint_for(LabResult("mine.cu", "0", "course", "n", 1, None), 132) == ""
