@@ -194,6 +194,12 @@ CUresult launch(const CUlaunchConfig*, CUfunction function, void**, void**) {
   log("launch " + own.kernel + " on " + std::to_string(own.device));
   return CUDA_SUCCESS;
 }
+CUresult launch_host(CUstream, CUhostFn function, void* data) {
+  NEEDS_CONTEXT
+  log("host function");
+  function(data);
+  return CUDA_SUCCESS;
+}
 CUresult exchange_capture_mode(CUstreamCaptureMode* mode) {
   NEEDS_CONTEXT
   const CUstreamCaptureMode former = capture_mode;
@@ -285,6 +291,7 @@ const std::map<std::string, void*>& functions() {
       {"cuFuncSetAttribute", reinterpret_cast<void*>(does_nothing<CUfunction, CUfunction_attribute, int>)},
       {"cuOccupancyMaxActiveBlocksPerMultiprocessor", reinterpret_cast<void*>(occupancy)},
       {"cuLaunchKernelEx", reinterpret_cast<void*>(launch)},
+      {"cuLaunchHostFunc", reinterpret_cast<void*>(launch_host)},
       {"cuThreadExchangeStreamCaptureMode", reinterpret_cast<void*>(exchange_capture_mode)},
       {"cuStreamIsCapturing", reinterpret_cast<void*>(is_capturing)},
       {"cuStreamCreate", reinterpret_cast<void*>(stream_create)},

@@ -8,21 +8,23 @@ import pytest
 from convswap import _native
 from fake_card import LAYER, needs_compiler, run_beside_card
 
-# An algorithm's name, then the extents of x and w.
+# An algorithm's name, then the extents of x and w, and the padding at each end.
 CONVOLVE = """
 import sys
 import numpy as np
 from convswap import _native
 algorithm, x_shape, w_shape = sys.argv[1], *(tuple(map(int, text.split(","))) for text in sys.argv[2:4])
-problem = _native.Problem(x_shape, w_shape)
+attributes = {"pads": [int(text) for text in sys.argv[4:]] * 4} if sys.argv[4:] else {}
+problem = _native.Problem(x_shape, w_shape, **attributes)
 x, w = (_native.DeviceArray.from_numpy(np.ones(shape, np.float32)) for shape in (x_shape, w_shape))
 y = _native.DeviceArray(problem.output_shape)
 y.poison()
-_native.conv_device(x, w, None, y, algorithm=algorithm)
+_native.conv_device(x, w, None, y, algorithm=algorithm, **attributes)
 assert y.to_numpy().shape == tuple(problem.output_shape)
 print(_native.describe_plan(problem, "cuda", algorithm))
 """
 ONE_TAP = ("2,16,9,9", "24,16,1,1")
+PADDED = ("2,1,9,9", "1,1,3,3", "1")
 ALGORITHMS = [entry.name for entry in _native.catalog() if entry.device == "cuda"]
 
 
@@ -39,7 +41,7 @@ def test_every_algorithm_compiles_loads_and_starts_its_kernels(
     algorithm: str, cache: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    layer = ONE_TAP if algorithm == "pointwise" else LAYER
+    layer = {"pointwise": ONE_TAP, "sliding_rows": PADDED}.get(algorithm, LAYER)
     done = run_beside_card(CONVOLVE, algorithm, *layer, cache=cache, FAKE_LOG=log)
     assert done.returncode == 0, done.stderr
     lines = log.read_text().splitlines()
@@ -53,6 +55,17 @@ def test_every_algorithm_compiles_loads_and_starts_its_kernels(
 
 def _is_rung_with_kernels(algorithm: str) -> bool:
     return algorithm.startswith("ladder_") and algorithm < "ladder_15"
+
+
+@needs_compiler
+def test_runs_that_are_timed_are_all_enqueued_before_the_first_begins(cache: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = CONVOLVE.replace("algorithm=algorithm, **", "algorithm=algorithm, runs=5, **")
+    done = run_beside_card(program, "naive", *LAYER, cache=cache, FAKE_LOG=log)
+    assert done.returncode == 0, done.stderr
+    started = [line.split()[0] for line in log.read_text().splitlines() if not line.startswith("load ")]
+    # That which the card waits for, as long as it lasts; again where the host needed longer.
+    assert started[:6] == ["host", *["launch"] * 5] and len(started) % 6 == 0
 
 
 @needs_compiler

@@ -31,6 +31,7 @@ namespace convswap {
   FUNCTION(cuFuncSetAttribute)                          \
   FUNCTION(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
   FUNCTION(cuLaunchKernelEx)                            \
+  FUNCTION(cuLaunchHostFunc)                            \
   FUNCTION(cuThreadExchangeStreamCaptureMode)           \
   FUNCTION(cuStreamCreate)                              \
   FUNCTION(cuStreamDestroy)                             \
