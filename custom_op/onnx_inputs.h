@@ -15,7 +15,7 @@ struct InputTensors {
   const OrtValue *x = nullptr, *w = nullptr, *b = nullptr, *z = nullptr;
 };
 
-// A shape that is taken and compared without memory of its own. Of more axes than a convolution has, only
+// A shape in no memory but its own, so that it is soon compared. Of more axes than a convolution has, only
 // their number is kept.
 class ShapeKey {
  public:
@@ -31,7 +31,7 @@ class ShapeKey {
   std::array<int64_t, kMostAxes> extents_{};
 };
 
-// What a node can tell of its inputs before they are there.
+// A node's inputs, of which the shapes of constants are known before a run.
 class NodeInputs {
  public:
   using Keys = std::array<ShapeKey, 4>;

@@ -21,8 +21,8 @@
 #include "onnx_entries.h"
 #include "onnx_inputs.h"
 #include "onnx_kernel_origin.h"
-#include "onnx_last_run.h"
 #include "onnx_prepared.h"
+#include "onnx_recent_runs.h"
 #include "onnx_scratch.h"
 #include "override.h"
 #include "plan/background.h"
@@ -138,8 +138,7 @@ class ConvKernel {
   std::shared_ptr<const KnownRun> known_run(const OrtKernelContext* context, const InputTensors& tensors) {
     const NodeInputs::Keys keys = inputs_.keys(tensors);
     const int index = device_index(tensors.x);
-    std::shared_ptr<const KnownRun> last = last_run_.get();
-    if (last != nullptr && last->is_of(keys, index)) return last;
+    if (std::shared_ptr<const KnownRun> known = recent_runs_.find(keys, index)) return known;
 
     const auto shape_or_none = [&](const OrtValue* tensor) {
       return tensor == nullptr ? std::nullopt : std::optional(shape_of(api_, tensor));
@@ -157,7 +156,7 @@ class ConvKernel {
       run->takes_prepared_weights =
           kind_ == DeviceKind::cuda && inputs_.has_constant_weights() && run->plan->prepared_form().bytes > 0;
     }
-    last_run_.set(run);
+    recent_runs_.add(run);
     return run;
   }
 
@@ -309,7 +308,7 @@ class ConvKernel {
   const std::shared_ptr<PlanCache> plans_;  // which work in the background looks for
   const bool is_tuned_;
   const NodeInputs inputs_;
-  LastRun last_run_;
+  RecentRuns recent_runs_;
   std::optional<AlignedConstants> aligned_constants_;  // of the CPU
   PreparedWeights prepared_weights_;
 };

@@ -111,8 +111,8 @@ def test_what_follows_is_the_definition(algorithm, name, has_residual, element, 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("algorithm", "name"),
-    [("depthwise", name) for name in ("3x3", "5x5 strided", "9x4", "1-D dilated", "3-D")]
-    + [("sliding_rows", name) for name in ("3x3", "3x3 of many small", "5x5 strided alike", "7x7")],
+    [("depthwise", name) for name in ("3x3", "3x3 of many small", "5x5 strided", "9x4", "1-D dilated", "3-D")]
+    + [("sliding_rows", name) for name in ("3x3", "3x3 of many small", "3x3 of a wide image", "7x7")],
 )
 def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(algorithm, name, cuda):
     case = CASES[name]
@@ -145,8 +145,14 @@ def test_sliding_rows_takes_images_with_filters_of_its_list():
         if not _native.why_not(problem_of(case), "sliding_rows", "cuda", compute_capability=90)
     ]
     assert sorted(taken) == sorted(SLIDING)
-    told = _native.why_not(problem_of(CASES["9x4"]), "sliding_rows", "cuda", compute_capability=90)
-    assert "filters of 3x3, 5x5 or 7x7 taps" in told
+    beyond = {"strides": [2, 2], "pads": [1, 1, 1, 2**31 - 4]}
+    for problem, words in (
+        (problem_of(CASES["9x4"]), "filters of 3x3, 5x5 or 7x7 taps"),
+        (_native.Problem((1, 32, 8, 8), (16, 2, 3, 3), group=16, pads=[1] * 4), "see 2 channels"),
+        (_native.Problem((1, 8, 8, 8), (8, 1, 3, 3), group=8, pads=[1] * 4, type="float64"), "float64"),
+        (_native.Problem((1, 1, 1, 4), (1, 1, 3, 3), **beyond), "32 bits"),
+    ):
+        assert words in _native.why_not(problem, "sliding_rows", "cuda", compute_capability=90)
 
 
 @pytest.mark.parametrize("capability", [75, 80, 86, 90, 100, 120])

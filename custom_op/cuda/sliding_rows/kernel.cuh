@@ -10,7 +10,7 @@ namespace convswap::sliding_rows {
 
 // kTogether: columns of x that are one load.
 template <typename T, int kTaps, int kStride, int kLeft, int kOutputs, int kTogether>
-__global__ void __launch_bounds__(kBlockWarps* kWarp, resident_blocks(kTaps))
+__global__ void __launch_bounds__(kBlockWarps* kWarp, blocks_at_once(kTaps))
     kernel(const __grid_constant__ Arguments<T> a) {
   using S = Slide<kTaps, kStride, kLeft, kOutputs>;
   const Lane<S> at(a);

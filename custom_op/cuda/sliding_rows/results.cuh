@@ -5,6 +5,7 @@
 #include "cuda/called_activation.cuh"
 #include "cuda/primitives/global_store.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/sliding_rows/arguments.h"
 
 namespace convswap::sliding_rows {
@@ -15,22 +16,33 @@ __device__ inline unsigned bits_of(Small value) {
   return value.bits;
 }
 
+// Two of 16 bits as they lie in memory.
+template <typename Small>
+__device__ inline unsigned pair_of(float first, float second) {
+#if __CUDA_ARCH__ >= 800
+  return rounded_pair<Small>(first, second);
+#else
+  return bits_of(Small(first)) | bits_of(Small(second)) << 16;
+#endif
+}
+
 // Stores neighbouring outputs together.
 template <typename T>
-__device__ inline void store_together(bool is_wanted, unsigned long long to, const T (&values)[2]) {
-  if constexpr (sizeof(T) == 4) {
+__device__ inline void store_together(bool is_wanted, unsigned long long to, const float (&values)[2]) {
+  if constexpr (kAreSame<T, float>) {
     store_global_if(is_wanted, to, make_uint2(bits_of(values[0]), bits_of(values[1])));
   } else {
-    store_global_if(is_wanted, to, bits_of(values[0]) | bits_of(values[1]) << 16);
+    store_global_if(is_wanted, to, pair_of<T>(values[0], values[1]));
   }
 }
 template <typename T>
-__device__ inline void store_together(bool is_wanted, unsigned long long to, const T (&values)[4]) {
-  const unsigned bits[] = {bits_of(values[0]), bits_of(values[1]), bits_of(values[2]), bits_of(values[3])};
-  if constexpr (sizeof(T) == 4) {
+__device__ inline void store_together(bool is_wanted, unsigned long long to, const float (&values)[4]) {
+  if constexpr (kAreSame<T, float>) {
+    const unsigned bits[] = {bits_of(values[0]), bits_of(values[1]), bits_of(values[2]), bits_of(values[3])};
     store_global_if(is_wanted, to, make_uint4(bits[0], bits[1], bits[2], bits[3]));
   } else {
-    store_global_if(is_wanted, to, make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16));
+    store_global_if(is_wanted, to,
+                    make_uint2(pair_of<T>(values[0], values[1]), pair_of<T>(values[2], values[3])));
   }
 }
 
@@ -39,34 +51,34 @@ __device__ inline void store_together(bool is_wanted, unsigned long long to, con
 template <typename T, int kOutputs>
 __device__ inline void write_row(const Arguments<T>& a, long long first, int inside, bool is_wanted,
                                  const float (&sums)[kOutputs]) {
-  T values[kOutputs];
+  float values[kOutputs];
   if (a.z == nullptr && a.activation_limits) {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
-      values[i] = T(smaller_or_nan(larger_or_nan(sums[i], a.least), a.most));
+      values[i] = smaller_or_nan(larger_or_nan(sums[i], a.least), a.most);
     }
   } else {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
       const bool has_residual = a.z != nullptr && is_wanted && i < inside;
       const float residual = has_residual ? static_cast<float>(a.z[first + i]) : 0.0f;
-      values[i] = T(activated(a.epilogue, sums[i] + residual));
+      values[i] = activated(a.epilogue, sums[i] + residual);
     }
   }
   const unsigned long long to = global_address(a.y) + first * int(sizeof(T));
   if constexpr (kOutputs > 1) {
     if (a.stores_together) {
-      store_together(is_wanted, to, values);
+      store_together<T>(is_wanted, to, values);
       return;
     }
   }
 #pragma unroll
   for (int i = 0; i < kOutputs; ++i) {
     const bool is_inside = is_wanted && i < inside;
-    if constexpr (sizeof(T) == 4) {
+    if constexpr (kAreSame<T, float>) {
       store_global_if(is_inside, to + 4 * i, bits_of(values[i]));
     } else {
-      store_global_if(is_inside, to + 2 * i, static_cast<unsigned short>(bits_of(values[i])));
+      store_global_if(is_inside, to + 2 * i, T(values[i]).bits);
     }
   }
 }

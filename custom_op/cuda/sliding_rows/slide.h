@@ -31,8 +31,9 @@ CONVSWAP_ANYWHERE constexpr int rows_ahead(int taps, int period, int element_byt
   if (element_bytes == 4) return taps > 3 ? 1 : period;
   return taps > 3 ? period : 2 * period;
 }
+constexpr int kMostAhead = 8;
 
 // Blocks that a multiprocessor holds at once, for which the compiler leaves enough registers.
-CONVSWAP_ANYWHERE constexpr int resident_blocks(int taps) { return taps > 5 ? 4 : taps > 3 ? 5 : 6; }
+CONVSWAP_ANYWHERE constexpr int blocks_at_once(int taps) { return taps > 5 ? 4 : taps > 3 ? 5 : 6; }
 
 }  // namespace convswap::sliding_rows

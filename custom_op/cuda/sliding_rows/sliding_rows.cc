@@ -25,6 +25,7 @@
 
 #include "cuda/host/limits.h"
 #include "cuda/sliding_rows/plan.h"
+#include "cuda/sliding_rows/slide.h"
 
 namespace convswap {
 namespace sliding_rows {
@@ -46,28 +47,45 @@ class SlidingRows final : public Algorithm {
     const Instance* const instance = instance_for(problem);
     if (instance == nullptr) {
       return Offer::refusal(
-          "it computes images with filters of 3x3, 5x5 or 7x7 taps, undilated, with the same stride of 1 or "
-          "2 on "
-          "both axes and half a filter of padding on the left");
+          "it computes images with undilated filters of 3x3, 5x5 or 7x7 taps, the same stride of 1 or 2 on "
+          "both axes, "
+          "and half a filter of padding on the left, or with stride 2 and up to 5x5 taps one column less");
     }
-    const Tiling tiling = best_tiling(problem, device, *instance);
+    return offer_of(problem, tilings_of(problem, device, *instance).front(), device);
+  }
+
+  std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
+                                  std::size_t most) const override {
+    const Instance* const instance = why_not_at_all(problem).empty() ? instance_for(problem) : nullptr;
+    std::vector<Offer> offers;
+    if (instance == nullptr) return offers;
+    for (const Tiling& tiling : tilings_of(problem, device, *instance)) {
+      if (offers.size() < most) offers.push_back(offer_of(problem, tiling, device));
+    }
+    return offers;
+  }
+
+ private:
+  static Offer offer_of(const ConvProblem& problem, const Tiling& tiling, const Device& device) {
     return {{},
             tiling.cost * 1e-6,
             [problem, device, tiling] { return sliding_rows::make_plan(problem, device, tiling); },
             [problem, tiling] { return std::vector{sliding_rows::kernel_name(problem, tiling)}; }};
   }
 
- private:
   static std::string why_not_at_all(const ConvProblem& problem) {
     if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
     if (problem.channels_per_group() != 1) {
       return "it computes depthwise convolutions, and filters of this one see " +
              std::to_string(problem.channels_per_group()) + " channels";
     }
-    return why_not_indexed(
-        {problem.batch * problem.out_channels,
-         (problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + 16) * problem.input[2] * 2,
-         problem.output[1] * problem.output[2]});
+    // Rows of x are counted from a strip's first up to some that are asked for and not there.
+    const auto padded = [&](int axis) {
+      return problem.input[axis] + problem.pad_begin[axis] + problem.pad_end[axis];
+    };
+    return why_not_indexed({problem.batch * problem.out_channels, 2 * padded(2),
+                            (padded(1) + kMostAhead) * problem.input[2],
+                            problem.output[1] * problem.output[2]});
   }
 };
 

@@ -15,6 +15,7 @@ class Strip {
  public:
   __device__ Strip(const Arguments<T>& arguments, const Lane<S>& lane) : a_(arguments), at_(lane) {
     first_row_ = at_.first_row * S::stride - a_.pad_height;
+    end_row_ = static_cast<unsigned>(max(0, min(first_row_ + rows_seen(), a_.input_height)));
     const int source = static_cast<int>(a_.multiplier.quotient_of_any(at_.plane));
     const long long row = static_cast<long long>(source) * a_.input_height + first_row_;
     x_ = global_address(a_.x) + (row * a_.input_width + at_.piece_column) * int(sizeof(T));
@@ -32,8 +33,7 @@ class Strip {
   }
 
   __device__ void run() {
-    // Rows of x that the strip's outputs see.
-    const int count = (at_.rows - 1) * S::stride + S::taps;
+    const int count = rows_seen();
 #pragma unroll 1
     for (int first = 0; first < count; first += kSteps) steps<0>(first, count);
   }
@@ -41,16 +41,19 @@ class Strip {
  private:
   static constexpr int kSteps = kAhead > S::period ? kAhead : S::period;  // a multiple of both
 
+  // Rows of x that the strip's outputs see.
+  __device__ int rows_seen() const { return (at_.rows - 1) * S::stride + S::taps; }
+
   // Asks for a row, counted from the strip's first.
   __device__ void ask(int number, Piece<T, S::piece, kTogether>& piece) const {
     const int row = first_row_ + number;
-    const bool is_inside = static_cast<unsigned>(row) < static_cast<unsigned>(a_.input_height);
+    const bool is_inside = static_cast<unsigned>(row) < end_row_;
     const long long further = static_cast<long long>(number * a_.input_width) * int(sizeof(T));
     piece.load(x_ + further, is_inside ? a_.input_width - at_.piece_column : 0);
   }
 
   // The rows from number first + kStep on, of which first + kSteps is the next call's. A row is added to the
-  // sums of all output rows that it is part of; what one of them has been before it begins does not matter.
+  // sums of all output rows that it is part of; the first row of one sets them.
   template <int kStep>
   __device__ void steps(int first, int count) {
     if constexpr (kStep < kSteps) {
@@ -85,7 +88,8 @@ class Strip {
 
   const Arguments<T>& a_;
   const Lane<S>& at_;
-  int first_row_;         // of x, above the image where there is padding
+  unsigned end_row_;      // behind the last row of x that the strip sees and the image has
+  int first_row_;         // above the image where there is padding
   unsigned long long x_;  // where the lane's piece of that row begins
   float weights_[S::taps][S::taps];
   float bias_;

@@ -31,8 +31,8 @@ void place_pieces(const ConvProblem& problem, Tiling& tiling) {
 // benchmarks/sliding_rows.md.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   constexpr double kLaunchNanoseconds = 2000, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
-  constexpr double kMemory = 1.06;
-  // How much longer the longer of both takes for the other.
+  constexpr double kMemory = 1.06;  // of the bytes' time
+  // The shorter of instructions and bytes adds such a part of its time to the longer.
   constexpr double kOther = 0.45;
   constexpr double kBegin = 100, kRow = 30, kOutput = 1, kConversion = 1.2;  // instructions
   constexpr double kRowNanoseconds = 42, kInstructionsOfRow = 60;            // of a row, alone
@@ -45,7 +45,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double of_block = kBlockWarps * (kBegin + 2 * taps * taps + rows * of_row);
 
   const double multiprocessors = std::max(1, device.multiprocessors);
-  const double resident = resident_blocks(own.taps);
+  const double resident = blocks_at_once(own.taps);
   const double each = number(tiling.blocks) / multiprocessors;
   const double blocks = each < resident ? std::ceil(each) : each;
   const double issue = blocks * of_block / 4 / kCyclesPerNanosecond;
@@ -73,22 +73,25 @@ const Instance* instance_for(const ConvProblem& problem) {
   return nullptr;
 }
 
-Tiling best_tiling(const ConvProblem& problem, const Device& device, const Instance& instance) {
+std::vector<Tiling> tilings_of(const ConvProblem& problem, const Device& device, const Instance& instance) {
   Tiling tiling;
   tiling.instance = instance;
   place_pieces(problem, tiling);
   const int64_t planes = problem.batch * problem.out_channels;
   const int64_t groups = ceil_divide(planes, int64_t{kBlockWarps} * tiling.warp_planes);
-  Tiling best;
+  std::vector<Tiling> tilings;
   for (const int count : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256}) {
-    tiling.strip_rows = static_cast<int>(ceil_divide(problem.output[1], count));
-    tiling.strips = static_cast<int>(ceil_divide(problem.output[1], tiling.strip_rows));
+    const int64_t rows = ceil_divide(problem.output[1], count);
+    if (!tilings.empty() && rows == tilings.back().strip_rows) continue;
+    tiling.strip_rows = static_cast<int>(rows);
+    tiling.strips = static_cast<int>(ceil_divide(problem.output[1], rows));
     tiling.blocks = groups * tiling.strips * tiling.segments;
     tiling.cost = cost_of(problem, device, tiling);
-    if (count == 1 || tiling.cost < best.cost) best = tiling;
-    if (tiling.strip_rows <= 2) break;
+    tilings.push_back(tiling);
+    if (rows <= 2) break;
   }
-  return best;
+  std::ranges::stable_sort(tilings, {}, &Tiling::cost);
+  return tilings;
 }
 
 }  // namespace convswap::sliding_rows

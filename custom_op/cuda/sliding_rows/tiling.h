@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "conv/problem.h"
 #include "cuda/sliding_rows/instances.h"
@@ -22,7 +23,8 @@ struct Tiling {
 // be depthwise.
 const Instance* instance_for(const ConvProblem& problem);
 
-// The cheapest by the estimate. The problem must have an output, and float32, float16 or bfloat16 data.
-Tiling best_tiling(const ConvProblem& problem, const Device& device, const Instance& instance);
+// Every height of strips, the cheapest by the estimate first. The problem must have an output, and float32,
+// float16 or bfloat16 data.
+std::vector<Tiling> tilings_of(const ConvProblem& problem, const Device& device, const Instance& instance);
 
 }  // namespace convswap::sliding_rows
