@@ -11,6 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 from convswap import _native, lab
+from convswap.lab.counter_names import ACTIVE_WARPS, NAMES, SECTORS
 from convswap.lab.process import LabProcess
 from convswap.lab.ranking import ranked, remember
 from convswap.lab.result import LabResult
@@ -82,6 +83,20 @@ def test_ranks_have_the_ladder_and_repeat(process: LabProcess, tmp_path) -> None
     # The copy is the rung's own code, without the bias.
     assert results[0].mark("ladder_09_constants") == pytest.approx(times[0], rel=0.25)
     assert times.max() / times.min() < 1.1
+
+
+def test_counters_are_read_or_it_is_said_why_not(process: LabProcess) -> None:
+    result = lab.run(COURSE, "2017-conv1", profile=True, process=process, **HOW)
+    assert result.fault is None, result.fault
+    if result.counters:
+        assert set(result.counters) == set(NAMES)
+        # Neighbours read neighbouring pixels, but for the ends of rows.
+        assert 1 <= result.counters[SECTORS] < 8
+        assert 0 < result.counters[ACTIVE_WARPS] <= 100
+    else:
+        assert any("counters were not read" in note for note in result.notes), result.notes
+    # Whatever came of it, the worker goes on.
+    assert lab.run(COURSE, "2017-conv1", time=False, process=process, **HOW).is_right
 
 
 def test_watch_answers_soon_after_a_save(cuda, tmp_path) -> None:

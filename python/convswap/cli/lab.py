@@ -52,6 +52,7 @@ def _add_run(own: Any) -> None:
     parser = own.add_parser("run", help="compile, check and time a kernel inside an ONNX Runtime session")
     _add_kernel(parser)
     _add_how(parser)
+    parser.add_argument("--profile", action="store_true", help="read the card's counters, too, by CUPTI")
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON")
     parser.set_defaults(command=run_run)
 
@@ -142,7 +143,13 @@ def run_run(options: argparse.Namespace) -> int:
 
     check_writable(options.json, Path(options.file))
     with progress_line() as progress:
-        result = run(options.file, options.target or DEFAULT_TARGET, **how(options), progress=progress)
+        result = run(
+            options.file,
+            options.target or DEFAULT_TARGET,
+            **how(options),
+            profile=options.profile,
+            progress=progress,
+        )
     write_found(options, result.to_json())
     _keep(result)
     print_result(result, console())

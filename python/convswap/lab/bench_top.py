@@ -30,6 +30,8 @@ _EMULATING = "running it thread by thread on the processor"
 _HOST_COMPILER_SECONDS = 90.0
 # The card that is compiled for where there is none.
 USUAL_CAPABILITY = 90
+# The kernel runs a few times, and what it wrote is put back in between.
+_COUNTER_SECONDS = 60.0
 # So many times what a check may take, the compiler may.
 _COMPILE_CHECKS = 6
 # What a whole model's outputs may differ by, of their size.
@@ -81,6 +83,20 @@ class BenchTop:
             except _LaunchError as error:
                 result = replace(result, fault=Fault("launch", f"{error}."))
         return replace(result, seconds=time.perf_counter() - begin)
+
+    def counters(
+        self, kernel: Kernel, path: str, target: str, options: Mapping[str, Any]
+    ) -> dict[str, float]:
+        """Return the counters of `kernel`, which is right, for that layer of `target` that moves most bytes.
+
+        Raises:
+            ConvswapError: CUPTI is not installed, or refuses.
+        """
+        from convswap.lab.counting import counters_of
+
+        self._tell("reading the card's counters", _COUNTER_SECONDS)
+        opened = open_target(target, kernel, options.get("batch"), choose_device("cuda"))
+        return counters_of(path, max(opened.taken, key=lambda one: one.problem.bytes))
 
     def _compiled(
         self, kernel: Kernel, result: LabResult, device: Device, options: Mapping[str, Any]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from convswap.errors import ConvswapError
-from convswap.lab.kernel import kernel_of
+from convswap.lab.counter_names import counted_hint
+from convswap.lab.kernel import Kernel, kernel_of
 from convswap.lab.process import LabProcess
 from convswap.lab.result import LabResult
 from convswap.progress import Progress, silent
@@ -24,6 +28,7 @@ def run(
     seconds: float = SECONDS,
     marks: bool = True,
     time: bool = True,
+    profile: bool = False,
     compute_capability: int | None = None,
     progress: Progress | None = None,
     process: LabProcess | None = None,
@@ -42,6 +47,7 @@ def run(
         marks: whether it is set beside every rung of the ladder, or beside the default provider and our best
             alone.
         time: whether it is timed at all.
+        profile: whether the card's counters are read, too, by CUPTI; a note says why not where they are not.
         compute_capability: what it is compiled for where there is no card: 90, the default, is 9.0.
         progress: called with a few words at the start of every step.
         process: a worker that is kept from one call to the next, for several kernels; by default one is
@@ -63,6 +69,27 @@ def run(
         "compute_capability": compute_capability,
     }
     if process is not None:
-        return process.run(kernel, target, options, progress or silent)
+        return _run(kernel, target, options, profile, progress or silent, process)
     with LabProcess() as own:
-        return own.run(kernel, target, options, progress or silent)
+        return _run(kernel, target, options, profile, progress or silent, own)
+
+
+def _run(
+    kernel: Kernel,
+    target: str,
+    options: Mapping[str, Any],
+    profile: bool,
+    progress: Progress,
+    process: LabProcess,
+) -> LabResult:
+    result = process.run(kernel, target, options, progress)
+    if not profile or result.fault is not None or result.card is None:
+        return result
+    counters, why_not = process.counters(kernel, target, options, progress)
+    notes = (f"the card's counters were not read: {why_not}",) if why_not else ()
+    return replace(
+        result,
+        counters=counters,
+        hint=counted_hint(counters) or result.hint,
+        notes=(*result.notes, *notes),
+    )

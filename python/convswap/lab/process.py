@@ -58,15 +58,7 @@ class LabProcess:
         worker = self._started()
         begin = time.perf_counter()
         printed_before = os.fstat(self._printed.fileno()).st_size
-        request = {"name": kernel.name, "text": kernel.text, "target": target, "options": dict(options)}
-        assert worker.stdin is not None
-        try:
-            worker.stdin.write(json.dumps(request).encode() + b"\n")
-            worker.stdin.flush()
-            answer, stage = self._await(worker, progress, printed_before)
-        except BaseException:
-            self.close()
-            raise
+        answer, stage = self._ask(worker, kernel, target, options, progress)
         if "refused" in answer:
             raise ConvswapError(answer["refused"])
         if "result" in answer:
@@ -87,6 +79,18 @@ class LabProcess:
             fault=fault,
             seconds=time.perf_counter() - begin,
         )
+
+    def counters(
+        self, kernel: Kernel, target: str, options: Mapping[str, Any], progress: Progress
+    ) -> tuple[dict[str, float], str]:
+        """Return the counters of a kernel that `run` found right, by name, or none and why."""
+        answer, _ = self._ask(self._started(), kernel, target, options, progress, counters=True)
+        if "result" in answer:
+            return answer["result"], ""
+        if "refused" in answer:
+            return {}, str(answer["refused"])
+        self.close()
+        return {}, "the process that read them ended" if "ended" in answer else "they took too long"
 
     def start(self) -> None:
         """Start the worker where none is running, so that the next request need not wait for that."""
@@ -126,6 +130,26 @@ class LabProcess:
             env={**os.environ, "TMPDIR": self._folder.name},
         )
         return self._worker
+
+    def _ask(
+        self,
+        worker: subprocess.Popen[bytes],
+        kernel: Kernel,
+        target: str,
+        options: Mapping[str, Any],
+        progress: Progress,
+        counters: bool = False,
+    ) -> tuple[dict[str, Any], str]:
+        printed_before = os.fstat(self._printed.fileno()).st_size
+        request = {"name": kernel.name, "text": kernel.text, "target": target, "options": dict(options)}
+        assert worker.stdin is not None
+        try:
+            worker.stdin.write(json.dumps({**request, "counters": counters}).encode() + b"\n")
+            worker.stdin.flush()
+            return self._await(worker, progress, printed_before)
+        except BaseException:
+            self.close()
+            raise
 
     def _await(
         self, worker: subprocess.Popen[bytes], progress: Progress, printed_before: int

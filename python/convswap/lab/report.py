@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from convswap.lab.counter_names import MEANINGS
 from convswap.lab.result import LabResult
 from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
 
@@ -24,6 +25,8 @@ def print_result(result: LabResult, console: Console) -> None:
     if result.layers:
         _print_times(result, console)
         _print_card(result, console)
+    if result.counters:
+        _print_counters(result, console)
     for note in result.notes:
         console.print(Text(f"Note: {note}."))
     if result.not_emulated and result.fault is None:
@@ -73,6 +76,16 @@ def _print_times(result: LabResult, console: Console) -> None:
         )
     table.caption = Text("the last column: how many times as fast")
     table.caption_justify = "left"
+    console.print(table)
+
+
+def _print_counters(result: LabResult, console: Console) -> None:
+    table = plain_table("What the card counted, by CUPTI; the names are Nsight Compute's")
+    table.add_column("value", justify="right")
+    for heading in ("what", "counter"):
+        table.add_column(heading, overflow="fold")
+    for name, meaning in MEANINGS.items():
+        table.add_row(three_digits(result.counters.get(name)), meaning, Text(name))
     console.print(table)
 
 

@@ -47,8 +47,8 @@ class LabResult:
     `cases` is how many convolutions it computed rightly, `relative_l2_error` the worst of their errors.
     `emulated` says whether it was also checked thread by thread on the processor, and `not_emulated` why not.
     `layers` is empty where nothing was timed; `network_error` is how far the whole model's outputs are from
-    the default provider's, None without a model. `seconds` is what it all took, of it `compile_seconds` the
-    compiler.
+    the default provider's, None without a model. `counters` are the card's, by name, where they were asked
+    for. `seconds` is what it all took, of it `compile_seconds` the compiler.
     """
 
     kernel: str
@@ -65,6 +65,7 @@ class LabResult:
     not_emulated: str = ""
     layers: tuple[LayerTimes, ...] = ()
     network_error: float | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
     hint: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -128,6 +129,7 @@ class LabResult:
                 "gigabytes_per_second": self.gigabytes_per_second,
                 "layers": [layer.to_json() for layer in self.layers],
                 "network_error": self.network_error,
+                "counters": dict(self.counters),
                 "hint": self.hint,
                 "notes": list(self.notes),
                 "seconds": self.seconds,
@@ -140,7 +142,15 @@ def result_from_json(found: Mapping[str, Any]) -> LabResult:
     """Return the result of `LabResult.to_json`, as another process wrote it."""
     fault = found["fault"]
     named = {"kernel", "digest", "interface", "target", "batch", "card", "environment", "cases", "emulated"}
-    named |= {"relative_l2_error", "not_emulated", "network_error", "hint", "seconds", "compile_seconds"}
+    named |= {
+        "relative_l2_error",
+        "not_emulated",
+        "network_error",
+        "counters",
+        "hint",
+        "seconds",
+        "compile_seconds",
+    }
     return LabResult(
         **{name: found[name] for name in named},
         fault=None if fault is None else fault_from_json(fault),

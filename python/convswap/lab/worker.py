@@ -54,10 +54,10 @@ def _serve(bench_top: Any, request: dict[str, Any]) -> dict[str, Any]:
         path = Path(folder) / (Path(request["name"]).name or "kernel.cu")
         path.write_text(request["text"], encoding="utf-8")
         kernel = kernel_of(path)
-        result: dict[str, Any] = bench_top.run(
-            kernel, str(path), request["target"], request["options"]
-        ).to_json()
-        return result
+        asked = kernel, str(path), request["target"], request["options"]
+        if request["counters"]:
+            return dict(bench_top.counters(*asked))
+        return dict(bench_top.run(*asked).to_json())
 
 
 def _answer(stream: TextIO, answer: dict[str, Any]) -> None:
