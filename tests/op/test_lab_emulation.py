@@ -62,7 +62,7 @@ def test_what_is_wrong_is_told_in_one_paragraph(faulty: Faulty) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*BY_INTERFACE, "ladder_04_shared_memory", "ladder_09_constants"])
+@pytest.mark.parametrize("name", [*BY_INTERFACE, "ladder_09_constants"])
 def test_files_to_begin_with_are_right(name: str) -> None:
     text = BY_INTERFACE.get(name) or rung_copy(name)
     assert fault_in(text) is None

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -35,10 +36,13 @@ def faulty(name: str) -> str:
     return text
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep the ranking apart, and with it the kernels, which are compiled in no time."""
-    monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CONVSWAP_CACHE", str(folder))
+        yield folder
 
 
 def test_new_writes_a_file_and_overwrites_none(capsys, tmp_path) -> None:
@@ -87,12 +91,15 @@ def test_a_file_that_is_none_gets_one_clear_line(capsys, monkeypatch, tmp_path, 
     assert words in only_line_of_refusal(capsys, "lab", "run", file)
 
 
-def test_other_wrong_arguments_get_one_clear_line(capsys, monkeypatch, tmp_path) -> None:
+def test_other_wrong_arguments_get_one_clear_line(capsys, monkeypatch, tmp_path, cache) -> None:
     monkeypatch.chdir(tmp_path)
     lab.new("mine.cu")
     assert "seconds must be above 0" in only_line_of_refusal(
         capsys, "lab", "run", "mine.cu", "--seconds", "0"
     )
+    assert "batch must be at least 1" in only_line_of_refusal(capsys, "lab", "run", "mine.cu", "--batch", "0")
+    old = ("lab", "run", "mine.cu", "--compute-capability", "6.1")
+    assert "capability 6.1: expected one from 7.5 on" in only_line_of_refusal(capsys, *old)
     assert "cannot write" in only_line_of_refusal(capsys, "lab", "run", "mine.cu", "--json", "mine.cu")
     assert "is no folder" in refusal(capsys, "lab", "submit", "mine.cu")
     Path("empty").mkdir()
@@ -100,9 +107,9 @@ def test_other_wrong_arguments_get_one_clear_line(capsys, monkeypatch, tmp_path)
     assert "unknown network or layer 'nonet'" in refusal(capsys, "lab", "run", "mine.cu", "nonet")
     assert main(["lab", "rank", "--html", "page.html"]) == 0
     assert "no kernel has been timed yet" in capsys.readouterr().out
-    Path("cache").mkdir(exist_ok=True)
-    Path("cache/lab.sqlite").write_text("no database, for sure, but something else")
+    (cache / "lab.sqlite").write_text("no database, for sure, but something else")
     assert "the ranking" in only_line_of_refusal(capsys, "lab", "rank")
+    (cache / "lab.sqlite").unlink()
 
 
 @needs_compilers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -141,7 +140,7 @@ def run_run(options: argparse.Namespace) -> int:
     from convswap.lab.laboratory import DEFAULT_TARGET, run
     from convswap.lab.report import print_result
 
-    check_writable(options.json, Path(options.file))
+    check_writable(options.json, options.file, options.target)
     with progress_line() as progress:
         result = run(
             options.file,

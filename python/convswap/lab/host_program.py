@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from convswap.lab.host_header import precompiled_header
 from convswap.lab.kernel import Kernel
 from convswap.runtime import library
 
@@ -47,7 +48,9 @@ def build_host_program(kernel: Kernel, compiler: str, folder: Path) -> Path:
     """
     (folder / "kernel.h").write_text(_translated(kernel), encoding="utf-8")
     program = folder / "run_kernel"
-    includes = [folder, library.INSTALLED / "emulation", library.INSTALLED / "include"]
+    compiled = precompiled_header(compiler, _OPTIONS)
+    first = [] if compiled is None else [compiled]
+    includes = [*first, folder, library.INSTALLED / "emulation", library.INSTALLED / "include"]
     call = _CALLS[kernel.interface]
     command = [compiler, *_OPTIONS, *(f"-I{each}" for each in includes), f"-DLAB_CALL(y,x,w,b,s)={call}"]
     try:

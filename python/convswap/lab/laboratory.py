@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, require_count
 from convswap.lab.counter_names import counted_hint
 from convswap.lab.kernel import Kernel, kernel_of
 from convswap.lab.process import LabProcess
@@ -17,6 +17,8 @@ from convswap.progress import Progress, silent
 DEFAULT_TARGET = "ece408-2017-high"
 # What one check of one kernel may take; it takes a thousandth.
 SECONDS = 10.0
+_MOST_SECONDS = 3600
+_OLDEST, _NEWEST = 75, 199
 
 
 def run(
@@ -58,8 +60,16 @@ def run(
             known or out of range.
     """
     kernel = kernel_of(source)
-    if not 0 < seconds <= 3600:
-        raise ConvswapError(f"seconds must be above 0 and at most 3600, but {seconds:g} were given")
+    if not 0 < seconds <= _MOST_SECONDS:
+        raise ConvswapError(
+            f"seconds must be above 0 and at most {_MOST_SECONDS}, but {seconds:g} were given"
+        )
+    require_count("batch", batch)
+    if compute_capability is not None and not _OLDEST <= compute_capability <= _NEWEST:
+        raise ConvswapError(
+            f"compute capability {compute_capability / 10:.1f}: expected one from {_OLDEST / 10:.1f} on, "
+            "such as 9.0"
+        )
     options = {
         "batch": batch,
         "device": device,

@@ -147,6 +147,8 @@ class LabProcess:
             worker.stdin.write(json.dumps({**request, "counters": counters}).encode() + b"\n")
             worker.stdin.flush()
             return self._await(worker, progress, printed_before)
+        except BrokenPipeError:
+            return {"ended": True}, "starting"
         except BaseException:
             self.close()
             raise
