@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from convswap import _native
 from convswap.errors import ConvswapError
@@ -13,7 +14,12 @@ from convswap.lab.kernel import kernel_of
 from convswap.lab.rank_report import class_csv, ranking_html
 from convswap.lab.ranking import ranked, remember
 from convswap.lab.result import LabResult, result_from_json
-from convswap.lab.templates import BY_INTERFACE
+from convswap.lab.targets import open_target
+from convswap.lab.templates import BY_INTERFACE, COURSE
+from convswap.runtime.device import Device
+from convswap.runtime.layers import conv_layers
+from convswap.runtime.library import LAB_ENTRY
+from convswap.runtime.sessions import CONVSWAP, make_session
 from op_sessions import conv_model
 from pretend_card import pretend_card, right_kernel
 
@@ -74,6 +80,33 @@ def test_layer_of_a_suite_and_model_with_bias_are_targets(monkeypatch, tmp_path)
     assert whole.fault is None and whole.cases == 15 + 1 and not whole.layers
     with pytest.raises(ConvswapError, match=r"mine.cu computes no convolution of .*bias.*convswap lab new"):
         run(tmp_path, model)
+
+
+def test_nodes_of_a_network_name_the_kernel_where_it_takes_them(tmp_path) -> None:
+    kernel = kernel_of(COURSE.replace("// launch:", "// only: C > 1\n// launch:"))
+    target = open_target("ece408-2019fa", kernel, None, Device("cpu", "asked for"))
+    named = {node.name: algorithm_of(node) for node in target.swapped.graph.node if node.op_type == "Conv"}
+    assert sorted(named.values()) == ["auto", "lab"]
+    assert target.batch == 10_000 and [one.why_not[:12] for one in target.layers] == ["the file is ", ""]
+    assert target.taken[0].shapes == {target.taken[0].layer.fed[0]: (10_000, 12, 33, 33)}
+
+
+def algorithm_of(node) -> str:
+    return next((each.s.decode() for each in node.attribute if each.name == "algorithm"), "auto")
+
+
+def test_session_reads_the_kernel_when_the_library_is_registered(tmp_path) -> None:
+    (layer,) = conv_layers(onnx.load_from_string(conv_model()))
+    model = layer.model({name: 4 for name in layer.fed}, ours=True)
+    path = tmp_path / "mine.cu"
+    side = CONVSWAP.with_entries({LAB_ENTRY: str(path)})
+    with pytest.raises(ConvswapError, match=r"the kernel '.*mine.cu' \(convswap.lab\) cannot be read"):
+        make_session(model, side, Device("cpu", "asked for"))
+    path.write_text("// launch: grid(B block(1)\n__global__ void forward() {}\n")
+    with pytest.raises(ConvswapError, match=r"mine\.cu:1: .*expected"):
+        make_session(model, side, Device("cpu", "asked for"))
+    path.write_text(COURSE)
+    make_session(model, side, Device("cpu", "asked for"))
 
 
 def test_what_a_kernel_does_wrong_on_the_card_is_told(monkeypatch, tmp_path) -> None:

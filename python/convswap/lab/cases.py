@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -122,8 +121,3 @@ def _convolutions(network: Any) -> Iterator[_Layer]:
         if isinstance(placed.layer, Convolution):
             channels, height, width = placed.input_shape
             yield _Layer(placed.layer.out_channels, channels, height, width, placed.layer.kernel)
-
-
-def outputs_of(case: Case) -> int:
-    """Return how many numbers y has."""
-    return math.prod(case.problem.output_shape)

@@ -121,7 +121,7 @@ def _model_target(name: str, kernel: Kernel, batch: int | None, device: Device) 
     subject = open_subject(name, "random")
     source = source_of(subject, NETWORK_SAMPLES, NETWORK_SAMPLES, device)
     feeds = source.first(source.batch)
-    swapped = swap(subject.model, algorithm=ALGORITHM).to_proto()
+    swapped = swap(subject.model).to_proto()
     layers = conv_layers(swapped)
     # Of one sample, since all that a run of many differs by is its first extent.
     shapes = Capture(swapped, layers, device).shapes(on_device(feeds, device))
@@ -131,8 +131,7 @@ def _model_target(name: str, kernel: Kernel, batch: int | None, device: Device) 
     for layer in layers:
         own = {each: (images, *shapes[each][1:]) for each in layer.fed}
         named.append(_target_layer(layer, own, kernel))
-    left = {one.layer.node.output[0] for one in named if one.why_not}
-    _set_algorithms(swapped, left)
+    _take(swapped, {one.layer.node.output[0] for one in named if not one.why_not})
     return Target(subject.title, images, tuple(named), swapped, subject.plain, feeds)
 
 
@@ -141,10 +140,10 @@ def _target_layer(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], kernel:
     return TargetLayer(layer, known, kernel.source.why_not(layer.problem(known)))
 
 
-def _set_algorithms(swapped: onnx.ModelProto, left: set[str]) -> None:
-    """Have our own algorithms compute the Convs whose outputs are `left` by the kernel."""
+def _take(swapped: onnx.ModelProto, outputs: set[str]) -> None:
+    """Have the kernel compute the Convs with these `outputs`; our own compute the others."""
     for node in swapped.graph.node:
-        if node.output and node.output[0] in left:
+        if node.output and node.output[0] in outputs:
             kept = [attribute for attribute in node.attribute if attribute.name != "algorithm"]
             del node.attribute[:]
-            node.attribute.extend([*kept, helper.make_attribute("algorithm", "auto")])
+            node.attribute.extend([*kept, helper.make_attribute("algorithm", ALGORITHM)])
