@@ -11,9 +11,10 @@ from convswap.lab.emulation_check import SHARED_BYTES, check_in_emulation
 from convswap.lab.faults import Fault
 from convswap.lab.host_program import NotTranslatedError, build_host_program, find_host_compiler
 from convswap.lab.kernel import kernel_of
-from convswap.lab.rung_copies import rung_copy
+from convswap.lab.rung_copies import copied_rungs, rung_copy
 from convswap.lab.templates import BY_INTERFACE
 from faulty_kernels import COURSE, FAULTY, SUM, Faulty
+from ladder_sources import PAGES
 
 WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
 COMPILER = find_host_compiler()
@@ -66,6 +67,23 @@ def test_what_is_wrong_is_told_in_one_paragraph(faulty: Faulty) -> None:
 def test_files_to_begin_with_are_right(name: str) -> None:
     text = BY_INTERFACE.get(name) or rung_copy(name)
     assert fault_in(text) is None
+
+
+def test_every_rung_is_copied_or_it_is_said_why_not() -> None:
+    refused = 0
+    for page in PAGES:
+        if page.name in copied_rungs():
+            text = rung_copy(page.name)
+            # Nothing of the rung's own names is left, and the launch fits the interface.
+            assert "conv." not in text and "Convolution" not in text
+            assert kernel_of(text).interface == "course"
+            continue
+        with pytest.raises(
+            ConvswapError, match=f"{page.name} cannot be copied into a file of one kernel: it"
+        ):
+            rung_copy(page.name)
+        refused += 1
+    assert refused == len(PAGES) - len(copied_rungs()) > 0
 
 
 def test_what_the_emulation_does_not_know_is_said(tmp_path) -> None:
