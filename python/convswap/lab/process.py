@@ -118,7 +118,7 @@ class LabProcess:
         self.close()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
         # For what it leaves where it has to be ended.
-        self._folder = tempfile.TemporaryDirectory(prefix="convswap-lab-")
+        self._folder = tempfile.TemporaryDirectory(prefix="convswap-lab-", ignore_cleanup_errors=True)
         # A group of its own: Ctrl-C is the parent's, who then ends it. -P, since a file of the user's folder
         # may be called as a module of Python's own.
         self._worker = subprocess.Popen(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from convswap.errors import ConvswapError, unknown_name
@@ -49,7 +49,7 @@ class _Copy:
     """How a rung is started, by the launch line, and what its template takes, by the name of a constant."""
 
     launch: str
-    constants: Mapping[str, int] | None = None
+    constants: Mapping[str, int] = field(default_factory=dict)
     only: str = ""
 
 
@@ -119,17 +119,20 @@ def rung_copy(name: str, folder: Path = _FOLDER) -> str:
 
 
 def _text(page: Page, copy: _Copy) -> str:
-    parts = [_head(page), '#include "convswap/lab.h"\n']
+    constants = "".join(f"constexpr int {name} = {value};\n" for name, value in copy.constants.items())
     if copy.only:
-        parts.append(
-            "// The numbers that the kernel is compiled for. Change them, and the next line, for other "
-            f"layers.\n// only: {copy.only}\n"
-            + "".join(f"constexpr int {name} = {value};\n" for name, value in (copy.constants or {}).items())
+        constants = (
+            "// What the kernel is compiled for. For other layers, change the numbers and the next line.\n"
+            f"// only: {copy.only}\n{constants}"
         )
-    elif copy.constants:
-        parts.append("".join(f"constexpr int {name} = {value};\n" for name, value in copy.constants.items()))
-    parts += [f"// launch: {copy.launch}\n", _code(page.code)]
-    return "\n".join(parts)
+    parts = [
+        _head(page),
+        '#include "convswap/lab.h"\n',
+        constants,
+        f"// launch: {copy.launch}\n",
+        _code(page.code),
+    ]
+    return "\n".join(filter(None, parts))
 
 
 def _head(page: Page) -> str:
