@@ -44,6 +44,8 @@ def model_of(op: str, opset: int, **attributes) -> onnx.ModelProto:
 def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    # Each of the many sessions would start threads, which spin after every run.
+    options.intra_op_num_threads = 1
     convswap.register(options)
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
