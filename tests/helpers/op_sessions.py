@@ -88,6 +88,8 @@ def make_session(
 ) -> onnxruntime.InferenceSession:
     """Return a session in which a node that the provider of `device` cannot take is an error."""
     options = onnxruntime.SessionOptions()
+    # Tests run side by side, and threads that spin after a run take the others' time.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if device == "cuda":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     for name, value in entries.items():
