@@ -63,11 +63,7 @@ class Depthwise final : public Algorithm {
  private:
   // Before a tiling is sought.
   static std::string why_not_at_all(const ConvProblem& problem) {
-    if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
-    if (problem.channels_per_group() != 1) {
-      return "it computes depthwise convolutions, and filters of this one see " +
-             std::to_string(problem.channels_per_group()) + " channels";
-    }
+    if (std::string reason = why_not_depthwise(problem); !reason.empty()) return reason;
     return why_not_indexed({problem.batch * problem.out_channels * problem.output[0],
                             16 * problem.input[1] * problem.input[2], problem.output[1] * problem.output[2],
                             problem.filter_size() * 16,

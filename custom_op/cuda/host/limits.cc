@@ -11,6 +11,13 @@ std::string dotted(int compute_capability) {
 
 }  // namespace
 
+std::string why_not_depthwise(const ConvProblem& problem) {
+  if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
+  if (problem.channels_per_group() == 1) return "";
+  return "it computes depthwise convolutions, and filters of this one see " +
+         std::to_string(problem.channels_per_group()) + " channels";
+}
+
 std::string why_not_flat(const ConvProblem& problem) {
   if (problem.spatial_rank > 2 && problem.type != ElementType::float64) {
     return "it computes 1-D and 2-D data and these have 3 spatial axes";

@@ -23,7 +23,10 @@ std::string why_not_counted(const ConvProblem& problem);
 // The same where it takes float32, float16 and bfloat16 data.
 std::string why_not_float(const ConvProblem& problem);
 
-// The same where these have one or two spatial axes.
+// The same where each filter sees one channel.
+std::string why_not_depthwise(const ConvProblem& problem);
+
+// The same as of why_not_float where data have one or two spatial axes.
 std::string why_not_flat(const ConvProblem& problem);
 
 // Why a device cannot run kernels that need that compute capability (80 for 8.0) or a newer one; empty where

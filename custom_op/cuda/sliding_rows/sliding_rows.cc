@@ -74,11 +74,7 @@ class SlidingRows final : public Algorithm {
   }
 
   static std::string why_not_at_all(const ConvProblem& problem) {
-    if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
-    if (problem.channels_per_group() != 1) {
-      return "it computes depthwise convolutions, and filters of this one see " +
-             std::to_string(problem.channels_per_group()) + " channels";
-    }
+    if (std::string reason = why_not_depthwise(problem); !reason.empty()) return reason;
     // Rows of x are counted from a strip's first up to some that are asked for and not there.
     const auto padded = [&](int axis) {
       return problem.input[axis] + problem.pad_begin[axis] + problem.pad_end[axis];
