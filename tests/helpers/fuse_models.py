@@ -197,6 +197,7 @@ def assert_same_in_onnx_runtime(
 ) -> None:
     """Assert that both, in their own type and not optimised, have the same outputs on the CPU provider."""
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     results = []

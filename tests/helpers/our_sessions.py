@@ -25,6 +25,7 @@ def our_session(
     that the library made with the nodes that the session has; a swapped node can only be the library's.
     """
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if device == "cuda":

@@ -27,6 +27,7 @@ def session_of(
     # The first opset whose Conv knows bfloat16.
     opsets = [helper.make_opsetid("", 22), helper.make_opsetid("convswap", 1)]
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
     if device == "cuda":

@@ -25,6 +25,7 @@ CLOSE = {"cpu": 1e-5, "cuda": 2e-3}
 def run(model: onnx.ModelProto, device: str, feeds: dict[str, np.ndarray]) -> np.ndarray:
     """Return the output of `model`, all of whose nodes of ours run on `device`."""
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     convswap.register(options)
