@@ -27,7 +27,7 @@ void place_pieces(const ConvProblem& problem, Tiling& tiling) {
   tiling.segments = static_cast<int>(ceil_divide(pieces - left - right, tiling.segment_pieces));
 }
 
-// Nanoseconds on an H200: fitted to 33 layers with up to five strip heights each; see
+// Nanoseconds on an H200: fitted to 34 layers with up to five strip heights each; see
 // benchmarks/sliding_rows.md.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   constexpr double kLaunchNanoseconds = 2000, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
