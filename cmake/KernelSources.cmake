@@ -15,6 +15,9 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   return()
 endif()
 
+# A script has no policies of its own, and CMake before 4 then knows no IN_LIST.
+cmake_minimum_required(VERSION 3.25)
+
 # What is included is read in turn.
 file(GLOB wanted RELATIVE "${SOURCES}" "${SOURCES}/cuda/*/kernel.cuh" "${SOURCES}/cuda/ladder/[0-9][0-9]_*.cuh"
   "${SOURCES}/convswap/lab.h")

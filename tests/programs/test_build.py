@@ -69,6 +69,18 @@ def test_the_build_needs_no_cuda_and_links_none(tmp_path: Path) -> None:
     assert "cuda" not in needed.stdout and "nvrtc" not in needed.stdout and "onnxruntime" not in needed.stdout
 
 
+def test_a_cmake_of_the_system_gathers_the_kernels_sources(tmp_path: Path) -> None:
+    """A script has no policies of its own, and what pip installs is newer than what distributions have."""
+    program = shutil.which("cmake", path=os.defpath)
+    if program is None:
+        pytest.skip("there is no cmake but pip's")
+    file, script = tmp_path / "sources.cc", REPOSITORY / "cmake" / "KernelSources.cmake"
+    command = [program, f"-DSOURCES={REPOSITORY / 'custom_op'}", f"-DOUTPUT={file}", "-P", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "cuda/sliding_rows/strip.cuh" in file.read_text()
+
+
 def test_the_installed_package_is_complete() -> None:
     files = {str(file) for file in importlib.metadata.files("convswap") or ()}
     assert {"convswap/py.typed", "convswap/libconvswap.so", "convswap/_native.pyi"} <= files
