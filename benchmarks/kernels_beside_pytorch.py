@@ -1,12 +1,14 @@
-"""Times the kernels of one algorithm on a suite's layers, beside PyTorch's convolutions, by the card's clock.
+"""Times the kernels of one algorithm, or of the rule's choice, on a suite's layers, beside PyTorch's convolutions, by the card's clock.
 
     python benchmarks/kernels_beside_pytorch.py many_channels many-channels [--layers REGEX] [--batch B]
         [--precision tf32,float16] [--rounds 5] [--json FILE]
+    python benchmarks/kernels_beside_pytorch.py auto one-image
 
 Each time is of a run among many back to back, without ONNX Runtime: the median of rounds in which the sides
 take turns. PyTorch's are of its best layout, contiguous or channels-last, whose input already lies so, with
 `cudnn.benchmark`, captured in a graph. Prints for each layer the two, the floor, and the relative L2 error of
-some outputs against float64. Where the algorithm does not take a layer it says why.
+some outputs against float64. Where the algorithm does not take a layer it says why. Ends with the geometric
+mean of ours in times of PyTorch's, for each precision.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     names = [each.name for each in _native.catalog() if each.device == "cuda" and not each.is_rung]
-    if options.algorithm not in names:
-        parser.error(f"{options.algorithm!r} is no algorithm of a card: expected one of {', '.join(names)}")
+    if options.algorithm not in (*names, "auto"):
+        parser.error(f"{options.algorithm!r} is no algorithm of a card: expected auto or {', '.join(names)}")
     if unknown := [each for each in options.precision.split(",") if each not in PRECISIONS]:
         parser.error(f"--precision {','.join(unknown)}: expected some of {', '.join(PRECISIONS)}")
     if not _native.cuda_devices() or not torch.cuda.is_available():
@@ -73,10 +75,23 @@ def main() -> int:
             row = measured(layer, batch, precision, options.algorithm, options.rounds, card)
             rows.append(row)
             print(told(row), flush=True)
+    for precision in options.precision.split(","):
+        print(f"{precision}: {gains(rows, precision)}")
     if options.json:
         found = {"card": card["name"], "rows": rows}
         Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
     return 0
+
+
+def gains(rows: list[dict[str, Any]], precision: str) -> str:
+    """Return the geometric mean of ours over PyTorch's, and how many layers are slower than PyTorch's."""
+    shares = [
+        row["ms"] / row["pytorch_ms"] for row in rows if row["precision"] == precision and row["ms"] is not None
+    ]
+    if not shares:
+        return "no layer was timed"
+    slower = sum(share > 1 for share in shares)
+    return f"{statistics.geometric_mean(shares):.3f} of PyTorch's time, {slower} of {len(shares)} layers slower"
 
 
 def measured(
@@ -93,6 +108,9 @@ def measured(
     x = random.standard_normal(layer.input_shape(batch), np.float32)
     w = random.standard_normal(layer.weight_shape, np.float32)
     theirs = pytorch_runs(tensor_of(x, precision).cuda(), tensor_of(w, precision).cuda(), layer)
+    if algorithm == "auto":
+        algorithm = _native.choose(problem, "cuda", "auto")
+    row["algorithm"] = algorithm
     why_not = _native.why_not(problem, algorithm, "cuda")
     ours: list[Callable[[], float]] = []
     if why_not:
@@ -195,7 +213,7 @@ def told(row: dict[str, Any]) -> str:
     of_floor = "-" if floor is None else f"{100 * floor / row['ms']:.0f} %"
     return (
         f"{head}{row['ms']:8.4f} {row['pytorch_ms']:8.4f} {row['pytorch_ms'] / row['ms']:6.2f} "
-        f"{floor or float('nan'):8.4f} {of_floor:>5}  {row['error']:.1e}"
+        f"{floor or float('nan'):8.4f} {of_floor:>5}  {row['error']:.1e} {row['algorithm']}"
     )
 
 

@@ -91,3 +91,12 @@ def test_what_the_emulation_does_not_know_is_said(tmp_path) -> None:
     assert COMPILER is not None
     with pytest.raises(NotTranslatedError, match="error"):
         build_host_program(kernel, COMPILER, tmp_path)
+
+
+def test_compiler_that_fortifies_by_itself_is_no_obstacle(tmp_path) -> None:
+    """Some distributions' longjmp stops a program whose fibers jump to each other."""
+    compiler = tmp_path / "fortifying"
+    compiler.write_text(f'#!/bin/sh\nexec {COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')
+    compiler.chmod(0o755)
+    program = build_host_program(kernel_of(rung_copy("ladder_04_shared_memory")), str(compiler), tmp_path)
+    assert b"longjmp_chk" not in program.read_bytes()

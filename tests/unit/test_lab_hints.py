@@ -29,11 +29,13 @@ def result_of(milliseconds: float, marks: dict[str, float] = MARKS, **facts: Any
 @pytest.mark.parametrize(
     ("milliseconds", "facts", "words"),
     [
+        (5.2, {}, ("copies", "1.3 times", "rung 6")),
         (7.0, {}, ("uncoalesced", "1.4 times", "rung 3")),
-        (4.5, {"shared_bytes": 4096}, ("copies", "rung 6")),
+        (4.8, {"shared_bytes": 4096}, ("copies", "rung 6")),
         (3.0, {}, ("each multiplication", "3 times", "rung 7")),
         (0.8, {}, ("addresses", "rung 9")),
-        (0.3, {}, ("as fast as every rung", "3.0 times as long", "rung 15")),
+        (0.55, {}, ("no rung that it was set beside", "5.5 times as long", "rung 15")),
+        (0.3, {}, ("no rung that it was set beside", "3.0 times as long", "rung 15")),
         (3.0, {"spilled_bytes": 400}, ("400 bytes", "rung 7")),
         (3.0, {"blocks": 10}, ("10 blocks", "132 multiprocessors", "rung 4")),
         (3.0, {"threads": 100}, ("28 places", "rung 5")),
@@ -44,6 +46,11 @@ def result_of(milliseconds: float, marks: dict[str, float] = MARKS, **facts: Any
 def test_hint_names_what_was_measured_and_the_rung(milliseconds, facts, words) -> None:
     hint = hint_for(result_of(milliseconds, **facts), multiprocessors=132)
     assert all(word in hint for word in words), hint
+
+
+def test_layers_that_no_rung_takes_are_said_to_be_such() -> None:
+    hint = hint_for(result_of(2.0, marks={"default provider": 0.3, "auto": 0.2}), multiprocessors=132)
+    assert "no rung of the ladder takes these layers" in hint and "20.0 times as long" in hint
 
 
 def test_nothing_timed_has_no_hint() -> None:

@@ -10,6 +10,8 @@ from convswap.lab.result import LabResult, LayerTimes
 _LOW_OCCUPANCY = 0.25
 # So many times as many threads as outputs: most of them have nothing to do.
 _IDLE = 1.5
+# A rung is worth a hint from here on: so many times as fast.
+_WORTH = 1.15
 _LADDER = "docs/ladder.md"
 
 
@@ -76,25 +78,33 @@ def _latency(layer: LayerTimes, _multiprocessors: int) -> str:
 
 
 def _beside_the_ladder(result: LabResult) -> str:
-    """Return what the first rung that is faster has and the kernel has not."""
+    """Return what the first rung that is clearly faster has and the kernel has not."""
     own = result.milliseconds
     assert own is not None
+    marks = {name: result.mark(name) for name, _ in _STEPS}
     uses_shared = any(layer.facts["shared_bytes"] for layer in result.layers)
     for name, advice in _STEPS:
-        mark = result.mark(name)
-        if mark is None or mark >= own or (name == "ladder_04_shared_memory" and uses_shared):
+        mark = marks[name]
+        if mark is None or own < _WORTH * mark or (name == "ladder_04_shared_memory" and uses_shared):
             continue
         number = int(name.split("_")[1])
         return f"{advice(own / mark)}: rung {number} ({_LADDER})."
-    if (floor := result.floor_ms) is not None:
-        return (
-            f"it is as fast as every rung that it was set beside; the floor is {floor:.3g} ms, and it takes "
-            f"{own / floor:.1f} times as long. What is left is to feed the tensor cores: rung 15 ({_LADDER})."
-        )
-    return (
-        "it is as fast as every rung that it was set beside; what is left are the tensor cores: rung 15 "
-        f"({_LADDER})."
+    return _at_the_end(result, any(mark is not None for mark in marks.values()))
+
+
+def _at_the_end(result: LabResult, had_rungs: bool) -> str:
+    """Return how far the floor is, where no rung is clearly faster."""
+    assert result.milliseconds is not None
+    said = (
+        "no rung that it was set beside is clearly faster"
+        if had_rungs
+        else "no rung of the ladder takes these layers"
     )
+    if (floor := result.floor_ms) is not None:
+        said += f"; the floor is {floor:.3g} ms, and it takes {result.milliseconds / floor:.1f} times as long"
+    if had_rungs:
+        return f"{said}. What is left is to feed the tensor cores: rung 15 ({_LADDER})."
+    return f"{said}. What made the ladder fast does here too: tiles that are read once, and rung 15 ({_LADDER})."
 
 
 _STEPS: Sequence[tuple[str, Callable[[float], str]]] = (
