@@ -57,6 +57,7 @@ ON_TENSOR_CORES = (
     "implicit_gemm",
     "many_channels",
     "pointwise",
+    "sliced_k",
     "ladder_14_tensor_cores",
     "ladder_15_automatic",
     "ladder_16_fused",

@@ -34,6 +34,7 @@ FORMATS = {
     "tiled": (*_ELEMENTS, "double"),
     "depthwise": _ELEMENTS,
     "sliding_rows": _ELEMENTS,
+    "sliced_k": _ELEMENTS,
     "naive": _ELEMENTS,
 }
 

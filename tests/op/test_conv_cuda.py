@@ -31,13 +31,14 @@ RELATIVE_L2 = {
     "few_channels": 6e-4,
     "many_channels": 6e-4,
     "pointwise": 6e-4,
+    "sliced_k": 6e-4,
     "tiled": 1e-5,
     "naive": 1e-5,
 }
 
 # Of every precision.
 TENSOR_CORE_ALGORITHMS = ("implicit_gemm", "toeplitz", "few_channels")
-ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "many_channels", "tiled", "naive")
+ALGORITHMS = (*TENSOR_CORE_ALGORITHMS, "many_channels", "sliced_k", "tiled", "naive")
 on_tensor_cores = pytest.mark.parametrize("algorithm", TENSOR_CORE_ALGORITHMS)
 FOLLOWS = {
     "alone": {},
@@ -81,7 +82,7 @@ def run(algorithm: str, x, w, b, attributes, *, precision: str = "tf32") -> np.n
 
 def rounding_of(algorithm: str, precision: str) -> tuple[float, float]:
     """Return the relative error of rounding an operand, and of an addition."""
-    is_on_tensor_cores = algorithm in (*TENSOR_CORE_ALGORITHMS, "many_channels", "pointwise")
+    is_on_tensor_cores = algorithm in (*TENSOR_CORE_ALGORITHMS, "many_channels", "pointwise", "sliced_k")
     operand = TF32_OPERAND if is_on_tensor_cores and precision == "tf32" else 0.0
     return operand, TENSOR_CORE if is_on_tensor_cores else FLOAT32
 
@@ -964,7 +965,7 @@ def test_tensor_cores_serve_up_to_16_channels_and_11_taps_with_every_stride_and_
         # Of little to compute a plain kernel is done before the others have laid out their weights; and where
         # shared memory takes a few channels at a time only, few_channels reads and writes y again for each.
         takes_passes = c == 16 and kernel == 11 and stride > 2
-        is_on_tensor_cores = chosen in (*able, "many_channels", "pointwise")
+        is_on_tensor_cores = chosen in (*able, "many_channels", "pointwise", "sliced_k")
         assert is_on_tensor_cores or problem.operations < 100_000_000 or takes_passes, what
 
 

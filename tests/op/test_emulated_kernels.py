@@ -63,7 +63,7 @@ DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 120
 SLIDING, SLIDING_SEEDS = 7_000_000, 120
 # From POOLED on, as in problems.h, a pool follows, of planes that are more than a block pools at a time.
 POOLED, POOLED_SEEDS = 5_000_000, 24
-ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "tiled")
+ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "sliced_k", "tiled")
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20
 ONE_FORMAT = {
@@ -75,6 +75,7 @@ ONE_FORMAT = {
     "tiled": "float",
     "depthwise": "float",
     "sliding_rows": "Float16",
+    "sliced_k": "float",
     "naive": "BFloat16",
 }
 FIRST_SEED = {"pointwise": POINTWISE, "depthwise": DEPTHWISE, "sliding_rows": SLIDING}

@@ -16,6 +16,12 @@ __device__ inline void load_global_if(bool condition, unsigned long long address
                : "+r"(to)
                : "r"(static_cast<unsigned>(condition)), "l"(address));
 }
+// Of 16 bits, into a word whose upper half they clear.
+__device__ inline void load_global_16_if(bool condition, unsigned long long address, unsigned& to) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; @p ld.global.u16 %0, [%2]; }"
+               : "+r"(to)
+               : "r"(static_cast<unsigned>(condition)), "l"(address));
+}
 __device__ inline void load_global_if(bool condition, unsigned long long address, uint2& to) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.v2.u32 {%0, %1}, [%3]; }"
                : "+r"(to.x), "+r"(to.y)

@@ -1,0 +1,90 @@
+#pragma once
+
+// The kernel of sliced_k; see sliced_k.cc.
+
+#include "conv/small_floats.h"  // what its instances are named by
+#include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/sliced_k/filters.cuh"
+#include "cuda/sliced_k/pixels.cuh"
+#include "cuda/sliced_k/results.cuh"
+
+namespace convswap::sliced_k {
+
+// What a warp multiplies in a step.
+template <typename OwnFilters, typename OwnPixels>
+struct Step {
+  typename OwnFilters::Step filters;
+  typename OwnPixels::Step pixels;
+};
+
+template <typename Element, int kFilterTiles, int kPixelTiles, typename OwnStep>
+__device__ inline void multiply_add(float (&sums)[kFilterTiles][kPixelTiles][4], const OwnStep& step,
+                                    bool together) {
+  using Of = Numbers<Element>;
+  typename Of::Four pixels[kPixelTiles];
+#pragma unroll
+  for (int t = 0; t < kPixelTiles; ++t) pixels[t] = Of::four_of(step.pixels, t, together);
+#pragma unroll
+  for (int f = 0; f < kFilterTiles; ++f) {
+    const typename Of::Four upper = Of::four_of(step.filters[2 * f]);
+    const typename Of::Four lower = Of::four_of(step.filters[2 * f + 1]);
+#pragma unroll
+    for (int t = 0; t < kPixelTiles; ++t) Of::multiply_add(sums[f][t], upper, lower, pixels[t]);
+  }
+}
+
+template <typename Element, bool kOneTap, int kFilterTiles, int kPixelTiles, int kWarps>
+__global__ void __launch_bounds__(kWarps* kWarp) kernel(const __grid_constant__ Arguments<Element> a) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "sliced_k needs compute capability 8.0 or newer"
+#else
+  using OwnFilters = Filters<Element, kFilterTiles>;
+  using OwnPixels = Pixels<Element, kOneTap, kPixelTiles>;
+  using OwnMeeting = Meeting<kFilterTiles, kPixelTiles, kWarps>;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int group = a.filter_blocks.quotient_of_any(blockIdx.y);
+  const int first_filter =
+      (static_cast<int>(blockIdx.y) - group * static_cast<int>(a.filter_blocks.divisor)) *
+      OwnMeeting::kFilters;
+  const unsigned first_pixel = blockIdx.x * OwnMeeting::kPixels;
+  const OwnFilters filters(a, group, first_filter, lane);
+  const OwnPixels pixels(a, group, first_pixel, lane);
+  float sums[kFilterTiles][kPixelTiles][4];
+#pragma unroll
+  for (int f = 0; f < kFilterTiles; ++f) {
+#pragma unroll
+    for (int t = 0; t < kPixelTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[f][t][i] = 0.0f;
+    }
+  }
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  // Some steps are being loaded while one is multiplied.
+  constexpr int kStages = steps_at_once(kFilterTiles, kPixelTiles, kWarps);
+  Step<OwnFilters, OwnPixels> steps[kStages];
+  const auto load = [&](int step, Step<OwnFilters, OwnPixels>& to) {
+    if (step >= a.steps) return;
+    filters.load(step, to.filters);
+    pixels.load(step, to.pixels);
+  };
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) load(warp + i * kWarps, steps[i]);
+  for (int first = warp; first < a.steps; first += kStages * kWarps) {
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      const int step = first + i * kWarps;
+      if (step >= a.steps) break;
+      load(step + (kStages - 1) * kWarps, steps[(i + kStages - 1) % kStages]);
+      multiply_add<Element>(sums, steps[i], a.loads_pixels_together);
+    }
+  }
+  float* const all_sums = reinterpret_cast<float*>(shared);
+  OwnMeeting::put(all_sums, a.loads_pixels_together, warp, lane, sums);
+  __syncthreads();
+  OwnMeeting::store(a, all_sums, group, first_filter, first_pixel);
+#endif
+}
+
+}  // namespace convswap::sliced_k

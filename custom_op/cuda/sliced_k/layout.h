@@ -1,0 +1,22 @@
+#pragma once
+
+// What the plan of sliced_k and its kernel agree on; sliced_k.cc explains the words.
+
+namespace convswap::sliced_k {
+
+constexpr int kWarp = 32;
+constexpr int kStepDepth = 16;    // channels times taps of a step
+constexpr int kTileFilters = 16;  // of a product of the tensor core: its rows
+constexpr int kTilePixels = 8;    // and its columns
+
+// Floats from one row of a block's sums in shared memory to the next.
+constexpr int sums_pitch(int pixel_tiles) { return pixel_tiles * kTilePixels + 8; }
+
+// Steps that a warp has in registers, most of them under way: as many as fit beside the sums.
+constexpr int steps_at_once(int filter_tiles, int pixel_tiles, int warps) {
+  const int numbers = 4 * (2 * filter_tiles + pixel_tiles);
+  const int most = warps > 16 ? 2 : 72 / numbers;
+  return most < 2 ? 2 : most > 4 ? 4 : most;
+}
+
+}  // namespace convswap::sliced_k

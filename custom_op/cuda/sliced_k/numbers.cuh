@@ -1,0 +1,105 @@
+#pragma once
+
+// How the tensor core is given a step's numbers of a filter and of a pixel, for each element type.
+//
+// A lane loads four neighbours along the depth. Which number of the depth a product calls which is free, as
+// long as filters and pixels agree: so the neighbours are what a lane gives, and a filter's are one load.
+//
+// What was loaded stays as it came until it is multiplied: whatever is done to it at once waits for it.
+
+#include "conv/small_floats.h"
+#include "cuda/primitives/global_load.cuh"
+#include "cuda/primitives/tensor_core.cuh"
+
+namespace convswap::sliced_k {
+
+// `Neighbours`: four of a filter, as one load. `Four`: what a lane gives to a product.
+//
+// Pixels of several tiles are loaded into words, of each number along the depth one for each tile; where
+// neighbours were loaded together, number i's are those of words[0][i] and on, as they lay in memory.
+template <typename Element>
+struct Numbers;
+
+template <>
+struct Numbers<float> {
+  struct Four {
+    float numbers[4];
+  };
+
+  static __device__ void load_one(bool condition, unsigned long long address, unsigned& to) {
+    load_global_if(condition, address, to);
+  }
+
+  // Of a filter.
+  using Neighbours = uint4;
+  static __device__ Neighbours joined(const unsigned (&words)[4]) {
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+  static __device__ Four four_of(const Neighbours& words) {
+    return {{rounded(words.x), rounded(words.y), rounded(words.z), rounded(words.w)}};
+  }
+
+  // Of the pixel of a tile.
+  template <int kTiles>
+  static __device__ Four four_of(const unsigned (&words)[kTiles][4], int tile, bool) {
+    return {
+        {rounded(words[tile][0]), rounded(words[tile][1]), rounded(words[tile][2]), rounded(words[tile][3])}};
+  }
+
+  // Of rows l / 4 of a tile of filters, and of those eight further on.
+  static __device__ void multiply_add(float (&sums)[4], const Four& upper, const Four& lower,
+                                      const Four& pixel) {
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const float a[] = {upper.numbers[i], lower.numbers[i], upper.numbers[i + 1], lower.numbers[i + 1]};
+      const float b[] = {pixel.numbers[i], pixel.numbers[i + 1]};
+      multiply_add_tf32(sums, a, b);
+    }
+  }
+
+ private:
+  static __device__ float rounded(unsigned bits) { return rounded_to_tf32(__uint_as_float(bits)); }
+};
+
+template <typename Small>
+struct Numbers {
+  struct Four {
+    unsigned pairs[2];
+  };
+
+  static __device__ void load_one(bool condition, unsigned long long address, unsigned& to) {
+    load_global_16_if(condition, address, to);
+  }
+
+  using Neighbours = uint2;
+  static __device__ Neighbours joined(const unsigned (&words)[4]) {
+    return make_uint2(lower_halves(words[0], words[1]), lower_halves(words[2], words[3]));
+  }
+  static __device__ Four four_of(const Neighbours& words) { return {{words.x, words.y}}; }
+
+  template <int kTiles>
+  static __device__ Four four_of(const unsigned (&words)[kTiles][4], int tile, bool together) {
+    if (!together || kTiles == 1) {
+      return {{lower_halves(words[tile][0], words[tile][1]), lower_halves(words[tile][2], words[tile][3])}};
+    }
+    const unsigned (&pair)[4] = words[tile / 2];
+    if (tile % 2 == 0) return {{lower_halves(pair[0], pair[1]), lower_halves(pair[2], pair[3])}};
+    return {{upper_halves(pair[0], pair[1]), upper_halves(pair[2], pair[3])}};
+  }
+
+  static __device__ void multiply_add(float (&sums)[4], const Four& upper, const Four& lower,
+                                      const Four& pixel) {
+    multiply_add_16_deep<Small>(sums, upper.pairs[0], lower.pairs[0], upper.pairs[1], lower.pairs[1],
+                                pixel.pairs[0], pixel.pairs[1]);
+  }
+
+ private:
+  static __device__ unsigned lower_halves(unsigned first, unsigned second) {
+    return (first & 0xffffu) | second << 16;
+  }
+  static __device__ unsigned upper_halves(unsigned first, unsigned second) {
+    return first >> 16 | (second & 0xffff0000u);
+  }
+};
+
+}  // namespace convswap::sliced_k

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "cuda/called_activation.cuh"
+#include "cuda/sliced_k/arguments.h"
+#include "cuda/sliced_k/layout.h"
+#include "cuda/sliced_k/pixels.cuh"
+
+namespace convswap::sliced_k {
+
+// The sums of a block's warps meet in shared memory, a tile of each warp behind the other, and are added in
+// the order of the warps, so that the result is the same each time.
+template <int kFilterTiles, int kPixelTiles, int kWarps>
+struct Meeting {
+  static constexpr int kFilters = kFilterTiles * kTileFilters;
+  static constexpr int kPixels = kPixelTiles * kTilePixels;
+  static constexpr int kPitch = sums_pitch(kPixelTiles);
+  static constexpr int kThreads = kWarps * kWarp;
+
+  // Of a warp, by the lanes that have them (cuda/primitives/tensor_core.cuh).
+  static __device__ void put(float* shared, bool together, int warp, int lane,
+                             const float (&sums)[kFilterTiles][kPixelTiles][4]) {
+    float* const own = shared + warp * (kFilters * kPitch) + lane / 4 * kPitch;
+#pragma unroll
+    for (int f = 0; f < kFilterTiles; ++f) {
+#pragma unroll
+      for (int t = 0; t < kPixelTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int column = pixel_of<kPixelTiles>(together, t, lane % 4 * 2 + i % 2);
+          own[(f * kTileFilters + i / 2 * 8) * kPitch + column] = sums[f][t][i];
+        }
+      }
+    }
+  }
+
+  // Residual, activation, and out they go: neighbouring threads have neighbouring pixels.
+  template <typename Element>
+  static __device__ void store(const Arguments<Element>& a, const float* shared, int group, int first_filter,
+                               unsigned first_pixel) {
+    static_assert(kThreads % kPixels == 0);
+    const int within = static_cast<int>(threadIdx.x) % kPixels;
+    const unsigned number = first_pixel + within;
+    if (number >= a.pixels) return;
+    const Pixel pixel(a, number);
+    const int left = a.filters - first_filter;
+#pragma unroll 1
+    for (int f = static_cast<int>(threadIdx.x) / kPixels; f < kFilters && f < left; f += kThreads / kPixels) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * kFilters + f) * kPitch + within];
+      const int filter = group * a.filters + first_filter + f;
+      if (a.b != nullptr) sum += static_cast<float>(a.b[filter]);
+      const long long at =
+          (static_cast<long long>(pixel.image) * a.out_channels + filter) * a.output_plane + pixel.place;
+      if (a.z != nullptr) sum += static_cast<float>(a.z[at]);
+      a.y[at] = static_cast<Element>(activated(a.epilogue, sum));
+    }
+  }
+};
+
+}  // namespace convswap::sliced_k

@@ -1,0 +1,97 @@
+// Convolution of few pixels, with the depth of every sum shared among the warps of a block (sliced-K).
+//
+// One image, or a few small ones, is a matrix product of few columns and much depth: channels times taps. In
+// tiles as large as those of other algorithms it fills a fraction of the card, and each tile goes down the
+// whole depth, one wait for memory after the other. Here a block has a small tile, 16 filters of 8 pixels or
+// a few times that, and each of its warps every eighth or sixteenth step of the depth. Warps load what they
+// multiply straight into the registers of the tensor core, pixels where their taps lie, without shared
+// memory and without waiting for each other; at the end their sums meet in shared memory and are added, in
+// the same order each time.
+//
+// Which number along the depth a product takes first is free, so a lane takes four neighbours of a filter,
+// which are one load. Of filters with one tap its pixels of a channel are one load too.
+//
+// Data flow: one kernel, no scratch memory; the sums of all warps of a block in shared memory.
+//
+// Limits: float32 in precision tf32, float16 and bfloat16; one or two spatial axes; compute capability 8.0 or
+// newer. A pool is a second kernel. Padding is zeros that are multiplied like data, so that an infinite
+// weight over padding gives NaN.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "conv/arithmetic.h"
+#include "cuda/host/limits.h"
+#include "cuda/sliced_k/plan.h"
+
+namespace convswap {
+namespace sliced_k {
+namespace {
+
+class SlicedK final : public Algorithm {
+ public:
+  std::string_view name() const override { return "sliced_k"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+
+  bool fuses(const ConvProblem& problem) const override {
+    return problem.epilogue.pool.kind == PoolKind::none;
+  }
+
+  Offer offer(const ConvProblem& problem, const Device& device) const override {
+    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
+      return Offer::refusal(std::move(reason));
+    }
+    return offer_of(problem, device, cheapest_tilings(problem, device).front());
+  }
+
+  std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
+                                  std::size_t most) const override {
+    std::vector<Offer> all;
+    if (!why_not_at_all(problem, device).empty()) return all;
+    for (const Tiling& tiling : cheapest_tilings(problem, device)) {
+      if (all.size() < most) all.push_back(offer_of(problem, device, tiling));
+    }
+    return all;
+  }
+
+ private:
+  static Offer offer_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+    return {{},
+            tiling.cost * 1e-6,
+            [problem, device, tiling] { return sliced_k::make_plan(problem, device, tiling); },
+            [problem, tiling] { return std::vector{sliced_k::kernel_name(problem, tiling)}; }};
+  }
+
+  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
+      return "it computes float32 in precision tf32 alone";
+    }
+    if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
+    const int64_t filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{kTileFilters});
+    if (problem.group * filter_blocks > kMostGridRows) {
+      return "it takes at most " + std::to_string(kMostGridRows * kTileFilters) + " filters";
+    }
+    const auto padded = [&](int axis) {
+      return problem.input[axis] + problem.pad_begin[axis] + problem.pad_end[axis];
+    };
+    const int64_t taps = problem.filter_size();
+    return why_not_indexed({problem.in_channels * problem.input_size(), 4 * padded(1) * padded(2),
+                            problem.out_channels * problem.output_size(),
+                            problem.batch * problem.output_size() + 64, problem.out_channels,
+                            // FastDivisor::quotient is exact.
+                            (depth_of(problem) + 64 * kStepDepth) * taps / 4, taps * problem.filter[2] / 4});
+  }
+};
+
+}  // namespace
+}  // namespace sliced_k
+
+const Algorithm& cuda_sliced_k() {
+  static const sliced_k::SlicedK algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

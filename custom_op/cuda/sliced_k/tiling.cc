@@ -1,0 +1,72 @@
+// Chooses a block's tile of sliced_k: the cheapest by estimate, without any measurement.
+
+#include "cuda/sliced_k/tiling.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "conv/arithmetic.h"
+
+namespace convswap::sliced_k {
+namespace {
+
+bool has_one_tap(const ConvProblem& problem) {
+  const auto is_none = [](int64_t padding) { return padding == 0; };
+  return problem.filter_size() == 1 && std::ranges::all_of(problem.pad_begin, is_none) &&
+         std::ranges::all_of(problem.pad_end, is_none);
+}
+
+// Fitted, as all here, to an H200's times of the layers of the suite one-image (benchmarks/sliced_k.md).
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+  // In nanoseconds: of any kernel; of blocks that run side by side; of a wait for memory.
+  constexpr double kLaunch = 793, kBlocks = 843, kWait = 1059;
+  // Of a step, by what the addresses of its pixels take, and of a product; of a warp's sums of a product.
+  constexpr double kOneTap = 1.84, kTogether = 6.38, kTaps = 14.5, kProduct = 7.58, kSums = 19.7;
+  const Instance& own = tiling.instance;
+  const auto number = [](int64_t count) { return static_cast<double>(count); };
+  const double steps = number(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
+  const double of_warp = std::ceil(steps / own.warps);
+  const double products = own.filter_tiles * own.pixel_tiles;
+  // Blocks of a multiprocessor, and how many of them its registers hold.
+  const double each = number(problem.group * tiling.filter_blocks * tiling.pixel_blocks) /
+                      std::max(1, device.multiprocessors);
+  const double resident = own.warps == 8 && products < 8 ? 2 : 1;
+  const double waves = each < 4 * resident ? std::ceil(each / resident) : each / resident;
+  const double blocks = each < 8 ? std::ceil(each) : each;
+  const double waits = of_warp / steps_at_once(own.filter_tiles, own.pixel_tiles, own.warps);
+  const double addresses =
+      !own.one_tap ? kTaps : kOneTap + (loads_pixels_together(problem, own) ? kTogether : 0);
+  return kLaunch + waves * (kBlocks + kWait * waits) + blocks * steps * (addresses + kProduct * products) +
+         blocks * own.warps * kSums * products;
+}
+
+}  // namespace
+
+int64_t depth_of(const ConvProblem& problem) { return problem.channels_per_group() * problem.filter_size(); }
+
+int64_t shared_bytes_of(const Instance& instance) {
+  return int64_t{instance.warps} * instance.filters() * sums_pitch(instance.pixel_tiles) * 4;
+}
+
+bool loads_pixels_together(const ConvProblem& problem, const Instance& instance) {
+  return instance.one_tap && problem.output == problem.input &&
+         problem.output_size() % instance.pixel_tiles == 0;
+}
+
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
+  std::vector<Tiling> all;
+  for (const Instance& instance : kInstances) {
+    if (instance.one_tap != has_one_tap(problem)) continue;
+    if (shared_bytes_of(instance) > device.shared_memory_per_block) continue;
+    Tiling tiling;
+    tiling.instance = instance;
+    tiling.filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{instance.filters()});
+    tiling.pixel_blocks = ceil_divide(problem.batch * problem.output_size(), int64_t{instance.pixels()});
+    tiling.cost = cost_of(problem, device, tiling);
+    all.push_back(tiling);
+  }
+  std::ranges::stable_sort(all, {}, &Tiling::cost);
+  return all;
+}
+
+}  // namespace convswap::sliced_k

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "compiled.h"
+#include "conv/small_floats.h"
+#include "cuda/host/kernels.h"
+#include "cuda/sliced_k/instances.h"
+#include "cuda/sliced_k/kernel.cuh"
+
+namespace convswap::sliced_k {
+
+// A part of the kernels of an element type, which is called `name`.
+template <typename T, std::size_t kPart, std::size_t kParts>
+std::vector<CompiledKernel> kernels_for(const char* name) {
+  return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
+    return CompiledKernel(instance_name("sliced_k::kernel", name, kOf.arguments()),
+                          kernel<T, kOf.one_tap, kOf.filter_tiles, kOf.pixel_tiles, kOf.warps>);
+  });
+}
+
+}  // namespace convswap::sliced_k
