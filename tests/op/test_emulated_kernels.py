@@ -36,16 +36,24 @@ MOST_SECONDS = 600
 # The share of the seeds that must at least be computed; the algorithm refuses the others, many_channels
 # those of cards with less shared memory than any that it has code for.
 LEAST_COMPUTED = {algorithm: 0.8 for algorithm in ("few_channels", "toeplitz", "implicit_gemm", "tiled")}
-LEAST_COMPUTED["many_channels"] = 0.45
+LEAST_COMPUTED["many_channels"] = LEAST_COMPUTED["sliced_k"] = 0.45
 # From CROWDED on, as in problems.h, blocks have several images. 30 of them take 5 seconds, which are for the
 # algorithm whose warps are producers and consumers of images.
 CROWDED = 1_000_000
-CROWDED_SEEDS = {"few_channels": 10, "toeplitz": 10, "implicit_gemm": 30, "many_channels": 10, "tiled": 10}
+CROWDED_SEEDS = {
+    "few_channels": 10,
+    "toeplitz": 10,
+    "implicit_gemm": 30,
+    "many_channels": 10,
+    "sliced_k": 10,
+    "tiled": 10,
+}
 LEAST_CROWDED_COMPUTED = {
     "few_channels": 8,
     "toeplitz": 7,
     "implicit_gemm": 20,
     "many_channels": 5,
+    "sliced_k": 5,
     "tiled": 8,
 }
 # From MANY_CHANNELS on, as in problems.h, there are more channels, and values far apart in which all products

@@ -67,7 +67,7 @@ class SlicedK final : public Algorithm {
   static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
-      return "it computes float32 in precision tf32 alone";
+      return "it does not compute float32 in precision ieee";
     }
     if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
     const int64_t filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{kTileFilters});

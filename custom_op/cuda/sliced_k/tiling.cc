@@ -16,12 +16,19 @@ bool has_one_tap(const ConvProblem& problem) {
          std::ranges::all_of(problem.pad_end, is_none);
 }
 
-// Fitted, as all here, to an H200's times of the layers of the suite one-image (benchmarks/sliced_k.md).
+// In nanoseconds, of elements of four bytes and of two; fitted to an H200's times of the layers of the suite
+// one-image (benchmarks/sliced_k.md).
+struct Costs {
+  double launch;                   // of any kernel
+  double blocks, wait;             // of blocks that run side by side; of a wait for memory
+  double one_tap, together, taps;  // of a step: what the addresses of its pixels take
+  double product, sums;            // of a step's product of two tiles; of a warp's sums of one
+};
+constexpr Costs kCosts[] = {{900, 939, 883, 6.75, 2.45, 20.4, 6.31, 18.4},
+                            {1510, 504, 592, 5.54, 0.612, 22.1, 7.35, 18.3}};
+
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-  // In nanoseconds: of any kernel; of blocks that run side by side; of a wait for memory.
-  constexpr double kLaunch = 793, kBlocks = 843, kWait = 1059;
-  // Of a step, by what the addresses of its pixels take, and of a product; of a warp's sums of a product.
-  constexpr double kOneTap = 1.84, kTogether = 6.38, kTaps = 14.5, kProduct = 7.58, kSums = 19.7;
+  const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
   const Instance& own = tiling.instance;
   const auto number = [](int64_t count) { return static_cast<double>(count); };
   const double steps = number(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
@@ -35,9 +42,9 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double blocks = each < 8 ? std::ceil(each) : each;
   const double waits = of_warp / steps_at_once(own.filter_tiles, own.pixel_tiles, own.warps);
   const double addresses =
-      !own.one_tap ? kTaps : kOneTap + (loads_pixels_together(problem, own) ? kTogether : 0);
-  return kLaunch + waves * (kBlocks + kWait * waits) + blocks * steps * (addresses + kProduct * products) +
-         blocks * own.warps * kSums * products;
+      !own.one_tap ? costs.taps : costs.one_tap + (loads_pixels_together(problem, own) ? costs.together : 0);
+  return costs.launch + waves * (costs.blocks + costs.wait * waits) +
+         blocks * (steps * (addresses + costs.product * products) + own.warps * costs.sums * products);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ _CALLS = {
     "*reinterpret_cast<const std::array<int, 16>*>(s)))",
 }
 # -O1 halves the time of compiling and running together; warnings are NVRTC's affair. A misaligned access is
-# an illegal instruction then, as it is an error on a card. Threads are fibers that longjmp to each other, which
-# the fortified one, on by default in some distributions, takes for an error.
+# an illegal instruction then, as it is an error on a card. Threads are fibers that longjmp to each other,
+# which the fortified one, on by default in some distributions, takes for an error.
 _OPTIONS = (
     *("-std=c++20", "-O1", "-w", "-fpermissive", "-U_FORTIFY_SOURCE"),
     *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),

@@ -28,8 +28,9 @@ from convswap.progress import Progress
 # What of a kernel's own words is shown, and from where on there are too many.
 _PRINTED_SHOWN = 200
 _FLOOD_BYTES = 1 << 18
-# After which kinds of faults the card's context is lost, and with it all that the worker has.
-_LASTING = ("crash", "time")
+# After which kinds of faults the card's context is lost, and with it all that the worker has, or may be: what
+# a kernel has written outside of its tensors shows later, in the next kernel's run.
+_LASTING = ("crash", "time", "outside")
 _STARTING_SECONDS = 60.0
 
 

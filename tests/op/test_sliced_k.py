@@ -1,0 +1,140 @@
+"""The algorithm `sliced_k`: few pixels, the depth of each sum shared among a block's warps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from card_calls import ELEMENTS, assert_near, computed_by, problem_of, stored, true
+from conv_cases import ConvCase
+from convswap import _native
+from convswap.timing.suites import suite_layers
+
+# A step of the depth is 16 channels times taps; blocks have 16 or 32 filters and 8 to 32 pixels, of which a
+# thread loads up to four together where planes are a multiple of four.
+CASES = {
+    "one of each": ConvCase((1, 1, 1, 1), (1, 1, 1, 1)),
+    "one pixel": ConvCase((1, 480, 1, 1), (20, 480, 1, 1), True),
+    "one pixel of odd depth": ConvCase((3, 67, 1, 1), (33, 67, 1, 1), True),
+    "planes of 49": ConvCase((2, 160, 7, 7), (90, 160, 1, 1), True),
+    "planes of 196": ConvCase((1, 96, 14, 14), (40, 96, 1, 1), True),
+    "strided": ConvCase((2, 40, 19, 22), (70, 40, 1, 1), True, {"strides": [2, 3]}),
+    "3x3": ConvCase((1, 64, 10, 10), (80, 64, 3, 3), True, {"pads": [1, 1, 1, 1]}),
+    "3x3 of few channels, strided": ConvCase((2, 3, 17, 18), (24, 3, 3, 3), False, {"strides": [2, 2]}),
+    "5x2, dilated, uneven padding": ConvCase(
+        (1, 20, 13, 12), (17, 20, 5, 2), True, {"dilations": [2, 3], "pads": [4, 0, 1, 2]}
+    ),
+    "groups": ConvCase((2, 36, 9, 10), (66, 12, 3, 3), True, {"group": 3}),
+    "padding around one tap": ConvCase((1, 20, 5, 5), (8, 20, 1, 1), False, {"pads": [1, 0, 0, 2]}),
+    "1-D": ConvCase((4, 33, 100), (130, 33, 5), True, {"strides": [3], "pads": [2, 2]}),
+}
+# Half a unit of the 11 bits that it keeps of a float32.
+TF32 = 2.0**-11
+EPILOGUES = {
+    "relu": {"activation": "Relu"},
+    "clip": {"activation": "Clip", "activation_alpha": -0.5, "activation_beta": 0.75},
+    "silu": {"activation": "SiLU"},
+    "hardswish": {"activation": "HardSwish"},
+}
+
+
+@pytest.fixture
+def ampere(cuda):
+    """Skip where the card is older than compute capability 8.0."""
+    reason = _native.why_not(problem_of(CASES["3x3"]), "sliced_k", "cuda")
+    if reason:
+        pytest.skip(reason)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_tile_of_it_is_the_definition_and_repeats(name, element, ampere):
+    case = CASES[name]
+    x, w, b = stored(case.arrays(), element)
+    truth = true(x, w, b, case.attributes)
+    magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
+    tiles = len(_native.alternatives(problem_of(case, type=element), "sliced_k", 20))
+    assert tiles == 9
+    for number in range(tiles):
+        y = computed_by("sliced_k", x, w, b, case.attributes, alternative=number)
+        assert_near(y, truth, magnitude, case.terms, element, TF32)
+        again = computed_by("sliced_k", x, w, b, case.attributes, alternative=number)
+        assert y.tobytes() == again.tobytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_what_follows_is_the_definition(name, has_residual, element, ampere):
+    for of in ("planes of 49", "planes of 196", "3x3"):
+        case = CASES[of]
+        attributes = {**case.attributes, **EPILOGUES[name]}
+        shape = true(*case.arrays(), case.attributes).shape
+        z = np.random.default_rng(1).standard_normal(shape) if has_residual else None
+        x, w, b, z = stored((*case.arrays(), z), element)
+        y, truth = computed_by("sliced_k", x, w, b, attributes, z), true(x, w, b, attributes, z)
+        magnitude = true(np.abs(x), np.abs(w), np.abs(b), case.attributes)
+        most = magnitude.max() + (0 if z is None else np.abs(z.astype(np.float64)).max())
+        # SiLU and HardSwish are at most 1.5 steep, and round a dozen times.
+        assert_near(y, truth, np.full(y.shape, 1.5 * most), case.terms + 12, element, TF32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["planes of 49", "planes of 196", "3x3"])
+def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, ampere):
+    case = CASES[name]
+    x, w, _ = case.arrays()
+    flat = x.reshape(-1)
+    flat[[0, flat.size // 2, flat.size - 1]] = np.inf, np.nan, -np.inf
+    y, truth = computed_by("sliced_k", x, w, None, case.attributes), true(x, w, None, case.attributes)
+    is_finite = np.isfinite(truth)
+    assert np.array_equal(np.isfinite(y), is_finite) and not is_finite.all()
+    assert np.array_equal(y[~is_finite], truth[~is_finite].astype(np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "problem, words",
+    [
+        (_native.Problem((1, 8, 4, 8, 8), (8, 8, 3, 3, 3)), "3 spatial axes"),
+        (_native.Problem((1, 32, 8, 8), (32, 32, 1, 1), precision="ieee"), "precision ieee"),
+        (_native.Problem((1, 32, 8, 8), (32, 32, 1, 1), type="float64"), "float64"),
+        (_native.Problem((1, 1, 8, 8), (2**21, 1, 1, 1)), "1048560 filters"),
+    ],
+)
+def test_what_it_is_not_for_it_says(problem, words):
+    assert words in _native.why_not(problem, "sliced_k", "cuda", compute_capability=90)
+
+
+def test_older_cards_are_told():
+    assert "8.0" in _native.why_not(problem_of(CASES["3x3"]), "sliced_k", "cuda", compute_capability=75)
+
+
+@pytest.mark.parametrize("capability", [80, 90, 120])
+def test_the_rule_takes_it_for_single_small_images(capability):
+    for x, w, pads in (
+        ((1, 1152, 1, 1), (48, 1152, 1, 1), 0),
+        ((1, 960, 7, 7), (160, 960, 1, 1), 0),
+        ((1, 128, 10, 10), (128, 128, 3, 3), 1),
+    ):
+        for element in ELEMENTS:
+            problem = _native.Problem(x, w, type=element, pads=[pads] * 4)
+            assert _native.choose(problem, "cuda", compute_capability=capability) == "sliced_k", (x, element)
+
+
+def test_the_rule_takes_others_for_many_large_images():
+    many = _native.Problem((64, 64, 56, 56), (64, 64, 3, 3), pads=[1] * 4)
+    assert _native.choose(many, "cuda", compute_capability=90) == "many_channels"
+
+
+def test_the_rule_takes_it_for_most_dense_layers_of_one_image():
+    chosen = [
+        _native.choose(
+            _native.Problem(layer.input_shape(1), layer.weight_shape, **layer.attributes),
+            "cuda",
+            compute_capability=90,
+        )
+        for layer in suite_layers("one-image", None)
+        if layer.group == 1
+    ]
+    assert chosen.count("sliced_k") > len(chosen) / 2
