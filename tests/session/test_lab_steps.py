@@ -10,6 +10,7 @@ import pytest
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.lab.bench_top import BenchTop
+from convswap.lab.faults import Fault
 from convswap.lab.kernel import kernel_of
 from convswap.lab.rank_report import class_csv, ranking_html
 from convswap.lab.ranking import ranked, remember
@@ -152,6 +153,28 @@ def test_what_a_kernel_does_wrong_on_the_card_is_told(monkeypatch, tmp_path) -> 
         "changing": "outside",
         "faulting": "crash",
     }
+
+
+@pytest.mark.parametrize("said", [None, Fault("outside", "beyond shared memory", {})])
+def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_is_told(
+    said: Fault | None, monkeypatch, tmp_path
+) -> None:
+    """The emulation may know it better than the card, and call it something else."""
+    from convswap.lab import bench_top
+
+    def faulting(x, w, b, y, **how) -> None:
+        raise RuntimeError("cuEventSynchronize(events.end): an illegal memory access was encountered")
+
+    pretend_card(monkeypatch, faulting)
+    monkeypatch.setattr(bench_top, "find_host_compiler", lambda: "g++")
+    monkeypatch.setattr(bench_top, "check_in_emulation", lambda *_: said)
+    path = tmp_path / "mine.cu"
+    path.write_text(COURSE)
+    top = BenchTop(lambda *_, **_shown: None)
+    assert not top.is_lost
+    fault = top.run(kernel_of(path), str(path), "2017-conv1", OPTIONS).fault
+    assert fault is not None and fault.kind == ("crash" if said is None else said.kind)
+    assert top.is_lost
 
 
 def test_kernel_that_is_right_alone_but_not_in_the_model_is_told(monkeypatch, tmp_path) -> None:

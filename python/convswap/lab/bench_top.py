@@ -51,6 +51,12 @@ class BenchTop:
     def __init__(self, tell: Telling) -> None:
         self._tell = tell
         self._times: Any = None
+        self._is_lost = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a kernel took the card's context down, whatever is then told of it."""
+        return self._is_lost
 
     def run(self, kernel: Kernel, path: str, target: str, options: Mapping[str, Any]) -> LabResult:
         """Return what comes of `kernel`, whose file is `path`, in the place of the Convs of `target`.
@@ -151,6 +157,7 @@ class BenchTop:
             if fault is not None:
                 if fault.kind != "crash":
                     return replace(result, fault=fault)
+                self._is_lost = True
                 # Thread by thread more can be said than by a card that gave up.
                 self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
                 return replace(result, fault=emulation.finish(result).fault or fault)

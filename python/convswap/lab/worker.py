@@ -4,8 +4,8 @@
 
 Reads a request in each line of standard input, as `process.py` writes it, and answers with lines of JSON on
 what was its standard output: {"stage", "seconds", "shown"}, what begins, how long it may take, and whether
-the user is told; then {"result"}, or {"refused"} with the message of bad input. What kernels print goes to
-standard error.
+the user is told; then {"result", "lost"}, the latter where no other kernel can run here, or {"refused"} with
+the message of bad input. What kernels print goes to standard error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def main() -> int:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            _answer(answers, {"result": _serve(bench_top, request)})
+            result = _serve(bench_top, request)
+            _answer(answers, {"result": result, "lost": bench_top.is_lost})
         except ConvswapError as error:
             _answer(answers, {"refused": str(error)})
     return 0
