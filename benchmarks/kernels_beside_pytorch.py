@@ -1,4 +1,4 @@
-"""Times the kernels of one algorithm, or of the rule's choice, on a suite's layers, beside PyTorch's convolutions, by the card's clock.
+"""Times an algorithm, or what the rule chooses, on a suite's layers beside PyTorch, by the card's clock.
 
     python benchmarks/kernels_beside_pytorch.py many_channels many-channels [--layers REGEX] [--batch B]
         [--precision tf32,float16] [--rounds 5] [--json FILE]
@@ -85,13 +85,13 @@ def main() -> int:
 
 def gains(rows: list[dict[str, Any]], precision: str) -> str:
     """Return the geometric mean of ours over PyTorch's, and how many layers are slower than PyTorch's."""
-    shares = [
-        row["ms"] / row["pytorch_ms"] for row in rows if row["precision"] == precision and row["ms"] is not None
-    ]
-    if not shares:
+    of_precision = [row for row in rows if row["precision"] == precision and row["ms"] is not None]
+    if not of_precision:
         return "no layer was timed"
+    shares = [row["ms"] / row["pytorch_ms"] for row in of_precision]
     slower = sum(share > 1 for share in shares)
-    return f"{statistics.geometric_mean(shares):.3f} of PyTorch's time, {slower} of {len(shares)} layers slower"
+    mean = statistics.geometric_mean(shares)
+    return f"{mean:.3f} of PyTorch's time, {slower} of {len(shares)} layers slower"
 
 
 def measured(

@@ -50,6 +50,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) kernel(const __grid_constant__ 
   const unsigned first_pixel = blockIdx.x * OwnMeeting::kPixels;
   const OwnFilters filters(a, group, first_filter, lane);
   const OwnPixels pixels(a, group, first_pixel, lane);
+  wait_for_kernels_before();
+  let_next_kernel_start();
   float sums[kFilterTiles][kPixelTiles][4];
 #pragma unroll
   for (int f = 0; f < kFilterTiles; ++f) {
@@ -59,8 +61,6 @@ __global__ void __launch_bounds__(kWarps* kWarp) kernel(const __grid_constant__ 
       for (int i = 0; i < 4; ++i) sums[f][t][i] = 0.0f;
     }
   }
-  wait_for_kernels_before();
-  let_next_kernel_start();
   // Some steps are being loaded while one is multiplied.
   constexpr int kStages = steps_at_once(kFilterTiles, kPixelTiles, kWarps);
   Step<OwnFilters, OwnPixels> steps[kStages];
