@@ -17,6 +17,7 @@ CASES = {
     "one pixel of odd depth": ConvCase((3, 67, 1, 1), (33, 67, 1, 1), True),
     "planes of 49": ConvCase((2, 160, 7, 7), (90, 160, 1, 1), True),
     "planes of 196": ConvCase((1, 96, 14, 14), (40, 96, 1, 1), True),
+    "planes of 42, which are pairs": ConvCase((3, 70, 6, 7), (40, 70, 1, 1), True),
     "strided": ConvCase((2, 40, 19, 22), (70, 40, 1, 1), True, {"strides": [2, 3]}),
     "3x3": ConvCase((1, 64, 10, 10), (80, 64, 3, 3), True, {"pads": [1, 1, 1, 1]}),
     "3x3 of few channels, strided": ConvCase((2, 3, 17, 18), (24, 3, 3, 3), False, {"strides": [2, 2]}),
@@ -99,7 +100,14 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, 
         (_native.Problem((1, 8, 4, 8, 8), (8, 8, 3, 3, 3)), "3 spatial axes"),
         (_native.Problem((1, 32, 8, 8), (32, 32, 1, 1), precision="ieee"), "precision ieee"),
         (_native.Problem((1, 32, 8, 8), (32, 32, 1, 1), type="float64"), "float64"),
-        (_native.Problem((1, 1, 8, 8), (2**21, 1, 1, 1)), "1048560 filters"),
+        (_native.Problem((1, 1, 8, 8), (2**21, 1, 1, 1)), "65535 times 16 filters"),
+        (_native.Problem((1, 40_000, 4, 4), (680_000, 1, 1, 1), group=40_000), "65535 times 16 filters"),
+        (
+            _native.Problem((1, 8, 2, 2), (8, 8, 1, 1), pads=[2**31 - 1] * 4, strides=[2**31 - 1] * 2),
+            "32 bits",
+        ),
+        (_native.Problem((1, 2**29, 1, 1), (1, 2**29, 1, 1)), "32 bits"),
+        (_native.Problem((1, 2**31, 0, 1), (1, 2**31, 1, 1), pads=[1, 0, 1, 0]), "32 bits"),
     ],
 )
 def test_what_it_is_not_for_it_says(problem, words):

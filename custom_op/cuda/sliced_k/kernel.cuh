@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) kernel(const __grid_constant__ 
     }
   }
   float* const all_sums = reinterpret_cast<float*>(shared);
-  OwnMeeting::put(all_sums, a.loads_pixels_together, warp, lane, sums);
+  OwnMeeting::put(all_sums, warp, lane, sums);
   __syncthreads();
   OwnMeeting::store(a, all_sums, group, first_filter, first_pixel);
 #endif

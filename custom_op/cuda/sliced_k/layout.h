@@ -9,8 +9,13 @@ constexpr int kStepDepth = 16;    // channels times taps of a step
 constexpr int kTileFilters = 16;  // of a product of the tensor core: its rows
 constexpr int kTilePixels = 8;    // and its columns
 
-// Floats from one row of a block's sums in shared memory to the next.
-constexpr int sums_pitch(int pixel_tiles) { return pixel_tiles * kTilePixels + 8; }
+constexpr int kMostPixels = 4 * kTilePixels;  // of a block
+
+// Floats from one row of a warp's sums in shared memory to the next, such that four rows of neighbouring
+// pairs are in different banks.
+constexpr int sums_pitch(int pixel_tiles) {
+  return pixel_tiles == 1 ? kTilePixels : (pixel_tiles + 1) * kTilePixels;
+}
 
 // Steps that a warp has in registers, most of them under way: as many as fit beside the sums.
 constexpr int steps_at_once(int filter_tiles, int pixel_tiles, int warps) {

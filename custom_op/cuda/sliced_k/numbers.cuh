@@ -6,6 +6,7 @@
 // long as filters and pixels agree: so the neighbours are what a lane gives, and a filter's are one load.
 //
 // What was loaded stays as it came until it is multiplied: whatever is done to it at once waits for it.
+// Filters of 16-bit numbers whose neighbours are no load of their own are the exception.
 
 #include "conv/small_floats.h"
 #include "cuda/primitives/global_load.cuh"

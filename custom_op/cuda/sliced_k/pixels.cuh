@@ -67,8 +67,8 @@ class Pixels {
   }
 
  private:
-  // Plus a tap's row it is still less than none.
-  static constexpr int kNowhere = -(1 << 30) - (1 << 29);
+  // Plus a row or a tap's row, which are below 2^28, or once more itself, it is less than none.
+  static constexpr int kNowhere = -(1 << 30);
 
   __device__ void load_channel(int channel, int i, Step& to) const {
     const bool is_there = channel < a_.depth;
@@ -106,15 +106,15 @@ class Pixels {
     const int tap = number - channel * static_cast<int>(a_.taps.divisor);
     const int tap_row = a_.columns.quotient(tap);
     const int tap_column = tap - tap_row * static_cast<int>(a_.columns.divisor);
-    const int down = number < a_.depth ? tap_row * a_.dilation_height : kNowhere;
-    const int across = tap_column * a_.dilation_width;
+    const int down = tap_row * a_.dilation_height, across = tap_column * a_.dilation_width;
+    const int down_or_nowhere = number < a_.depth ? down : kNowhere;
     const long long further =
         (static_cast<long long>(channel) * a_.input_plane + down * a_.input_width + across) *
         static_cast<int>(sizeof(Element));
 #pragma unroll
     for (int t = 0; t < kPixelTiles; ++t) {
       const bool is_inside =
-          static_cast<unsigned>(row_[t] + down) < static_cast<unsigned>(a_.input_height) &&
+          static_cast<unsigned>(row_[t] + down_or_nowhere) < static_cast<unsigned>(a_.input_height) &&
           static_cast<unsigned>(column_[t] + across) < static_cast<unsigned>(a_.input_width);
       to[t][i] = 0;
       Of::load_one(is_inside, own_[t] + further, to[t][i]);

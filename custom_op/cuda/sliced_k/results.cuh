@@ -16,18 +16,18 @@ struct Meeting {
   static constexpr int kPitch = sums_pitch(kPixelTiles);
   static constexpr int kThreads = kWarps * kWarp;
 
-  // Of a warp, by the lanes that have them (cuda/primitives/tensor_core.cuh).
-  static __device__ void put(float* shared, bool together, int warp, int lane,
+  // Of a warp, by the lanes that have them (cuda/primitives/tensor_core.cuh), tile beside tile.
+  static __device__ void put(float* shared, int warp, int lane,
                              const float (&sums)[kFilterTiles][kPixelTiles][4]) {
-    float* const own = shared + warp * (kFilters * kPitch) + lane / 4 * kPitch;
+    float* const own = shared + warp * (kFilters * kPitch) + lane / 4 * kPitch + lane % 4 * 2;
 #pragma unroll
     for (int f = 0; f < kFilterTiles; ++f) {
 #pragma unroll
       for (int t = 0; t < kPixelTiles; ++t) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int column = pixel_of<kPixelTiles>(together, t, lane % 4 * 2 + i % 2);
-          own[(f * kTileFilters + i / 2 * 8) * kPitch + column] = sums[f][t][i];
+        for (int half = 0; half < 2; ++half) {
+          float* const to = own + (f * kTileFilters + half * 8) * kPitch + t * kTilePixels;
+          *reinterpret_cast<float2*>(to) = make_float2(sums[f][t][2 * half], sums[f][t][2 * half + 1]);
         }
       }
     }
@@ -42,12 +42,14 @@ struct Meeting {
     const unsigned number = first_pixel + within;
     if (number >= a.pixels) return;
     const Pixel pixel(a, number);
+    const int place =
+        a.loads_pixels_together ? within % kPixelTiles * kTilePixels + within / kPixelTiles : within;
     const int left = a.filters - first_filter;
 #pragma unroll 1
     for (int f = static_cast<int>(threadIdx.x) / kPixels; f < kFilters && f < left; f += kThreads / kPixels) {
       float sum = 0.0f;
 #pragma unroll
-      for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * kFilters + f) * kPitch + within];
+      for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * kFilters + f) * kPitch + place];
       const int filter = group * a.filters + first_filter + f;
       if (a.b != nullptr) sum += static_cast<float>(a.b[filter]);
       const long long at =

@@ -3,7 +3,8 @@
 // One image, or a few small ones, is a matrix product of few columns and much depth: channels times taps. In
 // tiles as large as those of other algorithms it fills a fraction of the card, and each tile goes down the
 // whole depth, one wait for memory after the other. Here a block has a small tile, 16 filters of 8 pixels or
-// a few times that, and each of its warps every eighth or sixteenth step of the depth. Warps load what they
+// a few times that, and each of its warps every eighth step of the depth, or
+// sixteenth, or thirty-second. Warps load what they
 // multiply straight into the registers of the tensor core, pixels where their taps lie, without shared
 // memory and without waiting for each other; at the end their sums meet in shared memory and are added, in
 // the same order each time.
@@ -14,8 +15,8 @@
 // Data flow: one kernel, no scratch memory; the sums of all warps of a block in shared memory.
 //
 // Limits: float32 in precision tf32, float16 and bfloat16; one or two spatial axes; compute capability 8.0 or
-// newer. A pool is a second kernel. Padding is zeros that are multiplied like data, so that an infinite
-// weight over padding gives NaN.
+// newer; a row of the grid for each 16 filters of a group. A pool is a second kernel. Padding is zeros that
+// are multiplied like data, so that an infinite weight over padding gives NaN.
 
 #include <memory>
 #include <string>
@@ -72,17 +73,21 @@ class SlicedK final : public Algorithm {
     if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
     const int64_t filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{kTileFilters});
     if (problem.group * filter_blocks > kMostGridRows) {
-      return "it takes at most " + std::to_string(kMostGridRows * kTileFilters) + " filters";
+      return "it takes at most " + std::to_string(kMostGridRows) + " times 16 filters of one group";
     }
     const auto padded = [&](int axis) {
       return problem.input[axis] + problem.pad_begin[axis] + problem.pad_end[axis];
     };
-    const int64_t taps = problem.filter_size();
+    // Each by itself first, so that products of them are none that 64 bits do not hold.
+    const int64_t depth = depth_of(problem), taps = problem.filter_size();
+    std::string reason = why_not_indexed({padded(1), padded(2), problem.in_channels, problem.out_channels,
+                                          problem.filter[1], problem.filter[2], 4 * depth});
+    if (!reason.empty()) return reason;
+    // What FastDivisor::quotient divides, times the divisor, is below 2^32, four times the largest index.
     return why_not_indexed({problem.in_channels * problem.input_size(), 4 * padded(1) * padded(2),
                             problem.out_channels * problem.output_size(),
-                            problem.batch * problem.output_size() + 64, problem.out_channels,
-                            // FastDivisor::quotient is exact.
-                            (depth_of(problem) + 64 * kStepDepth) * taps / 4, taps * problem.filter[2] / 4});
+                            problem.batch * problem.output_size() + kMostPixels,
+                            (depth + kStepDepth) * taps / 4, taps * problem.filter[2] / 4});
   }
 };
 

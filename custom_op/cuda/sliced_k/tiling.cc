@@ -34,7 +34,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double steps = number(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
   const double of_warp = std::ceil(steps / own.warps);
   const double products = own.filter_tiles * own.pixel_tiles;
-  // Blocks of a multiprocessor, and how many of them its registers hold.
+  // Blocks of a multiprocessor, and how many of them it seems to have at once: more of some would fit.
   const double each = number(problem.group * tiling.filter_blocks * tiling.pixel_blocks) /
                       std::max(1, device.multiprocessors);
   const double resident = own.warps == 8 && products < 8 ? 2 : 1;
@@ -64,6 +64,7 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
   std::vector<Tiling> all;
   for (const Instance& instance : kInstances) {
     if (instance.one_tap != has_one_tap(problem)) continue;
+    // The smallest takes 4 KB, which every card has.
     if (shared_bytes_of(instance) > device.shared_memory_per_block) continue;
     Tiling tiling;
     tiling.instance = instance;
