@@ -1,5 +1,7 @@
 #include "cuda/host/geometry.h"
 
+#include <cstdint>
+
 namespace convswap {
 
 Geometry geometry_of(const ConvProblem& problem) {
@@ -27,6 +29,10 @@ Geometry geometry_of(const ConvProblem& problem) {
   to.pad_height = narrow(problem.pad_begin[1]);
   to.pad_width = narrow(problem.pad_begin[2]);
   return to;
+}
+
+bool is_aligned(const void* data, const ConvProblem& problem, int elements) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(elements * size_of(problem.type)) == 0;
 }
 
 }  // namespace convswap

@@ -13,6 +13,9 @@ inline int narrow(int64_t value) { return static_cast<int>(value); }
 // algorithm reads need not.
 Geometry geometry_of(const ConvProblem& problem);
 
+// Whether so many of the problem's elements that begin at `data` are one aligned load or store.
+bool is_aligned(const void* data, const ConvProblem& problem, int elements);
+
 inline Tensors<void> tensors_of(const ConvTensors& tensors) {
   return {tensors.x, tensors.w, tensors.b, tensors.z, tensors.y};
 }

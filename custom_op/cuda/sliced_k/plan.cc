@@ -1,7 +1,5 @@
 #include "cuda/sliced_k/plan.h"
 
-#include <cstdint>
-
 #include "conv/arithmetic.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
@@ -14,11 +12,6 @@ constexpr std::string_view kTypes[] = {"float", "Float16", "BFloat16"};
 const KnownKernels known({.header = "cuda/sliced_k/kernel.cuh",
                           .instances = instance_names("sliced_k::kernel", kTypes, kInstances),
                           .least_capability = 80});
-
-// Whether so many elements that begin at `data` are one aligned load.
-bool is_aligned(const void* data, const ConvProblem& problem, int elements) {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(elements * size_of(problem.type)) == 0;
-}
 
 struct Family {
   using Tiling = sliced_k::Tiling;

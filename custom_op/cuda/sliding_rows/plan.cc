@@ -1,7 +1,5 @@
 #include "cuda/sliding_rows/plan.h"
 
-#include <cstdint>
-
 #include "cuda/host/activation_limits.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
@@ -14,11 +12,6 @@ namespace {
 constexpr std::string_view kTypes[] = {"float", "Float16", "BFloat16"};
 const KnownKernels known({.header = "cuda/sliding_rows/kernel.cuh",
                           .instances = instance_names("sliding_rows::kernel", kTypes, kInstances)});
-
-// Whether so many elements that begin at `data` are one aligned load or store.
-bool is_aligned(const void* data, const ConvProblem& problem, int elements) {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(elements * size_of(problem.type)) == 0;
-}
 
 struct Family {
   using Tiling = sliding_rows::Tiling;
