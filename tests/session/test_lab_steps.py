@@ -176,6 +176,15 @@ def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_is_told(
     assert fault is not None and fault.kind == ("crash" if said is None else said.kind)
     assert top.is_lost
 
+    def wrong(x, w, b, y, **how) -> None:
+        right_kernel(x, w, b, y, **how)
+        y.values[..., -1] += 1
+
+    pretend_card(monkeypatch, wrong)
+    top = BenchTop(lambda *_, **_shown: None)
+    assert top.run(kernel_of(path), str(path), "2017-conv1", OPTIONS).fault.kind == "wrong"
+    assert not top.is_lost
+
 
 def test_kernel_that_is_right_alone_but_not_in_the_model_is_told(monkeypatch, tmp_path) -> None:
     pretend_card(monkeypatch)

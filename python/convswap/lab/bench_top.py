@@ -28,6 +28,9 @@ from convswap.runtime.device import Device, choose_device, environment
 # What the check on the processor is called, and what its compiler may take beside it.
 _EMULATING = "running it thread by thread on the processor"
 _HOST_COMPILER_SECONDS = 90.0
+# After which faults on a card all that this process has there is lost, or may be: what was written outside of
+# tensors shows later, in the next kernel's run.
+_LASTING = ("crash", "outside")
 # The card that is compiled for where there is none.
 USUAL_CAPABILITY = 90
 # The kernel runs a few times, and what it wrote is put back in between.
@@ -55,7 +58,7 @@ class BenchTop:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a kernel took the card's context down, whatever is then told of it."""
+        """Whether no other kernel should run here, whatever is told of the one that did."""
         return self._is_lost
 
     def run(self, kernel: Kernel, path: str, target: str, options: Mapping[str, Any]) -> LabResult:
@@ -155,9 +158,9 @@ class BenchTop:
             self._tell(f"checking {case}", seconds, shown=False)
             fault, error = check_on_card(kernel, path, case)
             if fault is not None:
+                self._is_lost = fault.kind in _LASTING
                 if fault.kind != "crash":
                     return replace(result, fault=fault)
-                self._is_lost = True
                 # Thread by thread more can be said than by a card that gave up.
                 self._tell(_EMULATING, seconds + _HOST_COMPILER_SECONDS)
                 return replace(result, fault=emulation.finish(result).fault or fault)

@@ -28,9 +28,6 @@ from convswap.progress import Progress
 # What of a kernel's own words is shown, and from where on there are too many.
 _PRINTED_SHOWN = 200
 _FLOOD_BYTES = 1 << 18
-# After which kinds of faults all that the worker has may be damaged, whatever it says itself: what a kernel
-# has written outside of its tensors shows later, in the next kernel's run.
-_LASTING = ("crash", "time", "outside")
 _STARTING_SECONDS = 60.0
 
 
@@ -64,7 +61,7 @@ class LabProcess:
             raise ConvswapError(answer["refused"])
         if "result" in answer:
             result = self._with_words(result_from_json(answer["result"]), printed_before)
-            if answer["lost"] or (result.fault is not None and result.fault.kind in _LASTING):
+            if answer["lost"]:
                 self.close()
             return result
         # It ended, or had to be.
