@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "onnx_entries.h"

@@ -1,4 +1,4 @@
-// A rung of the ladder that has a kernel, on the CPU: `ladder NAME FIRST END`, see problems.h. The build
+// A rung of the ladder that has a kernel, on the CPU: `ladder NAME FIRST END`, see problems.cc. The build
 // gives rung_kernels.h, which includes their kernels, and rungs.inc, which names them:
 // CONVSWAP_RUNG(02_global_adds) ...
 
@@ -14,6 +14,7 @@ alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // what eac
 #include "cuda/host/launch.h"
 #include "cuda/ladder/course_layers.h"
 #include "cuda/ladder/no_bias.h"
+#include "plan/epilogue_stage.h"
 #include "rung_kernels.h"
 //
 #include <cstring>
@@ -147,7 +148,7 @@ bool check_rung_seed(const Algorithm& rung, int seed, int& computed) {
   // A tile of Winograd's mixes all of its numbers, so that an infinity spreads, and a large one covers
   // others.
   const bool mixes = rung.name().find("winograd") != std::string_view::npos;
-  return check<float>(offer, problem, random, mixes ? Values::normal : Values::any);
+  return computes_float32(offer, problem, random, mixes ? Values::normal : Values::any);
 }
 
 }  // namespace

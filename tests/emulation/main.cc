@@ -1,4 +1,4 @@
-// An algorithm's kernels on the CPU: `FAMILY FIRST END`, see problems.h.
+// An algorithm's kernels on the CPU: `FAMILY FIRST END`, see problems.cc.
 
 #include "problems.h"
 

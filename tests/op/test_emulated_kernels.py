@@ -37,7 +37,7 @@ MOST_SECONDS = 600
 # those of cards with less shared memory than any that it has code for.
 LEAST_COMPUTED = {algorithm: 0.8 for algorithm in ("few_channels", "toeplitz", "implicit_gemm", "tiled")}
 LEAST_COMPUTED["many_channels"] = LEAST_COMPUTED["sliced_k"] = 0.45
-# From CROWDED on, as in problems.h, blocks have several images. 30 of them take 5 seconds, which are for the
+# From CROWDED on, as in problems.cc, blocks have several images. 30 of them take 5 seconds, which are for the
 # algorithm whose warps are producers and consumers of images.
 CROWDED = 1_000_000
 CROWDED_SEEDS = {
@@ -56,20 +56,20 @@ LEAST_CROWDED_COMPUTED = {
     "sliced_k": 5,
     "tiled": 8,
 }
-# From MANY_CHANNELS on, as in problems.h, there are more channels, and values far apart in which all products
+# From MANY_CHANNELS on, as in problems.cc, there are more channels, and values far apart in which all products
 # count all the same.
 MANY_CHANNELS = 2_000_000
 MANY_CHANNELS_SEEDS = {"many_channels": 60, "tiled": 10}
-# From WIDE_IMAGES on, as in problems.h, images are so wide that a tile is a part of some rows. Rows of
+# From WIDE_IMAGES on, as in problems.cc, images are so wide that a tile is a part of some rows. Rows of
 # several phases lay upon each other in 3,000,010 and 11 once.
 WIDE_IMAGES, WIDE_SEEDS = 3_000_000, 40
-# From POINTWISE on, as in problems.h, filters have one tap and nothing is padded.
+# From POINTWISE on, as in problems.cc, filters have one tap and nothing is padded.
 POINTWISE, POINTWISE_SEEDS = 4_000_000, 100
-# From DEPTHWISE on, as in problems.h, each filter sees one channel.
+# From DEPTHWISE on, as in problems.cc, each filter sees one channel.
 DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 120
-# From SLIDING on, as in problems.h, they are those of `sliding_rows`.
+# From SLIDING on, as in problems.cc, they are those of `sliding_rows`.
 SLIDING, SLIDING_SEEDS = 7_000_000, 120
-# From POOLED on, as in problems.h, a pool follows, of planes that are more than a block pools at a time.
+# From POOLED on, as in problems.cc, a pool follows, of planes that are more than a block pools at a time.
 POOLED, POOLED_SEEDS = 5_000_000, 24
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "sliced_k", "tiled")
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.

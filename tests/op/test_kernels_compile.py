@@ -54,7 +54,7 @@ def each_to_compile() -> Iterator[tuple[str, str, int]]:
     """
     for header, family in FAMILIES.items():
         capabilities = capabilities_of(family)
-        some = [each for each in capabilities if each in (capabilities[0], 90, capabilities[-1])]
+        some = [each for each in capabilities if each in (capabilities[0], 90)]
         is_rung = "/ladder/" in header
         for number, instance in enumerate(family["instances"][:1] if is_rung else one_of_each_format(family)):
             for capability in some if number > 0 or is_rung else capabilities:

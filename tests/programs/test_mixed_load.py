@@ -76,7 +76,7 @@ def test_sessions_that_come_and_go_compute_what_was_checked(device: str, tmp_pat
 # What the tool notices.
 
 
-def run_load(tmp_path: Path, seconds: int = SECONDS["cpu"], *options: str) -> int:
+def run_load(tmp_path: Path, seconds: int, *options: str) -> int:
     log = str(tmp_path / "load.csv")
     return mixed_load.main(["--device", "cpu", "--seconds", str(seconds), "--log", log, *SMALL, *options])
 
@@ -88,7 +88,7 @@ def test_one_wrong_bit_is_reported(monkeypatch, capsys, tmp_path) -> None:
             yield name, y
 
     monkeypatch.setattr(mixed_load, "results", with_one_bit_changed)
-    assert run_load(tmp_path) == 1
+    assert run_load(tmp_path, 3) == 1
     printed = capsys.readouterr().out
     assert re.search(r"AssertionError: .* 1 of \d+ differ, first \[\[0", printed)
     assert int(re.search(r"([\d,]+) errors", printed)[1].replace(",", "")) > 100
@@ -133,7 +133,7 @@ def test_lasting_sessions_stay_open_through_the_rests(capsys, tmp_path) -> None:
     def run(seconds: int) -> tuple[int, str]:
         return run_load(tmp_path, seconds, "--lasting"), capsys.readouterr().out
 
-    status, printed, _ = judged(run, 20)
+    status, printed, _ = judged(run, SECONDS["cpu"])
     assert status == 0, printed
     rows = list(csv.DictReader((tmp_path / "load.csv").open()))
     opened = {int(row["sessions_opened"]) for row in rows[len(rows) // 2 :]}
@@ -183,7 +183,7 @@ def test_thread_that_fails_before_the_load_does_not_hold_up_the_others(monkeypat
 
 def test_session_that_stays_open_is_reported(monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setattr(Slot, "close", lambda self: None)
-    assert run_load(tmp_path) == 1
+    assert run_load(tmp_path, 3) == 1
     assert "sessions are open, and at most 3 should be" in capsys.readouterr().out
 
 

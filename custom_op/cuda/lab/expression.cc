@@ -4,6 +4,7 @@
 #include <cctype>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "conv/error.h"
 

@@ -1,5 +1,6 @@
 #include "cuda/lab/source.h"
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 #include <utility>

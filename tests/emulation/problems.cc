@@ -1,0 +1,594 @@
+#include "problems.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "compiled.h"
+#include "conv/arithmetic.h"
+#include "conv/epilogue_attributes.h"
+#include "conv/epilogue_math.h"
+#include "conv/small_floats.h"
+#include "cuda/host/formats.h"
+#include "cuda_emulation.h"
+#include "plan/epilogue_stage.h"
+
+namespace convswap {
+
+namespace {
+
+// No activation drawn is steeper than 1, so that what the sums may be off bounds what comes of them.
+Epilogue draw_epilogue(Random& random) {
+  Epilogue epilogue;
+  constexpr Activation kDrawn[] = {Activation::none, Activation::relu, Activation::leaky_relu,
+                                   Activation::tanh, Activation::clip};
+  epilogue.activation = kDrawn[between(random, 0, 4)];
+  epilogue.alpha = epilogue.activation == Activation::clip ? -0.5f : 0.25f;
+  epilogue.beta = 1.5f;
+  epilogue.has_residual = one_in(random, 3);
+  if (one_in(random, 2)) return epilogue;
+  Pool& pool = epilogue.pool;
+  pool.kind = one_in(random, 3) ? PoolKind::average : PoolKind::max;
+  if (one_in(random, 2)) {  // the pool that has code of its own
+    std::fill_n(pool.kernel, 2, 2), std::fill_n(pool.stride, 2, 2);
+    return epilogue;
+  }
+  pool.rounds_up = one_in(random, 3);
+  pool.counts_padding = pool.kind == PoolKind::average && one_in(random, 2);
+  for (int axis = 0; axis < 2; ++axis) {
+    pool.kernel[axis] = between(random, 1, 4);
+    pool.stride[axis] = between(random, 1, 4);
+    if (one_in(random, 3)) {
+      pool.pad_begin[axis] = between(random, 0, 2), pool.pad_end[axis] = between(random, 0, 2);
+    }
+  }
+  return epilogue;
+}
+
+ConvProblem draw_problem(Random& random) {
+  ConvProblem p;
+  p.batch = between(random, 1, 5);
+  p.group = one_in(random, 4) ? between(random, 2, 3) : 1;
+  p.in_channels = p.group * (one_in(random, 3)   ? 1
+                             : one_in(random, 8) ? between(random, 17, 40)
+                                                 : between(random, 1, 9));
+  p.out_channels = p.group * between(random, 1, one_in(random, 4) ? 60 : 14);
+  p.has_bias = one_in(random, 2);
+  p.filter = {1, between(random, 1, 8), between(random, 1, one_in(random, 5) ? 11 : 7)};
+  // Zeros below alone, which a tile must not take for rows of the tile before it: of many images, so that
+  // each warpgroup of threads has many tiles.
+  const bool is_padded_below = one_in(random, 8);
+  if (is_padded_below) p.batch = between(random, 8, 16);
+  for (int axis = 1; axis < 3; ++axis) {
+    if (one_in(random, 3)) p.stride[axis] = between(random, 1, 4);
+    if (one_in(random, 6)) p.dilation[axis] = between(random, 1, 3);
+    if (one_in(random, 3)) p.pad_begin[axis] = between(random, 0, 4);
+    if (one_in(random, 3)) p.pad_end[axis] = between(random, 0, 4);
+    if (is_padded_below) p.pad_begin[axis] = 0, p.pad_end[axis] = axis == 1 ? between(random, 1, 4) : 0;
+    const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
+    const int64_t pads = p.pad_begin[axis] + p.pad_end[axis];
+    p.input[axis] = std::max<int64_t>(1, reach - pads) + between(random, 0, 24);
+    p.output[axis] = (p.input[axis] + pads - reach) / p.stride[axis] + 1;
+  }
+  p.type = one_in(random, 5)   ? ElementType::float16
+           : one_in(random, 5) ? ElementType::bfloat16
+                               : ElementType::float32;
+  p.precision = one_in(random, 4) ? Precision::ieee : Precision::tf32;
+  if (one_in(random, 2)) p.epilogue = draw_epilogue(random);
+  p.result = p.output;
+  Pool& pool = p.epilogue.pool;
+  if (pool.kind == PoolKind::none) return p;
+  for (int axis = 0; axis < 2; ++axis) {
+    // As large as makes one window that reaches beyond the image; of a larger one there would be none.
+    pool.kernel[axis] = std::min(pool.kernel[axis], p.output[axis + 1] + pool.stride[axis] - 1);
+    pool.pad_begin[axis] = std::min(pool.pad_begin[axis], pool.kernel[axis] - 1);
+    pool.pad_end[axis] = std::min(pool.pad_end[axis], pool.kernel[axis] - 1);
+    p.result[axis + 1] = pool_extent(pool, axis, p.output[axis + 1]);
+  }
+  return p;
+}
+
+}  // namespace
+
+Device draw_device(Random& random) {
+  constexpr int kSharedMemory[] = {49'152, 101'376, 232'448};
+  Device device;
+  device.kind = DeviceKind::cuda;
+  device.name = "the emulation";
+  device.compute_capability = 90;
+  device.multiprocessors = static_cast<int>(between(random, 3, 6));
+  device.shared_memory_per_block = kSharedMemory[between(random, 0, 2)];
+  device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
+  return device;
+}
+
+namespace {
+
+// So many zeros before each row that a tile may have no other: of one image and few filters, on a large card,
+// so that tiles are narrow.
+void pad_before(ConvProblem& p, Device& device, Random& random) {
+  p.batch = 1;
+  p.out_channels = p.group;
+  p.filter[2] = between(random, 1, 2);
+  p.stride[2] = p.dilation[2] = 1;
+  p.pad_begin[2] = between(random, 9, 24);
+  p.output[2] = p.input[2] + p.pad_begin[2] + p.pad_end[2] - p.filter[2] + 1;
+  p.epilogue = {};
+  p.result = p.output;
+  device.multiprocessors = 132;
+}
+
+// From this seed on blocks have several images, of many filters now and then, on cards of any shared memory:
+// what an image leaves to the next one is theirs.
+constexpr int kCrowdedFrom = 1'000'000;
+void crowd(ConvProblem& p, Device& device, Random& random) {
+  p.batch = between(random, 4, 12);
+  if (one_in(random, 2)) {
+    p.group = 1;
+    p.in_channels = between(random, 1, 5);
+    p.out_channels = between(random, 60, 130);
+  }
+  p.epilogue = {};
+  p.result = p.output;
+  device.multiprocessors = static_cast<int>(between(random, 1, 3));
+  device.shared_memory_per_block = static_cast<int>(128 * between(random, 180, 1816));
+  device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
+}
+
+// From this seed on there are many channels of small images, on cards of any shared memory.
+constexpr int kManyChannelsFrom = 2'000'000;
+void take_many_channels(ConvProblem& p, Device& device, Random& random) {
+  p.batch = between(random, 1, 6);
+  p.group = one_in(random, 4) ? 2 : 1;
+  p.in_channels = p.group * between(random, 10, one_in(random, 3) ? 150 : 50);
+  p.out_channels = p.group * between(random, 8, one_in(random, 3) ? 200 : 70);
+  // So many that of those of a chunk the last 16 and more are none, which one tap lets be.
+  if (one_in(random, 6)) {
+    p.filter[1] = p.filter[2] = 1;
+    p.in_channels = p.group * (32 * between(random, 3, 7) + between(random, 1, 16));
+  }
+  for (int axis = 1; axis < 3; ++axis) {
+    p.filter[axis] = std::min<int64_t>(p.filter[axis], one_in(random, 2) ? 3 : 5);
+    const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
+    const int64_t pads = p.pad_begin[axis] + p.pad_end[axis];
+    p.input[axis] = std::max<int64_t>(1, reach - pads) + between(random, 0, 10);
+    p.output[axis] = (p.input[axis] + pads - reach) / p.stride[axis] + 1;
+  }
+  p.epilogue.pool = {};
+  if (one_in(random, 3)) {
+    p.spatial_rank = 3;
+    p.filter[0] = between(random, 1, 3);
+    p.stride[0] = between(random, 1, 2), p.dilation[0] = between(random, 1, 2);
+    p.pad_begin[0] = between(random, 0, 2), p.pad_end[0] = between(random, 0, 2);
+    const int64_t reach = (p.filter[0] - 1) * p.dilation[0] + 1, pads = p.pad_begin[0] + p.pad_end[0];
+    p.input[0] = std::max<int64_t>(1, reach - pads) + between(random, 0, 3);
+    p.in_channels = p.group * between(random, 10, 40), p.out_channels = p.group * between(random, 8, 40);
+    p.output[0] = (p.input[0] + pads - reach) / p.stride[0] + 1;
+  }
+  p.result = p.output;
+  if (one_in(random, 6)) p.type = ElementType::float64;
+  device.multiprocessors = static_cast<int>(between(random, 1, 6));
+  device.shared_memory_per_block = static_cast<int>(128 * between(random, 500, 1816));
+  device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
+}
+
+// From this seed on images of many channels are so wide that a tile is a part of some rows.
+constexpr int kWideFrom = 3'000'000;
+void take_wide(ConvProblem& p, Device& device, Random& random) {
+  take_many_channels(p, device, random);
+  p.spatial_rank = 2;
+  p.input[0] = p.filter[0] = p.stride[0] = p.dilation[0] = p.output[0] = 1;
+  p.pad_begin[0] = p.pad_end[0] = 0;
+  p.batch = p.group = 1;
+  p.in_channels = between(random, 16, 34), p.out_channels = between(random, 8, 40);
+  p.input[1] = between(random, 6, 20), p.input[2] = between(random, 150, 400);
+  for (int axis = 1; axis < 3; ++axis) {
+    p.filter[axis] = between(random, 1, 3);
+    p.stride[axis] = between(random, 1, 3);
+    p.dilation[axis] = 1;
+    p.pad_begin[axis] = p.pad_end[axis] = between(random, 0, 1);
+    p.output[axis] = (p.input[axis] + 2 * p.pad_begin[axis] - p.filter[axis]) / p.stride[axis] + 1;
+  }
+  p.result = p.output;
+  if (p.type == ElementType::float64) p.type = ElementType::float32;
+}
+
+// From this seed on filters have one tap and nothing is padded.
+constexpr int kPointwiseFrom = 4'000'000;
+void take_pointwise(ConvProblem& p, Device& device, Random& random) {
+  take_many_channels(p, device, random);
+  if (one_in(random, 2)) p.type = ElementType::float32;
+  p.precision = one_in(random, 8) ? Precision::ieee : Precision::tf32;
+  p.out_channels = p.group * between(random, 1, one_in(random, 3) ? 300 : 40);
+  for (int axis = 0; axis < 3; ++axis) {
+    p.filter[axis] = p.dilation[axis] = 1;
+    p.pad_begin[axis] = p.pad_end[axis] = 0;
+    p.output[axis] = (p.input[axis] - 1) / p.stride[axis] + 1;
+  }
+  p.result = p.output;
+}
+
+// From this seed on a pool follows, whose windows overlap, of planes that are more than a block pools at a
+// time.
+constexpr int kPooledFrom = 5'000'000;
+void take_pooled(ConvProblem& p, Random& random) {
+  p.batch = between(random, 1, 2);
+  p.in_channels = p.out_channels = p.group = 1;
+  for (int axis = 1; axis < 3; ++axis) {
+    p.filter[axis] = between(random, 1, 2);
+    p.stride[axis] = p.dilation[axis] = 1;
+    p.pad_begin[axis] = p.pad_end[axis] = 0;
+    p.input[axis] = between(random, 48, 64);
+    p.output[axis] = p.input[axis] - p.filter[axis] + 1;
+  }
+  p.type = ElementType::float32;
+  p.epilogue = draw_epilogue(random);
+  Pool& pool = p.epilogue.pool;
+  pool = {};
+  pool.kind = one_in(random, 4) ? PoolKind::average : PoolKind::max;
+  std::fill_n(pool.kernel, 2, between(random, 2, 4));
+  std::fill_n(pool.stride, 2, 1);
+  for (int axis = 0; axis < 2; ++axis) {
+    pool.pad_begin[axis] = between(random, 0, 1), pool.pad_end[axis] = between(random, 0, 1);
+    p.result[axis + 1] = pool_extent(pool, axis, p.output[axis + 1]);
+  }
+}
+
+// From this seed on each filter sees one channel, of data with one to three dimensions; filters and images
+// are such as real networks have, and the rows of images are as aligned.
+constexpr int kDepthwiseFrom = 6'000'000;
+void take_depthwise(ConvProblem& p, Device& device, Random& random) {
+  constexpr int kTaps[] = {1, 2, 3, 3, 3, 4, 5, 5, 7, 7, 9, 11};
+  p.group = p.in_channels = between(random, 1, 24);
+  p.out_channels = p.group * (one_in(random, 5) ? between(random, 2, 3) : 1);
+  p.batch = between(random, 1, 3);
+  p.spatial_rank = one_in(random, 4) ? 3 : one_in(random, 4) ? 1 : 2;
+  p.epilogue.pool = {};
+  const bool is_plain = one_in(random, 2);
+  const bool is_long = p.spatial_rank == 1 && one_in(random, 4);
+  const int64_t taps = is_long ? between(random, 12, 600) : kTaps[between(random, 0, 11)];
+  for (int axis = 0; axis < 3; ++axis) {
+    p.filter[axis] = p.stride[axis] = p.dilation[axis] = p.input[axis] = p.output[axis] = 1;
+    p.pad_begin[axis] = p.pad_end[axis] = 0;
+    if (axis < 3 - p.spatial_rank) continue;
+    p.filter[axis] = axis == 0           ? between(random, 1, 3)
+                     : one_in(random, 6) ? kTaps[between(random, 0, 11)]
+                                         : taps;
+    if (!is_plain) {
+      if (one_in(random, 2)) p.stride[axis] = between(random, 1, 3);
+      if (one_in(random, 4)) p.dilation[axis] = between(random, 1, axis == 2 ? 8 : 2);
+    }
+    const int64_t reach = (p.filter[axis] - 1) * p.dilation[axis] + 1;
+    p.pad_begin[axis] = one_in(random, 4) ? between(random, 0, reach) : reach / 2;
+    p.pad_end[axis] = one_in(random, 4) ? between(random, 0, reach) : reach / 2;
+    const int64_t extent = axis == 0             ? between(random, 1, 4)
+                           : p.spatial_rank == 1 ? between(random, 1, 3000)
+                           : one_in(random, 8)   ? between(random, 60, 130)
+                                                 : between(random, 1, 30);
+    p.input[axis] = one_in(random, 2) ? ceil_divide(extent, 4) * 4 : extent;
+    p.input[axis] = std::max(p.input[axis], reach - p.pad_begin[axis] - p.pad_end[axis]);
+    p.output[axis] = (p.input[axis] + p.pad_begin[axis] + p.pad_end[axis] - reach) / p.stride[axis] + 1;
+  }
+  p.result = p.output;
+  device.multiprocessors = static_cast<int>(one_in(random, 2) ? 132 : between(random, 1, 6));
+}
+
+// From this seed on filters slide as `sliding_rows` knows it, over images of all widths.
+constexpr int kSlidingFrom = 7'000'000;
+void take_sliding(ConvProblem& p, Device& device, Random& random) {
+  take_depthwise(p, device, random);
+  p.spatial_rank = 2;
+  const int64_t stride = between(random, 1, 2), taps = 3 + 2 * between(random, 0, 2);
+  for (int axis = 0; axis < 3; ++axis) {
+    const bool is_there = axis > 0;
+    p.filter[axis] = is_there ? taps : 1, p.stride[axis] = is_there ? stride : 1, p.dilation[axis] = 1;
+    const int64_t half = is_there ? taps / 2 : 0;
+    // Before even images TensorFlow pads less with stride 2.
+    const bool is_less = axis == 2 && stride == 2 && taps < 7 && one_in(random, 3);
+    p.pad_begin[axis] = is_less ? half - 1 : axis == 1 && one_in(random, 4) ? between(random, 0, taps) : half;
+    p.pad_end[axis] = is_there && one_in(random, 3) ? between(random, 0, taps) : half;
+    const int64_t extent = between(random, 1, axis == 2 && one_in(random, 4) ? 300 : 60);
+    p.input[axis] = !is_there ? 1 : one_in(random, 2) ? ceil_divide(extent, 4) * 4 : extent;
+    p.input[axis] = std::max(p.input[axis], p.filter[axis] - p.pad_begin[axis] - p.pad_end[axis]);
+    p.output[axis] =
+        (p.input[axis] + p.pad_begin[axis] + p.pad_end[axis] - p.filter[axis]) / p.stride[axis] + 1;
+  }
+  p.result = p.output;
+}
+
+// Normal numbers, now and then over so many binades in both directions.
+template <typename Element>
+std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
+  std::normal_distribution<float> normal;
+  std::vector<Element> values(count);
+  for (Element& value : values) {
+    value = static_cast<Element>(
+        std::ldexp(normal(random), static_cast<int>(between(random, -binades, binades))));
+  }
+  return values;
+}
+
+// Exactly.
+template <typename Element>
+double number(Element value) {
+  if constexpr (std::is_same_v<Element, double>) return value;
+  return static_cast<float>(value);
+}
+
+struct Truth {
+  double sum = 0, magnitude = 0;
+  int terms = 0;
+};
+
+template <typename Element>
+Truth truth_of(const ConvProblem& p, const Element* x, const Element* w, const Element* b, int64_t n,
+               int64_t k, const Axes& at) {
+  Truth truth;
+  if (b != nullptr) truth.sum = number(b[k]), truth.magnitude = std::abs(truth.sum);
+  const int64_t first_channel = k / p.filters_per_group() * p.channels_per_group();
+  const auto place = [&](int axis, int64_t tap) {
+    return at[axis] * p.stride[axis] + tap * p.dilation[axis] - p.pad_begin[axis];
+  };
+  const auto is_outside = [&](int axis, int64_t where) { return where < 0 || where >= p.input[axis]; };
+  for (int64_t c = 0; c < p.channels_per_group(); ++c) {
+    const Element* const image = x + (n * p.in_channels + first_channel + c) * p.input_size();
+    const Element* weight = w + (k * p.channels_per_group() + c) * p.filter_size();
+    for (int64_t t = 0; t < p.filter[0]; ++t) {
+      for (int64_t r = 0; r < p.filter[1]; ++r) {
+        const int64_t d = place(0, t), h = place(1, r);
+        for (int64_t s = 0; s < p.filter[2]; ++s, ++weight) {
+          const int64_t v = place(2, s);
+          if (is_outside(0, d) || is_outside(1, h) || is_outside(2, v)) continue;
+          const double product = number(image[(d * p.input[1] + h) * p.input[2] + v]) * number(*weight);
+          truth.sum += product;
+          truth.magnitude += std::abs(product);
+          ++truth.terms;
+        }
+      }
+    }
+  }
+  return truth;
+}
+
+// What follows the convolution at `sum_at(row, column)`. No activation drawn is steeper than 1, so that what
+// the sums may be off bounds what comes of them.
+template <typename SumAt>
+Truth finished(const ConvProblem& p, int64_t row, int64_t column, SumAt sum_at) {
+  const Epilogue& epilogue = p.epilogue;
+  Truth worst;
+  const auto value_at = [&](int64_t r, int64_t c) {
+    const Truth found = sum_at(r, c);
+    worst.magnitude = std::max(worst.magnitude, found.magnitude), worst.terms = found.terms + 4;
+    return activate<double>(epilogue.activation, epilogue.alpha, epilogue.beta, found.sum);
+  };
+  worst.sum = epilogue.pool.kind == PoolKind::none
+                  ? value_at(row, column)
+                  : pooled<double>(epilogue.pool.kind, PoolWindow(epilogue.pool, 0, row, p.output[1]),
+                                   PoolWindow(epilogue.pool, 1, column, p.output[2]), value_at);
+  return worst;
+}
+
+// Within what rounding the operands, truncating the sums and rounding the result may come to.
+template <typename Element>
+bool is_right(double y, const Truth& truth, Precision precision) {
+  if (std::isnan(truth.sum)) return std::isnan(y);
+  const double largest = std::is_same_v<Element, Float16> ? 65'504.0 : std::numeric_limits<float>::max();
+  if (std::isinf(truth.sum)) return y == truth.sum;
+  if (truth.magnitude > 0.9 * largest) return std::isinf(y) || !std::isnan(y);
+  if constexpr (std::is_same_v<Element, double>) {
+    return std::abs(y - truth.sum) <= (truth.terms + 3) * 0x1p-52 * truth.magnitude;
+  }
+  constexpr bool kIsFloat32 = std::is_same_v<Element, float>;
+  const double operand = kIsFloat32 && precision == Precision::tf32 ? 0x1p-11 : 0.0;
+  const double result = kIsFloat32 ? 0x1p-24 : std::is_same_v<Element, Float16> ? 0x1p-11 : 0x1p-8;
+  // Of sums in float32, and of what they are rounded to.
+  const double smallest = 0x1p-149 * truth.terms + (kIsFloat32                         ? 0.0
+                                                    : std::is_same_v<Element, Float16> ? 0x1p-24
+                                                                                       : 0x1p-133);
+  const double bound =
+      1.01 * ((2 * operand + (truth.terms + 3) * 0x1p-22) * truth.magnitude + result * std::abs(truth.sum)) +
+      smallest;
+  return std::abs(y - truth.sum) <= bound;
+}
+
+// Over how many binades in both directions values are drawn now and then; or by how many channels of the
+// input are apart, and those of the weights the other way, so that all products count, and rows of the input,
+// so that some outputs are of small values alone. `zeros`: the first so many of every 32 channels of the
+// input are zeros.
+struct Spread {
+  int x = 60, w = 40;
+  int channels = 0, rows = 0;
+  int zeros = 0;
+};
+
+template <typename Element>
+void spread_apart(const ConvProblem& p, const Spread& spread, Random& random, Element* x,
+                  std::vector<Element>& w) {
+  const auto scale = [](Element& value, int64_t binades) {
+    value = static_cast<Element>(std::ldexp(static_cast<float>(value), static_cast<int>(binades)));
+  };
+  std::vector<int64_t> of_channel(p.channels_per_group());
+  for (int64_t& binades : of_channel) binades = between(random, -spread.channels, spread.channels);
+  for (int64_t i = 0; i < p.batch * p.in_channels * p.input_size(); ++i) {
+    const int64_t channel = i / p.input_size() % p.channels_per_group();
+    const int64_t row = i % p.input_size() / p.input[2];
+    scale(x[i], of_channel[channel] - spread.rows * row / p.input[1]);
+  }
+  for (int64_t i = 0; i < static_cast<int64_t>(w.size()); ++i) {
+    scale(w[i], -of_channel[i / p.filter_size() % p.channels_per_group()]);
+  }
+}
+
+// `tells` how the problem is planned.
+template <typename Element>
+bool check(const Offer& offer, const ConvProblem& p, Random& random, Values values, bool tells = false,
+           Spread spread = {}) {
+  // The range of float16 is too small.
+  const bool has_any = values == Values::any, is_wide = has_any && !std::is_same_v<Element, Float16>;
+  const int64_t x_count = p.batch * p.in_channels * p.input_size();
+  const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
+  const int64_t y_count = p.result_elements();
+  // One element beyond a boundary of 16 bytes now and then.
+  const int64_t shift = one_in(random, 3) ? 1 : 0;
+  std::vector<Element> x =
+      draw_values<Element>(random, x_count + shift, is_wide && one_in(random, 4) ? spread.x : 0);
+  std::vector<Element> w = draw_values<Element>(random, w_count, is_wide && one_in(random, 4) ? spread.w : 0);
+  if (is_wide && (spread.channels > 0 || spread.rows > 0)) {
+    spread_apart(p, spread, random, x.data() + shift, w);
+  }
+  for (int64_t i = 0; i < x_count; ++i) {
+    if (i / p.input_size() % p.channels_per_group() % 32 < spread.zeros) {
+      x[shift + i] = static_cast<Element>(0.0f);
+    }
+  }
+  const std::vector<Element> b = draw_values<Element>(random, p.out_channels, 0);
+  const std::vector<Element> z = draw_values<Element>(random, p.output_elements(), 0);
+  if (has_any && one_in(random, 8)) {
+    for (const float odd : {INFINITY, -INFINITY, NAN}) {
+      x[between(random, shift, x_count + shift - 1)] = static_cast<Element>(odd);
+    }
+  }
+  // Where there is padding an infinite weight would meet zeros that `reference` leaves out and `tiled` does
+  // not.
+  const auto is_none = [](int64_t padding) { return padding == 0; };
+  const bool is_padded =
+      !std::ranges::all_of(p.pad_begin, is_none) || !std::ranges::all_of(p.pad_end, is_none);
+  if (has_any && !is_padded && one_in(random, 4)) {
+    for (const float odd : {INFINITY, -INFINITY, NAN}) {
+      if (one_in(random, 2)) w[between(random, 0, w_count - 1)] = static_cast<Element>(odd);
+    }
+  }
+  // What lies beside the input must not count, not even times zero: as much as 32 channels of it are no
+  // numbers.
+  const int64_t beside_x = 32 * p.input_size() + 16;
+  x.insert(x.begin() + shift, beside_x, static_cast<Element>(NAN));
+  x.insert(x.end(), beside_x, static_cast<Element>(NAN));
+  const Element* const x_begin = x.data() + shift + beside_x;
+  constexpr int64_t kGuard = 16;
+  std::vector<Element> y(kGuard + shift + y_count + kGuard, static_cast<Element>(NAN));
+  const Element* const bias = p.has_bias ? b.data() : nullptr;
+  Element* const y_begin = y.data() + kGuard + shift;
+
+  const std::unique_ptr<Plan> plan = offer.make();
+  if (tells) std::printf("%s\n", plan->describe().c_str());
+  std::vector<float> scratch(plan->scratch_bytes() / sizeof(float) + 1, NAN);
+  // Half of the problems have their weights prepared before.
+  const PreparedForm form = plan->prepared_form();
+  std::vector<float> prepared(form.bytes / sizeof(float) + 1, NAN);
+  const bool is_prepared = form.bytes > 0 && one_in(random, 2);
+  if (is_prepared) plan->prepare(w.data(), prepared.data(), nullptr);
+  plan->run({x_begin, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr},
+            {nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr});
+
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < y_count; ++i) {
+    const int64_t column = i % p.result[2];
+    const int64_t row = i / p.result[2] % p.result[1];
+    const int64_t depth = i / p.result[2] / p.result[1] % p.result[0];
+    const int64_t k = i / p.result_size() % p.out_channels;
+    const int64_t n = i / p.result_size() / p.out_channels;
+    const Truth truth = finished(p, row, column, [&](int64_t r, int64_t c) {
+      Truth found = truth_of(p, x_begin, w.data(), bias, n, k, {depth, r, c});
+      if (p.epilogue.has_residual) {
+        const double residual =
+            number(z[(((n * p.out_channels + k) * p.output[0] + depth) * p.output[1] + r) * p.output[2] + c]);
+        found.sum += residual, found.magnitude += std::abs(residual);
+      }
+      return found;
+    });
+    const double got = number(y_begin[i]);
+    if (is_right<Element>(got, truth, p.precision)) continue;
+    if (wrong++ < 3) {
+      std::printf("image %ld filter %ld depth %ld row %ld column %ld: %g, expected %g\n", n, k, depth, row,
+                  column, got, truth.sum);
+    }
+  }
+  for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {
+    const bool is_guard = i < kGuard + shift || i >= kGuard + shift + y_count;
+    if (is_guard && !std::isnan(static_cast<float>(y[i]))) ++wrong, std::printf("a write beside y\n");
+  }
+  if (wrong > 0) std::printf("%ld of %ld outputs are wrong; %s\n", wrong, y_count, plan->describe().c_str());
+  return wrong == 0;
+}
+
+// Where the program has the algorithm's kernels for some formats of the data alone, the problem is one of
+// them.
+void take_compiled_format(ConvProblem& problem, const Algorithm& algorithm) {
+  const std::string kernel = std::string(algorithm.name()) + "::kernel<";
+  const auto is_compiled = [&] {
+    return has_kernels_of(kernel + std::string(tensor_core_format(problem)) + ",") ||
+           has_kernels_of(kernel + std::string(element_name(problem.type)));
+  };
+  if (is_compiled()) return;
+  for (const Precision precision : {Precision::tf32, Precision::ieee}) {
+    for (const ElementType type : {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
+      problem.type = type, problem.precision = precision;
+      if (is_compiled()) return;
+    }
+  }
+}
+
+// Whether the problem of a seed comes out right; `computed` counts those that the algorithm takes.
+bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& computed) {
+  Random random(seed);
+  ConvProblem problem = draw_problem(random);
+  Device device = draw_device(random);
+  if (seed % 8 == 3) pad_before(problem, device, random);
+  Spread spread;
+  if (seed >= kDepthwiseFrom) {
+    (seed >= kSlidingFrom ? take_sliding : take_depthwise)(problem, device, random);
+  } else if (seed >= kPooledFrom) {
+    take_pooled(problem, random);
+  } else if (seed >= kManyChannelsFrom) {
+    (seed >= kPointwiseFrom ? take_pointwise
+     : seed >= kWideFrom    ? take_wide
+                            : take_many_channels)(problem, device, random);
+    spread = seed % 2 == 0 ? Spread{5 * (seed % 7), 7 * (seed % 3)} : Spread{0, 0, seed % 14, seed % 60};
+    spread.zeros = seed % 5 == 1 ? 16 * (seed / 5 % 3) : 0;
+    // TF32 has no more bits below 2^-126 than it keeps there.
+    if (seed >= kPointwiseFrom) spread.rows = std::min(spread.rows, 20);
+  } else if (seed >= kCrowdedFrom) {
+    crowd(problem, device, random);
+  }
+  emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
+  take_compiled_format(problem, algorithm);
+  const Offer offer = offer_of(algorithm, problem, device);
+  if (offer.is_refusal()) return true;
+  ++computed;
+  const auto right_as = [&]<typename Element>(Element) {
+    return check<Element>(offer, problem, random, Values::any, tells, spread);
+  };
+  if (problem.type == ElementType::float16) return right_as(Float16());
+  if (problem.type == ElementType::bfloat16) return right_as(BFloat16());
+  if (problem.type == ElementType::float64) return right_as(0.0);
+  return right_as(0.0f);
+}
+
+}  // namespace
+
+bool computes_float32(const Offer& offer, const ConvProblem& problem, Random& random, Values values) {
+  return check<float>(offer, problem, random, values);
+}
+
+int check_seeds(const Algorithm& algorithm, int count, char** arguments) {
+  if (count != 3) {
+    std::printf("usage: %s FIRST END\n", arguments[0]);
+    return 2;
+  }
+  const int first = std::atoi(arguments[1]), end = std::atoi(arguments[2]);
+  int computed = 0, wrong = 0;
+  for (int seed = first; seed < end; ++seed) {
+    if (check_seed(algorithm, seed, end == first + 1, computed)) continue;
+    std::printf("seed %d\n", seed);
+    ++wrong;
+  }
+  std::printf("%d problems computed, %d wrong\n", computed, wrong);
+  return wrong == 0 ? 0 : 1;
+}
+
+}  // namespace convswap
