@@ -56,8 +56,8 @@ LEAST_CROWDED_COMPUTED = {
     "sliced_k": 5,
     "tiled": 8,
 }
-# From MANY_CHANNELS on, as in problems.cc, there are more channels, and values far apart in which all products
-# count all the same.
+# From MANY_CHANNELS on, as in problems.cc, there are more channels, and values far apart in which all
+# products count all the same.
 MANY_CHANNELS = 2_000_000
 MANY_CHANNELS_SEEDS = {"many_channels": 60, "tiled": 10}
 # From WIDE_IMAGES on, as in problems.cc, images are so wide that a tile is a part of some rows. Rows of

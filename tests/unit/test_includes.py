@@ -1,4 +1,4 @@
-"""Every file of the library includes what it names of those headers that the build compiles once for all of them."""
+"""Every file of the library includes what it names of those headers that the build compiles once for all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SOURCES = REPOSITORY / "custom_op"
 PRECOMPILED = re.compile(r"target_precompile_headers\(core PRIVATE ([^)]*)\)")
 # Of each such header what shows that a file needs it.
 NAMES = {
-    "algorithm": r"std::(?:ranges::(?!subrange|view|data\b|size\b)\w+|(?:stable_)?sort|min_element|max_element|"
-    r"min|max|clamp|copy_n|fill_n|any_of|all_of|none_of|find_if|transform|equal|reverse|count_if)\b",
+    "algorithm": r"std::(?:ranges::(?!subrange|view|data\b|size\b)\w+|(?:stable_)?sort|(?:min|max)(?:_element)?|"
+    r"clamp|copy_n|fill_n|any_of|all_of|none_of|find_if|transform|equal|reverse|count_if)\b",
     "array": r"std::array\b",
-    "cmath": r"std::(?:ceil|floor|sqrt|log2?|exp2?|pow|isnan|isinf|isfinite|ldexp|frexp|fabs|tanh|erf|nearbyint)\b",
+    "cmath": r"std::(?:ceil|floor|nearbyint|sqrt|log2?|exp2?|pow|tanh|erf|fabs|is(?:nan|inf|finite)|ldexp|frexp)\b",
     "cstdint": r"\bu?int(?:8|16|32|64)_t\b",
     "cstring": r"std::(?:memcpy|memset|memcmp|strlen|strcmp|strerror)\b",
     "functional": r"std::function\b",
