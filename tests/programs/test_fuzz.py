@@ -16,7 +16,7 @@ from convswap.errors import ConvswapError
 
 pytestmark = pytest.mark.slow
 
-CASES = {"onnx": 250}
+CASES = {"onnx": 120}
 CASES_OF_OTHERS = 80
 # For a case on a busy machine; on an idle one none takes one.
 MOST_SECONDS = 120.0
