@@ -3,6 +3,7 @@
     python tools/emulate.py toeplitz                         # its kernels for every format, 20 problems
     python tools/emulate.py toeplitz --format Float16Pairs        # for one, compiled in a quarter of the time
     python tools/emulate.py few_channels --seeds 100:1100         # other problems, and more of them
+    python tools/emulate.py sliced_k --every-tiling               # each problem by all tilings
     python tools/emulate.py ladder --rung ladder_05_flat_blocks
 
 It takes g++ and CMake, nothing of CUDA. What was built stays in build/emulation: a second call compiles
@@ -94,11 +95,18 @@ def main() -> int:
     parser.add_argument(
         "--seeds", type=seeds, default="0:20", metavar="FIRST:END", help="which problems (default: 0:20)"
     )
+    parser.add_argument(
+        "--every-tiling",
+        action="store_true",
+        help="each problem by all tilings that the family chooses among",
+    )
     given = parser.parse_args()
     if (given.rung is not None) != (given.family == "ladder"):
         parser.error(
             "--rung: expected a rung, such as ladder_05_flat_blocks, for `ladder` and for nothing else"
         )
+    if given.rung is not None and given.every_tiling:
+        parser.error("--every-tiling: a rung of the ladder has one")
     if given.format is not None and given.format not in FORMATS.get(given.family, ()):
         has = ", ".join(FORMATS.get(given.family, ())) or "none"
         parser.error(f"--format {given.format}: the formats of {given.family} are: {has}")
@@ -109,7 +117,8 @@ def main() -> int:
         print(f"{name} cannot be built: {error}", file=sys.stderr)
         return 2
     rung = [given.rung] if given.rung else []
-    return subprocess.run([program, *rung, *given.seeds], check=False).returncode
+    every = ["every-tiling"] if given.every_tiling else []
+    return subprocess.run([program, *rung, *given.seeds, *every], check=False).returncode
 
 
 if __name__ == "__main__":

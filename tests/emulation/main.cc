@@ -1,4 +1,4 @@
-// An algorithm's kernels on the CPU: `FAMILY FIRST END`, see problems.cc.
+// An algorithm's kernels on the CPU: `FAMILY FIRST END [every-tiling]`, see problems.cc.
 
 #include "problems.h"
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -533,8 +534,19 @@ void take_compiled_format(ConvProblem& problem, const Algorithm& algorithm) {
   }
 }
 
+// The one that it offers for a problem, or all that it chooses among; none where it refuses the problem.
+std::vector<Offer> offers_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device,
+                             bool every_tiling) {
+  // What a kernel of its own follows is the same after every tiling.
+  if (every_tiling && algorithm.fuses(problem)) return algorithm.alternatives(problem, device, 64);
+  std::vector<Offer> only;
+  only.push_back(offer_of(algorithm, problem, device));
+  if (only.front().is_refusal()) only.clear();
+  return only;
+}
+
 // Whether the problem of a seed comes out right; `computed` counts those that the algorithm takes.
-bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& computed) {
+bool check_seed(const Algorithm& algorithm, int seed, bool every_tiling, bool tells, int& computed) {
   Random random(seed);
   ConvProblem problem = draw_problem(random);
   Device device = draw_device(random);
@@ -557,11 +569,13 @@ bool check_seed(const Algorithm& algorithm, int seed, bool tells, int& computed)
   }
   emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
   take_compiled_format(problem, algorithm);
-  const Offer offer = offer_of(algorithm, problem, device);
-  if (offer.is_refusal()) return true;
-  ++computed;
+  const std::vector<Offer> offers = offers_of(algorithm, problem, device, every_tiling);
+  if (!offers.empty()) ++computed;
   const auto right_as = [&]<typename Element>(Element) {
-    return check<Element>(offer, problem, random, Values::any, tells, spread);
+    return std::ranges::all_of(offers, [&](const Offer& offer) {
+      Random own = random;
+      return check<Element>(offer, problem, own, Values::any, tells, spread);
+    });
   };
   if (problem.type == ElementType::float16) return right_as(Float16());
   if (problem.type == ElementType::bfloat16) return right_as(BFloat16());
@@ -576,14 +590,15 @@ bool computes_float32(const Offer& offer, const ConvProblem& problem, Random& ra
 }
 
 int check_seeds(const Algorithm& algorithm, int count, char** arguments) {
-  if (count != 3) {
-    std::printf("usage: %s FIRST END\n", arguments[0]);
+  const bool every_tiling = count == 4 && std::string_view(arguments[3]) == "every-tiling";
+  if (count != 3 && !every_tiling) {
+    std::printf("usage: %s FIRST END [every-tiling]\n", arguments[0]);
     return 2;
   }
   const int first = std::atoi(arguments[1]), end = std::atoi(arguments[2]);
   int computed = 0, wrong = 0;
   for (int seed = first; seed < end; ++seed) {
-    if (check_seed(algorithm, seed, end == first + 1, computed)) continue;
+    if (check_seed(algorithm, seed, every_tiling, end == first + 1, computed)) continue;
     std::printf("seed %d\n", seed);
     ++wrong;
   }

@@ -25,8 +25,9 @@ enum class Values { any, normal };
 // Whether what is offered computes a problem of float32 with values that are drawn; prints what is wrong.
 bool computes_float32(const Offer& offer, const ConvProblem& problem, Random& random, Values values);
 
-// Draws a problem for each seed that the arguments name, FIRST and END; prints what is wrong, of a single
-// problem how it is planned, and last how many problems were right. Returns what main returns.
+// Draws a problem for each seed that the arguments name, FIRST and END, which the algorithm computes by what
+// it offers, or, if they end with "every-tiling", by each of what it chooses among; prints what is wrong, of
+// a single problem how it is planned, and last how many problems were right. Returns what main returns.
 int check_seeds(const Algorithm& algorithm, int count, char** arguments);
 
 }  // namespace convswap

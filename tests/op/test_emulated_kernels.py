@@ -71,6 +71,8 @@ DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 120
 SLIDING, SLIDING_SEEDS = 7_000_000, 120
 # From POOLED on, as in problems.cc, a pool follows, of planes that are more than a block pools at a time.
 POOLED, POOLED_SEEDS = 5_000_000, 24
+# Of problems that are computed by all tilings that a family chooses among.
+EVERY_TILING = {"sliced_k": 40, "pointwise": POINTWISE, "sliding_rows": SLIDING}
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "sliced_k", "tiled")
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20
@@ -152,6 +154,16 @@ def test_pointwise_is_the_definition_of_one_tap() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("family", "first"), EVERY_TILING.items())
+def test_every_tiling_is_the_definition(family: str, first: int) -> None:
+    (program,) = build(family)
+    # The tilings of the first, one a line, and what came of them all.
+    told = told_of(program, first, first + 1, "every-tiling").splitlines()
+    assert len(set(told)) == len(told) >= 5
+    assert computed_of(program, first, first + 6, "every-tiling") >= 3
+
+
+@pytest.mark.slow
 def test_depthwise_is_the_definition_of_one_channel_each() -> None:
     (program,) = build("depthwise")
     assert computed_of(program, DEPTHWISE, DEPTHWISE + DEPTHWISE_SEEDS) == DEPTHWISE_SEEDS
@@ -191,18 +203,17 @@ def columns_in(told: str) -> int:
     return int(found[1])
 
 
-def computed_of(program: Path, first: int, end: int) -> int:
+def computed_of(program: Path, first: int, end: int, *how: str) -> int:
     """Return how many of the problems of so many seeds the algorithm takes; all must come out right."""
-    computed, _, rest = told_of(program, first, end).splitlines()[-1].partition(" ")
+    computed, _, rest = told_of(program, first, end, *how).splitlines()[-1].partition(" ")
     assert rest == "problems computed, 0 wrong"
     return int(computed)
 
 
-def told_of(program: Path, first: int, end: int) -> str:
+def told_of(program: Path, first: int, end: int, *how: str) -> str:
     """Return what the program prints of so many seeds, whose problems must come out right."""
-    done = subprocess.run(
-        [program, str(first), str(end)], capture_output=True, text=True, timeout=MOST_SECONDS, check=False
-    )
+    command = [program, str(first), str(end), *how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     return done.stdout
 

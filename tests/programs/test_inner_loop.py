@@ -39,6 +39,11 @@ def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
         (EMULATE, ["tiled", "--seeds", "5:2"], "'5:2': expected FIRST:END, such as 0:20"),
         (EMULATE, ["tiled", "--rung", "x"], "--rung: expected a rung, such as"),
         (EMULATE, ["ladder"], "--rung: expected a rung, such as"),
+        (
+            EMULATE,
+            ["ladder", "--rung", "ladder_05_flat_blocks", "--every-tiling"],
+            "--every-tiling: a rung of the ladder has one",
+        ),
         (COMPARE, ["nowhere", "nowhere"], "nowhere has no convswap/_native.*: expected a folder"),
         (COMPARE, [INSTALLED, INSTALLED, "--batch", "1,x"], "'x': expected a whole number from 1 on"),
         (COMPARE, [INSTALLED, INSTALLED, "--precision", "f8"], "'f8': expected some of tf32, ieee, float16"),
