@@ -81,8 +81,7 @@ class PretendTimer:
 
 def pretend_card(monkeypatch: Any, kernel: PretendKernel = right_kernel) -> None:
     """Have the lab believe that there is a card, on which `kernel` is what the user's file does."""
-    from convswap.lab import bench_top, card_check, card_times, targets
-    from convswap.timing import gpu_timer
+    from convswap.lab import bench_top, card_check, card_times, opening, targets
 
     def conv_device(
         *arrays: Any, algorithm: str = "auto", precision: str = "", lab: str = "", **how: Any
@@ -104,5 +103,6 @@ def pretend_card(monkeypatch: Any, kernel: PretendKernel = right_kernel) -> None
         monkeypatch.setattr(module, "ALGORITHM", "direct")
     monkeypatch.setattr(card_times, "facts_of", lambda *_: dict(FACTS))
     monkeypatch.setattr(card_times, "rungs", lambda: [])
-    monkeypatch.setattr(gpu_timer, "GpuTimer", PretendTimer)
+    monkeypatch.setattr(bench_top, "GpuTimer", PretendTimer)
+    monkeypatch.setattr(opening, "load_cuda_libraries", lambda _device: None)
     monkeypatch.setattr(bench_top, "choose_device", lambda _name=None: Device("cpu", "pretended", CARD))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,34 @@ def test_right_kernel_is_checked_timed_and_ranked(monkeypatch, tmp_path) -> None
     assert ranked(card="A100", path=table) == []
     assert "our best" in ranking_html(rows) and "mine.cu" in ranking_html(rows)
     assert class_csv([result]).splitlines()[1].startswith("mine.cu,yes,,")
+
+
+def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp_path) -> None:
+    from convswap.lab import bench_top as module
+    from convswap.lab import opening
+
+    opened, compiled = threading.Event(), module.compile_kernel
+    devices: list[str] = []
+
+    def load(device: str) -> None:
+        devices.append(device)
+        opened.set()
+        raise OSError("which whoever needs the card will tell")
+
+    def compile_after_the_card(*asked):
+        assert opened.wait(60)
+        return compiled(*asked)
+
+    pretend_card(monkeypatch)
+    monkeypatch.setattr(opening, "load_cuda_libraries", load)
+    monkeypatch.setattr(module, "compile_kernel", compile_after_the_card)
+    path = tmp_path / "mine.cu"
+    path.write_text(COURSE)
+    bench_top = BenchTop(lambda *_, **__: None)
+    for _ in range(2):
+        result = bench_top.run(kernel_of(path), str(path), "2019fa-conv2", {**OPTIONS, "time": False})
+        assert result.fault is None
+    assert devices == ["cuda"]
 
 
 def test_layer_of_a_suite_and_model_with_bias_are_targets(monkeypatch, tmp_path) -> None:
@@ -188,8 +217,8 @@ def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_is_told(
 
 def test_kernel_that_is_right_alone_but_not_in_the_model_is_told(monkeypatch, tmp_path) -> None:
     pretend_card(monkeypatch)
-    from convswap.lab import card_times
+    from convswap.lab import bench_top
 
-    monkeypatch.setattr(card_times, "network_error", lambda *_: float(np.inf))
+    monkeypatch.setattr(bench_top, "network_error", lambda *_: float(np.inf))
     fault = run(tmp_path).fault
     assert fault.kind == "wrong" and "changes the answers of ece408-2017-high" in fault.text

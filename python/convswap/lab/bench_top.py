@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from convswap import _native
 from convswap.errors import ConvswapError
+from convswap.lab.card_check import check_on_card, layer_case
+from convswap.lab.card_times import BEST, PROVIDER, CardTimes, able_marks, network_error
 from convswap.lab.cases import Case, cases_for
 from convswap.lab.compiling import compile_kernel
 from convswap.lab.emulation_check import SHARED_BYTES, check_in_emulation
@@ -21,9 +23,11 @@ from convswap.lab.faults import Fault
 from convswap.lab.hints import hint_for
 from convswap.lab.host_program import NotTranslatedError, find_host_compiler
 from convswap.lab.kernel import Kernel
+from convswap.lab.opening import Opening
 from convswap.lab.result import LabResult
 from convswap.lab.targets import Target, check_target, open_target
 from convswap.runtime.device import Device, choose_device, environment
+from convswap.timing.gpu_timer import GpuTimer
 
 # What the check on the processor is called, and what its compiler may take beside it.
 _EMULATING = "running it thread by thread on the processor"
@@ -53,7 +57,8 @@ class BenchTop:
 
     def __init__(self, tell: Telling) -> None:
         self._tell = tell
-        self._times: Any = None
+        self._opening: Opening | None = None
+        self._times: CardTimes | None = None
         self._is_lost = False
 
     @property
@@ -84,6 +89,8 @@ class BenchTop:
             card=device.title if is_card else None,
             environment=environment(device),
         )
+        if is_card:
+            self._opening = self._opening or Opening()
         result = self._compiled(kernel, result, device, options)
         if result.fault is None:
             check = self._on_card if is_card else self._without_card
@@ -136,9 +143,6 @@ class BenchTop:
     def _on_card(
         self, kernel: Kernel, path: str, result: LabResult, device: Device, options: Mapping[str, Any]
     ) -> LabResult:
-        # Imported here: they load ONNX Runtime, which a check without a card does not need.
-        from convswap.lab.card_check import check_on_card, layer_case
-
         seconds = float(options["seconds"])
         cases = _cases(kernel)
         limit = int((device.card or {}).get("shared_memory_per_block", SHARED_BYTES))
@@ -146,6 +150,8 @@ class BenchTop:
         # The processor has nothing else to do meanwhile.
         emulation = _Emulation(kernel, cases, seconds)
         self._tell("opening the card", 60)
+        assert self._opening is not None
+        self._opening.wait()
         target = open_target(result.target, kernel, options.get("batch"), device)
         result = replace(result, batch=target.batch, notes=_left(target))
         _check_launches(kernel, {one.layer.name: one.problem for one in target.taken}, limit)
@@ -181,9 +187,6 @@ class BenchTop:
         device: Device,
         options: Mapping[str, Any],
     ) -> LabResult:
-        from convswap.lab.card_times import BEST, PROVIDER, CardTimes, able_marks, network_error
-        from convswap.timing.gpu_timer import GpuTimer
-
         seconds = float(options["seconds"])
         self._tell(f"running {target.title} with it", 4 * seconds + 30)
         error = network_error(target, path, device)

@@ -1,0 +1,27 @@
+"""What a process's first run on a card waits for, done while the compiler is at work."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from convswap import _native
+from convswap.runtime.sessions import load_cuda_libraries
+
+
+class Opening:
+    """Loads the CUDA libraries and makes the card's context, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._thread = threading.Thread(target=_load, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when it is done. What cannot be done is told by whoever needs it."""
+        self._thread.join()
+
+
+def _load() -> None:
+    with contextlib.suppress(Exception):
+        load_cuda_libraries("cuda")
+        _native.DeviceArray([1])
