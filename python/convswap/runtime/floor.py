@@ -24,12 +24,11 @@ class Ceilings:
     rates: Mapping[str, float] = field(default_factory=dict)
 
 
-_GH100_RATES = {"tf32": 989e12, "ieee": 989e12 / 3, "float16": 989e12, "bfloat16": 989e12}
-# By the whole name: "NVIDIA H200 NVL", "NVIDIA GH200 480GB", "NVIDIA H100 PCIe" and "NVIDIA H200 MIG 1g.18gb"
-# are other cards.
+# By the whole name: "NVIDIA H200 NVL", "NVIDIA GH200 480GB" and "NVIDIA H200 MIG 1g.18gb" are other cards.
 _MEASURED = {
-    "NVIDIA H200": Ceilings(4.30e12, _GH100_RATES),
-    "NVIDIA H100 80GB HBM3": Ceilings(3.0e12, _GH100_RATES),
+    "NVIDIA H200": Ceilings(
+        4.30e12, {"tf32": 989e12, "ieee": 989e12 / 3, "float16": 989e12, "bfloat16": 989e12}
+    )
 }
 
 
