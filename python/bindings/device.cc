@@ -263,8 +263,10 @@ py::dict device_facts(int index) {
 
 void register_device_array(py::module_& module) {
   py::class_<DeviceArray>(module, "DeviceArray", "A contiguous floating-point array in the memory of a card.")
+      // The first on a card makes its context, which takes seconds.
       .def(py::init<const Shape&, const std::string&, int, int64_t>(), py::arg("shape"),
-           py::arg("type") = "float32", py::arg("device") = 0, py::arg("fence") = 0)
+           py::arg("type") = "float32", py::arg("device") = 0, py::arg("fence") = 0,
+           py::call_guard<py::gil_scoped_release>())
       .def_static("from_numpy", &DeviceArray::from_numpy, py::arg("array"), py::arg("device") = 0,
                   py::arg("fence") = 0)
       .def("to_numpy", &DeviceArray::to_numpy)

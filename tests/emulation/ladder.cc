@@ -17,6 +17,8 @@ alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // what eac
 #include "plan/epilogue_stage.h"
 #include "rung_kernels.h"
 //
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "problems.h"

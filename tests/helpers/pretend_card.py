@@ -98,7 +98,8 @@ def pretend_card(monkeypatch: Any, kernel: PretendKernel = right_kernel) -> None
     native = Native()
     native.conv_device = conv_device  # type: ignore[attr-defined]
     native.fill_shared_memory = lambda: None  # type: ignore[attr-defined]
-    monkeypatch.setattr(card_check, "_native", native)
+    for module in (card_check, opening):
+        monkeypatch.setattr(module, "_native", native)
     for module in (card_times, targets):
         monkeypatch.setattr(module, "ALGORITHM", "direct")
     monkeypatch.setattr(card_times, "facts_of", lambda *_: dict(FACTS))

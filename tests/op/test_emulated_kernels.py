@@ -72,7 +72,12 @@ SLIDING, SLIDING_SEEDS = 7_000_000, 120
 # From POOLED on, as in problems.cc, a pool follows, of planes that are more than a block pools at a time.
 POOLED, POOLED_SEEDS = 5_000_000, 24
 # Of problems that are computed by all tilings that a family chooses among.
-EVERY_TILING = {"sliced_k": 40, "pointwise": POINTWISE, "sliding_rows": SLIDING}
+EVERY_TILING = {
+    "sliced_k": 40,
+    "pointwise": POINTWISE,
+    "sliding_rows": SLIDING,
+    "many_channels": MANY_CHANNELS + 3,
+}
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "sliced_k", "tiled")
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20

@@ -37,13 +37,13 @@ def judged(run: Callable[[int], tuple[int, str]], seconds: int) -> tuple[int, st
     """Return the status and words of `run(seconds)`, and the seconds that it took to judge memory.
 
     On a busy machine a rest can last longer than such a "minute", and the one after it then has none: the
-    tool says so, and it runs again for twice the time.
+    tool says so, and where that is all, it runs again for twice the time, at most for four times.
     """
-    while True:
-        status, printed = run(seconds)
-        if "no growth to judge" not in printed or seconds > 100:
-            return status, printed, seconds
-        seconds *= 2
+    for longer in (seconds, 2 * seconds, 4 * seconds):
+        status, printed = run(longer)
+        if " 0 errors; no growth to judge" not in printed:
+            break
+    return status, printed, longer
 
 
 @pytest.mark.many_threads
@@ -73,6 +73,27 @@ def test_sessions_that_come_and_go_compute_what_was_checked(device: str, tmp_pat
     assert max(int(row["open_sessions"]) for row in rows) > 3
 
 
+@pytest.mark.parametrize(
+    ("words", "lasted"),
+    [
+        (["9 runs, 0 errors; growth device"], [10]),
+        (["9 runs, 0 errors; no growth to judge", "20 runs, 0 errors; growth device"], [10, 20]),
+        (["9 runs, 3 errors; no growth to judge", "20 runs, 0 errors; growth device"], [10]),
+        (["9 runs, 0 errors; no growth to judge"] * 9, [10, 20, 40]),
+    ],
+    ids=["judged", "no rest", "errors", "never a rest"],
+)
+def test_what_is_run_again_is_a_load_without_errors_that_was_not_judged(words, lasted) -> None:
+    said, ran = iter(words), []
+
+    def run(seconds: int) -> tuple[int, str]:
+        ran.append(seconds)
+        return 0, next(said)
+
+    assert judged(run, 10) == (0, words[len(lasted) - 1], lasted[-1])
+    assert ran == lasted
+
+
 # What the tool notices.
 
 
@@ -88,6 +109,7 @@ def test_one_wrong_bit_is_reported(monkeypatch, capsys, tmp_path) -> None:
             yield name, y
 
     monkeypatch.setattr(mixed_load, "results", with_one_bit_changed)
+    monkeypatch.setattr(mixed_load, "judge", lambda *_: ("memory is not judged", False))
     assert run_load(tmp_path, 3) == 1
     printed = capsys.readouterr().out
     assert re.search(r"AssertionError: .* 1 of \d+ differ, first \[\[0", printed)
@@ -183,6 +205,7 @@ def test_thread_that_fails_before_the_load_does_not_hold_up_the_others(monkeypat
 
 def test_session_that_stays_open_is_reported(monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setattr(Slot, "close", lambda self: None)
+    monkeypatch.setattr(mixed_load, "judge", lambda *_: ("memory is not judged", False))
     assert run_load(tmp_path, 3) == 1
     assert "sessions are open, and at most 3 should be" in capsys.readouterr().out
 

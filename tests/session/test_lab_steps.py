@@ -75,28 +75,37 @@ def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp
     from convswap.lab import bench_top as module
     from convswap.lab import opening
 
-    opened, compiled = threading.Event(), module.compile_kernel
-    devices: list[str] = []
+    begun, compiled, done = threading.Event(), threading.Event(), []
+    compile_kernel, open_target = module.compile_kernel, module.open_target
 
-    def load(device: str) -> None:
-        devices.append(device)
-        opened.set()
-        raise OSError("which whoever needs the card will tell")
+    class Context:
+        @staticmethod
+        def DeviceArray(shape):
+            assert compiled.wait(60)
+            done.append("context")
+            raise RuntimeError("which whoever needs the card will tell")
 
-    def compile_after_the_card(*asked):
-        assert opened.wait(60)
-        return compiled(*asked)
+    def compile_beside(*asked):
+        assert begun.wait(60)
+        compiled.set()
+        return compile_kernel(*asked)
+
+    def open_after(*asked):
+        done.append("target")
+        return open_target(*asked)
 
     pretend_card(monkeypatch)
-    monkeypatch.setattr(opening, "load_cuda_libraries", load)
-    monkeypatch.setattr(module, "compile_kernel", compile_after_the_card)
+    monkeypatch.setattr(opening, "load_cuda_libraries", lambda device: (done.append(device), begun.set()))
+    monkeypatch.setattr(opening, "_native", Context)
+    monkeypatch.setattr(module, "compile_kernel", compile_beside)
+    monkeypatch.setattr(module, "open_target", open_after)
     path = tmp_path / "mine.cu"
     path.write_text(COURSE)
     bench_top = BenchTop(lambda *_, **__: None)
     for _ in range(2):
         result = bench_top.run(kernel_of(path), str(path), "2019fa-conv2", {**OPTIONS, "time": False})
         assert result.fault is None
-    assert devices == ["cuda"]
+    assert done == ["cuda", "context", "target", "target"]
 
 
 def test_layer_of_a_suite_and_model_with_bias_are_targets(monkeypatch, tmp_path) -> None:

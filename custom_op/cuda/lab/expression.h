@@ -6,6 +6,7 @@
 //   numbers, names, ( ), unary -, * / %, + -, < <= > >= == !=, &&, ||, ceil_div(a, b), min(a, b), max(a, b)
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>

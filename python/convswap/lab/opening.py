@@ -6,6 +6,7 @@ import contextlib
 import threading
 
 from convswap import _native
+from convswap.errors import ConvswapError
 from convswap.runtime.sessions import load_cuda_libraries
 
 
@@ -22,6 +23,6 @@ class Opening:
 
 
 def _load() -> None:
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(OSError, RuntimeError, ConvswapError):
         load_cuda_libraries("cuda")
         _native.DeviceArray([1])
