@@ -17,10 +17,13 @@ constexpr int sums_pitch(int pixel_tiles) {
   return pixel_tiles == 1 ? kTilePixels : (pixel_tiles + 1) * kTilePixels;
 }
 
-// Steps that a warp has in registers, most of them under way: as many as fit beside the sums.
+// Steps that a warp has in registers, most of them under way: as many as fit beside the sums. Blocks of few
+// warps have more registers for each thread; where tiles are large all of them, one block on a
+// multiprocessor.
 constexpr int steps_at_once(int filter_tiles, int pixel_tiles, int warps) {
-  const int numbers = 4 * (2 * filter_tiles + pixel_tiles);
-  const int most = warps > 16 ? 2 : 72 / numbers;
+  const int products = filter_tiles * pixel_tiles, numbers = 4 * (2 * filter_tiles + pixel_tiles);
+  const int room = warps <= 8 && products >= 8 ? 160 - 4 * products : 72;
+  const int most = warps > 16 ? 2 : room / numbers;
   return most < 2 ? 2 : most > 4 ? 4 : most;
 }
 

@@ -37,7 +37,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // Blocks of a multiprocessor, and how many of them it seems to have at once: more of some would fit.
   const double each = number(problem.group * tiling.filter_blocks * tiling.pixel_blocks) /
                       std::max(1, device.multiprocessors);
-  const double resident = own.warps == 8 && products < 8 ? 2 : 1;
+  const double resident = own.warps == 4 || (own.warps == 8 && products < 8) ? 2 : 1;
   const double waves = each < 4 * resident ? std::ceil(each / resident) : each / resident;
   const double blocks = each < 8 ? std::ceil(each) : each;
   const double waits = of_warp / steps_at_once(own.filter_tiles, own.pixel_tiles, own.warps);
