@@ -23,12 +23,11 @@ struct Instance {
 };
 
 inline constexpr Instance kInstances[] = {
-    {true, 1, 1, 8},   {true, 1, 1, 16}, {true, 1, 1, 32},  {true, 1, 2, 8},  {true, 1, 2, 16},
-    {true, 1, 4, 8},   {true, 1, 4, 16}, {true, 2, 2, 16},  {true, 2, 4, 4},  {true, 2, 4, 8},
-    {true, 4, 2, 8},   {true, 4, 4, 4},  {true, 4, 4, 8},   {false, 1, 1, 8}, {false, 1, 1, 16},
-    {false, 1, 1, 32}, {false, 1, 2, 8}, {false, 1, 2, 16}, {false, 1, 4, 8}, {false, 1, 4, 16},
-    {false, 2, 2, 16}, {false, 2, 4, 4}, {false, 2, 4, 8},  {false, 4, 2, 8}, {false, 4, 4, 4},
-    {false, 4, 4, 8},
+    {true, 1, 1, 8},  {true, 1, 1, 16},  {true, 1, 1, 32}, {true, 1, 2, 8},   {true, 1, 2, 16},
+    {true, 1, 4, 8},  {true, 1, 4, 16},  {true, 2, 2, 16}, {true, 2, 4, 4},   {true, 2, 4, 8},
+    {true, 4, 4, 4},  {true, 4, 4, 8},   {false, 1, 1, 8}, {false, 1, 1, 16}, {false, 1, 1, 32},
+    {false, 1, 2, 8}, {false, 1, 2, 16}, {false, 1, 4, 8}, {false, 1, 4, 16}, {false, 2, 2, 16},
+    {false, 2, 4, 4}, {false, 2, 4, 8},  {false, 4, 4, 4}, {false, 4, 4, 8},
 };
 
 }  // namespace convswap::sliced_k

@@ -19,13 +19,14 @@ bool has_one_tap(const ConvProblem& problem) {
 // In nanoseconds, of elements of four bytes and of two; fitted to an H200's times of the layers of the suite
 // one-image (benchmarks/sliced_k.md).
 struct Costs {
-  double launch;                   // of any kernel
-  double blocks, wait;             // of blocks that run side by side; of a wait for memory
-  double one_tap, together, taps;  // of a step: what the addresses of its pixels take
-  double product, sums;            // of a step's product of two tiles; of a warp's sums of one
+  double launch;                  // of any kernel
+  double blocks, load, own_sums;  // of blocks side by side; of what a thread of theirs waits for: a step's
+                                  // load of a tile, and the sums of a product of two tiles
+  double one_tap, taps, pixels;  // of a step: what addresses take, of filters of several taps also by pixels
+  double sums;                   // of a warp's sums of a product of two tiles
 };
-constexpr Costs kCosts[] = {{900, 939, 883, 6.75, 2.45, 20.4, 6.31, 18.4},
-                            {1510, 504, 592, 5.54, 0.612, 22.1, 7.35, 18.3}};
+constexpr Costs kCosts[] = {{1400, 335, 57.4, 119, 34.2, 19.4, 5.28, 11.5},
+                            {1400, 253, 48.1, 149, 23.1, 19.9, 5.15, 12.3}};
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
@@ -34,17 +35,16 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double steps = number(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
   const double of_warp = std::ceil(steps / own.warps);
   const double products = own.filter_tiles * own.pixel_tiles;
+  const double loads = 2 * own.filter_tiles + own.pixel_tiles;
   // Blocks of a multiprocessor, and how many of them it seems to have at once: more of some would fit.
   const double each = number(problem.group * tiling.filter_blocks * tiling.pixel_blocks) /
                       std::max(1, device.multiprocessors);
   const double resident = own.warps == 4 || (own.warps == 8 && products < 8) ? 2 : 1;
   const double waves = each < 4 * resident ? std::ceil(each / resident) : each / resident;
   const double blocks = each < 8 ? std::ceil(each) : each;
-  const double waits = of_warp / steps_at_once(own.filter_tiles, own.pixel_tiles, own.warps);
-  const double addresses =
-      !own.one_tap ? costs.taps : costs.one_tap + (loads_pixels_together(problem, own) ? costs.together : 0);
-  return costs.launch + waves * (costs.blocks + costs.wait * waits) +
-         blocks * (steps * (addresses + costs.product * products) + own.warps * costs.sums * products);
+  const double addresses = own.one_tap ? costs.one_tap : costs.taps + costs.pixels * own.pixel_tiles;
+  return costs.launch + waves * (costs.blocks + costs.load * of_warp * loads + costs.own_sums * products) +
+         blocks * (steps * addresses + costs.sums * own.warps * products);
 }
 
 }  // namespace
