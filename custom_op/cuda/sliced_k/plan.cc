@@ -38,7 +38,7 @@ struct Family {
   }
 
   static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    to.loads_weights_together = to.depth % 4 == 0 && is_aligned(to.w, problem, 4);
+    to.loads_weights_together = loads_weights_together(problem) && is_aligned(to.w, problem, 4);
     to.loads_pixels_together = loads_pixels_together(problem, tiling.instance) &&
                                is_aligned(to.x, problem, tiling.instance.pixel_tiles);
   }

@@ -22,11 +22,12 @@ struct Costs {
   double launch;                  // of any kernel
   double blocks, load, own_sums;  // of blocks side by side; of what a thread of theirs waits for: a step's
                                   // load of a tile, and the sums of a product of two tiles
-  double one_tap, taps, pixels;  // of a step: what addresses take, of filters of several taps also by pixels
-  double sums;                   // of a warp's sums of a product of two tiles
+  double one_tap, taps, pixels;   // of a step: what addresses take, of filters of several taps also by pixels
+  double single_weights;          // of a step: a tile of filters that are loaded number by number
+  double sums;                    // of a warp's sums of a product of two tiles
 };
-constexpr Costs kCosts[] = {{1400, 335, 57.4, 119, 34.2, 19.4, 5.28, 11.5},
-                            {1400, 253, 48.1, 149, 23.1, 19.9, 5.15, 12.3}};
+constexpr Costs kCosts[] = {{1400, 385, 56.7, 108, 35.2, 20.8, 4.81, 102, 10.8},
+                            {1400, 289, 49.8, 133, 21.1, 20.8, 5.08, 43.2, 12.5}};
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
@@ -42,7 +43,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double resident = own.warps == 4 || (own.warps == 8 && products < 8) ? 2 : 1;
   const double waves = each < 4 * resident ? std::ceil(each / resident) : each / resident;
   const double blocks = each < 8 ? std::ceil(each) : each;
-  const double addresses = own.one_tap ? costs.one_tap : costs.taps + costs.pixels * own.pixel_tiles;
+  const double addresses = (own.one_tap ? costs.one_tap : costs.taps + costs.pixels * own.pixel_tiles) +
+                           (loads_weights_together(problem) ? 0 : costs.single_weights * own.filter_tiles);
   return costs.launch + waves * (costs.blocks + costs.load * of_warp * loads + costs.own_sums * products) +
          blocks * (steps * addresses + costs.sums * own.warps * products);
 }
@@ -54,6 +56,8 @@ int64_t depth_of(const ConvProblem& problem) { return problem.channels_per_group
 int64_t shared_bytes_of(const Instance& instance) {
   return int64_t{instance.warps} * instance.filters() * sums_pitch(instance.pixel_tiles) * 4;
 }
+
+bool loads_weights_together(const ConvProblem& problem) { return depth_of(problem) % 4 == 0; }
 
 bool loads_pixels_together(const ConvProblem& problem, const Instance& instance) {
   return instance.one_tap && problem.output == problem.input &&

@@ -22,7 +22,8 @@ int64_t depth_of(const ConvProblem& problem);
 
 int64_t shared_bytes_of(const Instance& instance);
 
-// Whether a thread's pixels of a channel are one load, where x is aligned.
+// Whether four weights of a filter, and a thread's pixels of a channel, are one load, where they are aligned.
+bool loads_weights_together(const ConvProblem& problem);
 bool loads_pixels_together(const ConvProblem& problem, const Instance& instance);
 
 // All that compute the problem, the cheapest by the estimate first.
