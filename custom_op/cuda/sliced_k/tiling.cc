@@ -16,8 +16,8 @@ bool has_one_tap(const ConvProblem& problem) {
          std::ranges::all_of(problem.pad_end, is_none);
 }
 
-// In nanoseconds, of elements of four bytes and of two; fitted to an H200's times of the layers of the suite
-// one-image (benchmarks/sliced_k.md).
+// In nanoseconds, of elements of four bytes and of two; fitted to an H200's times of the layers of the suites
+// one-image and course (benchmarks/sliced_k.md).
 struct Costs {
   double launch;                  // of any kernel
   double blocks, load, own_sums;  // of blocks side by side; of what a thread of theirs waits for: a step's
@@ -26,8 +26,8 @@ struct Costs {
   double single_weights;          // of a step: a tile of filters that are loaded number by number
   double sums;                    // of a warp's sums of a product of two tiles
 };
-constexpr Costs kCosts[] = {{1400, 385, 56.7, 108, 35.2, 20.8, 4.81, 102, 10.8},
-                            {1400, 289, 49.8, 133, 21.1, 20.8, 5.08, 43.2, 12.5}};
+constexpr Costs kCosts[] = {{1400, 411, 54.5, 113, 34.6, 24.5, 3.55, 125, 12.1},
+                            {1400, 316, 47.0, 123, 30.8, 25.4, 3.62, 170, 11.4}};
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
