@@ -11,9 +11,8 @@ from each_case import each
 
 # As a fraction of the time of the best algorithm that was measured.
 MOST_ABOVE_THE_BEST = 0.05
-# Of an algorithm that is newer than the measurement there is its estimate, which is 11 % off in the mean.
-MOST_ABOVE_BY_ESTIMATE = 0.15
-NEWER = ("sliced_k",)
+# The times of one kernel of 3 us differ by 0.17 us from measurement to measurement, those of two by more.
+NOISE_MS = 0.00025
 LAYERS = {layer.name: layer for layer in SUITES["course"]}
 
 
@@ -43,8 +42,4 @@ def test_the_rule_is_within_five_percent_of_the_best_that_was_measured(row):
     times = {name: each["median_ms"] for name, each in row["algorithms"].items()}
     problem = problem_of(row)
     chosen = _native.choose(problem, "cuda", compute_capability=90)
-    if chosen in NEWER and chosen not in times:
-        estimate = dict(_native.estimates(problem, "cuda", compute_capability=90))[chosen]
-        assert estimate <= (1 + MOST_ABOVE_BY_ESTIMATE) * min(times.values())
-        return
-    assert times[chosen] <= (1 + MOST_ABOVE_THE_BEST) * min(times.values())
+    assert times[chosen] <= (1 + MOST_ABOVE_THE_BEST) * min(times.values()) + NOISE_MS

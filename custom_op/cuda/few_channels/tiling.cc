@@ -244,12 +244,12 @@ class Tiler {
     // float16 the sum is then too small where results are stored one by one, since it takes staging for half
     // of what it is in float32, and in float32 too large where they are not. Tilings are not chosen by that:
     // it would favour one huge tile.
-    constexpr double kLaunch = 3800;
+    const double launch = terms_of(problem_) == 1 ? 4100 : 3800;
     const double several = problem_.channels_per_group() > 1 ? 1 - 1 / tiles_per_block : 0;
     const double off = problem_.type == ElementType::float32 ? 1.1 - (width > 1 ? 0.1 * several : 0)
                                                              : 0.95 + (width > 1 ? 0 : 0.26 * several);
     const double work = off * (tiling.cost + waves * several / 2 * tile);
-    tiling.estimate = kLaunch - kEarlierNanoseconds + std::max(work, memory_nanoseconds(width));
+    tiling.estimate = launch - kEarlierNanoseconds + std::max(work, memory_nanoseconds(width));
   }
 
   // What memory takes on an H200 at least. Results that are stored by fours fill its sectors; the shares of

@@ -62,15 +62,24 @@ bool stage_channels(const ConvProblem& problem, const Device& device, Tiling& ti
   return true;
 }
 
-// Nanoseconds on an H200: fitted by least squares, those near the fastest counting most, to 22,600 tilings of
-// the course layers and of layers of large networks measured at batches 1 and 64 with version 1 of the
-// kernel. Version 2 takes 0.1 to 0.4 us less at batch 1, and up to a quarter less at batch 64; version 3 up
-// to a third less than that where sums are short.
-double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-  constexpr double kLaunchNanoseconds = 2890, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
+struct Costs {
+  double launch_nanoseconds, block_cycles;
+  double staged, result;  // instructions, of a number that is staged, and of a result
+};
+// Fitted by least squares, those near the fastest counting most, to 22,600 tilings of the course layers and
+// of layers of large networks measured at batches 1 and 64 with version 1 of the kernel: these choose a
+// tiling.
+constexpr Costs kAmongTilings = {2890, 1980, 98.6, 42.4};
+// And to 315 times of what they choose, of the layers of the suites course and one-image with version 3, for
+// the choice among algorithms.
+constexpr Costs kAmongAlgorithms = {2700, 700, 130, 90};
+
+// Nanoseconds on an H200.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling, const Costs& costs) {
+  constexpr double kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
   // Instructions a cycle, those of a warp alone and those of a multiprocessor.
   constexpr double kOfWarp = 0.325, kOfMultiprocessor = 3.53;
-  constexpr double kStageCycles = 165, kBlockCycles = 1980;
+  constexpr double kStageCycles = 165;
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   const int64_t channels = stacked_channels(problem);
   const int64_t blocks = problem.batch * problem.output[0] * ceil_divide(problem.output[1], tiling.rows) *
@@ -83,8 +92,9 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
       number(channels) * number(tiling.window_height * tiling.window_width +
                                 taps_of_plane(problem) * ceil_divide(tiling.filters, 4) * 4);
   const double results = number(tiling.filters) * tiling.rows * tiling.columns;
-  const double of_thread = filter_rows * (number(problem.filter[2]) * of_tap + 3.7) + stages * 138 +
-                           (staged * 98.6 + results * (42.4 + 3.0 * tiling.splits)) / tiling.threads;
+  const double of_thread =
+      filter_rows * (number(problem.filter[2]) * of_tap + 3.7) + stages * 138 +
+      (staged * costs.staged + results * (costs.result + 3.0 * tiling.splits)) / tiling.threads;
   const double warps = tiling.threads / 32;
   const int registers = tiling.columns_of_thread == 4 ? 128 : tiling.filters_of_thread == 8 ? 80 : 64;
   const int64_t of_multiprocessor = ceil_divide(blocks, std::max(1, device.multiprocessors));
@@ -94,7 +104,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double rate = std::min(kOfMultiprocessor, kOfWarp * resident * warps);
   const double waves = std::ceil(number(of_multiprocessor) / resident);
   const double cycles = number(of_multiprocessor) * warps * of_thread / rate +
-                        waves * (stages * kStageCycles / resident + kBlockCycles);
+                        waves * (stages * kStageCycles / resident + costs.block_cycles);
   // Course layers in 16 bits, which are converted as they are staged, took up to 1.28 times as long as in
   // float32 at batch 8. float64, which has half of float32's rate, took 1.05 to 1.7 times as long in 16
   // layers of two and three dimensions.
@@ -103,7 +113,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
                                                                      : 1;
   const double memory =
       number(problem.tensor_bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
-  return kLaunchNanoseconds - kEarlierNanoseconds + std::max(of_type * cycles / kCyclesPerNanosecond, memory);
+  return costs.launch_nanoseconds - kEarlierNanoseconds +
+         std::max(of_type * cycles / kCyclesPerNanosecond, memory);
 }
 
 std::span<const Instance> instances_for(const ConvProblem& problem) {
@@ -133,13 +144,14 @@ std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& devi
             tiling.splits = splits;
             tiling.threads = static_cast<int>(ceil_divide(of_split * splits, 32) * 32);
             if (!stage_channels(problem, device, tiling)) continue;
-            tiling.cost = cost_of(problem, device, tiling);
+            tiling.cost = cost_of(problem, device, tiling, kAmongTilings);
             if (!best || tiling.cost < best->cost) best = tiling;
           }
         }
       }
     }
   }
+  if (best) best->cost = cost_of(problem, device, *best, kAmongAlgorithms);
   return best;
 }
 
