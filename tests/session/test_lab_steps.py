@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -106,6 +108,14 @@ def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp
         result = bench_top.run(kernel_of(path), str(path), "2019fa-conv2", {**OPTIONS, "time": False})
         assert result.fault is None
     assert done == ["cuda", "context", "target", "target"]
+
+
+def test_worker_opens_the_card_before_it_imports_what_is_slow() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "convswap.lab.worker"]
+    said = subprocess.run(command, input="", capture_output=True, text=True, check=True).stderr
+    imported = [line.rpartition("|")[2].strip() for line in said.splitlines()]
+    first = imported.index("convswap.lab.opening")
+    assert all(imported.index(name) > first for name in ("onnx", "onnx_ir", "convswap.lab.bench_top"))
 
 
 def test_layer_of_a_suite_and_model_with_bias_are_targets(monkeypatch, tmp_path) -> None:

@@ -55,9 +55,9 @@ class Telling(Protocol):
 class BenchTop:
     """Runs one kernel after the other."""
 
-    def __init__(self, tell: Telling) -> None:
+    def __init__(self, tell: Telling, opening: Opening | None = None) -> None:
         self._tell = tell
-        self._opening: Opening | None = None
+        self._opening = opening
         self._times: CardTimes | None = None
         self._is_lost = False
 

@@ -1,4 +1,4 @@
-"""What a process's first run on a card waits for, done while the compiler is at work."""
+"""What a process's first run on a card waits for, while modules are imported and the kernel compiled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.runtime.sessions import load_cuda_libraries
+from convswap.runtime.cuda_libraries import load_cuda_libraries
 
 
 class Opening:

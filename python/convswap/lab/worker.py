@@ -30,13 +30,17 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     _answer(answers, {"stage": "starting", "seconds": 60, "shown": True})
+    from convswap.lab.opening import Opening
+
+    # Before the other modules, whose import takes as long.
+    opening = Opening()
     from convswap.errors import ConvswapError
     from convswap.lab.bench_top import BenchTop
 
     def tell(stage: str, seconds: float, *, shown: bool = True) -> None:
         _answer(answers, {"stage": stage, "seconds": seconds, "shown": shown})
 
-    bench_top = BenchTop(tell)
+    bench_top = BenchTop(tell, opening)
     for line in sys.stdin:
         request = json.loads(line)
         try:

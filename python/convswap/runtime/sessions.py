@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from convswap.errors import ConvswapError
 from convswap.graph.domain import DOMAIN, OUR_OPS
 from convswap.graph.weights_apart import Weights, is_apart
 from convswap.runtime.bits import are_bits, array_from_bits, onnx_type, widened
+from convswap.runtime.cuda_libraries import load_cuda_libraries
 from convswap.runtime.device import Device
 from convswap.runtime.library import register, set_entry
 from convswap.runtime.op_libraries import register_op_libraries
@@ -451,14 +450,3 @@ def _on_host(value: onnxruntime.OrtValue, device: Device) -> onnxruntime.OrtValu
     with plain_errors("ONNX Runtime cannot copy a value to the host"):
         (copied,) = make_session(model, DEFAULT, device).run_with_ort_values(["y"], {"x": value})
     return copied
-
-
-@cache
-def load_cuda_libraries(device: str) -> None:
-    """Load the CUDA libraries that pip installed beside ONNX Runtime, from 1.21 on; once.
-
-    It prints which ones pip did not install. The system may have those; if not, the session says so.
-    """
-    if device == "cuda" and hasattr(onnxruntime, "preload_dlls"):
-        with redirect_stdout(io.StringIO()):
-            onnxruntime.preload_dlls()
