@@ -141,4 +141,15 @@ Epilogue read_epilogue(const Attributes& attributes) {
   return epilogue;
 }
 
+DepthwiseSpec read_depthwise(const Attributes& attributes) {
+  DepthwiseSpec depthwise;
+  depthwise.pads = attributes.integers("depthwise_pads");
+  depthwise.strides = attributes.integers("depthwise_strides");
+  depthwise.dilations = attributes.integers("depthwise_dilations");
+  set_activation(depthwise.epilogue,
+                 parse_activation(attributes.text("depthwise_activation").value_or("None")),
+                 attributes.real("depthwise_activation_alpha"), attributes.real("depthwise_activation_beta"));
+  return depthwise;
+}
+
 }  // namespace convswap

@@ -55,4 +55,7 @@ ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision pre
 // The epilogue that the further attributes of a FusedConv describe. Throws InvalidArgument.
 Epilogue read_epilogue(const Attributes& attributes);
 
+// And what they say of a depthwise convolution in front. Throws InvalidArgument.
+DepthwiseSpec read_depthwise(const Attributes& attributes);
+
 }  // namespace convswap

@@ -25,7 +25,8 @@ NodeInputs::NodeInputs(const OrtApi& api, const OrtKernelInfo* info) : api_(api)
 }
 
 InputTensors NodeInputs::of(const OrtKernelContext* context) const {
-  const InputTensors tensors{input(context, 0), input(context, 1), input(context, 2), input(context, 3)};
+  const InputTensors tensors{input(context, 0), input(context, 1), input(context, 2),
+                             input(context, 3), input(context, 4), input(context, 5)};
   const char* const missing = tensors.x == nullptr   ? "input X is missing"
                               : tensors.w == nullptr ? "weights W is missing"
                                                      : nullptr;
@@ -35,7 +36,8 @@ InputTensors NodeInputs::of(const OrtKernelContext* context) const {
 
 NodeInputs::Keys NodeInputs::keys(const InputTensors& tensors) const {
   Keys keys;
-  const std::array<const OrtValue*, 4> all{tensors.x, tensors.w, tensors.b, tensors.z};
+  const std::array<const OrtValue*, kMost> all{tensors.x, tensors.w, tensors.b,
+                                               tensors.z, tensors.d, tensors.db};
   for (size_t index = 0; index < all.size(); ++index) {
     if (all[index] == nullptr) continue;
     keys[index] = constants_[index] ? *constants_[index] : ShapeKey(api_, all[index]);

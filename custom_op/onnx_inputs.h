@@ -12,7 +12,7 @@ namespace convswap {
 
 // A node's inputs of one run; null where one is left out.
 struct InputTensors {
-  const OrtValue *x = nullptr, *w = nullptr, *b = nullptr, *z = nullptr;
+  const OrtValue *x = nullptr, *w = nullptr, *b = nullptr, *z = nullptr, *d = nullptr, *db = nullptr;
 };
 
 // A shape in no memory but its own, so that it is soon compared. Of more axes than a convolution has, only
@@ -34,7 +34,8 @@ class ShapeKey {
 // A node's inputs, of which the shapes of constants are known before a run.
 class NodeInputs {
  public:
-  using Keys = std::array<ShapeKey, 4>;
+  static constexpr size_t kMost = 6;
+  using Keys = std::array<ShapeKey, kMost>;
 
   NodeInputs(const OrtApi& api, const OrtKernelInfo* info);
 
@@ -51,7 +52,7 @@ class NodeInputs {
 
   const OrtApi& api_;
   size_t count_ = 0;
-  std::array<std::optional<ShapeKey>, 4> constants_;
+  std::array<std::optional<ShapeKey>, kMost> constants_;
 };
 
 }  // namespace convswap

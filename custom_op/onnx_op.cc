@@ -44,7 +44,10 @@ constexpr const char* name_of(OpKind kind) { return kind == OpKind::conv ? "Conv
 
 ConvSpec read_spec_of(OpKind kind, const Attributes& attributes, ElementType type, Precision precision) {
   ConvSpec spec = read_spec(attributes, type, precision);
-  if (kind == OpKind::fused_conv) spec.epilogue = read_epilogue(attributes);
+  if (kind == OpKind::fused_conv) {
+    spec.epilogue = read_epilogue(attributes);
+    spec.depthwise = read_depthwise(attributes);
+  }
   return spec;
 }
 
@@ -103,7 +106,7 @@ class ConvKernel {
     if (kind == DeviceKind::cpu) aligned_constants_.emplace(api, info, size_of(type));
     check_spec(spec_);
     check_algorithm_name(plans_->algorithm(), kind);
-    check_open_shapes(spec_, {known_shape(info, 0), known_shape(info, 1), known_shape(info, 2)});
+    check_shapes(info);
     if (kind == DeviceKind::cuda) plan_ahead(info);
   }
 
@@ -121,16 +124,16 @@ class ConvKernel {
     if (aligned_constants_) {
       AlignedTensors own(api_, *aligned_constants_, size_of(spec_.type));
       run->plan->run({own.input(tensors.x), own.input(tensors.w), own.input(tensors.b), own.output(y),
-                      own.input(tensors.z)},
+                      own.input(tensors.z), own.input(tensors.d), own.input(tensors.db)},
                      execution);
       own.finish();
       return;
     }
     const void* const w = aligned_data(tensors.w);
     execution.prepared_weights = prepared(*run, context, tensors.w, w, execution.stream);
-    run->plan->run(
-        {aligned_data(tensors.x), w, aligned_data(tensors.b), aligned_data(y), aligned_data(tensors.z)},
-        execution);
+    run->plan->run({aligned_data(tensors.x), w, aligned_data(tensors.b), aligned_data(y),
+                    aligned_data(tensors.z), aligned_data(tensors.d), aligned_data(tensors.db)},
+                   execution);
   }
 
  private:
@@ -144,8 +147,10 @@ class ConvKernel {
       return tensor == nullptr ? std::nullopt : std::optional(shape_of(api_, tensor));
     };
     const std::optional<Shape> bias = shape_or_none(tensors.b), residual = shape_or_none(tensors.z);
-    const ConvProblem problem = make_problem(spec_, shape_of(api_, tensors.x), shape_of(api_, tensors.w),
-                                             bias ? &*bias : nullptr, residual ? &*residual : nullptr);
+    const std::optional<Shape> depthwise = shape_or_none(tensors.d), its_bias = shape_or_none(tensors.db);
+    const Shape x = shape_of(api_, tensors.x), w = shape_of(api_, tensors.w);
+    const ConvProblem problem = make_problem(
+        spec_, {x, w, pointer_to(bias), pointer_to(residual), pointer_to(depthwise), pointer_to(its_bias)});
     const Device& device =
         kind_ == DeviceKind::cpu ? cpu_device() : cuda_device(index, origin_, lends_scratch_);
     auto run = std::make_shared<KnownRun>(keys, device, problem.result_shape());
@@ -158,6 +163,22 @@ class ConvKernel {
     }
     recent_runs_.add(run);
     return run;
+  }
+
+  static const Shape* pointer_to(const std::optional<Shape>& shape) { return shape ? &*shape : nullptr; }
+
+  // Checks what the model tells of the shapes.
+  void check_shapes(const OrtKernelInfo* info) const {
+    std::optional<Shape> x = known_shape(info, 0);
+    if (has_input(info, 4)) {
+      const std::optional<Shape> weights = known_shape(info, 4);
+      if (weights && is_known(*weights, 0)) {
+        check_open_shapes(depthwise_spec(spec_, (*weights)[0]), {x, weights, known_shape(info, 5)});
+      }
+      // Those of what it makes of x.
+      if (x) std::fill(x->begin() + std::min<ptrdiff_t>(2, std::ssize(*x)), x->end(), kOpen);
+    }
+    check_open_shapes(spec_, {x, known_shape(info, 1), known_shape(info, 2)});
   }
 
   // The weights as the plan of the run wants them prepared; null where it takes them as they are.
@@ -175,24 +196,29 @@ class ConvKernel {
     const std::optional<int> device = device_of_session(info);
     const std::optional<Shape> x = known_shape(info, 0), w = known_shape(info, 1);
     const std::optional<Shape> bias = known_shape(info, 2), residual = known_shape(info, 3);
+    const std::optional<Shape> depthwise = known_shape(info, 4), its_bias = known_shape(info, 5);
     const auto is_unclear = [&](size_t index, const std::optional<Shape>& shape) {
       return !shape && has_input(info, index);
     };
-    if (!device || !x || !w || is_unclear(2, bias) || is_unclear(3, residual)) return;
+    if (!device || !x || !w || is_unclear(2, bias) || is_unclear(3, residual) || is_unclear(4, depthwise) ||
+        is_unclear(5, its_bias)) {
+      return;
+    }
     for (const int64_t batch : batches_to_plan(*x)) {
       const bool is_open = (*x)[0] != batch;
       const auto make_plan = [node_plans = std::weak_ptr(plans_), spec = spec_, origin = origin_,
-                              lends = lends_scratch_, batch, x = *x, w = *w, bias,
+                              lends = lends_scratch_, batch, x = *x, w = *w, bias, depthwise, its_bias,
                               has_residual = residual.has_value(), device = *device] {
         const std::shared_ptr<PlanCache> plans = node_plans.lock();
         if (plans == nullptr) return;  // the session has been closed
         Shape shape = x;
         shape[0] = batch;
-        const Shape* const b = bias ? &*bias : nullptr;
-        ConvProblem problem = make_problem(spec, shape, w, b, nullptr);
+        InputShapes shapes{shape, w, pointer_to(bias), nullptr, pointer_to(depthwise), pointer_to(its_bias)};
+        ConvProblem problem = make_problem(spec, shapes);
         if (has_residual) {
           const Shape z = problem.without_epilogue().result_shape();
-          problem = make_problem(spec, shape, w, b, &z);
+          shapes.residual = &z;
+          problem = make_problem(spec, shapes);
         }
         if (problem.result_elements() > 0) plans->get(problem, cuda_device(device, origin, lends));
       };
@@ -355,7 +381,7 @@ class ConvOp : public OrtCustomOp {
       return self(op).kind_ == DeviceKind::cuda ? "CUDAExecutionProvider" : "CPUExecutionProvider";
     };
     GetInputTypeCount = [](const OrtCustomOp* op) -> size_t {
-      return self(op).op_kind_ == OpKind::conv ? 3 : 4;
+      return self(op).op_kind_ == OpKind::conv ? 3 : NodeInputs::kMost;
     };
     GetInputType = [](const OrtCustomOp* op, size_t) { return onnx_type(self(op).type_); };
     GetInputCharacteristic = [](const OrtCustomOp*, size_t index) {

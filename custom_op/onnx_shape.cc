@@ -37,6 +37,17 @@ Shape output_shape(const ConvSpec& spec, const std::optional<Shape>& x, const st
   return output;
 }
 
+// What the depthwise convolution in front makes of the image, as far as its weights are known.
+std::optional<Shape> depthwise_output(const ConvSpec& spec, const std::optional<Shape>& x,
+                                      const std::optional<Shape>& weights) {
+  if (weights && is_known(*weights, 0)) {
+    return output_shape(depthwise_spec(spec, (*weights)[0]), x, weights);
+  }
+  std::optional<Shape> output = x;
+  for (size_t axis = 2; output && axis < output->size(); ++axis) (*output)[axis] = kOpen;
+  return output;
+}
+
 // A name for each unknown dimension: an unnamed one would be taken for a dimension of size -1. The batch
 // keeps its name. Every other name is new, because ONNX Runtime takes equal names for equal sizes.
 std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, const Shape& output) {
@@ -57,10 +68,14 @@ std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, 
 void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, const ConvSpec& spec) {
   const InputInfo x(api, context, 0);
   const InputInfo w(api, context, 1);
+  std::optional<Shape> image = x.shape;
+  size_t inputs = 0;
+  check(api, api.ShapeInferContext_GetInputCount(context, &inputs));
+  if (inputs > 4) image = depthwise_output(spec, image, InputInfo(api, context, 4).shape);
   // Without a rank there is nothing to say: an output without dimensions would be taken for a scalar.
-  if (!x.shape && !w.shape) return;
+  if (!image && !w.shape) return;
 
-  const Shape shape = output_shape(spec, x.shape, w.shape);
+  const Shape shape = output_shape(spec, image, w.shape);
   const std::vector<std::string> names = dimension_names(api, x, shape);
   std::vector<const char*> pointers;
   for (const std::string& name : names) pointers.push_back(name.c_str());

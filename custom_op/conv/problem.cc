@@ -96,6 +96,11 @@ void resolve_result(ConvProblem& problem) {
   }
 }
 
+// Of the values between a depthwise convolution and the one behind it, which are neither written nor read.
+int64_t bytes_between(const ConvProblem& depthwise) {
+  return 2 * depthwise.result_elements() * size_of(depthwise.type);
+}
+
 void check_residual(const ConvProblem& problem, const Shape& residual) {
   ConvProblem unpooled = problem;
   unpooled.result = problem.output;
@@ -108,9 +113,13 @@ void check_residual(const ConvProblem& problem, const Shape& residual) {
 }  // namespace
 
 int64_t ConvProblem::operations() const {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   int64_t product = 2;
   for (const int64_t factor : {output_elements(), channels_per_group(), filter_size()}) {
-    if (__builtin_mul_overflow(product, factor, &product)) return std::numeric_limits<int64_t>::max();
+    if (__builtin_mul_overflow(product, factor, &product)) return kMost;
+  }
+  for (const ConvProblem& depthwise : before) {
+    if (__builtin_add_overflow(product, depthwise.operations(), &product)) return kMost;
   }
   return product;
 }
@@ -119,15 +128,28 @@ int64_t ConvProblem::tensor_bytes() const {
   const int64_t elements =
       batch * in_channels * input_size() + out_channels * channels_per_group() * filter_size() +
       (has_bias ? out_channels : 0) + (epilogue.has_residual ? output_elements() : 0) + result_elements();
-  return elements * size_of(type);
+  int64_t total = elements * size_of(type);
+  for (const ConvProblem& depthwise : before) total += depthwise.tensor_bytes() - bytes_between(depthwise);
+  return total;
 }
 
 int64_t ConvProblem::bytes() const {
+  if (!before.empty()) {
+    int64_t total = without_depthwise().tensor_bytes();
+    for (const ConvProblem& depthwise : before) total += depthwise.bytes() - bytes_between(depthwise);
+    return total;
+  }
   const int64_t rows = units_read(*this, 0, 1) * units_read(*this, 1, 1);
   const int64_t sector_elements = kSectorBytes / size_of(type);
   const int64_t columns = std::min(input[2], units_read(*this, 2, sector_elements) * sector_elements);
   const int64_t unread = batch * in_channels * (input_size() - rows * columns);
   return tensor_bytes() - unread * size_of(type);
+}
+
+ConvProblem ConvProblem::without_depthwise() const {
+  ConvProblem alone = *this;
+  alone.before.clear();
+  return alone;
 }
 
 ConvProblem ConvProblem::without_epilogue() const {
@@ -157,7 +179,8 @@ std::string ConvProblem::text() const {
          " bias=" + (has_bias ? "yes" : "no") + " group=" + std::to_string(group) +
          " strides=" + extents_text(spatial(stride)) + " dilations=" + extents_text(spatial(dilation)) +
          " pads=" + joined(spatial(pad_begin), spatial(pad_end)) +
-         (epilogue.is_empty() ? "" : " then=" + text_of(epilogue));
+         (epilogue.is_empty() ? "" : " then=" + text_of(epilogue)) +
+         (before.empty() ? "" : " of=(" + before.front().text() + ")");
 }
 
 size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
@@ -180,6 +203,7 @@ size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
                            &problem.pad_begin, &problem.pad_end}) {
     for (const int64_t value : *axes) mix(value);
   }
+  for (const ConvProblem& depthwise : problem.before) mix(static_cast<int64_t>((*this)(depthwise)));
   return static_cast<size_t>(hash);
 }
 
@@ -237,6 +261,28 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
   problem.epilogue.has_residual = residual != nullptr;
   resolve_result(problem);
   if (residual != nullptr) check_residual(problem, *residual);
+  return problem;
+}
+
+ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes) {
+  if (shapes.depthwise == nullptr) {
+    if (shapes.depthwise_bias != nullptr || !spec.depthwise.is_empty()) {
+      throw InvalidArgument(
+          "a bias or attributes of a depthwise convolution are given, and no weights of one: expected its "
+          "weights D too");
+    }
+    return make_problem(spec, shapes.x, shapes.w, shapes.bias, shapes.residual);
+  }
+  const Shape& weights = *shapes.depthwise;
+  if (weights.size() < 2 || weights[1] != 1 || shapes.x.size() < 2 || weights[0] != shapes.x[1]) {
+    throw InvalidArgument(shape_message(
+        "depthwise weights", weights,
+        "(C, 1, filter...), a filter for each channel of the input of shape " + list_text(shapes.x)));
+  }
+  const ConvProblem depthwise =
+      make_problem(depthwise_spec(spec, weights[0]), shapes.x, weights, shapes.depthwise_bias);
+  ConvProblem problem = make_problem(spec, depthwise.result_shape(), shapes.w, shapes.bias, shapes.residual);
+  problem.before.push_back(depthwise);
   return problem;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "conv/spec.h"
 
@@ -32,6 +33,9 @@ struct ConvProblem {
   Axes pad_end{0, 0, 0};
   Epilogue epilogue;
   Axes result{1, 1, 1};  // of y: `output` is the convolution's, before the epilogue's pool
+  // The depthwise convolution that is computed with it, whose result, rounded to the element type, is what
+  // this one convolves: none or one. The channels and the extents of the input above are those of its result.
+  std::vector<ConvProblem> before;
 
   bool operator==(const ConvProblem&) const = default;
 
@@ -44,7 +48,8 @@ struct ConvProblem {
   int64_t result_size() const { return result[0] * result[1] * result[2]; }
   int64_t result_elements() const { return batch * out_channels * result_size(); }
 
-  // The convolution alone.
+  // The convolution alone, of its own input, or without what follows it.
+  ConvProblem without_depthwise() const;
   ConvProblem without_epilogue() const;
 
   // Multiplications and additions, padding counted as data; 2^63 - 1 where they are more.
@@ -62,7 +67,7 @@ struct ConvProblem {
 
   // One line that two problems share only where no algorithm can tell them apart, padding resolved:
   // "float32 tf32 x=10x1x28x28 w=4x1x5x5 bias=no group=1 strides=1x1 dilations=1x1 pads=0x0x0x0", and what is
-  // fused: "then=residual Relu".
+  // fused: "then=residual Relu", "of=(float32 tf32 x=...)" for a depthwise convolution in front.
   std::string text() const;
 };
 
@@ -76,5 +81,17 @@ struct ConvProblemHash {
 // to the end or to the beginning. Throws InvalidArgument.
 ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, const Shape* bias,
                          const Shape* residual = nullptr);
+
+// The shapes of a node's inputs; null of those that are left out. `depthwise` is (C, 1, filter...), of a
+// depthwise convolution of x in front, `depthwise_bias` (C).
+struct InputShapes {
+  const Shape& x;
+  const Shape& w;
+  const Shape* bias = nullptr;
+  const Shape* residual = nullptr;
+  const Shape* depthwise = nullptr;
+  const Shape* depthwise_bias = nullptr;
+};
+ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes);
 
 }  // namespace convswap

@@ -107,6 +107,18 @@ void check_spec(const ConvSpec& spec) {
   }
 }
 
+ConvSpec depthwise_spec(const ConvSpec& spec, int64_t channels) {
+  ConvSpec alone;
+  alone.type = spec.type;
+  alone.precision = spec.precision;
+  alone.group = channels;
+  alone.pads = spec.depthwise.pads;
+  alone.strides = spec.depthwise.strides;
+  alone.dilations = spec.depthwise.dilations;
+  alone.epilogue = spec.depthwise.epilogue;
+  return alone;
+}
+
 void check_weights(const ConvSpec& spec, const Shape& weights) {
   if (weights.size() < 3 || weights.size() > 5) {
     throw InvalidArgument(

@@ -21,6 +21,19 @@ enum class Precision { tf32, ieee };
 
 enum class AutoPad { notset, same_upper, same_lower, valid };
 
+// A depthwise convolution in front of another, of one filter for each channel, as the attributes of a node
+// give it; empty vectors are absent attributes, as in ConvSpec.
+struct DepthwiseSpec {
+  std::vector<int64_t> pads;
+  std::vector<int64_t> strides;
+  std::vector<int64_t> dilations;
+  Epilogue epilogue;  // an activation alone
+
+  bool is_empty() const {
+    return pads.empty() && strides.empty() && dilations.empty() && epilogue.is_empty();
+  }
+};
+
 // What a node fixes before any input is seen. The vectors hold one value per spatial axis, pads two (all
 // the begins, then all the ends); an empty vector is an absent attribute, as in ONNX.
 struct ConvSpec {
@@ -32,8 +45,12 @@ struct ConvSpec {
   std::vector<int64_t> pads;
   std::vector<int64_t> strides;
   std::vector<int64_t> dilations;
-  Epilogue epilogue;  // whether there is a residual is known with the inputs
+  Epilogue epilogue;        // whether there is a residual is known with the inputs
+  DepthwiseSpec depthwise;  // whether there is one, too
 };
+
+// The depthwise convolution of a node whose input has so many channels, as a node of its own would have it.
+ConvSpec depthwise_spec(const ConvSpec& spec, int64_t channels);
 
 // Each throws InvalidArgument for a word that is not one of the attribute's values.
 Precision parse_precision(std::string_view word);

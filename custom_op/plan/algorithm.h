@@ -16,13 +16,16 @@
 namespace convswap {
 
 // Contiguous tensors in the memory of the plan's device: x (N, C, spatial...), w (K, C / group, filter...),
-// b null or (K), y (N, K, result...), z null or a residual (N, K, output...).
+// b null or (K), y (N, K, result...), z null or a residual (N, K, output...); of a depthwise convolution in
+// front d (C, 1, filter...) and db null or (C), and then x is its input.
 struct ConvTensors {
   const void* x = nullptr;
   const void* w = nullptr;
   const void* b = nullptr;
   void* y = nullptr;
   const void* z = nullptr;
+  const void* d = nullptr;
+  const void* db = nullptr;
 };
 
 // Calls body(0) ... body(tasks - 1), in any order and from any number of threads, and returns when all are
@@ -109,6 +112,10 @@ class Algorithm {
   // Whether it computes what follows the problem's convolution with it. Where it does not, it is asked for
   // the convolution alone, and the planner adds a kernel for the rest.
   virtual bool fuses(const ConvProblem&) const { return true; }
+
+  // Whether it computes a depthwise convolution in front with the rest. Where it does not, it is asked for
+  // the rest alone, and the planner puts another plan in front.
+  virtual bool takes_depthwise() const { return false; }
 
   virtual Offer offer(const ConvProblem& problem, const Device& device) const = 0;
 

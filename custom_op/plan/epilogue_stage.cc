@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "conv/arithmetic.h"
+#include "plan/depthwise_stage.h"
 #include "plan/kernel_supply.h"
 
 namespace convswap {
@@ -65,6 +66,10 @@ std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::uniqu
 namespace {
 
 Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
+  if (!problem.before.empty() && !algorithm.takes_depthwise()) {
+    Offer rest = offer_of_any(algorithm, problem.without_depthwise(), device);
+    return rest.is_refusal() ? rest : with_depthwise(std::move(rest), problem, device);
+  }
   if (problem.epilogue.is_empty() || algorithm.fuses(problem)) return algorithm.offer(problem, device);
   const EpilogueStage* const stage = epilogue_stage(device.kind);
   if (std::string reason = stage->why_not(problem); !reason.empty()) return Offer::refusal(std::move(reason));
@@ -84,6 +89,16 @@ Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const
 }
 
 }  // namespace
+
+std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem& problem,
+                                   const Device& device, std::size_t most) {
+  if (problem.before.empty() || algorithm.takes_depthwise()) {
+    return algorithm.alternatives(problem, device, most);
+  }
+  Offer only = offer_of(algorithm, problem, device);
+  if (only.is_refusal()) return {};
+  return {std::move(only)};
+}
 
 Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
   Offer offer = offer_of_any(algorithm, problem, device);

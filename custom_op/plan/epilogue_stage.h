@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,5 +34,10 @@ const EpilogueStage* epilogue_stage(DeviceKind kind);
 // What the algorithm offers for the whole problem: where it computes the convolution alone, with the device's
 // stage for what follows.
 Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device);
+
+// What the algorithm chooses among for the whole problem, as Algorithm::alternatives; of one with a depthwise
+// convolution in front that it does not compute itself, what it offers alone.
+std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem& problem,
+                                   const Device& device, std::size_t most);
 
 }  // namespace convswap

@@ -6,6 +6,7 @@
 #include "conv/error.h"
 #include "conv/messages.h"
 #include "plan/catalog.h"
+#include "plan/depthwise_stage.h"
 #include "plan/tuning_file.h"
 
 namespace convswap {
@@ -19,23 +20,39 @@ struct Best {
   Offer offer;
 };
 
+// The better one of `best` and an offer of the algorithm, the former where neither has an estimate.
+void take_better(Best& best, const Algorithm& algorithm, Offer offer) {
+  const std::optional<double> least = best.offer.milliseconds;
+  if (best.algorithm != nullptr && (!offer.milliseconds || (least && *offer.milliseconds >= *least))) return;
+  best = {&algorithm, std::move(offer)};
+}
+
 // Of those that support the problem the one estimated fastest, or the catalog's first where none has an
 // estimate. `reasons` says of the others why not, algorithm by algorithm.
 Best best_by_rule(const ConvProblem& problem, const Device& device, std::string& reasons) {
   Best best;
   for (const Algorithm* algorithm : catalog()) {
     if (algorithm->device_kind() != device.kind || algorithm->is_rung()) continue;
+    if (!problem.before.empty() && !algorithm->takes_depthwise()) continue;
     Offer offer = offer_of(*algorithm, problem, device);
     if (offer.is_refusal()) {
       reasons +=
           std::string(reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + offer.why_not;
       continue;
     }
-    const std::optional<double> least = best.offer.milliseconds;
-    if (best.algorithm != nullptr && (!offer.milliseconds || (least && *offer.milliseconds >= *least))) {
-      continue;
+    take_better(best, *algorithm, std::move(offer));
+  }
+  if (!problem.before.empty()) {
+    // The others get the same depthwise convolution in front: the best of them alone is the best with it.
+    Best rest = best_by_rule(problem.without_depthwise(), device, reasons);
+    if (rest.algorithm != nullptr) {
+      Offer whole = with_depthwise(std::move(rest.offer), problem, device);
+      if (whole.is_refusal()) {
+        reasons += (reasons.empty() ? "" : "; ") + whole.why_not;
+      } else {
+        take_better(best, *rest.algorithm, std::move(whole));
+      }
     }
-    best = {algorithm, std::move(offer)};
   }
   return best;
 }

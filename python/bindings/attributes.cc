@@ -72,6 +72,17 @@ Epilogue take_epilogue(Keywords& keywords) {
   return epilogue;
 }
 
+DepthwiseSpec take_depthwise(Keywords& keywords) {
+  DepthwiseSpec depthwise;
+  depthwise.pads = keywords.take<Shape>("depthwise_pads", {});
+  depthwise.strides = keywords.take<Shape>("depthwise_strides", {});
+  depthwise.dilations = keywords.take<Shape>("depthwise_dilations", {});
+  const Activation activation = parse_activation(keywords.take<std::string>("depthwise_activation", "None"));
+  const std::optional<float> alpha = keywords.take<float>("depthwise_activation_alpha");
+  set_activation(depthwise.epilogue, activation, alpha, keywords.take<float>("depthwise_activation_beta"));
+  return depthwise;
+}
+
 }  // namespace
 
 ConvSpec spec_of(ElementType type, const std::string& precision, const py::kwargs& attributes) {
@@ -86,6 +97,7 @@ ConvSpec spec_of(ElementType type, const std::string& precision, const py::kwarg
   spec.strides = keywords.take<Shape>("strides", {});
   spec.dilations = keywords.take<Shape>("dilations", {});
   spec.epilogue = take_epilogue(keywords);
+  spec.depthwise = take_depthwise(keywords);
   keywords.check_all_taken();
   return spec;
 }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "attributes.h"
@@ -192,8 +193,8 @@ std::unique_ptr<Plan> plan_of(const ConvProblem& problem, const Device& device, 
                               int alternative) {
   const Choice choice = choose(problem, device, algorithm);
   if (alternative == 0) return choice.offer.make();
-  const std::vector<Offer> all =
-      choice.algorithm.alternatives(problem, device, static_cast<std::size_t>(std::max(0, alternative)) + 1);
+  const std::vector<Offer> all = alternatives_of(choice.algorithm, problem, device,
+                                                 static_cast<std::size_t>(std::max(0, alternative)) + 1);
   if (alternative < 0 || alternative >= static_cast<int>(all.size())) {
     throw InvalidArgument("alternative " + std::to_string(alternative) + ": " +
                           std::string(choice.algorithm.name()) + " has " + std::to_string(all.size()) +
@@ -202,25 +203,52 @@ std::unique_ptr<Plan> plan_of(const ConvProblem& problem, const Device& device, 
   return all.back().make();
 }
 
+// The arrays of a convolution on a card; null those that it has not.
+struct DeviceInputs {
+  const DeviceArray& x;
+  const DeviceArray& w;
+  const DeviceArray* b = nullptr;
+  const DeviceArray* residual = nullptr;
+  const DeviceArray* depthwise = nullptr;
+  const DeviceArray* depthwise_bias = nullptr;
+};
+
+const Shape* shape_or_null(const DeviceArray* array) { return array == nullptr ? nullptr : &array->shape(); }
+const void* pointer_or_null(const DeviceArray* array) {
+  return array == nullptr ? nullptr : array->pointer();
+}
+
 // Runs the plan `runs` times back to back; returns the mean time of one in milliseconds.
-double conv_device(const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
-                   const DeviceArray* residual, const ConvSpec& spec, const std::string& algorithm, int runs,
-                   int alternative, bool is_prepared, const KernelOrigin* origin) {
+double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& spec,
+                   const std::string& algorithm, int runs, int alternative, bool is_prepared,
+                   const KernelOrigin* origin) {
   if (runs < 1) throw InvalidArgument("runs " + std::to_string(runs) + ": expected at least 1");
-  const ConvProblem problem = make_problem(spec, x.shape(), w.shape(), b == nullptr ? nullptr : &b->shape(),
-                                           residual == nullptr ? nullptr : &residual->shape());
-  check_fits("w", w, spec.type, x.device());
-  if (b != nullptr) check_fits("b", *b, spec.type, x.device());
-  if (residual != nullptr) check_fits("residual", *residual, spec.type, x.device());
-  check_fits("y", y, spec.type, x.device());
+  const DeviceArray &x = inputs.x, &w = inputs.w;
+  const ConvProblem problem =
+      make_problem(spec, {x.shape(), w.shape(), shape_or_null(inputs.b), shape_or_null(inputs.residual),
+                          shape_or_null(inputs.depthwise), shape_or_null(inputs.depthwise_bias)});
+  const std::pair<const char*, const DeviceArray*> others[] = {{"w", &w},
+                                                               {"b", inputs.b},
+                                                               {"residual", inputs.residual},
+                                                               {"depthwise", inputs.depthwise},
+                                                               {"depthwise_bias", inputs.depthwise_bias},
+                                                               {"y", &y}};
+  for (const auto& [name, array] : others) {
+    if (array != nullptr) check_fits(name, *array, spec.type, x.device());
+  }
   if (y.shape() != problem.result_shape()) {
     throw InvalidArgument(shape_message("y", y.shape(), list_text(problem.result_shape())));
   }
   if (problem.result_elements() == 0) return 0;
   const Device& device = cuda_device(x.device(), origin);
   const std::unique_ptr<Plan> plan = plan_of(problem, device, algorithm, alternative);
-  const ConvTensors tensors{x.pointer(), w.pointer(), b == nullptr ? nullptr : b->pointer(), y.pointer(),
-                            residual == nullptr ? nullptr : residual->pointer()};
+  const ConvTensors tensors{x.pointer(),
+                            w.pointer(),
+                            pointer_or_null(inputs.b),
+                            y.pointer(),
+                            pointer_or_null(inputs.residual),
+                            pointer_or_null(inputs.depthwise),
+                            pointer_or_null(inputs.depthwise_bias)};
   const DeviceArray scratch({static_cast<int64_t>(plan->scratch_bytes() / sizeof(float)) + 1}, "float32",
                             device.index, 0);
   const PreparedForm form = is_prepared ? plan->prepared_form() : PreparedForm{};
@@ -281,21 +309,23 @@ void register_device_array(py::module_& module) {
   module.def(
       "conv_device",
       [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
-         const DeviceArray* residual, const std::string& algorithm, const std::string& precision, int runs,
-         int alternative, bool prepared, const std::string& pack, bool compiles, const std::string& lab,
-         const py::kwargs& attributes) {
+         const DeviceArray* residual, const DeviceArray* depthwise, const DeviceArray* depthwise_bias,
+         const std::string& algorithm, const std::string& precision, int runs, int alternative, bool prepared,
+         const std::string& pack, bool compiles, const std::string& lab, const py::kwargs& attributes) {
         const ConvSpec spec = spec_of(x.type(), precision, attributes);
         const py::gil_scoped_release released;
-        return conv_device(x, w, b, y, residual, spec, algorithm, runs, alternative, prepared,
-                           kernel_origin(pack, compiles, lab));
+        return conv_device({x, w, b, residual, depthwise, depthwise_bias}, y, spec, algorithm, runs,
+                           alternative, prepared, kernel_origin(pack, compiles, lab));
       },
       py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
-      py::arg("residual").none(true) = py::none(), py::arg("algorithm") = "auto",
+      py::arg("residual").none(true) = py::none(), py::arg("depthwise").none(true) = py::none(),
+      py::arg("depthwise_bias").none(true) = py::none(), py::arg("algorithm") = "auto",
       py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("alternative") = 0,
       py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true, py::arg("lab") = "",
       R"(Computes y on the card by a CUDA algorithm, with what is fused with it, and waits for it.
 
-`residual` is of the shape of the convolution's result; `alternative` is a number of `alternatives`; with `prepared`
+`residual` is of the shape of the convolution's result, `depthwise`, (C, 1, filter...), and `depthwise_bias`, (C), are
+those of a depthwise convolution of x in front; `alternative` is a number of `alternatives`; with `prepared`
 the weights are prepared once before the runs, where the algorithm prepares them, as those of a session are; `pack`,
 `compiles` and `lab` say where kernels come from, as the session entries convswap.pack, convswap.compile and convswap.lab
 do; further keyword arguments are the attributes of our Conv and FusedConv.

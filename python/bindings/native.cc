@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attributes.h"
@@ -27,11 +28,14 @@ namespace convswap::bindings {
 namespace {
 
 ConvProblem problem_of(const Shape& x_shape, const Shape& w_shape, bool has_bias,
-                       const std::optional<Shape>& residual_shape, const ConvSpec& spec) {
+                       const std::optional<Shape>& residual_shape,
+                       const std::optional<Shape>& depthwise_shape, bool has_depthwise_bias,
+                       const ConvSpec& spec) {
   if (w_shape.empty()) throw InvalidArgument("weights of shape []: expected 3, 4 or 5 dimensions");
-  const Shape bias{w_shape[0]};
-  return make_problem(spec, x_shape, w_shape, has_bias ? &bias : nullptr,
-                      residual_shape ? &*residual_shape : nullptr);
+  const Shape bias{w_shape[0]}, depthwise_bias{w_shape.size() > 1 ? w_shape[1] * spec.group : 0};
+  return make_problem(
+      spec, {x_shape, w_shape, has_bias ? &bias : nullptr, residual_shape ? &*residual_shape : nullptr,
+             depthwise_shape ? &*depthwise_shape : nullptr, has_depthwise_bias ? &depthwise_bias : nullptr});
 }
 
 // The device that a planning question is about: a card of this machine, or with `compute_capability` one
@@ -158,19 +162,35 @@ ElementType type_of(const char* what, const py::array& array) {
 }
 
 py::array conv(const py::array& x, const py::array& w, const std::optional<py::array>& b,
-               const std::optional<py::array>& residual, const std::string& algorithm, int threads,
+               const std::optional<py::array>& residual, const std::optional<py::array>& depthwise,
+               const std::optional<py::array>& depthwise_bias, const std::string& algorithm, int threads,
                const std::string& instruction_set, const py::kwargs& attributes) {
   const ElementType type = type_of("x", x);
   if (type_of("w", w) != type || (b && type_of("b", *b) != type)) {
     throw InvalidArgument("x is " + std::string(name_of(type)) + ": expected w and b to be the same");
   }
-  if (residual && type_of("residual", *residual) != type) {
-    throw InvalidArgument("x is " + std::string(name_of(type)) + ": expected residual to be the same");
+  const std::pair<const char*, const std::optional<py::array>&> others[] = {
+      {"residual", residual}, {"depthwise", depthwise}, {"depthwise_bias", depthwise_bias}};
+  for (const auto& [name, array] : others) {
+    if (array && type_of(name, *array) != type) {
+      throw InvalidArgument("x is " + std::string(name_of(type)) + ": expected " + name + " to be the same");
+    }
   }
-  const Shape bias_shape = b ? shape_of(*b) : Shape{};
-  const Shape residual_shape = residual ? shape_of(*residual) : Shape{};
-  const ConvProblem problem = make_problem(spec_of(type, "tf32", attributes), shape_of(x), shape_of(w),
-                                           b ? &bias_shape : nullptr, residual ? &residual_shape : nullptr);
+  const auto shape_or_none = [](const std::optional<py::array>& array) {
+    return array ? std::optional(shape_of(*array)) : std::nullopt;
+  };
+  const auto pointer_to = [](const std::optional<Shape>& shape) { return shape ? &*shape : nullptr; };
+  const auto data_or_null = [](const std::optional<py::array>& array) {
+    return array ? array->data() : nullptr;
+  };
+  const std::optional<Shape> bias_shape = shape_or_none(b), residual_shape = shape_or_none(residual);
+  const std::optional<Shape> depthwise_shape = shape_or_none(depthwise);
+  const std::optional<Shape> depthwise_bias_shape = shape_or_none(depthwise_bias);
+  const Shape x_shape = shape_of(x), w_shape = shape_of(w);
+  const ConvProblem problem =
+      make_problem(spec_of(type, "tf32", attributes),
+                   {x_shape, w_shape, pointer_to(bias_shape), pointer_to(residual_shape),
+                    pointer_to(depthwise_shape), pointer_to(depthwise_bias_shape)});
   const Choice chosen = convswap::choose(problem, cpu_device(), algorithm);
   if (!instruction_set.empty() && chosen.algorithm.name() != "direct") {
     throw InvalidArgument("instruction_set '" + instruction_set + "' was given for the algorithm '" +
@@ -180,8 +200,13 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
       instruction_set.empty() ? chosen.offer.make() : make_direct_plan(problem, instruction_set);
   py::array y(x.dtype(), problem.result_shape());
   if (problem.result_elements() == 0) return y;
-  const ConvTensors tensors{x.data(), w.data(), b ? b->data() : nullptr, y.mutable_data(),
-                            residual ? residual->data() : nullptr};
+  const ConvTensors tensors{x.data(),
+                            w.data(),
+                            data_or_null(b),
+                            y.mutable_data(),
+                            data_or_null(residual),
+                            data_or_null(depthwise),
+                            data_or_null(depthwise_bias)};
   const py::gil_scoped_release released;
   // NaN in every type: an element that nobody writes shows.
   std::memset(tensors.y, 0xff, static_cast<size_t>(problem.result_elements() * size_of(type)));
@@ -194,16 +219,19 @@ void register_problem(py::module_& module) {
                           R"(A convolution: attributes and shapes, everything an algorithm needs.
 
 Shapes are (N, C, spatial...) and (K, C / group, filter...); `residual_shape`, where there is one, that of the
-convolution's result. The attributes are those of our Conv and FusedConv; an empty sequence is an absent
+convolution's result, and `depthwise_shape`, (C, 1, filter...), that of the weights of a depthwise convolution of x in
+front, whose result the other one convolves. The attributes are those of our Conv and FusedConv; an empty sequence is an absent
 attribute. Raises ConvswapError where they do not fit together.)")
       .def(py::init([](const Shape& x_shape, const Shape& w_shape, bool has_bias, const std::string& type,
                        const std::string& precision, const std::optional<Shape>& residual_shape,
+                       const std::optional<Shape>& depthwise_shape, bool has_depthwise_bias,
                        const py::kwargs& attributes) {
-             return problem_of(x_shape, w_shape, has_bias, residual_shape,
-                               spec_of(parse_element_type(type), precision, attributes));
+             return problem_of(x_shape, w_shape, has_bias, residual_shape, depthwise_shape,
+                               has_depthwise_bias, spec_of(parse_element_type(type), precision, attributes));
            }),
            py::arg("x_shape"), py::arg("w_shape"), py::arg("has_bias") = false, py::arg("type") = "float32",
-           py::arg("precision") = "tf32", py::kw_only(), py::arg("residual_shape") = py::none())
+           py::arg("precision") = "tf32", py::kw_only(), py::arg("residual_shape") = py::none(),
+           py::arg("depthwise_shape") = py::none(), py::arg("has_depthwise_bias") = false)
       .def_property_readonly(
           "output_shape",
           [](const ConvProblem& problem) { return py::tuple(py::cast(problem.result_shape())); },
@@ -262,9 +290,8 @@ None where it has no estimate; the rungs of the ladder are left out.)");
          int compute_capability) {
         const Device asked = asked_device("cuda", index, compute_capability);
         std::vector<std::optional<double>> estimates;
-        for (const Offer& offer :
-             convswap::choose(problem, asked, algorithm)
-                 .algorithm.alternatives(problem, asked, static_cast<std::size_t>(most))) {
+        const Algorithm& chosen = convswap::choose(problem, asked, algorithm).algorithm;
+        for (const Offer& offer : alternatives_of(chosen, problem, asked, static_cast<std::size_t>(most))) {
           estimates.push_back(offer.milliseconds);
         }
         return estimates;
@@ -304,12 +331,13 @@ not there.)");
 void register_conv(py::module_& module) {
   module.def("conv", &conv, py::arg("x").noconvert(), py::arg("w").noconvert(),
              py::arg("b").noconvert() = py::none(), py::kw_only(),
-             py::arg("residual").noconvert() = py::none(), py::arg("algorithm") = "auto",
+             py::arg("residual").noconvert() = py::none(), py::arg("depthwise").noconvert() = py::none(),
+             py::arg("depthwise_bias").noconvert() = py::none(), py::arg("algorithm") = "auto",
              py::arg("threads") = 0, py::arg("instruction_set") = "",
              R"(The convolution of C-contiguous arrays by a CPU algorithm, and what is fused with it.
 
-x is (N, C, spatial...), w (K, C / group, filter...), b (K,), residual of the shape of the convolution's result, all
-float32, float64, float16 or bfloat16 (of ml_dtypes); the result is (N, K, output...) of the same type. Further
+x is (N, C, spatial...), w (K, C / group, filter...), b (K,), residual of the shape of the convolution's result, depthwise
+(C, 1, filter...) and depthwise_bias (C,) those of a depthwise convolution of x in front, all float32, float64, float16 or bfloat16 (of ml_dtypes); the result is (N, K, output...) of the same type. Further
 keyword arguments are the attributes of our Conv and FusedConv. `reference` sums in float64, `direct` takes all but
 float64 and sums in float32; `instruction_set` is one of direct_instruction_sets(); `threads` 0 uses every core.
 Raises ConvswapError for types, shapes or attributes that do not fit, TypeError for what is no array.)");
