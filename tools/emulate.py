@@ -36,6 +36,7 @@ FORMATS = {
     "depthwise": _ELEMENTS,
     "sliding_rows": _ELEMENTS,
     "sliced_k": _ELEMENTS,
+    "separable": _ELEMENTS,
     "naive": _ELEMENTS,
 }
 

@@ -22,7 +22,7 @@ class TwoStepPlan final : public Plan {
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     void* const between = between_bytes_ > 0 ? static_cast<char*>(execution.scratch) + own_bytes_ : tensors.y;
-    convolution_->run({tensors.x, tensors.w, tensors.b, between, nullptr}, execution);
+    convolution_->run({tensors.x, tensors.w, tensors.b, between, nullptr, tensors.d, tensors.db}, execution);
     epilogue_->run({between, nullptr, nullptr, tensors.y, tensors.z}, execution);
   }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -17,9 +18,15 @@
 #include "conv/small_floats.h"
 #include "cuda/host/formats.h"
 #include "cuda_emulation.h"
+#include "plan/depthwise_stage.h"
 #include "plan/epilogue_stage.h"
 
 namespace convswap {
+
+// Asked for by no problem: a depthwise convolution in front is computed by the family or not at all.
+Offer with_depthwise(Offer, const ConvProblem&, const Device&) {
+  return Offer::refusal("another plan would compute the depthwise convolution in front");
+}
 
 namespace {
 
@@ -302,6 +309,38 @@ void take_sliding(ConvProblem& p, Device& device, Random& random) {
   p.result = p.output;
 }
 
+// From this seed on a depthwise convolution of 3x3 taps comes before one of one tap.
+constexpr int kSeparableFrom = 8'000'000;
+void take_separable(ConvProblem& p, Device& device, Random& random) {
+  ConvProblem before;
+  const int64_t stride = between(random, 1, 2);
+  before.batch = between(random, 1, 3);
+  before.group = before.in_channels = before.out_channels = between(random, 1, one_in(random, 4) ? 70 : 40);
+  before.has_bias = one_in(random, 2);
+  before.filter = {1, 3, 3}, before.stride = {1, stride, stride};
+  before.pad_begin = {0, 1, 1};
+  before.input = {1, between(random, 2, 40), 4 * between(random, 1, one_in(random, 3) ? 30 : 12)};
+  for (int axis = 1; axis < 3; ++axis) {
+    before.pad_end[axis] = between(random, 0, 2);
+    before.output[axis] = (before.input[axis] + 1 + before.pad_end[axis] - 3) / stride + 1;
+  }
+  before.epilogue = draw_epilogue(random);
+  before.epilogue.has_residual = false, before.epilogue.pool = {};
+  before.result = before.output;
+
+  ConvProblem behind;
+  behind.batch = before.batch, behind.in_channels = before.out_channels;
+  behind.out_channels = between(random, 1, 32);
+  behind.has_bias = one_in(random, 2);
+  behind.input = behind.output = behind.result = before.result;
+  behind.type = p.type, behind.precision = one_in(random, 10) ? Precision::ieee : Precision::tf32;
+  behind.epilogue = p.epilogue;
+  if (behind.epilogue.pool.kind != PoolKind::none) behind.epilogue.pool = {};
+  behind.before.push_back(before);
+  p = behind;
+  device.multiprocessors = static_cast<int>(one_in(random, 2) ? 132 : between(random, 1, 6));
+}
+
 // Normal numbers, now and then over so many binades in both directions.
 template <typename Element>
 std::vector<Element> draw_values(Random& random, int64_t count, int binades) {
@@ -321,8 +360,9 @@ double number(Element value) {
   return static_cast<float>(value);
 }
 
+// `slack`: what it may be off because what it is the sum of is rounded.
 struct Truth {
-  double sum = 0, magnitude = 0;
+  double sum = 0, magnitude = 0, slack = 0;
   int terms = 0;
 };
 
@@ -365,6 +405,7 @@ Truth finished(const ConvProblem& p, int64_t row, int64_t column, SumAt sum_at) 
   const auto value_at = [&](int64_t r, int64_t c) {
     const Truth found = sum_at(r, c);
     worst.magnitude = std::max(worst.magnitude, found.magnitude), worst.terms = found.terms + 4;
+    worst.slack = std::max(worst.slack, found.slack);
     return activate<double>(epilogue.activation, epilogue.alpha, epilogue.beta, found.sum);
   };
   worst.sum = epilogue.pool.kind == PoolKind::none
@@ -393,7 +434,7 @@ bool is_right(double y, const Truth& truth, Precision precision) {
                                                                                        : 0x1p-133);
   const double bound =
       1.01 * ((2 * operand + (truth.terms + 3) * 0x1p-22) * truth.magnitude + result * std::abs(truth.sum)) +
-      smallest;
+      smallest + truth.slack;
   return std::abs(y - truth.sum) <= bound;
 }
 
@@ -425,13 +466,36 @@ void spread_apart(const ConvProblem& p, const Spread& spread, Random& random, El
   }
 }
 
+// What a depthwise convolution makes of x, and what each of its results may be off for the float32 sums that
+// it is made of and for what they are rounded to.
+template <typename Element>
+struct Between {
+  std::vector<Element> values;
+  std::vector<double> slack;
+
+  Between(const ConvProblem& p, const Element* x, const Element* d, const Element* b) {
+    constexpr double kRounding = std::is_same_v<Element, float>     ? 0x1p-22
+                                 : std::is_same_v<Element, Float16> ? 0x1p-10
+                                                                    : 0x1p-7;
+    for (int64_t i = 0; i < p.result_elements(); ++i) {
+      const int64_t column = i % p.output[2], row = i / p.output[2] % p.output[1];
+      const int64_t k = i / p.output_size() % p.out_channels, n = i / p.output_size() / p.out_channels;
+      const Truth truth = finished(
+          p, row, column, [&](int64_t r, int64_t c) { return truth_of(p, x, d, b, n, k, {0, r, c}); });
+      values.push_back(static_cast<Element>(static_cast<float>(truth.sum)));
+      slack.push_back(truth.terms * 0x1p-23 * truth.magnitude + kRounding * std::abs(truth.sum) + 0x1p-24);
+    }
+  }
+};
+
 // `tells` how the problem is planned.
 template <typename Element>
 bool check(const Offer& offer, const ConvProblem& p, Random& random, Values values, bool tells = false,
            Spread spread = {}) {
   // The range of float16 is too small.
   const bool has_any = values == Values::any, is_wide = has_any && !std::is_same_v<Element, Float16>;
-  const int64_t x_count = p.batch * p.in_channels * p.input_size();
+  const ConvProblem& first = p.before.empty() ? p : p.before.front();
+  const int64_t x_count = p.batch * p.in_channels * first.input_size();
   const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
   const int64_t y_count = p.result_elements();
   // One element beyond a boundary of 16 bytes now and then.
@@ -443,7 +507,7 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     spread_apart(p, spread, random, x.data() + shift, w);
   }
   for (int64_t i = 0; i < x_count; ++i) {
-    if (i / p.input_size() % p.channels_per_group() % 32 < spread.zeros) {
+    if (i / first.input_size() % p.channels_per_group() % 32 < spread.zeros) {
       x[shift + i] = static_cast<Element>(0.0f);
     }
   }
@@ -466,7 +530,7 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   }
   // What lies beside the input must not count, not even times zero: as much as 32 channels of it are no
   // numbers.
-  const int64_t beside_x = 32 * p.input_size() + 16;
+  const int64_t beside_x = 32 * first.input_size() + 16;
   x.insert(x.begin() + shift, beside_x, static_cast<Element>(NAN));
   x.insert(x.end(), beside_x, static_cast<Element>(NAN));
   const Element* const x_begin = x.data() + shift + beside_x;
@@ -474,6 +538,12 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   std::vector<Element> y(kGuard + shift + y_count + kGuard, static_cast<Element>(NAN));
   const Element* const bias = p.has_bias ? b.data() : nullptr;
   Element* const y_begin = y.data() + kGuard + shift;
+  const std::vector<Element> d =
+      draw_values<Element>(random, p.before.empty() ? 0 : p.in_channels * first.filter_size(), 0);
+  const std::vector<Element> db = draw_values<Element>(random, p.before.empty() ? 0 : p.in_channels, 0);
+  const Element* const d_bias = first.has_bias && !p.before.empty() ? db.data() : nullptr;
+  std::optional<Between<Element>> between_them;
+  if (!p.before.empty()) between_them.emplace(first, x_begin, d.data(), d_bias);
 
   const std::unique_ptr<Plan> plan = offer.make();
   if (tells) std::printf("%s\n", plan->describe().c_str());
@@ -483,8 +553,9 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   std::vector<float> prepared(form.bytes / sizeof(float) + 1, NAN);
   const bool is_prepared = form.bytes > 0 && one_in(random, 2);
   if (is_prepared) plan->prepare(w.data(), prepared.data(), nullptr);
-  plan->run({x_begin, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr},
-            {nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr});
+  plan->run(
+      {x_begin, w.data(), bias, y_begin, p.epilogue.has_residual ? z.data() : nullptr, d.data(), d_bias},
+      {nullptr, nullptr, scratch.data(), is_prepared ? prepared.data() : nullptr});
 
   int64_t wrong = 0;
   for (int64_t i = 0; i < y_count; ++i) {
@@ -494,7 +565,12 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     const int64_t k = i / p.result_size() % p.out_channels;
     const int64_t n = i / p.result_size() / p.out_channels;
     const Truth truth = finished(p, row, column, [&](int64_t r, int64_t c) {
-      Truth found = truth_of(p, x_begin, w.data(), bias, n, k, {depth, r, c});
+      const Element* const convolved = between_them ? between_them->values.data() : x_begin;
+      Truth found = truth_of(p, convolved, w.data(), bias, n, k, {depth, r, c});
+      for (int64_t channel = 0; between_them && channel < p.in_channels; ++channel) {
+        const int64_t at = ((n * p.in_channels + channel) * p.input[1] + r) * p.input[2] + c;
+        found.slack += between_them->slack[at] * std::abs(number(w[k * p.in_channels + channel]));
+      }
       if (p.epilogue.has_residual) {
         const double residual =
             number(z[(((n * p.out_channels + k) * p.output[0] + depth) * p.output[1] + r) * p.output[2] + c]);
@@ -553,7 +629,9 @@ bool check_seed(const Algorithm& algorithm, int seed, bool every_tiling, bool te
   if (seed % 8 == 3) pad_before(problem, device, random);
   Spread spread;
   if (seed >= kDepthwiseFrom) {
-    (seed >= kSlidingFrom ? take_sliding : take_depthwise)(problem, device, random);
+    (seed >= kSeparableFrom ? take_separable
+     : seed >= kSlidingFrom ? take_sliding
+                            : take_depthwise)(problem, device, random);
   } else if (seed >= kPooledFrom) {
     take_pooled(problem, random);
   } else if (seed >= kManyChannelsFrom) {
@@ -569,6 +647,7 @@ bool check_seed(const Algorithm& algorithm, int seed, bool every_tiling, bool te
   }
   emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
   take_compiled_format(problem, algorithm);
+  for (ConvProblem& before : problem.before) before.type = problem.type, before.precision = problem.precision;
   const std::vector<Offer> offers = offers_of(algorithm, problem, device, every_tiling);
   if (!offers.empty()) ++computed;
   const auto right_as = [&]<typename Element>(Element) {

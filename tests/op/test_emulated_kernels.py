@@ -69,6 +69,8 @@ POINTWISE, POINTWISE_SEEDS = 4_000_000, 100
 DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 120
 # From SLIDING on, as in problems.cc, they are those of `sliding_rows`.
 SLIDING, SLIDING_SEEDS = 7_000_000, 120
+# From SEPARABLE on, as in problems.cc, a depthwise convolution comes before one of one tap.
+SEPARABLE, SEPARABLE_SEEDS = 8_000_000, 120
 # From POOLED on, as in problems.cc, a pool follows, of planes that are more than a block pools at a time.
 POOLED, POOLED_SEEDS = 5_000_000, 24
 # Of problems that are computed by all tilings that a family chooses among.
@@ -76,6 +78,7 @@ EVERY_TILING = {
     "sliced_k": 40,
     "pointwise": POINTWISE,
     "sliding_rows": SLIDING,
+    "separable": SEPARABLE,
     "many_channels": MANY_CHANNELS + 3,
 }
 ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "sliced_k", "tiled")
@@ -91,9 +94,10 @@ ONE_FORMAT = {
     "depthwise": "float",
     "sliding_rows": "Float16",
     "sliced_k": "float",
+    "separable": "float",
     "naive": "BFloat16",
 }
-FIRST_SEED = {"pointwise": POINTWISE, "depthwise": DEPTHWISE, "sliding_rows": SLIDING}
+FIRST_SEED = {"pointwise": POINTWISE, "depthwise": DEPTHWISE, "sliding_rows": SLIDING, "separable": SEPARABLE}
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +182,13 @@ def test_depthwise_is_the_definition_of_one_channel_each() -> None:
 def test_sliding_rows_is_the_definition_of_one_channel_each() -> None:
     (program,) = build("sliding_rows")
     assert computed_of(program, SLIDING, SLIDING + SLIDING_SEEDS) == SLIDING_SEEDS
+
+
+@pytest.mark.slow
+def test_separable_is_the_definition_of_a_depthwise_convolution_and_one_tap_behind() -> None:
+    (program,) = build("separable")
+    computed = computed_of(program, SEPARABLE, SEPARABLE + SEPARABLE_SEEDS)
+    assert computed >= 0.85 * SEPARABLE_SEEDS  # the others are of precision ieee
 
 
 def test_pools_of_large_planes_are_the_definition_part_by_part() -> None:

@@ -20,7 +20,9 @@ namespace convswap {
 //   threads(tiling), shared_bytes(tiling)       of a block; the latter beside what the kernel declares
 //   grid_of(problem, device, tiling, launch)    all else of the launch is known
 //   describe(problem, tiling, launch)           in words, for people
-//   bind(problem, tiling, arguments)            if there: fits the arguments to where the tensors lie
+//   bind(problem, tiling, arguments)            if there: fits the arguments to where the tensors lie; behind
+//                                               the tiling it may take the tensors, for those of a depthwise
+//                                               convolution in front
 //
 // The formats of the data have one plan: to the host all elements are alike.
 template <typename Family>
@@ -46,7 +48,9 @@ class KernelPlan final : public Plan {
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     Arguments arguments = arguments_;
     static_cast<Tensors<void>&>(arguments) = tensors_of(tensors);
-    if constexpr (requires { Family::bind(problem_, tiling_, arguments); }) {
+    if constexpr (requires { Family::bind(problem_, tiling_, tensors, arguments); }) {
+      Family::bind(problem_, tiling_, tensors, arguments);
+    } else if constexpr (requires { Family::bind(problem_, tiling_, arguments); }) {
       Family::bind(problem_, tiling_, arguments);
     }
     void* parameters[] = {&arguments};

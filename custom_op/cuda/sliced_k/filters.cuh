@@ -1,7 +1,7 @@
 #pragma once
 
+#include "cuda/primitives/global_load.cuh"
 #include "cuda/primitives/global_store.cuh"
-#include "cuda/sliced_k/arguments.h"
 #include "cuda/sliced_k/layout.h"
 #include "cuda/sliced_k/numbers.cuh"
 
@@ -15,8 +15,10 @@ class Filters {
   static constexpr int kCount = 2 * kFilterTiles;
   using Step = typename Of::Neighbours[kCount];
 
-  // `first`: the block's first filter in its group.
-  __device__ Filters(const Arguments<Element>& a, int group, int first, int lane)
+  // `first`: the block's first filter in its group, of which `a` has so many filters, and of these their
+  // depth.
+  template <typename Arguments>
+  __device__ Filters(const Arguments& a, int group, int first, int lane)
       : depth_(a.depth),
         quarter_(lane % 4 * 4),
         together_(a.loads_weights_together),

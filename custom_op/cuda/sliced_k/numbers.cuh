@@ -10,6 +10,7 @@
 
 #include "conv/small_floats.h"
 #include "cuda/primitives/global_load.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 
 namespace convswap::sliced_k {
@@ -45,6 +46,11 @@ struct Numbers<float> {
   static __device__ Four four_of(const unsigned (&words)[kTiles][4], int tile, bool) {
     return {
         {rounded(words[tile][0]), rounded(words[tile][1]), rounded(words[tile][2]), rounded(words[tile][3])}};
+  }
+
+  // Of what is rounded already.
+  static __device__ Four four_of(const float (&numbers)[4]) {
+    return {{numbers[0], numbers[1], numbers[2], numbers[3]}};
   }
 
   // Of rows l / 4 of a tile of filters, and of those eight further on.
@@ -86,6 +92,10 @@ struct Numbers {
     const unsigned (&pair)[4] = words[tile / 2];
     if (tile % 2 == 0) return {{lower_halves(pair[0], pair[1]), lower_halves(pair[2], pair[3])}};
     return {{upper_halves(pair[0], pair[1]), upper_halves(pair[2], pair[3])}};
+  }
+
+  static __device__ Four four_of(const float (&numbers)[4]) {
+    return {{rounded_pair<Small>(numbers[0], numbers[1]), rounded_pair<Small>(numbers[2], numbers[3])}};
   }
 
   static __device__ void multiply_add(float (&sums)[4], const Four& upper, const Four& lower,

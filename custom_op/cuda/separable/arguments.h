@@ -1,0 +1,33 @@
+#pragma once
+
+// What the kernel of separable is told; see separable.cc.
+
+#include "conv/epilogue.h"
+#include "cuda/geometry.h"
+#include "cuda/primitives/fast_divisor.cuh"
+
+namespace convswap::separable {
+
+// What is done with sums, without asking what it is where it does nothing but limit.
+struct Finish {
+  Epilogue epilogue;
+  bool limits;  // to what lies between these
+  float least, most;
+};
+
+template <typename T>
+struct Arguments : Tensors<T> {
+  const T* d;   // the filters of the depthwise convolution
+  const T* db;  // null without bias
+  Finish between, behind;
+
+  int depth;    // channels
+  int filters;  // of the convolution behind
+  int input_height, input_width, output_height, output_width;
+  FastDivisor tiles, tiles_across;  // of an image
+  bool loads_together;              // four columns of x are aligned
+  bool loads_weights_together;      // so are four weights of w, of which a filter has a multiple
+  bool stores_together;             // and two columns of y
+};
+
+}  // namespace convswap::separable

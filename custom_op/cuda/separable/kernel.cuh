@@ -1,0 +1,83 @@
+#pragma once
+
+// The kernel of separable; see separable.cc.
+
+#include "conv/small_floats.h"  // what its instances are named by
+#include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/separable/results.cuh"
+#include "cuda/separable/window.cuh"
+#include "cuda/sliced_k/filters.cuh"
+#include "cuda/sliced_k/numbers.cuh"
+
+namespace convswap::separable {
+
+// Where in shared memory the results of a step's channel begin: those of channels 0, 4, 8 and 12 come first,
+// since a lane multiplies four neighbours.
+template <typename S>
+__device__ inline int place_of(int channel) {
+  return (channel % 4 * 4 + channel / 4) * S::kPitch;
+}
+
+template <typename T, typename S, int kFilterTiles>
+__device__ inline void multiply_add(float (&sums)[kFilterTiles][S::kTiles][4], const float* results, int warp,
+                                    int lane,
+                                    const typename sliced_k::Filters<T, kFilterTiles>::Step& weights) {
+  using Of = sliced_k::Numbers<T>;
+#pragma unroll
+  for (int t = 0; t < S::kTiles; ++t) {
+    const float* const own = results + lane % 4 * S::kPitch + (warp * S::kTiles + t) * kTilePixels + lane / 4;
+    const float numbers[4] = {own[0], own[4 * S::kPitch], own[8 * S::kPitch], own[12 * S::kPitch]};
+    const typename Of::Four pixel = Of::four_of(numbers);
+#pragma unroll
+    for (int f = 0; f < kFilterTiles; ++f) {
+      Of::multiply_add(sums[f][t], Of::four_of(weights[2 * f]), Of::four_of(weights[2 * f + 1]), pixel);
+    }
+  }
+}
+
+template <typename T, int kStride, int kFilterTiles, int kRows, int kDown, int kAcross>
+__global__ void __launch_bounds__((Shape<kStride, kRows, kDown, kAcross>::kThreads),
+                                  (blocks_at_once(kStride, kRows, kFilterTiles)))
+    kernel(const __grid_constant__ Arguments<T> a) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "separable needs compute capability 8.0 or newer"
+#else
+  using S = Shape<kStride, kRows, kDown, kAcross>;
+  extern __shared__ __align__(16) unsigned char shared[];
+  float* const both = reinterpret_cast<float*>(shared);
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  const int image = a.tiles.quotient_of_any(blockIdx.x);
+  const int tile = static_cast<int>(blockIdx.x - image * a.tiles.divisor);
+  const int tile_down = a.tiles_across.quotient_of_any(tile);
+  const int tile_row = tile_down * S::kTileRows;
+  const int tile_column = (tile - tile_down * static_cast<int>(a.tiles_across.divisor)) * S::kTileColumns;
+  const int channel = thread / S::kOfChannel, of_channel = thread % S::kOfChannel;
+  const int row = of_channel / S::kAcross * kRows, column = of_channel % S::kAcross * kColumns;
+  const sliced_k::Filters<T, kFilterTiles> filters(a, 0, 0, lane);
+  Window<T, S> window(a, image, tile_row + row, tile_column + column, channel);
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  float sums[kFilterTiles][S::kTiles][4] = {};
+  window.load();
+  float* const own = both + place_of<S>(channel) + row * S::kTileColumns + column;
+  int first = 0;
+#pragma unroll 1
+  for (int step = 0; first < a.depth; ++step) {
+    const int half = step % 2 * S::kStepFloats;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      *reinterpret_cast<float4*>(own + half + i * S::kTileColumns) = window.results(a.between, i);
+    }
+    typename sliced_k::Filters<T, kFilterTiles>::Step weights;
+    filters.load(step, weights);
+    first += kStepChannels;
+    if (first < a.depth) window.load();
+    // Of the half that is written next all have read, since they have waited for each other once more.
+    __syncthreads();
+    multiply_add<T, S, kFilterTiles>(sums, both + half, warp, lane, weights);
+  }
+  write<T, S, kFilterTiles>(a, image, tile_row, tile_column, warp, lane, sums);
+#endif
+}
+
+}  // namespace convswap::separable

@@ -1,0 +1,111 @@
+// A depthwise convolution of 3x3 taps and the 1x1 convolution behind it in one kernel: what is between them
+// never leaves a multiprocessor.
+//
+// Of large images the two take what memory takes to write the result of the first and to read it again. Here
+// a block has a tile of pixels and all filters of the 1x1 convolution. It goes through the channels, sixteen
+// at a time: each thread computes a few rows of four columns of one channel, in float32, and puts them into
+// shared memory; then all warps multiply the sixteen channels of their pixels by the weights, on the tensor
+// core. The pixels of the next sixteen channels are asked for before, and there are two halves of shared
+// memory, so that one wait for each other is enough.
+//
+// The tensor core is given numbers as sliced_k does: four neighbours along the depth to a lane.
+//
+// Data flow: one kernel, no scratch memory; sixteen channels of a tile in shared memory, twice.
+//
+// Limits: float32 in precision tf32, float16 and bfloat16; images whose width is a multiple of four; at most
+// 32 filters of one tap; depthwise filters of 3x3 taps, undilated, one for each channel, the same stride of 1
+// or 2 on both axes, and one row and one column of padding before the first; compute capability 8.0 or newer.
+// Where the two are better computed one after the other the planner does so. A pool is a second kernel.
+// Padding is zeros that are multiplied like data, so that an infinite weight over padding gives NaN.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "conv/arithmetic.h"
+#include "cuda/host/limits.h"
+#include "cuda/separable/plan.h"
+
+namespace convswap {
+namespace separable {
+namespace {
+
+constexpr int kMostFilters = 32;
+
+class Separable final : public Algorithm {
+ public:
+  std::string_view name() const override { return "separable"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+  bool takes_depthwise() const override { return true; }
+
+  bool fuses(const ConvProblem& problem) const override {
+    return problem.epilogue.pool.kind == PoolKind::none;
+  }
+
+  Offer offer(const ConvProblem& problem, const Device& device) const override {
+    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
+      return Offer::refusal(std::move(reason));
+    }
+    return offer_of(problem, device, cheapest_tilings(problem, device).front());
+  }
+
+  std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
+                                  std::size_t most) const override {
+    std::vector<Offer> all;
+    if (!why_not_at_all(problem, device).empty()) return all;
+    for (const Tiling& tiling : cheapest_tilings(problem, device)) {
+      if (all.size() < most) all.push_back(offer_of(problem, device, tiling));
+    }
+    return all;
+  }
+
+ private:
+  static Offer offer_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+    return {{},
+            tiling.cost * 1e-6,
+            [problem, device, tiling] { return separable::make_plan(problem, device, tiling); },
+            [problem, tiling] { return std::vector{separable::kernel_name(problem, tiling)}; }};
+  }
+
+  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+    if (problem.before.empty()) {
+      return "it computes a depthwise convolution together with a 1x1 convolution behind it";
+    }
+    const ConvProblem& before = problem.before.front();
+    if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
+    if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
+      return "it does not compute float32 in precision ieee";
+    }
+    if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
+    const bool is_one_tap = problem.filter_size() == 1 && problem.group == 1 &&
+                            problem.stride == Axes{1, 1, 1} && problem.output == problem.input;
+    if (problem.spatial_rank != 2 || !is_one_tap || problem.out_channels > kMostFilters) {
+      return "behind the depthwise convolution it computes up to " + std::to_string(kMostFilters) +
+             " filters of one tap, of images, without stride, padding or groups";
+    }
+    const int64_t stride = before.stride[1];
+    const bool is_usual = before.filter == Axes{1, kTaps, kTaps} && before.dilation == Axes{1, 1, 1} &&
+                          before.stride == Axes{1, stride, stride} && stride <= 2 &&
+                          before.pad_begin == Axes{0, 1, 1} && before.input[2] % 4 == 0;
+    if (!is_usual) {
+      return "it computes depthwise filters of 3x3 taps, undilated, with the same stride of 1 or 2 on both "
+             "axes and padding of 1 before the first row and column, of images whose width is a multiple of "
+             "4";
+    }
+    return why_not_indexed({problem.batch * ceil_divide(problem.output[1], int64_t{2}) *
+                                ceil_divide(problem.output[2], int64_t{28}),
+                            problem.in_channels * kTaps * kTaps * 4, 2 * before.input[1] + kTaps * 8,
+                            2 * before.input[2] + 256, problem.output[1] * problem.output[2]});
+  }
+};
+
+}  // namespace
+}  // namespace separable
+
+const Algorithm& cuda_separable() {
+  static const separable::Separable algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap
