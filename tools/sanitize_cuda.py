@@ -84,7 +84,7 @@ SAID = re.compile(rf"^{failure_lines.BEGINNING}(\S+::.*?) - (.*)", re.MULTILINE)
 MARKED = re.compile(rf"^{mark_lines.BEGINNING}(\S+::.*?) - (.*)$", re.MULTILINE)
 # What the names of tests say about the kernels that they load; libraries have files of kernels for each type.
 KERNELS_OF = re.compile(
-    r"naive|tiled|depthwise|sliding_rows|sliced_k|few_channels|toeplitz|implicit_gemm|b?float\d+|tf32|ieee"
+    r"naive|tiled|depthwise|sliding_rows|sliced_k|separable|few_channels|toeplitz|implicit_gemm|b?float\d+|tf32|ieee"
 )
 # Tools that report nothing of the host's calls.
 REPORT_KERNELS = ("racecheck", "synccheck")

@@ -83,16 +83,28 @@ class DepthwiseFirstPlan final : public Plan {
 
 }  // namespace
 
-Offer with_depthwise(Offer convolution, const ConvProblem& problem, const Device& device) {
+namespace {
+
+Offer offer_of_first(const Algorithm& algorithm, const ConvProblem& before, const Device& device) {
+  if (device.kind == DeviceKind::cpu) return offer_of(algorithm, before, device);
+  if (std::string reason = why_none(before, device); !reason.empty())
+    return Offer::refusal(std::move(reason));
+  return choose(before, device, kAuto).offer;
+}
+
+}  // namespace
+
+Offer with_depthwise(const Algorithm& algorithm, Offer convolution, const ConvProblem& problem,
+                     const Device& device) {
   const ConvProblem& before = problem.before.front();
-  if (std::string reason = why_none(before, device); !reason.empty()) {
-    return Offer::refusal("the depthwise convolution in front: " + reason);
+  Offer first = offer_of_first(algorithm, before, device);
+  if (first.is_refusal()) {
+    return Offer::refusal("the depthwise convolution in front: " + first.why_not);
   }
   if (device.kind == DeviceKind::cuda && !device.lends_scratch) {
     return Offer::refusal(
         "it needs scratch memory, which takes ONNX Runtime 1.18 or newer: install a newer onnxruntime-gpu");
   }
-  Offer first = choose(before, device, kAuto).offer;
   Offer both;
   if (first.milliseconds && convolution.milliseconds) {
     both.milliseconds = *first.milliseconds + *convolution.milliseconds;

@@ -68,7 +68,7 @@ namespace {
 Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
   if (!problem.before.empty() && !algorithm.takes_depthwise()) {
     Offer rest = offer_of_any(algorithm, problem.without_depthwise(), device);
-    return rest.is_refusal() ? rest : with_depthwise(std::move(rest), problem, device);
+    return rest.is_refusal() ? rest : with_depthwise(algorithm, std::move(rest), problem, device);
   }
   if (problem.epilogue.is_empty() || algorithm.fuses(problem)) return algorithm.offer(problem, device);
   const EpilogueStage* const stage = epilogue_stage(device.kind);

@@ -46,7 +46,7 @@ Best best_by_rule(const ConvProblem& problem, const Device& device, std::string&
     // The others get the same depthwise convolution in front: the best of them alone is the best with it.
     Best rest = best_by_rule(problem.without_depthwise(), device, reasons);
     if (rest.algorithm != nullptr) {
-      Offer whole = with_depthwise(std::move(rest.offer), problem, device);
+      Offer whole = with_depthwise(*rest.algorithm, std::move(rest.offer), problem, device);
       if (whole.is_refusal()) {
         reasons += (reasons.empty() ? "" : "; ") + whole.why_not;
       } else {

@@ -24,7 +24,7 @@
 namespace convswap {
 
 // Asked for by no problem: a depthwise convolution in front is computed by the family or not at all.
-Offer with_depthwise(Offer, const ConvProblem&, const Device&) {
+Offer with_depthwise(const Algorithm&, Offer, const ConvProblem&, const Device&) {
   return Offer::refusal("another plan would compute the depthwise convolution in front");
 }
 

@@ -21,6 +21,7 @@ INSTRUCTIONS = {
     "cuda/implicit_gemm/kernel.cuh": r"\bHGMMA\.",
     "cuda/many_channels/kernel.cuh": r"\bHGMMA\.",
     "cuda/pointwise/kernel.cuh": r"\bHGMMA\.",
+    "cuda/separable/kernel.cuh": r"\bHMMA\.",
     "cuda/sliced_k/kernel.cuh": r"\bHMMA\.",
     "cuda/toeplitz/kernel.cuh": r"\bHGMMA\.",
     "cuda/ladder/14_tensor_cores.cuh": r"\bHMMA\.",

@@ -15,6 +15,7 @@ HEADERS = sorted((SOURCES / "cuda").rglob("*.cuh"))
 NEEDS = {
     "few_channels/kernel.cuh": (800, "compute capability 8.0 or newer"),
     "implicit_gemm/kernel.cuh": (900, "compute capability 9.0 alone"),
+    "separable/kernel.cuh": (800, "compute capability 8.0 or newer"),
     "sliced_k/kernel.cuh": (800, "compute capability 8.0 or newer"),
     "toeplitz/kernel.cuh": (900, "compute capability 9.0 alone"),
     "ladder/14_tensor_cores.cuh": (800, "compute capability 8.0"),

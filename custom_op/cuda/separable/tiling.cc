@@ -13,18 +13,24 @@ namespace {
 // Nanoseconds on an H200, by a prototype that was measured at layers of MobileNetV2.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   constexpr double kLaunch = 2000, kBytesPerNanosecond = 24;  // of a multiprocessor
-  // Of a wave of blocks, one or as many as fit on each multiprocessor, and of each of its steps.
-  constexpr double kAlone = 1500, kAloneStep = 1300, kBeside = 2500, kBesideStep = 2200;
+  // Of a block that has a multiprocessor for itself, and of blocks side by side: what it takes beside its
+  // steps, a step, and a step's row of each thread, with a stride of 2 also times so much.
+  constexpr double kAlone = 1500, kAloneStep = 300, kAloneRow = 250, kAloneStride = 1.4;
+  constexpr double kBeside = 2500, kBesideRow = 275, kBesideStride = 2;
   const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const Instance& own = tiling.instance;
   const int64_t multiprocessors = std::max(1, device.multiprocessors);
-  const int resident =
-      blocks_at_once(tiling.instance.stride, tiling.instance.rows, tiling.instance.filter_tiles);
-  const double each = number(tiling.blocks) / number(multiprocessors);
   const double steps = number(ceil_divide(problem.in_channels, int64_t{kStepChannels}));
+  const double each = number(tiling.blocks) / number(multiprocessors);
   const double memory = number(problem.tensor_bytes()) / (kBytesPerNanosecond * number(multiprocessors));
-  if (each <= 1) return kLaunch + std::max(memory, kAlone + steps * kAloneStep);
+  if (each <= 1) {
+    const double row = kAloneRow * (own.stride == 2 ? kAloneStride : 1);
+    return kLaunch + std::max(memory, kAlone + steps * (kAloneStep + own.rows * row));
+  }
+  const int resident = blocks_at_once(own.stride, own.rows, own.filter_tiles);
   const double waves = each < 2 * resident ? std::ceil(each / resident) : each / resident;
-  return kLaunch + std::max(memory, waves * (kBeside + steps * kBesideStep));
+  const double step = kBesideRow * resident * own.rows * (own.stride == 2 ? kBesideStride : 1);
+  return kLaunch + std::max(memory, waves * (kBeside + steps * step));
 }
 
 }  // namespace
