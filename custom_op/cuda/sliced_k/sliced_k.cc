@@ -3,10 +3,10 @@
 // One image, or a few small ones, is a matrix product of few columns and much depth: channels times taps. In
 // tiles as large as those of other algorithms it fills a fraction of the card, and each tile goes down the
 // whole depth, one wait for memory after the other. Here a block has a small tile, 16 filters of 8 pixels or
-// a few times that, and each of its 8, 16 or 32 warps has every eighth, sixteenth or thirty-second step of
-// the depth. Warps load what they multiply straight into the registers of the tensor core, pixels where their
-// taps lie, without shared memory and without waiting for each other; at the end their sums meet in shared
-// memory and are added, in the same order each time.
+// a few times that, and its 4 to 32 warps take the steps of the depth in turns. Warps load what they multiply
+// straight into the registers of the tensor core, pixels where their taps lie, without shared memory and
+// without waiting for each other; at the end their sums meet in shared memory and are added, in the same
+// order each time.
 //
 // Which number along the depth a product takes first is free, so a lane takes four neighbours of a filter,
 // which are one load. Of filters with one tap its pixels of a channel are one load too.
