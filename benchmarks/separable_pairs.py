@@ -1,11 +1,11 @@
 """Times depthwise convolutions and the 1x1 convolutions behind them, in one kernel and in two, on a card.
 
-    python benchmarks/separable_pairs.py benchmarks/h200/separable-pairs.json [--batch 64,1] [--precision tf32]
+    python benchmarks/separable_pairs.py benchmarks/h200/separable-pairs.json [--batch 64,1]
 
-The pairs are those of MobileNetV2 and of PP-OCRv4's detector. Each time is of a run among many back to back, by
-the card's clock, the median of rounds in which the sides take turns: *two nodes*, the depthwise convolution and
-the other one each by what the rule chooses, and every tiling of `separable`, the rule's first. Prints for each
-pair the two, how many times as fast one kernel is, how far it is from the floor, and its relative L2 error
+The pairs are those of MobileNetV2 and of PP-OCRv4's detector. Each time is of a run among many back to back,
+by the card's clock, the median of rounds in which the sides take turns: *two nodes*, the depthwise convolution
+and the other one each by what the rule chooses, and every tiling of `separable`, the rule's first. Prints for
+each pair the two, how many times as fast one kernel is, what share of the floor, and its relative L2 error
 against the two nodes.
 """
 
@@ -27,13 +27,13 @@ from convswap.runtime.floor import floor_ms
 from convswap.truth.closeness import relative_l2_error
 
 RUNS, ROUNDS = 20, 5
-PRECISIONS = ("tf32", "float16", "bfloat16")
+TYPES = {"tf32": np.float32, "float16": np.float16}
 RELU6 = {"activation": "Clip", "activation_alpha": 0.0, "activation_beta": 6.0}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Channels, filters behind, the width and height of the input, and the stride of the depthwise convolution."""
+    """Channels, filters behind, width and height of the input, and the depthwise convolution's stride."""
 
     channels: int
     filters: int
@@ -62,22 +62,14 @@ def arrays_of(pair: Pair, batch: int, precision: str) -> dict[str, np.ndarray]:
         "b": (pair.filters,),
     }
     return {
-        name: stored(random.standard_normal(shape, np.float32), precision) for name, shape in shapes.items()
+        name: random.standard_normal(shape, np.float32).astype(TYPES[precision])
+        for name, shape in shapes.items()
     }
-
-
-def stored(values: np.ndarray, precision: str) -> np.ndarray:
-    """Return the values in the precision's element type."""
-    if precision == "bfloat16":
-        import ml_dtypes
-
-        return values.astype(ml_dtypes.bfloat16)
-    return values.astype(np.float16) if precision == "float16" else values
 
 
 def row_of(pair: Pair, batch: int, precision: str, card: dict[str, Any]) -> dict[str, Any]:
     """Return what was measured of a pair."""
-    element_type = "float32" if precision == "tf32" else precision
+    element_type = TYPES[precision].__name__
     on_card = {
         name: _native.DeviceArray.from_numpy(array)
         for name, array in arrays_of(pair, batch, precision).items()
@@ -127,8 +119,10 @@ def told(row: dict[str, Any]) -> str:
     if row["why_not"]:
         return f"{begin}  {row['why_not']}"
     own, best = row["separable_ms"][0], min(row["separable_ms"])
-    gain, of_floor = row["two_nodes_ms"] / own, row["floor_ms"] / own
-    return f"{begin} {own:9.4f} {best:9.4f} {gain:5.2f}x {of_floor:5.0%} {row['relative_l2']:.0e} {row['chosen']}"
+    gain = row["two_nodes_ms"] / own
+    share = f"{row['floor_ms'] / own:5.0%}" if row["floor_ms"] else f"{'-':>5}"
+    rest = f"{share} {row['relative_l2']:.0e} {row['chosen']}"
+    return f"{begin} {own:9.4f} {best:9.4f} {gain:5.2f}x {rest}"
 
 
 def main() -> int:
@@ -139,8 +133,8 @@ def main() -> int:
     parser.add_argument("--precision", default="tf32,float16")
     options = parser.parse_args()
     precisions = options.precision.split(",")
-    if unknown := [each for each in precisions if each not in PRECISIONS]:
-        parser.error(f"--precision {','.join(unknown)}: expected some of {', '.join(PRECISIONS)}")
+    if unknown := [each for each in precisions if each not in TYPES]:
+        parser.error(f"--precision {','.join(unknown)}: expected some of {', '.join(TYPES)}")
     try:
         batches = [int(each) for each in options.batch.split(",")]
     except ValueError:
@@ -153,9 +147,8 @@ def main() -> int:
     except ConvswapError as error:
         parser.error(str(error))
     (card, *_) = _native.cuda_devices()
-    print(
-        f"{'pair':14} {'batch':>5} {'type':8} {'two nodes':>9} {'separable':>9} {'best':>9} {'gain':>6} floor error"
-    )
+    heads = f"{'pair':14} {'batch':>5} {'type':8} {'two nodes':>9} {'separable':>9} {'best':>9}"
+    print(f"{heads} {'gain':>6} floor error")
     rows = []
     for precision in precisions:
         for batch in batches:
