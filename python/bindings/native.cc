@@ -32,7 +32,8 @@ ConvProblem problem_of(const Shape& x_shape, const Shape& w_shape, bool has_bias
                        const std::optional<Shape>& depthwise_shape, bool has_depthwise_bias,
                        const ConvSpec& spec) {
   if (w_shape.empty()) throw InvalidArgument("weights of shape []: expected 3, 4 or 5 dimensions");
-  const Shape bias{w_shape[0]}, depthwise_bias{w_shape.size() > 1 ? w_shape[1] * spec.group : 0};
+  const Shape bias{w_shape[0]};
+  const Shape depthwise_bias{depthwise_shape && !depthwise_shape->empty() ? depthwise_shape->front() : 0};
   return make_problem(
       spec, {x_shape, w_shape, has_bias ? &bias : nullptr, residual_shape ? &*residual_shape : nullptr,
              depthwise_shape ? &*depthwise_shape : nullptr, has_depthwise_bias ? &depthwise_bias : nullptr});
