@@ -11,7 +11,7 @@ import onnx
 
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import PRECISIONS, SwapResult, swap
+from convswap.graph.swap import PRECISIONS, SwapResult, swap_apart
 from convswap.inputs.feeds import Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
@@ -76,7 +76,10 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
             f"'{subject.title}' has {subject.swapped_before} Conv swapped already; give the model as it was"
         )
     sources = [_source(subject, batch, device) for batch in options.batches or (None,)]
-    swapping = swap(subject.plain, fuse=True)
+    # A depthwise Conv and the one behind it stay two. Each is measured with what follows it, in its own
+    # ways, and taken or left by itself; a node for both would be a way of two Convs at once, which then may
+    # neither be counted twice nor be taken by halves when only some of the Convs that gain are.
+    swapping = swap_apart(subject.plain)
     swapped = swapping.to_proto()
     return Prepared(
         options=options,

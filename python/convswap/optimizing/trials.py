@@ -136,8 +136,8 @@ class _Judged:
         data_name = str(alone.node.input[0])
         operations = alone.problem({name: self._shapes[name] for name in alone.fed}).operations
         self._fed[data_name] = _part(self._fed[data_name], operations, alone)
-        data, weights, bias, _ = alone.arrays(self._fed)
-        self._truth = reference_conv(data, weights, bias, alone.attributes)
+        arrays = alone.arrays(self._fed)
+        self._truth = reference_conv(arrays.x, arrays.w, arrays.bias, alone.attributes)
 
     def error(self, layer: ConvLayer, side: Side) -> float:
         """Return the relative L2 error of `layer` on that part."""
