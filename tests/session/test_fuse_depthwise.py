@@ -13,7 +13,6 @@ from convswap.graph.fusion.fuse import fusion_lines
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import swap, swap_apart
-from convswap.optimizing.optimize import optimize
 from convswap.planning.explain import explain
 from convswap.runtime.layers import conv_layers
 from fuse_models import UNIT, array, assert_same, conv, declare, fuse, model, node, reasons, taken
@@ -388,9 +387,3 @@ def test_compare_times_and_checks_both_as_one(before):
     assert found.within_tolerance and (found.swapped, layer.title) == (2, "pointwise + Conv + Relu")
     assert max(layer.relative_l2_error.values()) < 1e-6
     assert not any("subgraphs" in note for note in found.notes)
-
-
-def test_optimize_measures_each_convolution_by_itself(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = optimize(fused_pair(), device="cpu")
-    assert [row.node for row in found.nodes] == ["depthwise", "pointwise"]

@@ -177,12 +177,14 @@ class NodeChoice:
     """How a Conv is swapped, and up to what it takes in what follows it.
 
     `tuned` has lines of a tuning table about its own problems, which count where the algorithm is "auto".
+    Where a depthwise Conv and the 1x1 Conv behind it both `may_pair`, one node computes them.
     """
 
     algorithm: str = "auto"
     precision: str = DEFAULT_PRECISION
     last: Stage = Stage.POOL
     tuned: tuple[str, ...] = ()
+    may_pair: bool = False
 
 
 def swap_chosen(
@@ -203,6 +205,9 @@ def swap_chosen(
     )
     stages = {node: choices[swapping.names[node]].last for node in swapping.nodes}
     fused, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
+    pairing = {name for name, choice in choices.items() if choice.may_pair}
+    if pairing:
+        fused, _ = fuse_depthwise(swapping.copy, swapping.names, swapping.types, pairing.__contains__, fused)
     return swapping.result(fused)
 
 
