@@ -24,6 +24,8 @@ class Problem:
         precision: str = "tf32",
         *,
         residual_shape: Sequence[int] | None = None,
+        depthwise_shape: Sequence[int] | None = None,
+        has_depthwise_bias: bool = False,
         auto_pad: str = "NOTSET",
         pads: Sequence[int] = (),
         strides: Sequence[int] = (),
@@ -39,6 +41,12 @@ class Problem:
         pool_pads: Sequence[int] = (),
         pool_ceil_mode: int = 0,
         pool_count_include_pad: int = 0,
+        depthwise_pads: Sequence[int] = (),
+        depthwise_strides: Sequence[int] = (),
+        depthwise_dilations: Sequence[int] = (),
+        depthwise_activation: str = "None",
+        depthwise_activation_alpha: float = ...,
+        depthwise_activation_beta: float = ...,
     ) -> None:
         """Check that shapes and attributes fit together; raises ConvswapError where they do not."""
 
@@ -176,6 +184,8 @@ def conv(
     b: NDArray[_Float] | None = None,
     *,
     residual: NDArray[_Float] | None = None,
+    depthwise: NDArray[_Float] | None = None,
+    depthwise_bias: NDArray[_Float] | None = None,
     algorithm: str = "auto",
     threads: int = 0,
     instruction_set: str = "",
@@ -194,6 +204,12 @@ def conv(
     pool_pads: Sequence[int] = (),
     pool_ceil_mode: int = 0,
     pool_count_include_pad: int = 0,
+    depthwise_pads: Sequence[int] = (),
+    depthwise_strides: Sequence[int] = (),
+    depthwise_dilations: Sequence[int] = (),
+    depthwise_activation: str = "None",
+    depthwise_activation_alpha: float = ...,
+    depthwise_activation_beta: float = ...,
 ) -> NDArray[_Float]:
     """Return the convolution of C-contiguous arrays, and what is fused with it, by a CPU algorithm."""
 
@@ -326,6 +342,8 @@ def conv_device(
     y: DeviceArray,
     *,
     residual: DeviceArray | None = None,
+    depthwise: DeviceArray | None = None,
+    depthwise_bias: DeviceArray | None = None,
     algorithm: str = "auto",
     precision: str = "tf32",
     runs: int = 1,
@@ -349,6 +367,12 @@ def conv_device(
     pool_pads: Sequence[int] = (),
     pool_ceil_mode: int = 0,
     pool_count_include_pad: int = 0,
+    depthwise_pads: Sequence[int] = (),
+    depthwise_strides: Sequence[int] = (),
+    depthwise_dilations: Sequence[int] = (),
+    depthwise_activation: str = "None",
+    depthwise_activation_alpha: float = ...,
+    depthwise_activation_beta: float = ...,
 ) -> float:
     """Compute y on the card, with what is fused; return a run's mean milliseconds."""
 

@@ -10,6 +10,8 @@ from convswap.graph.expansion import expand_fused
 from onnx import helper
 
 CONV = {"algorithm", "precision", "auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
+# Of a depthwise convolution in front; the activation's are those of PARAMETERS with "depthwise_" before them.
+DEPTHWISE = {"depthwise_pads", "depthwise_strides", "depthwise_dilations"}
 POOL = {"pool_kernel_shape", "pool_strides", "pool_pads", "pool_ceil_mode"}
 PARAMETERS: dict[str, set[str]] = {
     "None": set(),
@@ -36,8 +38,19 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 def check_fused(node: onnx.NodeProto) -> None:
     """Check that a FusedConv has the attributes it should have, and no others."""
     attributes = attributes_of(node)
-    assert len(node.input) in (3, 4) and all(node.input) and len(node.output) == 1
+    assert 3 <= len(node.input) <= 6 and node.input[0] and node.input[1] and len(node.output) == 1
     given = attributes.keys() - CONV
+    if len(node.input) > 4:
+        # Without what follows it, the convolution behind it may have no bias.
+        assert node.input[4] and node.input[-1]
+        activation = attributes.get("depthwise_activation")
+        assert activation != "None"
+        in_front = {f"depthwise_{name}" for name in PARAMETERS[activation or "None"]}
+        in_front |= {"depthwise_activation"} if activation else set()
+        assert in_front <= given
+        given -= in_front | DEPTHWISE
+    else:
+        assert all(node.input)
     expected = {"activation", "pool"} | PARAMETERS[attributes["activation"]]
     if attributes["pool"] != "None":
         assert attributes["pool"] in ("MaxPool", "AveragePool")
@@ -55,37 +68,43 @@ def expand(model: onnx.ModelProto) -> onnx.ModelProto:
     expanded = onnx.ModelProto()
     expanded.CopyFrom(model)
     opset = next(entry.version for entry in model.opset_import if entry.domain == "")
-    _expand_graph(expanded.graph, opset, {})
+    _expand_graph(expanded.graph, opset, {}, {})
     domains = [entry for entry in expanded.opset_import if entry.domain != "convswap"]
     del expanded.opset_import[:]
     expanded.opset_import.extend(domains)
     return expanded
 
 
-def _expand_graph(graph: onnx.GraphProto, opset: int, outer_types: dict[str, int]) -> None:
-    types = dict(outer_types)
+def _expand_graph(
+    graph: onnx.GraphProto, opset: int, outer_types: dict[str, int], outer_lengths: dict[str, int]
+) -> None:
+    types, lengths = dict(outer_types), dict(outer_lengths)
+    lengths |= {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
     types |= {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     nodes = []
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                _expand_graph(attribute.g, opset, types)
+                _expand_graph(attribute.g, opset, types, lengths)
             elif node.op_type == "Constant" and attribute.name == "value":
                 types[node.output[0]] = attribute.t.data_type
+                lengths |= {node.output[0]: attribute.t.dims[0]} if attribute.t.dims else {}
         if node.domain != "convswap":
             nodes.append(node)
         else:
-            nodes += _plain(node, opset, types.get(node.input[1], onnx.TensorProto.FLOAT))
+            nodes += _plain(node, opset, types.get(node.input[1], onnx.TensorProto.FLOAT), lengths)
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
 
 
-def _plain(node: onnx.NodeProto, opset: int, element_type: int) -> list[onnx.NodeProto]:
+def _plain(
+    node: onnx.NodeProto, opset: int, element_type: int, lengths: dict[str, int]
+) -> list[onnx.NodeProto]:
     if node.op_type == "FusedConv":
         check_fused(node)
-        return expand_fused(node, opset, element_type)
+        return expand_fused(node, opset, element_type, lengths)
     assert node.op_type == "Conv"
     plain = onnx.NodeProto()
     plain.CopyFrom(node)

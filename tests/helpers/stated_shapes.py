@@ -19,7 +19,7 @@ SIZES = ((2, 9, 9), (1, 10, 10), (2, 8, 11), (3, 12, 7), (1, 15, 15))
 PLACEHOLDERS = ("", "?", "None", "*", "-1", "unk__0")
 NAMES = ("batch", "channels", "height", "width")
 ACTIVATIONS = ("Relu", "Tanh", "Sigmoid", "LeakyRelu", "HardSwish")
-OPS = ("Conv", "Conv", "Norm", "Bias", "Add", "Add", "Add", "Activation", "MaxPool", "AveragePool")
+OPS = ("Conv", "Conv", "Pair", "Norm", "Bias", "Add", "Add", "Add", "Activation", "MaxPool", "AveragePool")
 
 Extent = int | str | None
 
@@ -94,11 +94,25 @@ class StatedModel:
         self._constants[weights] = self._constants[weights] / math.sqrt(self._constants[weights][0].size / 3)
         return self._add("Conv", f"{value} {weights}", (filters, *_sizes(sizes, windows)), **windows)
 
-    def _append(self, value: str) -> str:
+    def _pair(self, value: str) -> str:
+        """Append a depthwise Conv, in many cases something behind it, and a 1x1 Conv."""
+        channels, *sizes = self._shapes[value]
+        windows = self._windows()
+        weights = self._constant(channels, 1, *windows["kernel_shape"])
+        self._constants[weights] = self._constants[weights] / math.sqrt(self._constants[weights][0].size / 3)
+        shape = (channels, *_sizes(sizes, windows))
+        value = self._add("Conv", f"{value} {weights}", shape, group=channels, **windows)
+        for op in self._choose((), ("Bias",), ("Activation",), ("Norm", "Activation"), ("Add",)):
+            value = self._append(value, op)
+        return self._conv(value, {"kernel_shape": [1, 1], "strides": self._choose([1, 1], [1, 1], [2, 1])})
+
+    def _append(self, value: str, op: str = "") -> str:
         channels, *sizes = shape = self._shapes[value]
-        match self._choose(*OPS):
+        match op or self._choose(*OPS):
             case "Conv":
                 return self._conv(value)
+            case "Pair":
+                return self._pair(value)
             case "Norm":
                 statistics = " ".join(self._constant(channels, low=0.5) for _ in range(4))
                 return self._add("BatchNormalization", f"{value} {statistics}", shape)
@@ -122,7 +136,8 @@ class StatedModel:
         last = self._nodes[-1]
         if last.op_type == "Conv" and self._random.random() < 0.3:
             # The other way of a residual block.
-            return self._conv(last.input[0], attributes_of(last))
+            windows = {name: value for name, value in attributes_of(last).items() if name != "group"}
+            return self._conv(last.input[0], windows)
         others = [other for other in self._shapes if other != value]
         alike = [other for other in others if _fit(self._shapes[other], self._shapes[value])]
         return str(self._choose(*alike) if alike and self._random.random() < 0.95 else self._choose(*others))

@@ -94,6 +94,9 @@ def _kinds(result: convswap.SwapResult, original: onnx.ModelProto) -> list[str]:
         if op.endswith("Pool"):
             padded = any(b"SAME" in attribute.s for attribute in nodes[name].attribute)
             kinds.append("padded pool" if padded else "pool")
+        # One that is taken in is a depthwise Conv.
+        if op == "Conv":
+            kinds.append("depthwise")
     return kinds
 
 
@@ -103,7 +106,7 @@ def assert_all_mean_the_same(seeds: range) -> None:
     assert found["runs"] > len(seeds)
     assert found["misled"] <= found["runs"] / 1000
     if len(seeds) >= 100:
-        assert all(found[kind] > 0 for kind in ("residual", "pool", "padded pool"))
+        assert all(found[kind] > 0 for kind in ("residual", "pool", "padded pool", "depthwise"))
 
 
 def test_random_graphs_mean_the_same_whatever_they_say_of_shapes():

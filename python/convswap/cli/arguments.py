@@ -13,7 +13,10 @@ from convswap.errors import ConvswapError
 if TYPE_CHECKING:
     from convswap.inputs.given import GivenInputs
 
-FUSE_HELP = "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them"
+FUSE_HELP = (
+    "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them, and 1x1 "
+    "Convs a depthwise one in front"
+)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -343,7 +343,8 @@ def _told_options(compared: Compared) -> dict[str, Any]:
 
 def _all_notes(compared: Compared, times: Mapping[Side, Times], answers: Answers) -> tuple[str, ...]:
     subject, empty = compared.subject, answers.without_elements
-    in_subgraphs = subject.swapped_before + len(compared.swapping.swapped) - len(compared.layers)
+    swapped = subject.swapped_before + len(compared.swapping.swapped)
+    in_subgraphs = swapped - sum(layer.convolutions for layer in compared.layers)
     against = compared.options.against
     return (
         *_notes(compared.device, against, times, answers.in_float32, in_subgraphs),

@@ -67,7 +67,9 @@ def print_course_lines(comparison: Comparison, console: Console) -> None:
             console.print(Text(line), soft_wrap=True)
     if any(layer.fused for layer in comparison.layers):
         console.print(Text("Note: Op Time is that of what is fused with the convolutions too, on each side."))
-    untimed = comparison.swapped - len(comparison.layers) + len(comparison.left)
+    # One with a depthwise Conv in front is two of them.
+    timed = sum(1 + layer.fused.count("Conv") for layer in comparison.layers)
+    untimed = comparison.swapped - timed + len(comparison.left)
     if untimed:
         console.print(Text(f"Note: Op Time leaves out {untimed} convolutions that were not timed alone."))
 

@@ -1,12 +1,12 @@
 """What a FusedConv stands for, in ONNX's own operators, so that the default side can run it too.
 
-y = pool(activation(conv(X, W) + B + Z)). Batch normalisations folded into the weights stay folded, as
-ONNX Runtime folds them itself.
+y = pool(activation(conv(u, W) + B + Z)), where u is X, or depthwise_activation(depthwise_conv(X, D) + DB).
+Batch normalisations folded into the weights stay folded, as ONNX Runtime folds them itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.epilogue import OPEN
 
 _CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
+# Of the depthwise convolution in front, whose names begin with "depthwise_".
+_DEPTHWISE_ATTRIBUTES = ("dilations", "pads", "strides")
 _ACTIVATIONS = (
     "None",
     "Relu",
@@ -36,27 +38,46 @@ _POOLS = ("None", "MaxPool", "AveragePool")
 _OLDEST_OPSET = 7
 
 
-def expand_fused(node: onnx.NodeProto, opset: int, element_type: int) -> list[onnx.NodeProto]:
+def expand_fused(
+    node: onnx.NodeProto, opset: int, element_type: int, lengths: Mapping[str, int] | None = None
+) -> list[onnx.NodeProto]:
     """Return the nodes of ONNX that stand for `node`, a convswap.FusedConv.
 
     The last of them has the node's name and output. `opset` is the version of ONNX's own operators in the
-    model; `element_type` is that of the data, a value of `onnx.TensorProto`.
+    model; `element_type` is that of the data, a value of `onnx.TensorProto`. `lengths` has the extents of the
+    first axes of tensors, by name: ONNX's Conv says how many channels a depthwise convolution has, FusedConv
+    leaves that to its weights.
 
     Raises:
-        ConvswapError: the opset is older than 7, or an attribute has a value that FusedConv does not know.
+        ConvswapError: the opset is older than 7, an attribute has a value that FusedConv does not know, or
+            how many channels a depthwise convolution in front has is not known.
     """
     if opset < _OLDEST_OPSET:
         raise ConvswapError(
             f"FusedConv {node.name!r} is in a model of opset {opset}; its parts need {_OLDEST_OPSET} or newer"
         )
-    return _Expansion(node, opset, element_type).nodes
+    return _Expansion(node, opset, element_type, lengths or {}).nodes
 
 
 def fused_parts(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Return what `node`, a convswap.FusedConv, computes after the convolution: Add, activation, pool."""
+    """Return what `node`, a convswap.FusedConv, computes beside the convolution, in order.
+
+    That is a depthwise Conv in front and its activation, then Add, activation and pool.
+    """
     attributes = _attributes(node)
-    parts = (attributes.get("activation", "None"), attributes.get("pool", "None"))
-    return (*(("Add",) if _residual(node) else ()), *(part for part in parts if part != "None"))
+    parts = (
+        "Conv" if depthwise_weights(node) else "None",
+        attributes.get("depthwise_activation", "None"),
+        "Add" if _residual(node) else "None",
+        attributes.get("activation", "None"),
+        attributes.get("pool", "None"),
+    )
+    return tuple(part for part in parts if part != "None")
+
+
+def depthwise_weights(node: onnx.NodeProto) -> str:
+    """Return the name of the weights of the depthwise convolution in front; "" where there is none."""
+    return _input(node, 4)
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
@@ -69,58 +90,85 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 def _residual(node: onnx.NodeProto) -> str:
     """Return the name of what is added to the convolution; "" where nothing is."""
-    return str(node.input[3]) if len(node.input) > 3 else ""
+    return _input(node, 3)
+
+
+def _input(node: onnx.NodeProto, index: int) -> str:
+    return str(node.input[index]) if len(node.input) > index else ""
 
 
 class _Expansion:
     """The nodes that stand for one; each takes the result of the one before."""
 
-    def __init__(self, node: onnx.NodeProto, opset: int, element_type: int) -> None:
+    def __init__(
+        self, node: onnx.NodeProto, opset: int, element_type: int, lengths: Mapping[str, int]
+    ) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self._node = node
         self._opset = opset
         self._element_type = element_type
         self._count = 0
         attributes = _attributes(node)
-        activation, pool = (attributes.get(name, "None") for name in ("activation", "pool"))
-        for name, given, known in (("activation", activation, _ACTIVATIONS), ("pool", pool, _POOLS)):
-            if given not in known:
-                raise unknown_name(f"{name} of FusedConv {node.name!r}", str(given), known)
+        pool = self._word(attributes, "pool", _POOLS)
         inputs = list(node.input[:3])
-        while inputs and not inputs[-1]:
-            inputs.pop()
+        if depthwise_weights(node):
+            inputs[0] = self._value = self._convolve_depthwise(attributes, lengths)
         conv = {name: value for name, value in attributes.items() if name in _CONV_ATTRIBUTES}
-        self._value = self._add("Conv", *inputs, **conv)
+        self._value = self._add("Conv", *_given(inputs), **conv)
         if _residual(node):
             self._value = self._add("Add", self._value, _residual(node))
-        if activation != "None":
-            self._value = self._activate(activation, attributes)
+        self._value = self._activate(attributes, "activation")
         if pool != "None":
             self._pool(attributes)
         self.nodes[-1].output[0] = node.output[0]
         self.nodes[-1].name = node.name
 
-    def _parameter(self, attributes: Mapping[str, Any], name: str) -> float:
-        # The op refuses a node that lacks it, too.
-        value = attributes.get(f"activation_{name}")
-        if not isinstance(value, float | int):
+    def _convolve_depthwise(self, attributes: Mapping[str, Any], lengths: Mapping[str, int]) -> str:
+        weights = depthwise_weights(self._node)
+        if weights not in lengths:
             raise ConvswapError(
-                f"activation_{name} of FusedConv {self._node.name!r} is {value!r}; expected a number"
+                f"the shape of {weights!r}, the depthwise weights of FusedConv {self._node.name!r}, is not "
+                "known; expected a constant"
             )
-        return value
+        conv = {
+            name: attributes[f"depthwise_{name}"]
+            for name in _DEPTHWISE_ATTRIBUTES
+            if f"depthwise_{name}" in attributes
+        }
+        inputs = [self._node.input[0], weights, _input(self._node, 5)]
+        self._value = self._add("Conv", *_given(inputs), group=lengths[weights], **conv)
+        return self._activate(attributes, "depthwise_activation")
 
-    def _activate(self, activation: str, attributes: Mapping[str, Any]) -> str:
-        x = self._value
+    def _word(self, attributes: Mapping[str, Any], name: str, known: Sequence[str]) -> str:
+        given = str(attributes.get(name, "None"))
+        if given not in known:
+            raise unknown_name(f"{name} of FusedConv {self._node.name!r}", given, known)
+        return given
+
+    def _activate(self, attributes: Mapping[str, Any], which: str) -> str:
+        """Return the name of the activation of the value; `which` is the attribute that tells of it."""
+        activation, x = self._word(attributes, which, _ACTIVATIONS), self._value
+
+        def parameter(name: str) -> float:
+            # The op refuses a node that lacks it, too.
+            value = attributes.get(f"{which}_{name}")
+            if not isinstance(value, float | int):
+                raise ConvswapError(
+                    f"{which}_{name} of FusedConv {self._node.name!r} is {value!r}; expected a number"
+                )
+            return value
+
         match activation:
+            case "None":
+                return x
             case "Relu" | "Tanh" | "Sigmoid":
                 return self._add(activation, x)
             case "LeakyRelu" | "Elu":
-                return self._add(activation, x, alpha=self._parameter(attributes, "alpha"))
+                return self._add(activation, x, alpha=parameter("alpha"))
             case "HardSigmoid":
-                alpha, beta = self._parameter(attributes, "alpha"), self._parameter(attributes, "beta")
-                return self._add("HardSigmoid", x, alpha=alpha, beta=beta)
+                return self._add("HardSigmoid", x, alpha=parameter("alpha"), beta=parameter("beta"))
             case "Clip":
-                alpha, beta = self._parameter(attributes, "alpha"), self._parameter(attributes, "beta")
+                alpha, beta = parameter("alpha"), parameter("beta")
                 # The ends of float32 stand for no bound.
                 if self._opset < 11:
                     bounds = {"min": alpha, "max": beta}
@@ -164,3 +212,11 @@ class _Expansion:
         self._count += 1
         self.nodes.append(helper.make_node(op, list(inputs), [output], name=output, **attributes))
         return output
+
+
+def _given(inputs: Sequence[str]) -> list[str]:
+    """Return `inputs` without those at the end that are left out."""
+    found = list(inputs)
+    while found and not found[-1]:
+        found.pop()
+    return found

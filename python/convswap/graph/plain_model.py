@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence
+from dataclasses import dataclass, field
 
 import onnx
 
 from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
-from convswap.graph.expansion import expand_fused
+from convswap.graph.expansion import depthwise_weights, expand_fused
 
 # What says how a Conv of ours is computed, and not what it computes.
 OWN_ATTRIBUTES = ("algorithm", "precision", "tuned")
@@ -24,24 +25,28 @@ def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     _remove_our_domain(copy.opset_import)
-    types = _element_types(copy.graph)
-    _make_plain(copy.graph.node, onnx_opset(copy.opset_import), types)
+    known = _Known()
+    known.add(copy.graph)
+    _make_plain(copy.graph.node, onnx_opset(copy.opset_import), known)
     for function in copy.functions:
         _remove_our_domain(function.opset_import)
-        _make_plain(function.node, onnx_opset(function.opset_import), types)
+        _make_plain(function.node, onnx_opset(function.opset_import), known)
     return copy
 
 
-def plain_nodes(node: onnx.NodeProto, opset: int, element_type: int) -> list[onnx.NodeProto]:
+def plain_nodes(
+    node: onnx.NodeProto, opset: int, element_type: int, lengths: Mapping[str, int]
+) -> list[onnx.NodeProto]:
     """Return the nodes of ONNX that stand for `node`, a Conv or FusedConv of ours.
 
-    `opset` is the version of ONNX's own operators, `element_type` that of the data, of `onnx.TensorProto`.
+    `opset` is the version of ONNX's own operators, `element_type` that of the data, of `onnx.TensorProto`,
+    and `lengths` are as for `expand_fused`.
 
     Raises:
         ConvswapError: see `plain_model`.
     """
     if node.op_type == FUSED_OP:
-        return expand_fused(node, opset, element_type)
+        return expand_fused(node, opset, element_type, lengths)
     return [plain_conv(node)]
 
 
@@ -54,7 +59,10 @@ def plain_conv(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def count_swapped(model: onnx.ModelProto) -> int:
-    """Return how many Convs of ours `model` has, fused or not, in subgraphs and functions too."""
+    """Return how many Convs of ours `model` has, fused or not, in subgraphs and functions too.
+
+    A node with a depthwise Conv in front counts as two.
+    """
     return sum(_count_swapped(nodes) for nodes in (model.graph.node, *(f.node for f in model.functions)))
 
 
@@ -63,20 +71,43 @@ def onnx_opset(opsets: Iterable[onnx.OperatorSetIdProto]) -> int:
     return next((opset.version for opset in opsets if opset.domain in ("", "ai.onnx")), 1)
 
 
-def _element_types(graph: onnx.GraphProto) -> dict[str, int]:
-    """Return the element types that `graph` and its subgraphs tell of their values, by name."""
-    types = {}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        if value.type.tensor_type.elem_type:
-            types[value.name] = value.type.tensor_type.elem_type
-    types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
-    for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.name == "value":
-                types[node.output[0]] = attribute.t.data_type
-        for subgraph in subgraphs(node):
-            types.update(_element_types(subgraph))
-    return types
+def count_convolutions(node: onnx.NodeProto) -> int:
+    """Return how many convolutions `node` computes, if it is one of ours: two with a depthwise in front."""
+    if not is_ours(node):
+        return 0
+    return 2 if node.op_type == FUSED_OP and depthwise_weights(node) else 1
+
+
+@dataclass
+class _Known:
+    """What graphs and their subgraphs tell of their values, by name.
+
+    That is their element types, and the extents of their first axes.
+    """
+
+    types: dict[str, int] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    def add(self, graph: onnx.GraphProto) -> None:
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            declared = value.type.tensor_type
+            if declared.elem_type:
+                self.types[value.name] = declared.elem_type
+            if declared.shape.dim and declared.shape.dim[0].dim_value > 0:
+                self.lengths[value.name] = declared.shape.dim[0].dim_value
+        for tensor in graph.initializer:
+            self._add_tensor(tensor.name, tensor)
+        for node in graph.node:
+            for attribute in node.attribute:
+                if node.op_type == "Constant" and attribute.name == "value":
+                    self._add_tensor(node.output[0], attribute.t)
+            for subgraph in subgraphs(node):
+                self.add(subgraph)
+
+    def _add_tensor(self, name: str, tensor: onnx.TensorProto) -> None:
+        self.types[name] = tensor.data_type
+        if tensor.dims:
+            self.lengths[name] = tensor.dims[0]
 
 
 def _remove_our_domain(opsets: MutableSequence[onnx.OperatorSetIdProto]) -> None:
@@ -85,17 +116,17 @@ def _remove_our_domain(opsets: MutableSequence[onnx.OperatorSetIdProto]) -> None
             del opsets[index]
 
 
-def _make_plain(nodes: MutableSequence[onnx.NodeProto], opset: int, types: Mapping[str, int]) -> None:
+def _make_plain(nodes: MutableSequence[onnx.NodeProto], opset: int, known: _Known) -> None:
     for index in reversed(range(len(nodes))):
         node = nodes[index]
         for graph in subgraphs(node):
-            _make_plain(graph.node, opset, types)
+            _make_plain(graph.node, opset, known)
         if not is_ours(node):
             continue
         if node.op_type != FUSED_OP:
             _become_plain_conv(node)
             continue
-        expanded = plain_nodes(node, opset, _element_type(node, types))
+        expanded = plain_nodes(node, opset, _element_type(node, known.types), known.lengths)
         del nodes[index]
         for replacement in reversed(expanded):
             nodes.insert(index, replacement)
@@ -124,4 +155,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _count_swapped(nodes: Iterable[onnx.NodeProto]) -> int:
-    return sum(is_ours(node) + sum(_count_swapped(graph.node) for graph in subgraphs(node)) for node in nodes)
+    return sum(
+        count_convolutions(node) + sum(_count_swapped(graph.node) for graph in subgraphs(node))
+        for node in nodes
+    )

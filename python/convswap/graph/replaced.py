@@ -9,7 +9,7 @@ import onnx
 
 from convswap.graph.constants import PASSING_OPS
 from convswap.graph.domain import is_ours
-from convswap.graph.plain_model import plain_conv
+from convswap.graph.plain_model import onnx_opset, plain_nodes
 from convswap.graph.swap import SwapResult, swap
 
 _CONSTANT_OPS = PASSING_OPS | {("", "Constant")}
@@ -21,12 +21,13 @@ _ONNX = ("", "ai.onnx")
 class Replaced:
     """Nodes of ONNX, in order, that one fused node stands for, and the constants that they read, by name.
 
-    `following` has the ops after the convolution, without what only passes constants on.
+    `beside` has the ops that it computes beside its own convolution, without what only passes constants on:
+    those in front, of which the first is a depthwise Conv, and those that follow.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
     constants: Mapping[str, onnx.TensorProto]
-    following: tuple[str, ...]
+    beside: tuple[str, ...]
 
 
 def unfused_model(model: onnx.ModelProto, result: SwapResult) -> onnx.ModelProto | None:
@@ -52,6 +53,8 @@ def find_replaced(
     tensors = constants_of(unfused.graph)
     nodes = list(unfused.graph.node)
     producers = {output: index for index, node in enumerate(nodes) for output in node.output if output}
+    opset = onnx_opset(unfused.opset_import)
+    lengths = {name: tensor.dims[0] for name, tensor in tensors.items() if tensor.dims}
     found = {}
     for conv in convs:
         known = tensors.keys() | {name for name in conv.input if name not in constants}
@@ -59,10 +62,11 @@ def find_replaced(
         if len(chain) == 1:
             continue
         read = {name for node in chain for name in node.input}
+        plain = [node for one in chain for node in _plain(one, opset, tensors, lengths)]
         found[conv.output[0]] = Replaced(
-            tuple(plain_conv(node) if is_ours(node) else node for node in chain),
+            tuple(plain),
             {name: tensor for name, tensor in tensors.items() if name in read},
-            tuple(node.op_type for node in chain if not _is_conv(node) and not _passes_constants(node)),
+            _without_last_conv([node.op_type for node in plain if not _passes_constants(node)]),
         )
     return found
 
@@ -81,8 +85,20 @@ def _between(
     return sorted(found)
 
 
-def _is_conv(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Conv"
+def _plain(
+    node: onnx.NodeProto, opset: int, tensors: Mapping[str, onnx.TensorProto], lengths: Mapping[str, int]
+) -> Sequence[onnx.NodeProto]:
+    """Return `node`, or ONNX's nodes that it stands for: what is taken in may have been fused before."""
+    if not is_ours(node):
+        return [node]
+    weights = tensors.get(node.input[1])
+    element_type = int(onnx.TensorProto.FLOAT) if weights is None else weights.data_type
+    return plain_nodes(node, opset, element_type, lengths)
+
+
+def _without_last_conv(ops: Sequence[str]) -> tuple[str, ...]:
+    last = max((index for index, op in enumerate(ops) if op == "Conv"), default=len(ops))
+    return (*ops[:last], *ops[last + 1 :])
 
 
 def _passes_constants(node: onnx.NodeProto) -> bool:

@@ -20,6 +20,7 @@ from convswap.graph.domain import (
     is_ours,
     op_name,
 )
+from convswap.graph.fusion.depthwise import fuse_depthwise
 from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fold_into_convs, fuse_convs
 from convswap.graph.inlining import Reasons, inline_functions_with
 from convswap.graph.model_file import load_model, model_from_proto, save_model
@@ -51,8 +52,8 @@ class SwapResult:
     `model` shares its tensors with the model that was given, and external data stay in the files they are in.
     `swapped` names the nodes swapped by this call, in the order of the graph; `left` has the convolutions
     that were not; nodes that were swapped before are in neither. `source` is the file that was read, if any.
-    `fused` has the Convs that took in what followed them; `not_fused`, where fusing was asked for, what
-    follows a Conv and was left.
+    `fused` has the Convs that took in what followed them, or a depthwise Conv in front, which `swapped` names
+    too; `not_fused`, where fusing was asked for, what could not be taken in.
     """
 
     model: ir.Model
@@ -114,7 +115,8 @@ def swap(
     what was tuned.
 
     With `fuse`, a Conv takes in what follows it, as `fuse.fuse_convs` says, and becomes `convswap.FusedConv`;
-    so do Convs that were swapped before.
+    so do Convs that were swapped before. Then a 1x1 Conv takes in the depthwise Conv whose result it alone
+    reads, as `depthwise.fuse_depthwise` says.
 
     Args:
         model: the path of an ONNX file, or a model in memory, which is not modified.
@@ -124,7 +126,7 @@ def swap(
         fold: whether Convs that are swapped take in the constant biases, scales and batch normalisations that
             follow them.
         fuse: whether Convs, also those swapped before, take in these and the residuals, activations and
-            poolings that follow them.
+            poolings that follow them, and 1x1 Convs depthwise ones in front of them.
 
     Raises:
         ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
@@ -134,8 +136,11 @@ def swap(
         raise unknown_name("precision", precision, PRECISIONS)
     wanted = name_pattern(only, "node names", "conv[12]$")
 
+    def is_wanted(name: str) -> bool:
+        return wanted.search(name) is not None
+
     def why_unwanted(name: str) -> str | None:
-        return None if wanted.search(name) else f"its name does not match {wanted.pattern!r}"
+        return None if is_wanted(name) else f"its name does not match {wanted.pattern!r}"
 
     swapping = _swapped(model, lambda _: NodeChoice(algorithm, precision), why_unwanted, fuses=fuse)
     if not fuse:
@@ -143,12 +148,28 @@ def swap(
             fold_into_convs(swapping.copy, swapping.nodes, swapping.names, swapping.types) if fold else ()
         )
         return swapping.result(folded)
-    convs = [
-        node for node in _nodes(swapping.copy) if is_our_conv(node) and wanted.search(swapping.names[node])
-    ]
-    return swapping.result(
-        *fuse_convs(swapping.copy, dict.fromkeys(convs, Stage.POOL), swapping.names, swapping.types)
-    )
+    fused, not_fused = _fuse_all(swapping, is_wanted)
+    fused, apart = fuse_depthwise(swapping.copy, swapping.names, swapping.types, is_wanted, fused)
+    return swapping.result(fused, (*not_fused, *apart))
+
+
+def swap_apart(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> SwapResult:
+    """Return what `swap` returns with `fuse`, but with every Conv in a node of its own.
+
+    Raises:
+        ConvswapError: the model cannot be read, or has no Conv that can be swapped.
+    """
+    swapping = _swapped(model, lambda _: NodeChoice(), lambda _: None, fuses=True)
+    return swapping.result(*_fuse_all(swapping, lambda _: True))
+
+
+def _fuse_all(
+    swapping: _Swapping, is_wanted: Callable[[str], bool]
+) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
+    """Have all Convs of ours whose names are wanted take in what follows them."""
+    names = swapping.names
+    convs = [node for node in _nodes(swapping.copy) if is_our_conv(node) and is_wanted(names[node])]
+    return fuse_convs(swapping.copy, dict.fromkeys(convs, Stage.POOL), names, swapping.types)
 
 
 @dataclass(frozen=True)
@@ -156,12 +177,14 @@ class NodeChoice:
     """How a Conv is swapped, and up to what it takes in what follows it.
 
     `tuned` has lines of a tuning table about its own problems, which count where the algorithm is "auto".
+    Where a depthwise Conv and the 1x1 Conv behind it both `may_pair`, one node computes them.
     """
 
     algorithm: str = "auto"
     precision: str = DEFAULT_PRECISION
     last: Stage = Stage.POOL
     tuned: tuple[str, ...] = ()
+    may_pair: bool = False
 
 
 def swap_chosen(
@@ -182,6 +205,9 @@ def swap_chosen(
     )
     stages = {node: choices[swapping.names[node]].last for node in swapping.nodes}
     fused, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
+    pairing = {name for name, choice in choices.items() if choice.may_pair}
+    if pairing:
+        fused, _ = fuse_depthwise(swapping.copy, swapping.names, swapping.types, pairing.__contains__, fused)
     return swapping.result(fused)
 
 

@@ -46,12 +46,10 @@ def layer_case(one: TargetLayer) -> CardCase:
     """Return the layer that is timed, with as many of its images as are compared."""
     problem = one.problem
     per_image = math.prod(problem.output_shape[1:])
-    x, w, bias, _ = one.layer.arrays(
-        {name: np.empty(shape, np.float32) for name, shape in one.shapes.items()}
-    )
-    images = max(1, min(len(x), _MOST_OUTPUTS // max(per_image, 1)))
+    arrays = one.layer.arrays({name: np.empty(shape, np.float32) for name, shape in one.shapes.items()})
+    images = max(1, min(len(arrays.x), _MOST_OUTPUTS // max(per_image, 1)))
     given = {name: value for name, value in one.layer.attributes.items() if not _says_nothing(name, value)}
-    return CardCase((images, *x.shape[1:]), w.shape, bias is not None, given)
+    return CardCase((images, *arrays.x.shape[1:]), arrays.w.shape, arrays.bias is not None, given)
 
 
 def _says_nothing(name: str, value: Any) -> bool:

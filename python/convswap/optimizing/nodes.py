@@ -8,6 +8,7 @@ from convswap.graph.fusion.fuse import Fused, Stage
 from convswap.graph.swap import Left
 from convswap.optimizing.choice import DEFAULT_WAY, speedup
 from convswap.optimizing.measuring import Measured
+from convswap.optimizing.pairs import MeasuredPair
 from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.result import NodeResult
 from convswap.optimizing.whole import Whole
@@ -21,7 +22,11 @@ def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole)
     taken = whole.taken or {}
     fused = {} if whole.swapping is None else {one.node: one for one in whole.swapping.fused}
     batches = list(prepared.sources)
-    rows = [_node_result(one, one.segment.name in taken, fused, batches) for one in measured]
+    together = {name: pair for pair in whole.pairs for name in pair.names}
+    rows = [
+        _node_result(one, one.segment.name in taken, fused, batches, together.get(one.segment.name))
+        for one in measured
+    ]
     rows += [_left_result(left) for left in prepared.swapping.left]
     known = {row.node for row in rows}
     not_run = {segment.name for segment in prepared.segments}
@@ -33,17 +38,22 @@ def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole)
 
 
 def _node_result(
-    one: Measured, is_taken: bool, fused: Mapping[str, Fused], batches: Sequence[int]
+    one: Measured,
+    is_taken: bool,
+    fused: Mapping[str, Fused],
+    batches: Sequence[int],
+    pair: MeasuredPair | None,
 ) -> NodeResult:
     default = one.times[DEFAULT_WAY]
     best = one.ours
     gain = speedup(default, one.times[best])
     ops = tuple(op for op, _ in fused[one.segment.name].taken) if one.segment.name in fused else ()
-    words = "fused" if is_taken and best is not Stage.FOLDED else "swapped" if is_taken else "default"
+    is_fused = best is not Stage.FOLDED or pair is not None
+    words = "fused" if is_taken and is_fused else "swapped" if is_taken else "default"
     return NodeResult(
         node=one.segment.name,
         taken=words,
-        why=_why(one, is_taken, gain),
+        why=_why(one, is_taken, gain) if pair is None else _why_together(one, pair),
         takes_in=ops if is_taken else (),
         precision=one.precision,
         algorithm=", ".join(dict.fromkeys(one.algorithms)),
@@ -64,6 +74,12 @@ def _why(one: Measured, is_taken: bool, gain: float) -> str:
     if one.way is not DEFAULT_WAY:
         return f"{gain:.2f}x as fast alone, but the whole model is faster without"
     return f"the default is as fast: ours {gain:.2f}x"
+
+
+def _why_together(one: Measured, pair: MeasuredPair) -> str:
+    front, behind = pair.names
+    other = behind if one.segment.name == front else front
+    return f"in one node with {other}: {pair.gain:.2f}x as fast as the two apart"
 
 
 def _left_result(left: Left) -> NodeResult:

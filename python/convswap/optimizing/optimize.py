@@ -13,6 +13,7 @@ from convswap.optimizing.algorithms import with_fastest_algorithms
 from convswap.optimizing.kept import KeptMeasurements
 from convswap.optimizing.measuring import Measured, measure_convs
 from convswap.optimizing.nodes import node_results
+from convswap.optimizing.pairs import MeasuredPair, gaining_pairs
 from convswap.optimizing.preparation import MATCH, Model, OptimizeOptions, Prepared, prepare
 from convswap.optimizing.result import Optimization
 from convswap.optimizing.segment_inputs import SegmentInputs
@@ -38,9 +39,11 @@ def optimize(
 
     Each Conv is timed with all that it can take in, as the default provider computes them, swapped, and fused
     up to each stage, with the input that it really gets, in turn. The fastest is taken where it gains more
-    than the noise, and at no batch loses; for those that take most of the time several algorithms are tried,
-    and the file tells which was the fastest on this device. Then the whole model is timed against the
-    original, and the outputs are compared: only a model that gains and whose answers agree is written.
+    than the noise, and at no batch loses, and so is one node for a depthwise Conv and the 1x1 Conv behind it
+    where that is faster than both as they are best apart; for those that take most of the time several
+    algorithms are tried, and the file tells which was the fastest on this device. Then the whole model is
+    timed against the original, and the outputs are compared: only a model that gains and whose answers agree
+    is written.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
@@ -86,9 +89,9 @@ def _optimize_with(
     prepared = prepare(model, options, device)
     kept = KeptMeasurements(environment(device))
     with telling_shapes(*prepared.shaped):
-        measured = _measure(prepared, kept, report)
+        measured, pairs = _measure(prepared, kept, report)
         report("running the whole model")
-        whole = best_whole(prepared, measured)
+        whole = best_whole(prepared, measured, pairs)
     written = _save(whole, output)
     return Optimization(
         model=prepared.subject.title,
@@ -105,12 +108,16 @@ def _optimize_with(
     )
 
 
-def _measure(prepared: Prepared, kept: KeptMeasurements, report: Progress) -> tuple[Measured, ...]:
+def _measure(
+    prepared: Prepared, kept: KeptMeasurements, report: Progress
+) -> tuple[tuple[Measured, ...], tuple[MeasuredPair, ...]]:
+    """Return what was measured of each Conv, and the pairs of them that one node computes faster."""
     if not prepared.segments:
-        return ()
+        return (), ()
     inputs = SegmentInputs(prepared)
     measured = measure_convs(prepared, inputs, kept, report)
-    return with_fastest_algorithms(measured, prepared, inputs, kept, report)
+    measured = with_fastest_algorithms(measured, prepared, inputs, kept, report)
+    return measured, gaining_pairs(prepared, measured, inputs, kept, report)
 
 
 def _save(whole: Whole, output: str | os.PathLike[str] | None) -> Path | None:

@@ -11,12 +11,12 @@ import onnx
 
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import PRECISIONS, SwapResult, swap
+from convswap.graph.swap import PRECISIONS, SwapResult, swap, swap_apart
 from convswap.inputs.feeds import Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import Subject, open_subject, source_of
-from convswap.optimizing.segments import Segment, segments_of
+from convswap.optimizing.segments import Segment, pairs_of, segments_of
 from convswap.runtime.device import Device
 from convswap.runtime.op_libraries import OpLibraries
 
@@ -51,7 +51,10 @@ class OptimizeOptions:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model, the same with all Convs fused as far as they go, and its data at every batch."""
+    """A model, the same with all Convs fused as far as they go, and its data at every batch.
+
+    `segments` has each Conv by itself, `pairs` depthwise ones with the 1x1 Convs behind them.
+    """
 
     options: OptimizeOptions
     device: Device
@@ -60,6 +63,7 @@ class Prepared:
     swapping: SwapResult
     swapped: onnx.ModelProto
     segments: tuple[Segment, ...]
+    pairs: tuple[Segment, ...] = ()
 
     @property
     def shaped(self) -> tuple[Any, ...]:
@@ -76,7 +80,8 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
             f"'{subject.title}' has {subject.swapped_before} Conv swapped already; give the model as it was"
         )
     sources = [_source(subject, batch, device) for batch in options.batches or (None,)]
-    swapping = swap(subject.plain, fuse=True)
+    # A depthwise Conv and the one behind it stay two here: each is measured by itself, then both together.
+    swapping = swap_apart(subject.plain)
     swapped = swapping.to_proto()
     return Prepared(
         options=options,
@@ -86,7 +91,15 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
         swapping=swapping,
         swapped=swapped,
         segments=segments_of(swapped, unfused_model(subject.plain, swapping)),
+        pairs=_pairs(subject.plain),
     )
+
+
+def _pairs(plain: onnx.ModelProto) -> tuple[Segment, ...]:
+    swapping = swap(plain, fuse=True)
+    # No other Conv is taken in.
+    fronts = {one.node: one.taken[0][1] for one in swapping.fused if one.taken[0][0] == "Conv"}
+    return pairs_of(swapping.to_proto(), unfused_model(plain, swapping), fronts) if fronts else ()
 
 
 def _source(subject: Subject, batch: int | None, device: Device) -> Source:

@@ -25,10 +25,14 @@ _CONV_ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "s
 
 @dataclass(frozen=True)
 class Segment:
-    """A Conv and the nodes that it can take in; `layer` has taken in all of them."""
+    """A Conv and the nodes that it can take in; `layer` has taken in all of them.
+
+    `depthwise` is the name of the depthwise Conv in front, where that is among them.
+    """
 
     layer: ConvLayer
     path: Path = ()  # to the branch that it is in
+    depthwise: str = ""
 
     @property
     def name(self) -> str:
@@ -65,9 +69,10 @@ class Segment:
         """Return the segment as it was, for inputs of `shapes`."""
         ranks = {name: len(shape) for name, shape in shapes.items()}
         model = with_fixed_inputs(self.layer.model(ranks, ours=False), shapes)
-        for node in model.graph.node:
-            if node.op_type == "Conv":
-                node.name = self.name
+        names = (self.depthwise, self.name) if self.depthwise else (self.name,)
+        convs = [node for node in model.graph.node if node.op_type == "Conv"]
+        for node, name in zip(convs, names, strict=True):
+            node.name = name
         return model
 
     def our_model(self, shapes: Shapes, choice: NodeChoice) -> onnx.ModelProto:
@@ -130,6 +135,22 @@ def segments_of(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None) -> tu
             if layer.node.input[1] in layer.constants and names[layer.name] == 1
         ]
     return tuple(found)
+
+
+def pairs_of(
+    swapped: onnx.ModelProto, unfused: onnx.ModelProto | None, fronts: Mapping[str, str]
+) -> tuple[Segment, ...]:
+    """Return the segments of the main graph that have a depthwise Conv in front.
+
+    `swapped` and `unfused` are as for `conv_layers`; `fronts` has the name of that Conv, by the name of the
+    one behind it. Names that two nodes have tell nothing.
+    """
+    names = Counter(_names_of_ours(swapped.graph))
+    return tuple(
+        Segment(layer, depthwise=fronts[layer.name])
+        for layer in conv_layers(swapped, unfused)
+        if layer.convolutions == 2 and layer.name in fronts and names[layer.name] == 1
+    )
 
 
 def _names_of_ours(graph: onnx.GraphProto) -> Iterator[str]:

@@ -15,7 +15,7 @@ from onnx import helper
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import AUTO
-from convswap.graph.swap import NodeChoice
+from convswap.graph.swap import NodeChoice, swap_chosen
 from convswap.optimizing.choice import DEFAULT_WAY, Way, is_as_accurate
 from convswap.optimizing.segments import Segment, side_by_side
 from convswap.runtime.device import Device
@@ -74,6 +74,21 @@ def times_by_algorithm(
             continue
         runs[name] = run_of_name
     return _in_turn(runs, copies)
+
+
+def times_of_choices(
+    segment: Segment, inputs: Values, ways: Sequence[Mapping[str, NodeChoice]], device: Device
+) -> list[float]:
+    """Return the milliseconds of the segment, as in `times_of`, with its Convs swapped as each way says."""
+    shapes = _shapes(inputs)
+    copies = _copies(segment.layer, shapes, device)
+    runs = {}
+    for number, choices in enumerate(ways):
+        model = segment.default_model(shapes)
+        if choices:
+            model = swap_chosen(model, choices, "it is as fast as it was").to_proto()
+        runs[number] = _copies_run(model, copies, CONVSWAP if choices else DEFAULT, inputs, device)
+    return list(_in_turn(runs, copies).values())
 
 
 def _shapes(inputs: Values) -> dict[str, tuple[int, ...]]:
@@ -136,8 +151,8 @@ class _Judged:
         data_name = str(alone.node.input[0])
         operations = alone.problem({name: self._shapes[name] for name in alone.fed}).operations
         self._fed[data_name] = _part(self._fed[data_name], operations, alone)
-        data, weights, bias, _ = alone.arrays(self._fed)
-        self._truth = reference_conv(data, weights, bias, alone.attributes)
+        arrays = alone.arrays(self._fed)
+        self._truth = reference_conv(arrays.x, arrays.w, arrays.bias, alone.attributes)
 
     def error(self, layer: ConvLayer, side: Side) -> float:
         """Return the relative L2 error of `layer` on that part."""

@@ -11,6 +11,7 @@ from convswap.errors import ConvswapError
 from convswap.graph.swap import NodeChoice, SwapResult, swap_chosen
 from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN, speedup
 from convswap.optimizing.measuring import Measured
+from convswap.optimizing.pairs import MeasuredPair
 from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.result import WholeResult, gains
 from convswap.optimizing.trials import whole_times
@@ -36,6 +37,7 @@ class Whole:
 
     swapping: SwapResult | None = None
     taken: Mapping[str, NodeChoice] | None = None
+    pairs: tuple[MeasuredPair, ...] = ()  # of which one node computes both Convs
     times: tuple[WholeResult, ...] = ()
     errors: Mapping[str, float] = field(default_factory=dict)
     reference: str = ""
@@ -47,16 +49,26 @@ class Whole:
         return gains(self.times)
 
 
-def best_whole(prepared: Prepared, measured: Sequence[Measured]) -> Whole:
-    """Return the model that gains most of those that take some of the Convs which gain, or lose little."""
+def best_whole(prepared: Prepared, measured: Sequence[Measured], pairs: Sequence[MeasuredPair] = ()) -> Whole:
+    """Return the model that gains most of those that take some of the Convs which gain, or lose little.
+
+    The last to be tried has, beside the Convs of the best before, the `pairs` that gain.
+    """
     gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
     wholes = [_run_whole(prepared, measured, taken) for taken in _to_try(prepared, measured, gaining)]
-    # One that loses at a batch, or whose answers differ, is told of where none is better.
-    best = max(
-        wholes, key=lambda one: (one.gains and one.answers_agree, one.gains, _mean(one)), default=Whole()
-    )
+    best = _best(wholes)
+    if pairs:
+        taken = {*(best.taken or ()), *(name for pair in pairs for name in pair.names)}
+        with_pairs = [one for one in measured if one.segment.name in taken]
+        best = _best([best, _run_whole(prepared, measured, with_pairs, pairs)])
     # Where no Conv gains alone, the whole must by more than the noise of two equal models.
-    return best if gaining or (best.times and _mean(best) >= LEAST_GAIN) else Whole()
+    return best if gaining or pairs or (best.times and _mean(best) >= LEAST_GAIN) else Whole()
+
+
+def _best(wholes: Sequence[Whole]) -> Whole:
+    # One that loses at a batch, or whose answers differ, is told of where none is better.
+    ran = [one for one in wholes if one.times]
+    return max(ran, key=lambda one: (one.gains and one.answers_agree, one.gains, _mean(one)), default=Whole())
 
 
 def _to_try(
@@ -83,9 +95,16 @@ def _mean(whole: Whole) -> float:
     return speedup([one.default_ms for one in whole.times], [one.optimized_ms for one in whole.times])
 
 
-def _run_whole(prepared: Prepared, measured: Sequence[Measured], taken: Sequence[Measured]) -> Whole:
+def _run_whole(
+    prepared: Prepared,
+    measured: Sequence[Measured],
+    taken: Sequence[Measured],
+    pairs: Sequence[MeasuredPair] = (),
+) -> Whole:
     device = prepared.device
     choices = {one.segment.name: one.choice for one in taken}
+    for pair in pairs:
+        choices |= pair.choices
     swapping = swap_chosen(prepared.subject.plain, choices, "it does not gain here")
     optimized = swapping.to_proto()
     sessions = [
@@ -96,15 +115,16 @@ def _run_whole(prepared: Prepared, measured: Sequence[Measured], taken: Sequence
     for batch, source in prepared.sources.items():
         feeds = on_device(source.first(batch), device)
         # Of two measurements the one in which it gains less: what else runs on the machine may favour a side.
-        pairs = [whole_times(sessions, feeds, device) for _ in range(_REPEATS)]
-        default, ours = max(pairs, key=lambda pair: pair[1] / pair[0])
+        both = [whole_times(sessions, feeds, device) for _ in range(_REPEATS)]
+        default, ours = max(both, key=lambda own: own[1] / own[0])
         times.append(WholeResult(batch, default, ours))
     answers = [run(session, next(iter(prepared.sources.values())).first(1)) for session in sessions]
     errors, reference = _errors(prepared, measured, *answers)
     tolerance = max(TOLERANCES[_arithmetic(one, device)] for one in taken)
     if not any(values.dtype.kind == "f" for values in answers[0]):
         tolerance = ELEMENTS_THAT_MAY_DIFFER
-    return Whole(swapping, choices, tuple(times), errors, reference, _agree(errors, tolerance))
+    agree = _agree(errors, tolerance)
+    return Whole(swapping, choices, tuple(pairs), tuple(times), errors, reference, agree)
 
 
 def _errors(

@@ -89,7 +89,7 @@ def conv_problems(
     with fed.telling(), sessions_with(op_libraries):
         shapes = _shapes(swapped, weights, layers, fed, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
-    inner = count_swapped(swapped) - len(layers)
+    inner = count_swapped(swapped) - sum(layer.convolutions for layer in layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
     return ConvProblems(
         title=title,

@@ -1,7 +1,7 @@
 """Each swapped Conv of a model on its own: a small model for each side, and the inputs it really gets.
 
-A Conv that is fused with what follows it is one layer: on our side one node, on the default side the nodes
-that it stands for.
+A Conv that is fused with what follows it, or with a depthwise Conv in front, is one layer: on our side one
+node, on the default side the nodes that it stands for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from convswap.graph.algorithms import AUTO
 from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
 from convswap.graph.expansion import fused_parts
 from convswap.graph.model_file import model_from_proto
-from convswap.graph.plain_model import OWN_ATTRIBUTES, onnx_opset, plain_model, plain_nodes
+from convswap.graph.plain_model import (
+    OWN_ATTRIBUTES,
+    count_convolutions,
+    onnx_opset,
+    plain_model,
+    plain_nodes,
+)
 from convswap.graph.replaced import Replaced, constants_of, find_replaced
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.graph.value_types import ValueTypes
@@ -34,6 +40,18 @@ class Requested(TypedDict):
 
     algorithm: str
     tuned: str
+
+
+@dataclass(frozen=True)
+class ConvArrays:
+    """The arrays that a Conv is computed of, None where it has none: all that `_native.conv` takes."""
+
+    x: np.ndarray
+    w: np.ndarray
+    bias: np.ndarray | None
+    residual: np.ndarray | None
+    depthwise: np.ndarray | None
+    depthwise_bias: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -57,10 +75,18 @@ class ConvLayer:
 
     @property
     def fused(self) -> tuple[str, ...]:
-        """The ops that are fused with the convolution, in order; for a Conv alone there are none."""
+        """The ops that are fused with the convolution, in order; for a Conv alone there are none.
+
+        If there are any in front of it, the first is a depthwise "Conv".
+        """
         if self.replaced is not None:
-            return self.replaced.following
+            return self.replaced.beside
         return fused_parts(self.node) if self.node.op_type == FUSED_OP else ()
+
+    @property
+    def convolutions(self) -> int:
+        """How many convolutions it computes: two with a depthwise one in front."""
+        return count_convolutions(self.node)
 
     @property
     def fed(self) -> tuple[str, ...]:
@@ -79,20 +105,18 @@ class ConvLayer:
             if attribute.name not in OWN_ATTRIBUTES
         }
 
-    def arrays(
-        self, feeds: Mapping[str, np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-        """Return data, weights, bias and residual (None without one), given those that are not constant."""
+    def arrays(self, feeds: Mapping[str, np.ndarray]) -> ConvArrays:
+        """Return the arrays of the node's inputs, given those that are not constant."""
         given = {name: numpy_helper.to_array(tensor) for name, tensor in self.constants.items()}
         given.update(feeds)
-        data, weights, bias, residual = self._inputs
-        return given[data], given[weights], given.get(bias), given.get(residual)
+        data, weights, *others = self._inputs
+        return ConvArrays(given[data], given[weights], *(given.get(name) for name in others))
 
     @property
-    def _inputs(self) -> tuple[str, str, str, str]:
-        """The names of data, weights, bias and residual, "" where there is none."""
-        names = [*map(str, self.node.input), "", ""]
-        return names[0], names[1], names[2], names[3]
+    def _inputs(self) -> tuple[str, str, str, str, str, str]:
+        """The names of data, weights, bias, residual, depthwise weights and bias, "" where there is none."""
+        x, w, b, z, d, db = [*map(str, self.node.input), "", "", "", ""][:6]
+        return x, w, b, z, d, db
 
     def setting(self, name: str, default: str) -> str:
         """Return an attribute of the node that is text, `default` where it is not written."""
@@ -131,7 +155,7 @@ class ConvLayer:
         """Return the conv problem for inputs of `shapes`, as a `convswap._native.Problem`."""
         known = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
         known.update({name: tuple(shape) for name, shape in shapes.items()})
-        data, weights, bias, residual = self._inputs
+        data, weights, bias, residual, depthwise, depthwise_bias = self._inputs
         return _native.Problem(
             x_shape=known[data],
             w_shape=known[weights],
@@ -139,6 +163,8 @@ class ConvLayer:
             type=self.type_name,
             precision=self.setting("precision", DEFAULT_PRECISION),
             residual_shape=known.get(residual),
+            depthwise_shape=known.get(depthwise),
+            has_depthwise_bias=bool(depthwise_bias),
             **self.attributes,
         )
 
@@ -168,7 +194,9 @@ class ConvLayer:
         """What the default side runs, and the constants that it reads."""
         if self.replaced is not None:
             return self.replaced.nodes, self.replaced.constants
-        return plain_nodes(self.node, onnx_opset(self.opsets), self.element_type), self.constants
+        lengths = {name: tensor.dims[0] for name, tensor in self.constants.items() if tensor.dims}
+        nodes = plain_nodes(self.node, onnx_opset(self.opsets), self.element_type, lengths)
+        return nodes, self.constants
 
 
 _TYPE_NAMES: dict[int, str] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import overload
 
 import numpy as np
 from onnx import helper
@@ -50,8 +51,9 @@ def spread_values(shape: Sequence[int], element_type: int) -> np.ndarray:
 
 
 def _on_card(layer: ConvLayer, fed: Mapping[str, np.ndarray], algorithms: Sequence[str]) -> dict[str, Sample]:
-    x, w, bias, residual = (None if array is None else _to_card(array) for array in layer.arrays(fed))
-    assert x is not None and w is not None  # a Conv has both
+    arrays = layer.arrays(fed)
+    x, w, bias = _to_card(arrays.x), _to_card(arrays.w), _to_card(arrays.bias)
+    others = {name: _to_card(getattr(arrays, name)) for name in ("residual", "depthwise", "depthwise_bias")}
     problem = layer.problem({name: array.shape for name, array in fed.items()})
     y = _native.DeviceArray(problem.output_shape, layer.type_name)
 
@@ -61,7 +63,7 @@ def _on_card(layer: ConvLayer, fed: Mapping[str, np.ndarray], algorithms: Sequen
             w,
             bias,
             y,
-            residual=residual,
+            **others,
             algorithm=algorithm,
             precision=layer.setting("precision", DEFAULT_PRECISION),
             runs=runs,
@@ -71,8 +73,12 @@ def _on_card(layer: ConvLayer, fed: Mapping[str, np.ndarray], algorithms: Sequen
     return {name: sample_of(name) for name in algorithms}
 
 
-def _to_card(array: np.ndarray) -> _native.DeviceArray:
-    return _native.DeviceArray.from_numpy(np.ascontiguousarray(array))
+@overload
+def _to_card(array: np.ndarray) -> _native.DeviceArray: ...
+@overload
+def _to_card(array: None) -> None: ...
+def _to_card(array: np.ndarray | None) -> _native.DeviceArray | None:
+    return None if array is None else _native.DeviceArray.from_numpy(np.ascontiguousarray(array))
 
 
 def _in_session(layer: ConvLayer, fed: Mapping[str, np.ndarray], device: Device) -> Sample:

@@ -41,7 +41,8 @@ class Fused:
     """A Conv that took in what followed it: its node, the op that it is now, and the nodes taken in.
 
     `op` is "FusedConv", or "Conv" where biases, scales and batch normalisations alone were folded into it.
-    `taken` has op and name of each node, in the order in which they were computed.
+    `taken` has op and name of each node, in the order in which they were computed: first, where it took in a
+    depthwise Conv in front, that one and what that had taken in.
     """
 
     node: str
@@ -59,7 +60,10 @@ class Fused:
 
 @dataclass(frozen=True)
 class NotFused:
-    """What follows a Conv, or what was fused with it, and was left: the Conv, the follower, and why."""
+    """What follows a Conv, or what was fused with it, and was left: the Conv, the follower, and why.
+
+    A depthwise Conv that the 1x1 Conv behind it left is told of in the same way, as the follower.
+    """
 
     node: str
     follower: str

@@ -1,0 +1,222 @@
+"""Put a depthwise convolution and the 1x1 convolution that alone reads it into one `convswap.FusedConv`.
+
+The value between the two is as large as the input and output of both together, and a FusedConv that computes
+both neither writes nor reads it. All Convs have taken in what follows them before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from convswap.graph.constants import Constants
+from convswap.graph.domain import FUSED_OP, is_ours
+from convswap.graph.epilogue import NO_ACTIVATION, NotFusable
+from convswap.graph.fusion.fuse import Fused, NotFused
+from convswap.graph.node_attributes import read_int, read_ints, read_text
+from convswap.graph.value_types import ValueTypes
+
+# What `tuned` nodes look up is the problem of both together.
+_PLANNERS_CHOICE = ("auto", "tuned")
+# Images: the kernels that compute both know no other rank.
+_RANK = 4
+_WINDOW = ("pads", "strides", "dilations")
+_ACTIVATION = ("activation", "activation_alpha", "activation_beta")
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two nodes of ours, of which `pointwise` reads what `depthwise` computes."""
+
+    depthwise: ir.Node
+    pointwise: ir.Node
+
+
+def fuse_depthwise(
+    model: ir.Model,
+    names: Mapping[ir.Node, str],
+    types: ValueTypes,
+    is_wanted: Callable[[str], bool],
+    fused: Sequence[Fused],
+) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:
+    """Fuse depthwise convolutions of `model` into the 1x1 convolutions behind them, in place.
+
+    Both are nodes of ours, fused or not, whose names `is_wanted`. The 1x1 convolution keeps its name, place,
+    output, attributes, documentation and metadata; the depthwise one goes.
+
+    `names` has a name for every node as the model was, of which a node that stands for others now has its own
+    already; `fused` tells what was fused before, `types` knows the model's values.
+
+    Returns what was fused then, and the depthwise convolutions that were left, with the reason.
+    """
+    name_of = {node: node.name or names[node] for node in _ours(model)}
+    pairs, left = [], []
+    fuser = _Fuser(model, types)
+    for node, name in name_of.items():
+        pair = fuser.find(node)
+        if pair is None or not is_wanted(name) or not is_wanted(name_of[pair.depthwise]):
+            continue
+        try:
+            fuser.check(pair)
+        except NotFusable as reason:
+            left.append(NotFused(name, name_of[pair.depthwise], pair.depthwise.op_type, str(reason)))
+        else:
+            pairs.append(pair)
+    for pair in pairs:
+        # Shape inference knows no FusedConv, so what it tells of the model with the Conv is written down.
+        types.complete(pair.pointwise.outputs[0])
+    told = list(fused)
+    for pair in pairs:
+        _tell(told, pair, name_of)
+        _write(pair)
+    return tuple(told), tuple(left)
+
+
+def _ours(model: ir.Model) -> Iterator[ir.Node]:
+    return (node for node in ir.traversal.RecursiveGraphIterator(model.graph) if is_ours(node))
+
+
+def _tell(told: list[Fused], pair: _Pair, name_of: Mapping[ir.Node, str]) -> None:
+    """Have what is `told` of both nodes of `pair` be told of the one that stays."""
+    front, name = name_of[pair.depthwise], name_of[pair.pointwise]
+    before = _taken_out(told, front)
+    own = _taken_out(told, name)
+    # A Conv before this call, if that had it take in something.
+    op = pair.depthwise.op_type if before is None else "Conv"
+    parts = [taking.taken for taking in (before, own) if taking is not None]
+    told.append(Fused(name, FUSED_OP, ((op, front), *(node for taken in parts for node in taken))))
+
+
+def _taken_out(told: list[Fused], name: str) -> Fused | None:
+    """Return what is told of the node called `name`, and take it out; of several the first."""
+    index = next((index for index, taking in enumerate(told) if taking.node == name), None)
+    return None if index is None else told.pop(index)
+
+
+class _Fuser:
+    """Finds pairs, and tells which of them one node can compute."""
+
+    def __init__(self, model: ir.Model, types: ValueTypes) -> None:
+        self._constants = Constants(model)
+        self._types = types
+
+    def find(self, pointwise: ir.Node) -> _Pair | None:
+        """Return the pair of `pointwise`, if it and what it reads look like one: by filters and groups."""
+        value = _input(pointwise, 0)
+        depthwise = None if value is None else value.producer()
+        if depthwise is None or not is_ours(depthwise) or depthwise.graph is not pointwise.graph:
+            return None
+        if len(depthwise.outputs) != 1 or len(pointwise.outputs) != 1 or _input(depthwise, 0) is None:
+            return None
+        weights, of_depthwise = self._weights(pointwise), self._weights(depthwise)
+        if weights is None or of_depthwise is None or _input(pointwise, 4) is not None:
+            return None
+        try:
+            groups = read_int(depthwise, "group", 1), read_int(pointwise, "group", 1)
+        except NotFusable:
+            return None
+        channels = of_depthwise[0]
+        if channels < 2 or groups != (channels, 1) or of_depthwise[1] != 1:
+            return None
+        return _Pair(depthwise, pointwise) if weights[1:] == (channels, 1, 1) else None
+
+    def check(self, pair: _Pair) -> None:
+        """Raise NotFusable where one node cannot compute `pair`, in words in which "it" is the depthwise."""
+        depthwise, pointwise = pair.depthwise, pair.pointwise
+        value = depthwise.outputs[0]
+        if value.is_graph_output():
+            raise NotFusable(f"{value.name!r}, which it computes, is an output of the graph as well")
+        if len(value.uses()) > 1:
+            raise NotFusable(f"{value.name!r}, which it computes, is read more than once")
+        if _input(depthwise, 3) is not None or read_text(depthwise, "pool", "None") != "None":
+            raise NotFusable("it has a residual or a pooling, which come too late in front of a convolution")
+        read_text(depthwise, "activation", "None")  # which is one, if it is sound
+        if any(_input(depthwise, index) is not None for index in (4, 5)):
+            raise NotFusable("it has a convolution in front itself")
+        # Whoever takes the node apart again has to know how many channels it has.
+        if self._constants.own_tensor(_input(depthwise, 1)) is None:
+            raise NotFusable("its weights are no constant")
+        if read_text(depthwise, "precision", "") != read_text(pointwise, "precision", ""):
+            raise NotFusable("its precision is another than that of the convolution behind it")
+        _check_algorithms(pair)
+        _check_windows(pair, self._weights(depthwise) or ())
+
+    def _weights(self, node: ir.Node) -> tuple[int, ...] | None:
+        """Return the shape of the weights of `node`; None where it is not known, or not one for images."""
+        weights = _input(node, 1)
+        shape = None if weights is None else self._types.extents(weights)
+        return shape if shape is not None and len(shape) == _RANK else None
+
+
+def _check_algorithms(pair: _Pair) -> None:
+    algorithms = [read_text(node, "algorithm", "auto") for node in (pair.depthwise, pair.pointwise)]
+    for algorithm in algorithms:
+        if algorithm not in _PLANNERS_CHOICE:
+            raise NotFusable(f"the algorithm {algorithm!r} is asked for, which is one for one convolution")
+    if algorithms[0] != algorithms[1]:
+        raise NotFusable("its algorithm is another than that of the convolution behind it")
+    if any(read_text(node, "tuned", "") for node in (pair.depthwise, pair.pointwise)):
+        raise NotFusable("what was measured of the one or the other alone is in the file, as `tuned`")
+
+
+def _check_windows(pair: _Pair, weights: Sequence[int]) -> None:
+    """Raise NotFusable where the windows of either are not those that one node has."""
+    for node in (pair.depthwise, pair.pointwise):
+        auto_pad = read_text(node, "auto_pad", "NOTSET")
+        if auto_pad not in ("", "NOTSET", "VALID"):
+            raise NotFusable(f"the auto_pad of it or of the convolution behind it is {auto_pad}")
+    kernel = tuple(weights[2:])
+    for name, length in (("kernel_shape", 2), ("pads", 4), ("strides", 2), ("dilations", 2)):
+        given = read_ints(pair.depthwise, name, ())
+        if (given and len(given) != length) or (name == "kernel_shape" and given not in ((), kernel)):
+            raise NotFusable(f"its {name} {given} does not fit its filters of {kernel}")
+    if any(stride != 1 for stride in read_ints(pair.pointwise, "strides", ())):
+        raise NotFusable("the convolution behind it has strides")
+    if _is_padded(pair.pointwise):
+        raise NotFusable("the convolution behind it has pads")
+
+
+def _is_padded(node: ir.Node) -> bool:
+    # Beside auto_pad VALID pads mean nothing.
+    return read_text(node, "auto_pad", "NOTSET") != "VALID" and any(read_ints(node, "pads", ()))
+
+
+def _write(pair: _Pair) -> None:
+    """Have the 1x1 convolution compute the depthwise one too, and remove that."""
+    depthwise, pointwise = pair.depthwise, pair.pointwise
+    inputs = [
+        _input(depthwise, 0),
+        *(_input(pointwise, index) for index in (1, 2, 3)),
+        _input(depthwise, 1),
+        _input(depthwise, 2),
+    ]
+    if inputs[-1] is None:
+        inputs.pop()
+    pointwise.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        pointwise.replace_input_with(index, value)
+    if pointwise.op_type != FUSED_OP:
+        pointwise.op_type = FUSED_OP
+        for attribute in (*NO_ACTIVATION.attributes(), ir.AttrString("pool", "None")):
+            pointwise.attributes[attribute.name] = attribute
+    for attribute in _attributes_in_front(depthwise):
+        pointwise.attributes[attribute.name] = attribute
+    assert isinstance(depthwise.graph, ir.Graph)
+    depthwise.graph.remove(depthwise, safe=True)
+
+
+def _attributes_in_front(depthwise: ir.Node) -> Iterator[ir.Attr]:
+    for name in _WINDOW:
+        if name in depthwise.attributes and (name != "pads" or _is_padded(depthwise)):
+            yield ir.AttrInt64s(f"depthwise_{name}", read_ints(depthwise, name, ()))
+    if read_text(depthwise, "activation", "None") != "None":
+        for name in _ACTIVATION:
+            if name in depthwise.attributes:
+                given = depthwise.attributes[name]
+                yield ir.Attr(f"depthwise_{name}", given.type, given.value)
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if len(node.inputs) > index else None
