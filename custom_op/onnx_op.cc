@@ -119,7 +119,7 @@ class ConvKernel {
     if (kind_ == DeviceKind::cuda) log_warning(context, take_kernel_store_warning());
     if (run->plan == nullptr) return;
 
-    const Scratch scratch(base_, api_, context, tensors.x, run->scratch_bytes);
+    const Scratch scratch(base_, api_, context, tensors.x, run->scratch_bytes, kind_);
     Execution execution = execution_of(context, scratch.pointer());
     if (aligned_constants_) {
       AlignedTensors own(api_, *aligned_constants_, size_of(spec_.type));

@@ -42,8 +42,13 @@ bool lends_scratch(const OrtApiBase& base) {
 }
 
 Scratch::Scratch(const OrtApiBase& base, const OrtApi& api, const OrtKernelContext* context,
-                 const OrtValue* beside, size_t bytes) {
+                 const OrtValue* beside, size_t bytes, DeviceKind kind) {
   if (bytes == 0) return;
+  if (kind == DeviceKind::cpu) {
+    memory_.emplace(api, context, beside);
+    memory_->allocate(bytes);
+    return;
+  }
   const GetScratchBuffer get_scratch_buffer = scratch_function(base);
   memory_.emplace(api, context, beside);
   void* pointer = nullptr;

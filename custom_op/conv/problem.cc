@@ -264,6 +264,19 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
   return problem;
 }
 
+namespace {
+
+ConvProblem make_depthwise_problem(const ConvSpec& spec, const InputShapes& shapes) {
+  const Shape& weights = *shapes.depthwise;
+  try {
+    return make_problem(depthwise_spec(spec, weights[0]), shapes.x, weights, shapes.depthwise_bias);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument("the depthwise convolution in front: " + std::string(error.what()));
+  }
+}
+
+}  // namespace
+
 ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes) {
   if (shapes.depthwise == nullptr) {
     if (shapes.depthwise_bias != nullptr || !spec.depthwise.is_empty()) {
@@ -279,8 +292,7 @@ ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes) {
         "depthwise weights", weights,
         "(C, 1, filter...), a filter for each channel of the input of shape " + list_text(shapes.x)));
   }
-  const ConvProblem depthwise =
-      make_problem(depthwise_spec(spec, weights[0]), shapes.x, weights, shapes.depthwise_bias);
+  const ConvProblem depthwise = make_depthwise_problem(spec, shapes);
   ConvProblem problem = make_problem(spec, depthwise.result_shape(), shapes.w, shapes.bias, shapes.residual);
   problem.before.push_back(depthwise);
   return problem;

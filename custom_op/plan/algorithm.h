@@ -37,7 +37,7 @@ using ParallelFor =
 struct Execution {
   ParallelFor parallel_for;  // CPU algorithms
   void* stream = nullptr;    // CUDA algorithms: a cudaStream_t
-  void* scratch = nullptr;   // CUDA algorithms: as much memory as the plan asks for
+  void* scratch = nullptr;   // of the device: as much memory as the plan asks for
   // CUDA algorithms: the weights in the plan's prepared form; null: the run prepares them, where it has to.
   const void* prepared_weights = nullptr;
 };
@@ -57,7 +57,7 @@ class Plan {
   // fails. Never called with an empty output.
   virtual void run(const ConvTensors& tensors, const Execution& execution) const = 0;
 
-  // How much memory of the device a run needs beside its tensors; the stream may use it when `run` has
+  // How much memory of the device a run needs beside its tensors; a stream may use it when `run` has
   // returned.
   virtual std::size_t scratch_bytes() const { return 0; }
 

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,37 +18,27 @@ std::size_t aligned(std::size_t bytes) {
   return static_cast<std::size_t>(round_up(static_cast<int64_t>(bytes), static_cast<int64_t>(kAlignment)));
 }
 
-struct FreeMemory {
-  void operator()(std::byte* memory) const { operator delete[](memory, std::align_val_t(kAlignment)); }
-};
-
 class DepthwiseFirstPlan final : public Plan {
  public:
   DepthwiseFirstPlan(std::unique_ptr<Plan> depthwise, std::unique_ptr<Plan> convolution,
-                     std::size_t between_bytes, DeviceKind device)
+                     std::size_t between_bytes)
       : depthwise_(std::move(depthwise)),
         convolution_(std::move(convolution)),
-        between_bytes_(between_bytes),
-        device_(device) {}
+        between_bytes_(between_bytes) {}
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
-    if (device_ == DeviceKind::cpu) {
-      const std::unique_ptr<std::byte[], FreeMemory> between(new (std::align_val_t(kAlignment))
-                                                                 std::byte[between_bytes_]);
-      run_both(tensors, execution, execution, between.get());
-      return;
-    }
-    char* const scratch = static_cast<char*>(execution.scratch);
+    char* const of_convolution = static_cast<char*>(execution.scratch);
+    char* const of_depthwise = of_convolution + aligned(convolution_->scratch_bytes());
+    char* const between = of_depthwise + aligned(depthwise_->scratch_bytes());
     Execution first = execution;
-    first.scratch = scratch + aligned(convolution_->scratch_bytes());
+    first.scratch = of_depthwise;
     first.prepared_weights = nullptr;
-    run_both(tensors, first, execution,
-             static_cast<char*>(first.scratch) + aligned(depthwise_->scratch_bytes()));
+    depthwise_->run({tensors.x, tensors.d, tensors.db, between}, first);
+    convolution_->run({between, tensors.w, tensors.b, tensors.y, tensors.z}, execution);
   }
 
   // The convolution's own, the depthwise convolution's own, and what is between them.
   std::size_t scratch_bytes() const override {
-    if (device_ == DeviceKind::cpu) return 0;
     return aligned(convolution_->scratch_bytes()) + aligned(depthwise_->scratch_bytes()) + between_bytes_;
   }
 
@@ -70,15 +59,8 @@ class DepthwiseFirstPlan final : public Plan {
   }
 
  private:
-  void run_both(const ConvTensors& tensors, const Execution& first, const Execution& second,
-                void* between) const {
-    depthwise_->run({tensors.x, tensors.d, tensors.db, between}, first);
-    convolution_->run({between, tensors.w, tensors.b, tensors.y, tensors.z}, second);
-  }
-
   std::unique_ptr<Plan> depthwise_, convolution_;
   std::size_t between_bytes_;
-  DeviceKind device_;
 };
 
 }  // namespace
@@ -111,9 +93,8 @@ Offer with_depthwise(const Algorithm& algorithm, Offer convolution, const ConvPr
   }
   both.needs_scratch = device.kind == DeviceKind::cuda;
   const auto between = static_cast<std::size_t>(before.result_elements() * size_of(before.type));
-  both.make = [make_first = std::move(first.make), make_rest = std::move(convolution.make), between,
-               kind = device.kind] {
-    return std::make_unique<DepthwiseFirstPlan>(make_first(), make_rest(), between, kind);
+  both.make = [make_first = std::move(first.make), make_rest = std::move(convolution.make), between] {
+    return std::make_unique<DepthwiseFirstPlan>(make_first(), make_rest(), between);
   };
   if (first.kernels != nullptr || convolution.kernels != nullptr) {
     both.kernels = [of_first = std::move(first.kernels), of_rest = std::move(convolution.kernels)] {

@@ -5,8 +5,11 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -211,7 +214,13 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   const py::gil_scoped_release released;
   // NaN in every type: an element that nobody writes shows.
   std::memset(tensors.y, 0xff, static_cast<size_t>(problem.result_elements() * size_of(type)));
-  plan->run(tensors, {thread_team(threads), nullptr});
+  // As aligned as an arena's memory.
+  struct Free {
+    void operator()(std::byte* memory) const { operator delete[](memory, std::align_val_t(64)); }
+  };
+  const std::unique_ptr<std::byte[], Free> scratch(new (std::align_val_t(64))
+                                                       std::byte[plan->scratch_bytes()]);
+  plan->run(tensors, {thread_team(threads), nullptr, scratch.get()});
   return y;
 }
 
