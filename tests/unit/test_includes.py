@@ -42,8 +42,8 @@ OTHERS = """
 align_val_t atomic bad_alloc begin bit_cast byte condition_variable conditional_t countr_zero
 current_exception deque end errc exception exception_ptr fflush from_chars gcd getenv ifstream
 initializer_list ios ios_base isalnum isdigit is_same_v istreambuf_iterator istringstream jthread ofstream
-ptrdiff_t rbegin rename rethrow_exception set shared_lock shared_mutex size size_t sleep_for snprintf sscanf ssize
-system_error thread tuple
+ptrdiff_t rbegin rename rethrow_exception set shared_lock shared_mutex size size_t sleep_for snprintf sscanf
+ssize system_error thread tuple
 """
 
 
