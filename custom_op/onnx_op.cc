@@ -169,16 +169,31 @@ class ConvKernel {
 
   // Checks what the model tells of the shapes.
   void check_shapes(const OrtKernelInfo* info) const {
-    std::optional<Shape> x = known_shape(info, 0);
-    if (has_input(info, 4)) {
-      const std::optional<Shape> weights = known_shape(info, 4);
-      if (weights && is_known(*weights, 0)) {
-        check_open_shapes(depthwise_spec(spec_, (*weights)[0]), {x, weights, known_shape(info, 5)});
+    const std::optional<Shape> x = known_shape(info, 0);
+    check_open_shapes(spec_, {has_input(info, 4) ? depthwise_result(info, x) : x, known_shape(info, 1),
+                              known_shape(info, 2)});
+  }
+
+  // Of the depthwise convolution in front, as far as the model tells.
+  std::optional<Shape> depthwise_result(const OrtKernelInfo* info, const std::optional<Shape>& x) const {
+    const auto is_whole = [](const std::optional<Shape>& shape) {
+      return shape && std::find(shape->begin(), shape->end(), kOpen) == shape->end();
+    };
+    const std::optional<Shape> weights = known_shape(info, 4), bias = known_shape(info, 5);
+    if (weights && is_known(*weights, 0) && (*weights)[0] > 0) {
+      const ConvSpec alone = depthwise_spec(spec_, (*weights)[0]);
+      try {
+        check_open_shapes(alone, {x, weights, bias});
+        if (is_whole(x) && is_whole(weights))
+          return make_problem(alone, *x, *weights, nullptr).result_shape();
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument("the depthwise convolution in front: " + std::string(error.what()));
       }
-      // Those of what it makes of x.
-      if (x) std::fill(x->begin() + std::min<ptrdiff_t>(2, std::ssize(*x)), x->end(), kOpen);
     }
-    check_open_shapes(spec_, {x, known_shape(info, 1), known_shape(info, 2)});
+    std::optional<Shape> result = x;
+    if (result)
+      std::fill(result->begin() + std::min<ptrdiff_t>(2, std::ssize(*result)), result->end(), kOpen);
+    return result;
   }
 
   // The weights as the plan of the run wants them prepared; null where it takes them as they are.

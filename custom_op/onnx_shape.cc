@@ -71,7 +71,11 @@ void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, const Co
   std::optional<Shape> image = x.shape;
   size_t inputs = 0;
   check(api, api.ShapeInferContext_GetInputCount(context, &inputs));
-  if (inputs > 4) image = depthwise_output(spec, image, InputInfo(api, context, 4).shape);
+  // One that is left out has no type, of which ONNX Runtime tells no shape.
+  if (inputs > 4) {
+    const InputInfo weights(api, context, 4);
+    if (weights.shape || !spec.depthwise.is_empty()) image = depthwise_output(spec, image, weights.shape);
+  }
   // Without a rank there is nothing to say: an output without dimensions would be taken for a scalar.
   if (!image && !w.shape) return;
 

@@ -287,7 +287,8 @@ ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes) {
     return make_problem(spec, shapes.x, shapes.w, shapes.bias, shapes.residual);
   }
   const Shape& weights = *shapes.depthwise;
-  if (weights.size() < 2 || weights[1] != 1 || shapes.x.size() < 2 || weights[0] != shapes.x[1]) {
+  if (weights.size() < 2 || weights[0] < 1 || weights[1] != 1 || shapes.x.size() < 2 ||
+      weights[0] != shapes.x[1]) {
     throw InvalidArgument(shape_message(
         "depthwise weights", weights,
         "(C, 1, filter...), a filter for each channel of the input of shape " + list_text(shapes.x)));

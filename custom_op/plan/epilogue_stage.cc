@@ -92,9 +92,9 @@ Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const
 
 std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem& problem,
                                    const Device& device, std::size_t most) {
-  if (problem.before.empty() || algorithm.takes_depthwise()) {
-    return algorithm.alternatives(problem, device, most);
-  }
+  const bool is_own = (problem.before.empty() || algorithm.takes_depthwise()) &&
+                      (problem.epilogue.is_empty() || algorithm.fuses(problem));
+  if (is_own) return algorithm.alternatives(problem, device, most);
   Offer only = offer_of(algorithm, problem, device);
   if (only.is_refusal()) return {};
   return {std::move(only)};

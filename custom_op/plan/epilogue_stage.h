@@ -35,8 +35,8 @@ const EpilogueStage* epilogue_stage(DeviceKind kind);
 // stage for what follows.
 Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device);
 
-// What the algorithm chooses among for the whole problem, as Algorithm::alternatives; of one with a depthwise
-// convolution in front that it does not compute itself, what it offers alone.
+// What the algorithm chooses among for the whole problem, as Algorithm::alternatives; where it computes a
+// part of it alone, what it offers.
 std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem& problem,
                                    const Device& device, std::size_t most);
 

@@ -200,6 +200,11 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
     throw InvalidArgument("instruction_set '" + instruction_set + "' was given for the algorithm '" +
                           std::string(chosen.algorithm.name()) + "': expected the algorithm 'direct'");
   }
+  if (!instruction_set.empty() && !problem.before.empty()) {
+    throw InvalidArgument("instruction_set '" + instruction_set +
+                          "' was given for a convolution with a depthwise convolution in front: expected one "
+                          "convolution");
+  }
   const std::unique_ptr<Plan> plan =
       instruction_set.empty() ? chosen.offer.make() : make_direct_plan(problem, instruction_set);
   py::array y(x.dtype(), problem.result_shape());

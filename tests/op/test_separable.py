@@ -119,6 +119,7 @@ def test_other_ranks_filters_and_groups_are_computed_too():
         ),
         ({"depthwise_shape": (8, 2, 3, 3)}, r"\(C, 1, filter...\)"),
         ({"depthwise_shape": (8,)}, r"\(C, 1, filter...\)"),
+        ({"depthwise_shape": (0, 1, 3, 3)}, r"\(C, 1, filter...\)"),
         ({"depthwise_shape": (8, 1, 3)}, "the depthwise convolution in front: .*as many dimensions"),
         ({"depthwise_shape": (8, 1, 12, 3)}, "the depthwise convolution in front: .*reaches over 12"),
         ({"depthwise_shape": (8, 1, 3, 3), "depthwise_pads": [1, 1]}, "pads"),
@@ -137,6 +138,22 @@ def test_what_does_not_fit_together_is_refused_in_a_line(given, words):
     with pytest.raises(ConvswapError, match=words) as raised:
         _native.Problem((1, 8, 9, 12), (4, 8, 1, 1), **given)
     assert "\n" not in str(raised.value)
+
+
+def test_instruction_set_is_one_for_one_convolution():
+    pair = PAIRS["whole tiles"]
+    with pytest.raises(ConvswapError, match="'baseline' was given for a convolution with a depthwise"):
+        conv(
+            **arrays_of(pair, "float32"),
+            algorithm="direct",
+            attributes=pair.attributes | {"instruction_set": "baseline"},
+        )
+
+
+def test_a_pool_behind_leaves_no_choice_among_tiles():
+    pool = {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}
+    problem = Pair((2, 32, 16, 56), 16, **pool).problem()
+    assert len(_native.alternatives(problem, "separable", 20, compute_capability=90)) == 1
 
 
 def test_bytes_and_operations_leave_out_what_is_between():

@@ -212,7 +212,10 @@ def test_batch_of_no_images_gives_none():
             {"d": np.ones((C + 1, 1, 3, 3), np.float32), "db": np.ones(C + 1, np.float32)},
             "a filter for each channel of the input",
         ),
-        ({"db": np.ones(C + 1, np.float32)}, r"bias of shape \[7\]: expected \[6\]"),
+        (
+            {"db": np.ones(C + 1, np.float32)},
+            r"the depthwise convolution in front: bias of shape \[7\]: expected \[6\]",
+        ),
         ({"w": np.ones((K, C + 1, 1, 1), np.float32)}, "expected 7 channels"),
     ],
 )

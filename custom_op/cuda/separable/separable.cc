@@ -32,6 +32,7 @@ namespace separable {
 namespace {
 
 constexpr int kMostFilters = 32;
+constexpr int64_t kMostTileRows = 8, kMostTileColumns = 32;
 
 class Separable final : public Algorithm {
  public:
@@ -95,8 +96,10 @@ class Separable final : public Algorithm {
     }
     return why_not_indexed({problem.batch * ceil_divide(problem.output[1], int64_t{2}) *
                                 ceil_divide(problem.output[2], int64_t{28}),
-                            problem.in_channels * kTaps * kTaps * 4, 2 * before.input[1] + kTaps * 8,
-                            2 * before.input[2] + 256, problem.output[1] * problem.output[2]});
+                            problem.in_channels * kTaps * kTaps * 4, before.input[1], before.input[2],
+                            stride * (problem.output[1] + kMostTileRows),
+                            stride * (problem.output[2] + kMostTileColumns),
+                            problem.output[1] * problem.output[2]});
   }
 };
 

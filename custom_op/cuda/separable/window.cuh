@@ -78,6 +78,7 @@ class Window {
   // Asks for what the next step needs.
   __device__ void load() {
     const bool is_there = channel_ < depth_;
+    is_there_ = is_there;
 #pragma unroll
     for (int i = 0; i < kTaps * kTaps; ++i) {
       taps_[i] = 0;
@@ -107,7 +108,8 @@ class Window {
         const Row& from = rows_[row * S::kStride + i / kTaps];
         sum = fmaf(from.number(column * S::kStride + i % kTaps), Raw<T>::number(taps_[i]), sum);
       }
-      sums[column] = Raw<T>::rounded(finished(finish, sum));
+      // Behind the last channel, where weights are zeros, whatever an activation makes of 0.
+      sums[column] = is_there_ ? Raw<T>::rounded(finished(finish, sum)) : 0.0f;
     }
     return make_float4(sums[0], sums[1], sums[2], sums[3]);
   }
@@ -155,6 +157,7 @@ class Window {
 
   int channel_, first_row_, first_column_, height_, width_, depth_;
   bool has_bias_, together_;
+  bool is_there_ = false;  // the channel of what was loaded
   unsigned long long pixels_, weights_, bias_;
   Row rows_[S::kInputRows];
   unsigned taps_[kTaps * kTaps], addend_;

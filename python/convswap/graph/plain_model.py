@@ -27,6 +27,8 @@ def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
     _remove_our_domain(copy.opset_import)
     known = _Known()
     known.add(copy.graph)
+    for function in copy.functions:
+        known.add_nodes(function.node)
     _make_plain(copy.graph.node, onnx_opset(copy.opset_import), known)
     for function in copy.functions:
         _remove_our_domain(function.opset_import)
@@ -97,7 +99,10 @@ class _Known:
                 self.lengths[value.name] = declared.shape.dim[0].dim_value
         for tensor in graph.initializer:
             self._add_tensor(tensor.name, tensor)
-        for node in graph.node:
+        self.add_nodes(graph.node)
+
+    def add_nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        for node in nodes:
             for attribute in node.attribute:
                 if node.op_type == "Constant" and attribute.name == "value":
                     self._add_tensor(node.output[0], attribute.t)

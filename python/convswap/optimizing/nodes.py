@@ -56,7 +56,7 @@ def _node_result(
         why=_why(one, is_taken, gain) if pair is None else _why_together(one, pair),
         takes_in=ops if is_taken else (),
         precision=one.precision,
-        algorithm=", ".join(dict.fromkeys(one.algorithms)),
+        algorithm=", ".join(dict.fromkeys(one.algorithms)) if pair is None else "",
         default_ms=dict(zip(batches, default, strict=True)),
         best_ms=dict(zip(batches, one.times[best], strict=True)),
         errors=one.measurement.errors,

@@ -58,11 +58,12 @@ def best_whole(prepared: Prepared, measured: Sequence[Measured], pairs: Sequence
     wholes = [_run_whole(prepared, measured, taken) for taken in _to_try(prepared, measured, gaining)]
     best = _best(wholes)
     if pairs:
-        taken = {*(best.taken or ()), *(name for pair in pairs for name in pair.names)}
+        before = best.taken or {} if best.gains and best.answers_agree else {}
+        taken = {*before, *(name for pair in pairs for name in pair.names)}
         with_pairs = [one for one in measured if one.segment.name in taken]
         best = _best([best, _run_whole(prepared, measured, with_pairs, pairs)])
     # Where no Conv gains alone, the whole must by more than the noise of two equal models.
-    return best if gaining or pairs or (best.times and _mean(best) >= LEAST_GAIN) else Whole()
+    return best if gaining or best.pairs or (best.times and _mean(best) >= LEAST_GAIN) else Whole()
 
 
 def _best(wholes: Sequence[Whole]) -> Whole:
