@@ -135,7 +135,7 @@ def test_pair_stays_two_where_the_whole_model_is_slower_with_it(pretended, tmp_p
 
 
 def test_model_without_the_pair_that_gains_only_noise_is_none(pretended, monkeypatch):
-    # On a card a model of the Convs that lose little is tried, too: 0.1 % faster here, that with the pair slower.
+    # On a card a model of the Convs that lose little is tried too: 0.1 % faster, that with the pair slower.
     monkeypatch.setattr(whole, "_to_try", lambda _prepared, measured, _gaining: [measured[:1]])
     pretended({}, 0.8, itertools.chain([1.998] * 2, itertools.repeat(2.2)))
     found = optimize(network(), device="cpu")
