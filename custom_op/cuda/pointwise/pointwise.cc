@@ -25,9 +25,9 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/limits.h"
 #include "cuda/pointwise/plan.h"
 
@@ -35,10 +35,9 @@ namespace convswap {
 namespace pointwise {
 namespace {
 
-class Pointwise final : public Algorithm {
+class Pointwise final : public AlgorithmByTiling<Tiling> {
  public:
   std::string_view name() const override { return "pointwise"; }
-  DeviceKind device_kind() const override { return DeviceKind::cuda; }
   bool fuses(const ConvProblem& problem) const override {
     const Activation activation = problem.epilogue.activation;
     return problem.epilogue.pool.kind == PoolKind::none &&
@@ -47,38 +46,23 @@ class Pointwise final : public Algorithm {
             (activation == Activation::clip && problem.epilogue.alpha <= problem.epilogue.beta));
   }
 
-  Offer offer(const ConvProblem& problem, const Device& device) const override {
-    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
-      return Offer::refusal(std::move(reason));
-    }
-    const std::vector<Tiling> tilings = cheapest_tilings(problem, device);
-    if (tilings.empty()) {
-      return Offer::refusal("its weights of 64 filters do not fit into the " +
-                            std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " +
-                            device.name);
-    }
-    return offer_of(problem, device, tilings.front());
-  }
-
-  std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
-                                  std::size_t most) const override {
-    std::vector<Offer> all;
-    if (!fuses(problem) || !why_not_at_all(problem, device).empty()) return all;
-    for (const Tiling& tiling : cheapest_tilings(problem, device)) {
-      if (all.size() < most) all.push_back(offer_of(problem, device, tiling));
-    }
-    return all;
-  }
-
  private:
-  static Offer offer_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-    return {{},
-            tiling.cost / 1e6,
-            [problem, device, tiling] { return make_plan(problem, device, tiling); },
-            [problem, tiling] { return std::vector<std::string>{kernel_name(problem, tiling)}; }};
+  std::vector<Tiling> tilings_for(const ConvProblem& problem, const Device& device) const override {
+    return cheapest_tilings(problem, device);
+  }
+  std::string why_no_tiling(const Device& device) const override {
+    return "its weights of 64 filters do not fit into the " + std::to_string(device.shared_memory_per_block) +
+           " bytes of shared memory of " + device.name;
+  }
+  std::unique_ptr<Plan> plan_for(const ConvProblem& problem, const Device& device,
+                                 const Tiling& tiling) const override {
+    return make_plan(problem, device, tiling);
+  }
+  std::string kernel_for(const ConvProblem& problem, const Tiling& tiling) const override {
+    return kernel_name(problem, tiling);
   }
 
-  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+  std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it computes float32 in precision tf32 alone";

@@ -19,10 +19,10 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/limits.h"
 #include "cuda/sliced_k/plan.h"
 
@@ -30,41 +30,27 @@ namespace convswap {
 namespace sliced_k {
 namespace {
 
-class SlicedK final : public Algorithm {
+class SlicedK final : public AlgorithmByTiling<Tiling> {
  public:
   std::string_view name() const override { return "sliced_k"; }
-  DeviceKind device_kind() const override { return DeviceKind::cuda; }
 
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;
   }
 
-  Offer offer(const ConvProblem& problem, const Device& device) const override {
-    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
-      return Offer::refusal(std::move(reason));
-    }
-    return offer_of(problem, device, cheapest_tilings(problem, device).front());
-  }
-
-  std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
-                                  std::size_t most) const override {
-    std::vector<Offer> all;
-    if (!why_not_at_all(problem, device).empty()) return all;
-    for (const Tiling& tiling : cheapest_tilings(problem, device)) {
-      if (all.size() < most) all.push_back(offer_of(problem, device, tiling));
-    }
-    return all;
-  }
-
  private:
-  static Offer offer_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-    return {{},
-            tiling.cost * 1e-6,
-            [problem, device, tiling] { return sliced_k::make_plan(problem, device, tiling); },
-            [problem, tiling] { return std::vector{sliced_k::kernel_name(problem, tiling)}; }};
+  std::vector<Tiling> tilings_for(const ConvProblem& problem, const Device& device) const override {
+    return cheapest_tilings(problem, device);
+  }
+  std::unique_ptr<Plan> plan_for(const ConvProblem& problem, const Device& device,
+                                 const Tiling& tiling) const override {
+    return make_plan(problem, device, tiling);
+  }
+  std::string kernel_for(const ConvProblem& problem, const Tiling& tiling) const override {
+    return kernel_name(problem, tiling);
   }
 
-  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+  std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it does not compute float32 in precision ieee";

@@ -20,9 +20,9 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/limits.h"
 #include "cuda/sliding_rows/plan.h"
 #include "cuda/sliding_rows/slide.h"
@@ -31,50 +31,34 @@ namespace convswap {
 namespace sliding_rows {
 namespace {
 
-class SlidingRows final : public Algorithm {
+class SlidingRows final : public AlgorithmByTiling<Tiling> {
  public:
   std::string_view name() const override { return "sliding_rows"; }
-  DeviceKind device_kind() const override { return DeviceKind::cuda; }
 
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;
   }
 
-  Offer offer(const ConvProblem& problem, const Device& device) const override {
-    if (std::string reason = why_not_at_all(problem); !reason.empty()) {
-      return Offer::refusal(std::move(reason));
-    }
-    const Instance* const instance = instance_for(problem);
-    if (instance == nullptr) {
-      return Offer::refusal(
-          "it computes images with undilated filters of 3x3, 5x5 or 7x7 taps, the same stride of 1 or 2 on "
-          "both axes, "
-          "and half a filter of padding on the left, or with stride 2 and up to 5x5 taps one column less");
-    }
-    return offer_of(problem, tilings_of(problem, device, *instance).front(), device);
-  }
-
-  std::vector<Offer> alternatives(const ConvProblem& problem, const Device& device,
-                                  std::size_t most) const override {
-    const Instance* const instance = why_not_at_all(problem).empty() ? instance_for(problem) : nullptr;
-    std::vector<Offer> offers;
-    if (instance == nullptr) return offers;
-    for (const Tiling& tiling : tilings_of(problem, device, *instance)) {
-      if (offers.size() < most) offers.push_back(offer_of(problem, tiling, device));
-    }
-    return offers;
-  }
-
  private:
-  static Offer offer_of(const ConvProblem& problem, const Tiling& tiling, const Device& device) {
-    return {{},
-            tiling.cost * 1e-6,
-            [problem, device, tiling] { return sliding_rows::make_plan(problem, device, tiling); },
-            [problem, tiling] { return std::vector{sliding_rows::kernel_name(problem, tiling)}; }};
+  std::vector<Tiling> tilings_for(const ConvProblem& problem, const Device& device) const override {
+    return tilings_of(problem, device, *instance_for(problem));
+  }
+  std::unique_ptr<Plan> plan_for(const ConvProblem& problem, const Device& device,
+                                 const Tiling& tiling) const override {
+    return make_plan(problem, device, tiling);
+  }
+  std::string kernel_for(const ConvProblem& problem, const Tiling& tiling) const override {
+    return kernel_name(problem, tiling);
   }
 
-  static std::string why_not_at_all(const ConvProblem& problem) {
+  std::string why_not_at_all(const ConvProblem& problem, const Device&) const override {
     if (std::string reason = why_not_depthwise(problem); !reason.empty()) return reason;
+    if (instance_for(problem) == nullptr) {
+      return "it computes images with undilated filters of 3x3, 5x5 or 7x7 taps, the same stride of 1 or 2 "
+             "on both axes, and half a filter of padding on the left, or with stride 2 and up to 5x5 taps "
+             "one "
+             "column less";
+    }
     // Rows of x are counted from a strip's first up to some that are asked for and not there.
     const auto padded = [&](int axis) {
       return problem.input[axis] + problem.pad_begin[axis] + problem.pad_end[axis];
