@@ -35,7 +35,7 @@ namespace convswap {
 namespace pointwise {
 namespace {
 
-class Pointwise final : public AlgorithmByTiling<Tiling> {
+class Pointwise final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
  public:
   std::string_view name() const override { return "pointwise"; }
   bool fuses(const ConvProblem& problem) const override {
@@ -47,19 +47,9 @@ class Pointwise final : public AlgorithmByTiling<Tiling> {
   }
 
  private:
-  std::vector<Tiling> tilings_for(const ConvProblem& problem, const Device& device) const override {
-    return cheapest_tilings(problem, device);
-  }
   std::string why_no_tiling(const Device& device) const override {
     return "its weights of 64 filters do not fit into the " + std::to_string(device.shared_memory_per_block) +
            " bytes of shared memory of " + device.name;
-  }
-  std::unique_ptr<Plan> plan_for(const ConvProblem& problem, const Device& device,
-                                 const Tiling& tiling) const override {
-    return make_plan(problem, device, tiling);
-  }
-  std::string kernel_for(const ConvProblem& problem, const Tiling& tiling) const override {
-    return kernel_name(problem, tiling);
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {

@@ -34,7 +34,7 @@ namespace {
 constexpr int kMostFilters = 32;
 constexpr int64_t kMostTileRows = 8, kMostTileColumns = 32;
 
-class Separable final : public AlgorithmByTiling<Tiling> {
+class Separable final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
  public:
   std::string_view name() const override { return "separable"; }
   bool takes_depthwise() const override { return true; }
@@ -44,17 +44,6 @@ class Separable final : public AlgorithmByTiling<Tiling> {
   }
 
  private:
-  std::vector<Tiling> tilings_for(const ConvProblem& problem, const Device& device) const override {
-    return cheapest_tilings(problem, device);
-  }
-  std::unique_ptr<Plan> plan_for(const ConvProblem& problem, const Device& device,
-                                 const Tiling& tiling) const override {
-    return make_plan(problem, device, tiling);
-  }
-  std::string kernel_for(const ConvProblem& problem, const Tiling& tiling) const override {
-    return kernel_name(problem, tiling);
-  }
-
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (problem.before.empty()) {
       return "it computes a depthwise convolution together with a 1x1 convolution behind it";

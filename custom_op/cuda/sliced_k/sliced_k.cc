@@ -30,7 +30,7 @@ namespace convswap {
 namespace sliced_k {
 namespace {
 
-class SlicedK final : public AlgorithmByTiling<Tiling> {
+class SlicedK final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
  public:
   std::string_view name() const override { return "sliced_k"; }
 
@@ -39,17 +39,6 @@ class SlicedK final : public AlgorithmByTiling<Tiling> {
   }
 
  private:
-  std::vector<Tiling> tilings_for(const ConvProblem& problem, const Device& device) const override {
-    return cheapest_tilings(problem, device);
-  }
-  std::unique_ptr<Plan> plan_for(const ConvProblem& problem, const Device& device,
-                                 const Tiling& tiling) const override {
-    return make_plan(problem, device, tiling);
-  }
-  std::string kernel_for(const ConvProblem& problem, const Tiling& tiling) const override {
-    return kernel_name(problem, tiling);
-  }
-
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {

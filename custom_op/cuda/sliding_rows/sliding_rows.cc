@@ -31,7 +31,11 @@ namespace convswap {
 namespace sliding_rows {
 namespace {
 
-class SlidingRows final : public AlgorithmByTiling<Tiling> {
+std::vector<Tiling> tilings_for(const ConvProblem& problem, const Device& device) {
+  return tilings_of(problem, device, *instance_for(problem));
+}
+
+class SlidingRows final : public AlgorithmByTiling<tilings_for, make_plan, kernel_name> {
  public:
   std::string_view name() const override { return "sliding_rows"; }
 
@@ -40,17 +44,6 @@ class SlidingRows final : public AlgorithmByTiling<Tiling> {
   }
 
  private:
-  std::vector<Tiling> tilings_for(const ConvProblem& problem, const Device& device) const override {
-    return tilings_of(problem, device, *instance_for(problem));
-  }
-  std::unique_ptr<Plan> plan_for(const ConvProblem& problem, const Device& device,
-                                 const Tiling& tiling) const override {
-    return make_plan(problem, device, tiling);
-  }
-  std::string kernel_for(const ConvProblem& problem, const Tiling& tiling) const override {
-    return kernel_name(problem, tiling);
-  }
-
   std::string why_not_at_all(const ConvProblem& problem, const Device&) const override {
     if (std::string reason = why_not_depthwise(problem); !reason.empty()) return reason;
     if (instance_for(problem) == nullptr) {
