@@ -169,6 +169,7 @@ def test_the_rule_takes_one_of_them_on_every_card_for_what_real_networks_have(ca
             if (chosen, name) not in TAKEN:
                 # Small work, of which the estimates differ by less than they are off.
                 found = _native.estimates(problem, "cuda", compute_capability=capability)
-                assert min(found["depthwise"], found["sliding_rows"]) < 1.05 * found[chosen], (chosen, name)
+                own = min(found[each] for each in ("depthwise", "sliding_rows") if each in found)
+                assert own < 1.05 * found[chosen], (chosen, name)
     mobile = _native.Problem((64, 96, 112, 112), (96, 1, 3, 3), group=96, pads=[1] * 4)
     assert _native.choose(mobile, "cuda", compute_capability=capability) == "sliding_rows"

@@ -243,7 +243,8 @@ class Tiler {
     // benchmarks, at its end). Where channels are several, blocks of several tiles do not end together; in
     // float16 the sum is then too small where results are stored one by one, since it takes staging for half
     // of what it is in float32, and in float32 too large where they are not. Tilings are not chosen by that:
-    // it would favour one huge tile.
+    // it would favour one huge tile. Of products of one term course layers of one channel take 0.3 us more
+    // than the sum at batches 1 and 8, of three terms they do not.
     const double launch = terms_of(problem_) == 1 ? 4100 : 3800;
     const double several = problem_.channels_per_group() > 1 ? 1 - 1 / tiles_per_block : 0;
     const double off = problem_.type == ElementType::float32 ? 1.1 - (width > 1 ? 0.1 * several : 0)

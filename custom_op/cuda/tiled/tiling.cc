@@ -70,8 +70,8 @@ struct Costs {
 // of layers of large networks measured at batches 1 and 64 with version 1 of the kernel: these choose a
 // tiling.
 constexpr Costs kAmongTilings = {2890, 1980, 98.6, 42.4};
-// And to 315 times of what they choose, of the layers of the suites course and one-image with version 3, for
-// the choice among algorithms.
+// And by hand to 315 times of what they choose, of the layers of the suites course and one-image with version
+// 3, for the choice among algorithms (benchmarks/tiled.md).
 constexpr Costs kAmongAlgorithms = {2760, 700, 130, 90};
 
 // Nanoseconds on an H200.
