@@ -51,15 +51,16 @@ def assert_near(
     element: str = "float32",
     operand: float = 0.0,
     sums: float = TENSOR_CORE_SUMS,
+    between: float = 0.0,
 ) -> None:
     """Assert that `y` is the truth but for rounding.
 
     `magnitude` is what the terms add up to, `operand` what a float32 loses before it is multiplied, `sums`
-    what an addition does.
+    what an addition does, `between` what a number of any type loses from one convolution to the next.
     """
     _, result, smallest = ELEMENTS[element]
     lost = operand if element == "float32" else 0.0
     # Results below the normal numbers keep no relative accuracy.
-    bound = 1.01 * (2 * lost + (terms + 2) * sums) * magnitude + result * np.abs(truth) + smallest
+    bound = 1.01 * (2 * lost + between + (terms + 2) * sums) * magnitude + result * np.abs(truth) + smallest
     wrong = np.argwhere(~(np.abs(y.astype(np.float64) - truth) <= bound))
     assert wrong.size == 0, f"{len(wrong)} of {y.size} are wrong, the first at {wrong[0].tolist()}"

@@ -240,11 +240,12 @@ def assert_is_right(y: np.ndarray, pair: Pair, element: str, z=None) -> None:
     truth = _native.conv(u, w, b, algorithm="reference", **more, **second)
     # What is between is rounded to the type of the data, or to TF32; no activation is steeper than 1.1.
     off = {"float32": TF32, "float16": 2.0**-11, "bfloat16": 2.0**-8}[element]
-    magnitude = _native.conv(np.abs(u) + 0.01, np.abs(w), algorithm="reference")
+    pool = {name: each for name, each in second.items() if name.startswith("pool")}
+    magnitude = _native.conv(np.abs(u) + 0.01, np.abs(w), algorithm="reference", **pool)
     magnitude = 1.1 * (
         magnitude + (0 if b is None else np.abs(b)[:, None, None]) + (0 if z is None else np.abs(z))
     )
-    assert_near(y, truth, magnitude, pair.x.shape[1] + 12, element, off)
+    assert_near(y, truth, magnitude, pair.x.shape[1] + 12, element, TF32, between=off)
     if element != "float32":
         return
     assert np.linalg.norm(y - truth) <= 1e-3 * np.linalg.norm(truth)
@@ -277,8 +278,13 @@ def test_every_tile_of_it_is_the_definition_and_repeats(name, element, ampere):
 @pytest.mark.parametrize("algorithm", ["auto", "naive", "tiled", "few_channels", "sliced_k"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_other_algorithms_compute_it_in_two_steps(name, algorithm, ampere):
+    computes = 0
     for element in ("float32", "float16"):
+        if _native.why_not(PAIRS[name].problem(type=element), algorithm, "cuda"):
+            continue
         assert_is_right(computed(PAIRS[name], element, algorithm), PAIRS[name], element)
+        computes += 1
+    assert computes > 0
 
 
 @pytest.mark.gpu

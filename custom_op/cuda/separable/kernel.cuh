@@ -64,10 +64,7 @@ __global__ void __launch_bounds__((Shape<kStride, kRows, kDown, kAcross>::kThrea
 #pragma unroll 1
   for (int step = 0; first < a.depth; ++step) {
     const int half = step % 2 * S::kStepFloats;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      *reinterpret_cast<float4*>(own + half + i * S::kTileColumns) = window.results(a.between, i);
-    }
+    window.put(a.between, own + half);
     typename sliced_k::Filters<T, kFilterTiles>::Step weights;
     filters.load(step, weights);
     first += kStepChannels;

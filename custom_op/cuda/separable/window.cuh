@@ -36,8 +36,8 @@ struct Raw {
     const unsigned pair = i < 2 ? four.x : four.y;
     return i % 2 == 0 ? lower_of_pair<T>(pair) : upper_of_pair<T>(pair);
   }
-  // A result as the convolution behind takes it.
-  static __device__ float rounded(float value) { return static_cast<float>(T(value)); }
+  // A result as it lies in shared memory: rounded when it is multiplied.
+  static __device__ float rounded(float value) { return value; }
 };
 template <>
 struct Raw<float> {
@@ -86,10 +86,10 @@ class Window {
     }
     addend_ = 0;
     Raw<T>::load_one(is_there && has_bias_, bias_, addend_);
-#pragma unroll
-    for (int i = 0; i < S::kInputRows; ++i) {
-      const bool is_row = is_there && static_cast<unsigned>(first_row_ + i) < static_cast<unsigned>(height_);
-      load_row(is_row, pixels_ + static_cast<long long>(i) * width_ * kBytes, rows_[i]);
+    if (together_) {
+      load_rows<true>(is_there);
+    } else {
+      load_rows<false>(is_there);
     }
     channel_ += kStepChannels;
     weights_ += kStepChannels * kTaps * kTaps * kBytes;
@@ -97,21 +97,37 @@ class Window {
     pixels_ += static_cast<long long>(kStepChannels) * height_ * width_ * kBytes;
   }
 
-  // The results of a row of what was loaded.
-  __device__ float4 results(const Finish& finish, int row) const {
-    float sums[kColumns];
+  // Puts the results of what was loaded to `to`, rows of kTileColumns.
+  __device__ void put(const Finish& finish, float* to) const {
+    float sums[S::kRows][kColumns];
+    convolve(sums);
+    // Behind the last channel, where weights are zeros, whatever an activation makes of 0.
+    if (finish.limits) {
+      const float least = is_there_ ? finish.least : 0.0f, most = is_there_ ? finish.most : 0.0f;
 #pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      float sum = Raw<T>::number(addend_);
-#pragma unroll
-      for (int i = 0; i < kTaps * kTaps; ++i) {
-        const Row& from = rows_[row * S::kStride + i / kTaps];
-        sum = fmaf(from.number(column * S::kStride + i % kTaps), Raw<T>::number(taps_[i]), sum);
+      for (int i = 0; i < S::kRows; ++i) {
+        const auto result = [&](int j) {
+          return Raw<T>::rounded(smaller_or_nan(larger_or_nan(sums[i][j], least), most));
+        };
+        *row_of(to, i) = make_float4(result(0), result(1), result(2), result(3));
       }
-      // Behind the last channel, where weights are zeros, whatever an activation makes of 0.
-      sums[column] = is_there_ ? Raw<T>::rounded(finished(finish, sum)) : 0.0f;
+      return;
     }
-    return make_float4(sums[0], sums[1], sums[2], sums[3]);
+#pragma unroll
+    for (int i = 0; i < S::kRows; ++i) {
+      *row_of(to, i) = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
+    }
+    if (!is_there_) return;
+    // One formula in the code for all rows: a call for each result would have to keep what was loaded.
+#pragma unroll 1
+    for (int i = 0; i < S::kRows; ++i) {
+      const float4 sum = *row_of(to, i);
+      const auto result = [&](float value) {
+        return Raw<T>::rounded(
+            activate<float>(finish.epilogue.activation, finish.epilogue.alpha, finish.epilogue.beta, value));
+      };
+      *row_of(to, i) = make_float4(result(sum.x), result(sum.y), result(sum.z), result(sum.w));
+    }
   }
 
  private:
@@ -132,26 +148,68 @@ class Window {
     }
   };
 
-  __device__ void load_row(bool is_row, unsigned long long from, Row& to) const {
-    to.left = to.right = 0;
-    Raw<T>::load_one(is_row && first_column_ > 0 && first_column_ <= width_, from - kBytes, to.left);
+  static __device__ float4* row_of(float* results, int row) {
+    return reinterpret_cast<float4*>(results + row * S::kTileColumns);
+  }
+
+  __device__ void convolve(float (&sums)[S::kRows][kColumns]) const {
+    float taps[kTaps * kTaps];
 #pragma unroll
-    for (int i = 0; i < kFours; ++i) {
-      const int column = first_column_ + 4 * i;
-      // The width is a multiple of four.
-      const bool is_wanted = is_row && column < width_;
-      if (together_) {
-        to.fours[i] = {};
-        load_global_if(is_wanted, from + 4 * i * kBytes, to.fours[i]);
-      } else {
-        unsigned words[4] = {};
+    for (int i = 0; i < kTaps * kTaps; ++i) taps[i] = Raw<T>::number(taps_[i]);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) Raw<T>::load_one(is_wanted, from + (4 * i + j) * kBytes, words[j]);
-        to.fours[i] = Raw<T>::joined(words);
+    for (int i = 0; i < S::kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) sums[i][j] = Raw<T>::number(addend_);
+    }
+#pragma unroll
+    for (int from = 0; from < S::kInputRows; ++from) {
+      float pixels[S::kInputColumns];
+#pragma unroll
+      for (int j = 0; j < S::kInputColumns; ++j) pixels[j] = rows_[from].number(j);
+#pragma unroll
+      for (int i = 0; i < S::kRows; ++i) {
+        const int tap_row = from - i * S::kStride;
+        if (tap_row < 0 || tap_row >= kTaps) continue;
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+          for (int tap = 0; tap < kTaps; ++tap) {
+            sums[i][j] = fmaf(pixels[j * S::kStride + tap], taps[tap_row * kTaps + tap], sums[i][j]);
+          }
+        }
       }
     }
-    if constexpr (kRight == 1) {
-      Raw<T>::load_one(is_row && first_column_ + 4 * kFours < width_, from + 4 * kFours * kBytes, to.right);
+  }
+
+  template <bool kTogether>
+  __device__ void load_rows(bool is_there) {
+    const long long row_bytes = static_cast<long long>(width_) * kBytes;
+    const bool is_left = is_there && first_column_ > 0 && first_column_ <= width_;
+    const bool is_right = is_there && first_column_ + 4 * kFours < width_;
+#pragma unroll
+    for (int i = 0; i < S::kInputRows; ++i) {
+      const bool is_row = static_cast<unsigned>(first_row_ + i) < static_cast<unsigned>(height_);
+      const unsigned long long from = pixels_ + i * row_bytes;
+      Row& to = rows_[i];
+      to.left = to.right = 0;
+      Raw<T>::load_one(is_row && is_left, from - kBytes, to.left);
+#pragma unroll
+      for (int k = 0; k < kFours; ++k) {
+        // The width is a multiple of four.
+        const bool is_wanted = is_row && is_there && first_column_ + 4 * k < width_;
+        if constexpr (kTogether) {
+          to.fours[k] = {};
+          load_global_if(is_wanted, from + 4 * k * kBytes, to.fours[k]);
+        } else {
+          unsigned words[4] = {};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) Raw<T>::load_one(is_wanted, from + (4 * k + j) * kBytes, words[j]);
+          to.fours[k] = Raw<T>::joined(words);
+        }
+      }
+      if constexpr (kRight == 1) {
+        Raw<T>::load_one(is_row && is_right, from + 4 * kFours * kBytes, to.right);
+      }
     }
   }
 

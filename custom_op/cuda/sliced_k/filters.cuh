@@ -28,6 +28,16 @@ class Filters {
                  static_cast<int>(sizeof(Element))) {}
 
   __device__ void load(int step, Step& to) const {
+    if (together_) {
+      load_as<true>(step, to);
+    } else {
+      load_as<false>(step, to);
+    }
+  }
+
+ private:
+  template <bool kTogether>
+  __device__ void load_as(int step, Step& to) const {
     const int at = step * kStepDepth + quarter_;
     const unsigned long long from = own_ + step * (kStepDepth * static_cast<int>(sizeof(Element)));
     const unsigned row = depth_ * static_cast<unsigned>(sizeof(Element));
@@ -35,7 +45,7 @@ class Filters {
     for (int f = 0; f < kCount; ++f) {
       const unsigned long long of_filter = address_beyond(from, f * 8, row);
       const bool is_there = f * 8 < left_;
-      if (together_) {
+      if constexpr (kTogether) {
         to[f] = {};
         load_global_if(is_there && at < depth_, of_filter, to[f]);
       } else {
@@ -49,7 +59,6 @@ class Filters {
     }
   }
 
- private:
   int depth_, quarter_;
   bool together_;
   int left_;  // filters of the group from the lane's first on
