@@ -307,7 +307,8 @@ def test_short_runs_are_timed_back_to_back_on_every_side_alike(timer):
 def test_batches_up_to_4096_are_timed_by_the_card(cuda):
     short, long = run_suite(layers="2017", batches=[64, 4097], device="cuda", against="all")
     assert short["method"].startswith("GPU time") and long["method"].startswith("20 synchronised")
-    assert short["others_ms"].keys() == {"heuristic", "no_tf32", "nhwc"}
+    # PyTorch's are beside them where it is installed.
+    assert {each for each in short["others_ms"] if "pytorch" not in each} == {"heuristic", "no_tf32", "nhwc"}
     assert 0 < short["floor_ms"] < short["convswap_ms"] < long["convswap_ms"]
 
 
