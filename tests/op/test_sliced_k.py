@@ -12,7 +12,7 @@ from convswap.timing.suites import suite_layers
 # A step of the depth is 16 channels times taps; blocks have 16 to 64 filters and 8 to 32 pixels, of which a
 # thread loads up to four together where planes are a multiple of four.
 CASES = {
-    "one of each": ConvCase((1, 1, 1, 1), (1, 1, 1, 1)),
+    "one filter of two channels": ConvCase((1, 2, 1, 1), (1, 2, 1, 1)),
     "one pixel": ConvCase((1, 480, 1, 1), (20, 480, 1, 1), True),
     "one pixel of odd depth": ConvCase((3, 67, 1, 1), (33, 67, 1, 1), True),
     "planes of 49": ConvCase((2, 160, 7, 7), (90, 160, 1, 1), True),
@@ -100,6 +100,8 @@ def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, 
         (_native.Problem((1, 8, 4, 8, 8), (8, 8, 3, 3, 3)), "3 spatial axes"),
         (_native.Problem((1, 32, 8, 8), (32, 32, 1, 1), precision="ieee"), "precision ieee"),
         (_native.Problem((1, 32, 8, 8), (32, 32, 1, 1), type="float64"), "float64"),
+        (_native.Problem((1, 32, 8, 8), (32, 1, 3, 3), group=32), "depthwise"),
+        (_native.Problem((1, 1, 8, 8), (1, 1, 3, 3)), "depthwise"),
         (_native.Problem((1, 1, 8, 8), (2**21, 1, 1, 1)), "65535 times 16 filters"),
         (_native.Problem((1, 40_000, 4, 4), (680_000, 1, 1, 1), group=40_000), "65535 times 16 filters"),
         (

@@ -13,9 +13,10 @@
 //
 // Data flow: one kernel, no scratch memory; the sums of all warps of a block in shared memory.
 //
-// Limits: float32 in precision tf32, float16 and bfloat16; one or two spatial axes; compute capability 8.0 or
-// newer; a row of the grid for each 16 filters of a group. A pool is a second kernel. Padding is zeros that
-// are multiplied like data, so that an infinite weight over padding gives NaN.
+// Limits: float32 in precision tf32, which depthwise convolutions are left out of, float16 and bfloat16; one
+// or two spatial axes; compute capability 8.0 or newer; a row of the grid for each 16 filters of a group. A
+// pool is a second kernel. Padding is zeros that are multiplied like data, so that an infinite weight over
+// padding gives NaN.
 
 #include <memory>
 #include <string>
@@ -43,6 +44,11 @@ class SlicedK final : public AlgorithmByTiling<cheapest_tilings, make_plan, kern
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it does not compute float32 in precision ieee";
+    }
+    // cuDNN's are not rounded to TF32 either, and long ones in a row tell the difference.
+    const bool is_depthwise = problem.channels_per_group() == 1 && problem.filters_per_group() == 1;
+    if (problem.type == ElementType::float32 && is_depthwise) {
+      return "it does not compute depthwise convolutions of float32, whose numbers it would round to TF32";
     }
     if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
     const int64_t filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{kTileFilters});
