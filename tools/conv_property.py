@@ -1,5 +1,6 @@
 """The property of every algorithm: on any problem that it supports, each output is the float64 convolution,
-with what is fused with it, within the rounding that its terms and its type allow.
+with what is fused with it and a depthwise one in front of it, within the rounding that its terms and its type
+allow.
 
 Hypothesis draws the problems and shrinks what fails. As a program it checks a range of seeds, each of
 EXAMPLES_PER_SEED problems, and says which seed failed, so that a long run can be cut into shards and resumed:
@@ -14,7 +15,7 @@ import concurrent.futures
 import math
 import sys
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import helpers_of_tests  # noqa: F401
@@ -27,6 +28,8 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
 EXAMPLES_PER_SEED = 200
+# One seed in so many draws depthwise convolutions in front of others, and nothing else.
+PAIRS_EVERY = 8
 # Multiplications per problem: enough for every path of the algorithms, few enough for thousands of problems.
 MOST_OPERATIONS = 3_000_000
 
@@ -58,6 +61,7 @@ ON_TENSOR_CORES = (
     "many_channels",
     "pointwise",
     "sliced_k",
+    "separable",
     "ladder_14_tensor_cores",
     "ladder_15_automatic",
     "ladder_16_fused",
@@ -89,8 +93,31 @@ BEYOND_NORMAL = 2.0**8
 
 
 @dataclass(frozen=True)
+class Front:
+    """A depthwise convolution in front: the shapes of its input and weights, and its attributes."""
+
+    x_shape: tuple[int, ...]
+    d_shape: tuple[int, ...]
+    has_bias: bool
+    attributes: dict[str, Any]  # as of a convolution of its own
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Its attributes as FusedConv has them."""
+        return {f"depthwise_{name}": value for name, value in self.attributes.items()}
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What makes it a convolution of its own."""
+        return {"group": self.d_shape[0], **self.attributes}
+
+
+@dataclass(frozen=True)
 class Draw:
-    """A conv problem, the type and seed of its data, the precision asked for, and what is fused."""
+    """A conv problem, the type and seed of its data, the precision asked for, and what is fused.
+
+    With a convolution in front `case` is of what that gives.
+    """
 
     case: ConvCase
     type: str
@@ -98,6 +125,7 @@ class Draw:
     data_seed: int
     epilogue: dict[str, Any] = field(default_factory=dict)  # attributes of FusedConv beside those of Conv
     has_residual: bool = False
+    front: Front | None = None
 
     @property
     def binades(self) -> tuple[int, int]:
@@ -117,15 +145,26 @@ class Draw:
     @property
     def problem(self) -> _native.Problem:
         """What the algorithms are asked to compute."""
-        case = self.case
+        case, front, x_shape = self.case, self.front, self.case.x_shape
         how = {"residual_shape": self.residual_shape, **case.attributes, **self.epilogue}
-        return _native.Problem(case.x_shape, case.w_shape, case.has_bias, self.type, self.precision, **how)
+        if front is not None:
+            x_shape = front.x_shape
+            how |= {"depthwise_shape": front.d_shape, "has_depthwise_bias": front.has_bias, **front.given}
+        return _native.Problem(x_shape, case.w_shape, case.has_bias, self.type, self.precision, **how)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What a call is given beside arrays."""
+        return {**self.case.attributes, **self.epilogue, **(self.front.given if self.front else {})}
 
     def arrays(self) -> list[np.ndarray | None]:
-        """Return x, w, b and the residual; None stands for what is not there."""
+        """Return x, w, b, the residual, and d and its bias; None stands for what is not there."""
         random = np.random.default_rng(self.data_seed)
         bias_shape = self.case.w_shape[:1] if self.case.has_bias else None
-        shapes = [self.case.x_shape, self.case.w_shape, bias_shape, self.residual_shape]
+        shapes = [self.case.x_shape, self.case.w_shape, bias_shape, self.residual_shape, None, None]
+        if self.front is not None:
+            shapes[0], shapes[4] = self.front.x_shape, self.front.d_shape
+            shapes[5] = self.front.d_shape[:1] if self.front.has_bias else None
         wide = [None if shape is None else random.normal(size=shape) for shape in shapes]
         for place, most in enumerate(self.binades):
             if most > 0:
@@ -257,13 +296,75 @@ def rung_draws(draw: st.DrawFn) -> Draw:
     return Draw(case, "float32", precision, draw(st.integers(0, 2**32 - 1)), epilogue)
 
 
+@st.composite
+def pair_draws(draw: st.DrawFn) -> Draw:
+    """A depthwise convolution in front of a draw; half of them are such as `separable` takes."""
+    if draw(st.booleans()):
+        channels, filters, stride = (draw(st.integers(1, most)) for most in (70, 32, 2))
+        size = [draw(st.integers(2, 40)), 4 * draw(st.integers(1, 17))]
+        attributes = {
+            "strides": [stride] * 2,
+            "pads": [1, 1, *(draw(mostly(st.just(1), st.integers(0, 3))) for _ in range(2))],
+        }
+        kernel, batch = [3, 3], draw(st.integers(1, 3))
+        shape = _native.Problem(
+            (batch, channels, *size), (channels, 1, 3, 3), group=channels, **attributes
+        ).output_shape
+        case = ConvCase(shape, (filters, channels, 1, 1), draw(st.booleans()))
+        epilogue = draw(mostly(st.just({}), epilogues(shape[2:])))
+        kind = draw(st.sampled_from(["float32", "float32", "float16", "bfloat16"]))
+        behind = Draw(case, kind, "tf32", draw(st.integers(0, 2**32 - 1)), epilogue, draw(st.booleans()))
+    else:
+        behind = draw(draws())
+        assume(min(behind.case.x_shape[1:]) > 0)
+        kernel, strides, dilations, begins, ends, size = [], [], [], [], [], []
+        for extent in behind.case.x_shape[2:]:
+            kernel.append(draw(st.integers(1, 5)))
+            strides.append(draw(mostly(st.just(1), st.integers(2, 3))))
+            dilations.append(draw(mostly(st.just(1), st.integers(2, 3))))
+            reach = (kernel[-1] - 1) * dilations[-1] + 1
+            inside = (extent - 1) * strides[-1] + reach + draw(st.integers(0, strides[-1] - 1))
+            begins.append(draw(st.integers(0, min(2, inside - 1))))
+            ends.append(draw(st.integers(0, min(2, inside - 1 - begins[-1]))))
+            size.append(inside - begins[-1] - ends[-1])
+        attributes = {"strides": strides, "dilations": dilations, "pads": [*begins, *ends]}
+    activation = draw(st.sampled_from(sorted(ACTIVATIONS)))
+    attributes |= {"activation": activation, **ACTIVATIONS[activation]}
+    batch, channels = behind.case.x_shape[:2]
+    front = Front((batch, channels, *size), (channels, 1, *kernel), draw(st.booleans()), attributes)
+    return replace(behind, front=front)
+
+
+def between(front: Front, draw: Draw, arrays: list[np.ndarray | None], device: str) -> list[np.ndarray]:
+    """Return what is between the two convolutions of x, d and its bias, and how far off it may be."""
+    u = _native.conv(*arrays, algorithm="reference", threads=1, **front.own)
+    bare = {name: value for name, value in front.own.items() if not name.startswith("activation")}
+    sizes = [None if array is None else np.abs(array) for array in arrays]
+    size = _native.conv(*sizes, algorithm="reference", threads=1, **bare)
+    rounding = ROUNDINGS[draw.type]
+    operand, unit = 0.0, rounding.sums
+    problem = _native.Problem(
+        front.x_shape, front.d_shape, front.has_bias, draw.type, draw.precision, **front.own
+    )
+    # Where it is a step of its own the rule chooses what computes it.
+    if device == "cuda" and _native.choose(problem, "cuda") in ON_TENSOR_CORES:
+        rounds = draw.type == "float32" and draw.precision == "tf32"
+        operand, unit = (TF32_OPERAND if rounds else 0.0), max(unit, TENSOR_CORE)
+    terms = math.prod(front.d_shape[1:]) + 2 + ACTIVATION_ROUNDINGS
+    lost = 1.01 * MOST_SLOPE * (2 * operand + terms * unit) * size
+    return [u, lost + ACTIVATION_ROUNDINGS * rounding.sums + rounding.own * np.abs(u) + rounding.smallest]
+
+
 def check(draw: Draw, device: str) -> int:
     """Check every algorithm of `device` that supports the draw; return how many results were compared.
 
     One that refuses everything would never be wrong, so that some must not refuse: see `must_compute`.
     """
     arrays = draw.arrays()
-    *wide, residual = [None if array is None else array.astype(np.float64) for array in arrays]
+    *wide, residual, d, db = [None if array is None else array.astype(np.float64) for array in arrays]
+    lost = None
+    if draw.front is not None:
+        wide[0], lost = between(draw.front, draw, [wide[0], d, db], device)
     how = {"algorithm": "reference", "threads": 1, **draw.case.attributes}
     truth = _native.conv(*wide, residual=residual, **how, **draw.epilogue)
     *sizes, residual_size = [None if array is None else np.abs(array) for array in (*wide, residual)]
@@ -272,6 +373,10 @@ def check(draw: Draw, device: str) -> int:
     window.pop("pool_count_include_pad", None)
     if window:
         window["pool"] = "MaxPool"
+    passed_on = 0.0
+    if lost is not None:
+        passed_on = _native.conv(lost, sizes[1], **how, **window)
+        sizes[0] = sizes[0] + lost
     magnitude = _native.conv(*sizes, residual=residual_size, **how, **window)
     slope, more = (MOST_SLOPE, ACTIVATION_ROUNDINGS) if draw.epilogue else (1.0, 0)
     largest = max(size.max(initial=0.0) for size in sizes[:2])
@@ -293,6 +398,7 @@ def check(draw: Draw, device: str) -> int:
                 continue
             unit, size = WINOGRAD, np.broadcast_to(magnitude.max(axis=(2, 3), keepdims=True), truth.shape)
         bound = 1.01 * slope * (2 * operand + (draw.case.terms + 2 + more) * unit) * size
+        bound += 1.01 * slope * passed_on
         bound += more * rounding.sums  # of an activation that is about 1 where its argument is small
         bound += rounding.own * np.abs(truth) + rounding.smallest
         wrong = np.argwhere(~(np.abs(y.astype(np.float64) - truth) <= bound))  # NaN is wrong too
@@ -319,25 +425,28 @@ def must_compute(draw: Draw, device: str) -> set[str]:
 
 def results(draw: Draw, arrays: list[np.ndarray | None], device: str):
     """Yield a name and the output of every algorithm of the device that supports the draw."""
-    problem, attributes = draw.problem, {**draw.case.attributes, **draw.epilogue}
+    problem, attributes = draw.problem, draw.attributes
     names = [entry.name for entry in _native.catalog() if entry.device == device]
     supporting = [name for name in names if not _native.why_not(problem, name, device)]
     if device == "cpu":
         for name in supporting:
-            sets = _native.direct_instruction_sets() if name == "direct" else [""]
+            # An instruction set is one for one convolution.
+            by_set = name == "direct" and draw.front is None
+            sets = _native.direct_instruction_sets() if by_set else [""]
             for instruction_set in sets:
                 options = {"algorithm": name, "instruction_set": instruction_set, "threads": 1}
-                y = _native.conv(*arrays[:3], residual=arrays[3], **options, **attributes)
+                more = dict(zip(("residual", "depthwise", "depthwise_bias"), arrays[3:], strict=True))
+                y = _native.conv(*arrays[:3], **more, **options, **attributes)
                 yield f"{name} {instruction_set}", y
         return
-    *on_card, residual = [
+    *on_card, residual, d, db = [
         None if array is None else _native.DeviceArray.from_numpy(array) for array in arrays
     ]
     y = _native.DeviceArray(problem.output_shape, draw.type)
     for name in supporting:
         y.poison()
         options = {"algorithm": name, "precision": draw.precision, "residual": residual}
-        _native.conv_device(*on_card, y, **options, **attributes)
+        _native.conv_device(*on_card, y, depthwise=d, depthwise_bias=db, **options, **attributes)
         yield name, y.to_numpy()
 
 
@@ -353,7 +462,7 @@ def check_seed(number: int, device: str, examples: int = EXAMPLES_PER_SEED, shri
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink] if shrinks else [Phase.generate],
     )
-    @given(mostly(draws(), rung_draws()))
+    @given(pair_draws() if number % PAIRS_EVERY == PAIRS_EVERY - 1 else mostly(draws(), rung_draws()))
     def property_holds(draw: Draw) -> None:
         nonlocal compared
         compared += check(draw, device)

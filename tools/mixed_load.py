@@ -99,9 +99,9 @@ class Reshaped(Draw):
     original: Draw = field(kw_only=True)
 
     def arrays(self) -> list[np.ndarray | None]:
-        """Return x, w, b and the residual, of which w and b are the original's."""
-        x, _, _, residual = super().arrays()
-        return [x, *self.original.arrays()[1:3], residual]
+        """Return what a draw returns, with w and b of the original."""
+        x, _, _, *others = super().arrays()
+        return [x, *self.original.arrays()[1:3], *others]
 
 
 class Problem:
@@ -115,7 +115,7 @@ class Problem:
         self.expected = next(y for name, y in results(draw, arrays, device) if name.split()[0] == chosen)
         self.draw = draw
         self.type = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
-        self.arrays = {key: a for key, a in zip("xwbz", arrays, strict=True) if a is not None}
+        self.arrays = {key: a for key, a in zip("xwbz", arrays[:4], strict=True) if a is not None}
         self.values = {key: ort_value(array, self.type) for key, array in self.arrays.items()}
         batch, channels, *sizes = arrays[0].shape
         # Kept, since an OrtValue may use the array's memory.

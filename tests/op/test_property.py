@@ -10,16 +10,18 @@ import functools
 import math
 import re
 import sys
+from collections.abc import Iterable
 
 import conv_property
 import numpy as np
 import pytest
 from conv_cases import ConvCase
-from conv_property import BINADES, ROUNDINGS, SPREAD, Draw, check, check_seed
+from conv_property import BINADES, PAIRS_EVERY, ROUNDINGS, SPREAD, Draw, check, check_seed
 from convswap import _native
 from repeats import repeats
 
 SEEDS = range(4)
+PAIRS_SEED = PAIRS_EVERY - 1
 EXAMPLES = 150
 # Of 600 draws; few_channels, toeplitz, implicit_gemm and tiled take 350 to 470 of whatever 600 are drawn.
 LEAST_SUPPORTED = 300
@@ -28,28 +30,49 @@ LEAST_POINTWISE = 30
 # One channel of a group.
 LEAST_DEPTHWISE = 60
 LEAST_SLIDING = 20
+# Of 150 draws of a depthwise convolution in front.
+LEAST_SEPARABLE = 40
 # What the plans of `direct` for filters of few channels say of themselves, and of how many draws at least.
 LEAST_OF_PATHS = {"rows from strips": 60, "small images": 10}
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("number", SEEDS)
+@pytest.mark.parametrize("number", [*SEEDS, PAIRS_SEED])
 def test_every_algorithm_is_the_convolution_within_its_rounding(number, device):
     # Every problem is computed by at least one algorithm of the device.
     examples = repeats(EXAMPLES)
     assert check_seed(number, device, examples=examples) >= examples
 
 
-@pytest.fixture(scope="module")
-def drawn() -> list[Draw]:
-    """Return the draws of all seeds, in order, with those that come twice."""
+def every_draw_of(numbers: Iterable[int]) -> list[Draw]:
+    """Return the draws of seeds, in order, with those that come twice."""
     every: list[Draw] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(conv_property, "check", lambda draw, device: every.append(draw) or 1)
-        for number in SEEDS:
+        for number in numbers:
             check_seed(number, "cpu", examples=EXAMPLES)
+    return every
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Draw]:
+    """Return the draws of all seeds but of pairs."""
+    every = every_draw_of(SEEDS)
     assert len(every) == len(SEEDS) * EXAMPLES
     return every
+
+
+def test_pairs_are_drawn_that_one_kernel_takes_and_others():
+    every = every_draw_of([PAIRS_SEED])
+    assert all(draw.front is not None for draw in every)
+    own = [
+        draw
+        for draw in every
+        if not _native.why_not(draw.problem, "separable", "cuda", compute_capability=90)
+    ]
+    assert LEAST_SEPARABLE <= len(own) <= len(every) - LEAST_SEPARABLE
+    assert {draw.front.own["strides"][0] for draw in own} == {1, 2}
+    assert {len(draw.case.x_shape) - 2 for draw in every} == {1, 2, 3}
 
 
 def test_every_cuda_algorithm_but_the_special_ones_is_planned_for_half_of_the_draws_at_least(drawn):
@@ -95,7 +118,7 @@ def test_some_draws_are_empty_and_some_have_data_that_are_spread(drawn):
 def test_data_that_are_spread_neither_overflow_nor_become_subnormal(name, number):
     draw = Draw(ConvCase((4, 3, 20, 21), (30, 3, 5, 5)), name, "tf32", number * SPREAD + SPREAD - 1)
     assert draw.binades == BINADES[number]
-    x, w, _, _ = draw.arrays()
+    x, w, *_ = draw.arrays()
     for array, most in zip((x, w), draw.binades, strict=True):
         exponents = np.frexp(array.astype(np.float64))[1]
         assert np.ptp(exponents) > 1.5 * most

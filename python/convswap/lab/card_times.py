@@ -34,7 +34,8 @@ _FLOOR_PRECISION = "tf32"
 class CardTimes:
     """Times kernels on a card, each layer in sessions of its own, on one stream.
 
-    What is not the user's is timed once: the rungs' times are kept in the ranking's file too.
+    What is not the user's is timed once. The times of the rungs and of the default provider, whose session
+    takes a second to make, are kept in the ranking's file too.
     """
 
     def __init__(self, device: Device, timer: GpuTimer) -> None:
@@ -50,13 +51,14 @@ class CardTimes:
         """
         key = one.problem.text, name
         if key not in self._marks:
-            is_rung = name not in (PROVIDER, BEST)
-            known = known_mark(self._device, *key) if is_rung else None
+            # Our best changes with the library, under one version of it while somebody works on it.
+            kept = None if name == BEST else (one.problem.text, _kept_name(name))
+            known = known_mark(self._device, *kept) if kept else None
             if known is None:
                 side, algorithm = (DEFAULT, None) if name == PROVIDER else (CONVSWAP, name)
                 known = self._time(one, side, algorithm)
-                if is_rung:
-                    keep_mark(self._device, *key, known)
+                if kept:
+                    keep_mark(self._device, *kept, known)
             self._marks[key] = known
         return self._marks[key]
 
@@ -94,6 +96,11 @@ class CardTimes:
         optioned = side.with_options(self._timer.provider_options)
         session = make_session(model, optioned, self._device, only_device=True)
         return BoundRun(session, feeds, self._device)
+
+
+def _kept_name(name: str) -> str:
+    """Return by what a mark's time is kept: the default provider's belongs to its version."""
+    return f"{name} of ONNX Runtime {onnxruntime.__version__}" if name == PROVIDER else name
 
 
 def facts_of(kernel: Kernel, problem: _native.Problem) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""The times of the ladder's rungs, kept from one run of the lab to the next."""
+"""The times of the ladder's rungs and of the default provider, kept from one run of the lab to the next."""
 
 from __future__ import annotations
 
