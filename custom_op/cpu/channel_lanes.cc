@@ -141,7 +141,9 @@ class ChannelLanesPlan final : public Plan {
 bool suits_channel_lanes(const ConvProblem& problem, const ChannelLanesKernels& kernels) {
   const bool is_depthwise = problem.channels_per_group() == 1 && problem.filters_per_group() == 1;
   if (!is_depthwise || problem.type != ElementType::float32) return false;
+  // With padding before it the only plane of outputs may lie beside the only one of inputs.
   if (problem.input[0] != 1 || problem.filter[0] != 1 || problem.output[0] != 1) return false;
+  if (problem.pad_begin[0] != 0) return false;
   if (problem.epilogue.pool.kind != PoolKind::none || problem.output_elements() == 0) return false;
   if (problem.output_size() < kOutputsAtOnce || problem.output[2] > kLongestRow) return false;
   if (2 * problem.in_channels < kernels.lanes) return false;

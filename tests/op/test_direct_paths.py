@@ -65,6 +65,13 @@ def test_whatever_follows_is_computed_on_every_path(activation, pool):
         check(Draw(case, kind, "ieee", 8 * number, epilogue, has_residual=number % 3 == 0), "cpu")
 
 
+@pytest.mark.parametrize("x_depth", [1, 2])
+def test_plane_of_outputs_that_sees_padding_alone_is_the_bias(x_depth):
+    attributes = {"group": 4, "strides": [2 * x_depth, 1, 1], "pads": [1, 0, 0, 0, 0, 0]}
+    case = ConvCase((1, 4, x_depth, 2, 8), (4, 1, 1, 1, 1), True, attributes)
+    check(Draw(case, "float32", "ieee", 0), "cpu")
+
+
 @pytest.mark.parametrize(
     ("path", "case"),
     [
