@@ -279,6 +279,26 @@ def test_the_error_is_that_of_the_algorithm():
     assert 0 < errors["reference"] < errors["direct"] < 1e-6
 
 
+def test_a_precision_is_judged_by_what_the_rule_chooses_at_every_batch(monkeypatch):
+    prepared = prepare(network(), OptimizeOptions(), CPU)
+    segment = prepared.segments[0]
+    values = np.random.default_rng(2).standard_normal((2, 3, 12, 12)).astype(np.float32)
+    by_batch = [on_device({name: values[:batch] for name in segment.layer.fed}, CPU) for batch in (1, 2)]
+    rule = {1: "reference", 2: "direct"}
+    shapes_chosen = []
+
+    def choose(problem, device):
+        shapes_chosen.append(problem.output_shape[0])
+        return rule[problem.output_shape[0]]
+
+    monkeypatch.setattr(_native, "choose", choose)
+    both = trials.errors_of(segment, by_batch, CPU)["tf32"]
+    assert shapes_chosen == [1, 2]
+    first = trials.errors_of(segment, by_batch[:1], CPU)["tf32"]
+    # The reference sums in float64, and rounds once.
+    assert 0 < first < both < 1e-6
+
+
 def test_an_algorithm_that_does_not_take_the_part_has_no_error(monkeypatch):
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[0]

@@ -18,6 +18,7 @@ from convswap.optimizing.segment_inputs import SegmentInputs
 from convswap.optimizing.segments import Segment, Shapes
 from convswap.optimizing.trials import errors_of, times_of
 from convswap.progress import Progress
+from convswap.runtime.device import Device
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Measured:
     """What was measured of one Conv, fed inputs of `shapes` at each batch.
 
     `algorithms` are those that compute `ours`, at each batch; `lines` are what the file is to say of them, in
-    the form of a tuning table.
+    the form of a tuning table. `last` is what it takes in, though another way is faster alone.
     """
 
     segment: Segment
@@ -33,6 +34,7 @@ class Measured:
     shapes: tuple[Shapes, ...]
     algorithms: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    last: Stage | None = None
 
     @property
     def precision(self) -> str | None:
@@ -51,7 +53,9 @@ class Measured:
 
     @property
     def ours(self) -> Stage:
-        """Our way that a reader is told of: the one that gains, else the fastest."""
+        """Our way that a reader is told of: the one that gains, else the fastest, unless `last` is given."""
+        if self.last is not None:
+            return self.last
         way = self.way
         best = best_of_ours(self.times) if way is DEFAULT_WAY else way
         assert best is not None
@@ -76,8 +80,25 @@ class Measured:
     @property
     def loses_little(self) -> bool:
         """Whether ours is not much slower than the default, at any batch."""
-        both = zip(self.times[DEFAULT_WAY], self.times[self.ours], strict=True)
-        return all(default / ours >= LEAST_TO_TRY for default, ours in both)
+        return self._loses_little(self.times[DEFAULT_WAY], self.ours)
+
+    def deepest(self, device: Device) -> Measured:
+        """Return the Conv with as much taken in as is not much slower than `ours`, at any batch."""
+        fastest_of_ours = self.times[self.ours]
+        ways = (way for way in self.times if way is not None)
+        last = max(way for way in ways if self._loses_little(fastest_of_ours, way))
+        if last is self.ours:
+            return self
+        return replace(self, last=last, lines=()).with_rule(device)
+
+    def with_rule(self, device: Device) -> Measured:
+        """Return it with the algorithms that the rule chooses."""
+        return replace(
+            self, algorithms=tuple(_native.choose(problem, device.name) for problem in self.problems)
+        )
+
+    def _loses_little(self, times: Sequence[float], way: Stage) -> bool:
+        return all(one / own >= LEAST_TO_TRY for one, own in zip(times, self.times[way], strict=True))
 
 
 def measure_convs(
@@ -146,9 +167,7 @@ def _measure(
             precision, None, {way: tuple(own[way] for own in by_batch) for way in by_batch[0]}
         )
         kept.add(key, timed)
-    found = Measured(segment, Measurement(precision, errors, timed.times), shapes)
-    by_rule = tuple(_native.choose(problem, device.name) for problem in found.problems)
-    return replace(found, algorithms=by_rule)
+    return Measured(segment, Measurement(precision, errors, timed.times), shapes).with_rule(device)
 
 
 def _problem(segment: Segment, shapes: Sequence[Shapes]) -> str:
@@ -175,7 +194,7 @@ def _precision(
         return before.precision, before.errors
     fed = inputs.of(segment)
     assert fed is not None  # it has shapes
-    errors = errors_of(segment, fed[0], device)
+    errors = errors_of(segment, fed, device)
     accurate = [
         precision
         for precision in PRECISIONS

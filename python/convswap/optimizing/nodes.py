@@ -23,9 +23,10 @@ def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole)
     fused = {} if whole.swapping is None else {one.node: one for one in whole.swapping.fused}
     batches = list(prepared.sources)
     together = {name: pair for pair in whole.pairs for name in pair.names}
+    convs = [whole.convs.get(one.segment.name, one) for one in measured]
     rows = [
         _node_result(one, one.segment.name in taken, fused, batches, together.get(one.segment.name))
-        for one in measured
+        for one in convs
     ]
     rows += [_left_result(left) for left in prepared.swapping.left]
     known = {row.node for row in rows}
@@ -67,6 +68,8 @@ def _why(one: Measured, is_taken: bool, gain: float) -> str:
     if one.precision is None and one.measurement.errors is not None:
         ours = min(error for name, error in one.measurement.errors.items() if name != "default")
         return f"ours is less accurate here: {ours:.1e}, the default {one.measurement.errors['default']:.1e}"
+    if is_taken and one.last is not None:
+        return f"{gain:.2f}x as fast alone, more with less taken in, but the whole model is faster with it"
     if is_taken and one.way is DEFAULT_WAY:
         return f"{gain:.2f}x as fast alone, but the whole model is faster with it"
     if is_taken:

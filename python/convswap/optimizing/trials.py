@@ -14,7 +14,6 @@ from onnx import helper
 
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.graph.algorithms import AUTO
 from convswap.graph.swap import NodeChoice, swap_chosen
 from convswap.optimizing.choice import DEFAULT_WAY, Way, is_as_accurate
 from convswap.optimizing.segments import Segment, side_by_side
@@ -117,16 +116,18 @@ def _copies(layer: ConvLayer, shapes: Mapping[str, Sequence[int]], device: Devic
     return max(1, min(_MOST_COPIES, _BYTES_OF_RUN // max(1, elements * size)))
 
 
-def errors_of(segment: Segment, inputs: Values, device: Device) -> dict[str, float]:
+def errors_of(segment: Segment, by_batch: Sequence[Values], device: Device) -> dict[str, float]:
     """Return the relative L2 errors of the Conv alone: of the default side, and of ours in each precision.
 
-    They are against float64, of as much of the input as the truth can be had of at once.
+    They are against float64, of as much of the first batch's input as the truth can be had of at once. Ours
+    is the worst of the algorithms that the rule chooses at the batches: one may round where another does not.
     """
-    judged = _Judged(segment, inputs, device)
+    judged = _Judged(segment, by_batch[0], device)
     found = {"default": judged.error(segment.conv_alone("ieee"), DEFAULT)}
+    shapes = [_shapes(inputs) for inputs in by_batch]
     for precision in ("tf32", "ieee"):
-        layer = segment.conv_alone(precision)
-        found[precision] = judged.error(judged.by_algorithm(layer) or layer, CONVSWAP)
+        layers = judged.by_rule(segment.conv_alone(precision), shapes)
+        found[precision] = max(judged.error(layer, CONVSWAP) for layer in layers)
         if is_as_accurate(found[precision], found["default"]):
             break
     return found
@@ -145,11 +146,11 @@ class _Judged:
     """A segment's Conv alone, with a part of its input and the truth of that."""
 
     def __init__(self, segment: Segment, inputs: Values, device: Device) -> None:
-        self._shapes, self._device = _shapes(inputs), device
+        self._device = device
         alone = segment.conv_alone("ieee")
         self._fed = {name: host_array(inputs[name], device) for name in alone.fed}
         data_name = str(alone.node.input[0])
-        operations = alone.problem({name: self._shapes[name] for name in alone.fed}).operations
+        operations = alone.problem({name: values.shape for name, values in self._fed.items()}).operations
         self._fed[data_name] = _part(self._fed[data_name], operations, alone)
         arrays = alone.arrays(self._fed)
         self._truth = reference_conv(arrays.x, arrays.w, arrays.bias, alone.attributes)
@@ -159,11 +160,18 @@ class _Judged:
         model = layer.model({name: values.ndim for name, values in self._fed.items()}, ours=side.ours)
         return relative_l2_error(run(make_session(model, side, self._device), self._fed)[0], self._truth)
 
-    def by_algorithm(self, layer: ConvLayer, algorithm: str = AUTO) -> ConvLayer | None:
-        """Return `layer` with the algorithm that computes the whole input; None where it takes no part."""
-        own = {name: self._shapes[name] for name in layer.fed}
-        name = _native.choose(layer.problem(own), self._device.name, algorithm)
-        part = layer.problem({name: self._fed[name].shape for name in layer.fed})
+    def by_rule(self, layer: ConvLayer, by_batch: Sequence[Mapping[str, tuple[int, ...]]]) -> list[ConvLayer]:
+        """Return `layer` with each algorithm that the rule chooses for inputs of these shapes.
+
+        Those that do not take the part are left out; where none does, the rule chooses for the part.
+        """
+        problems = (layer.problem({name: shapes[name] for name in layer.fed}) for shapes in by_batch)
+        names = dict.fromkeys(_native.choose(problem, self._device.name) for problem in problems)
+        return [own for name in names if (own := self.by_algorithm(layer, name)) is not None] or [layer]
+
+    def by_algorithm(self, layer: ConvLayer, name: str) -> ConvLayer | None:
+        """Return `layer` with an algorithm; None where that does not take the part."""
+        part = layer.problem({fed: self._fed[fed].shape for fed in layer.fed})
         return None if _native.why_not(part, name, self._device.name) else layer.with_algorithm(name)
 
 

@@ -37,6 +37,7 @@ class Whole:
 
     swapping: SwapResult | None = None
     taken: Mapping[str, NodeChoice] | None = None
+    convs: Mapping[str, Measured] = field(default_factory=dict)  # what was taken, by their names
     pairs: tuple[MeasuredPair, ...] = ()  # of which one node computes both Convs
     times: tuple[WholeResult, ...] = ()
     errors: Mapping[str, float] = field(default_factory=dict)
@@ -60,7 +61,8 @@ def best_whole(prepared: Prepared, measured: Sequence[Measured], pairs: Sequence
     if pairs:
         before = best.taken or {} if best.gains and best.answers_agree else {}
         taken = {*before, *(name for pair in pairs for name in pair.names)}
-        with_pairs = [one for one in measured if one.segment.name in taken]
+        convs = {one.segment.name: one for one in measured} | dict(best.convs)
+        with_pairs = [convs[name] for name in convs if name in taken]
         best = _best([best, _run_whole(prepared, measured, with_pairs, pairs)])
     # Where no Conv gains alone, the whole must by more than the noise of two equal models.
     return best if gaining or best.pairs or (best.times and _mean(best) >= LEAST_GAIN) else Whole()
@@ -85,6 +87,11 @@ def _to_try(
         near = [one for one in measured if one.precision is not None and one.loses_little]
         if len(near) > len(gaining):
             yield near
+        # For the same reason one node for more may be faster than two.
+        own = near if len(near) > len(gaining) else gaining
+        deepest = [one.deepest(prepared.device) for one in own]
+        if any(one is not other for one, other in zip(deepest, own, strict=True)):
+            yield deepest
         return
     if not gaining:
         return
@@ -125,7 +132,8 @@ def _run_whole(
     if not any(values.dtype.kind == "f" for values in answers[0]):
         tolerance = ELEMENTS_THAT_MAY_DIFFER
     agree = _agree(errors, tolerance)
-    return Whole(swapping, choices, tuple(pairs), tuple(times), errors, reference, agree)
+    convs = {one.segment.name: one for one in taken}
+    return Whole(swapping, choices, convs, tuple(pairs), tuple(times), errors, reference, agree)
 
 
 def _errors(
