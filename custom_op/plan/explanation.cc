@@ -41,8 +41,13 @@ std::string why_passed_over(const Choice& choice, bool is_earlier, std::optional
     return is_earlier ? "comes earlier in the catalog's order, but another was asked for by name"
                       : "another was asked for by name";
   }
-  if (!choice.measured && estimate)
+  if (!choice.measured && estimate) {
+    if (choice.offer.milliseconds && *estimate < *choice.offer.milliseconds) {
+      return "estimated " + milliseconds_text(*estimate) +
+             ", too little less for one that rounds a depthwise convolution to TF32; not measured";
+    }
     return "estimated slower: " + milliseconds_text(*estimate) + "; not measured";
+  }
   // The rule takes by estimate, and without one where there is nobody else.
   if (!choice.measured && choice.offer.milliseconds) return "for what no other can compute; not measured";
   if (!choice.measured) return "comes later in the catalog's order; not measured";

@@ -18,13 +18,26 @@ constexpr std::string_view kRungPrefix = "ladd";
 struct Best {
   const Algorithm* algorithm = nullptr;  // null where none supports the problem
   Offer offer;
+  std::optional<double> weighed;  // its estimate, as it is compared
 };
 
+// How many times as fast as one that does not round has to be what rounds a depthwise convolution to TF32:
+// cuDNN does not, and where long ones follow each other, as in filters of sound, outputs tell the difference.
+constexpr double kRoundedDepthwise = 1.3;
+
+std::optional<double> weighed(const ConvProblem& problem, const Algorithm& algorithm, const Offer& offer) {
+  if (!offer.milliseconds) return std::nullopt;
+  const bool is_depthwise = problem.channels_per_group() == 1 && problem.filters_per_group() == 1;
+  const bool rounds = problem.type == ElementType::float32 && problem.precision == Precision::tf32 &&
+                      algorithm.rounds_to_tf32();
+  return *offer.milliseconds * (is_depthwise && rounds ? kRoundedDepthwise : 1);
+}
+
 // The better one of `best` and an offer of the algorithm, the former where neither has an estimate.
-void take_better(Best& best, const Algorithm& algorithm, Offer offer) {
-  const std::optional<double> least = best.offer.milliseconds;
-  if (best.algorithm != nullptr && (!offer.milliseconds || (least && *offer.milliseconds >= *least))) return;
-  best = {&algorithm, std::move(offer)};
+void take_better(Best& best, const ConvProblem& problem, const Algorithm& algorithm, Offer offer) {
+  const std::optional<double> own = weighed(problem, algorithm, offer);
+  if (best.algorithm != nullptr && (!own || (best.weighed && *own >= *best.weighed))) return;
+  best = {&algorithm, std::move(offer), own};
 }
 
 // Of those that support the problem the one estimated fastest, or the catalog's first where none has an
@@ -40,7 +53,7 @@ Best best_by_rule(const ConvProblem& problem, const Device& device, std::string&
           std::string(reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + offer.why_not;
       continue;
     }
-    take_better(best, *algorithm, std::move(offer));
+    take_better(best, problem, *algorithm, std::move(offer));
   }
   if (!problem.before.empty()) {
     // The others get the same depthwise convolution in front: the best of them alone is the best with it.
@@ -50,7 +63,7 @@ Best best_by_rule(const ConvProblem& problem, const Device& device, std::string&
       if (whole.is_refusal()) {
         reasons += (reasons.empty() ? "" : "; ") + whole.why_not;
       } else {
-        take_better(best, *rest.algorithm, std::move(whole));
+        take_better(best, problem, *rest.algorithm, std::move(whole));
       }
     }
   }

@@ -182,4 +182,21 @@ def test_the_rule_does_not_round_filters_of_one_channel_to_tf32(batch, length):
     # with numbers rounded to TF32 the model's answers were 0.028 off.
     problem = _native.Problem((batch, 1, 1, length), (1, 1, 1, 256), strides=[1, 2])
     chosen = _native.choose(problem, "cuda", compute_capability=90)
-    assert chosen in ("depthwise", "sliding_rows", "tiled", "few_channels")
+    assert chosen in ("depthwise", "tiled")
+
+
+def test_what_rounds_depthwise_convolutions_is_taken_where_it_gains_much():
+    # By their estimates `toeplitz` and `few_channels` are first at all of these.
+    taken = {}
+    for name, x, w in (
+        ("little", (64, 96, 56, 56), (96, 1, 7, 7)),
+        ("little, too", (1, 3, 224, 224), (3, 1, 9, 9)),
+        ("much", (64, 8, 1543), (8, 1, 1024)),
+    ):
+        pads = [w[2] // 2] * 2 * (len(x) - 2) if len(x) == 4 else []
+        problem = _native.Problem(x, w, group=x[1], pads=pads, precision="tf32")
+        estimates = _native.estimates(problem, "cuda", compute_capability=90)
+        first = min((ms, each) for each, ms in estimates.items() if ms is not None)[1]
+        assert first in ("toeplitz", "few_channels"), (name, estimates)
+        taken[name] = first == _native.choose(problem, "cuda", compute_capability=90)
+    assert taken == {"little": False, "little, too": False, "much": True}

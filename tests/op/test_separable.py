@@ -49,6 +49,8 @@ PAIRS = {
     "HardSwish": Pair((1, 16, 8, 28), 16, depthwise_activation="HardSwish", activation="SiLU"),
 }
 TF32 = 2.0**-11
+# A convolution of one channel and one filter is depthwise; few_channels would round the argument of SiLU.
+REFUSED = {("the smallest", "sliced_k", "float32"), ("HardSwish", "few_channels", "float16")}
 
 
 def arrays_of(pair: Pair, element: str, z: np.ndarray | None = None) -> dict[str, np.ndarray | None]:
@@ -278,13 +280,11 @@ def test_every_tile_of_it_is_the_definition_and_repeats(name, element, ampere):
 @pytest.mark.parametrize("algorithm", ["auto", "naive", "tiled", "few_channels", "sliced_k"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_other_algorithms_compute_it_in_two_steps(name, algorithm, ampere):
-    computes = 0
     for element in ("float32", "float16"):
-        if _native.why_not(PAIRS[name].problem(type=element), algorithm, "cuda"):
+        if (name, algorithm, element) in REFUSED:
+            assert _native.why_not(PAIRS[name].problem(type=element), algorithm, "cuda")
             continue
         assert_is_right(computed(PAIRS[name], element, algorithm), PAIRS[name], element)
-        computes += 1
-    assert computes > 0
 
 
 @pytest.mark.gpu

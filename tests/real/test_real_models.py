@@ -128,9 +128,11 @@ def test_what_optimize_writes_answers_as_before_and_is_not_slower(name, tmp_path
     assert found.written == file and found.answers_agree
     assert all(one.speedup >= LEAST_SPEEDUP for one in found.whole)
     session = make_session(onnx.load(file), CONVSWAP, choose_device(device))
-    # The default provider's kernels differ from run to run, and what it computes in TF32 optimize may, too.
-    on_card = max(TOLERANCES["tf32"], 1.5 * found.errors["default"])
-    assert_answers(model, session, TOLERANCE if device == "cpu" else on_card)
+    tolerance = TOLERANCE
+    if device == "cuda":
+        # The default provider's kernels differ from run to run, and what it computes in TF32 ours may, too.
+        tolerance = max(TOLERANCES["tf32"], 1.5 * found.errors.get("default", 0.0))
+    assert_answers(model, session, tolerance)
 
 
 @pytest.mark.parametrize("name", IN_SUBGRAPHS)

@@ -293,7 +293,7 @@ def test_a_precision_is_judged_by_what_the_rule_chooses_at_every_batch(monkeypat
 
     monkeypatch.setattr(_native, "choose", choose)
     both = trials.errors_of(segment, by_batch, CPU)["tf32"]
-    assert shapes_chosen == [1, 2]
+    assert shapes_chosen == [1, 1, 2, 2]  # alone and with all that it can take in
     first = trials.errors_of(segment, by_batch[:1], CPU)["tf32"]
     # The reference sums in float64, and rounds once.
     assert 0 < first < both < 1e-6

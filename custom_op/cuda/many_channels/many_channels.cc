@@ -76,6 +76,7 @@ class ManyChannels final : public Algorithm {
  public:
   std::string_view name() const override { return "many_channels"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
+  bool rounds_to_tf32() const override { return true; }
   // A pool not, and other activations than ReLU only where a kernel of their own would round twice: called
   // for one result after the other, they take the kernel longer than that.
   bool fuses(const ConvProblem& problem) const override {

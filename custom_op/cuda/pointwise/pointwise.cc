@@ -38,6 +38,7 @@ namespace {
 class Pointwise final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
  public:
   std::string_view name() const override { return "pointwise"; }
+  bool rounds_to_tf32() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     const Activation activation = problem.epilogue.activation;
     return problem.epilogue.pool.kind == PoolKind::none &&

@@ -34,6 +34,7 @@ namespace {
 class SlicedK final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
  public:
   std::string_view name() const override { return "sliced_k"; }
+  bool rounds_to_tf32() const override { return true; }
 
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;
@@ -45,7 +46,8 @@ class SlicedK final : public AlgorithmByTiling<cheapest_tilings, make_plan, kern
     if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
       return "it does not compute float32 in precision ieee";
     }
-    // cuDNN's are not rounded to TF32 either, and long ones in a row tell the difference.
+    // Small ones it would compute two or three times as fast as what does not round them, and with them a
+    // model of sound that has eight in a row was 0.028 off (benchmarks/sliced_k.md).
     const bool is_depthwise = problem.channels_per_group() == 1 && problem.filters_per_group() == 1;
     if (problem.type == ElementType::float32 && is_depthwise) {
       return "it does not compute depthwise convolutions of float32, whose numbers it would round to TF32";

@@ -63,6 +63,7 @@ class Toeplitz final : public Algorithm {
  public:
   std::string_view name() const override { return "toeplitz"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
+  bool rounds_to_tf32() const override { return true; }
 
   // An activation alone that does more than bound takes less time in a kernel of its own, where rounding
   // between the two changes nothing.
@@ -84,21 +85,12 @@ class Toeplitz final : public Algorithm {
                             device.name);
     }
     return {{},
-            tiling->cost * (rounds_depthwise(problem) ? kRoundedDepthwise : 1) * 1e-6,
+            tiling->cost * 1e-6,
             [problem, device, own = *tiling] { return toeplitz::make_plan(problem, device, own); },
             [problem, own = *tiling] { return std::vector{toeplitz::kernel_name(problem, own)}; }};
   }
 
  private:
-  // Other algorithms do not round the numbers of depthwise convolutions to TF32, and no more does cuDNN.
-  // Where they are sums of long filters one after the other, outputs tell the difference: so it has to be
-  // that many times as fast.
-  static constexpr double kRoundedDepthwise = 1.3;
-  static bool rounds_depthwise(const ConvProblem& problem) {
-    return problem.channels_per_group() == 1 && problem.filters_per_group() == 1 &&
-           problem.type == ElementType::float32 && parts_of(problem) == 1;
-  }
-
   // Before a tiling is sought.
   static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;

@@ -188,7 +188,7 @@ def _precision(
     if device.name == "cpu" or segment.layer.type_name != "float32":
         # The CPU computes float32 as such on both sides, and other types have one arithmetic.
         return "ieee", None
-    key = f"errors of {_problem(segment, shapes)} ; weights {segment.weights_digest}"
+    key = f"errors by what the rule chooses of {_problem(segment, shapes)} ; weights {segment.weights_digest}"
     before = kept.get(key)
     if before is not None:
         return before.precision, before.errors

@@ -69,7 +69,7 @@ def _why(one: Measured, is_taken: bool, gain: float) -> str:
         ours = min(error for name, error in one.measurement.errors.items() if name != "default")
         return f"ours is less accurate here: {ours:.1e}, the default {one.measurement.errors['default']:.1e}"
     if is_taken and one.last is not None:
-        return f"{gain:.2f}x as fast alone, more with less taken in, but the whole model is faster with it"
+        return f"{gain:.2f}x as fast alone; with as much taken in the whole model is faster"
     if is_taken and one.way is DEFAULT_WAY:
         return f"{gain:.2f}x as fast alone, but the whole model is faster with it"
     if is_taken:

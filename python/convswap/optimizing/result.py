@@ -18,9 +18,10 @@ class NodeResult:
 
     `taken` is "default", "swapped" or "fused"; `takes_in` has the ops that it is fused with. The times are in
     milliseconds, by batch, of the Conv and all that it could take in; they are empty where nothing was
-    measured, as `best_ms`, the fastest of ours, is where none of ours would do. `errors` are relative L2
-    errors of the Conv alone: of "default", and of the precisions that were tried. `algorithm` is what
-    computes the fastest of ours; where batches differ in it, those of all, with commas between.
+    measured, as `best_ms` is where none of ours would do: the fastest of ours, or where it takes in more than
+    that in the whole model, that. `errors` are relative L2 errors of the Conv alone: of "default", and of the
+    precisions that were tried. `algorithm` is what computes it so; where batches differ in it, those of all,
+    with commas between.
     """
 
     node: str

@@ -126,7 +126,7 @@ def errors_of(segment: Segment, by_batch: Sequence[Values], device: Device) -> d
     found = {"default": judged.error(segment.conv_alone("ieee"), DEFAULT)}
     shapes = [_shapes(inputs) for inputs in by_batch]
     for precision in ("tf32", "ieee"):
-        layers = judged.by_rule(segment.conv_alone(precision), shapes)
+        layers = judged.by_rule(segment, precision, shapes)
         found[precision] = max(judged.error(layer, CONVSWAP) for layer in layers)
         if is_as_accurate(found[precision], found["default"]):
             break
@@ -160,14 +160,21 @@ class _Judged:
         model = layer.model({name: values.ndim for name, values in self._fed.items()}, ours=side.ours)
         return relative_l2_error(run(make_session(model, side, self._device), self._fed)[0], self._truth)
 
-    def by_rule(self, layer: ConvLayer, by_batch: Sequence[Mapping[str, tuple[int, ...]]]) -> list[ConvLayer]:
-        """Return `layer` with each algorithm that the rule chooses for inputs of these shapes.
+    def by_rule(
+        self, segment: Segment, precision: str, by_batch: Sequence[Mapping[str, tuple[int, ...]]]
+    ) -> list[ConvLayer]:
+        """Return the Conv alone with each algorithm that the rule chooses for inputs of these shapes.
 
-        Those that do not take the part are left out; where none does, the rule chooses for the part.
+        That is for it alone and with all that it can take in. Algorithms that do not take the part are left
+        out; where none does, the rule chooses for the part.
         """
-        problems = (layer.problem({name: shapes[name] for name in layer.fed}) for shapes in by_batch)
-        names = dict.fromkeys(_native.choose(problem, self._device.name) for problem in problems)
-        return [own for name in names if (own := self.by_algorithm(layer, name)) is not None] or [layer]
+        alone = segment.conv_alone(precision)
+        names = dict.fromkeys(
+            _native.choose(layer.problem({name: shapes[name] for name in layer.fed}), self._device.name)
+            for shapes in by_batch
+            for layer in (alone, segment.with_precision(precision))
+        )
+        return [own for name in names if (own := self.by_algorithm(alone, name)) is not None] or [alone]
 
     def by_algorithm(self, layer: ConvLayer, name: str) -> ConvLayer | None:
         """Return `layer` with an algorithm; None where that does not take the part."""

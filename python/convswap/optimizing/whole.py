@@ -58,6 +58,11 @@ def best_whole(prepared: Prepared, measured: Sequence[Measured], pairs: Sequence
     gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
     wholes = [_run_whole(prepared, measured, taken) for taken in _to_try(prepared, measured, gaining)]
     best = _best(wholes)
+    if prepared.device.name == "cuda":
+        # The host that a model waits for has less to do for one node that takes in more than for two.
+        deepest = {name: one.deepest(prepared.device) for name, one in best.convs.items()}
+        if any(deepest[name] is not one for name, one in best.convs.items()):
+            best = _best([best, _run_whole(prepared, measured, list(deepest.values()))])
     if pairs:
         before = best.taken or {} if best.gains and best.answers_agree else {}
         taken = {*before, *(name for pair in pairs for name in pair.names)}
@@ -87,11 +92,6 @@ def _to_try(
         near = [one for one in measured if one.precision is not None and one.loses_little]
         if len(near) > len(gaining):
             yield near
-        # For the same reason one node for more may be faster than two.
-        own = near if len(near) > len(gaining) else gaining
-        deepest = [one.deepest(prepared.device) for one in own]
-        if any(one is not other for one, other in zip(deepest, own, strict=True)):
-            yield deepest
         return
     if not gaining:
         return
