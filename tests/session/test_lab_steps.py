@@ -73,6 +73,28 @@ def test_right_kernel_is_checked_timed_and_ranked(monkeypatch, tmp_path) -> None
     assert class_csv([result]).splitlines()[1].startswith("mine.cu,yes,,")
 
 
+def test_default_provider_is_timed_once_for_its_versions_and_our_best_each_time(
+    monkeypatch, tmp_path
+) -> None:
+    from convswap.lab import card_times
+
+    pretend_card(monkeypatch)
+    monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path / "cache"))
+    timed: list[str] = []
+
+    def time(self, one, side, algorithm) -> float:
+        timed.append(str(algorithm))
+        return 1.0 + len(timed)
+
+    monkeypatch.setattr(card_times.CardTimes, "_time", time)
+    marks = [dict(run(tmp_path).layers[0].marks) for _ in range(2)]
+    assert timed == ["None", "auto", "direct", "auto", "direct"]  # the pretended kernel is ours
+    assert marks[0]["default provider"] == marks[1]["default provider"] == 2.0
+    assert marks[1]["auto"] == 5.0
+    monkeypatch.setattr(card_times, "cudnn_version", lambda: 90_000)
+    assert run(tmp_path).layers[0].marks["default provider"] == 7.0
+
+
 def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp_path) -> None:
     from convswap.lab import bench_top as module
     from convswap.lab import opening

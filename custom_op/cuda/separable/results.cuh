@@ -1,8 +1,14 @@
 #pragma once
 
+#include "cuda/called_activation.cuh"
 #include "cuda/separable/window.cuh"
 
 namespace convswap::separable {
+
+__device__ inline float finished(const Finish& finish, float sum) {
+  if (finish.limits) return smaller_or_nan(larger_or_nan(sum, finish.least), finish.most);
+  return activated(finish.epilogue, sum);
+}
 
 // Two neighbours as they lie in memory.
 template <typename T>

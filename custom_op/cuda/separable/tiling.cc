@@ -11,7 +11,7 @@ namespace convswap::separable {
 namespace {
 
 // Nanoseconds on an H200: fitted to every tiling of layers of MobileNetV2, of a detector and of large images,
-// at batches of 1 and 64, of which it is 6 % off by root mean square. Each time is of a block and a step.
+// at batches of 1 and 64, of which it is 7 % off by root mean square. Each time is of a block and a step.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   // 1870 was fitted; 300 more are what the estimates of two short kernels, to which this is compared, are too
   // high by.

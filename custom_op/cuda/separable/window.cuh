@@ -3,8 +3,8 @@
 // A thread's part of the depthwise convolution: the pixels of a channel that its results depend on, and
 // these.
 
+#include "conv/epilogue_math.h"
 #include "conv/small_floats.h"
-#include "cuda/called_activation.cuh"
 #include "cuda/primitives/global_load.cuh"
 #include "cuda/primitives/global_store.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
@@ -14,11 +14,6 @@
 #include "cuda/separable/layout.h"
 
 namespace convswap::separable {
-
-__device__ inline float finished(const Finish& finish, float sum) {
-  if (finish.limits) return smaller_or_nan(larger_or_nan(sum, finish.least), finish.most);
-  return activated(finish.epilogue, sum);
-}
 
 // Numbers as they come from memory, four neighbours or one in a word. They stay so until they are multiplied:
 // whatever is done to them at once waits for them.
@@ -118,7 +113,7 @@ class Window {
       *row_of(to, i) = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
     }
     if (!is_there_) return;
-    // One formula in the code for all rows: a call for each result would have to keep what was loaded.
+    // The formulas stand in the code once for all rows, since they take the compiler long.
 #pragma unroll 1
     for (int i = 0; i < S::kRows; ++i) {
       const float4 sum = *row_of(to, i);

@@ -15,6 +15,7 @@ from convswap.lab.kernel import Kernel
 from convswap.lab.marks import keep_mark, known_mark
 from convswap.lab.result import LayerTimes
 from convswap.lab.targets import ALGORITHM, Target, TargetLayer
+from convswap.runtime.cuda_libraries import cudnn_version
 from convswap.runtime.device import Device
 from convswap.runtime.floor import floor_ms
 from convswap.runtime.library import LAB_ENTRY
@@ -99,8 +100,10 @@ class CardTimes:
 
 
 def _kept_name(name: str) -> str:
-    """Return by what a mark's time is kept: the default provider's belongs to its version."""
-    return f"{name} of ONNX Runtime {onnxruntime.__version__}" if name == PROVIDER else name
+    """Return by what a mark's time is kept: the default provider's belongs to its version and to cuDNN's."""
+    if name != PROVIDER:
+        return name
+    return f"{name} of ONNX Runtime {onnxruntime.__version__} with cuDNN {cudnn_version()}"
 
 
 def facts_of(kernel: Kernel, problem: _native.Problem) -> Mapping[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 from contextlib import redirect_stdout
 from functools import cache
@@ -18,3 +19,13 @@ def load_cuda_libraries(device: str) -> None:
     if device == "cuda" and hasattr(onnxruntime, "preload_dlls"):
         with redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
+
+
+@cache
+def cudnn_version() -> int | None:
+    """Return the version of ONNX Runtime's cuDNN, 91900 for 9.19.0; None where it is not there."""
+    load_cuda_libraries("cuda")
+    try:
+        return int(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion())
+    except (OSError, AttributeError):
+        return None
