@@ -8,23 +8,29 @@ import pytest
 from convswap import _native
 from fake_card import LAYER, needs_compiler, run_beside_card
 
-# An algorithm's name, then the extents of x and w, and the padding at each end.
+# An algorithm's name, then the extents of x and w, and the padding at each end. `separable` gets a depthwise
+# convolution in front.
 CONVOLVE = """
 import sys
 import numpy as np
 from convswap import _native
 algorithm, x_shape, w_shape = sys.argv[1], *(tuple(map(int, text.split(","))) for text in sys.argv[2:4])
 attributes = {"pads": [int(text) for text in sys.argv[4:]] * 4} if sys.argv[4:] else {}
-problem = _native.Problem(x_shape, w_shape, **attributes)
-x, w = (_native.DeviceArray.from_numpy(np.ones(shape, np.float32)) for shape in (x_shape, w_shape))
+front = {"depthwise_shape": (x_shape[1], 1, 3, 3)} if algorithm == "separable" else {}
+if front:
+    attributes["depthwise_pads"] = [1] * 4
+problem = _native.Problem(x_shape, w_shape, **front, **attributes)
+shapes = [x_shape, w_shape, *front.values()]
+x, w, *d = (_native.DeviceArray.from_numpy(np.ones(shape, np.float32)) for shape in shapes)
 y = _native.DeviceArray(problem.output_shape)
 y.poison()
-_native.conv_device(x, w, None, y, algorithm=algorithm, **attributes)
+_native.conv_device(x, w, None, y, algorithm=algorithm, **dict(zip(["depthwise"], d)), **attributes)
 assert y.to_numpy().shape == tuple(problem.output_shape)
 print(_native.describe_plan(problem, "cuda", algorithm))
 """
 ONE_TAP = ("2,16,9,9", "24,16,1,1")
 PADDED = ("2,1,9,9", "1,1,3,3", "1")
+PAIR = ("2,16,9,12", "24,16,1,1")
 ALGORITHMS = [entry.name for entry in _native.catalog() if entry.device == "cuda"]
 
 
@@ -41,7 +47,7 @@ def test_every_algorithm_compiles_loads_and_starts_its_kernels(
     algorithm: str, cache: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    layer = {"pointwise": ONE_TAP, "sliding_rows": PADDED}.get(algorithm, LAYER)
+    layer = {"pointwise": ONE_TAP, "sliding_rows": PADDED, "separable": PAIR}.get(algorithm, LAYER)
     done = run_beside_card(CONVOLVE, algorithm, *layer, cache=cache, FAKE_LOG=log)
     assert done.returncode == 0, done.stderr
     lines = log.read_text().splitlines()

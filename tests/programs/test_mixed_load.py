@@ -139,7 +139,11 @@ def test_memory_that_every_run_keeps_is_reported(monkeypatch, capsys, tmp_path) 
         kept.clear()
         return run_load(tmp_path, seconds), capsys.readouterr().out
 
-    status, printed, seconds = judged(run, SECONDS["cpu"])
+    # On a busy machine there are too few runs for what they keep to be much: then it takes longer.
+    for seconds in (SECONDS["cpu"], 2 * SECONDS["cpu"], 4 * SECONDS["cpu"]):
+        status, printed, seconds = judged(run, seconds)
+        if status == 1:
+            break
     assert status == 1 and " 0 errors" in printed
     # All that was kept from minute 2 on, by the runs of then: a busy machine makes fewer of them than before.
     grown = float(re.search(r"host \+([\d.]+) MiB", printed)[1])
