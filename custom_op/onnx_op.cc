@@ -165,8 +165,6 @@ class ConvKernel {
     return run;
   }
 
-  static const Shape* pointer_to(const std::optional<Shape>& shape) { return shape ? &*shape : nullptr; }
-
   // Checks what the model tells of the shapes.
   void check_shapes(const OrtKernelInfo* info) const {
     const std::optional<Shape> x = known_shape(info, 0);

@@ -110,6 +110,15 @@ void check_residual(const ConvProblem& problem, const Shape& residual) {
   }
 }
 
+ConvProblem make_depthwise_problem(const ConvSpec& spec, const InputShapes& shapes) {
+  const Shape& weights = *shapes.depthwise;
+  try {
+    return make_problem(depthwise_spec(spec, weights[0]), shapes.x, weights, shapes.depthwise_bias);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument("the depthwise convolution in front: " + std::string(error.what()));
+  }
+}
+
 }  // namespace
 
 int64_t ConvProblem::operations() const {
@@ -263,19 +272,6 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
   if (residual != nullptr) check_residual(problem, *residual);
   return problem;
 }
-
-namespace {
-
-ConvProblem make_depthwise_problem(const ConvSpec& spec, const InputShapes& shapes) {
-  const Shape& weights = *shapes.depthwise;
-  try {
-    return make_problem(depthwise_spec(spec, weights[0]), shapes.x, weights, shapes.depthwise_bias);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument("the depthwise convolution in front: " + std::string(error.what()));
-  }
-}
-
-}  // namespace
 
 ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes) {
   if (shapes.depthwise == nullptr) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ struct ConvProblem {
   int64_t output_elements() const { return batch * out_channels * output_size(); }
   int64_t result_size() const { return result[0] * result[1] * result[2]; }
   int64_t result_elements() const { return batch * out_channels * result_size(); }
+
+  // One channel and one filter in each group.
+  bool is_depthwise() const { return channels_per_group() == 1 && filters_per_group() == 1; }
 
   // The convolution alone, of its own input, or without what follows it.
   ConvProblem without_depthwise() const;
@@ -93,5 +97,8 @@ struct InputShapes {
   const Shape* depthwise_bias = nullptr;
 };
 ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes);
+
+// As InputShapes has it.
+inline const Shape* pointer_to(const std::optional<Shape>& shape) { return shape ? &*shape : nullptr; }
 
 }  // namespace convswap

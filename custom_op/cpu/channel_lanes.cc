@@ -139,8 +139,7 @@ class ChannelLanesPlan final : public Plan {
 }  // namespace
 
 bool suits_channel_lanes(const ConvProblem& problem, const ChannelLanesKernels& kernels) {
-  const bool is_depthwise = problem.channels_per_group() == 1 && problem.filters_per_group() == 1;
-  if (!is_depthwise || problem.type != ElementType::float32) return false;
+  if (!problem.is_depthwise() || problem.type != ElementType::float32) return false;
   // With padding before it the only plane of outputs may lie beside the only one of inputs.
   if (problem.input[0] != 1 || problem.filter[0] != 1 || problem.output[0] != 1) return false;
   if (problem.pad_begin[0] != 0) return false;

@@ -63,10 +63,6 @@ class DepthwiseFirstPlan final : public Plan {
   std::size_t between_bytes_;
 };
 
-}  // namespace
-
-namespace {
-
 Offer offer_of_first(const Algorithm& algorithm, const ConvProblem& before, const Device& device) {
   if (device.kind == DeviceKind::cpu) return offer_of(algorithm, before, device);
   if (std::string reason = why_none(before, device); !reason.empty())

@@ -27,10 +27,9 @@ constexpr double kRoundedDepthwise = 1.3;
 
 std::optional<double> weighed(const ConvProblem& problem, const Algorithm& algorithm, const Offer& offer) {
   if (!offer.milliseconds) return std::nullopt;
-  const bool is_depthwise = problem.channels_per_group() == 1 && problem.filters_per_group() == 1;
   const bool rounds = problem.type == ElementType::float32 && problem.precision == Precision::tf32 &&
                       algorithm.rounds_to_tf32();
-  return *offer.milliseconds * (is_depthwise && rounds ? kRoundedDepthwise : 1);
+  return *offer.milliseconds * (problem.is_depthwise() && rounds ? kRoundedDepthwise : 1);
 }
 
 // The better one of `best` and an offer of the algorithm, the former where neither has an estimate.

@@ -37,9 +37,8 @@ ConvProblem problem_of(const Shape& x_shape, const Shape& w_shape, bool has_bias
   if (w_shape.empty()) throw InvalidArgument("weights of shape []: expected 3, 4 or 5 dimensions");
   const Shape bias{w_shape[0]};
   const Shape depthwise_bias{depthwise_shape && !depthwise_shape->empty() ? depthwise_shape->front() : 0};
-  return make_problem(
-      spec, {x_shape, w_shape, has_bias ? &bias : nullptr, residual_shape ? &*residual_shape : nullptr,
-             depthwise_shape ? &*depthwise_shape : nullptr, has_depthwise_bias ? &depthwise_bias : nullptr});
+  return make_problem(spec, {x_shape, w_shape, has_bias ? &bias : nullptr, pointer_to(residual_shape),
+                             pointer_to(depthwise_shape), has_depthwise_bias ? &depthwise_bias : nullptr});
 }
 
 // The device that a planning question is about: a card of this machine, or with `compute_capability` one
@@ -183,7 +182,6 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   const auto shape_or_none = [](const std::optional<py::array>& array) {
     return array ? std::optional(shape_of(*array)) : std::nullopt;
   };
-  const auto pointer_to = [](const std::optional<Shape>& shape) { return shape ? &*shape : nullptr; };
   const auto data_or_null = [](const std::optional<py::array>& array) {
     return array ? array->data() : nullptr;
   };
@@ -235,8 +233,8 @@ void register_problem(py::module_& module) {
 
 Shapes are (N, C, spatial...) and (K, C / group, filter...); `residual_shape`, where there is one, that of the
 convolution's result, and `depthwise_shape`, (C, 1, filter...), that of the weights of a depthwise convolution of x in
-front, whose result the other one convolves. The attributes are those of our Conv and FusedConv; an empty sequence is an absent
-attribute. Raises ConvswapError where they do not fit together.)")
+front, whose result the other one convolves. The attributes are those of our Conv and FusedConv; an empty sequence is an
+absent attribute. Raises ConvswapError where they do not fit together.)")
       .def(py::init([](const Shape& x_shape, const Shape& w_shape, bool has_bias, const std::string& type,
                        const std::string& precision, const std::optional<Shape>& residual_shape,
                        const std::optional<Shape>& depthwise_shape, bool has_depthwise_bias,
@@ -351,11 +349,12 @@ void register_conv(py::module_& module) {
              py::arg("threads") = 0, py::arg("instruction_set") = "",
              R"(The convolution of C-contiguous arrays by a CPU algorithm, and what is fused with it.
 
-x is (N, C, spatial...), w (K, C / group, filter...), b (K,), residual of the shape of the convolution's result, depthwise
-(C, 1, filter...) and depthwise_bias (C,) those of a depthwise convolution of x in front, all float32, float64, float16 or bfloat16 (of ml_dtypes); the result is (N, K, output...) of the same type. Further
-keyword arguments are the attributes of our Conv and FusedConv. `reference` sums in float64, `direct` takes all but
-float64 and sums in float32; `instruction_set` is one of direct_instruction_sets(); `threads` 0 uses every core.
-Raises ConvswapError for types, shapes or attributes that do not fit, TypeError for what is no array.)");
+x is (N, C, spatial...), w (K, C / group, filter...), b (K,), residual of the shape of the convolution's result,
+depthwise (C, 1, filter...) and depthwise_bias (C,) those of a depthwise convolution of x in front, all float32, float64,
+float16 or bfloat16 (of ml_dtypes); the result is (N, K, output...) of the same type. Further keyword arguments are the
+attributes of our Conv and FusedConv. `reference` sums in float64, `direct` takes all but float64 and sums in float32;
+`instruction_set` is one of direct_instruction_sets(); `threads` 0 uses every core. Raises ConvswapError for types, shapes
+or attributes that do not fit, TypeError for what is no array.)");
 }
 
 }  // namespace

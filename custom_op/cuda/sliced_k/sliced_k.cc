@@ -48,8 +48,7 @@ class SlicedK final : public AlgorithmByTiling<cheapest_tilings, make_plan, kern
     }
     // Small ones it would compute two or three times as fast as what does not round them, and with them a
     // model of sound that has eight in a row was 0.028 off (benchmarks/sliced_k.md).
-    const bool is_depthwise = problem.channels_per_group() == 1 && problem.filters_per_group() == 1;
-    if (problem.type == ElementType::float32 && is_depthwise) {
+    if (problem.type == ElementType::float32 && problem.is_depthwise()) {
       return "it does not compute depthwise convolutions of float32, whose numbers it would round to TF32";
     }
     if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;

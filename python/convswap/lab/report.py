@@ -74,7 +74,10 @@ def _print_times(result: LabResult, console: Console) -> None:
             three_digits(moved / time / 1e6),
             beside,
         )
-    table.caption = Text("the last column: how many times as fast")
+    table.caption = Text(
+        "the last column: how many times as fast. The default provider and the rungs are timed once for a "
+        "card and these versions, our best and the kernel in this run"
+    )
     table.caption_justify = "left"
     console.print(table)
 
