@@ -64,7 +64,8 @@ def why_left_out(algorithm: str, problem: _native.Problem) -> str:
     reason = _native.why_not(problem, algorithm, "cuda")
     # It takes images that fit into shared memory whole, and is for no others.
     is_too_large = algorithm == "implicit_gemm" and ("do not fit" in reason or "its sums take" in reason)
-    is_left_out = is_too_large or "compute capability" in reason or "in precision ieee" in reason
+    not_for = ("compute capability", "in precision ieee", "depthwise convolutions of float32")
+    is_left_out = is_too_large or any(words in reason for words in not_for)
     return f"{algorithm}: {reason}" if is_left_out else ""
 
 
