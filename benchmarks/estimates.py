@@ -1,9 +1,9 @@
 """Sets the estimates of a CUDA algorithm against what takes how long: all that it chooses among, one by one.
 
     python benchmarks/estimates.py many_channels many-channels [--layers REGEX] [--batch B] [--most N]
-        [--precision tf32] [--rounds 5] [--prepared] [--json FILE]
+        [--precision tf32] [--activation SiLU,HardSwish] [--rounds 5] [--prepared] [--json FILE]
 
-For each layer of the suite the algorithm's alternatives take turns, runs back to back by the card's own
+With `--activation` each layer has each of these behind it, in place of what its suite has. For each layer of the suite the algorithm's alternatives take turns, runs back to back by the card's own
 clock. A row has an alternative's number, what it was estimated to take, what it took, and the ratio; the last
 rows say how far off the estimates are, and how much longer what the algorithm takes was than the best.
 """
@@ -14,7 +14,9 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from convswap import _native
@@ -36,6 +38,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--most", type=int, default=8)
     parser.add_argument("--precision", default="tf32")
+    parser.add_argument("--activation", metavar="NAMES")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prepared", action="store_true")
     parser.add_argument("--json", metavar="FILE")
@@ -49,15 +52,17 @@ def main() -> int:
     rows: list[dict[str, float | int | str]] = []
     for layer in layers:
         batch = options.batch or usual_batch(options.suite, layer, "cuda")
-        try:
-            of_layer = measured(layer, batch, options)
-        except ConvswapError as error:
-            print(f"{layer.name}: {error}")
-            continue
+        named = [{"activation": name} for name in (options.activation or "").split(",") if name]
+        of_layer: list[dict[str, float | int | str]] = []
+        for following in named or [layer.following]:
+            try:
+                of_layer += measured(layer, batch, following, options)
+            except ConvswapError as error:
+                print(f"{layer.name}: {error}")
         for row in of_layer:
             ratio = row["ms"] / row["estimate_ms"]
             times = f"{row['estimate_ms']:8.4f} {row['ms']:8.4f} {ratio:6.2f}"
-            print(f"{layer.name:24} {row['alternative']:2} {times}")
+            print(f"{row['layer']:24} {row['alternative']:2} {times}")
         rows += of_layer
     if not rows:
         return 1
@@ -75,10 +80,10 @@ def main() -> int:
 
 
 def measured(
-    layer: SuiteLayer, batch: int, options: argparse.Namespace
+    layer: SuiteLayer, batch: int, following: Mapping[str, Any], options: argparse.Namespace
 ) -> list[dict[str, float | int | str]]:
     """Return a row for each alternative, in the order of their estimates."""
-    attributes = layer.attributes
+    attributes = {**layer.attributes, **following}
     kind = "float32" if options.precision in ("tf32", "ieee") else options.precision
     arithmetic = options.precision if kind == "float32" else "tf32"
     x, w = (
@@ -111,7 +116,7 @@ def measured(
             own.append(run(number))
     return [
         {
-            "layer": layer.name,
+            "layer": " ".join([layer.name, *(str(each) for each in following.values())]),
             "batch": batch,
             "alternative": number,
             "estimate_ms": float(estimate or float("nan")),
