@@ -30,12 +30,15 @@ Offer with_depthwise(const Algorithm&, Offer, const ConvProblem&, const Device&)
 
 namespace {
 
-// No activation drawn is steeper than 1, so that what the sums may be off bounds what comes of them.
+// What the sums may be off, times how steep the activation is at most, bounds what comes of them.
+constexpr double kSteepest = 1.5;  // of HardSwish; SiLU's is 1.1, the others' 1
+
 Epilogue draw_epilogue(Random& random) {
   Epilogue epilogue;
-  constexpr Activation kDrawn[] = {Activation::none, Activation::relu, Activation::leaky_relu,
-                                   Activation::tanh, Activation::clip};
-  epilogue.activation = kDrawn[between(random, 0, 4)];
+  constexpr Activation kDrawn[] = {Activation::none,      Activation::relu, Activation::leaky_relu,
+                                   Activation::tanh,      Activation::clip, Activation::silu,
+                                   Activation::hard_swish};
+  epilogue.activation = kDrawn[between(random, 0, std::ssize(kDrawn) - 1)];
   epilogue.alpha = epilogue.activation == Activation::clip ? -0.5f : 0.25f;
   epilogue.beta = 1.5f;
   epilogue.has_residual = one_in(random, 3);
@@ -396,16 +399,16 @@ Truth truth_of(const ConvProblem& p, const Element* x, const Element* w, const E
   return truth;
 }
 
-// What follows the convolution at `sum_at(row, column)`. No activation drawn is steeper than 1, so that what
-// the sums may be off bounds what comes of them.
+// What follows the convolution at `sum_at(row, column)`.
 template <typename SumAt>
 Truth finished(const ConvProblem& p, int64_t row, int64_t column, SumAt sum_at) {
   const Epilogue& epilogue = p.epilogue;
   Truth worst;
   const auto value_at = [&](int64_t r, int64_t c) {
     const Truth found = sum_at(r, c);
-    worst.magnitude = std::max(worst.magnitude, found.magnitude), worst.terms = found.terms + 4;
-    worst.slack = std::max(worst.slack, found.slack);
+    const double steepest = is_swish(epilogue) ? kSteepest : 1;
+    worst.magnitude = std::max(worst.magnitude, steepest * found.magnitude), worst.terms = found.terms + 4;
+    worst.slack = std::max(worst.slack, steepest * found.slack);
     return activate<double>(epilogue.activation, epilogue.alpha, epilogue.beta, found.sum);
   };
   worst.sum = epilogue.pool.kind == PoolKind::none

@@ -2,7 +2,7 @@
 
 // Results from sums: residual, activation, and out they go.
 
-#include "cuda/called_activation.cuh"
+#include "cuda/activations.cuh"
 #include "cuda/depthwise/arguments.h"
 #include "cuda/primitives/global_store.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
@@ -23,12 +23,13 @@ struct Results {
 
   // `offset`: from the first.
   __device__ void write(float sum, int offset) const {
-    float value = sum;
+    float values[] = {sum};
+    float& value = values[0];
     if (only_limits) {
       value = smaller_or_nan(larger_or_nan(value, a.least), a.most);
     } else {
       if (z != nullptr) value += static_cast<float>(z[offset]);
-      value = activated(a.epilogue, value);
+      activate_values<Activation::silu, Activation::hard_swish>(a.epilogue, values);
     }
     const unsigned long long to = y + static_cast<long long>(offset) * int(sizeof(T));
     if constexpr (kAreSame<T, float>) {

@@ -77,11 +77,12 @@ class ManyChannels final : public Algorithm {
   std::string_view name() const override { return "many_channels"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
   bool rounds_to_tf32() const override { return true; }
-  // A pool not, and other activations than ReLU only where a kernel of their own would round twice: called
-  // for one result after the other, they take the kernel longer than that.
+  // A pool not, and activations that are called, for one result after the other, only where a kernel of their
+  // own would round twice: they take this one longer than that.
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none &&
-           (is_floored(problem.epilogue) || !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty());
+           (is_floored(problem.epilogue) || is_swish(problem.epilogue) ||
+            !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty());
   }
 
   Offer offer(const ConvProblem& problem, const Device& device) const override {

@@ -2,7 +2,7 @@
 
 // The way of the results: from the sums to y, with what follows the convolution.
 
-#include "cuda/called_activation.cuh"
+#include "cuda/activations.cuh"
 #include "cuda/definition.cuh"
 #include "cuda/many_channels/share.cuh"
 #include "cuda/primitives/global_store.cuh"
@@ -69,9 +69,10 @@ class Column {
           }
         }
       }
+      activate(values);
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
-        if (first + i < rows_) store(first + i, activate(values[i]));
+        if (first + i < rows_) store(first + i, values[i]);
       }
     }
   }
@@ -146,16 +147,23 @@ __device__ inline void store_results(const Arguments<Element>& problem, const He
     if (is_split) {
       float* const sums_of_split = problem.partial_sums + head.split * problem.results;
       const Column<Format, float> column(problem, sums_of_split, at, rows, staged + lane);
-      column.template store_any<8>(false, [](float value) { return value; });
+      column.template store_any<8>(false, [](float (&)[8]) {});
       continue;
     }
     const Column<Format, Element> column(problem, problem.y, at, rows, staged + lane);
     if (is_plain) [[likely]] {
       column.store_floored(floor);
     } else if (is_floored) {
-      column.template store_any<8>(has_residual, [=](float value) { return larger_or_nan(value, floor); });
+      column.template store_any<8>(has_residual, [=](float (&values)[8]) {
+#pragma unroll
+        for (float& value : values) value = larger_or_nan(value, floor);
+      });
+    } else if (is_swish(epilogue)) {
+      column.template store_any<8>(has_residual,
+                                   [&](float (&values)[8]) { activate_swish(epilogue, values); });
     } else {
-      column.template store_any<1>(has_residual, [&](float value) { return activated(epilogue, value); });
+      column.template store_any<1>(has_residual,
+                                   [&](float (&values)[1]) { values[0] = activated(epilogue, values[0]); });
     }
   }
 }

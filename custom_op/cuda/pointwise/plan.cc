@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 
+#include "cuda/host/activation_limits.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/pointwise/arguments.h"
@@ -43,11 +43,10 @@ struct Family {
     to.tiles = narrow(tiling.tiles);
     to.chunks = narrow(tiling.chunks);
     to.blocks_of_group = FastDivisor(narrow(tiling.filter_blocks));
-    const Epilogue& epilogue = problem.epilogue;
-    const bool is_clip = epilogue.activation == Activation::clip;
-    to.is_bounded = epilogue.activation != Activation::none;
-    to.least = is_clip ? static_cast<float>(epilogue.alpha) : 0.0f;
-    to.most = is_clip ? static_cast<float>(epilogue.beta) : std::numeric_limits<float>::infinity();
+    to.epilogue = problem.epilogue;
+    const ActivationLimits limits(problem.epilogue);
+    to.is_bounded = limits.are_all && problem.epilogue.activation != Activation::none;
+    to.least = limits.least, to.most = limits.most;
     return to;
   }
 

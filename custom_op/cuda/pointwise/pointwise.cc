@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/host/activation_limits.h"
 #include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/limits.h"
 #include "cuda/pointwise/plan.h"
@@ -40,11 +41,8 @@ class Pointwise final : public AlgorithmByTiling<cheapest_tilings, make_plan, ke
   std::string_view name() const override { return "pointwise"; }
   bool rounds_to_tf32() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
-    const Activation activation = problem.epilogue.activation;
     return problem.epilogue.pool.kind == PoolKind::none &&
-           (activation == Activation::none || activation == Activation::relu ||
-            // What is less than the least and more than the most is the former to the definition.
-            (activation == Activation::clip && problem.epilogue.alpha <= problem.epilogue.beta));
+           (ActivationLimits(problem.epilogue).are_all || is_swish(problem.epilogue));
   }
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cuda/activations.cuh"
 #include "cuda/pointwise/arguments.h"
 #include "cuda/pointwise/numbers.cuh"
 #include "cuda/pointwise/pixels.cuh"
@@ -52,6 +53,10 @@ class Results {
           sums[t][j] = smaller_or_nan(larger_or_nan(sums[t][j], problem_.least), problem_.most);
         }
       }
+    } else if (problem_.epilogue.activation == Activation::silu) {
+      activate<Activation::silu>(sums);
+    } else if (problem_.epilogue.activation == Activation::hard_swish) {
+      activate<Activation::hard_swish>(sums);
     }
     if (problem_.stores_pairs) {
       store_pairs(sums);
@@ -63,6 +68,12 @@ class Results {
  private:
   using Of = Numbers<Element>;
   using Pair = typename Of::Pair;
+
+  template <Activation kActivation>
+  __device__ void activate(float (&sums)[kTiles][4]) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) activate_inlined<kActivation>(problem_.epilogue, sums[t]);
+  }
 
   __device__ bool is_filter(int t, int j) const { return t * kTileFilters + j < left_; }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/called_activation.cuh"
+#include "cuda/activations.cuh"
 #include "cuda/separable/window.cuh"
 
 namespace convswap::separable {

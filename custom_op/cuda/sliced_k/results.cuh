@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/called_activation.cuh"
+#include "cuda/activations.cuh"
 #include "cuda/sliced_k/arguments.h"
 #include "cuda/sliced_k/layout.h"
 #include "cuda/sliced_k/pixels.cuh"
@@ -47,7 +47,8 @@ struct Meeting {
     const int left = a.filters - first_filter;
 #pragma unroll 1
     for (int f = static_cast<int>(threadIdx.x) / kPixels; f < kFilters && f < left; f += kThreads / kPixels) {
-      float sum = 0.0f;
+      float sums[] = {0.0f};
+      float& sum = sums[0];
 #pragma unroll
       for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * kFilters + f) * kPitch + place];
       const int filter = group * a.filters + first_filter + f;
@@ -55,7 +56,9 @@ struct Meeting {
       const long long at =
           (static_cast<long long>(pixel.image) * a.out_channels + filter) * a.output_plane + pixel.place;
       if (a.z != nullptr) sum += static_cast<float>(a.z[at]);
-      a.y[at] = static_cast<Element>(activated(a.epilogue, sum));
+      activate_values<Activation::none, Activation::relu, Activation::silu, Activation::hard_swish>(
+          a.epilogue, sums);
+      a.y[at] = static_cast<Element>(sum);
     }
   }
 };

@@ -2,7 +2,7 @@
 
 // Results from the sums of a lane: residual, activation, and out they go.
 
-#include "cuda/called_activation.cuh"
+#include "cuda/activations.cuh"
 #include "cuda/primitives/global_store.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
@@ -61,9 +61,9 @@ __device__ inline void write_row(const Arguments<T>& a, long long first, int ins
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
       const bool has_residual = a.z != nullptr && is_wanted && i < inside;
-      const float residual = has_residual ? static_cast<float>(a.z[first + i]) : 0.0f;
-      values[i] = activated(a.epilogue, sums[i] + residual);
+      values[i] = sums[i] + (has_residual ? static_cast<float>(a.z[first + i]) : 0.0f);
     }
+    activate_values<Activation::silu, Activation::hard_swish>(a.epilogue, values);
   }
   const unsigned long long to = global_address(a.y) + first * int(sizeof(T));
   if constexpr (kOutputs > 1) {

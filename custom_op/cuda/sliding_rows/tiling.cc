@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/activation_cost.h"
 #include "cuda/sliding_rows/slide.h"
 
 namespace convswap::sliding_rows {
@@ -27,20 +28,23 @@ void place_pieces(const ConvProblem& problem, Tiling& tiling) {
   tiling.segments = static_cast<int>(ceil_divide(pieces - left - right, tiling.segment_pieces));
 }
 
-// Nanoseconds on an H200: fitted to 34 layers with up to five strip heights each; see
-// benchmarks/sliding_rows.md.
+// Nanoseconds on an H200: fitted to 24 layers with up to six strip heights each, at batches 64 and 1, of both
+// sizes of numbers, with and without an activation; see benchmarks/sliding_rows.md.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-  constexpr double kLaunchNanoseconds = 2000, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
+  constexpr double kLaunchNanoseconds = 1150, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
   constexpr double kMemory = 1.06;  // of the bytes' time
   // The shorter of instructions and bytes adds such a part of its time to the longer.
-  constexpr double kOther = 0.45;
-  constexpr double kBegin = 100, kRow = 30, kOutput = 1, kConversion = 1.2;  // instructions
-  constexpr double kRowNanoseconds = 42, kInstructionsOfRow = 60;            // of a row, alone
+  constexpr double kOther = 0.27;
+  constexpr double kBegin = 220, kRow = 17, kOutput = 5.1;         // instructions
+  constexpr double kRowNanoseconds = 58, kInstructionsOfRow = 78;  // of a row, alone
+  // So many times as long where rows come from memory, asked for one at a time: what leaves the second-level
+  // cache nothing to keep from one run to the next.
+  constexpr double kFromMemory = 1.4, kCachedBytes = 4e7;
   const Instance& own = tiling.instance;
   const double taps = number(own.taps), outputs = number(own.outputs), stride = number(own.stride);
   const double multiplications = taps * taps * outputs / stride;  // of a row of x
-  const double converted = size_of(problem.type) < 4 ? kConversion * outputs * stride : 0;
-  const double of_row = multiplications + kRow + kOutput * outputs / stride + converted;
+  const double of_output = kOutput + activation_cycles(problem.epilogue);
+  const double of_row = multiplications + kRow + of_output * outputs / stride;
   const double rows = (number(problem.output[1]) / tiling.strips - 1) * stride + taps;
   const double of_block = kBlockWarps * (kBegin + 2 * taps * taps + rows * of_row);
 
@@ -49,11 +53,16 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double each = number(tiling.blocks) / multiprocessors;
   const double blocks = each < resident ? std::ceil(each) : each;
   const double issue = blocks * of_block / 4 / kCyclesPerNanosecond;
-  const double memory = kMemory * number(problem.tensor_bytes()) / (kBytesPerNanosecond * multiprocessors);
+  const double bytes = number(problem.tensor_bytes());
+  const double memory = kMemory * bytes / (kBytesPerNanosecond * multiprocessors);
   const double beside = std::clamp(each, 1.0, resident);
   const double both = std::max(issue, memory) + kOther * std::min(issue, memory) / std::sqrt(beside);
   const double longest = (tiling.strip_rows - 1) * stride + taps;
-  const double latency = kRowNanoseconds * longest * (1 + multiplications / kInstructionsOfRow);
+  double latency = kRowNanoseconds * longest * (1 + multiplications / kInstructionsOfRow);
+  const int sums = static_cast<int>(ceil_divide(own.taps, own.stride));
+  const bool asks_for_one =
+      rows_ahead(own.taps, sums * own.stride, static_cast<int>(size_of(problem.type))) == 1;
+  if (asks_for_one && bytes > kCachedBytes) latency *= kFromMemory;
   return kLaunchNanoseconds + both + std::ceil(each / resident) * latency;
 }
 

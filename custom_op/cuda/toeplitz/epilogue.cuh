@@ -2,35 +2,16 @@
 
 // What follows the convolution, computed of a tile's results in shared memory.
 
-#include "cuda/called_activation.cuh"
+#include "cuda/activations.cuh"
 #include "cuda/toeplitz/results.cuh"
 
 namespace convswap::toeplitz {
 
-// The activation of some values, the commonest without a call.
+// The commonest without a call.
 template <int kCount>
-__device__ inline void activate_values(const Epilogue& epilogue, float (&values)[kCount]) {
-  const auto activate_each = [&](auto activation) {
-#pragma unroll
-    for (float& value : values) {
-      value = activate<float>(decltype(activation)::value, epilogue.alpha, epilogue.beta, value);
-    }
-  };
-  switch (epilogue.activation) {
-    case Activation::none:
-      return;
-    case Activation::relu:
-      return activate_each(Constant<Activation::relu>());
-    case Activation::tanh:
-      return activate_each(Constant<Activation::tanh>());
-    case Activation::silu:
-      return activate_each(Constant<Activation::silu>());
-    case Activation::hard_swish:
-      return activate_each(Constant<Activation::hard_swish>());
-    default:
-#pragma unroll 1
-      for (float& value : values) value = activated(epilogue, value);
-  }
+__device__ inline void activate_commonest(const Epilogue& epilogue, float (&values)[kCount]) {
+  activate_values<Activation::none, Activation::relu, Activation::tanh, Activation::silu,
+                  Activation::hard_swish>(epilogue, values);
 }
 
 // The sums of a plane that wait in shared memory, with the residual; a row and a column count as they do in
@@ -141,7 +122,7 @@ __device__ inline void finish_everything(const Arguments<Element>& problem, cons
         value[0] = pooled_activations(epilogue, plane, window);
       }
       if (activates_last) {
-        activate_values(epilogue, value);
+        activate_commonest(epilogue, value);
       } else if (pool.kind == PoolKind::average) {
         const PoolWindow counted_rows(pool, 0, tile.y_row + y_row, problem.output_height);
         const PoolWindow counted_columns(pool, 1, column, problem.output_width);
@@ -166,7 +147,7 @@ __device__ inline void activate_results(const Arguments<Element>& problem, const
   for (int i = thread_of_warpgroup(); 4 * i < end; i += kWarpgroupThreads) {
     const float4 four = from[i];
     float values[] = {four.x, four.y, four.z, four.w};
-    activate_values(epilogue, values);
+    activate_commonest(epilogue, values);
     if constexpr (sizeof(Element) == sizeof(float)) {
       reinterpret_cast<float4*>(to)[i] = make_float4(values[0], values[1], values[2], values[3]);
     } else {
