@@ -5,8 +5,8 @@
 
 With `--activation` each layer has each of these behind it, in place of what its suite has. For each layer of
 the suite the algorithm's alternatives take turns, runs back to back by the card's own clock. A row has an
-alternative's number, what it was estimated to take, what it took, and the ratio; the last rows say how far off
-the estimates are, and how much longer what the algorithm takes was than the best.
+alternative's number, what it was estimated to take, what it took, and the ratio; the last rows say how far
+off the estimates are, and how much longer what the algorithm takes was than the best.
 """
 
 from __future__ import annotations

@@ -172,6 +172,61 @@ def test_activations_are_accurate_from_the_smallest_to_the_largest(activation, t
     np.testing.assert_allclose(y[-len(odd) :], expected[-len(odd) :], rtol=2.0**-22, atol=2.0**-126)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ["naive", "depthwise", "sliding_rows"])
+@pytest.mark.parametrize(
+    ("activation", "truth_of"),
+    [
+        ("Sigmoid", lambda x: 1 / (1 + np.exp(-x))),
+        ("SiLU", lambda x: x / (1 + np.exp(-x))),
+        # What it subtracts from a half near -3 leaves few digits.
+        ("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+    ],
+)
+def test_activations_are_accurate_on_a_card(activation, truth_of, algorithm):
+    sizes = np.geomspace(1e-37, 80, 20_001, dtype=np.float32)
+    odd = np.array([0, np.inf, -np.inf, np.nan, 200, -200], np.float32)
+    x = np.concatenate([sizes, -sizes, odd]).reshape(-1, 1, 1, 1)
+    # Filters of one tap in the middle, of which only the images' one pixel is seen.
+    w = np.zeros((1, 1, 3, 3), np.float32)
+    w[0, 0, 1, 1] = 1
+    how = {"pads": [1, 1, 1, 1], "activation": activation}
+    y = _native.DeviceArray(x.shape)
+    y.poison()
+    on_card = [_native.DeviceArray.from_numpy(each) for each in (x, w)]
+    _native.conv_device(*on_card, None, y, algorithm=algorithm, **how)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = truth_of(x.astype(np.float64))
+    at_least = 2.0**-22 if activation == "HardSwish" else 2.0**-126
+    np.testing.assert_allclose(y.to_numpy(), expected, rtol=6 * 2.0**-23, atol=at_least)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "x", "w", "element"),
+    [
+        ("sliding_rows", (32, 96, 56, 56), (96, 1, 3, 3), "float32"),
+        ("depthwise", (32, 96, 56, 56), (96, 1, 3, 3), "float16"),
+        ("pointwise", (32, 64, 56, 56), (96, 64, 1, 1), "float16"),
+        ("many_channels", (32, 64, 56, 56), (96, 64, 3, 3), "float16"),
+        ("sliced_k", (8, 64, 14, 14), (96, 64, 3, 3), "float32"),
+        ("toeplitz", (32, 3, 112, 112), (16, 3, 3, 3), "float16"),
+    ],
+)
+def test_an_estimate_counts_what_an_activation_takes(algorithm, x, w, element):
+    group = x[1] if w[1] == 1 else 1
+    padding = {"pads": [w[2] // 2] * 4, "group": group}
+
+    def estimate(activation: str) -> float | None:
+        problem = _native.Problem(x, w, True, element, activation=activation, **padding)
+        return _native.estimates(problem, "cuda", compute_capability=90).get(algorithm)
+
+    alone, relu, hard_swish, silu = map(estimate, ("None", "Relu", "HardSwish", "SiLU"))
+    assert alone == relu < hard_swish <= silu
+    # Called, not inlined; `pointwise` leaves it to others.
+    called = estimate("Tanh")
+    assert called is None if algorithm == "pointwise" else called > silu
+
+
 def test_what_the_activation_does_not_read_does_not_count():
     shapes = (2, 3, 9, 9), (4, 3, 3, 3)
     plain = _native.Problem(*shapes, activation="Relu")

@@ -199,8 +199,9 @@ class Tiler {
     constexpr double kBands = 8500, kSplits = 5500, kPlace = 700, kApart = 1.7;
     constexpr int64_t kHalfSector = 16;                                 // bytes
     constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;  // bytes of a microsecond
-    // Of a result, for activations but ReLU: of 10 layers' 1.3 to 2 where they are called.
-    constexpr double kSwish = 0.15, kActivated = 1.6;
+    // Of a result, for activations but ReLU: of 10 layers' 1.3 to 2 where they are called. Where they are
+    // not, of a row, whether it is a filter or not: warps without filters wait for the others.
+    constexpr double kActivated = 1.6, kSiLU = 0.15, kHardSwish = 0.115;
     constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kLoadedBytes = 48;  // cycles, bytes of one
     const auto number = [](int64_t count) { return static_cast<double>(count); };
     const double bands = number(ceil_divide(tiling.prepared_tiles, tiling.band_tiles));
@@ -234,11 +235,16 @@ class Tiler {
     const double storing = y_bytes * (are_whole ? 1 : 2) / kStored + prepared / kCopied;
     const double splits = tiling.splits == 1 ? 0 : kSplits + number(tiling.splits) * y_bytes / kStored;
     const double results = number(problem_.batch * problem_.out_channels * problem_.output_size());
-    const double activating =
-        is_floored(problem_.epilogue)
-            ? 0
-            : (is_swish(problem_.epilogue) ? kSwish : kActivated) * results / device_.multiprocessors;
-    return kBands * bands + preparing + works * work / kNanosecond + storing + activating + splits;
+    const double rows =
+        number(problem_.batch * problem_.group * round_up(problem_.filters_per_group(), int64_t{kRows}) *
+               problem_.output_size());
+    const Activation activation = problem_.epilogue.activation;
+    const double activating = is_floored(problem_.epilogue)          ? 0
+                              : activation == Activation::silu       ? kSiLU * rows
+                              : activation == Activation::hard_swish ? kHardSwish * rows
+                                                                     : kActivated * results;
+    return kBands * bands + preparing + works * work / kNanosecond + storing +
+           activating / device_.multiprocessors + splits;
   }
 
   const ConvProblem& problem_;

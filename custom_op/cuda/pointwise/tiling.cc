@@ -7,7 +7,6 @@
 #include <iterator>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/activation_cost.h"
 
 namespace convswap::pointwise {
 namespace {
@@ -38,8 +37,16 @@ struct Strided {
 };
 constexpr Strided kStrided[] = {{2, 0.84}, {4, 1.6}};
 
+// Of a tile's results: of each a thread's values, by all warpgroups at the same time.
+double activation_nanoseconds(const ConvProblem& problem, const Instance& instance) {
+  if (!is_swish(problem.epilogue)) return 0;
+  constexpr double kSiLU = 9.5, kHardSwish = 4;
+  const double each = problem.epilogue.activation == Activation::silu ? kSiLU : kHardSwish;
+  return 4 * instance.tiles * instance.warpgroups * each;
+}
+
 double cost_of(const ConvProblem& problem, const Tiling& tiling, std::size_t instance) {
-  constexpr double kLaunch = 2100, kCyclesPerNanosecond = 1.755;
+  constexpr double kLaunch = 2100;
   // Bytes of a nanosecond: a block's weights; pixels and results; pixels that were read before.
   constexpr double kWeights = 29, kMemory = 3806, kAgain = 10617;
   const auto number = [](int64_t count) { return static_cast<double>(count); };
@@ -50,7 +57,6 @@ double cost_of(const ConvProblem& problem, const Tiling& tiling, std::size_t ins
   const double y = size * number(problem.batch * problem.out_channels * problem.output_size());
   const int width = size == 4 ? 0 : 1;
   auto [chunk, results] = kCosts[instance][width];
-  const double of_thread = 4 * tiling.instance.tiles;
   double written = y;
   const bool stores_pairs = problem.output_size() % 2 == 0;
   double first_chunk = chunk;
@@ -60,7 +66,7 @@ double cost_of(const ConvProblem& problem, const Tiling& tiling, std::size_t ins
     first_chunk = chunk *= kApart[width].chunk;
   }
   if (!stores_pairs) results *= kApart[width].results, written *= kApart[width].bytes;
-  results += of_thread * activation_cycles(problem.epilogue) / kCyclesPerNanosecond;
+  results += activation_nanoseconds(problem, tiling.instance);
   const double memory = (x + written) / kMemory + number(tiling.filter_blocks - 1) * x / kAgain;
   // The last chunk has fewer channels.
   const double chunks = number(problem.channels_per_group()) /

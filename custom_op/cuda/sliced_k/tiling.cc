@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/activation_cost.h"
 
 namespace convswap::sliced_k {
 namespace {
@@ -30,6 +31,9 @@ struct Costs {
 constexpr Costs kCosts[] = {{1400, 411, 54.5, 113, 34.6, 24.5, 3.55, 125, 12.1},
                             {1400, 316, 47.0, 123, 30.8, 25.4, 3.62, 170, 11.4}};
 
+// Of a result's activation on a multiprocessor, for a cycle of a scheduler.
+constexpr double kActivation = 0.01;
+
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
   const Instance& own = tiling.instance;
@@ -46,7 +50,11 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double blocks = each < 8 ? std::ceil(each) : each;
   const double addresses = (own.one_tap ? costs.one_tap : costs.taps + costs.pixels * own.pixel_tiles) +
                            (loads_weights_together(problem) ? 0 : costs.single_weights * own.filter_tiles);
-  return costs.launch + waves * (costs.blocks + costs.load * of_warp * loads + costs.own_sums * products) +
+  const double results = number(problem.batch * problem.out_channels * problem.output_size());
+  const double activating =
+      kActivation * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
+  return costs.launch + activating +
+         waves * (costs.blocks + costs.load * of_warp * loads + costs.own_sums * products) +
          blocks * (steps * addresses + costs.sums * own.warps * products);
 }
 

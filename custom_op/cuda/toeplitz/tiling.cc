@@ -403,7 +403,7 @@ class Tiler {
         return 0.6;
       case Activation::silu:
       case Activation::hard_swish:
-        return 0.75;
+        return 0.23;
       default:
         return 1.4;
     }
