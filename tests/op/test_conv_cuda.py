@@ -442,7 +442,8 @@ def test_what_is_there_before_the_next_window_of_the_weights_may_be_subnormal(pr
 def test_several_passes_over_many_binades_keep_their_accuracy_in_precision_ieee():
     case = ConvCase((2, 96, 12, 14), (5, 96, 5, 5), True)
     assert "passes" in _native.describe_plan(problem_of(case, precision="ieee"), "cuda", "few_channels")
-    check_binades(case, 60, 40, "ieee", {}, "few_channels")
+    for follows in ({}, {"activation": "Relu"}):  # behind the last pass alone
+        check_binades(case, 60, 40, "ieee", follows, "few_channels")
 
 
 @pytest.mark.gpu

@@ -143,10 +143,29 @@ def test_residual_of_another_type_is_refused():
 def test_results_are_not_rounded_between_two_kernels(how, rounds_twice):
     for element_type in ("float32", "float16", "bfloat16"):
         problem = _native.Problem(X, W, True, element_type, **how)
-        reason = _native.why_not(problem, "few_channels", "cuda", compute_capability=80)
+        reason = _native.why_not(problem, "implicit_gemm", "cuda", compute_capability=90)
         assert ("round twice" in reason) == (rounds_twice and element_type != "float32")
-        chosen = _native.choose(problem, "cuda", compute_capability=80)
-        assert not _native.why_not(problem, chosen, "cuda", compute_capability=80)
+        for capability in (80, 90):
+            chosen = _native.choose(problem, "cuda", compute_capability=capability)
+            assert not _native.why_not(problem, chosen, "cuda", compute_capability=capability)
+
+
+@pytest.mark.parametrize(
+    ("how", "is_fused"),
+    [
+        ({"activation": "Relu"}, True),
+        ({"activation": "Clip", "activation_alpha": 0.1, "activation_beta": 6.0}, True),
+        ({"activation": "SiLU"}, True),
+        ({"activation": "HardSwish"}, True),
+        ({"activation": "Tanh"}, False),
+        ({"activation": "Relu", "residual_shape": (2, 6, 9, 11)}, False),
+        ({"activation": "Relu", "pool": "MaxPool", "pool_kernel_shape": [2, 2]}, False),
+    ],
+)
+def test_few_channels_computes_activations_that_limit_and_swish(how, is_fused):
+    problem = _native.Problem(X, W, True, **how)
+    kernels = _native.kernels_of(problem, "cuda", "few_channels", compute_capability=80)
+    assert any("epilogue::" in kernel for kernel in kernels) == (not is_fused)
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])
@@ -210,6 +229,7 @@ def test_activations_are_accurate_on_a_card(activation, truth_of, algorithm):
         ("many_channels", (32, 64, 56, 56), (96, 64, 3, 3), "float16"),
         ("sliced_k", (8, 64, 14, 14), (96, 64, 3, 3), "float32"),
         ("toeplitz", (32, 3, 112, 112), (16, 3, 3, 3), "float16"),
+        ("few_channels", (32, 3, 112, 112), (16, 3, 3, 3), "float32"),
     ],
 )
 def test_an_estimate_counts_what_an_activation_takes(algorithm, x, w, element):

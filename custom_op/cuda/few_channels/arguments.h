@@ -16,9 +16,13 @@ struct Arguments : Tensors<Element>, Geometry {
   int log2_folds;
   int folded_filters;  // of a group
   int folded_filter_height, folded_stride_height, folded_rows;
-  int first_channel;         // of this pass, within the group
-  int pass_channels;         // of this pass
-  bool accumulates;          // onto the sums of the passes before it
+  int first_channel;  // of this pass, within the group
+  int pass_channels;  // of this pass
+  bool accumulates;   // onto the sums of the passes before it
+  bool is_last;       // of the passes, behind which the activation follows
+  // Where the activation only limits: a result is no less and no more.
+  bool is_bounded;
+  float least, most;
   long long input_elements;  // of x
 
   // The tile of a block: `tile_images` whole images, or a band of rows and columns of one or two. Its second
@@ -63,7 +67,7 @@ struct Arguments : Tensors<Element>, Geometry {
   long long next_filters;
   unsigned first_folds;  // which of the eight are the first of their output rows, a bit for each
 
-  Definition definition;  // for data with infinities or NaN; behind what is always read
+  Definition definition;  // and the activation; behind what is always read
 };
 
 }  // namespace convswap::few_channels

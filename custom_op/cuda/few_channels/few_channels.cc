@@ -40,6 +40,7 @@
 #include <vector>
 
 #include "cuda/few_channels/plan.h"
+#include "cuda/host/activation_limits.h"
 #include "cuda/host/limits.h"
 
 namespace convswap {
@@ -51,7 +52,11 @@ class FewChannels final : public Algorithm {
   std::string_view name() const override { return "few_channels"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
   bool rounds_to_tf32() const override { return true; }
-  bool fuses(const ConvProblem&) const override { return false; }
+  bool fuses(const ConvProblem& problem) const override {
+    const Epilogue& epilogue = problem.epilogue;
+    return !epilogue.has_residual && epilogue.pool.kind == PoolKind::none &&
+           (ActivationLimits(epilogue).are_all || is_swish(epilogue));
+  }
 
   Offer offer(const ConvProblem& problem, const Device& device) const override {
     if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {

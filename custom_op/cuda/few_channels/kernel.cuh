@@ -2,6 +2,7 @@
 
 // The kernel of the algorithm `few_channels`; few_channels.cc tells the idea, plan.cc fills the arguments.
 
+#include "cuda/activations.cuh"
 #include "cuda/definition.cuh"
 #include "cuda/few_channels/input.cuh"
 #include "cuda/few_channels/tile.cuh"
@@ -32,6 +33,7 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
         problem.y + ((n * problem.out_channels + k) * problem.output_height + p) * problem.output_width + q;
     if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
     if (problem.accumulates) sum += static_cast<float>(*y);
+    if (problem.is_last) sum = activated(problem.definition.epilogue, sum);
     *y = static_cast<Element>(sum);
   }
 }
@@ -168,14 +170,15 @@ class Block {
     for (int window = 0; window < windows; ++window) {
       const int window_top = top_ - window * kBinades;
       const bool is_first = weight_window + window == 0;
+      const bool is_last = weight_window + 1 == weight_windows_ && window + 1 == windows;
       if constexpr (Format::kIsScaled) {
         if (!all_fit) convert_window(tile, window_top);
       }
       if (scaled_for_ != window_top) scale_for(window_top, weight_window, is_first);
       if (window + 1 == windows) copy(index + gridDim.x);
       compute_tile<Format, kBundle, kTaps, kTiles>(problem_, state().work, share_.filters,
-                                                   problem_.accumulates || !is_first, state().is_far != 0,
-                                                   shared_);
+                                                   problem_.accumulates || !is_first,
+                                                   problem_.is_last && is_last, state().is_far != 0, shared_);
     }
   }
 

@@ -10,6 +10,7 @@
 #include "conv/arithmetic.h"
 #include "cuda/few_channels/arguments.h"
 #include "cuda/few_channels/instances.h"
+#include "cuda/host/activation_limits.h"
 #include "cuda/host/definition.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
@@ -51,6 +52,10 @@ struct Family {
     to.first_channel = narrow(pass.first_channel);
     to.pass_channels = narrow(pass.channels);
     to.accumulates = pass.first_channel > 0;
+    to.is_last = pass.first_channel + pass.channels == problem.channels_per_group();
+    const ActivationLimits limits(problem.epilogue);
+    to.is_bounded = limits.are_all && problem.epilogue.activation != Activation::none;
+    to.least = limits.least, to.most = limits.most;
     to.input_elements = problem.batch * problem.in_channels * problem.input_size();
 
     to.tile_images = tiling.tile_images();

@@ -2,8 +2,10 @@
 
 // What a warp does at a time: multiply, and store the results.
 
+#include "cuda/activations.cuh"
 #include "cuda/few_channels/arguments.h"
 #include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/shared_store.cuh"
 #include "cuda/primitives/tensor_core.cuh"
@@ -74,6 +76,15 @@ struct Unit {
   }
 
  private:
+  template <typename Activate>
+  __device__ void activate_each(Activate activate) {
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) activate(sums[i][tile]);
+    }
+  }
+
   __device__ void scale(float factor) {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
@@ -144,6 +155,23 @@ struct Unit {
     }
   }
 
+  // The activation of sums to which nothing is to be added.
+  __device__ void activate(const Arguments<Element>& problem) {
+    const Epilogue& epilogue = problem.definition.epilogue;
+    if (problem.is_bounded) {
+      activate_each([&](float (&values)[4]) {
+#pragma unroll
+        for (float& value : values) {
+          value = smaller_or_nan(larger_or_nan(value, problem.least), problem.most);
+        }
+      });
+    } else if (epilogue.activation == Activation::silu) {
+      activate_each([&](float (&values)[4]) { activate_inlined<Activation::silu>(epilogue, values); });
+    } else if (epilogue.activation == Activation::hard_swish) {
+      activate_each([&](float (&values)[4]) { activate_inlined<Activation::hard_swish>(epilogue, values); });
+    }
+  }
+
   // Where the results of a unit go: `first` is its first quad, `filters` how many it has, `y` the plane of
   // the first at the tile's first pixel.
   struct Target {
@@ -152,6 +180,7 @@ struct Unit {
     int first;
     int filters;
     bool accumulates;
+    bool activates;  // what has been added up
   };
 
   __device__ void store(const Arguments<Element>& problem, const QuadPlace* places, const Target& target,
@@ -177,12 +206,16 @@ struct Unit {
   }
 
   template <bool kAccumulates, int kWidth>
-  static __device__ void put(unsigned condition, unsigned long long address, float (&values)[kWidth]) {
+  static __device__ void put(const Arguments<Element>& problem, const Target& target, unsigned condition,
+                             unsigned long long address, float (&values)[kWidth]) {
     if constexpr (kAccumulates) {
       if (condition != 0) {
         const Element* y = reinterpret_cast<const Element*>(address);
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) values[i] += Format::to_float(y[i]);
+        for (int i = 0; i < kWidth; ++i) {
+          values[i] += Format::to_float(y[i]);
+          if (target.activates) values[i] = activated(problem.definition.epilogue, values[i]);
+        }
       }
     }
     store_global_if(condition, address, Format::pack(values));
@@ -226,7 +259,7 @@ struct Unit {
           const int k = half * 2 + j;
           float values[kQuad] = {sums[0][tile][k], sums[1][tile][k], sums[2][tile][k], sums[3][tile][k]};
           if (half == 1) address = address_beyond(address, problem.half_offset, sizeof(Element));
-          put<kAccumulates>(is_filter ? inside[half] & 1u << j : 0u, address, values);
+          put<kAccumulates>(problem, target, is_filter ? inside[half] & 1u << j : 0u, address, values);
         }
       }
     }
@@ -298,7 +331,7 @@ struct Unit {
           for (int t = 0; t < kFilters; ++t) {
             const unsigned long long address =
                 t == 0 ? first : address_beyond(first, problem.even_filters[t], sizeof(Element));
-            put<kAccumulates>(stored & 1u << (2 * t + j), address, values[t][round]);
+            put<kAccumulates>(problem, target, stored & 1u << (2 * t + j), address, values[t][round]);
           }
         }
       }
@@ -306,10 +339,11 @@ struct Unit {
   }
 };
 
-// Computes a staged tile.
+// Computes a staged tile; `activates` where its sums are whole with this window of this pass.
 template <typename Format, int kBundle, int kTaps, int kTiles>
 __device__ inline void compute_tile(const Arguments<typename Format::Element>& problem, const TileWork& work,
-                                    int filters, bool accumulates, bool is_far, unsigned char* shared) {
+                                    int filters, bool accumulates, bool activates, bool is_far,
+                                    unsigned char* shared) {
   using WarpUnit = Unit<Format, kBundle, kTaps, kTiles>;
   constexpr int kBlockFilters = kTiles * kFiltersPerTile;
   const unsigned* const weights = problem.shared.weights(shared);
@@ -332,10 +366,11 @@ __device__ inline void compute_tile(const Arguments<typename Format::Element>& p
     unit.multiply(problem, staged + places[own_quad].word, bundles,
                   weights + filter_block * Format::kParts * problem.steps * WarpUnit::kStepWeights);
     unit.finish(scales + block_filter, rests + block_filter, is_far);
+    if (activates && !accumulates) unit.activate(problem);
     typename Format::Element* const y =
         problem.y +
         (work.start + static_cast<long long>(block_filter >> problem.log2_folds) * problem.output_plane);
-    unit.store(problem, places, {work, y, first, filters - block_filter, accumulates}, results);
+    unit.store(problem, places, {work, y, first, filters - block_filter, accumulates, activates}, results);
   }
 }
 
