@@ -53,8 +53,7 @@ CONVSWAP_ANYWHERE inline bool is_floored(const Epilogue& epilogue) {
   return epilogue.activation == Activation::none || epilogue.activation == Activation::relu;
 }
 
-// Whether the activation is x times what goes from 0 to 1: what most networks have that have not one that
-// only limits.
+// Whether the activation is SiLU or HardSwish, which kernels compute without a call.
 CONVSWAP_ANYWHERE inline bool is_swish(const Epilogue& epilogue) {
   return epilogue.activation == Activation::silu || epilogue.activation == Activation::hard_swish;
 }

@@ -82,7 +82,7 @@ inline V vector_tanh(V x) {
 
 template <typename V>
 inline V vector_hard_swish(V x) {
-  V gate = x / 6.0f + 0.5f;
+  V gate = x * (1.0f / 6.0f) + 0.5f;
   gate = gate < 0.0f ? each<V>(0.0f) : gate;
   gate = gate > 1.0f ? each<V>(1.0f) : gate;
   return x * gate;

@@ -141,9 +141,9 @@ def test_what_optimize_writes_answers_as_before_and_is_not_slower(name, tmp_path
     if device == "cuda":
         # The default provider's kernels differ from run to run, and what it computes in TF32 ours may, too.
         tolerance = max(TOLERANCES["tf32"], 1.5 * found.errors.get("default", 0.0))
-    # `optimize` judges the first sample. The text direction's second is one between both classes, where a
-    # sum of two numbers is all that the error is of: TF32 moves it by more than twice the tolerance.
-    assert_answers(model, session, tolerance, samples=1)
+    # `optimize` judges the first sample. The text direction's second is one between both classes, and its
+    # error that of one number: it was 0.0029 once on a card.
+    assert_answers(model, session, tolerance, samples=1 if name == "ppocr-direction" else None)
 
 
 @pytest.mark.parametrize("name", IN_SUBGRAPHS)

@@ -14,21 +14,18 @@ struct Results {
   const Arguments<T>& a;
   unsigned long long y;  // the address of a strip's first output
   const T* z;            // the same of the residual; null where there is none
-  bool only_limits;
 
   __device__ Results(const Arguments<T>& arguments, long long first)
-      : a(arguments), y(global_address(a.y + first)), z(a.z == nullptr ? nullptr : a.z + first) {
-    only_limits = a.z == nullptr && a.activation_limits;
-  }
+      : a(arguments), y(global_address(a.y + first)), z(a.z == nullptr ? nullptr : a.z + first) {}
 
   // `offset`: from the first.
   __device__ void write(float sum, int offset) const {
     float values[] = {sum};
     float& value = values[0];
-    if (only_limits) {
+    if (z != nullptr) value += static_cast<float>(z[offset]);
+    if (a.activation_limits) {
       value = smaller_or_nan(larger_or_nan(value, a.least), a.most);
     } else {
-      if (z != nullptr) value += static_cast<float>(z[offset]);
       activate_values<Activation::silu, Activation::hard_swish>(a.epilogue, values);
     }
     const unsigned long long to = y + static_cast<long long>(offset) * int(sizeof(T));

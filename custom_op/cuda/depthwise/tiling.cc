@@ -168,7 +168,7 @@ class Search {
   double strip_instructions(const Tiling& tiling) const {
     const double taps = number(problem_.filter_size()), steps = tiling.strip_steps;
     constexpr double kBegin = 60, kResult = 9;
-    const double activation = activation_cycles(problem_.epilogue);
+    const double activation = activation_cycles(problem_.epilogue);  // as if each were an instruction
     if (instance_.slides) {
       return (steps + instance_.rows - 1) * (taps + instance_.width + 3) + steps * (kResult + activation) +
              taps + kBegin;

@@ -19,8 +19,8 @@ struct Arguments : Tensors<Element>, Geometry {
   int first_channel;  // of this pass, within the group
   int pass_channels;  // of this pass
   bool accumulates;   // onto the sums of the passes before it
-  bool is_last;       // of the passes, behind which the activation follows
-  // Where the activation only limits: a result is no less and no more.
+  bool activates;     // it is the last pass, and an activation follows
+  // Where that only limits: a result is no less and no more.
   bool is_bounded;
   float least, most;
   long long input_elements;  // of x

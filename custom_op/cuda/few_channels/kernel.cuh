@@ -33,7 +33,7 @@ __device__ __noinline__ void compute_as_defined(const Arguments<Element>& proble
         problem.y + ((n * problem.out_channels + k) * problem.output_height + p) * problem.output_width + q;
     if (problem.b != nullptr) sum += static_cast<float>(problem.b[k]);
     if (problem.accumulates) sum += static_cast<float>(*y);
-    if (problem.is_last) sum = activated(problem.definition.epilogue, sum);
+    if (problem.activates) sum = activated(problem.definition.epilogue, sum);
     *y = static_cast<Element>(sum);
   }
 }
@@ -176,9 +176,9 @@ class Block {
       }
       if (scaled_for_ != window_top) scale_for(window_top, weight_window, is_first);
       if (window + 1 == windows) copy(index + gridDim.x);
-      compute_tile<Format, kBundle, kTaps, kTiles>(problem_, state().work, share_.filters,
-                                                   problem_.accumulates || !is_first,
-                                                   problem_.is_last && is_last, state().is_far != 0, shared_);
+      compute_tile<Format, kBundle, kTaps, kTiles>(
+          problem_, state().work, share_.filters, problem_.accumulates || !is_first,
+          problem_.activates && is_last, state().is_far != 0, shared_);
     }
   }
 

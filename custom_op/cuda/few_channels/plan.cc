@@ -52,9 +52,10 @@ struct Family {
     to.first_channel = narrow(pass.first_channel);
     to.pass_channels = narrow(pass.channels);
     to.accumulates = pass.first_channel > 0;
-    to.is_last = pass.first_channel + pass.channels == problem.channels_per_group();
+    to.activates = problem.epilogue.activation != Activation::none &&
+                   pass.first_channel + pass.channels == problem.channels_per_group();
     const ActivationLimits limits(problem.epilogue);
-    to.is_bounded = limits.are_all && problem.epilogue.activation != Activation::none;
+    to.is_bounded = limits.are_all;
     to.least = limits.least, to.most = limits.most;
     to.input_elements = problem.batch * problem.in_channels * problem.input_size();
 

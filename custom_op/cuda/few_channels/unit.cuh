@@ -85,6 +85,12 @@ struct Unit {
     }
   }
 
+  template <int kCount>
+  static __device__ void limit(const Arguments<Element>& problem, float (&values)[kCount]) {
+#pragma unroll
+    for (float& value : values) value = smaller_or_nan(larger_or_nan(value, problem.least), problem.most);
+  }
+
   __device__ void scale(float factor) {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
@@ -159,15 +165,10 @@ struct Unit {
   __device__ void activate(const Arguments<Element>& problem) {
     const Epilogue& epilogue = problem.definition.epilogue;
     if (problem.is_bounded) {
-      activate_each([&](float (&values)[4]) {
-#pragma unroll
-        for (float& value : values) {
-          value = smaller_or_nan(larger_or_nan(value, problem.least), problem.most);
-        }
-      });
+      activate_each([&](float (&values)[4]) { limit(problem, values); });
     } else if (epilogue.activation == Activation::silu) {
       activate_each([&](float (&values)[4]) { activate_inlined<Activation::silu>(epilogue, values); });
-    } else if (epilogue.activation == Activation::hard_swish) {
+    } else {
       activate_each([&](float (&values)[4]) { activate_inlined<Activation::hard_swish>(epilogue, values); });
     }
   }
@@ -212,9 +213,14 @@ struct Unit {
       if (condition != 0) {
         const Element* y = reinterpret_cast<const Element*>(address);
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          values[i] += Format::to_float(y[i]);
-          if (target.activates) values[i] = activated(problem.definition.epilogue, values[i]);
+        for (int i = 0; i < kWidth; ++i) values[i] += Format::to_float(y[i]);
+      }
+      if (target.activates) {
+        if (problem.is_bounded) {
+          limit(problem, values);
+        } else {  // seldom, and here in the code many times
+#pragma unroll
+          for (float& value : values) value = activated(problem.definition.epilogue, value);
         }
       }
     }

@@ -61,7 +61,9 @@ struct Arguments : Tensors<Element>, Geometry {
   // then of the next two.
   unsigned short step_places[kMostSteps];
 
-  Definition definition;  // for data with infinities or NaN; behind what is always read
+  bool activation_limits;  // to what lies between these
+  float least, most;
+  Definition definition;  // for data with infinities or NaN, and the activation; behind what is always read
 };
 
 }  // namespace convswap::many_channels

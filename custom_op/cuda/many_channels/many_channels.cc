@@ -50,7 +50,8 @@
 // of the depth are as more chunks: of the same channels in another plane.
 //
 // Limits: float16, bfloat16, and float32 in precision tf32; compute capability 9.0; at most 256 taps of
-// height and width. Of what follows a residual and ReLU are computed with it.
+// height and width. Of what follows a residual, ReLU and Clip are computed with it, SiLU and HardSwish of
+// more than a few filters, and of 16-bit data every activation.
 
 #include <algorithm>
 #include <memory>
@@ -59,6 +60,7 @@
 #include <utility>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/activation_limits.h"
 #include "cuda/host/limits.h"
 #include "cuda/many_channels/plan.h"
 #include "plan/epilogue_stage.h"
@@ -71,17 +73,21 @@ namespace {
 // so many bytes.
 constexpr int64_t kMostPadding = 8;
 constexpr int64_t kMostPaddedBytes = int64_t{64} << 20;
+constexpr int64_t kLeastFiltersOfSwish = 40;
 
 class ManyChannels final : public Algorithm {
  public:
   std::string_view name() const override { return "many_channels"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
   bool rounds_to_tf32() const override { return true; }
-  // A pool not, and activations that are called, for one result after the other, only where a kernel of their
-  // own would round twice: they take this one longer than that.
+  // A pool not, and other activations only where a kernel of their own would round twice: that takes less
+  // time than to call them for one result after the other, and for few filters than to compute them here,
+  // where warps without filters wait.
   bool fuses(const ConvProblem& problem) const override {
-    return problem.epilogue.pool.kind == PoolKind::none &&
-           (is_floored(problem.epilogue) || is_swish(problem.epilogue) ||
+    const Epilogue& epilogue = problem.epilogue;
+    return epilogue.pool.kind == PoolKind::none &&
+           (ActivationLimits(epilogue).are_all ||
+            (is_swish(epilogue) && problem.filters_per_group() >= kLeastFiltersOfSwish) ||
             !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty());
   }
 

@@ -46,10 +46,12 @@ class Column {
         rows_(rows),
         staged_(staged) {}
 
-  // The commonest activations: nothing is below the floor of none.
-  __device__ void store_floored(float floor) const {
+  // Where the activation only limits.
+  __device__ void store_limited(float least, float most) const {
 #pragma unroll
-    for (int i = 0; i < kRowsOfWarp; ++i) store(i, larger_or_nan(staged_[i * kStagedPitch], floor));
+    for (int i = 0; i < kRowsOfWarp; ++i) {
+      store(i, smaller_or_nan(larger_or_nan(staged_[i * kStagedPitch], least), most));
+    }
   }
   // Also with a residual, or with fewer rows: so many residuals are loaded before anything is stored, which
   // the compiler does not know to lie elsewhere.
@@ -116,14 +118,12 @@ __device__ inline void store_results(const Arguments<Element>& problem, const He
       for (int j = 0; j < 4; ++j) sums[t][j] *= rows_of_lane[j / 2].scale.rest;
     }
   }
-  // The commonest activations in one way: nothing is below the floor of none.
   const Epilogue& epilogue = problem.definition.epilogue;
-  const bool is_floored = convswap::is_floored(epilogue);
-  const float floor = epilogue.activation == Activation::relu ? 0.0f : -__int_as_float(0x7f800000);
+  const float least = problem.least, most = problem.most;
   const int first_filter = head.filter_block * kRows + first_row;
   const int rows = problem.filters - first_filter;
   const bool has_residual = problem.z != nullptr, is_split = problem.splits.divisor > 1;
-  const bool is_plain = is_floored && rows >= kRowsOfWarp && !has_residual;
+  const bool is_plain = problem.activation_limits && rows >= kRowsOfWarp && !has_residual;
   const long long plane = (head.image * problem.out_channels + head.group * problem.filters + first_filter) *
                           problem.output_plane;
 #pragma unroll
@@ -152,11 +152,11 @@ __device__ inline void store_results(const Arguments<Element>& problem, const He
     }
     const Column<Format, Element> column(problem, problem.y, at, rows, staged + lane);
     if (is_plain) [[likely]] {
-      column.store_floored(floor);
-    } else if (is_floored) {
+      column.store_limited(least, most);
+    } else if (problem.activation_limits) {
       column.template store_any<8>(has_residual, [=](float (&values)[8]) {
 #pragma unroll
-        for (float& value : values) value = larger_or_nan(value, floor);
+        for (float& value : values) value = smaller_or_nan(larger_or_nan(value, least), most);
       });
     } else if (is_swish(epilogue)) {
       column.template store_any<8>(has_residual,
@@ -206,7 +206,8 @@ __device__ inline void combine_result(const Arguments<Element>& problem, long lo
   const int element = static_cast<int>(at - plane * problem.output_plane);
   const long long image = plane / problem.out_channels;
   const int filter = static_cast<int>(plane - image * problem.out_channels);
-  float sum = 0.0f;
+  float sums[] = {0.0f};
+  float& sum = sums[0];
   bool is_defined = true;
   for (int split = 0; split < static_cast<int>(problem.splits.divisor); ++split) {
     const float own = problem.partial_sums[split * problem.results + at];
@@ -222,9 +223,9 @@ __device__ inline void combine_result(const Arguments<Element>& problem, long lo
   }
   if (problem.b != nullptr) sum += Format::to_float(problem.b[filter]);
   if (problem.z != nullptr) sum += Format::to_float(problem.z[at]);
-  const Epilogue& epilogue = problem.definition.epilogue;
-  problem.y[at] =
-      static_cast<Element>(epilogue.activation == Activation::none ? sum : activated(epilogue, sum));
+  activate_values<Activation::none, Activation::relu, Activation::silu, Activation::hard_swish>(
+      problem.definition.epilogue, sums);
+  problem.y[at] = static_cast<Element>(sum);
 }
 
 }  // namespace convswap::many_channels

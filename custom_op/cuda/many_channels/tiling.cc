@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/activation_limits.h"
 #include "cuda/host/shared_layout.h"
 #include "cuda/many_channels/instances.h"
 
@@ -197,11 +198,8 @@ class Tiler {
   double cost(const Tiling& tiling) const {
     constexpr double kNanosecond = 1.75;  // cycles
     constexpr double kBands = 8500, kSplits = 5500, kPlace = 700, kApart = 1.7;
-    constexpr int64_t kHalfSector = 16;                                 // bytes
-    constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;  // bytes of a microsecond
-    // Of a result, for activations but ReLU: of 10 layers' 1.3 to 2 where they are called. Where they are
-    // not, of a row, whether it is a filter or not: warps without filters wait for the others.
-    constexpr double kActivated = 1.6, kSiLU = 0.15, kHardSwish = 0.115;
+    constexpr int64_t kHalfSector = 16;                                          // bytes
+    constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;           // bytes of a microsecond
     constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kLoadedBytes = 48;  // cycles, bytes of one
     const auto number = [](int64_t count) { return static_cast<double>(count); };
     const double bands = number(ceil_divide(tiling.prepared_tiles, tiling.band_tiles));
@@ -234,17 +232,26 @@ class Tiler {
         rows_.most_shift + columns_.most_shift == 0 && problem_.output_size() * size() % kHalfSector == 0;
     const double storing = y_bytes * (are_whole ? 1 : 2) / kStored + prepared / kCopied;
     const double splits = tiling.splits == 1 ? 0 : kSplits + number(tiling.splits) * y_bytes / kStored;
-    const double results = number(problem_.batch * problem_.out_channels * problem_.output_size());
-    const double rows =
-        number(problem_.batch * problem_.group * round_up(problem_.filters_per_group(), int64_t{kRows}) *
-               problem_.output_size());
-    const Activation activation = problem_.epilogue.activation;
-    const double activating = is_floored(problem_.epilogue)          ? 0
-                              : activation == Activation::silu       ? kSiLU * rows
-                              : activation == Activation::hard_swish ? kHardSwish * rows
-                                                                     : kActivated * results;
-    return kBands * bands + preparing + works * work / kNanosecond + storing +
-           activating / device_.multiprocessors + splits;
+    return kBands * bands + preparing + works * work / kNanosecond + storing + activating() + splits;
+  }
+
+  // Activations that do not only limit, in nanoseconds: for a result of a multiprocessor where they are
+  // called (10 layers' 1.3 to 2), and what 40 layers took longer with those that are not. There a warp has 16
+  // filters, which it takes by eights, and the others of its tile wait for the one with most.
+  double activating() const {
+    constexpr double kCalled = 1.6, kSiLU = 0.15, kHardSwish = 0.115;
+    const Epilogue& epilogue = problem_.epilogue;
+    if (ActivationLimits(epilogue).are_all) return 0;
+    const int64_t filters = problem_.filters_per_group();
+    const int64_t of_last = filters % kRows;
+    const int64_t waited_for =
+        filters - of_last +
+        kRows / kRowsOfWarp * std::min<int64_t>(kRowsOfWarp, round_up(of_last, int64_t{8}));
+    const double places = static_cast<double>(problem_.batch * problem_.group * problem_.output_size()) /
+                          device_.multiprocessors;
+    if (!is_swish(epilogue)) return kCalled * places * static_cast<double>(filters);
+    const double each = epilogue.activation == Activation::silu ? kSiLU : kHardSwish;
+    return each * places * static_cast<double>(waited_for);
   }
 
   const ConvProblem& problem_;

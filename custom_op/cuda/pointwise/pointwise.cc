@@ -21,7 +21,8 @@
 //
 // Limits: float32 in precision tf32, float16 and bfloat16; filters of one tap without padding, any stride,
 // groups, one to three spatial axes; so many channels that the weights of 64 filters fit into shared memory;
-// compute capability 9.0. A residual, relu and clip are computed with it, all else by a second kernel.
+// compute capability 9.0. A residual, relu, clip, SiLU and HardSwish are computed with it, all else by a
+// second kernel.
 
 #include <memory>
 #include <string>

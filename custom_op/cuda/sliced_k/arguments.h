@@ -11,6 +11,8 @@ namespace convswap::sliced_k {
 template <typename T>
 struct Arguments : Tensors<T>, Geometry {
   Epilogue epilogue;
+  bool activation_limits;  // to what lies between these
+  float least, most;
   int depth, steps;           // of a filter: channels times taps, and how many steps they are
   unsigned pixels;            // of the output, through all images
   FastDivisor plane, width;   // of the output

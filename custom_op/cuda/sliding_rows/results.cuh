@@ -52,17 +52,18 @@ template <typename T, int kOutputs>
 __device__ inline void write_row(const Arguments<T>& a, long long first, int inside, bool is_wanted,
                                  const float (&sums)[kOutputs]) {
   float values[kOutputs];
-  if (a.z == nullptr && a.activation_limits) {
+#pragma unroll
+  for (int i = 0; i < kOutputs; ++i) values[i] = sums[i];
+  if (a.z != nullptr) {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) {
-      values[i] = smaller_or_nan(larger_or_nan(sums[i], a.least), a.most);
+      if (is_wanted && i < inside) values[i] += static_cast<float>(a.z[first + i]);
     }
+  }
+  if (a.activation_limits) {
+#pragma unroll
+    for (float& value : values) value = smaller_or_nan(larger_or_nan(value, a.least), a.most);
   } else {
-#pragma unroll
-    for (int i = 0; i < kOutputs; ++i) {
-      const bool has_residual = a.z != nullptr && is_wanted && i < inside;
-      values[i] = sums[i] + (has_residual ? static_cast<float>(a.z[first + i]) : 0.0f);
-    }
     activate_values<Activation::silu, Activation::hard_swish>(a.epilogue, values);
   }
   const unsigned long long to = global_address(a.y) + first * int(sizeof(T));

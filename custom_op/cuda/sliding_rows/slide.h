@@ -9,6 +9,9 @@ namespace convswap::sliding_rows {
 constexpr int kWarp = 32;
 constexpr int kBlockWarps = 4;
 
+// Output rows that a row of x is part of.
+CONVSWAP_ANYWHERE constexpr int sums_of_row(int taps, int stride) { return (taps + stride - 1) / stride; }
+
 // Filters of kTaps x kTaps that go kStride columns and rows further for each output, with kLeft columns of
 // padding before the first. A lane computes kOutputs neighbouring columns.
 template <int kTaps, int kStride, int kLeft, int kOutputs>
@@ -18,8 +21,8 @@ struct Slide {
   static constexpr int right =
       kTaps - kStride > kLeft ? kTaps - kStride - kLeft : 0;  // and needs behind them
   static constexpr int needed = kLeft + piece + right;
-  static constexpr int sums = (kTaps + kStride - 1) / kStride;  // output rows that a row of x is part of
-  static constexpr int period = sums * kStride;                 // rows of x until their places come again
+  static constexpr int sums = sums_of_row(kTaps, kStride);
+  static constexpr int period = sums * kStride;  // rows of x until their places come again
 };
 
 // How many lanes away the columns are that a piece needs beyond one of its ends.

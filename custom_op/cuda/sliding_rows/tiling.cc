@@ -59,9 +59,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double both = std::max(issue, memory) + kOther * std::min(issue, memory) / std::sqrt(beside);
   const double longest = (tiling.strip_rows - 1) * stride + taps;
   double latency = kRowNanoseconds * longest * (1 + multiplications / kInstructionsOfRow);
-  const int sums = static_cast<int>(ceil_divide(own.taps, own.stride));
-  const bool asks_for_one =
-      rows_ahead(own.taps, sums * own.stride, static_cast<int>(size_of(problem.type))) == 1;
+  const int period = sums_of_row(own.taps, own.stride) * own.stride;
+  const bool asks_for_one = rows_ahead(own.taps, period, static_cast<int>(size_of(problem.type))) == 1;
   if (asks_for_one && bytes > kCachedBytes) latency *= kFromMemory;
   return kLaunchNanoseconds + both + std::ceil(each / resident) * latency;
 }

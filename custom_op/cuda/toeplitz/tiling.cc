@@ -390,14 +390,14 @@ class Tiler {
         return 0.96 * outputs;
       case Finish::activation:
         // Of a pool's window one. The others are of what ten layers took on an H200 beside those without.
-        return pools_sums(problem_, tiling.cut) ? 0.007 * outputs / 4 : activation_cycles() * outputs;
+        return pools_sums(problem_, tiling.cut) ? 0.007 * outputs / 4 : cycles_of_activation() * outputs;
       case Finish::nothing:
         return 0;
     }
     return 0;
   }
 
-  double activation_cycles() const {
+  double cycles_of_activation() const {
     switch (problem_.epilogue.activation) {
       case Activation::tanh:
         return 0.6;
