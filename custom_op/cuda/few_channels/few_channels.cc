@@ -28,8 +28,8 @@
 // Data flow: persistent blocks; the weights are converted and laid out once per block; the raw input of the
 // next tile is copied asynchronously while the tensor cores work on this one. No scratch memory.
 //
-// What follows is computed of the sums if it is an activation that only limits, SiLU or HardSwish, and nothing
-// else: behind the last pass and the last window, of what they have added up.
+// What follows is computed of the sums if it is an activation that only limits, SiLU or HardSwish, and
+// nothing else: behind the last pass and the last window, of what they have added up.
 //
 // Limits: 1-D and 2-D; float16, bfloat16 and float32; compute capability 8.0 or newer;
 // filters whose rows have at most 11 taps for each remainder of the stride; a smallest tile that fits into
