@@ -1,13 +1,16 @@
 #pragma once
 
-#include "cuda/activations.cuh"
 #include "cuda/separable/window.cuh"
 
 namespace convswap::separable {
 
-__device__ inline float finished(const Finish& finish, float sum) {
-  if (finish.limits) return smaller_or_nan(larger_or_nan(sum, finish.least), finish.most);
-  return activated(finish.epilogue, sum);
+__device__ inline void finish_pair(const Finish& finish, float (&pair)[2]) {
+  if (finish.limits) {
+#pragma unroll
+    for (float& value : pair) value = smaller_or_nan(larger_or_nan(value, finish.least), finish.most);
+  } else {
+    activate_values<Activation::silu, Activation::hard_swish>(finish.epilogue, pair);
+  }
 }
 
 // Two neighbours as they lie in memory.
@@ -40,17 +43,17 @@ __device__ inline void write(const Arguments<T>& a, int image, int tile_row, int
         if (pixel >= S::kPixels || row >= a.output_height || column >= a.output_width) continue;
         const bool has_second = column + 1 < a.output_width;
         const long long at = of_plane + static_cast<long long>(row) * a.output_width + column;
-        float first = sums[f][t][2 * half] + bias, second = sums[f][t][2 * half + 1] + bias;
+        float pair[] = {sums[f][t][2 * half] + bias, sums[f][t][2 * half + 1] + bias};
         if (a.z != nullptr) {
-          first += static_cast<float>(a.z[at]);
-          if (has_second) second += static_cast<float>(a.z[at + 1]);
+          pair[0] += static_cast<float>(a.z[at]);
+          if (has_second) pair[1] += static_cast<float>(a.z[at + 1]);
         }
-        first = finished(a.behind, first), second = finished(a.behind, second);
+        finish_pair(a.behind, pair);
         if (a.stores_together) {
-          store_pair<T>(true, global_address(a.y) + at * static_cast<int>(sizeof(T)), first, second);
+          store_pair<T>(true, global_address(a.y) + at * static_cast<int>(sizeof(T)), pair[0], pair[1]);
         } else {
-          a.y[at] = static_cast<T>(first);
-          if (has_second) a.y[at + 1] = static_cast<T>(second);
+          a.y[at] = static_cast<T>(pair[0]);
+          if (has_second) a.y[at + 1] = static_cast<T>(pair[1]);
         }
       }
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/activation_cost.h"
 
 namespace convswap::separable {
 namespace {
@@ -13,9 +14,7 @@ namespace {
 // Nanoseconds on an H200: fitted to every tiling of layers of MobileNetV2, of a detector and of large images,
 // at batches of 1 and 64, of which it is 7 % off by root mean square. Each time is of a block and a step.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-  // 1870 was fitted; 300 more are what the estimates of two short kernels, to which this is compared, are too
-  // high by.
-  constexpr double kLaunch = 1870 + 300;
+  constexpr double kLaunch = 1870;
   constexpr double kBytesPerNanosecond = 24.4;  // of a multiprocessor
   // Of a step alone, what a thread waits for; a row of each thread; the eighth thread beside seven.
   constexpr double kAlone = 570, kAloneRow = 123, kAloneEighth = 80;
@@ -25,6 +24,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   constexpr double kSmall = 0.74;     // numbers of 16 bits
   constexpr double kResults = 250;    // to write a row of each thread, of a tile of filters
   constexpr double kLastWave = 0.25;  // of many
+  constexpr double kOfCycle = 0.006;  // of a scheduler, for a result's activation; not timed
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   const Instance& own = tiling.instance;
   const int64_t multiprocessors = std::max(1, device.multiprocessors);
@@ -41,7 +41,12 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
                       (problem.type == ElementType::float32 ? 1 : kSmall);
   const double results = kResults * together * own.rows * own.filter_tiles;
   const double memory = number(problem.tensor_bytes()) / (kBytesPerNanosecond * number(multiprocessors));
-  return kLaunch + std::max(memory, waves * (results + steps * step));
+  const double between = number(problem.batch * problem.in_channels * problem.output_size()) *
+                         activation_cycles(problem.before.front().epilogue);
+  const double behind = number(problem.batch * problem.out_channels * problem.output_size()) *
+                        activation_cycles(problem.epilogue);
+  const double activating = kOfCycle * (between + behind) / number(multiprocessors);
+  return kLaunch + std::max(memory, waves * (results + steps * step)) + activating;
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 // A thread's part of the depthwise convolution: the pixels of a channel that its results depend on, and
 // these.
 
-#include "conv/epilogue_math.h"
 #include "conv/small_floats.h"
+#include "cuda/activations.cuh"
 #include "cuda/primitives/global_load.cuh"
 #include "cuda/primitives/global_store.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
@@ -117,11 +117,10 @@ class Window {
 #pragma unroll 1
     for (int i = 0; i < S::kRows; ++i) {
       const float4 sum = *row_of(to, i);
-      const auto result = [&](float value) {
-        return Raw<T>::rounded(
-            activate<float>(finish.epilogue.activation, finish.epilogue.alpha, finish.epilogue.beta, value));
-      };
-      *row_of(to, i) = make_float4(result(sum.x), result(sum.y), result(sum.z), result(sum.w));
+      float values[] = {sum.x, sum.y, sum.z, sum.w};
+      activate_values<Activation::silu, Activation::hard_swish>(finish.epilogue, values);
+      *row_of(to, i) = make_float4(Raw<T>::rounded(values[0]), Raw<T>::rounded(values[1]),
+                                   Raw<T>::rounded(values[2]), Raw<T>::rounded(values[3]));
     }
   }
 
