@@ -234,6 +234,7 @@ def test_activations_are_accurate_on_a_card(activation, truth_of, relative, of_x
         ("sliced_k", (8, 64, 14, 14), (96, 64, 3, 3), "float32"),
         ("toeplitz", (32, 3, 112, 112), (16, 3, 3, 3), "float16"),
         ("few_channels", (32, 3, 112, 112), (16, 3, 3, 3), "float32"),
+        ("few_channels", (8, 256, 20, 20), (64, 256, 3, 3), "ieee"),
     ],
 )
 def test_an_estimate_counts_what_an_activation_takes(algorithm, x, w, element):
@@ -242,7 +243,8 @@ def test_an_estimate_counts_what_an_activation_takes(algorithm, x, w, element):
 
     def estimate(activation: str) -> float | None:
         limits = {"activation_alpha": 0.0, "activation_beta": 6.0} if activation == "Clip" else {}
-        problem = _native.Problem(x, w, True, element, activation=activation, **limits, **padding)
+        kind, precision = ("float32", "ieee") if element == "ieee" else (element, "tf32")
+        problem = _native.Problem(x, w, True, kind, precision, activation=activation, **limits, **padding)
         return _native.estimates(problem, "cuda", compute_capability=90).get(algorithm)
 
     alone, relu, hard_swish, silu = map(estimate, ("None", "Relu", "HardSwish", "SiLU"))
@@ -251,6 +253,16 @@ def test_an_estimate_counts_what_an_activation_takes(algorithm, x, w, element):
     # By a call, or in a kernel of its own; `pointwise` may not leave 16 bits to such.
     gelu = estimate("Gelu")
     assert gelu is None if algorithm == "pointwise" else gelu > silu
+
+
+@pytest.mark.parametrize("where", ["depthwise_activation", "activation"])
+def test_the_estimate_of_separable_counts_what_is_between_and_what_is_behind(where):
+    def estimate(activation: str) -> float:
+        shapes = {"depthwise_shape": (32, 1, 3, 3), "depthwise_pads": [1] * 4, where: activation}
+        problem = _native.Problem((64, 32, 112, 112), (16, 32, 1, 1), True, **shapes)
+        return _native.estimates(problem, "cuda", compute_capability=90)["separable"]
+
+    assert estimate("None") == estimate("Relu") < estimate("HardSwish") < estimate("SiLU") < estimate("Gelu")
 
 
 def test_what_the_activation_does_not_read_does_not_count():

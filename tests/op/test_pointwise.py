@@ -88,10 +88,10 @@ def test_what_follows_is_the_definition(name, has_residual, element, hopper):
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("activation", ["SiLU", "HardSwish"])
-@pytest.mark.parametrize("algorithm", ["pointwise", "many_channels"])
+@pytest.mark.parametrize("algorithm", ["pointwise", "many_channels", "few_channels"])
 def test_swish_is_the_definition(algorithm, activation, has_residual, element, hopper):
-    # Of rows of nine pixels ten are pairs and nine are not; of 203 and 13 filters some are the only ones of
-    # their eight.
+    # Of rows of nine pixels ten are pairs and nine are not; of 203 and 13 filters
+    # the last eight are not whole.
     for filters, rows in ((203, 10), (203, 9), (13, 9)):
         case = ConvCase((3, 70, rows, 9), (filters, 70, 1, 1), True)
         z = np.random.default_rng(1).standard_normal((3, filters, rows, 9)) if has_residual else None
@@ -101,7 +101,7 @@ def test_swish_is_the_definition(algorithm, activation, has_residual, element, h
         problem = problem_of(case, type=element, activation=activation)
         for number in range(len(_native.alternatives(problem, algorithm, 8)) or 1):
             y = computed_by(algorithm, x, w, b, {"activation": activation}, z, alternative=number)
-            # Both are at most 1.5 steep, and round a dozen times.
+            # At most 1.5 steep, both round a dozen times.
             assert_near(y, truth, 1.5 * magnitude, case.terms + 12, element, TF32)
 
 

@@ -10,7 +10,6 @@
 
 #include "conv/arithmetic.h"
 #include "cuda/few_channels/layout.h"
-#include "cuda/host/activation_cost.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/limits.h"
@@ -250,16 +249,8 @@ class Tiler {
     const double several = problem_.channels_per_group() > 1 ? 1 - 1 / tiles_per_block : 0;
     const double off = problem_.type == ElementType::float32 ? 1.1 - (width > 1 ? 0.1 * several : 0)
                                                              : 0.95 + (width > 1 ? 0 : 0.26 * several);
-    const double work = off * (tiling.cost + waves * several / 2 * tile) + activation_nanoseconds();
+    const double work = off * (tiling.cost + waves * several / 2 * tile);
     tiling.estimate = launch - kEarlierNanoseconds + std::max(work, memory_nanoseconds(width));
-  }
-
-  // A multiprocessor's, of all its results.
-  double activation_nanoseconds() const {
-    constexpr double kOfCycle = 0.006;
-    const double results = static_cast<double>(problem_.batch * problem_.out_channels) *
-                           static_cast<double>(problem_.output_size());
-    return kOfCycle * activation_cycles(problem_.epilogue) * results / std::max(1, device_.multiprocessors);
   }
 
   // What memory takes on an H200 at least. Results that are stored by fours fill its sectors; the shares of

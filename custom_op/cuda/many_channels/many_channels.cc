@@ -73,6 +73,7 @@ namespace {
 // so many bytes.
 constexpr int64_t kMostPadding = 8;
 constexpr int64_t kMostPaddedBytes = int64_t{64} << 20;
+// About where the rows of a tile cost as much as a kernel of its own takes for the filters.
 constexpr int64_t kLeastFiltersOfSwish = 40;
 
 class ManyChannels final : public Algorithm {

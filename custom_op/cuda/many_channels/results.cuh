@@ -223,8 +223,11 @@ __device__ inline void combine_result(const Arguments<Element>& problem, long lo
   }
   if (problem.b != nullptr) sum += Format::to_float(problem.b[filter]);
   if (problem.z != nullptr) sum += Format::to_float(problem.z[at]);
-  activate_values<Activation::none, Activation::relu, Activation::silu, Activation::hard_swish>(
-      problem.definition.epilogue, sums);
+  if (problem.activation_limits) {
+    sum = smaller_or_nan(larger_or_nan(sum, problem.least), problem.most);
+  } else {
+    activate_values<Activation::silu, Activation::hard_swish>(problem.definition.epilogue, sums);
+  }
   problem.y[at] = static_cast<Element>(sum);
 }
 

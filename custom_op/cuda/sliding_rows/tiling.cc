@@ -28,7 +28,7 @@ void place_pieces(const ConvProblem& problem, Tiling& tiling) {
   tiling.segments = static_cast<int>(ceil_divide(pieces - left - right, tiling.segment_pieces));
 }
 
-// Nanoseconds on an H200: fitted to 24 layers with up to six strip heights each, at batches 64 and 1, of both
+// Nanoseconds on an H200: fitted to 22 layers with up to 14 strip heights each, at batches 64 and 1, of both
 // sizes of numbers, with and without an activation; see benchmarks/sliding_rows.md.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   constexpr double kLaunchNanoseconds = 1150, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;

@@ -65,8 +65,8 @@ class Toeplitz final : public Algorithm {
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
   bool rounds_to_tf32() const override { return true; }
 
-  // An activation alone that does more than bound takes no more time in a kernel of its own, SiLU and
-  // HardSwish as long, where rounding between the two changes nothing.
+  // In float32, where a kernel of its own rounds nothing more, an activation alone that does more than bound
+  // is left to one: SiLU and HardSwish take as long there, the others less.
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return is_floored(epilogue) || epilogue.activation == Activation::clip || epilogue.has_residual ||
