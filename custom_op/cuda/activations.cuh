@@ -1,6 +1,8 @@
 #pragma once
 
 #include "conv/epilogue_math.h"
+#include "cuda/following.h"
+#include "cuda/primitives/nan_extremes.cuh"
 
 namespace convswap {
 
@@ -38,6 +40,22 @@ __device__ inline void activate_swish(const Epilogue& epilogue, float (&values)[
     activate_inlined<Activation::silu>(epilogue, values);
   } else {
     activate_inlined<Activation::hard_swish>(epilogue, values);
+  }
+}
+
+template <int kCount>
+__device__ inline void limit_values(const Following& following, float (&values)[kCount]) {
+#pragma unroll
+  for (float& value : values) value = smaller_or_nan(larger_or_nan(value, following.least), following.most);
+}
+
+// Whatever activation follows.
+template <int kCount>
+__device__ inline void finish_values(const Following& following, float (&values)[kCount]) {
+  if (following.only_limits) {
+    limit_values(following, values);
+  } else {
+    activate_values<Activation::silu, Activation::hard_swish>(following.epilogue, values);
   }
 }
 

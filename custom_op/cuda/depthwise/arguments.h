@@ -2,7 +2,7 @@
 
 // What the kernel of depthwise is told; see depthwise.cc.
 
-#include "conv/epilogue.h"
+#include "cuda/following.h"
 #include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
 
@@ -10,9 +10,7 @@ namespace convswap::depthwise {
 
 template <typename T>
 struct Arguments : Tensors<T>, Geometry {
-  Epilogue epilogue;
-  bool activation_limits;  // to what lies between these
-  float least, most;
+  Following following;
 
   // A plane is one depth of one filter's output for one image. It needs `filter_depth` planes of x.
   int planes;

@@ -5,7 +5,7 @@
 
 #include "conv/arithmetic.h"
 #include "cuda/depthwise/arguments.h"
-#include "cuda/host/activation_limits.h"
+#include "cuda/host/following.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 
@@ -28,9 +28,7 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.epilogue = problem.epilogue;
-    const ActivationLimits limits(problem.epilogue);
-    to.activation_limits = limits.are_all, to.least = limits.least, to.most = limits.most;
+    to.following = following_of(problem.epilogue);
 
     to.planes = narrow(problem.batch * problem.out_channels * problem.output[0]);
     to.output_depth = FastDivisor(narrow(problem.output[0]));

@@ -5,7 +5,6 @@
 #include "cuda/activations.cuh"
 #include "cuda/depthwise/arguments.h"
 #include "cuda/primitives/global_store.cuh"
-#include "cuda/primitives/nan_extremes.cuh"
 
 namespace convswap::depthwise {
 
@@ -23,11 +22,7 @@ struct Results {
     float values[] = {sum};
     float& value = values[0];
     if (z != nullptr) value += static_cast<float>(z[offset]);
-    if (a.activation_limits) {
-      value = smaller_or_nan(larger_or_nan(value, a.least), a.most);
-    } else {
-      activate_values<Activation::silu, Activation::hard_swish>(a.epilogue, values);
-    }
+    finish_values(a.following, values);
     const unsigned long long to = y + static_cast<long long>(offset) * int(sizeof(T));
     if constexpr (kAreSame<T, float>) {
       store_global_if(1, to, __float_as_uint(value));

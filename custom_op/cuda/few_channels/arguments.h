@@ -4,6 +4,7 @@
 
 #include "cuda/definition.h"
 #include "cuda/few_channels/layout.h"
+#include "cuda/following.h"
 #include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
 
@@ -16,13 +17,10 @@ struct Arguments : Tensors<Element>, Geometry {
   int log2_folds;
   int folded_filters;  // of a group
   int folded_filter_height, folded_stride_height, folded_rows;
-  int first_channel;  // of this pass, within the group
-  int pass_channels;  // of this pass
-  bool accumulates;   // onto the sums of the passes before it
-  bool activates;     // it is the last pass, and an activation follows
-  // Where that only limits: a result is no less and no more.
-  bool is_bounded;
-  float least, most;
+  int first_channel;         // of this pass, within the group
+  int pass_channels;         // of this pass
+  bool accumulates;          // onto the sums of the passes before it
+  bool activates;            // it is the last pass, and an activation follows
   long long input_elements;  // of x
 
   // The tile of a block: `tile_images` whole images, or a band of rows and columns of one or two. Its second
@@ -67,7 +65,8 @@ struct Arguments : Tensors<Element>, Geometry {
   long long next_filters;
   unsigned first_folds;  // which of the eight are the first of their output rows, a bit for each
 
-  Definition definition;  // and the activation; behind what is always read
+  Following following;
+  Definition definition;  // for data with infinities or NaN; behind what is always read
 };
 
 }  // namespace convswap::few_channels

@@ -45,7 +45,7 @@
 
 #include "cuda/few_channels/plan.h"
 #include "cuda/host/activation_cost.h"
-#include "cuda/host/activation_limits.h"
+#include "cuda/host/following.h"
 #include "cuda/host/limits.h"
 
 namespace convswap {
@@ -60,7 +60,7 @@ class FewChannels final : public Algorithm {
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return !epilogue.has_residual && epilogue.pool.kind == PoolKind::none &&
-           (ActivationLimits(epilogue).are_all || is_swish(epilogue));
+           (only_limits(epilogue) || is_swish(epilogue));
   }
 
   Offer offer(const ConvProblem& problem, const Device& device) const override {

@@ -10,8 +10,8 @@
 #include "conv/arithmetic.h"
 #include "cuda/few_channels/arguments.h"
 #include "cuda/few_channels/instances.h"
-#include "cuda/host/activation_limits.h"
 #include "cuda/host/definition.h"
+#include "cuda/host/following.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 
@@ -54,9 +54,7 @@ struct Family {
     to.accumulates = pass.first_channel > 0;
     to.activates = problem.epilogue.activation != Activation::none &&
                    pass.first_channel + pass.channels == problem.channels_per_group();
-    const ActivationLimits limits(problem.epilogue);
-    to.is_bounded = limits.are_all;
-    to.least = limits.least, to.most = limits.most;
+    to.following = following_of(problem.epilogue);
     to.input_elements = problem.batch * problem.in_channels * problem.input_size();
 
     to.tile_images = tiling.tile_images();

@@ -5,7 +5,6 @@
 #include "cuda/activations.cuh"
 #include "cuda/few_channels/arguments.h"
 #include "cuda/primitives/global_store.cuh"
-#include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/shared_store.cuh"
 #include "cuda/primitives/tensor_core.cuh"
@@ -85,12 +84,6 @@ struct Unit {
     }
   }
 
-  template <int kCount>
-  static __device__ void limit(const Arguments<Element>& problem, float (&values)[kCount]) {
-#pragma unroll
-    for (float& value : values) value = smaller_or_nan(larger_or_nan(value, problem.least), problem.most);
-  }
-
   __device__ void scale(float factor) {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
@@ -163,13 +156,15 @@ struct Unit {
 
   // The activation of sums to which nothing is to be added.
   __device__ void activate(const Arguments<Element>& problem) {
-    const Epilogue& epilogue = problem.definition.epilogue;
-    if (problem.is_bounded) {
-      activate_each([&](float (&values)[4]) { limit(problem, values); });
-    } else if (epilogue.activation == Activation::silu) {
-      activate_each([&](float (&values)[4]) { activate_inlined<Activation::silu>(epilogue, values); });
+    const Following& following = problem.following;
+    if (following.only_limits) {
+      activate_each([&](float (&values)[4]) { limit_values(following, values); });
+    } else if (following.epilogue.activation == Activation::silu) {
+      activate_each(
+          [&](float (&values)[4]) { activate_inlined<Activation::silu>(following.epilogue, values); });
     } else {
-      activate_each([&](float (&values)[4]) { activate_inlined<Activation::hard_swish>(epilogue, values); });
+      activate_each(
+          [&](float (&values)[4]) { activate_inlined<Activation::hard_swish>(following.epilogue, values); });
     }
   }
 
@@ -216,11 +211,11 @@ struct Unit {
         for (int i = 0; i < kWidth; ++i) values[i] += Format::to_float(y[i]);
       }
       if (target.activates) {
-        if (problem.is_bounded) {
-          limit(problem, values);
+        if (problem.following.only_limits) {
+          limit_values(problem.following, values);
         } else {  // seldom, and here in the code many times
 #pragma unroll
-          for (float& value : values) value = activated(problem.definition.epilogue, value);
+          for (float& value : values) value = activated(problem.following.epilogue, value);
         }
       }
     }

@@ -1,11 +1,11 @@
 #include "cuda/host/activation_cost.h"
 
-#include "cuda/host/activation_limits.h"
+#include "cuda/host/following.h"
 
 namespace convswap {
 
 double activation_cycles(const Epilogue& epilogue) {
-  if (ActivationLimits(epilogue).are_all) return 0;
+  if (only_limits(epilogue)) return 0;
   constexpr double kSiLU = 17, kHardSwish = 13, kCalled = 115;
   switch (epilogue.activation) {
     case Activation::silu:

@@ -4,6 +4,7 @@
 // plan.cc fills in.
 
 #include "cuda/definition.h"
+#include "cuda/following.h"
 #include "cuda/geometry.h"
 #include "cuda/many_channels/layout.h"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -61,9 +62,8 @@ struct Arguments : Tensors<Element>, Geometry {
   // then of the next two.
   unsigned short step_places[kMostSteps];
 
-  bool activation_limits;  // to what lies between these
-  float least, most;
-  Definition definition;  // for data with infinities or NaN, and the activation; behind what is always read
+  Following following;
+  Definition definition;  // for data with infinities or NaN; behind what is always read
 };
 
 }  // namespace convswap::many_channels

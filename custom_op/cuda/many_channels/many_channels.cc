@@ -60,7 +60,7 @@
 #include <utility>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/activation_limits.h"
+#include "cuda/host/following.h"
 #include "cuda/host/limits.h"
 #include "cuda/many_channels/plan.h"
 #include "plan/epilogue_stage.h"
@@ -87,7 +87,7 @@ class ManyChannels final : public Algorithm {
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return epilogue.pool.kind == PoolKind::none &&
-           (ActivationLimits(epilogue).are_all ||
+           (only_limits(epilogue) ||
             (is_swish(epilogue) && problem.filters_per_group() >= kLeastFiltersOfSwish) ||
             !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty());
   }

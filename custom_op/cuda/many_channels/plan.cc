@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/activation_limits.h"
 #include "cuda/host/definition.h"
+#include "cuda/host/following.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/geometry.h"
 #include "cuda/host/kernels.h"
@@ -35,8 +35,7 @@ Arguments<void> arguments_of(const ConvProblem& problem, const Tiling& tiling) {
   Arguments<void> to{};
   static_cast<Geometry&>(to) = geometry_of(problem);
   to.definition = definition_of(problem);
-  const ActivationLimits limits(problem.epilogue);
-  to.activation_limits = limits.are_all, to.least = limits.least, to.most = limits.most;
+  to.following = following_of(problem.epilogue);
   to.blocks_of_group = FastDivisor(narrow(tiling.filter_blocks));
   to.works_of_part = FastDivisor(narrow(tiling.works_of_part(problem)));
   to.splits = FastDivisor(narrow(tiling.splits));

@@ -118,12 +118,11 @@ __device__ inline void store_results(const Arguments<Element>& problem, const He
       for (int j = 0; j < 4; ++j) sums[t][j] *= rows_of_lane[j / 2].scale.rest;
     }
   }
-  const Epilogue& epilogue = problem.definition.epilogue;
-  const float least = problem.least, most = problem.most;
+  const Following& following = problem.following;
   const int first_filter = head.filter_block * kRows + first_row;
   const int rows = problem.filters - first_filter;
   const bool has_residual = problem.z != nullptr, is_split = problem.splits.divisor > 1;
-  const bool is_plain = problem.activation_limits && rows >= kRowsOfWarp && !has_residual;
+  const bool is_plain = following.only_limits && rows >= kRowsOfWarp && !has_residual;
   const long long plane = (head.image * problem.out_channels + head.group * problem.filters + first_filter) *
                           problem.output_plane;
 #pragma unroll
@@ -152,18 +151,16 @@ __device__ inline void store_results(const Arguments<Element>& problem, const He
     }
     const Column<Format, Element> column(problem, problem.y, at, rows, staged + lane);
     if (is_plain) [[likely]] {
-      column.store_limited(least, most);
-    } else if (problem.activation_limits) {
-      column.template store_any<8>(has_residual, [=](float (&values)[8]) {
-#pragma unroll
-        for (float& value : values) value = smaller_or_nan(larger_or_nan(value, least), most);
-      });
-    } else if (is_swish(epilogue)) {
+      column.store_limited(following.least, following.most);
+    } else if (following.only_limits) {
       column.template store_any<8>(has_residual,
-                                   [&](float (&values)[8]) { activate_swish(epilogue, values); });
+                                   [&](float (&values)[8]) { limit_values(following, values); });
+    } else if (is_swish(following.epilogue)) {
+      column.template store_any<8>(has_residual,
+                                   [&](float (&values)[8]) { activate_swish(following.epilogue, values); });
     } else {
-      column.template store_any<1>(has_residual,
-                                   [&](float (&values)[1]) { values[0] = activated(epilogue, values[0]); });
+      column.template store_any<1>(
+          has_residual, [&](float (&values)[1]) { values[0] = activated(following.epilogue, values[0]); });
     }
   }
 }
@@ -223,11 +220,7 @@ __device__ inline void combine_result(const Arguments<Element>& problem, long lo
   }
   if (problem.b != nullptr) sum += Format::to_float(problem.b[filter]);
   if (problem.z != nullptr) sum += Format::to_float(problem.z[at]);
-  if (problem.activation_limits) {
-    sum = smaller_or_nan(larger_or_nan(sum, problem.least), problem.most);
-  } else {
-    activate_values<Activation::silu, Activation::hard_swish>(problem.definition.epilogue, sums);
-  }
+  finish_values(problem.following, sums);
   problem.y[at] = static_cast<Element>(sum);
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/activation_limits.h"
+#include "cuda/host/following.h"
 #include "cuda/host/shared_layout.h"
 #include "cuda/many_channels/instances.h"
 
@@ -241,7 +241,7 @@ class Tiler {
   double activating() const {
     constexpr double kCalled = 1.6, kSiLU = 0.15, kHardSwish = 0.115;
     const Epilogue& epilogue = problem_.epilogue;
-    if (ActivationLimits(epilogue).are_all) return 0;
+    if (only_limits(epilogue)) return 0;
     const int64_t filters = problem_.filters_per_group();
     const int64_t of_last = filters % kRows;
     const int64_t waited_for =

@@ -2,7 +2,7 @@
 
 // What the kernel of `pointwise` is told; plan.cc fills it in.
 
-#include "conv/epilogue.h"
+#include "cuda/following.h"
 #include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
 
@@ -23,10 +23,7 @@ struct Arguments : Tensors<Element> {
   int tiles;                    // of pixels
   int chunks;                   // of the channels
   FastDivisor blocks_of_group;  // of filters
-  // The activation: where it is no swish, a result is no less and no more.
-  Epilogue epilogue;
-  bool is_bounded;
-  float least, most;
+  Following following;
 };
 
 }  // namespace convswap::pointwise

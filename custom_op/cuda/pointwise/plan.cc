@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "cuda/host/activation_limits.h"
+#include "cuda/host/following.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/pointwise/arguments.h"
@@ -43,10 +43,7 @@ struct Family {
     to.tiles = narrow(tiling.tiles);
     to.chunks = narrow(tiling.chunks);
     to.blocks_of_group = FastDivisor(narrow(tiling.filter_blocks));
-    to.epilogue = problem.epilogue;
-    const ActivationLimits limits(problem.epilogue);
-    to.is_bounded = limits.are_all && problem.epilogue.activation != Activation::none;
-    to.least = limits.least, to.most = limits.most;
+    to.following = following_of(problem.epilogue);
     return to;
   }
 

@@ -28,8 +28,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/host/activation_limits.h"
 #include "cuda/host/algorithm_by_tiling.h"
+#include "cuda/host/following.h"
 #include "cuda/host/limits.h"
 #include "cuda/pointwise/plan.h"
 
@@ -43,7 +43,7 @@ class Pointwise final : public AlgorithmByTiling<cheapest_tilings, make_plan, ke
   bool rounds_to_tf32() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none &&
-           (ActivationLimits(problem.epilogue).are_all || is_swish(problem.epilogue));
+           (only_limits(problem.epilogue) || is_swish(problem.epilogue));
   }
 
  private:

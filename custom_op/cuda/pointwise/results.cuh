@@ -5,7 +5,6 @@
 #include "cuda/pointwise/numbers.cuh"
 #include "cuda/pointwise/pixels.cuh"
 #include "cuda/primitives/global_store.cuh"
-#include "cuda/primitives/nan_extremes.cuh"
 
 namespace convswap::pointwise {
 
@@ -45,19 +44,7 @@ class Results {
         add_each(sums);
       }
     }
-    if (problem_.is_bounded) {
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sums[t][j] = smaller_or_nan(larger_or_nan(sums[t][j], problem_.least), problem_.most);
-        }
-      }
-    } else if (problem_.epilogue.activation == Activation::silu) {
-      activate<Activation::silu>(sums);
-    } else if (problem_.epilogue.activation == Activation::hard_swish) {
-      activate<Activation::hard_swish>(sums);
-    }
+    activate(sums);
     if (problem_.stores_pairs) {
       store_pairs(sums);
     } else {
@@ -69,10 +56,26 @@ class Results {
   using Of = Numbers<Element>;
   using Pair = typename Of::Pair;
 
-  template <Activation kActivation>
   __device__ void activate(float (&sums)[kTiles][4]) const {
+    const Following& following = problem_.following;
+    const Activation activation = following.epilogue.activation;
+    if (activation == Activation::none) return;
+    if (following.only_limits) {
+      activate_each(sums, [&](float (&values)[4]) { limit_values(following, values); });
+    } else if (activation == Activation::silu) {
+      activate_each(
+          sums, [&](float (&values)[4]) { activate_inlined<Activation::silu>(following.epilogue, values); });
+    } else {
+      activate_each(sums, [&](float (&values)[4]) {
+        activate_inlined<Activation::hard_swish>(following.epilogue, values);
+      });
+    }
+  }
+
+  template <typename Activate>
+  __device__ void activate_each(float (&sums)[kTiles][4], Activate activate) const {
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) activate_inlined<kActivation>(problem_.epilogue, sums[t]);
+    for (int t = 0; t < kTiles; ++t) activate(sums[t]);
   }
 
   __device__ bool is_filter(int t, int j) const { return t * kTileFilters + j < left_; }

@@ -2,24 +2,17 @@
 
 // What the kernel of separable is told; see separable.cc.
 
-#include "conv/epilogue.h"
+#include "cuda/following.h"
 #include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
 
 namespace convswap::separable {
 
-// What is done with sums, without asking what it is where it does nothing but limit.
-struct Finish {
-  Epilogue epilogue;
-  bool limits;  // to what lies between these
-  float least, most;
-};
-
 template <typename T>
 struct Arguments : Tensors<T> {
   const T* d;   // the filters of the depthwise convolution
   const T* db;  // null without bias
-  Finish between, behind;
+  Following between, behind;
 
   int depth;    // channels
   int filters;  // of the convolution behind

@@ -1,6 +1,6 @@
 #include "cuda/separable/plan.h"
 
-#include "cuda/host/activation_limits.h"
+#include "cuda/host/following.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/separable/arguments.h"
@@ -12,11 +12,6 @@ constexpr std::string_view kTypes[] = {"float", "Float16", "BFloat16"};
 const KnownKernels known({.header = "cuda/separable/kernel.cuh",
                           .instances = instance_names("separable::kernel", kTypes, kInstances),
                           .least_capability = 80});
-
-Finish finish_of(const Epilogue& epilogue) {
-  const ActivationLimits limits(epilogue);
-  return {epilogue, limits.are_all, limits.least, limits.most};
-}
 
 struct Family {
   using Tiling = separable::Tiling;
@@ -30,8 +25,8 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     const ConvProblem& before = problem.before.front();
     Arguments to{};
-    to.between = finish_of(before.epilogue);
-    to.behind = finish_of(problem.epilogue);
+    to.between = following_of(before.epilogue);
+    to.behind = following_of(problem.epilogue);
     to.depth = narrow(problem.in_channels);
     to.filters = narrow(problem.out_channels);
     to.input_height = narrow(before.input[1]), to.input_width = narrow(before.input[2]);

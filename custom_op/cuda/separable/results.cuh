@@ -4,15 +4,6 @@
 
 namespace convswap::separable {
 
-__device__ inline void finish_pair(const Finish& finish, float (&pair)[2]) {
-  if (finish.limits) {
-#pragma unroll
-    for (float& value : pair) value = smaller_or_nan(larger_or_nan(value, finish.least), finish.most);
-  } else {
-    activate_values<Activation::silu, Activation::hard_swish>(finish.epilogue, pair);
-  }
-}
-
 // Two neighbours as they lie in memory.
 template <typename T>
 __device__ inline void store_pair(bool is_wanted, unsigned long long to, float first, float second) {
@@ -48,7 +39,7 @@ __device__ inline void write(const Arguments<T>& a, int image, int tile_row, int
           pair[0] += static_cast<float>(a.z[at]);
           if (has_second) pair[1] += static_cast<float>(a.z[at + 1]);
         }
-        finish_pair(a.behind, pair);
+        finish_values(a.behind, pair);
         if (a.stores_together) {
           store_pair<T>(true, global_address(a.y) + at * static_cast<int>(sizeof(T)), pair[0], pair[1]);
         } else {

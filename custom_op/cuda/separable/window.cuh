@@ -93,11 +93,11 @@ class Window {
   }
 
   // Puts the results of what was loaded to `to`, rows of kTileColumns.
-  __device__ void put(const Finish& finish, float* to) const {
+  __device__ void put(const Following& finish, float* to) const {
     float sums[S::kRows][kColumns];
     convolve(sums);
     // Behind the last channel, where weights are zeros, whatever an activation makes of 0.
-    if (finish.limits) {
+    if (finish.only_limits) {
       const float least = is_there_ ? finish.least : 0.0f, most = is_there_ ? finish.most : 0.0f;
 #pragma unroll
       for (int i = 0; i < S::kRows; ++i) {

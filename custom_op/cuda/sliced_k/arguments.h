@@ -2,7 +2,7 @@
 
 // What the kernel of sliced_k is told; see sliced_k.cc.
 
-#include "conv/epilogue.h"
+#include "cuda/following.h"
 #include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
 
@@ -10,9 +10,7 @@ namespace convswap::sliced_k {
 
 template <typename T>
 struct Arguments : Tensors<T>, Geometry {
-  Epilogue epilogue;
-  bool activation_limits;  // to what lies between these
-  float least, most;
+  Following following;
   int depth, steps;           // of a filter: channels times taps, and how many steps they are
   unsigned pixels;            // of the output, through all images
   FastDivisor plane, width;   // of the output

@@ -1,7 +1,7 @@
 #include "cuda/sliced_k/plan.h"
 
 #include "conv/arithmetic.h"
-#include "cuda/host/activation_limits.h"
+#include "cuda/host/following.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/sliced_k/arguments.h"
@@ -26,9 +26,7 @@ struct Family {
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
-    to.epilogue = problem.epilogue;
-    const ActivationLimits limits(problem.epilogue);
-    to.activation_limits = limits.are_all, to.least = limits.least, to.most = limits.most;
+    to.following = following_of(problem.epilogue);
     to.depth = narrow(depth_of(problem));
     to.steps = narrow(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
     to.pixels = static_cast<unsigned>(problem.batch * problem.output_size());

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "cuda/activations.cuh"
-#include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/sliced_k/arguments.h"
 #include "cuda/sliced_k/layout.h"
 #include "cuda/sliced_k/pixels.cuh"
@@ -57,11 +56,7 @@ struct Meeting {
       const long long at =
           (static_cast<long long>(pixel.image) * a.out_channels + filter) * a.output_plane + pixel.place;
       if (a.z != nullptr) sum += static_cast<float>(a.z[at]);
-      if (a.activation_limits) {
-        sum = smaller_or_nan(larger_or_nan(sum, a.least), a.most);
-      } else {
-        activate_values<Activation::silu, Activation::hard_swish>(a.epilogue, sums);
-      }
+      finish_values(a.following, sums);
       a.y[at] = static_cast<Element>(sum);
     }
   }

@@ -2,7 +2,7 @@
 
 // What the kernel of sliding_rows is told; see sliding_rows.cc.
 
-#include "conv/epilogue.h"
+#include "cuda/following.h"
 #include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
 
@@ -10,9 +10,7 @@ namespace convswap::sliding_rows {
 
 template <typename T>
 struct Arguments : Tensors<T> {
-  Epilogue epilogue;
-  bool activation_limits;  // to what lies between these
-  float least, most;
+  Following following;
 
   int input_height, input_width, output_height, output_width, pad_height;
   int planes;                             // of the output, one for each filter of each image

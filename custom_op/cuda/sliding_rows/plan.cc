@@ -1,6 +1,6 @@
 #include "cuda/sliding_rows/plan.h"
 
-#include "cuda/host/activation_limits.h"
+#include "cuda/host/following.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/sliding_rows/arguments.h"
@@ -24,9 +24,7 @@ struct Family {
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
-    to.epilogue = problem.epilogue;
-    const ActivationLimits limits(problem.epilogue);
-    to.activation_limits = limits.are_all, to.least = limits.least, to.most = limits.most;
+    to.following = following_of(problem.epilogue);
     to.input_height = narrow(problem.input[1]), to.input_width = narrow(problem.input[2]);
     to.output_height = narrow(problem.output[1]), to.output_width = narrow(problem.output[2]);
     to.pad_height = narrow(problem.pad_begin[1]);

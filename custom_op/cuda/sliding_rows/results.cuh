@@ -4,7 +4,6 @@
 
 #include "cuda/activations.cuh"
 #include "cuda/primitives/global_store.cuh"
-#include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/sliding_rows/arguments.h"
 
@@ -60,12 +59,7 @@ __device__ inline void write_row(const Arguments<T>& a, long long first, int ins
       if (is_wanted && i < inside) values[i] += static_cast<float>(a.z[first + i]);
     }
   }
-  if (a.activation_limits) {
-#pragma unroll
-    for (float& value : values) value = smaller_or_nan(larger_or_nan(value, a.least), a.most);
-  } else {
-    activate_values<Activation::silu, Activation::hard_swish>(a.epilogue, values);
-  }
+  finish_values(a.following, values);
   const unsigned long long to = global_address(a.y) + first * int(sizeof(T));
   if constexpr (kOutputs > 1) {
     if (a.stores_together) {

@@ -1,16 +1,15 @@
-#include "cuda/host/activation_limits.h"
+#include "cuda/host/following.h"
 
 #include <limits>
 
 namespace convswap {
 
-ActivationLimits::ActivationLimits(const Epilogue& epilogue) {
+Following following_of(const Epilogue& epilogue) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   // With limits the wrong way round it matters which is applied first.
   const bool clips = epilogue.activation == Activation::clip && epilogue.alpha <= epilogue.beta;
-  are_all = clips || is_floored(epilogue);
-  least = clips ? epilogue.alpha : epilogue.activation == Activation::relu ? 0.0f : -kInfinity;
-  most = clips ? epilogue.beta : kInfinity;
+  const float least = clips ? epilogue.alpha : epilogue.activation == Activation::relu ? 0.0f : -kInfinity;
+  return {epilogue, clips || is_floored(epilogue), least, clips ? epilogue.beta : kInfinity};
 }
 
 }  // namespace convswap
