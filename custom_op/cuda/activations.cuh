@@ -49,6 +49,19 @@ __device__ inline void limit_values(const Following& following, float (&values)[
   for (float& value : values) value = smaller_or_nan(larger_or_nan(value, following.least), following.most);
 }
 
+// Where values are many, and nothing follows but what limits and what is_swish is true of: asks once which,
+// and calls `for_each` with what does it to some of them.
+template <typename ForEach>
+__device__ inline void finish_many(const Following& following, ForEach for_each) {
+  if (following.only_limits) {
+    for_each([&](auto& values) { limit_values(following, values); });
+  } else if (following.epilogue.activation == Activation::silu) {
+    for_each([&](auto& values) { activate_inlined<Activation::silu>(following.epilogue, values); });
+  } else {
+    for_each([&](auto& values) { activate_inlined<Activation::hard_swish>(following.epilogue, values); });
+  }
+}
+
 // Whatever activation follows.
 template <int kCount>
 __device__ inline void finish_values(const Following& following, float (&values)[kCount]) {

@@ -82,9 +82,9 @@ class FewChannels final : public Algorithm {
   }
 
  private:
-  // For a cycle of a scheduler 0.003 of each result of a multiprocessor: what first layers with SiLU took
-  // longer than without on an H200. Of several passes the last calls it, which takes longer; such have not
-  // been timed.
+  // For a cycle of a scheduler 0.003 of each result of a multiprocessor: chosen by what the suite `fused`
+  // took (benchmarks/activations.md), not fitted. Of several passes the last calls it, which takes longer;
+  // such have not been timed.
   static double activation_nanoseconds(const ConvProblem& problem, const Device& device) {
     const double results = static_cast<double>(problem.batch * problem.out_channels) *
                            static_cast<double>(problem.output_size());

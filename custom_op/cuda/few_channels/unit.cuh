@@ -75,15 +75,6 @@ struct Unit {
   }
 
  private:
-  template <typename Activate>
-  __device__ void activate_each(Activate activate) {
-#pragma unroll
-    for (int i = 0; i < kQuad; ++i) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) activate(sums[i][tile]);
-    }
-  }
-
   __device__ void scale(float factor) {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
@@ -156,16 +147,13 @@ struct Unit {
 
   // The activation of sums to which nothing is to be added.
   __device__ void activate(const Arguments<Element>& problem) {
-    const Following& following = problem.following;
-    if (following.only_limits) {
-      activate_each([&](float (&values)[4]) { limit_values(following, values); });
-    } else if (following.epilogue.activation == Activation::silu) {
-      activate_each(
-          [&](float (&values)[4]) { activate_inlined<Activation::silu>(following.epilogue, values); });
-    } else {
-      activate_each(
-          [&](float (&values)[4]) { activate_inlined<Activation::hard_swish>(following.epilogue, values); });
-    }
+    finish_many(problem.following, [&](auto finish) {
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) {
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) finish(sums[i][tile]);
+      }
+    });
   }
 
   // Where the results of a unit go: `first` is its first quad, `filters` how many it has, `y` the plane of

@@ -44,7 +44,12 @@ class Results {
         add_each(sums);
       }
     }
-    activate(sums);
+    if (problem_.following.epilogue.activation != Activation::none) {
+      finish_many(problem_.following, [&](auto finish) {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) finish(sums[t]);
+      });
+    }
     if (problem_.stores_pairs) {
       store_pairs(sums);
     } else {
@@ -55,28 +60,6 @@ class Results {
  private:
   using Of = Numbers<Element>;
   using Pair = typename Of::Pair;
-
-  __device__ void activate(float (&sums)[kTiles][4]) const {
-    const Following& following = problem_.following;
-    const Activation activation = following.epilogue.activation;
-    if (activation == Activation::none) return;
-    if (following.only_limits) {
-      activate_each(sums, [&](float (&values)[4]) { limit_values(following, values); });
-    } else if (activation == Activation::silu) {
-      activate_each(
-          sums, [&](float (&values)[4]) { activate_inlined<Activation::silu>(following.epilogue, values); });
-    } else {
-      activate_each(sums, [&](float (&values)[4]) {
-        activate_inlined<Activation::hard_swish>(following.epilogue, values);
-      });
-    }
-  }
-
-  template <typename Activate>
-  __device__ void activate_each(float (&sums)[kTiles][4], Activate activate) const {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) activate(sums[t]);
-  }
 
   __device__ bool is_filter(int t, int j) const { return t * kTileFilters + j < left_; }
 
