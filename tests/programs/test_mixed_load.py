@@ -162,9 +162,11 @@ def test_lasting_sessions_stay_open_through_the_rests(capsys, tmp_path) -> None:
     status, printed, _ = judged(run, SECONDS["cpu"])
     assert status == 0, printed
     rows = list(csv.DictReader((tmp_path / "load.csv").open()))
-    opened = {int(row["sessions_opened"]) for row in rows[len(rows) // 2 :]}
+    # A busy machine comes to the first rest before it has opened the last session.
+    later = rows[len(rows) // 2 :]
+    opened = {int(row["sessions_opened"]) for row in later}
     # Three that live long anyway, a third more than threads, and one that replays a graph.
-    assert opened == {3 + 4 + 1} == {int(row["open_sessions"]) for row in rows if row["rests"] == "1"}
+    assert opened == {3 + 4 + 1} == {int(row["open_sessions"]) for row in later if row["rests"] == "1"}
     assert int(rows[-1]["runs"]) > 200
 
 
