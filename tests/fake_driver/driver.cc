@@ -3,8 +3,8 @@
 // that takes a context has none, a function is launched on another device than its own, memory is freed
 // twice. So the host's half of the library is tested where there is no card. $FAKE_CARDS: how many there are
 // (1); $FAKE_CAPABILITY: of each, 90 for 9.0; $FAKE_DRIVER_VERSION: 13000 for CUDA 13.0; $FAKE_LOG: a file
-// that gets a line for each kernel loaded and started; $FAKE_MULTIPROCESSORS: of a card (132);
-// $FAKE_REFUSES: how much code is refused before any is loaded (0), as what a newer compiler made is.
+// that gets a line for each context, and each kernel loaded and started; $FAKE_MULTIPROCESSORS: of a card
+// (132); $FAKE_REFUSES: how much code is refused before any is loaded (0), as what a newer compiler made is.
 
 #include <cuda.h>
 
@@ -112,6 +112,7 @@ CUresult device_attribute(int* value, CUdevice_attribute which, CUdevice) {
 CUresult retain(CUcontext* context, CUdevice device) {
   NEEDS_START
   *context = reinterpret_cast<CUcontext>(&contexts[device]);
+  log("context on " + std::to_string(device));
   return CUDA_SUCCESS;
 }
 CUresult get_current(CUcontext* context) {

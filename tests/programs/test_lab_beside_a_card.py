@@ -44,6 +44,32 @@ print("done")
 """
 
 
+# Its further arguments are those of `LabProcess`.
+ASK = """
+import sys
+from convswap.lab.kernel import kernel_of
+from convswap.lab.process import LabProcess
+
+options = {"device": "cpu", "seconds": 10.0}
+with LabProcess(*sys.argv[2:]) as process:
+    result = process.run(kernel_of(sys.argv[1]), "ece408-2017-high", options, print)
+assert result.card is None and "timed nowhere" in result.notes[0], result
+"""
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(("device", "opens"), [([], True), (["cpu"], False)])
+def test_who_asks_for_the_processor_has_no_card_opened(
+    device: list[str], opens: bool, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    file = lab.new(tmp_path / "mine.cu")
+    done = run_beside_card(ASK, file, *device, cache=tmp_path / "cache", FAKE_LOG=log)
+    assert done.returncode == 0, done.stderr
+    assert ("context on 0" in log.read_text() if log.exists() else False) is opens
+
+
 @pytest.mark.slow
 @needs_compiler
 def test_kernel_of_the_users_is_compiled_loaded_and_started(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def run(
     }
     if process is not None:
         return _run(kernel, target, options, profile, progress or silent, process)
-    with LabProcess() as own:
+    with LabProcess(device) as own:
         return _run(kernel, target, options, profile, progress or silent, own)
 
 

@@ -23,6 +23,7 @@ from convswap.errors import ConvswapError
 from convswap.lab.faults import Fault
 from convswap.lab.kernel import Kernel
 from convswap.lab.result import LabResult, result_from_json
+from convswap.lab.worker import WITHOUT_CARD
 from convswap.progress import Progress
 
 # What of a kernel's own words is shown, and from where on there are too many.
@@ -32,9 +33,13 @@ _STARTING_SECONDS = 60.0
 
 
 class LabProcess:
-    """A worker that runs kernels, started when it is first needed; a context manager."""
+    """A worker that runs kernels, started when it is first needed; a context manager.
 
-    def __init__(self) -> None:
+    `device` is what its requests will ask for: "cpu" keeps it from opening the card beforehand.
+    """
+
+    def __init__(self, device: str | None = None) -> None:
+        self._options = [WITHOUT_CARD] if device == "cpu" else []
         self._worker: subprocess.Popen[bytes] | None = None
         self._printed: Any = None
         self._folder: Any = None
@@ -120,7 +125,7 @@ class LabProcess:
         # A group of its own: Ctrl-C is the parent's, who then ends it. -P, since a file of the user's folder
         # may be called as a module of Python's own.
         self._worker = subprocess.Popen(
-            [sys.executable, "-P", "-m", "convswap.lab.worker"],
+            [sys.executable, "-P", "-m", "convswap.lab.worker", *self._options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._printed,

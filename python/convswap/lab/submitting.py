@@ -39,7 +39,7 @@ def submit(
         raise ConvswapError(f"'{path}' has no file that ends in .cu: expected one of each student")
     report = progress or silent
     results = []
-    with LabProcess() as process:
+    with LabProcess(how.get("device")) as process:
         for number, file in enumerate(files, 1):
             report(f"{file.name}, {number} of {len(files)}")
             results.append(_one(file, target, process, how))

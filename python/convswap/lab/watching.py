@@ -42,7 +42,7 @@ def watch(
     if not path.is_file():
         kernel_of(path)  # which says what is wrong
     report = progress or silent
-    with LabProcess() as process:
+    with LabProcess(how.get("device")) as process:
         process.start()
         seen: tuple[int, ...] = ()
         rounds = 0

@@ -1,6 +1,6 @@
 """The process in which kernels run, apart from the one that asked: it may be stopped at any time.
 
-    python -m convswap.lab.worker
+    python -m convswap.lab.worker [--without-card]
 
 Reads a request in each line of standard input, as `process.py` writes it, and answers with lines of JSON on
 what was its standard output: {"stage", "seconds", "shown"}, what begins, how long it may take, and whether
@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, TextIO
 
+# Tells that no request will need the card, so that none is opened.
+WITHOUT_CARD = "--without-card"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -33,7 +35,7 @@ def main() -> int:
     from convswap.lab.opening import Opening
 
     # Before the other modules, whose import takes as long.
-    opening = Opening()
+    opening = None if WITHOUT_CARD in sys.argv[1:] else Opening()
     from convswap.errors import ConvswapError
     from convswap.lab.bench_top import BenchTop
 
