@@ -43,8 +43,9 @@ c_sources := $(shell find custom_op python examples tests/emulation tests/fake_d
 has_card := $(wildcard /dev/nvidia[0-9]* /dev/dxg)
 parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n 3 --dist worksteal'))
 # Side by side they share the cores: of NumPy's and PyTorch's own threads each would have as many as there are cores,
-# which wait for each other by spinning.
-one_thread = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1)
+# which wait for each other by spinning. And what is freed stays with the process: to get it anew, page by page, took
+# tests of sessions a fifth of their time.
+shared_cores = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=500000000 MALLOC_TRIM_THRESHOLD_=2000000000)
 
 bench = $(python) -m convswap.cli bench course --device cuda --against all
 algorithms = $(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000
@@ -78,10 +79,10 @@ check: all $(stamps)/lint
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint single_parts
 
 single_parts: all
-	$(one_thread) $(python) -m pytest $(parallel) -m 'not slow' tests/unit tests/op
+	$(shared_cores) $(python) -m pytest $(parallel) -m 'not slow' tests/unit tests/op
 
 test: all $(stamps)/oldest $(stamps)/torch
-	$(one_thread) $(python) -m pytest $(parallel)
+	$(shared_cores) $(python) -m pytest $(parallel)
 
 tables: all
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,11 @@ def free_host_bytes() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_no_gpu()
     if reason:
+        # Beside a card some tests are of times, and run one by one. Not where no test has imported it.
+        if "onnxruntime" in sys.modules:
+            from sleeping_threads import let_waiting_threads_sleep
+
+            let_waiting_threads_sleep()
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -54,7 +54,7 @@ def drawn_case(random: np.random.Generator, rank: int, most: int) -> ConvCase:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_whatever_follows_is_computed_on_every_path(activation, pool):
     random = np.random.default_rng([len(activation), len(pool)])
-    for number in range(24):
+    for number in range(16):
         rank = 2 if pool else int(random.integers(1, 4))
         case = drawn_case(random, rank, (150, (18, 50)[number % 2], 10)[rank - 1])
         # An average of nothing but padding has no value.

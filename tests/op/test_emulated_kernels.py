@@ -37,13 +37,13 @@ MOST_SECONDS = 600
 # those of cards with less shared memory than any that it has code for.
 LEAST_COMPUTED = {algorithm: 0.8 for algorithm in ("few_channels", "toeplitz", "implicit_gemm", "tiled")}
 LEAST_COMPUTED["many_channels"] = LEAST_COMPUTED["sliced_k"] = 0.45
-# From CROWDED on, as in problems.cc, blocks have several images. 30 of them take 5 seconds, which are for the
-# algorithm whose warps are producers and consumers of images.
+# From CROWDED on, as in problems.cc, blocks have several images. More of them for the algorithm whose warps
+# are producers and consumers of images.
 CROWDED = 1_000_000
 CROWDED_SEEDS = {
     "few_channels": 10,
     "toeplitz": 10,
-    "implicit_gemm": 30,
+    "implicit_gemm": 15,
     "many_channels": 10,
     "sliced_k": 10,
     "tiled": 10,
@@ -51,7 +51,7 @@ CROWDED_SEEDS = {
 LEAST_CROWDED_COMPUTED = {
     "few_channels": 8,
     "toeplitz": 7,
-    "implicit_gemm": 20,
+    "implicit_gemm": 10,
     "many_channels": 5,
     "sliced_k": 5,
     "tiled": 8,
@@ -59,18 +59,18 @@ LEAST_CROWDED_COMPUTED = {
 # From MANY_CHANNELS on, as in problems.cc, there are more channels, and values far apart in which all
 # products count all the same.
 MANY_CHANNELS = 2_000_000
-MANY_CHANNELS_SEEDS = {"many_channels": 60, "tiled": 10}
+MANY_CHANNELS_SEEDS = {"many_channels": 30, "tiled": 10}
 # From WIDE_IMAGES on, as in problems.cc, images are so wide that a tile is a part of some rows. Rows of
 # several phases lay upon each other in 3,000,010 and 11 once.
-WIDE_IMAGES, WIDE_SEEDS = 3_000_000, 40
+WIDE_IMAGES, WIDE_SEEDS = 3_000_000, 20
 # From POINTWISE on, as in problems.cc, filters have one tap and nothing is padded.
-POINTWISE, POINTWISE_SEEDS = 4_000_000, 100
+POINTWISE, POINTWISE_SEEDS = 4_000_000, 60
 # From DEPTHWISE on, as in problems.cc, each filter sees one channel.
-DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 120
+DEPTHWISE, DEPTHWISE_SEEDS = 6_000_000, 60
 # From SLIDING on, as in problems.cc, they are those of `sliding_rows`.
-SLIDING, SLIDING_SEEDS = 7_000_000, 120
+SLIDING, SLIDING_SEEDS = 7_000_000, 60
 # From SEPARABLE on, as in problems.cc, a depthwise convolution comes before one of one tap.
-SEPARABLE, SEPARABLE_SEEDS = 8_000_000, 120
+SEPARABLE, SEPARABLE_SEEDS = 8_000_000, 60
 # From POOLED on, as in problems.cc, a pool follows, of planes that are more than a block pools at a time.
 POOLED, POOLED_SEEDS = 5_000_000, 24
 # Of problems that are computed by all tilings that a family chooses among.
@@ -169,7 +169,7 @@ def test_every_tiling_is_the_definition(family: str, first: int) -> None:
     # The tilings of the first, one a line, and what came of them all.
     told = told_of(program, first, first + 1, "every-tiling").splitlines()
     assert len(set(told)) == len(told) >= 5
-    assert computed_of(program, first, first + 6, "every-tiling") >= 3
+    assert computed_of(program, first, first + 3, "every-tiling") >= 2
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
+from functools import partial
 from pathlib import Path
 
 import convswap
@@ -14,7 +15,9 @@ import pytest
 from alexnet_files import npy_of_this_numpy, random_layers
 from comparisons import small_model
 from convswap import _native, lab
+from convswap.bench import first_run
 from convswap.cli.main import main
+from fewer_images import load_fewer_test_images
 from mini_dnn_files import random_layers as random_mini_dnn_layers
 from mini_dnn_files import weights_bytes
 from mxnet_files import course_arrays, course_symbol, write_checkpoint
@@ -86,6 +89,14 @@ def shortened(command: str) -> list[str]:
     return [*words, *shlex.split(more)]
 
 
+@pytest.fixture
+def shortened_programs(monkeypatch):
+    """What a command takes its time for and has no option to shorten."""
+    monkeypatch.setattr(first_run, "first_run", partial(first_run.first_run, processes=1))
+    load_fewer_test_images(monkeypatch)
+
+
+@pytest.mark.usefixtures("shortened_programs")
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_the_commands_of_a_page_run_in_its_order(page, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)

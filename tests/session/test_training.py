@@ -19,6 +19,7 @@ from convswap.export.recipes import Recipe, recipe_for
 from convswap.models import NETWORKS, find, pack_weights, seeded_weights, unpack_weights
 from convswap.models.quantisation import dequantise, quantise
 from convswap.models.stored_weights import in_four_bits
+from fewer_images import load_fewer_test_images
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +29,11 @@ NETWORK = "ece408-2017-high"
 @pytest.fixture
 def torch():
     return pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[train]'")
+
+
+@pytest.fixture(autouse=True)
+def fewer_test_images(monkeypatch):
+    load_fewer_test_images(monkeypatch)
 
 
 def refusal(capsys, *arguments):
@@ -123,8 +129,8 @@ def test_what_is_stored_is_what_was_learned(torch):
     assert trained.test_accuracy == pytest.approx(trained.held_out_accuracy, abs=0.15)
     data = datasets.load("synthetic")
     classes = onnx_run(build(network, stored.arrays, {}), data.images).argmax(axis=1)
-    # Near ties may fall either way; the accuracy is rounded to four digits.
-    assert np.mean(classes == data.labels) == pytest.approx(trained.test_accuracy, abs=3e-4)
+    # Near ties, of two images at most, may fall either way.
+    assert np.mean(classes == data.labels) == pytest.approx(trained.test_accuracy, abs=1.01e-3)
     assert [number for number in (1, 2, 3) if any(f"epoch {number} of 2" in line for line in lines)] == [1, 2]
     assert any("of 150 held out" in line for line in lines)
 
