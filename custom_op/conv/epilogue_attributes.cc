@@ -8,12 +8,10 @@
 
 #include "conv/error.h"
 #include "conv/messages.h"
+#include "conv/spec.h"
 
 namespace convswap {
 namespace {
-
-// As for the attributes of the convolution: sums and products of two fit into 64 bits.
-constexpr int64_t kLargestAttribute = 2147483647;
 
 struct ActivationFacts {
   Activation activation;

@@ -8,10 +8,6 @@
 namespace convswap {
 namespace {
 
-// Large enough for every real network, and small enough that the products of the shape arithmetic, which
-// have at most two such factors, fit into 64 bits.
-constexpr int64_t kLargestAttribute = 2147483647;
-
 struct ElementTypeFacts {
   ElementType type;
   std::string_view name;

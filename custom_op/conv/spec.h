@@ -11,6 +11,10 @@ namespace convswap {
 
 using Shape = std::vector<int64_t>;
 
+// Of a whole number. Large enough for every real network, and small enough that the products of the shape
+// arithmetic, which have at most two such factors, fit into 64 bits.
+constexpr int64_t kLargestAttribute = 2147483647;
+
 // Sums of float16 and bfloat16 data are float32.
 enum class ElementType { float32, float64, float16, bfloat16 };
 

@@ -259,12 +259,12 @@ std::vector<std::string> candidates(int major) {
   return paths;
 }
 
-struct Search {
+struct FoundCompiler {
   std::unique_ptr<Nvrtc> compiler;
   std::string why_not;
 };
 
-Search look_for_compiler() {
+FoundCompiler look_for_compiler() {
   const Driver* const driver = find_driver();
   const int newest = driver == nullptr ? kNewestMajor : std::min(kNewestMajor, driver->version / 1000);
   if (const char* named = std::getenv("CONVSWAP_NVRTC"); named != nullptr && *named != '\0') {
@@ -299,7 +299,7 @@ std::string Compiler::version_text() const {
 
 const Compiler* find_compiler(std::string* why) {
   // Never destroyed, since threads may still compile while the process ends.
-  static const Search& search = *new Search(look_for_compiler());
+  static const FoundCompiler& search = *new FoundCompiler(look_for_compiler());
   if (why != nullptr) *why = search.why_not;
   return search.compiler.get();
 }

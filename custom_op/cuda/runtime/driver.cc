@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kVersion = 12000;
 
-struct Search {
+struct FoundDriver {
   Driver driver;
   bool is_found = false;
   std::string why_not;
@@ -25,8 +25,8 @@ std::atomic<bool> is_forked{false};
 using GetProcAddress = CUresult (*)(const char* name, void** function, int version, cuuint64_t flags,
                                     CUdriverProcAddressQueryResult* found);
 
-Search look_for_driver() {
-  Search search;
+FoundDriver look_for_driver() {
+  FoundDriver search;
   const SharedLibrary library = SharedLibrary::open("libcuda.so.1");
   if (!library.is_open()) {
     search.why_not = "there is no NVIDIA driver that takes CUDA 12 or newer: libcuda.so.1 is not loaded: " +
@@ -74,7 +74,7 @@ Search look_for_driver() {
 
 const Driver* find_driver(std::string* why) {
   // Never destroyed: sessions may still run while the process ends.
-  static const Search& search = *new Search(look_for_driver());
+  static const FoundDriver& search = *new FoundDriver(look_for_driver());
   if (search.is_found && !is_forked) return &search.driver;
   if (why != nullptr) {
     *why = search.is_found

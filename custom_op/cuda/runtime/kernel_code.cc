@@ -5,7 +5,7 @@
 namespace convswap {
 namespace {
 
-constexpr std::string_view kFormat = "convswap kernel 1";
+constexpr std::string_view kCodeFormat = "convswap kernel 1";
 
 // FNV-1a, of 64 bits: what a disk or a copy has damaged is noticed. It guards against nobody who means harm;
 // the store's folder does, which is the user's own.
@@ -28,14 +28,14 @@ std::optional<std::string_view> take_line(std::string_view& rest) {
 
 std::string text_of(const std::string& key, const KernelCode& code) {
   std::string body = key + '\n' + code.symbol + '\n' + code.variable_symbol + '\n' + code.binary;
-  return std::string(kFormat) + ' ' + std::to_string(body.size()) + ' ' + std::to_string(checksum(body)) +
+  return std::string(kCodeFormat) + ' ' + std::to_string(body.size()) + ' ' + std::to_string(checksum(body)) +
          '\n' + body;
 }
 
 std::optional<KernelCode> parse_kernel_code(const std::string& key, std::string_view text) {
   std::optional<std::string_view> head = take_line(text);
-  if (!head || !head->starts_with(kFormat)) return std::nullopt;
-  head->remove_prefix(kFormat.size());
+  if (!head || !head->starts_with(kCodeFormat)) return std::nullopt;
+  head->remove_prefix(kCodeFormat.size());
   if (*head != ' ' + std::to_string(text.size()) + ' ' + std::to_string(checksum(text))) return std::nullopt;
   if (take_line(text) != key) return std::nullopt;
   const std::optional<std::string_view> symbol = take_line(text), variable = take_line(text);

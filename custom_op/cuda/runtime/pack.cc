@@ -18,7 +18,7 @@
 namespace convswap {
 namespace {
 
-constexpr std::string_view kFormat = "convswap pack 1 ";
+constexpr std::string_view kPackFormat = "convswap pack 1 ";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   throw InvalidArgument("the pack '" + path + "' " + why + ": make it with convswap warm -o FILE.pack");
@@ -46,7 +46,7 @@ std::string key_in_pack(const std::string& kernel, int capability) {
   return std::string(kKernelSourcesHash) + ' ' + std::to_string(capability) + ' ' + kernel;
 }
 
-std::string text_of_file(const std::string& path) {
+std::string read_pack_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) refuse(path, std::string("cannot be read (") + std::strerror(errno) + ")");
   try {
@@ -66,7 +66,7 @@ bool is_portable(const KernelCode& code) {
 }  // namespace
 
 std::shared_ptr<const Pack> Pack::read(const std::string& path, const std::function<bool(int)>& is_wanted) {
-  const std::string whole = text_of_file(path);
+  const std::string whole = read_pack_file(path);
   std::string_view text = whole;
   const auto take_line = [&]() -> std::optional<std::string_view> {
     const size_t end = text.find('\n');
@@ -76,8 +76,8 @@ std::shared_ptr<const Pack> Pack::read(const std::string& path, const std::funct
     return line;
   };
   const std::optional<std::string_view> first = take_line();
-  if (!first || !first->starts_with(kFormat)) refuse(path, "is no pack");
-  if (first->substr(kFormat.size()) != kKernelSourcesHash) {
+  if (!first || !first->starts_with(kPackFormat)) refuse(path, "is no pack");
+  if (first->substr(kPackFormat.size()) != kKernelSourcesHash) {
     refuse(path, "is of another version of convswap than this library, " CONVSWAP_VERSION);
   }
   auto pack = std::make_shared<Pack>();
@@ -125,7 +125,7 @@ const KernelCode* Pack::find(const std::string& kernel, int compute_capability) 
 void write_pack(const std::string& path, const std::vector<std::pair<KernelRequest, KernelCode>>& kernels) {
   const std::string beside = path + "." + std::to_string(getpid()) + ".part";
   std::ofstream file(beside, std::ios::binary | std::ios::trunc);
-  file << kFormat << kKernelSourcesHash << '\n';
+  file << kPackFormat << kKernelSourcesHash << '\n';
   for (const auto& [request, code] : kernels) {
     const std::string text = text_of(key_in_pack(request.kernel, request.compute_capability), code);
     file << text.size() << ' ' << request.compute_capability << ' ' << request.kernel << '\n' << text;
