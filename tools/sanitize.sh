@@ -81,34 +81,30 @@ check_leaks() {
   fail "memory is not given back: above is where it was taken"
 }
 
-# The runs are of one thread each, mostly: kernels go side by side with sessions and what follows them.
+# The runs are of one thread each, mostly: sessions go side by side with everything else.
 test() {
   rm -f "$folder"/report.* "$folder"/errors.*
   # The first looks whether it is this build that is tested. With the others and those below, sessions of other
   # opsets, types and shapes, threads, tune and compare reach no further line of the compiled code, as gcov counts
   # them. What a sanitized library needs from the system is not what a release needs.
-  run_tests kernels detect_leaks=0 -m 'not slow' tests/programs/test_sanitized.py tests/programs/test_library.py \
-    tests/op/test_conv_cpu.py tests/op/test_direct_paths.py tests/op/test_extreme_problems.py \
-    tests/op/test_ladder_kernels.py tests/op/test_native_epilogue.py \
+  run_tests parts detect_leaks=0 -m 'not slow' tests/programs/test_sanitized.py tests/programs/test_library.py \
+    tests/op/test_conv_cpu.py tests/op/test_direct_paths.py tests/op/test_element_types.py \
+    tests/op/test_extreme_problems.py tests/op/test_ladder_kernels.py tests/op/test_native_epilogue.py \
+    'tests/op/test_property.py::test_every_algorithm_is_the_convolution_within_its_rounding[0-cpu]' \
+    tests/session/test_fused_conv.py tests/session/test_override.py tests/session/test_plan_cache.py \
+    tests/session/test_tuning_table.py tests/unit/test_conv_shapes.py tests/unit/test_explain.py \
     --deselect tests/programs/test_library.py::test_library_needs_nothing_but_the_system \
-    >"$folder/kernels.log" &
-  kernels=$!
+    >"$folder/parts.log" &
+  parts=$!
 
   # The slow way of finding callers, because ONNX Runtime, which calls us and which we call, has no frame
   # pointers for the fast one.
   run_tests sessions detect_leaks=1:fast_unwind_on_malloc=0:malloc_context_size=30 \
     tests/session/test_op_session.py
   of_sessions=$?
-  run_tests parts detect_leaks=0 -m 'not slow' \
-    tests/op/test_element_types.py \
-    'tests/op/test_property.py::test_every_algorithm_is_the_convolution_within_its_rounding[0-cpu]' \
-    tests/session/test_fused_conv.py tests/session/test_override.py tests/session/test_plan_cache.py \
-    tests/session/test_tuning_table.py tests/unit/test_conv_shapes.py tests/unit/test_explain.py
+  wait "$parts"
   of_parts=$?
-  wait "$kernels"
-  of_kernels=$?
-  cat "$folder/kernels.log"
-  check_result kernels "$of_kernels"
+  cat "$folder/parts.log"
   check_result parts "$of_parts"
   check_leaks sessions
   [ "$of_sessions" -eq 0 ] || check_result sessions "$of_sessions"
