@@ -265,6 +265,20 @@ def test_the_estimate_of_separable_counts_what_is_between_and_what_is_behind(whe
     assert estimate("None") == estimate("Relu") < estimate("HardSwish") < estimate("SiLU") < estimate("Gelu")
 
 
+def test_the_estimate_of_tiled_counts_what_it_calls():
+    def estimate(activation: str, shape: tuple[int, ...]) -> float:
+        limits = {"activation_alpha": 0.0, "activation_beta": 6.0} if activation == "Clip" else {}
+        problem = _native.Problem(shape, (16, 3, 3, 3), True, activation=activation, **limits)
+        return _native.estimates(problem, "cuda", compute_capability=90)["tiled"]
+
+    small, large = (1, 3, 224, 224), (32, 3, 224, 224)
+    assert estimate("None", small) == estimate("Relu", small) < estimate("SiLU", small)
+    # In proportion to the results, for each of which it is called.
+    counted = [estimate("SiLU", shape) - estimate("None", shape) for shape in (small, large)]
+    assert counted[1] == pytest.approx(32 * counted[0], rel=1e-6)
+    assert estimate("SiLU", small) == estimate("HardSwish", small) == estimate("Clip", small)
+
+
 def test_what_the_activation_does_not_read_does_not_count():
     shapes = (2, 3, 9, 9), (4, 3, 3, 3)
     plain = _native.Problem(*shapes, activation="Relu")

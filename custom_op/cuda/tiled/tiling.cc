@@ -103,7 +103,13 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
                             device.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)})));
   const double rate = std::min(kOfMultiprocessor, kOfWarp * resident * warps);
   const double waves = std::ceil(number(of_multiprocessor) / resident);
-  const double cycles = number(of_multiprocessor) * warps * of_thread / rate +
+  // All but Relu are called: by the suite `fused` with SiLU and HardSwish (benchmarks/activations.md).
+  constexpr double kCalledCycles = 1.1;
+  const double activating = is_floored(problem.epilogue)
+                                ? 0
+                                : kCalledCycles * number(problem.batch) * number(problem.out_channels) *
+                                      number(problem.output_size()) / std::max(1, device.multiprocessors);
+  const double cycles = number(of_multiprocessor) * warps * of_thread / rate + activating +
                         waves * (stages * kStageCycles / resident + costs.block_cycles);
   // Course layers in 16 bits, which are converted as they are staged, took up to 1.28 times as long as in
   // float32 at batch 8. float64, which has half of float32's rate, took 1.05 to 1.7 times as long in 16
