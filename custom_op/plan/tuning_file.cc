@@ -17,7 +17,7 @@ namespace convswap {
 namespace {
 
 // A line has a few hundred bytes; what is larger than tens of thousands of them is another file.
-constexpr off_t kMostBytes = 16 << 20;
+constexpr off_t kMostTableBytes = 16 << 20;
 // To read the file while others replace it.
 constexpr int kMostAttempts = 8;
 
@@ -47,7 +47,7 @@ TuningTable damaged(const std::string& how) { return {{}, how}; }
 TuningTable read_table(const FileState& state) {
   if (!state.exists) return {};
   if (!state.regular) return damaged("it is not a regular file");
-  if (state.bytes > kMostBytes) return damaged("it is larger than a tuning table ever is");
+  if (state.bytes > kMostTableBytes) return damaged("it is larger than a tuning table ever is");
   std::ifstream file(state.path, std::ios::binary);
   std::string text(static_cast<size_t>(state.bytes), '\0');
   file.read(text.data(), state.bytes);
@@ -79,7 +79,7 @@ struct Reading {
   }
 };
 
-Warning& warning() {
+Warning& table_warning() {
   static Warning& waiting = *new Warning;  // runs may ask while the process ends
   return waiting;
 }
@@ -92,7 +92,7 @@ std::shared_ptr<const Reading> current_reading() {
   if (last == nullptr || last->state != state_of(path)) {
     last = std::make_shared<const Reading>(path);
     if (!last->table.damage.empty()) {
-      warning().set(
+      table_warning().set(
           "the tuning table '" + last->state.path + "' is damaged: " + last->table.damage +
           "; what is damaged is ignored, and planned by rule: measure again with `convswap tune`, or "
           "delete the file");
@@ -118,6 +118,6 @@ std::optional<TuningEntry> find_tuned(const ConvProblem& problem, const Device& 
   return reading->table.entries[found->second];
 }
 
-std::string take_tuning_warning() { return warning().take(); }
+std::string take_tuning_warning() { return table_warning().take(); }
 
 }  // namespace convswap

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::string_view kSuffix = ".kernel", kUnfinished = ".part";
 // What the store may hold; what was used the longest time ago goes first.
-constexpr int64_t kMostBytes = 256 << 20;
+constexpr int64_t kMostStoredBytes = 256 << 20;
 constexpr std::chrono::seconds kMostWait{60};
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
@@ -104,13 +104,13 @@ void drop_oldest(const std::string& folder) {
   std::vector<Entry> entries = entries_of(folder);
   int64_t bytes = 0;
   for (const Entry& entry : entries) bytes += entry.bytes;
-  if (bytes <= kMostBytes) return;
+  if (bytes <= kMostStoredBytes) return;
   std::sort(entries.begin(), entries.end(), [](const Entry& one, const Entry& other) {
     return one.used.tv_sec != other.used.tv_sec ? one.used.tv_sec < other.used.tv_sec
                                                 : one.used.tv_nsec < other.used.tv_nsec;
   });
   for (const Entry& entry : entries) {
-    if (bytes <= kMostBytes / 10 * 9) return;
+    if (bytes <= kMostStoredBytes / 10 * 9) return;
     if (unlink(entry.path.c_str()) == 0) bytes -= entry.bytes;
   }
 }
@@ -158,7 +158,7 @@ bool write_whole(int file, std::string_view text) {
   return fsync(file) == 0;
 }
 
-Warning& warning() {
+Warning& store_warning() {
   static Warning& own = *new Warning;  // runs may ask while the process ends
   return own;
 }
@@ -227,8 +227,8 @@ std::optional<KernelCode> StoredKernel::read() {
   if (folder_.empty()) return std::nullopt;
   if (!found_) found_ = read_whole();
   if (!found_ && access(path_.c_str(), F_OK) == 0) {
-    warning().set("the kernel store's file '" + path_ +
-                  "' is damaged, or others may write to it; its kernel is compiled again");
+    store_warning().set("the kernel store's file '" + path_ +
+                        "' is damaged, or others may write to it; its kernel is compiled again");
   }
   // What was used last is kept the longest.
   if (found_) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
@@ -254,6 +254,6 @@ void StoredKernel::write(const KernelCode& code) const {
   drop_oldest(folder_);
 }
 
-std::string take_kernel_store_warning() { return warning().take(); }
+std::string take_kernel_store_warning() { return store_warning().take(); }
 
 }  // namespace convswap
