@@ -44,8 +44,9 @@ has_card := $(wildcard /dev/nvidia[0-9]* /dev/dxg)
 parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n 3 --dist worksteal'))
 # Side by side they share the cores: of NumPy's and PyTorch's own threads each would have as many as there are cores,
 # which wait for each other by spinning. And what is freed stays with the process: to get it anew, page by page, took
-# tests of sessions a fifth of their time.
-shared_cores = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=500000000 MALLOC_TRIM_THRESHOLD_=2000000000)
+# tests of sessions a fifth of their time. Not with a glibc that takes no so large threshold, as old ones do.
+kept = $(shell getconf GNU_LIBC_VERSION | awk '$$2 >= 2.36 {print "MALLOC_MMAP_THRESHOLD_=500000000 MALLOC_TRIM_THRESHOLD_=2000000000"}')
+shared_cores = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(kept))
 
 bench = $(python) -m convswap.cli bench course --device cuda --against all
 algorithms = $(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000

@@ -103,14 +103,14 @@ check_packages() {
   done
 }
 
-# Takes ON, or OFF to have each file compiled alone.
+# Takes ON to have each file compiled alone, else OFF.
 build() {
   # CMake keeps the compiler and the paths that it found first.
   choices="$python ${CXX:-}"
   [ "$choices" = "$(cat build/choices 2>"$log")" ] || rm -rf build/cp3*
   echo "$choices" >build/choices
   echo "Building convswap"
-  install_checkout --force-reinstall --config-settings "cmake.define.CMAKE_UNITY_BUILD=$1"
+  install_checkout --force-reinstall --config-settings "cmake.define.CONVSWAP_FILES_ALONE=$1"
   # Kernels for the cards of this machine, so that no session waits for them; status 1: there is no compiler.
   "$python" -m convswap.planning.ready_made || [ $? -eq 1 ]
 }
@@ -150,8 +150,8 @@ case $1-$PYTHON_ENV in
   packages-*) install_packages ;;
   lint-system) fail "make lint installs the checkers into .venv; leave out PYTHON_ENV=system" ;;
   lint-*) requirements lint | install "the checkers" ;;
-  build-*) build ON ;;
-  dev-*) build OFF && link_sources ;;
+  build-*) build OFF ;;
+  dev-*) build ON && link_sources ;;
   oldest-system | torch-system) ;;
   oldest-*) install_oldest ;;
   torch-*) install_torch ;;

@@ -58,7 +58,7 @@ def drawn_case(random: np.random.Generator, rank: int, most: int) -> ConvCase:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_whatever_follows_is_computed_on_every_path(activation, pool):
     random = np.random.default_rng([len(activation), len(pool)])
-    for number in range(16):
+    for number in range(24):
         rank = 2 if pool else int(random.integers(1, 4))
         case = drawn_case(random, rank, (150, (18, 50)[number % 2], 10)[rank - 1])
         # An average of nothing but padding has no value.
@@ -67,6 +67,13 @@ def test_whatever_follows_is_computed_on_every_path(activation, pool):
         epilogue = {"activation": activation, **ACTIVATIONS[activation], **fused}
         kind = str(random.choice(["float32", "float32", "float32", "float16", "bfloat16"]))
         check(Draw(case, kind, "ieee", 8 * number, epilogue, has_residual=number % 3 == 0), "cpu")
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.get("pool", "no pool"))
+def test_what_follows_a_convolution_of_many_tasks_is_computed(pool):
+    """More products than the drawn ones have: `direct` gives 32 tasks to its threads from 6.4 million on."""
+    case = ConvCase((2, 38, 18, 39), (152, 1, 8, 8), True, {"group": 38, "pads": [3, 4, 3, 4]})
+    check(Draw(case, "float32", "ieee", 3, {"activation": "SiLU", **pool}), "cpu")
 
 
 @pytest.mark.parametrize("x_depth", [1, 2])

@@ -1,4 +1,4 @@
-"""NVRTC compiles every family for every card that it has code for, without one of them being here."""
+"""NVRTC compiles every family for each kind of card that it has code for, without one of them being here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from convswap import _native
 
 COMPILER = _native.kernel_compiler()
-# Of 8.0, 8.6 and 8.9, and of 10.0 and 12.0, one each: no kernel's code tells them apart.
+# Of 8.0, 8.6 and 8.9, and of 10.0 and 12.0, one each: no code tells them apart (tested below).
 CAPABILITIES = (75, 80, 90, 120)
 FAMILIES = {family["header"]: family for family in _native.kernel_families()}
 # What multiplies on the tensor cores, as nvdisasm calls it; kernels that prepare or combine something do not.
@@ -51,7 +51,7 @@ def one_of_each_format(family: dict) -> list[str]:
 
 
 def each_to_compile() -> Iterator[tuple[str, str, int]]:
-    """Yield header, instance and card: of each family the first on all its cards, others on two.
+    """Yield header, instance and card: of each family the first on every kind of card, others on two.
 
     These are the oldest and 9.0. Cards differ in what a kernel's code may use, which is the same in all
     formats of the data; and rungs use what the oldest card has.
@@ -100,6 +100,15 @@ def test_a_kernel_of_each_format_compiles_for_each_card(
 
 def test_every_family_is_compiled_for_the_card_whose_kernels_are_disassembled() -> None:
     assert {header for header, _, capability in EACH if capability == DISASSEMBLED} == set(FAMILIES)
+
+
+def test_code_tells_no_other_cards_apart() -> None:
+    asked = set()
+    for path in (Path(__file__).resolve().parents[2] / "custom_op").rglob("*"):
+        if path.suffix in (".h", ".cuh"):
+            asked |= set(re.findall(r"__CUDA_ARCH__ *(\W+ *\d+)|(__CUDA_ARCH_\w+[A-Z])\b", path.read_text()))
+    told = {number or name for number, name in asked}
+    assert told == {"< 800", ">= 800", ">= 900", "__CUDA_ARCH_FEAT_SM90_ALL"}
 
 
 def test_every_header_with_kernels_is_a_family() -> None:

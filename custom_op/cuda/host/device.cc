@@ -12,7 +12,7 @@
 namespace convswap {
 namespace {
 
-int attribute(CUdevice_attribute which, CUdevice card) {
+int card_attribute(CUdevice_attribute which, CUdevice card) {
   int value = 0;
   CONVSWAP_CHECK_DRIVER(driver().cuDeviceGetAttribute(&value, which, card));
   return value;
@@ -27,13 +27,14 @@ Device read_device(int index) {
   char name[256] = {};
   CONVSWAP_CHECK_DRIVER(driver().cuDeviceGetName(name, sizeof name, card));
   device.name = name;
-  device.compute_capability = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, card) * 10 +
-                              attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, card);
-  device.multiprocessors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, card);
-  device.shared_memory_per_block = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, card);
+  device.compute_capability = card_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, card) * 10 +
+                              card_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, card);
+  device.multiprocessors = card_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, card);
+  device.shared_memory_per_block =
+      card_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, card);
   device.shared_memory_per_multiprocessor =
-      attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, card);
-  device.second_level_cache = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, card);
+      card_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, card);
+  device.second_level_cache = card_attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, card);
   return device;
 }
 

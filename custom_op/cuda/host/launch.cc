@@ -28,7 +28,7 @@ CUcontext context_of(int index) {
 
 CUfunction function_of(const void* kernel) { return static_cast<CUfunction>(const_cast<void*>(kernel)); }
 
-int attribute(CUfunction_attribute which, const void* kernel) {
+int kernel_attribute(CUfunction_attribute which, const void* kernel) {
   int value = 0;
   CONVSWAP_CHECK_DRIVER(driver().cuFuncGetAttribute(&value, which, function_of(kernel)));
   return value;
@@ -66,7 +66,7 @@ int resident_blocks(const Launch& launch) {
 Start earliest_start(const void* kernel) {
   // What counts is the code: PTX for an older architecture runs on a newer card too, and does not wait.
   constexpr int kOldest = 90;
-  return attribute(CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel) >= kOldest ? Start::early : Start::in_turn;
+  return kernel_attribute(CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel) >= kOldest ? Start::early : Start::in_turn;
 }
 
 void enqueue(const Launch& launch, void* stream, void** arguments) {
@@ -86,9 +86,9 @@ void enqueue(const Launch& launch, void* stream, void** arguments) {
 KernelFacts kernel_facts(std::string name, const Launch& launch) {
   KernelFacts facts;
   facts.name = std::move(name);
-  facts.registers = attribute(CU_FUNC_ATTRIBUTE_NUM_REGS, launch.kernel);
-  facts.spilled_bytes = attribute(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, launch.kernel);
-  facts.shared_bytes = attribute(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, launch.kernel) +
+  facts.registers = kernel_attribute(CU_FUNC_ATTRIBUTE_NUM_REGS, launch.kernel);
+  facts.spilled_bytes = kernel_attribute(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, launch.kernel);
+  facts.shared_bytes = kernel_attribute(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, launch.kernel) +
                        static_cast<int64_t>(launch.shared_bytes);
   facts.threads = launch.block.count();
   facts.blocks = launch.grid.count();

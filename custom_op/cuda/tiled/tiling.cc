@@ -103,13 +103,7 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
                             device.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)})));
   const double rate = std::min(kOfMultiprocessor, kOfWarp * resident * warps);
   const double waves = std::ceil(number(of_multiprocessor) / resident);
-  // All but Relu are called: by the suite `fused` with SiLU and HardSwish (benchmarks/activations.md).
-  constexpr double kCalledCycles = 1.1;
-  const double activating = is_floored(problem.epilogue)
-                                ? 0
-                                : kCalledCycles * number(problem.batch) * number(problem.out_channels) *
-                                      number(problem.output_size()) / std::max(1, device.multiprocessors);
-  const double cycles = number(of_multiprocessor) * warps * of_thread / rate + activating +
+  const double cycles = number(of_multiprocessor) * warps * of_thread / rate +
                         waves * (stages * kStageCycles / resident + costs.block_cycles);
   // Course layers in 16 bits, which are converted as they are staged, took up to 1.28 times as long as in
   // float32 at batch 8. float64, which has half of float32's rate, took 1.05 to 1.7 times as long in 16
@@ -117,10 +111,17 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double of_type = problem.type == ElementType::float64        ? 1.4
                          : size_of(problem.type) < 4 && channels > 1 ? 1.25
                                                                      : 1;
+  // Where no pool follows, all activations but Relu are called: by the suite `fused` with SiLU and HardSwish
+  // (benchmarks/activations.md). Others take no less.
+  constexpr double kCalledCycles = 1.1;
+  const bool calls = problem.epilogue.pool.kind == PoolKind::none && !is_floored(problem.epilogue);
+  const double activating = calls ? kCalledCycles * number(problem.batch) * number(problem.out_channels) *
+                                        number(problem.output_size()) / std::max(1, device.multiprocessors)
+                                  : 0;
   const double memory =
       number(problem.tensor_bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
   return costs.launch_nanoseconds - kEarlierNanoseconds +
-         std::max(of_type * cycles / kCyclesPerNanosecond, memory);
+         std::max((of_type * cycles + activating) / kCyclesPerNanosecond, memory);
 }
 
 std::span<const Instance> instances_for(const ConvProblem& problem) {
