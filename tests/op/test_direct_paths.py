@@ -69,6 +69,7 @@ def test_whatever_follows_is_computed_on_every_path(activation, pool):
         check(Draw(case, kind, "ieee", 8 * number, epilogue, has_residual=number % 3 == 0), "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.get("pool", "no pool"))
 def test_what_follows_a_convolution_of_many_tasks_is_computed(pool):
     """More products than the drawn ones have: `direct` gives 32 tasks to its threads from 6.4 million on."""
