@@ -266,9 +266,9 @@ def test_the_estimate_of_separable_counts_what_is_between_and_what_is_behind(whe
 
 
 def test_the_estimate_of_tiled_counts_what_it_calls():
-    def estimate(activation: str, shape: tuple[int, ...]) -> float:
+    def estimate(activation: str, shape: tuple[int, ...], **pool) -> float:
         limits = {"activation_alpha": 0.0, "activation_beta": 6.0} if activation == "Clip" else {}
-        problem = _native.Problem(shape, (16, 3, 3, 3), True, activation=activation, **limits)
+        problem = _native.Problem(shape, (16, 3, 3, 3), True, activation=activation, **limits, **pool)
         return _native.estimates(problem, "cuda", compute_capability=90)["tiled"]
 
     small, large = (1, 3, 224, 224), (32, 3, 224, 224)
@@ -277,6 +277,9 @@ def test_the_estimate_of_tiled_counts_what_it_calls():
     counted = [estimate("SiLU", shape) - estimate("None", shape) for shape in (small, large)]
     assert counted[1] == pytest.approx(32 * counted[0], rel=1e-6)
     assert estimate("SiLU", small) == estimate("HardSwish", small) == estimate("Clip", small)
+    # In front of a pool it calls none.
+    pool = {"pool": "MaxPool", "pool_kernel_shape": [2, 2], "pool_strides": [2, 2]}
+    assert estimate("SiLU", small, **pool) == estimate("None", small, **pool)
 
 
 def test_what_the_activation_does_not_read_does_not_count():
