@@ -51,6 +51,8 @@ struct ConvProblem {
 
   // One channel and one filter in each group.
   bool is_depthwise() const { return channels_per_group() == 1 && filters_per_group() == 1; }
+  // Several groups, of more than that.
+  bool is_grouped() const { return group > 1 && !is_depthwise(); }
 
   // The convolution alone, of its own input, or without what follows it.
   ConvProblem without_depthwise() const;

@@ -33,6 +33,10 @@ constexpr int kTensorCores = 4;  // of a multiprocessor
 // Issue slots of the tensor core for a multiplication of 16 pixels and 8 filters (Nsight Compute, H200).
 double multiplication_slots(int bundle) { return bundle == 4 ? 6 : 4; }
 
+// What several groups take of what the sum has for them, which was fitted to layers of one: the geometric
+// mean of the suite small-groups (benchmarks/h200/rule-small-groups.json).
+constexpr double kOfGroups = 0.93;
+
 class Tiler {
  public:
   // Tiles the problem folded so many times.
@@ -250,7 +254,8 @@ class Tiler {
     const double off = problem_.type == ElementType::float32 ? 1.1 - (width > 1 ? 0.1 * several : 0)
                                                              : 0.95 + (width > 1 ? 0 : 0.26 * several);
     const double work = off * (tiling.cost + waves * several / 2 * tile);
-    tiling.estimate = launch - kEarlierNanoseconds + std::max(work, memory_nanoseconds(width));
+    tiling.estimate = (launch - kEarlierNanoseconds + std::max(work, memory_nanoseconds(width))) *
+                      (problem_.is_grouped() ? kOfGroups : 1);
   }
 
   // What memory takes on an H200 at least. Results that are stored by fours fill its sectors; the shares of

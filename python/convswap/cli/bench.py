@@ -30,8 +30,8 @@ def add_parser(commands: Any) -> None:
         "suite",
         nargs="?",
         metavar="SUITE",
-        help="course (default), many-channels, one-d, three-d, depthwise-grouped, first-layers, one-image, "
-        "fused or a large network",
+        help="course (default), many-channels, one-d, three-d, depthwise-grouped, small-groups, "
+        "first-layers, one-image, fused or a large network",
     )
     suite.completer = suite_names
     parser.add_argument("--layers", metavar="REGEX", help="the layers whose name matches")

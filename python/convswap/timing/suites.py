@@ -1,8 +1,8 @@
 """The layer suites of `convswap bench`: convolutions worth timing on their own.
 
-They are `course`, of many channels, of one and of three spatial axes, of many groups, the first of networks,
-those that run on one image, those with an activation behind them, and for each large network those of its
-convolutions that differ.
+They are `course`, of many channels, of one and of three spatial axes, depthwise, of small groups, the first
+of networks, those that run on one image, those with an activation behind them, and for each large network
+those of its convolutions that differ.
 """
 
 from __future__ import annotations
@@ -141,6 +141,38 @@ _DEPTHWISE_GROUPED = (
     ),
 )
 
+# Of 2 to 32 channels in each of many groups: those of ResNeXt-50, and others between these.
+_SMALL_GROUPS = tuple(
+    SuiteLayer(
+        f"{channels}-{channels}-{kernel}x{kernel}-g{group}{'-s2' if stride == 2 else ''}-{size}",
+        channels,
+        channels,
+        kernel,
+        size,
+        stride,
+        padding=kernel // 2,
+        group=group,
+        batch=64,
+    )
+    for channels, group, kernel, size, stride in (
+        (128, 32, 3, 56, 1),
+        (256, 32, 3, 56, 2),
+        (256, 32, 3, 28, 1),
+        (512, 32, 3, 28, 2),
+        (512, 32, 3, 14, 1),
+        (1024, 32, 3, 7, 1),
+        (64, 16, 3, 56, 1),
+        (64, 32, 3, 112, 1),
+        (96, 12, 3, 56, 1),
+        (96, 12, 5, 28, 1),
+        (96, 48, 3, 28, 1),
+        (128, 32, 3, 28, 1),
+        (128, 32, 5, 28, 1),
+        (240, 30, 3, 14, 1),
+        (240, 60, 1, 28, 1),
+    )
+)
+
 # Of few channels and large images: the first convolutions of classifiers and detectors, image filters, and
 # the first of wav2vec 2.0.
 _FIRST_LAYERS = (
@@ -241,6 +273,7 @@ SUITES: Mapping[str, tuple[SuiteLayer, ...]] = MappingProxyType(
         "one-d": _ONE_D,
         "three-d": _THREE_D,
         "depthwise-grouped": _DEPTHWISE_GROUPED,
+        "small-groups": _SMALL_GROUPS,
         "first-layers": _FIRST_LAYERS,
         "one-image": _one_image(),
         "fused": _FUSED,
