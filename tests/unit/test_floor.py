@@ -5,20 +5,27 @@ from __future__ import annotations
 import pytest
 from convswap.runtime.floor import ceilings
 
-# 3,201 MHz, twice a clock, 6,144 bits: what an H200 tells, more than the 4.3 TB/s that a copy reaches.
-TOLD_BY_AN_H200 = 2 * 3.201e9 * 6144 / 8
+# What the driver tells, and what a copy reaches: of an H200 3,201 MHz, twice a clock, 6,144 bits, and 4.3 TB/s,
+# of an H100 2,619 MHz, 5,120 bits, and 3.0 TB/s.
+MEASURED = {
+    "NVIDIA H200": (2 * 3.201e9 * 6144 / 8, 4.30e12),
+    "NVIDIA H100 80GB HBM3": (2 * 2.619e9 * 5120 / 8, 3.00e12),
+}
 
 
-def test_a_card_that_was_measured_has_the_bandwidth_of_a_copy():
-    for told in (TOLD_BY_AN_H200, None):
-        known = ceilings({"name": "NVIDIA H200", "memory_bandwidth": told})
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_card_that_was_measured_has_the_bandwidth_of_a_copy(name):
+    told_by_it, reached = MEASURED[name]
+    for told in (told_by_it, None):
+        known = ceilings({"name": name, "memory_bandwidth": told})
         assert known is not None
-        assert known.bandwidth == 4.30e12
+        assert known.bandwidth == reached
         assert known.rates["tf32"] == 989e12
 
 
 @pytest.mark.parametrize(
-    "name", ["NVIDIA GH200 480GB", "NVIDIA H200 NVL", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H2000"]
+    "name",
+    ["NVIDIA GH200 480GB", "NVIDIA H200 NVL", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H2000", "NVIDIA H100 PCIe"],
 )
 def test_a_card_whose_name_only_holds_that_of_a_measured_one_was_not_measured(name):
     known = ceilings({"name": name, "memory_bandwidth": 4.0e12})

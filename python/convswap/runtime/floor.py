@@ -25,11 +25,8 @@ class Ceilings:
 
 
 # By the whole name: "NVIDIA H200 NVL", "NVIDIA GH200 480GB" and "NVIDIA H200 MIG 1g.18gb" are other cards.
-_MEASURED = {
-    "NVIDIA H200": Ceilings(
-        4.30e12, {"tf32": 989e12, "ieee": 989e12 / 3, "float16": 989e12, "bfloat16": 989e12}
-    )
-}
+_RATES = {"tf32": 989e12, "ieee": 989e12 / 3, "float16": 989e12, "bfloat16": 989e12}
+_MEASURED = {"NVIDIA H200": Ceilings(4.30e12, _RATES), "NVIDIA H100 80GB HBM3": Ceilings(3.00e12, _RATES)}
 
 
 def ceilings(card: Mapping[str, Any]) -> Ceilings | None:
