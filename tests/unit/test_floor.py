@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from convswap.runtime.floor import ceilings
 
-# What the driver tells, and what a copy reaches: of an H200 3,201 MHz, twice a clock, 6,144 bits, and 4.3 TB/s,
-# of an H100 2,619 MHz, 5,120 bits, and 3.0 TB/s.
+# What the driver tells, and what a copy reaches: of an H200 3,201 MHz, twice a clock, 6,144 bits, and 4.3
+# TB/s, of an H100 2,619 MHz, 5,120 bits, and 3.0 TB/s.
 MEASURED = {
     "NVIDIA H200": (2 * 3.201e9 * 6144 / 8, 4.30e12),
     "NVIDIA H100 80GB HBM3": (2 * 2.619e9 * 5120 / 8, 3.00e12),
