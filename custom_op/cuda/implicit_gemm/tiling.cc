@@ -253,11 +253,12 @@ class Tiler {
   // Nanoseconds. The parts of an image are fitted to 113 measurements of version 8 on an H200, of the
   // course's layers and ten others, in all precisions and with other tilings than the chosen ones; the factor
   // for an image is of version 9, in precision ieee of version 10; what a block takes before its first image
-  // and behind its last, and what loads take, of version 10; what it costs to pair rows, and how far loads
-  // slow down products that take longer than they do, of version 11. They are runs back to back, each of
-  // which started early, so that kEarlierNanoseconds need not be taken off. Beside version 12, on the
-  // course's layers at batches from 512 on, it comes out 9 % too short to 13 % too long, the last for 120
-  // columns in float16; at batch 64, where no block has two images, 4 to 22 % too long.
+  // and behind its last, of version 10; what loads take by the byte, and of several groups a block around its
+  // images, by 68 problems of the suite small-groups (benchmarks/few_channels.md); what it costs to pair
+  // rows, and how far loads slow down products that take longer than they do, of version 11. They are runs
+  // back to back, each of which started early, so that kEarlierNanoseconds need not be taken off. Beside
+  // version 12, on the course's layers at batches from 512 on, it comes out 9 % too short to 13 % too long,
+  // the last for 120 columns in float16; at batch 64, where no block has two images, 4 to 22 % too long.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double steps = static_cast<double>(tiling.steps());
@@ -287,8 +288,6 @@ class Tiler {
     const double share = std::max(1.0, std::floor(device_.multiprocessors / blocks_per_image));
     const double waves = std::ceil(blocks_per_image / device_.multiprocessors);
     const double images = std::ceil(static_cast<double>(problem_.batch) / share);
-    // Of several groups, which the fit had none of, by the suite small-groups; so is what loads take by the
-    // byte.
     const double around = problem_.is_grouped() ? 6500 : 9500;
     const double computing = waves * (around + 250 * steps * parts + images * image);
     const double bytes =
