@@ -35,7 +35,7 @@ FORMATS = {
     "tiled": (*_ELEMENTS, "double"),
     "depthwise": _ELEMENTS,
     "sliding_rows": _ELEMENTS,
-    "sliced_k": _ELEMENTS,
+    "sliced_k": ("float", "Tf32Pairs", "Float16", "BFloat16"),
     "separable": _ELEMENTS,
     "naive": _ELEMENTS,
 }

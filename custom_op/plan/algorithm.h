@@ -109,8 +109,9 @@ class Algorithm {
   // who has not asked for it by name.
   virtual bool is_rung() const { return false; }
 
-  // Whether it rounds float32 data in precision tf32, to as few bits or about as few.
-  virtual bool rounds_to_tf32() const { return false; }
+  // Whether it rounds float32 data of depthwise convolutions in precision tf32, to as few bits or about as
+  // few.
+  virtual bool rounds_depthwise() const { return false; }
 
   // Whether it computes what follows the problem's convolution with it. Where it does not, it is asked for
   // the convolution alone, and the planner adds a kernel for the rest.

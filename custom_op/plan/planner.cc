@@ -28,7 +28,7 @@ constexpr double kRoundedDepthwise = 1.3;
 std::optional<double> weighed(const ConvProblem& problem, const Algorithm& algorithm, const Offer& offer) {
   if (!offer.milliseconds) return std::nullopt;
   const bool rounds = problem.type == ElementType::float32 && problem.precision == Precision::tf32 &&
-                      algorithm.rounds_to_tf32();
+                      algorithm.rounds_depthwise();
   return *offer.milliseconds * (problem.is_depthwise() && rounds ? kRoundedDepthwise : 1);
 }
 

@@ -598,9 +598,11 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
 
 // Where the program has the algorithm's kernels for some formats of the data alone, the problem is one of
 // them.
-void take_compiled_format(ConvProblem& problem, const Algorithm& algorithm) {
+void take_compiled_format(ConvProblem& problem, const Algorithm& algorithm, const Device& device) {
   const std::string kernel = std::string(algorithm.name()) + "::kernel<";
   const auto is_compiled = [&] {
+    const Offer offer = offer_of(algorithm, problem, device);
+    if (!offer.is_refusal()) return std::ranges::all_of(offer.kernels(), has_kernels_of);
     return has_kernels_of(kernel + std::string(tensor_core_format(problem)) + ",") ||
            has_kernels_of(kernel + std::string(element_name(problem.type)));
   };
@@ -649,7 +651,7 @@ bool check_seed(const Algorithm& algorithm, int seed, bool every_tiling, bool te
     crowd(problem, device, random);
   }
   emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
-  take_compiled_format(problem, algorithm);
+  take_compiled_format(problem, algorithm, device);
   for (ConvProblem& before : problem.before) before.type = problem.type, before.precision = problem.precision;
   const std::vector<Offer> offers = offers_of(algorithm, problem, device, every_tiling);
   if (!offers.empty()) ++computed;

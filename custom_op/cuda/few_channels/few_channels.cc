@@ -56,7 +56,7 @@ class FewChannels final : public Algorithm {
  public:
   std::string_view name() const override { return "few_channels"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
-  bool rounds_to_tf32() const override { return true; }
+  bool rounds_depthwise() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
     return !epilogue.has_residual && epilogue.pool.kind == PoolKind::none &&

@@ -62,7 +62,7 @@ class ImplicitGemm final : public Algorithm {
  public:
   std::string_view name() const override { return "implicit_gemm"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
-  bool rounds_to_tf32() const override { return true; }
+  bool rounds_depthwise() const override { return true; }
   bool fuses(const ConvProblem&) const override { return false; }
 
   Offer offer(const ConvProblem& problem, const Device& device) const override {

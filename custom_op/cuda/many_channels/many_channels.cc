@@ -80,7 +80,7 @@ class ManyChannels final : public Algorithm {
  public:
   std::string_view name() const override { return "many_channels"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
-  bool rounds_to_tf32() const override { return true; }
+  bool rounds_depthwise() const override { return true; }
   // A pool not, and other activations only where a kernel of their own would round twice: that takes less
   // time than to call them for one result after the other, and for few filters than to compute them here,
   // where warps without filters wait.

@@ -40,7 +40,7 @@ namespace {
 class Pointwise final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
  public:
   std::string_view name() const override { return "pointwise"; }
-  bool rounds_to_tf32() const override { return true; }
+  bool rounds_depthwise() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none &&
            (only_limits(problem.epilogue) || is_swish(problem.epilogue));

@@ -37,7 +37,7 @@ constexpr int64_t kMostTileRows = 8, kMostTileColumns = 32;
 class Separable final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
  public:
   std::string_view name() const override { return "separable"; }
-  bool rounds_to_tf32() const override { return true; }  // of the convolution behind
+  bool rounds_depthwise() const override { return true; }  // of the convolution behind
   bool takes_depthwise() const override { return true; }
 
   bool fuses(const ConvProblem& problem) const override {

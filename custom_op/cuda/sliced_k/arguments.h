@@ -2,6 +2,7 @@
 
 // What the kernel of sliced_k is told; see sliced_k.cc.
 
+#include "cuda/definition.h"
 #include "cuda/following.h"
 #include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
@@ -18,6 +19,7 @@ struct Arguments : Tensors<T>, Geometry {
   FastDivisor filter_blocks;  // of a group
   // Whether four numbers of a filter are one load, and a thread's pixels of a channel.
   bool loads_weights_together, loads_pixels_together;
+  Definition definition;  // for sums that are not finite; behind what is always read
 };
 
 }  // namespace convswap::sliced_k

@@ -8,10 +8,11 @@
 namespace convswap::sliced_k {
 
 // A lane's filters of a block, eight apart, whose numbers it loads step by step.
-template <typename Element, int kFilterTiles>
+template <typename Format, int kFilterTiles>
 class Filters {
  public:
-  using Of = Numbers<Element>;
+  using Of = Numbers<Format>;
+  using Element = typename Of::Element;
   static constexpr int kCount = 2 * kFilterTiles;
   using Step = typename Of::Neighbours[kCount];
 

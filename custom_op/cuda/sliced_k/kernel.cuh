@@ -17,29 +17,32 @@ struct Step {
   typename OwnPixels::Step pixels;
 };
 
-template <typename Element, int kFilterTiles, int kPixelTiles, typename OwnStep>
+template <typename Format, int kFilterTiles, int kPixelTiles, typename OwnStep>
 __device__ inline void multiply_add(float (&sums)[kFilterTiles][kPixelTiles][4], const OwnStep& step,
                                     bool together) {
-  using Of = Numbers<Element>;
-  typename Of::Four pixels[kPixelTiles];
-#pragma unroll
-  for (int t = 0; t < kPixelTiles; ++t) pixels[t] = Of::four_of(step.pixels, t, together);
+  using Of = Numbers<Format>;
+  typename Of::Four upper[kFilterTiles], lower[kFilterTiles];
 #pragma unroll
   for (int f = 0; f < kFilterTiles; ++f) {
-    const typename Of::Four upper = Of::four_of(step.filters[2 * f]);
-    const typename Of::Four lower = Of::four_of(step.filters[2 * f + 1]);
+    upper[f] = Of::four_of(step.filters[2 * f]);
+    lower[f] = Of::four_of(step.filters[2 * f + 1]);
+  }
 #pragma unroll
-    for (int t = 0; t < kPixelTiles; ++t) Of::multiply_add(sums[f][t], upper, lower, pixels[t]);
+  for (int t = 0; t < kPixelTiles; ++t) {
+    const typename Of::Four pixel = Of::four_of(step.pixels, t, together);
+#pragma unroll
+    for (int f = 0; f < kFilterTiles; ++f) Of::multiply_add(sums[f][t], upper[f], lower[f], pixel);
   }
 }
 
-template <typename Element, bool kOneTap, int kFilterTiles, int kPixelTiles, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp) kernel(const __grid_constant__ Arguments<Element> a) {
+template <typename Format, bool kOneTap, int kFilterTiles, int kPixelTiles, int kWarps>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    kernel(const __grid_constant__ Arguments<typename Numbers<Format>::Element> a) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #error "sliced_k needs compute capability 8.0 or newer"
 #else
-  using OwnFilters = Filters<Element, kFilterTiles>;
-  using OwnPixels = Pixels<Element, kOneTap, kPixelTiles>;
+  using OwnFilters = Filters<Format, kFilterTiles>;
+  using OwnPixels = Pixels<Format, kOneTap, kPixelTiles>;
   using OwnMeeting = Meeting<kFilterTiles, kPixelTiles, kWarps>;
   extern __shared__ __align__(16) unsigned char shared[];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -62,7 +65,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) kernel(const __grid_constant__ 
     }
   }
   // Some steps are being loaded while one is multiplied.
-  constexpr int kStages = steps_at_once(kFilterTiles, kPixelTiles, kWarps);
+  constexpr int kStages = steps_at_once(kFilterTiles, kPixelTiles, kWarps, Numbers<Format>::kSplits);
   Step<OwnFilters, OwnPixels> steps[kStages];
   const auto load = [&](int step, Step<OwnFilters, OwnPixels>& to) {
     if (step >= a.steps) return;
@@ -77,13 +80,13 @@ __global__ void __launch_bounds__(kWarps* kWarp) kernel(const __grid_constant__ 
       const int step = first + i * kWarps;
       if (step >= a.steps) break;
       load(step + (kStages - 1) * kWarps, steps[(i + kStages - 1) % kStages]);
-      multiply_add<Element>(sums, steps[i], a.loads_pixels_together);
+      multiply_add<Format>(sums, steps[i], a.loads_pixels_together);
     }
   }
   float* const all_sums = reinterpret_cast<float*>(shared);
   OwnMeeting::put(all_sums, warp, lane, sums);
   __syncthreads();
-  OwnMeeting::store(a, all_sums, group, first_filter, first_pixel);
+  OwnMeeting::template store<Numbers<Format>::kSplits>(a, all_sums, group, first_filter, first_pixel);
 #endif
 }
 

@@ -19,10 +19,10 @@ constexpr int sums_pitch(int pixel_tiles) {
 
 // Steps that a warp has in registers, most of them under way: as many as fit beside the sums. Blocks of few
 // warps have more registers for each thread; where tiles are large all of them, one block on a
-// multiprocessor.
-constexpr int steps_at_once(int filter_tiles, int pixel_tiles, int warps) {
+// multiprocessor. To split numbers takes some registers more.
+constexpr int steps_at_once(int filter_tiles, int pixel_tiles, int warps, bool splits) {
   const int products = filter_tiles * pixel_tiles, numbers = 4 * (2 * filter_tiles + pixel_tiles);
-  const int room = warps <= 8 && products >= 8 ? 160 - 4 * products : 72;
+  const int room = (warps <= 8 && products >= 8 ? 160 - 4 * products : 72) - (splits ? 20 : 0);
   const int most = warps > 16 ? 2 : room / numbers;
   return most < 2 ? 2 : most > 4 ? 4 : most;
 }

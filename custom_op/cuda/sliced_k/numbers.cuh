@@ -1,6 +1,7 @@
 #pragma once
 
-// How the tensor core is given a step's numbers of a filter and of a pixel, for each element type.
+// How the tensor core is given a step's numbers of a filter and of a pixel, for each format: an element type,
+// or a way to multiply one.
 //
 // A lane loads four neighbours along the depth. Which number of the depth a product calls which is free, as
 // long as filters and pixels agree: so the neighbours are what a lane gives, and a filter's are one load.
@@ -13,17 +14,26 @@
 #include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 
-namespace convswap::sliced_k {
+namespace convswap {
 
-// `Neighbours`: four of a filter, as one load. `Four`: what a lane gives to a product.
+// Float32 as two TF32 each, which add up to it but for 2^-23 of it at most.
+struct Tf32Pairs;
+
+namespace sliced_k {
+
+// `Element`: what is in memory. `kSplits`: whether each is multiplied as a sum, of which an infinity leaves
+// no number. `Neighbours`: four of a filter, as one load. `Four`: what a lane gives to a product.
 //
 // Pixels of several tiles are loaded into words, of each number along the depth one for each tile; where
 // neighbours were loaded together, number i's are those of words[0][i] and on, as they lay in memory.
-template <typename Element>
+template <typename Format>
 struct Numbers;
 
 template <>
 struct Numbers<float> {
+  using Element = float;
+  static constexpr bool kSplits = false;
+
   struct Four {
     float numbers[4];
   };
@@ -68,8 +78,61 @@ struct Numbers<float> {
   static __device__ float rounded(unsigned bits) { return rounded_to_tf32(__uint_as_float(bits)); }
 };
 
+template <>
+struct Numbers<Tf32Pairs> : Numbers<float> {
+  static constexpr bool kSplits = true;
+
+  struct Four {
+    float large[4], small[4];
+  };
+
+  static __device__ Four four_of(const Neighbours& words) {
+    return split({words.x, words.y, words.z, words.w});
+  }
+
+  template <int kTiles>
+  static __device__ Four four_of(const unsigned (&words)[kTiles][4], int tile, bool) {
+    return split(words[tile]);
+  }
+
+  // Three of the four products: what is left out is 2^-22 of the whole at most. The tensor core truncates
+  // where it adds, the more the larger the sum is: so it adds up this step alone, and the small products
+  // apart from the large ones.
+  static __device__ void multiply_add(float (&sums)[4], const Four& upper, const Four& lower,
+                                      const Four& pixel) {
+    float large[4] = {}, small[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const float of_filter[] = {upper.large[i], lower.large[i], upper.large[i + 1], lower.large[i + 1]};
+      const float less_of_filter[] = {upper.small[i], lower.small[i], upper.small[i + 1], lower.small[i + 1]};
+      const float of_pixel[] = {pixel.large[i], pixel.large[i + 1]};
+      const float less_of_pixel[] = {pixel.small[i], pixel.small[i + 1]};
+      multiply_add_tf32(small, less_of_filter, of_pixel);
+      multiply_add_tf32(small, of_filter, less_of_pixel);
+      multiply_add_tf32(large, of_filter, of_pixel);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] += large[i] + small[i];
+  }
+
+ private:
+  static __device__ Four split(const unsigned (&words)[4]) {
+    Four to;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float number = __uint_as_float(words[i]);
+      to.large[i] = rounded_to_tf32(number);
+      to.small[i] = rounded_to_tf32(number - to.large[i]);
+    }
+    return to;
+  }
+};
+
 template <typename Small>
 struct Numbers {
+  using Element = Small;
+  static constexpr bool kSplits = false;
+
   struct Four {
     unsigned pairs[2];
   };
@@ -113,4 +176,5 @@ struct Numbers {
   }
 };
 
-}  // namespace convswap::sliced_k
+}  // namespace sliced_k
+}  // namespace convswap

@@ -28,10 +28,11 @@ __device__ inline int pixel_of(bool together, int tile, int column) {
 
 // A lane's pixels of a block, one of each tile, of which it loads what they are multiplied with, step by
 // step.
-template <typename Element, bool kOneTap, int kPixelTiles>
+template <typename Format, bool kOneTap, int kPixelTiles>
 class Pixels {
  public:
-  using Of = Numbers<Element>;
+  using Of = Numbers<Format>;
+  using Element = typename Of::Element;
   using Step = unsigned[kPixelTiles][4];
 
   __device__ Pixels(const Arguments<Element>& a, int group, unsigned first, int lane)

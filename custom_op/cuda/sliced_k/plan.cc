@@ -1,6 +1,7 @@
 #include "cuda/sliced_k/plan.h"
 
 #include "conv/arithmetic.h"
+#include "cuda/host/definition.h"
 #include "cuda/host/following.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
@@ -9,9 +10,9 @@
 namespace convswap::sliced_k {
 namespace {
 
-constexpr std::string_view kTypes[] = {"float", "Float16", "BFloat16"};
+constexpr std::string_view kFormats[] = {"float", "Tf32Pairs", "Float16", "BFloat16"};
 const KnownKernels known({.header = "cuda/sliced_k/kernel.cuh",
-                          .instances = instance_names("sliced_k::kernel", kTypes, kInstances),
+                          .instances = instance_names("sliced_k::kernel", kFormats, kInstances),
                           .least_capability = 80});
 
 struct Family {
@@ -20,13 +21,15 @@ struct Family {
   static std::string name(const Tiling&) { return "sliced_k"; }
 
   static std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
-    return instance_name("sliced_k::kernel", element_name(problem.type), tiling.instance.arguments());
+    return instance_name("sliced_k::kernel", splits(problem) ? "Tf32Pairs" : element_name(problem.type),
+                         tiling.instance.arguments());
   }
 
   static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
     Arguments to{};
     static_cast<Geometry&>(to) = geometry_of(problem);
     to.following = following_of(problem.epilogue);
+    to.definition = definition_of(problem);
     to.depth = narrow(depth_of(problem));
     to.steps = narrow(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
     to.pixels = static_cast<unsigned>(problem.batch * problem.output_size());

@@ -1,11 +1,20 @@
 #pragma once
 
 #include "cuda/activations.cuh"
+#include "cuda/definition.cuh"
 #include "cuda/sliced_k/arguments.h"
 #include "cuda/sliced_k/layout.h"
 #include "cuda/sliced_k/pixels.cuh"
 
 namespace convswap::sliced_k {
+
+// The sum of an output as the definition says. Where numbers are split, an infinity would leave no number: it
+// is multiplied also with the smaller part of another, which may be zero or have the other sign.
+template <typename Element>
+__device__ __noinline__ float sum_as_defined(const Arguments<Element>& a, const Pixel& pixel, int filter) {
+  return defined_sum<Element, float>(a, a.definition, pixel.image, filter, 0, pixel.row, pixel.column, 0,
+                                     a.channels);
+}
 
 // The sums of a block's warps meet in shared memory, a tile of each warp behind the other, and are added in
 // the order of the warps, so that the result is the same each time.
@@ -34,7 +43,7 @@ struct Meeting {
   }
 
   // Residual, activation, and out they go: neighbouring threads have neighbouring pixels.
-  template <typename Element>
+  template <bool kSplits, typename Element>
   static __device__ void store(const Arguments<Element>& a, const float* shared, int group, int first_filter,
                                unsigned first_pixel) {
     static_assert(kThreads % kPixels == 0);
@@ -52,6 +61,9 @@ struct Meeting {
 #pragma unroll
       for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * kFilters + f) * kPitch + place];
       const int filter = group * a.filters + first_filter + f;
+      if constexpr (kSplits) {
+        if (!(fabsf(sum) < infinity())) sum = sum_as_defined(a, pixel, filter);
+      }
       if (a.b != nullptr) sum += static_cast<float>(a.b[filter]);
       const long long at =
           (static_cast<long long>(pixel.image) * a.out_channels + filter) * a.output_plane + pixel.place;

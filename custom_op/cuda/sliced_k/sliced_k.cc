@@ -13,10 +13,12 @@
 //
 // Data flow: one kernel, no scratch memory; the sums of all warps of a block in shared memory.
 //
-// Limits: float32 in precision tf32, which depthwise convolutions are left out of, float16 and bfloat16; one
-// or two spatial axes; compute capability 8.0 or newer; a row of the grid for each 16 filters of a group. A
-// pool is a second kernel. Padding is zeros that are multiplied like data, so that an infinite weight over
-// padding gives NaN.
+// In precision ieee, and in depthwise convolutions, float32 numbers become two TF32 each, of which three
+// products are taken; sums that are not finite are computed again as the definition says.
+//
+// Limits: float32, float16 and bfloat16; one or two spatial axes; compute capability 8.0 or newer; a row of
+// the grid for each 16 filters of a group. A pool is a second kernel. Padding is zeros that are multiplied
+// like data, so that an infinite weight over padding gives NaN where numbers are not split.
 
 #include <memory>
 #include <string>
@@ -34,7 +36,6 @@ namespace {
 class SlicedK final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
  public:
   std::string_view name() const override { return "sliced_k"; }
-  bool rounds_to_tf32() const override { return true; }
 
   bool fuses(const ConvProblem& problem) const override {
     return problem.epilogue.pool.kind == PoolKind::none;
@@ -43,14 +44,6 @@ class SlicedK final : public AlgorithmByTiling<cheapest_tilings, make_plan, kern
  private:
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
-    if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
-      return "it does not compute float32 in precision ieee";
-    }
-    // Small ones it would compute two or three times as fast as what does not round them, and with them a
-    // model of sound that has eight in a row was 0.028 off (benchmarks/sliced_k.md).
-    if (problem.type == ElementType::float32 && problem.is_depthwise()) {
-      return "it does not compute depthwise convolutions of float32, whose numbers it would round to TF32";
-    }
     if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
     const int64_t filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{kTileFilters});
     if (problem.group * filter_blocks > kMostGridRows) {

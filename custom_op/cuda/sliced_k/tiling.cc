@@ -34,6 +34,10 @@ constexpr Costs kCosts[] = {{1400, 411, 54.5, 113, 34.6, 24.5, 3.55, 125, 12.1},
 // Of a result's activation on a multiprocessor, for a cycle of a scheduler.
 constexpr double kActivation = 0.01;
 
+// Where numbers are split, of a step: what it takes to split those of a tile of eight filters or pixels, and
+// a product's four more, which are added up apart. By the instructions, not measured.
+constexpr double kSplitting = 1.7, kMoreProducts = 4.3;
+
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
   const Instance& own = tiling.instance;
@@ -49,7 +53,8 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   const double waves = each < 4 * resident ? std::ceil(each / resident) : each / resident;
   const double blocks = each < 8 ? std::ceil(each) : each;
   const double addresses = (own.one_tap ? costs.one_tap : costs.taps + costs.pixels * own.pixel_tiles) +
-                           (loads_weights_together(problem) ? 0 : costs.single_weights * own.filter_tiles);
+                           (loads_weights_together(problem) ? 0 : costs.single_weights * own.filter_tiles) +
+                           (splits(problem) ? kSplitting * loads + kMoreProducts * products : 0);
   const double results = number(problem.batch * problem.out_channels * problem.output_size());
   const double activating =
       kActivation * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
@@ -64,6 +69,11 @@ int64_t depth_of(const ConvProblem& problem) { return problem.channels_per_group
 
 int64_t shared_bytes_of(const Instance& instance) {
   return int64_t{instance.warps} * instance.filters() * sums_pitch(instance.pixel_tiles) * 4;
+}
+
+bool splits(const ConvProblem& problem) {
+  return problem.type == ElementType::float32 &&
+         (problem.precision == Precision::ieee || problem.is_depthwise());
 }
 
 bool loads_weights_together(const ConvProblem& problem) { return depth_of(problem) % 4 == 0; }

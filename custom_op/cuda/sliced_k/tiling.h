@@ -20,6 +20,10 @@ struct Tiling {
 // Of a filter: channels times taps.
 int64_t depth_of(const ConvProblem& problem);
 
+// Whether its float32 numbers are multiplied as two TF32 each: in precision ieee, and in depthwise
+// convolutions, which no default of ONNX Runtime rounds (kRoundedDepthwise in plan/planner.cc).
+bool splits(const ConvProblem& problem);
+
 int64_t shared_bytes_of(const Instance& instance);
 
 // Whether four weights of a filter, and a thread's pixels of a channel, are one load, where they are aligned.

@@ -63,7 +63,7 @@ class Toeplitz final : public Algorithm {
  public:
   std::string_view name() const override { return "toeplitz"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
-  bool rounds_to_tf32() const override { return true; }
+  bool rounds_depthwise() const override { return true; }
 
   // In float32, where a kernel of its own rounds nothing more, an activation alone that does more than bound
   // is left to one: SiLU and HardSwish take as long there, the others less.

@@ -11,12 +11,12 @@
 
 namespace convswap::sliced_k {
 
-// A part of the kernels of an element type, which is called `name`.
-template <typename T, std::size_t kPart, std::size_t kParts>
+// A part of the kernels of a format, which is called `name`.
+template <typename Format, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
     return CompiledKernel(instance_name("sliced_k::kernel", name, kOf.arguments()),
-                          kernel<T, kOf.one_tap, kOf.filter_tiles, kOf.pixel_tiles, kOf.warps>);
+                          kernel<Format, kOf.one_tap, kOf.filter_tiles, kOf.pixel_tiles, kOf.warps>);
   });
 }
 
