@@ -135,6 +135,12 @@ class Draw:
         return BINADES[number % len(BINADES)] if is_spread else (0, 0)
 
     @property
+    def is_depthwise(self) -> bool:
+        """Whether each filter sees one channel, and no other filter does."""
+        filters, channels = self.case.w_shape[:2]
+        return channels == 1 and filters == self.case.attributes.get("group", 1)
+
+    @property
     def residual_shape(self) -> tuple[int, ...] | None:
         """The shape of what is added, that of the convolution's output; None where nothing is."""
         case = self.case
@@ -389,6 +395,8 @@ def check(draw: Draw, device: str) -> int:
             # float32 data are rounded to 11 bits, or to 23, for which the room of the sums is enough: the
             # tensor cores truncate them.
             rounds = draw.type == "float32" and draw.precision == "tf32"
+            if name == "sliced_k" and draw.is_depthwise:
+                rounds = False  # it splits them, whatever the precision
             operand, unit = (TF32_OPERAND if rounds else 0.0), max(unit, TENSOR_CORE)
         elif name == "ladder_13_winograd":
             # What is lost where the numbers of a tile are large is lost in all of its outputs, and its

@@ -597,8 +597,8 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
 }
 
 // Where the program has the algorithm's kernels for some formats of the data alone, the problem is one of
-// them.
-void take_compiled_format(ConvProblem& problem, const Algorithm& algorithm, const Device& device) {
+// them; false where it can be of none.
+bool take_compiled_format(ConvProblem& problem, const Algorithm& algorithm, const Device& device) {
   const std::string kernel = std::string(algorithm.name()) + "::kernel<";
   const auto is_compiled = [&] {
     const Offer offer = offer_of(algorithm, problem, device);
@@ -606,13 +606,14 @@ void take_compiled_format(ConvProblem& problem, const Algorithm& algorithm, cons
     return has_kernels_of(kernel + std::string(tensor_core_format(problem)) + ",") ||
            has_kernels_of(kernel + std::string(element_name(problem.type)));
   };
-  if (is_compiled()) return;
+  if (is_compiled()) return true;
   for (const Precision precision : {Precision::tf32, Precision::ieee}) {
     for (const ElementType type : {ElementType::float32, ElementType::float16, ElementType::bfloat16}) {
       problem.type = type, problem.precision = precision;
-      if (is_compiled()) return;
+      if (is_compiled()) return true;
     }
   }
+  return false;
 }
 
 // The one that it offers for a problem, or all that it chooses among; none where it refuses the problem.
@@ -651,7 +652,7 @@ bool check_seed(const Algorithm& algorithm, int seed, bool every_tiling, bool te
     crowd(problem, device, random);
   }
   emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
-  take_compiled_format(problem, algorithm, device);
+  if (!take_compiled_format(problem, algorithm, device)) return true;
   for (ConvProblem& before : problem.before) before.type = problem.type, before.precision = problem.precision;
   const std::vector<Offer> offers = offers_of(algorithm, problem, device, every_tiling);
   if (!offers.empty()) ++computed;

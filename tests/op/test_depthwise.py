@@ -182,7 +182,7 @@ def test_the_rule_does_not_round_filters_of_one_channel_to_tf32(batch, length):
     # with numbers rounded to TF32 the model's answers were 0.028 off.
     problem = _native.Problem((batch, 1, 1, length), (1, 1, 1, 256), strides=[1, 2])
     chosen = _native.choose(problem, "cuda", compute_capability=90)
-    assert chosen in ("depthwise", "tiled")
+    assert chosen in ("depthwise", "tiled", "sliced_k")  # the last multiplies them as two TF32 each
 
 
 def test_what_rounds_depthwise_convolutions_is_taken_where_it_gains_much():

@@ -93,7 +93,7 @@ ONE_FORMAT = {
     "tiled": "float",
     "depthwise": "float",
     "sliding_rows": "Float16",
-    "sliced_k": "float",
+    "sliced_k": "Tf32Pairs",
     "separable": "float",
     "naive": "BFloat16",
 }

@@ -49,8 +49,6 @@ PAIRS = {
     "HardSwish": Pair((1, 16, 8, 28), 16, depthwise_activation="HardSwish", activation="SiLU"),
 }
 TF32 = 2.0**-11
-# A convolution of one channel and one filter is depthwise.
-REFUSED = {("the smallest", "sliced_k", "float32")}
 
 
 def arrays_of(pair: Pair, element: str, z: np.ndarray | None = None) -> dict[str, np.ndarray | None]:
@@ -281,9 +279,6 @@ def test_every_tile_of_it_is_the_definition_and_repeats(name, element, ampere):
 @pytest.mark.parametrize("name", PAIRS)
 def test_other_algorithms_compute_it_in_two_steps(name, algorithm, ampere):
     for element in ("float32", "float16"):
-        if (name, algorithm, element) in REFUSED:
-            assert _native.why_not(PAIRS[name].problem(type=element), algorithm, "cuda")
-            continue
         assert_is_right(computed(PAIRS[name], element, algorithm), PAIRS[name], element)
 
 
