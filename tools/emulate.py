@@ -37,6 +37,7 @@ FORMATS = {
     "sliding_rows": _ELEMENTS,
     "sliced_k": ("float", "Tf32Pairs", "Float16", "BFloat16"),
     "separable": _ELEMENTS,
+    "row_windows": _ELEMENTS,
     "naive": _ELEMENTS,
 }
 

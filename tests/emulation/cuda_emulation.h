@@ -300,11 +300,13 @@ inline unsigned __float_as_uint(float a) { return std::bit_cast<unsigned>(a); }
 inline void __syncwarp() { emulation::meet_warp(); }
 inline void __syncthreads() { emulation::meet_block(true); }
 inline int __syncthreads_and(int agrees) { return emulation::meet_block(agrees != 0); }
-inline float __shfl_xor_sync(unsigned, float value, int mask) {
+template <typename T>
+  requires(sizeof(T) == sizeof(unsigned))
+T __shfl_xor_sync(unsigned, T value, int mask) {
   emulation::Warp& own = emulation::warp();
   own.values[emulation::lane()] = std::bit_cast<unsigned>(value);
   emulation::meet_warp();
-  const float others = std::bit_cast<float>(own.values[emulation::lane() ^ mask]);
+  const T others = std::bit_cast<T>(own.values[emulation::lane() ^ mask]);
   emulation::meet_warp();
   return others;
 }

@@ -203,6 +203,14 @@ CONVSWAP_HELD_PRODUCTS(BFloat16, "bf16")
                  : __VA_ARGS__                                                                         \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()));                   \
   }
+template <>
+__device__ inline void add_warpgroup_product<TensorFloat32, 16>(float (&sums)[16][4], SharedMatrix a,
+                                                                SharedMatrix b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {" CONVSWAP_NAMES_16
+               "}, %64, %65, 1, 1, 1;"
+               : CONVSWAP_SUMS_16
+               : "l"(a.descriptor()), "l"(b.descriptor()));
+}
 CONVSWAP_TENSOR_FLOAT32_PRODUCT(8, "64", CONVSWAP_NAMES_8, "%32, %33, %34, %35", "%36", CONVSWAP_SUMS_8(0))
 CONVSWAP_TENSOR_FLOAT32_PRODUCT(16, "128", CONVSWAP_NAMES_16, "%64, %65, %66, %67", "%68", CONVSWAP_SUMS_16)
 CONVSWAP_TENSOR_FLOAT32_PRODUCT(32, "256", CONVSWAP_NAMES_32, "%128, %129, %130, %131", "%132",

@@ -105,24 +105,16 @@ void add_product(float (&sums)[kTiles][4], First a, SharedMatrix b) {
   }
 }
 
-template <typename Number, int kTiles>
-void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b) {
-  emulation::meet_warpgroup_with(a.start);
-  add_product<Number>(sums, [&](int row, int depth) { return a.pair(row, depth); }, b);
-}
-
 struct TensorFloat32 {};
 
-// sums += a * b of TF32, eight deep.
-template <int kTiles>
-void add_tensor_float32_product(float (&sums)[kTiles][4], const unsigned (&a)[4], SharedMatrix b) {
+// sums += a * b of TF32, eight deep, where a(row, depth) gives the bits of a number.
+template <int kTiles, typename First>
+void add_tensor_float32_product(float (&sums)[kTiles][4], First a, SharedMatrix b) {
   if (!products_are_open[emulation::current]) emulation::fail("a product that has not been begun");
   emulation::meet_warpgroup_with(b.start);
-  emulation::Warp& warp = emulation::warp();
-  std::copy_n(a, 4, warp.a[emulation::lane()]);
-  emulation::meet_warp();
   const auto number = [](unsigned bits) { return double{__uint_as_float(bits & ~0x1fffu)}; };
   const int lane = emulation::lane();
+  const int first_row = emulation::current % 128 / 32 * 16 + lane / 4;
   for (int tile = 0; tile < kTiles; ++tile) {
     for (int i = 0; i < 4; ++i) {
       const int column = tile * 8 + lane % 4 * 2 + i % 2;
@@ -130,28 +122,46 @@ void add_tensor_float32_product(float (&sums)[kTiles][4], const unsigned (&a)[4]
       for (int depth = 0; depth < 8; ++depth) {
         unsigned weight;
         std::memcpy(&weight, b.start + depth / 4 * b.leading * 16 + column * 16 + depth % 4 * 4, 4);
-        sum += number(warp.a[lane / 4 * 4 + depth % 4][i / 2 + depth / 4 * 2]) * number(weight);
+        sum += number(a(first_row + i / 2 * 8, depth)) * number(weight);
       }
       sums[tile][i] = static_cast<float>(sum);
     }
   }
-  emulation::meet_warp();
+}
+
+template <typename Number, int kTiles>
+void add_warpgroup_product(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b) {
+  emulation::meet_warpgroup_with(a.start);
+  if constexpr (std::is_same_v<Number, TensorFloat32>) {
+    add_tensor_float32_product(
+        sums,
+        [&](int row, int depth) {
+          unsigned bits;
+          std::memcpy(&bits, a.start + depth / 4 * a.leading * 16 + row * 16 + depth % 4 * 4, 4);
+          return bits;
+        },
+        b);
+  } else {
+    add_product<Number>(sums, [&](int row, int depth) { return a.pair(row, depth); }, b);
+  }
 }
 
 template <typename Number, int kTiles>
 void add_warpgroup_product(float (&sums)[kTiles][4], const unsigned (&a)[4], SharedMatrix b) {
+  emulation::Warp& warp = emulation::warp();
+  std::copy_n(a, 4, warp.a[emulation::lane()]);
+  emulation::meet_warp();
   if constexpr (std::is_same_v<Number, TensorFloat32>) {
-    add_tensor_float32_product(sums, a, b);
+    add_tensor_float32_product(
+        sums,
+        [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 4][row % 16 / 8 + depth / 4 * 2]; }, b);
   } else {
-    emulation::Warp& warp = emulation::warp();
-    std::copy_n(a, 4, warp.a[emulation::lane()]);
-    emulation::meet_warp();
     add_product<Number>(
         sums,
         [&](int row, int depth) { return warp.a[row % 8 * 4 + depth % 8 / 2][row % 16 / 8 + depth / 8 * 2]; },
         b);
-    emulation::meet_warp();
   }
+  emulation::meet_warp();
 }
 
 template <typename Number, int kTiles>

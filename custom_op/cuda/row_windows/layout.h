@@ -1,0 +1,24 @@
+#pragma once
+
+// What the plan of row_windows and its kernel agree on; row_windows.cc explains the words.
+
+namespace convswap::row_windows {
+
+constexpr int kPlaceBytes = 16;  // of a window
+constexpr int kRows = 64;        // of a product: filters, of one output row or of several
+constexpr int kTiles = 16, kTileColumns = 8;
+constexpr int kColumns = kTiles * kTileColumns;  // of a product: places
+constexpr int kFour = 4;                         // results that may be one store
+constexpr int kPlacesOfStep = 2;                 // along the depth of a product
+constexpr int kMostSteps = 64;                   // products of a sum
+
+constexpr int kSlots = 2;  // bands of an image in shared memory
+constexpr int kWarpgroup = 128;
+constexpr int kProducers = kWarpgroup, kConsumerWarpgroups = 2;
+constexpr int kConsumers = kConsumerWarpgroups * kWarpgroup;
+constexpr int kThreads = kProducers + kConsumers;
+// Of a thread, of which a block of 168 has 64,512 in all.
+constexpr int kRegistersOfProducers = 120, kRegistersOfConsumers = 192;
+constexpr int kWindowsAtOnce = 4;  // of a producer: loads under way at the same time
+
+}  // namespace convswap::row_windows

@@ -1,0 +1,179 @@
+#pragma once
+
+#include "cuda/activations.cuh"
+#include "cuda/definition.cuh"
+#include "cuda/primitives/global_store.cuh"
+#include "cuda/row_windows/numbers.cuh"
+#include "cuda/row_windows/tile.cuh"
+
+namespace convswap::row_windows {
+
+// Finds the outputs of a band's columns, by the block. A column that is a multiple of the pitch begins a
+// group of output rows; behind the last column of a row are places that no output has.
+template <typename Element>
+__device__ inline void find_outputs(const Arguments<Element>& problem, int* outputs) {
+  for (int i = static_cast<int>(threadIdx.x); i < problem.column_chunks * kColumns; i += kThreads) {
+    const int group = problem.pitch_divisor.quotient_of_any(i);
+    const int column = i - group * problem.pitch;
+    outputs[i] = group < problem.groups && column < problem.output_width
+                     ? group * problem.folds * problem.output_width + column
+                     : -1;
+  }
+}
+
+// An output as the definition says: an infinity is multiplied with the zeros that fill the depth, too.
+template <typename Element>
+__device__ __noinline__ void store_as_defined(const Arguments<Element>& problem, int image, int filter,
+                                              int row, int column, long long at) {
+  problem.y[at] = static_cast<Element>(
+      defined_value<Element, float>(problem, problem.definition, image, filter, 0, row, column));
+}
+
+// Stores what a thread has of a product's sums: of two rows, of every eight columns two neighbours.
+template <typename Element>
+class Results {
+ public:
+  __device__ Results(const Arguments<Element>& problem, const Share& share, const Band& band,
+                     const float* bias)
+      : problem_(problem), band_(band) {
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = thread / 32 * 16 + lane / 4 + 8 * i;
+      fold_[i] = row / problem.block_filters;
+      const int filter = row - fold_[i] * problem.block_filters;
+      const bool exists = fold_[i] < problem.folds && filter < share.filters;
+      filter_[i] = share.first_filter + (exists ? filter : 0);
+      bias_[i] = bias[exists ? filter : 0];
+      // Outputs of the image from this row's first on.
+      left_[i] = exists ? (problem.output_height - band.first_row - fold_[i]) * problem.output_width : 0;
+      const long long row_of_all =
+          (static_cast<long long>(band.image) * problem.out_channels + filter_[i]) * problem.output_height +
+          band.first_row + fold_[i];
+      to_[i] = global_address(problem.y + row_of_all * problem.output_width);
+    }
+  }
+
+  // `outputs`: of the first column.
+  __device__ void store(float (&sums)[kTiles][4], const int* outputs) const {
+    const int* const own = outputs + static_cast<int>(threadIdx.x) % 4 * 2;
+    const unsigned long long undefined = not_finite(sums);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[t][i] += bias_[i / 2];
+    }
+    if (problem_.z != nullptr) add_residual(sums, own);
+    if (problem_.following.epilogue.activation != Activation::none) {
+      finish_many(problem_.following, [&](auto finish) {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) finish(sums[t]);
+      });
+    }
+    if (problem_.stores_fours) {
+      store_fours(sums, own);
+    } else {
+      store_each(sums, own);
+    }
+    if (undefined != 0) store_again(undefined, own);
+  }
+
+ private:
+  using Of = Numbers<Element>;
+
+  __device__ bool is_output(int i, int output) const {
+    return output >= 0 && output < (i == 0 ? left_[0] : left_[1]);
+  }
+  __device__ unsigned long long address_of(int i, int output) const {
+    return (i == 0 ? to_[0] : to_[1]) + static_cast<long long>(output) * static_cast<int>(sizeof(Element));
+  }
+  // Of all outputs.
+  __device__ long long number_of(int i, int output) const {
+    return static_cast<long long>(address_of(i, output) - global_address(problem_.y)) /
+           static_cast<int>(sizeof(Element));
+  }
+
+  __device__ void add_residual(float (&sums)[kTiles][4], const int* own) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      // A few at a time: not all fit into registers.
+      if (t % 4 == 0) asm volatile("" ::: "memory");
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int output = own[t * kTileColumns + i % 2];
+        const bool is_there = is_output(i / 2, output);
+        sums[t][i] += static_cast<float>(is_there ? problem_.z[number_of(i / 2, output)] : Element(0.0f));
+      }
+    }
+  }
+
+  // Neighbouring lanes have neighbouring columns: of every two tiles the even lane takes the four of the
+  // first, the other those of the second.
+  __device__ void store_fours(const float (&sums)[kTiles][4], const int* own) const {
+    const bool is_odd = threadIdx.x % 2 == 1;
+#pragma unroll
+    for (int t = 0; t < kTiles; t += 2) {
+      const int output = own[is_odd ? (t + 1) * kTileColumns - 2 : t * kTileColumns];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const auto first = Of::pair_of(sums[t][2 * i], sums[t][2 * i + 1]);
+        const auto second = Of::pair_of(sums[t + 1][2 * i], sums[t + 1][2 * i + 1]);
+        const auto given = Of::beside(is_odd ? first : second);
+        store_global_if(is_output(i, output), address_of(i, output),
+                        Of::four_of(is_odd ? given : first, is_odd ? second : given));
+      }
+    }
+  }
+
+  __device__ void store_each(const float (&sums)[kTiles][4], const int* own) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int output = own[t * kTileColumns + i % 2];
+        store_global_if(is_output(i / 2, output), address_of(i / 2, output), Of::one_of(sums[t][i]));
+      }
+    }
+  }
+
+  // A bit for each sum that is not finite.
+  static __device__ unsigned long long not_finite(const float (&sums)[kTiles][4]) {
+    float sick = 0.0f;  // what is finite adds nothing
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sick = fmaf(sums[t][i], 0.0f, sick);
+    }
+    unsigned long long found = 0;
+    if (sick == 0.0f) return found;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        found |= static_cast<unsigned long long>(!(fabsf(sums[t][i]) < infinity())) << (t * 4 + i);
+      }
+    }
+    return found;
+  }
+
+  __device__ void store_again(unsigned long long which, const int* own) const {
+#pragma unroll 1
+    for (int number = 0; number < kTiles * 4; ++number) {
+      const int i = number / 2 % 2, output = own[number / 4 * kTileColumns + number % 2];
+      if ((which >> number & 1) == 0 || !is_output(i, output)) continue;
+      const int row = output / problem_.output_width;
+      // Of an index that is not known the compiler would keep both in memory.
+      const int filter = i == 0 ? filter_[0] : filter_[1], fold = i == 0 ? fold_[0] : fold_[1];
+      store_as_defined(problem_, band_.image, filter, band_.first_row + fold + row,
+                       output - row * problem_.output_width, number_of(i, output));
+    }
+  }
+
+  const Arguments<Element>& problem_;
+  const Band& band_;
+  int fold_[2], filter_[2], left_[2];
+  float bias_[2];
+  unsigned long long to_[2];  // of the first output of a row
+};
+
+}  // namespace convswap::row_windows

@@ -1,0 +1,95 @@
+// Convolution of few channels and large images: a product of the tensor core has eight taps of a filter's row
+// in its depth (four of float32), where other algorithms have eight channels.
+//
+//   sums[k, pixel] = sum over windows (channel, row) of w[k, window] * image[window of the pixel]
+//
+// A window is 16 bytes of a row of the image, from where an output's filter begins: so much as the tensor
+// core takes of a column at once. Windows of neighbouring outputs overlap; in shared memory each has a place
+// of its own, in the order of the outputs, and rows lie such that what is a tap's distance away from one
+// output's window is so from all. So a product's columns are 128 places in a row, wherever they begin, and
+// each tap of the depth is another beginning: no window is put twice, however many rows of filters read it.
+//
+// Filters are the product's rows, 64. Of fewer filters the rows are of several output rows, whose windows are
+// the same and whose weights are shifted: *folds*. They read a *group* of output rows together.
+//
+// A block stays, and takes *bands* of an image, some groups of output rows: four warps put a band's windows
+// into a slot while two warpgroups multiply those of the other and write results straight from registers.
+//
+// Float32 goes in as TF32, rounded to nearest. Windows are longer than filters' rows, and what is too much
+// meets weights of zero: where a sum is not finite it is computed again as the definition says.
+//
+// Limits: float32 in precision tf32, float16 and bfloat16; one or two spatial axes; filters whose columns are
+// not dilated, and 128 windows of them; where a row takes several windows, a stride that divides one; a band
+// of one group of rows that fits into shared memory; compute capability 9.0. A residual, relu, clip, SiLU and
+// HardSwish are computed with it, all else by a second kernel.
+
+#include <string>
+#include <vector>
+
+#include "cuda/host/algorithm_by_tiling.h"
+#include "cuda/host/following.h"
+#include "cuda/host/limits.h"
+#include "cuda/row_windows/plan.h"
+
+namespace convswap {
+namespace row_windows {
+namespace {
+
+class RowWindows final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
+ public:
+  std::string_view name() const override { return "row_windows"; }
+  bool rounds_depthwise() const override { return true; }
+  bool fuses(const ConvProblem& problem) const override {
+    return problem.epilogue.pool.kind == PoolKind::none &&
+           (only_limits(problem.epilogue) || is_swish(problem.epilogue));
+  }
+
+ private:
+  std::string why_no_tiling(const Device& device) const override {
+    return "its windows of a row of outputs do not fit into the " +
+           std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name +
+           ", or are more than " + std::to_string(kMostSteps * kPlacesOfStep) + " for a sum";
+  }
+
+  std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
+    if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
+    if (problem.type == ElementType::float32 && problem.precision != Precision::tf32) {
+      return "it computes float32 in precision tf32 alone";
+    }
+    if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
+    if (problem.dilation[2] != 1 && problem.filter[2] > 1) return "the columns of its filters are dilated";
+    const auto padded = [&](int axis) {
+      return problem.input[axis] + problem.pad_begin[axis] + problem.pad_end[axis];
+    };
+    std::string reason =
+        why_not_indexed({padded(1), padded(2), problem.in_channels, problem.out_channels, problem.filter[1],
+                         problem.filter[2], problem.dilation[1], problem.stride[1], problem.stride[2]});
+    if (!reason.empty()) return reason;
+    // Of what is counted in 16 bits, or in as many of a sum as the tensor core has room for.
+    const int64_t windows = problem.channels_per_group() * problem.filter[1] * problem.filter[2];
+    if (problem.channels_per_group() > kMostSteps * kPlacesOfStep ||
+        problem.filter[1] > kMostSteps * kPlacesOfStep || windows > (int64_t{1} << 12) ||
+        problem.filter[1] * problem.dilation[1] > (1 << 12)) {
+      return "its filters are more than " + std::to_string(kMostSteps * kPlacesOfStep) + " windows";
+    }
+    if (!can_place_windows(problem)) {
+      return "a stride of " + std::to_string(problem.stride[2]) + " does not divide a window";
+    }
+    if (problem.group * ((problem.filters_per_group() + kRows - 1) / kRows) > kMostGridRows) {
+      return "it takes at most " + std::to_string(kMostGridRows) + " times 64 filters of one group";
+    }
+    return why_not_indexed({problem.in_channels * problem.input_size(), padded(1) * padded(2),
+                            problem.out_channels * problem.output_size(), problem.batch * problem.output[1],
+                            64 * problem.output[2]});
+  }
+};
+
+}  // namespace
+}  // namespace row_windows
+
+const Algorithm& cuda_row_windows() {
+  static const row_windows::RowWindows algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

@@ -1,0 +1,168 @@
+// Chooses the band that a block of row_windows takes at a time, and how many output rows its products have:
+// the cheapest by estimate, without any measurement.
+
+#include "cuda/row_windows/tiling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "conv/arithmetic.h"
+#include "cuda/host/shared_layout.h"
+
+namespace convswap::row_windows {
+namespace {
+
+// Numbers of a window.
+int64_t window_of(const ConvProblem& problem) { return kPlaceBytes / size_of(problem.type); }
+
+// Of 16 bits and a stride of two, windows that begin at an even column are loaded in pairs; not for that are
+// there more windows of a filter's row.
+int64_t lead_of(const ConvProblem& problem) {
+  const int64_t window = window_of(problem), taps = problem.filter[2];
+  const bool pays = size_of(problem.type) == 2 && problem.stride[2] % 2 == 0 && problem.pad_begin[2] % 2 == 1;
+  return pays && ceil_divide(taps + 1, window) == ceil_divide(taps, window) ? 1 : 0;
+}
+
+int64_t windows_across(const ConvProblem& problem) {
+  return ceil_divide(problem.filter[2] + lead_of(problem), window_of(problem));
+}
+
+class Tiler {
+ public:
+  Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
+
+  std::vector<Tiling> all() const {
+    std::vector<Tiling> found;
+    Tiling tiling;
+    tiling.lead = lead_of(problem_);
+    tiling.filter_blocks = ceil_divide(problem_.filters_per_group(), int64_t{kRows});
+    tiling.block_filters = ceil_divide(problem_.filters_per_group(), tiling.filter_blocks);
+    for (tiling.folds = 1; tiling.folds * tiling.block_filters <= kRows && tiling.folds <= problem_.output[1];
+         tiling.folds *= 2) {
+      tiling.row_phases = tiling.folds * problem_.stride[1];
+      const std::vector<int64_t> rows = rows_of(tiling.folds);
+      const int64_t places =
+          problem_.channels_per_group() * static_cast<int64_t>(rows.size()) * windows_across(problem_);
+      if (places > kMostSteps * kPlacesOfStep) continue;
+      const int64_t groups = ceil_divide(problem_.output[1], tiling.folds);
+      for (int64_t bands = groups, last = 0; bands >= 1; --bands) {
+        tiling.groups = ceil_divide(groups, bands);
+        if (tiling.groups == last) continue;
+        last = tiling.groups;
+        tiling.bands = ceil_divide(groups, tiling.groups);
+        place(tiling, rows);
+        if (tiling.shared_bytes > device_.shared_memory_per_block) break;
+        tiling.cost = cost(tiling);
+        found.push_back(tiling);
+      }
+    }
+    return found;
+  }
+
+ private:
+  // The rows of the image that a group of output rows reads, from its first on.
+  std::vector<int64_t> rows_of(int64_t folds) const {
+    std::set<int64_t> rows;
+    for (int64_t fold = 0; fold < folds; ++fold) {
+      for (int64_t r = 0; r < problem_.filter[1]; ++r) {
+        rows.insert(fold * problem_.stride[1] + r * problem_.dilation[1]);
+      }
+    }
+    return {rows.begin(), rows.end()};
+  }
+
+  // Gives the windows their places, and the parts of shared memory theirs.
+  void place(Tiling& tiling, const std::vector<int64_t>& rows) const {
+    const int64_t window = window_of(problem_), across = windows_across(problem_);
+    // Places from a window of a filter's row to the next.
+    const int64_t further = across == 1 ? 0 : window / problem_.stride[2];
+    tiling.pitch = problem_.output[2] + (across - 1) * further;
+    if (problem_.output[2] % kFour == 0) tiling.pitch = round_up(tiling.pitch, kFour);
+    tiling.phase_places = (tiling.groups + rows.back() / tiling.row_phases) * tiling.pitch;
+    tiling.channel_places = tiling.row_phases * tiling.phase_places;
+    tiling.band_rows = (tiling.groups - 1) * tiling.row_phases + rows.back() + 1;
+    tiling.column_chunks =
+        ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], int64_t{kColumns});
+
+    struct Place {
+      DepthPlace taps;
+      int64_t offset;
+    };
+    std::vector<Place> places;
+    for (int64_t channel = 0; channel < problem_.channels_per_group(); ++channel) {
+      for (const int64_t row : rows) {
+        for (int64_t i = 0; i < across; ++i) {
+          places.push_back({{static_cast<short>(channel), static_cast<short>(row),
+                             static_cast<short>(i * window - tiling.lead)},
+                            channel * tiling.channel_places + row % tiling.row_phases * tiling.phase_places +
+                                row / tiling.row_phases * tiling.pitch + i * further});
+        }
+      }
+    }
+    // The second of a product is behind the first, or the same.
+    std::ranges::sort(places, {}, &Place::offset);
+    if (places.size() % kPlacesOfStep != 0) places.push_back({{-1, 0, 0}, places.back().offset});
+    tiling.depth.clear();
+    tiling.step_places.clear();
+    for (std::size_t i = 0; i < places.size(); i += kPlacesOfStep) {
+      tiling.depth.push_back(places[i].taps);
+      tiling.depth.push_back(places[i + 1].taps);
+      tiling.step_places.push_back(static_cast<unsigned>(places[i].offset) |
+                                   static_cast<unsigned>(places[i + 1].offset - places[i].offset) << 16);
+    }
+    // The last columns' products read beyond the last window.
+    tiling.slot_places = std::max(problem_.channels_per_group() * tiling.channel_places,
+                                  places.back().offset + tiling.column_chunks * kColumns);
+
+    SharedLayout block(128, device_.shared_memory_per_block);
+    SharedOffsets& shared = tiling.shared;
+    shared.weights = block.place<unsigned char>(tiling.steps() * kPlacesOfStep * kRows * kPlaceBytes);
+    shared.slots = block.place<unsigned char>(kSlots * tiling.slot_places * kPlaceBytes);
+    shared.outputs = block.place<int>(tiling.column_chunks * kColumns);
+    shared.bias = block.place<float>(tiling.block_filters);
+    shared.state = block.place<BlockState>(1);
+    tiling.shared_bytes = block.end();
+  }
+
+  // By the instructions and bytes, not measured.
+  double cost(const Tiling& tiling) const {
+    const auto number = [](int64_t count) { return static_cast<double>(count); };
+    constexpr double kLaunch = 2500, kProduct = 37, kWriting = 320, kWindow = 0.11, kBand = 900;
+    const double rows = number(problem_.group * tiling.filter_blocks);
+    const double share = std::max(1.0, std::floor(device_.multiprocessors / rows));
+    const double waves = std::ceil(rows / std::max(1, device_.multiprocessors));
+    const double tiles = number(problem_.batch * tiling.bands);
+    const double chunks = number(tiling.column_chunks);
+    const double multiplying = chunks * number(tiling.steps()) * kProduct;
+    const double writing = chunks * kWriting;
+    const double windows =
+        kWindow * number(problem_.channels_per_group() * tiling.band_rows * tiling.pitch) *
+        (size_of(problem_.type) == 2 && tiling.lead == 0 && problem_.stride[2] % 2 == 1 ? 1.7 : 1);
+    const double band = std::max({multiplying + 0.5 * writing, writing, kBand + windows});
+    const double weights = 3000 + 20.0 * number(tiling.steps());
+    const double bytes =
+        number(size_of(problem_.type)) *
+        number(problem_.batch * (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
+                                 problem_.out_channels * problem_.output_size()));
+    const double computing = waves * (weights + kBand + (std::ceil(tiles / share) + 0.5) * band);
+    return kLaunch + std::hypot(computing, bytes / 3600);
+  }
+
+  const ConvProblem& problem_;
+  const Device& device_;
+};
+
+}  // namespace
+
+bool can_place_windows(const ConvProblem& problem) {
+  return windows_across(problem) == 1 || window_of(problem) % problem.stride[2] == 0;
+}
+
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device) {
+  std::vector<Tiling> all = Tiler(problem, device).all();
+  std::ranges::stable_sort(all, {}, &Tiling::cost);
+  return all;
+}
+
+}  // namespace convswap::row_windows

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "conv/problem.h"
+#include "cuda/row_windows/arguments.h"
+#include "plan/device.h"
+
+namespace convswap::row_windows {
+
+// How a block goes through an image; row_windows.cc explains the words.
+struct Tiling {
+  int64_t filter_blocks = 1, block_filters = 0;  // of a group, of a block
+  int64_t folds = 1, row_phases = 1, lead = 0;
+  int64_t groups = 0, bands = 0;  // of output rows in a band, of an image
+  int64_t band_rows = 0, pitch = 0;
+  int64_t phase_places = 0, channel_places = 0, slot_places = 0;
+  int64_t column_chunks = 0;
+  std::vector<DepthPlace> depth;      // two for each step
+  std::vector<unsigned> step_places;  // as the kernel takes them
+  SharedOffsets shared;
+  int64_t shared_bytes = 0;
+  double cost = 0;  // nanoseconds, estimated
+
+  int64_t steps() const { return static_cast<int64_t>(step_places.size()); }
+};
+
+// The filters of the product's rows allow no more, nor does the kernel.
+bool can_place_windows(const ConvProblem& problem);
+
+// All that fit into the device's shared memory, the cheapest by estimate first; of many bands' heights those
+// that are likely to be it.
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+
+}  // namespace convswap::row_windows

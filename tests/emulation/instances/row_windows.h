@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "compiled.h"
+#include "cuda/host/kernels.h"
+#include "cuda/row_windows/kernel.cuh"
+
+namespace convswap::row_windows {
+
+// The kernel of an element type, which is called `name`.
+template <typename Element, std::size_t, std::size_t>
+std::vector<CompiledKernel> kernels_for(const char* name) {
+  return {CompiledKernel(instance_name("row_windows::kernel", name), kernel<Element>)};
+}
+
+}  // namespace convswap::row_windows
