@@ -61,6 +61,7 @@ ON_TENSOR_CORES = (
     "many_channels",
     "pointwise",
     "sliced_k",
+    "row_windows",
     "separable",
     "ladder_14_tensor_cores",
     "ladder_15_automatic",

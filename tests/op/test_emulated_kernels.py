@@ -36,7 +36,7 @@ MOST_SECONDS = 600
 # The share of the seeds that must at least be computed; the algorithm refuses the others, many_channels
 # those of cards with less shared memory than any that it has code for.
 LEAST_COMPUTED = {algorithm: 0.8 for algorithm in ("few_channels", "toeplitz", "implicit_gemm", "tiled")}
-LEAST_COMPUTED["many_channels"] = LEAST_COMPUTED["sliced_k"] = 0.45
+LEAST_COMPUTED["many_channels"] = LEAST_COMPUTED["sliced_k"] = LEAST_COMPUTED["row_windows"] = 0.45
 # From CROWDED on, as in problems.cc, blocks have several images. More of them for the algorithm whose warps
 # are producers and consumers of images.
 CROWDED = 1_000_000
@@ -46,6 +46,7 @@ CROWDED_SEEDS = {
     "implicit_gemm": 15,
     "many_channels": 10,
     "sliced_k": 10,
+    "row_windows": 10,
     "tiled": 10,
 }
 LEAST_CROWDED_COMPUTED = {
@@ -54,6 +55,7 @@ LEAST_CROWDED_COMPUTED = {
     "implicit_gemm": 10,
     "many_channels": 5,
     "sliced_k": 5,
+    "row_windows": 4,
     "tiled": 8,
 }
 # From MANY_CHANNELS on, as in problems.cc, there are more channels, and values far apart in which all
@@ -76,12 +78,21 @@ POOLED, POOLED_SEEDS = 5_000_000, 24
 # Of problems that are computed by all tilings that a family chooses among.
 EVERY_TILING = {
     "sliced_k": 40,
+    "row_windows": 6,
     "pointwise": POINTWISE,
     "sliding_rows": SLIDING,
     "separable": SEPARABLE,
     "many_channels": MANY_CHANNELS + 3,
 }
-ALGORITHMS = ("few_channels", "toeplitz", "implicit_gemm", "many_channels", "sliced_k", "tiled")
+ALGORITHMS = (
+    "few_channels",
+    "toeplitz",
+    "implicit_gemm",
+    "many_channels",
+    "sliced_k",
+    "row_windows",
+    "tiled",
+)
 # A format of the data for each family, and so many problems of it: for `make check`, which is soon done.
 FEW_SEEDS = 20
 ONE_FORMAT = {
@@ -94,6 +105,7 @@ ONE_FORMAT = {
     "depthwise": "float",
     "sliding_rows": "Float16",
     "sliced_k": "Tf32Pairs",
+    "row_windows": "float",
     "separable": "float",
     "naive": "BFloat16",
 }

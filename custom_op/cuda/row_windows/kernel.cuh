@@ -40,7 +40,11 @@ __device__ inline void produce(const Arguments<Element>& problem, const Parts<El
   Ring<kSlots> ring;
   for (int tile = blockIdx.x; tile < problem.tiles; tile += gridDim.x, ring.advance()) {
     wait(&parts.state.windows_are_free[ring.stage()], ring.phase() ^ 1);
-    put_windows(problem, share, Band(problem, tile), parts.slot(ring.stage()));
+    if (problem.loads_pairs) {
+      put_windows<true>(problem, share, Band(problem, tile), parts.slot(ring.stage()));
+    } else {
+      put_windows<false>(problem, share, Band(problem, tile), parts.slot(ring.stage()));
+    }
     show_to_copies_and_products();
     arrive(&parts.state.windows_are_there[ring.stage()]);
   }
@@ -51,7 +55,7 @@ __device__ inline void produce(const Arguments<Element>& problem, const Parts<El
 template <typename Element>
 __device__ inline void consume(const Arguments<Element>& problem, const Parts<Element>& parts,
                                const Share& share) {
-  const int warpgroup = warpgroup_of_block() - 1;
+  const int warpgroup = warpgroup_of_block() - kProducers / kWarpgroup;
   const SharedMatrix all_weights = SharedMatrix::at(parts.weights, kRows).of_warp();
   Ring<kSlots> ring;
   for (int tile = blockIdx.x; tile < problem.tiles; tile += gridDim.x, ring.advance()) {
@@ -106,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
   put_weights(problem, share, parts.weights, parts.bias);
   show_to_copies_and_products();
   __syncthreads();
-  if (warpgroup_of_block() == 0) {
+  if (warpgroup_of_block() < kProducers / kWarpgroup) {
     leave_registers<kRegistersOfProducers>();
     produce(problem, parts, share);
   } else {

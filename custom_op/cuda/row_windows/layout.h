@@ -14,11 +14,11 @@ constexpr int kMostSteps = 64;                   // products of a sum
 
 constexpr int kSlots = 2;  // bands of an image in shared memory
 constexpr int kWarpgroup = 128;
-constexpr int kProducers = kWarpgroup, kConsumerWarpgroups = 2;
+constexpr int kProducers = 2 * kWarpgroup, kConsumerWarpgroups = 2;
 constexpr int kConsumers = kConsumerWarpgroups * kWarpgroup;
 constexpr int kThreads = kProducers + kConsumers;
-// Of a thread, of which a block of 168 has 64,512 in all.
-constexpr int kRegistersOfProducers = 120, kRegistersOfConsumers = 192;
-constexpr int kWindowsAtOnce = 4;  // of a producer: loads under way at the same time
+// Of a thread; the block's come to 63,488.
+constexpr int kRegistersOfProducers = 96, kRegistersOfConsumers = 152;
+constexpr int kLoadedWords = 32;  // of a producer, under way at the same time
 
 }  // namespace convswap::row_windows

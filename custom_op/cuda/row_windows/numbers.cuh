@@ -12,8 +12,9 @@
 
 namespace convswap::row_windows {
 
-// `Window`: as it was loaded, so that nothing waits for it at once; zeros before. `column` is that of its
-// first number, at `address`, of a row of `width`; what lies outside stays zero.
+// `Window`: as it was loaded, so that nothing waits for it at once; zeros before. Of 16 bits it has a number
+// in each word, or two where they are loaded in pairs, which of float32 makes no difference. `column` is that
+// of its first number, at `address`, of a row of `width`; what lies outside stays zero.
 template <typename Element>
 struct Numbers;
 
@@ -21,17 +22,20 @@ template <>
 struct Numbers<float> {
   using Product = TensorFloat32;
   static constexpr int kOfWindow = kPlaceBytes / 4;
+  template <bool>
   using Window = unsigned[kOfWindow];
 
-  static __device__ void load(bool exists, unsigned long long address, int column, int width, bool,
-                              Window& to) {
+  template <bool kPairs>
+  static __device__ void load(bool exists, unsigned long long address, int column, int width,
+                              Window<kPairs>& to) {
 #pragma unroll
     for (int i = 0; i < kOfWindow; ++i) {
       load_global_if(exists && static_cast<unsigned>(column + i) < static_cast<unsigned>(width),
                      address + i * 4, to[i]);
     }
   }
-  static __device__ uint4 place_of(const Window& words, bool) {
+  template <bool kPairs>
+  static __device__ uint4 place_of(const Window<kPairs>& words) {
     return make_uint4(rounded(words[0]), rounded(words[1]), rounded(words[2]), rounded(words[3]));
   }
   // Of weights.
@@ -61,29 +65,32 @@ template <typename Small>
 struct Numbers {
   using Product = Small;
   static constexpr int kOfWindow = kPlaceBytes / 2;
-  // Of pairs, four words; else a number in each.
-  using Window = unsigned[kOfWindow];
+  template <bool kPairs>
+  using Window = unsigned[kPairs ? kOfWindow / 2 : kOfWindow];
 
-  static __device__ void load(bool exists, unsigned long long address, int column, int width, bool in_pairs,
-                              Window& to) {
-    if (in_pairs) {
+  template <bool kPairs>
+  static __device__ void load(bool exists, unsigned long long address, int column, int width,
+                              Window<kPairs>& to) {
+    constexpr int kOfWord = kPairs ? 2 : 1;
 #pragma unroll
-      for (int i = 0; i < kOfWindow / 2; ++i) {
-        load_global_if(exists && static_cast<unsigned>(column + 2 * i) < static_cast<unsigned>(width),
-                       address + i * 4, to[i]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kOfWindow; ++i) {
-        load_global_16_if(exists && static_cast<unsigned>(column + i) < static_cast<unsigned>(width),
-                          address + i * 2, to[i]);
+    for (int i = 0; i < kOfWindow / kOfWord; ++i) {
+      const bool is_inside =
+          exists && static_cast<unsigned>(column + kOfWord * i) < static_cast<unsigned>(width);
+      if constexpr (kPairs) {
+        load_global_if(is_inside, address + i * 4, to[i]);
+      } else {
+        load_global_16_if(is_inside, address + i * 2, to[i]);
       }
     }
   }
-  static __device__ uint4 place_of(const Window& words, bool in_pairs) {
-    if (in_pairs) return make_uint4(words[0], words[1], words[2], words[3]);
-    return make_uint4(words[0] | words[1] << 16, words[2] | words[3] << 16, words[4] | words[5] << 16,
-                      words[6] | words[7] << 16);
+  template <bool kPairs>
+  static __device__ uint4 place_of(const Window<kPairs>& words) {
+    if constexpr (kPairs) {
+      return make_uint4(words[0], words[1], words[2], words[3]);
+    } else {
+      return make_uint4(words[0] | words[1] << 16, words[2] | words[3] << 16, words[4] | words[5] << 16,
+                        words[6] | words[7] << 16);
+    }
   }
   static __device__ uint4 place_of(const float (&numbers)[kOfWindow]) {
     return make_uint4(

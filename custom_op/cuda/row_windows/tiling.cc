@@ -128,7 +128,7 @@ class Tiler {
   // By the instructions and bytes, not measured.
   double cost(const Tiling& tiling) const {
     const auto number = [](int64_t count) { return static_cast<double>(count); };
-    constexpr double kLaunch = 2500, kProduct = 37, kWriting = 320, kWindow = 0.11, kBand = 900;
+    constexpr double kLaunch = 2500, kProduct = 37, kWriting = 250, kWindow = 0.3, kBand = 900;
     const double rows = number(problem_.group * tiling.filter_blocks);
     const double share = std::max(1.0, std::floor(device_.multiprocessors / rows));
     const double waves = std::ceil(rows / std::max(1, device_.multiprocessors));

@@ -1,0 +1,136 @@
+"""The algorithm `row_windows`: windows of an image's rows in shared memory, taps of a row along the depth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from card_calls import ELEMENTS, assert_near, computed_by, problem_of, stored, true
+from conv_cases import ConvCase
+from convswap import _native
+
+# A product has 64 rows, filters of one output row or of several, and 128 columns; a window has eight numbers
+# of 16 bits, four of 32.
+CASES = {
+    "a first layer": ConvCase((2, 3, 44, 48), (64, 3, 7, 7), True, {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    "sixteen filters, four rows of each": ConvCase(
+        (3, 3, 37, 40), (16, 3, 3, 3), True, {"strides": [2, 2], "pads": [1, 1, 1, 1]}
+    ),
+    "one filter": ConvCase((1, 1, 33, 64), (1, 1, 5, 5), True, {"pads": [2, 2, 2, 2]}),
+    "two blocks of filters": ConvCase(
+        (2, 3, 47, 47), (96, 3, 11, 11), True, {"strides": [4, 4], "pads": [2, 2, 2, 2]}
+    ),
+    "of odd width": ConvCase((2, 2, 20, 31), (24, 2, 3, 3), False, {"pads": [1, 1, 1, 1]}),
+    "without padding": ConvCase((2, 4, 30, 36), (40, 4, 5, 5), True),
+    "groups": ConvCase((2, 12, 18, 20), (30, 4, 3, 3), True, {"group": 3, "pads": [1, 1, 1, 1]}),
+    "rows apart": ConvCase((1, 2, 40, 24), (20, 2, 3, 3), True, {"dilations": [3, 1], "strides": [2, 1]}),
+    "uneven padding": ConvCase((1, 3, 20, 24), (33, 3, 4, 2), True, {"pads": [0, 1, 3, 5]}),
+    "1-D": ConvCase((3, 2, 900), (64, 2, 10), True, {"strides": [2], "pads": [4, 5]}),
+    "one tap": ConvCase((2, 16, 9, 12), (50, 16, 1, 1), True),
+}
+TF32 = 2.0**-11
+EPILOGUES = {
+    "relu": {"activation": "Relu"},
+    "clip": {"activation": "Clip", "activation_alpha": -0.5, "activation_beta": 0.75},
+    "silu": {"activation": "SiLU"},
+    "hardswish": {"activation": "HardSwish"},
+}
+
+
+@pytest.fixture
+def hopper(cuda):
+    """Skip where the card is none of compute capability 9.0."""
+    reason = _native.why_not(problem_of(CASES["1-D"]), "row_windows", "cuda")
+    if reason:
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("name", CASES)
+def test_all_cases_are_for_it(name, element):
+    problem = problem_of(CASES[name], type=element)
+    assert not _native.why_not(problem, "row_windows", "cuda", compute_capability=90)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_band_of_it_is_the_definition_and_repeats(name, element, hopper):
+    case = CASES[name]
+    x, w, b = stored(case.arrays(), element)
+    truth = true(x, w, b, case.attributes)
+    magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
+    tilings = len(_native.alternatives(problem_of(case, type=element), "row_windows", 12))
+    assert tilings >= 1
+    for number in range(tilings):
+        y = computed_by("row_windows", x, w, b, case.attributes, alternative=number)
+        assert_near(y, truth, magnitude, case.terms, element, TF32)
+        again = computed_by("row_windows", x, w, b, case.attributes, alternative=number)
+        assert y.tobytes() == again.tobytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_what_follows_is_the_definition(name, has_residual, element, hopper):
+    for of in ("a first layer", "of odd width", "two blocks of filters"):
+        case = CASES[of]
+        attributes = {**case.attributes, **EPILOGUES[name]}
+        shape = true(*case.arrays(), case.attributes).shape
+        z = np.random.default_rng(1).standard_normal(shape) if has_residual else None
+        x, w, b, z = stored((*case.arrays(), z), element)
+        y, truth = computed_by("row_windows", x, w, b, attributes, z), true(x, w, b, attributes, z)
+        magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
+        most = magnitude.max() + (0 if z is None else np.abs(z.astype(np.float64)).max())
+        # SiLU and HardSwish are at most 1.5 steep, and round a dozen times.
+        assert_near(y, truth, np.full(y.shape, 1.5 * most), case.terms + 12, element, TF32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["a first layer", "of odd width", "groups"])
+def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, hopper):
+    case = CASES[name]
+    x, w, _ = case.arrays()
+    flat = x.reshape(-1)
+    flat[[0, flat.size // 2 + 3, flat.size - 1]] = np.inf, np.nan, -np.inf
+    attributes = {**case.attributes, "activation": "Relu"}
+    y, truth = computed_by("row_windows", x, w, None, attributes), true(x, w, None, attributes)
+    is_finite = np.isfinite(truth)
+    assert np.array_equal(np.isfinite(y), is_finite) and not is_finite.all()
+    assert np.array_equal(y[~is_finite], truth[~is_finite].astype(np.float32), equal_nan=True)
+
+
+@pytest.mark.gpu
+def test_x_and_y_may_lie_anywhere(hopper):
+    """Pairs are loaded, and four results stored, where they are aligned; else each by itself."""
+    case = CASES["a first layer"]
+    x, w, b = stored(case.arrays(), "float16")
+    one = x[:1, :, :, 1:]  # of odd width
+    y = computed_by("row_windows", np.ascontiguousarray(one), w, b, case.attributes)
+    truth = true(one, w, b, case.attributes)
+    magnitude = true(np.abs(one), np.abs(w), np.abs(b), case.attributes)
+    assert_near(y, truth, magnitude, case.terms, "float16")
+
+
+@pytest.mark.parametrize(
+    "problem, words",
+    [
+        (_native.Problem((1, 8, 4, 8, 8), (8, 8, 3, 3, 3)), "3 spatial axes"),
+        (_native.Problem((1, 3, 32, 32), (8, 3, 3, 3), precision="ieee"), "precision tf32"),
+        (_native.Problem((1, 3, 32, 32), (8, 3, 3, 3), type="float64"), "float64"),
+        (_native.Problem((1, 3, 32, 32), (8, 3, 3, 3), dilations=[1, 2]), "dilated"),
+        (_native.Problem((1, 3, 32, 32), (8, 3, 3, 10), strides=[1, 3]), "stride of 3"),
+        (_native.Problem((1, 64, 32, 32), (8, 64, 3, 3)), "128 for a sum"),
+        (_native.Problem((1, 3, 32, 2**20), (8, 3, 3, 3)), "shared memory"),
+        (_native.Problem((1, 200, 32, 32), (8, 200, 1, 1)), "128 windows"),
+    ],
+)
+def test_what_it_is_not_for_it_says(problem, words):
+    assert words in _native.why_not(problem, "row_windows", "cuda", compute_capability=90)
+
+
+def test_other_cards_are_told():
+    for capability in (80, 100):
+        assert "9.0" in _native.why_not(
+            problem_of(CASES["1-D"]), "row_windows", "cuda", compute_capability=capability
+        )
