@@ -45,8 +45,8 @@ struct Arguments : Tensors<Element>, Geometry {
   int column_chunks, steps;
   int tiles;  // bands of all images
   FastDivisor pitch_divisor, rows_divisor, bands_divisor, phases_divisor, filter_blocks;
-  // Whether windows are loaded by pairs of numbers, and four neighbouring results are one store.
-  bool loads_pairs, stores_fours;
+  bool loads_pairs;     // whether windows are loaded by pairs of numbers
+  int stored_together;  // neighbouring results that are one store: 4, 2 or 1
   unsigned
       step_places[kMostSteps];  // of a product's first place, and in the upper half how far its second is
   DepthPlace depth[kMostSteps * kPlacesOfStep];

@@ -60,8 +60,10 @@ struct Family {
     const bool is_even = problem.stride[2] % 2 == 0 && (problem.pad_begin[2] + tiling.lead) % 2 == 0;
     to.loads_pairs =
         size_of(problem.type) == 2 && is_even && problem.input[2] % 2 == 0 && is_aligned(to.x, problem, 2);
-    to.stores_fours =
-        problem.output[2] % kFour == 0 && tiling.pitch % kFour == 0 && is_aligned(to.y, problem, kFour);
+    const auto are_together = [&](int count) {
+      return problem.output[2] % count == 0 && tiling.pitch % count == 0 && is_aligned(to.y, problem, count);
+    };
+    to.stored_together = are_together(kFour) ? kFour : are_together(2) ? 2 : 1;
   }
 
   static int threads(const Tiling&) { return kThreads; }

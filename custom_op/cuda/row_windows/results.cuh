@@ -70,8 +70,10 @@ class Results {
         for (int t = 0; t < kTiles; ++t) finish(sums[t]);
       });
     }
-    if (problem_.stores_fours) {
+    if (problem_.stored_together == kFour) {
       store_fours(sums, own);
+    } else if (problem_.stored_together == 2) {
+      store_pairs(sums, own);
     } else {
       store_each(sums, own);
     }
@@ -121,6 +123,18 @@ class Results {
         const auto given = Of::beside(is_odd ? first : second);
         store_global_if(is_output(i, output), address_of(i, output),
                         Of::four_of(is_odd ? given : first, is_odd ? second : given));
+      }
+    }
+  }
+
+  __device__ void store_pairs(const float (&sums)[kTiles][4], const int* own) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const int output = own[t * kTileColumns];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        store_global_if(is_output(i, output), address_of(i, output),
+                        Of::pair_of(sums[t][2 * i], sums[t][2 * i + 1]));
       }
     }
   }

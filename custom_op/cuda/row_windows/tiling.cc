@@ -78,7 +78,9 @@ class Tiler {
     // Places from a window of a filter's row to the next.
     const int64_t further = across == 1 ? 0 : window / problem_.stride[2];
     tiling.pitch = problem_.output[2] + (across - 1) * further;
-    if (problem_.output[2] % kFour == 0) tiling.pitch = round_up(tiling.pitch, kFour);
+    // So that results that may be one store are neighbours in a product's columns.
+    const int64_t together = problem_.output[2] % kFour == 0 ? kFour : problem_.output[2] % 2 == 0 ? 2 : 1;
+    tiling.pitch = round_up(tiling.pitch, together);
     tiling.phase_places = (tiling.groups + rows.back() / tiling.row_phases) * tiling.pitch;
     tiling.channel_places = tiling.row_phases * tiling.phase_places;
     tiling.band_rows = (tiling.groups - 1) * tiling.row_phases + rows.back() + 1;
