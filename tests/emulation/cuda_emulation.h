@@ -312,6 +312,17 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
 }
 template <typename T>
   requires(sizeof(T) == sizeof(unsigned))
+T __shfl_down_sync(unsigned, T value, int further) {
+  emulation::Warp& own = emulation::warp();
+  own.values[emulation::lane()] = std::bit_cast<unsigned>(value);
+  emulation::meet_warp();
+  const int lane = emulation::lane();
+  const T theirs = std::bit_cast<T>(own.values[lane + further < 32 ? lane + further : lane]);
+  emulation::meet_warp();
+  return theirs;
+}
+template <typename T>
+  requires(sizeof(T) == sizeof(unsigned))
 T __shfl_sync(unsigned, T value, int lane) {
   emulation::Warp& own = emulation::warp();
   own.values[emulation::lane()] = std::bit_cast<unsigned>(value);

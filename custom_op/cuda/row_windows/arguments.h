@@ -45,7 +45,8 @@ struct Arguments : Tensors<Element>, Geometry {
   int column_chunks, steps;
   int tiles;  // bands of all images
   FastDivisor pitch_divisor, rows_divisor, bands_divisor, phases_divisor, filter_blocks;
-  bool loads_pairs;     // whether windows are loaded by pairs of numbers
+  FastDivisor segments_divisor;  // of a row, each the places that a warp has windows for at a time
+  int words_of_step;    // from a window to the next, 0: half a word; -1: windows are loaded number by number
   int stored_together;  // neighbouring results that are one store: 4, 2 or 1
   unsigned
       step_places[kMostSteps];  // of a product's first place, and in the upper half how far its second is

@@ -40,10 +40,23 @@ __device__ inline void produce(const Arguments<Element>& problem, const Parts<El
   Ring<kSlots> ring;
   for (int tile = blockIdx.x; tile < problem.tiles; tile += gridDim.x, ring.advance()) {
     wait(&parts.state.windows_are_free[ring.stage()], ring.phase() ^ 1);
-    if (problem.loads_pairs) {
-      put_windows<true>(problem, share, Band(problem, tile), parts.slot(ring.stage()));
-    } else {
-      put_windows<false>(problem, share, Band(problem, tile), parts.slot(ring.stage()));
+    const Band band(problem, tile);
+    uint4* const slot = parts.slot(ring.stage());
+    switch (problem.words_of_step) {
+      case 0:
+        if constexpr (sizeof(Element) == 2) put_windows_of_words<0>(problem, share, band, slot);
+        break;
+      case 1:
+        put_windows_of_words<1>(problem, share, band, slot);
+        break;
+      case 2:
+        put_windows_of_words<2>(problem, share, band, slot);
+        break;
+      case 4:
+        put_windows_of_words<4>(problem, share, band, slot);
+        break;
+      default:
+        put_windows(problem, share, band, slot);
     }
     show_to_copies_and_products();
     arrive(&parts.state.windows_are_there[ring.stage()]);

@@ -21,4 +21,9 @@ constexpr int kThreads = kProducers + kConsumers;
 constexpr int kRegistersOfProducers = 96, kRegistersOfConsumers = 152;
 constexpr int kLoadedWords = 32;  // of a producer, under way at the same time
 
+// Of a warp's lanes that load words of windows, those that have no window of their own, which ends behind
+// them; and how many places the others have. `words`: from a window to the next, 0 for half of one.
+constexpr int lanes_behind(int words) { return words == 0 ? 4 : (4 + words - 1) / words - 1; }
+constexpr int places_of_segment(int words) { return (32 - lanes_behind(words)) * (words == 0 ? 2 : 1); }
+
 }  // namespace convswap::row_windows

@@ -57,9 +57,12 @@ struct Family {
   }
 
   static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    const bool is_even = problem.stride[2] % 2 == 0 && (problem.pad_begin[2] + tiling.lead) % 2 == 0;
-    to.loads_pairs =
-        size_of(problem.type) == 2 && is_even && problem.input[2] % 2 == 0 && is_aligned(to.x, problem, 2);
+    to.words_of_step = -1;
+    if (loads_words(problem, tiling.lead) && is_aligned(to.x, problem, numbers_of_word(problem))) {
+      to.words_of_step = narrow(problem.stride[2] / numbers_of_word(problem));
+      to.segments_divisor =
+          FastDivisor(narrow(ceil_divide(tiling.pitch, int64_t{places_of_segment(to.words_of_step)})));
+    }
     const auto are_together = [&](int count) {
       return problem.output[2] % count == 0 && tiling.pitch % count == 0 && is_aligned(to.y, problem, count);
     };

@@ -16,11 +16,11 @@ namespace {
 // Numbers of a window.
 int64_t window_of(const ConvProblem& problem) { return kPlaceBytes / size_of(problem.type); }
 
-// Of 16 bits and a stride of two, windows that begin at an even column are loaded in pairs; not for that are
-// there more windows of a filter's row.
+// Of 16 bits, windows had better begin at an even column; not for that are there more windows of a filter's
+// row.
 int64_t lead_of(const ConvProblem& problem) {
   const int64_t window = window_of(problem), taps = problem.filter[2];
-  const bool pays = size_of(problem.type) == 2 && problem.stride[2] % 2 == 0 && problem.pad_begin[2] % 2 == 1;
+  const bool pays = !loads_words(problem, 0) && loads_words(problem, 1);
   return pays && ceil_divide(taps + 1, window) == ceil_divide(taps, window) ? 1 : 0;
 }
 
@@ -81,6 +81,8 @@ class Tiler {
     // So that results that may be one store are neighbours in a product's columns.
     const int64_t together = problem_.output[2] % kFour == 0 ? kFour : problem_.output[2] % 2 == 0 ? 2 : 1;
     tiling.pitch = round_up(tiling.pitch, together);
+    // Of half words two windows are put at a time.
+    tiling.pitch = round_up(tiling.pitch, int64_t{numbers_of_word(problem_)});
     tiling.phase_places = (tiling.groups + rows.back() / tiling.row_phases) * tiling.pitch;
     tiling.channel_places = tiling.row_phases * tiling.phase_places;
     tiling.band_rows = (tiling.groups - 1) * tiling.row_phases + rows.back() + 1;
@@ -138,9 +140,8 @@ class Tiler {
     const double chunks = number(tiling.column_chunks);
     const double multiplying = chunks * number(tiling.steps()) * kProduct;
     const double writing = chunks * kWriting;
-    const double windows =
-        kWindow * number(problem_.channels_per_group() * tiling.band_rows * tiling.pitch) *
-        (size_of(problem_.type) == 2 && tiling.lead == 0 && problem_.stride[2] % 2 == 1 ? 1.7 : 1);
+    const double windows = kWindow * number(problem_.channels_per_group() * tiling.band_rows * tiling.pitch) *
+                           (loads_words(problem_, tiling.lead) ? 0.35 : 1);
     const double band = std::max({multiplying + 0.5 * writing, writing, kBand + windows});
     const double weights = 3000 + 20.0 * number(tiling.steps());
     const double bytes =
@@ -156,6 +157,15 @@ class Tiler {
 };
 
 }  // namespace
+
+int numbers_of_word(const ConvProblem& problem) { return 4 / static_cast<int>(size_of(problem.type)); }
+
+bool loads_words(const ConvProblem& problem, int64_t lead) {
+  const int of_word = numbers_of_word(problem);
+  const int64_t stride = problem.stride[2];
+  const bool is_step = stride == 1 || stride == 2 || stride == 4 || stride == 4 * of_word;
+  return is_step && problem.input[2] % of_word == 0 && (problem.pad_begin[2] + lead) % of_word == 0;
+}
 
 bool can_place_windows(const ConvProblem& problem) {
   return windows_across(problem) == 1 || window_of(problem) % problem.stride[2] == 0;

@@ -26,6 +26,10 @@ struct Tiling {
   int64_t steps() const { return static_cast<int64_t>(step_places.size()); }
 };
 
+// Whether rows of the image are whole words, and its windows begin at one; the numbers of a word.
+bool loads_words(const ConvProblem& problem, int64_t lead);
+int numbers_of_word(const ConvProblem& problem);
+
 // The filters of the product's rows allow no more, nor does the kernel.
 bool can_place_windows(const ConvProblem& problem);
 

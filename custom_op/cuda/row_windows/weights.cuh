@@ -38,7 +38,7 @@ __device__ inline void put_weights(const Arguments<Element>& problem, const Shar
         }
       }
     }
-    weights[i] = Of::place_of(numbers);
+    weights[i] = Of::window_of(numbers);
   }
   for (int i = static_cast<int>(threadIdx.x); i < problem.block_filters; i += kThreads) {
     bias[i] = problem.b != nullptr && i < share.filters
