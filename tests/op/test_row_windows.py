@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from card_calls import ELEMENTS, assert_near, computed_by, problem_of, stored, true
@@ -27,6 +29,14 @@ CASES = {
     "1-D": ConvCase((3, 2, 900), (64, 2, 10), True, {"strides": [2], "pads": [4, 5]}),
     "one tap": ConvCase((2, 16, 9, 12), (50, 16, 1, 1), True),
 }
+# Of these a block has so many bands that each slot has been free, and full, several times: with one product of
+# 128 columns in a band, with two, and with three.
+BANDS_OF_A_BLOCK = 5
+MANY_BANDS = {
+    "small images": ConvCase((700, 1, 9, 12), (64, 1, 3, 3), True, {"pads": [1, 1, 1, 1]}),
+    "of more columns": ConvCase((700, 2, 14, 16), (64, 2, 3, 3), False, {"pads": [1, 1, 1, 1]}),
+    "few blocks of a group": ConvCase((9, 88, 18, 20), (88, 2, 3, 3), True, {"group": 44, "strides": [1, 1]}),
+}
 TF32 = 2.0**-11
 EPILOGUES = {
     "relu": {"activation": "Relu"},
@@ -45,9 +55,9 @@ def hopper(cuda):
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *MANY_BANDS])
 def test_all_cases_are_for_it(name, element):
-    problem = problem_of(CASES[name], type=element)
+    problem = problem_of((CASES | MANY_BANDS)[name], type=element)
     assert not _native.why_not(problem, "row_windows", "cuda", compute_capability=90)
 
 
@@ -70,6 +80,23 @@ def test_every_band_of_it_is_the_definition_and_repeats(name, element, hopper):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("name", MANY_BANDS)
+def test_slots_are_used_again_and_again(name, element, hopper):
+    case = MANY_BANDS[name]
+    problem = problem_of(case, type=element)
+    x, w, b = stored(case.arrays(), element)
+    truth = true(x, w, b, case.attributes)
+    magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
+    blocks = re.search(r"(\d+) x \d+ blocks", _native.describe_plan(problem, "cuda", "row_windows"))
+    assert case.x_shape[0] >= (BANDS_OF_A_BLOCK - 2) * int(blocks[1])
+    for number in range(len(_native.alternatives(problem, "row_windows", 6))):
+        for _ in range(3):
+            y = computed_by("row_windows", x, w, b, case.attributes, alternative=number)
+            assert_near(y, truth, magnitude, case.terms, element, TF32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_what_follows_is_the_definition(name, has_residual, element, hopper):
@@ -87,28 +114,34 @@ def test_what_follows_is_the_definition(name, has_residual, element, hopper):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("name", ["a first layer", "of odd width", "groups"])
-def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(name, hopper):
+def test_infinities_and_nan_reach_the_outputs_that_see_them_and_no_others(
+    name, has_residual, element, hopper
+):
     case = CASES[name]
-    x, w, _ = case.arrays()
+    shape = true(*case.arrays(), case.attributes).shape
+    z = np.random.default_rng(1).standard_normal(shape) if has_residual else None
+    x, w, b, z = stored((*case.arrays(), z), element)
     flat = x.reshape(-1)
     flat[[0, flat.size // 2 + 3, flat.size - 1]] = np.inf, np.nan, -np.inf
     attributes = {**case.attributes, "activation": "Relu"}
-    y, truth = computed_by("row_windows", x, w, None, attributes), true(x, w, None, attributes)
+    y, truth = computed_by("row_windows", x, w, b, attributes, z), true(x, w, b, attributes, z)
     is_finite = np.isfinite(truth)
-    assert np.array_equal(np.isfinite(y), is_finite) and not is_finite.all()
-    assert np.array_equal(y[~is_finite], truth[~is_finite].astype(np.float32), equal_nan=True)
+    assert np.array_equal(np.isfinite(y.astype(np.float64)), is_finite) and not is_finite.all()
+    wide = y[~is_finite].astype(np.float64)
+    assert np.array_equal(wide, truth[~is_finite], equal_nan=True)
 
 
 @pytest.mark.gpu
-def test_x_and_y_may_lie_anywhere(hopper):
-    """Pairs are loaded, and four results stored, where they are aligned; else each by itself."""
+def test_rows_that_are_no_whole_words_are_loaded_number_by_number(hopper):
     case = CASES["a first layer"]
     x, w, b = stored(case.arrays(), "float16")
-    one = x[:1, :, :, 1:]  # of odd width
-    y = computed_by("row_windows", np.ascontiguousarray(one), w, b, case.attributes)
-    truth = true(one, w, b, case.attributes)
-    magnitude = true(np.abs(one), np.abs(w), np.abs(b), case.attributes)
+    odd = np.ascontiguousarray(x[:, :, :, 1:])
+    y = computed_by("row_windows", odd, w, b, case.attributes)
+    truth = true(odd, w, b, case.attributes)
+    magnitude = true(np.abs(odd), np.abs(w), np.abs(b), case.attributes)
     assert_near(y, truth, magnitude, case.terms, "float16")
 
 
@@ -120,9 +153,9 @@ def test_x_and_y_may_lie_anywhere(hopper):
         (_native.Problem((1, 3, 32, 32), (8, 3, 3, 3), type="float64"), "float64"),
         (_native.Problem((1, 3, 32, 32), (8, 3, 3, 3), dilations=[1, 2]), "dilated"),
         (_native.Problem((1, 3, 32, 32), (8, 3, 3, 10), strides=[1, 3]), "stride of 3"),
-        (_native.Problem((1, 64, 32, 32), (8, 64, 3, 3)), "128 for a sum"),
+        (_native.Problem((1, 64, 32, 32), (8, 64, 3, 3)), "more than 128 windows"),
         (_native.Problem((1, 3, 32, 2**20), (8, 3, 3, 3)), "shared memory"),
-        (_native.Problem((1, 200, 32, 32), (8, 200, 1, 1)), "128 windows"),
+        (_native.Problem((1, 200, 32, 32), (8, 200, 1, 1)), "more than 128 windows"),
     ],
 )
 def test_what_it_is_not_for_it_says(problem, words):

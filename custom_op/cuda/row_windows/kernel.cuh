@@ -76,7 +76,8 @@ __device__ inline void consume(const Arguments<Element>& problem, const Parts<El
     const Results<Element> results(problem, share, band, parts.bias);
     wait(&parts.state.windows_are_there[ring.stage()], ring.phase());
     const SharedMatrix windows = SharedMatrix::at(parts.slot(ring.stage()), 0).of_warp();
-    int chunk = warpgroup;
+    // In turns through all bands, of which each may have an odd number.
+    int chunk = (ring.uses * problem.column_chunks + warpgroup) % kConsumerWarpgroups;
     if (chunk >= problem.column_chunks) arrive(&parts.state.windows_are_free[ring.stage()]);
     for (; chunk < problem.column_chunks; chunk += kConsumerWarpgroups) {
       float sums[kTiles][4];
@@ -119,15 +120,21 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
       make_arrival_barrier(&parts.state.windows_are_free[i], kConsumers);
     }
   }
-  find_outputs(problem, parts.outputs);
-  put_weights(problem, share, parts.weights, parts.bias);
-  show_to_copies_and_products();
+  // Places that no band has windows for are read for columns that are none: they stay zeros.
+  for (int i = static_cast<int>(threadIdx.x); i < kSlots * problem.slot_places; i += kThreads) {
+    parts.slots[i] = make_uint4(0u, 0u, 0u, 0u);
+  }
   __syncthreads();
   if (warpgroup_of_block() < kProducers / kWarpgroup) {
     leave_registers<kRegistersOfProducers>();
     produce(problem, parts, share);
   } else {
     take_registers<kRegistersOfConsumers>();
+    const int thread = static_cast<int>(threadIdx.x) - kProducers;
+    find_outputs(problem, thread, parts.outputs);
+    put_weights(problem, share, thread, parts.weights, parts.bias);
+    show_to_copies_and_products();
+    sync_threads(kConsumerBarrier, kConsumers);
     consume(problem, parts, share);
   }
 #endif

@@ -17,6 +17,7 @@ constexpr int kWarpgroup = 128;
 constexpr int kProducers = 2 * kWarpgroup, kConsumerWarpgroups = 2;
 constexpr int kConsumers = kConsumerWarpgroups * kWarpgroup;
 constexpr int kThreads = kProducers + kConsumers;
+constexpr int kConsumerBarrier = kThreads / kWarpgroup + 1;  // of no warpgroup
 // Of a thread; the block's come to 63,488.
 constexpr int kRegistersOfProducers = 96, kRegistersOfConsumers = 152;
 constexpr int kLoadedWords = 32;  // of a producer, under way at the same time

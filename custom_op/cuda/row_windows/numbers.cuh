@@ -41,9 +41,16 @@ struct Numbers<float> {
   static __device__ Pair beside(Pair pair) {
     return make_uint2(__shfl_xor_sync(0xffffffffu, pair.x, 1), __shfl_xor_sync(0xffffffffu, pair.y, 1));
   }
-  static __device__ uint4 four_of(Pair first, Pair second) {
+  using Four = uint4;
+  static __device__ Four four_of(Pair first, Pair second) {
     return make_uint4(first.x, first.y, second.x, second.y);
   }
+  static __device__ Pair first_of(Four four) { return make_uint2(four.x, four.y); }
+  static __device__ Pair second_of(Four four) { return make_uint2(four.z, four.w); }
+  static __device__ float2 floats_of(Pair pair) {
+    return make_float2(__uint_as_float(pair.x), __uint_as_float(pair.y));
+  }
+  static __device__ float float_of(unsigned number) { return __uint_as_float(number); }
   static __device__ unsigned one_of(float result) { return __float_as_uint(result); }
 };
 
@@ -68,7 +75,14 @@ struct Numbers {
   using Pair = unsigned;
   static __device__ Pair pair_of(float first, float second) { return rounded_pair<Small>(first, second); }
   static __device__ Pair beside(Pair pair) { return __shfl_xor_sync(0xffffffffu, pair, 1); }
-  static __device__ uint2 four_of(Pair first, Pair second) { return make_uint2(first, second); }
+  using Four = uint2;
+  static __device__ Four four_of(Pair first, Pair second) { return make_uint2(first, second); }
+  static __device__ Pair first_of(Four four) { return four.x; }
+  static __device__ Pair second_of(Four four) { return four.y; }
+  static __device__ float2 floats_of(Pair pair) {
+    return make_float2(lower_of_pair<Small>(pair), upper_of_pair<Small>(pair));
+  }
+  static __device__ float float_of(unsigned number) { return lower_of_pair<Small>(number); }
   static __device__ unsigned short one_of(float result) { return Small(result).bits; }
 };
 

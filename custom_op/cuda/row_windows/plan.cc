@@ -64,7 +64,8 @@ struct Family {
           FastDivisor(narrow(ceil_divide(tiling.pitch, int64_t{places_of_segment(to.words_of_step)})));
     }
     const auto are_together = [&](int count) {
-      return problem.output[2] % count == 0 && tiling.pitch % count == 0 && is_aligned(to.y, problem, count);
+      return problem.output[2] % count == 0 && tiling.pitch % count == 0 &&
+             is_aligned(to.y, problem, count) && is_aligned(to.z, problem, count);
     };
     to.stored_together = are_together(kFour) ? kFour : are_together(2) ? 2 : 1;
   }

@@ -8,11 +8,11 @@
 
 namespace convswap::row_windows {
 
-// Finds the outputs of a band's columns, by the block. A column that is a multiple of the pitch begins a
+// Finds the outputs of a band's columns, by the consumers. A column that is a multiple of the pitch begins a
 // group of output rows; behind the last column of a row are places that no output has.
 template <typename Element>
-__device__ inline void find_outputs(const Arguments<Element>& problem, int* outputs) {
-  for (int i = static_cast<int>(threadIdx.x); i < problem.column_chunks * kColumns; i += kThreads) {
+__device__ inline void find_outputs(const Arguments<Element>& problem, int thread, int* outputs) {
+  for (int i = thread; i < problem.column_chunks * kColumns; i += kConsumers) {
     const int group = problem.pitch_divisor.quotient_of_any(i);
     const int column = i - group * problem.pitch;
     outputs[i] = group < problem.groups && column < problem.output_width
@@ -77,6 +77,8 @@ class Results {
     } else {
       store_each(sums, own);
     }
+    // Behind the lane beside this one, which may have stored it.
+    __syncwarp();
     if (undefined != 0) store_again(undefined, own);
   }
 
@@ -96,15 +98,38 @@ class Results {
   }
 
   __device__ void add_residual(float (&sums)[kTiles][4], const int* own) const {
+    const unsigned long long further = global_address(problem_.z) - global_address(problem_.y);
+    if (problem_.stored_together == kFour) {
+      add_fours(sums, own, further);
+      return;
+    }
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      // A few at a time: not all fit into registers.
-      if (t % 4 == 0) asm volatile("" ::: "memory");
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int output = own[t * kTileColumns + i % 2];
-        const bool is_there = is_output(i / 2, output);
-        sums[t][i] += static_cast<float>(is_there ? problem_.z[number_of(i / 2, output)] : Element(0.0f));
+        unsigned number = 0;
+        Of::load_one(is_output(i / 2, output), address_of(i / 2, output) + further, number);
+        sums[t][i] += Of::float_of(number);
+      }
+    }
+  }
+
+  // As store_fours has them: what belongs to the lane beside this one is given to it.
+  __device__ void add_fours(float (&sums)[kTiles][4], const int* own, unsigned long long further) const {
+    const bool is_odd = threadIdx.x % 2 == 1;
+#pragma unroll
+    for (int t = 0; t < kTiles; t += 2) {
+      const int output = own[is_odd ? (t + 1) * kTileColumns - 2 : t * kTileColumns];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        typename Of::Four four{};
+        load_global_if(is_output(i, output), address_of(i, output) + further, four);
+        const auto given = Of::beside(is_odd ? Of::first_of(four) : Of::second_of(four));
+        const float2 first = Of::floats_of(is_odd ? given : Of::first_of(four));
+        const float2 second = Of::floats_of(is_odd ? Of::second_of(four) : given);
+        sums[t][2 * i] += first.x, sums[t][2 * i + 1] += first.y;
+        sums[t + 1][2 * i] += second.x, sums[t + 1][2 * i + 1] += second.y;
       }
     }
   }
@@ -152,14 +177,14 @@ class Results {
 
   // A bit for each sum that is not finite.
   static __device__ unsigned long long not_finite(const float (&sums)[kTiles][4]) {
-    float sick = 0.0f;  // what is finite adds nothing
+    float sick[4] = {};  // what is finite adds nothing
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sick = fmaf(sums[t][i], 0.0f, sick);
+      for (int i = 0; i < 4; ++i) sick[i] = fmaf(sums[t][i], 0.0f, sick[i]);
     }
     unsigned long long found = 0;
-    if (sick == 0.0f) return found;
+    if (sick[0] + sick[1] + (sick[2] + sick[3]) == 0.0f) return found;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll

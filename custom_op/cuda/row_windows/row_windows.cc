@@ -47,8 +47,7 @@ class RowWindows final : public AlgorithmByTiling<cheapest_tilings, make_plan, k
  private:
   std::string why_no_tiling(const Device& device) const override {
     return "its windows of a row of outputs do not fit into the " +
-           std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name +
-           ", or are more than " + std::to_string(kMostSteps * kPlacesOfStep) + " for a sum";
+           std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
@@ -65,13 +64,13 @@ class RowWindows final : public AlgorithmByTiling<cheapest_tilings, make_plan, k
         why_not_indexed({padded(1), padded(2), problem.in_channels, problem.out_channels, problem.filter[1],
                          problem.filter[2], problem.dilation[1], problem.stride[1], problem.stride[2]});
     if (!reason.empty()) return reason;
-    // Of what is counted in 16 bits, or in as many of a sum as the tensor core has room for.
-    const int64_t windows = problem.channels_per_group() * problem.filter[1] * problem.filter[2];
-    if (problem.channels_per_group() > kMostSteps * kPlacesOfStep ||
-        problem.filter[1] > kMostSteps * kPlacesOfStep || windows > (int64_t{1} << 12) ||
-        problem.filter[1] * problem.dilation[1] > (1 << 12)) {
-      return "its filters are more than " + std::to_string(kMostSteps * kPlacesOfStep) + " windows";
+    // Each by itself first, so that their product is none that 64 bits do not hold.
+    constexpr int64_t kMostPlaces = kMostSteps * kPlacesOfStep;
+    if (problem.channels_per_group() > kMostPlaces || problem.filter[1] > kMostPlaces ||
+        fewest_places(problem) > kMostPlaces) {
+      return "its filters have more than " + std::to_string(kMostPlaces) + " windows";
     }
+    if (problem.filter[1] * problem.dilation[1] > 1 << 12) return "the rows of its filters are too far apart";
     if (!can_place_windows(problem)) {
       return "a stride of " + std::to_string(problem.stride[2]) + " does not divide a window";
     }

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/activation_cost.h"
 #include "cuda/host/shared_layout.h"
 
 namespace convswap::row_windows {
@@ -46,11 +47,10 @@ class Tiler {
           problem_.channels_per_group() * static_cast<int64_t>(rows.size()) * windows_across(problem_);
       if (places > kMostSteps * kPlacesOfStep) continue;
       const int64_t groups = ceil_divide(problem_.output[1], tiling.folds);
-      for (int64_t bands = groups, last = 0; bands >= 1; --bands) {
-        tiling.groups = ceil_divide(groups, bands);
-        if (tiling.groups == last) continue;
-        last = tiling.groups;
+      // As many groups as make another number of bands.
+      for (tiling.groups = 1; tiling.groups <= groups; ++tiling.groups) {
         tiling.bands = ceil_divide(groups, tiling.groups);
+        if (tiling.groups > 1 && ceil_divide(groups, tiling.groups - 1) == tiling.bands) continue;
         place(tiling, rows);
         if (tiling.shared_bytes > device_.shared_memory_per_block) break;
         tiling.cost = cost(tiling);
@@ -129,27 +129,31 @@ class Tiler {
     tiling.shared_bytes = block.end();
   }
 
-  // By the instructions and bytes, not measured.
+  // By instructions and bytes, not measured. Warps that put windows and those that store results issue to the
+  // same schedulers, beside the tensor core.
   double cost(const Tiling& tiling) const {
     const auto number = [](int64_t count) { return static_cast<double>(count); };
-    constexpr double kLaunch = 2500, kProduct = 37, kWriting = 250, kWindow = 0.3, kBand = 900;
+    constexpr double kLaunch = 2500, kProduct = 64, kBand = 1500, kCyclesOfNanosecond = 1.755;
     const double rows = number(problem_.group * tiling.filter_blocks);
     const double share = std::max(1.0, std::floor(device_.multiprocessors / rows));
     const double waves = std::ceil(rows / std::max(1, device_.multiprocessors));
     const double tiles = number(problem_.batch * tiling.bands);
-    const double chunks = number(tiling.column_chunks);
-    const double multiplying = chunks * number(tiling.steps()) * kProduct;
-    const double writing = chunks * kWriting;
-    const double windows = kWindow * number(problem_.channels_per_group() * tiling.band_rows * tiling.pitch) *
-                           (loads_words(problem_, tiling.lead) ? 0.35 : 1);
-    const double band = std::max({multiplying + 0.5 * writing, writing, kBand + windows});
-    const double weights = 3000 + 20.0 * number(tiling.steps());
-    const double bytes =
-        number(size_of(problem_.type)) *
-        number(problem_.batch * (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
-                                 problem_.out_channels * problem_.output_size()));
-    const double computing = waves * (weights + kBand + (std::ceil(tiles / share) + 0.5) * band);
-    return kLaunch + std::hypot(computing, bytes / 3600);
+    const double chunks = number(tiling.column_chunks), steps = number(tiling.steps());
+    const bool stores_fours = problem_.output[2] % kFour == 0;
+    const double storing = 405 + 9 * steps + (stores_fours ? 0 : 300) +
+                           (problem_.epilogue.has_residual ? 250 : 0) +
+                           64 * activation_cycles(problem_.epilogue);
+    const double windows = number(problem_.channels_per_group() * tiling.band_rows * tiling.pitch);
+    const double putting = windows / 32 * (loads_words(problem_, tiling.lead) ? 60 : 100) / 4;
+    const double band = std::max({chunks * steps * kProduct, chunks * storing + putting, kBand});
+    const double weights = 3000 + 20 * steps;
+    const double elements =
+        number(problem_.batch * problem_.in_channels * problem_.input_size() * tiling.filter_blocks) +
+        number(problem_.batch * problem_.out_channels * problem_.output_size()) *
+            (problem_.epilogue.has_residual ? 2 : 1);
+    const double computing =
+        waves * (weights + (kBand + (std::ceil(tiles / share) + 0.5) * band) / kCyclesOfNanosecond);
+    return kLaunch + std::hypot(computing, number(size_of(problem_.type)) * elements / 3600);
   }
 
   const ConvProblem& problem_;
@@ -165,6 +169,10 @@ bool loads_words(const ConvProblem& problem, int64_t lead) {
   const int64_t stride = problem.stride[2];
   const bool is_step = stride == 1 || stride == 2 || stride == 4 || stride == 4 * of_word;
   return is_step && problem.input[2] % of_word == 0 && (problem.pad_begin[2] + lead) % of_word == 0;
+}
+
+int64_t fewest_places(const ConvProblem& problem) {
+  return problem.channels_per_group() * problem.filter[1] * windows_across(problem);
 }
 
 bool can_place_windows(const ConvProblem& problem) {

@@ -30,11 +30,13 @@ struct Tiling {
 bool loads_words(const ConvProblem& problem, int64_t lead);
 int numbers_of_word(const ConvProblem& problem);
 
-// The filters of the product's rows allow no more, nor does the kernel.
+// Windows along the depth, of one output row.
+int64_t fewest_places(const ConvProblem& problem);
+
+// Whether windows that a filter's row has behind each other are those of other outputs.
 bool can_place_windows(const ConvProblem& problem);
 
-// All that fit into the device's shared memory, the cheapest by estimate first; of many bands' heights those
-// that are likely to be it.
+// All that fit into the device's shared memory, the cheapest by estimate first.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::row_windows

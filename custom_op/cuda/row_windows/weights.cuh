@@ -6,15 +6,15 @@
 
 namespace convswap::row_windows {
 
-// Lays out a block's weights and bias for all its bands, by the block: place after place along the depth
-// those of all rows of a product. Row m is filter m % block_filters of output row m / block_filters of a
-// group; what a filter does not read of a window is zeros.
+// Lays out a block's weights and bias for all its bands, by the consumers, of which this is number `thread`:
+// place after place along the depth those of all rows of a product. Row m is filter m % block_filters of
+// output row m / block_filters of a group; what a filter does not read of a window is zeros.
 template <typename Element>
-__device__ inline void put_weights(const Arguments<Element>& problem, const Share& share, uint4* weights,
-                                   float* bias) {
+__device__ inline void put_weights(const Arguments<Element>& problem, const Share& share, int thread,
+                                   uint4* weights, float* bias) {
   using Of = Numbers<Element>;
   const int places = problem.steps * kPlacesOfStep;
-  for (int i = static_cast<int>(threadIdx.x); i < places * kRows; i += kThreads) {
+  for (int i = thread; i < places * kRows; i += kConsumers) {
     const DepthPlace place = problem.depth[i / kRows];
     const int row = i % kRows;
     const int fold = row / problem.block_filters, filter = row - fold * problem.block_filters;
@@ -40,7 +40,7 @@ __device__ inline void put_weights(const Arguments<Element>& problem, const Shar
     }
     weights[i] = Of::window_of(numbers);
   }
-  for (int i = static_cast<int>(threadIdx.x); i < problem.block_filters; i += kThreads) {
+  for (int i = thread; i < problem.block_filters; i += kConsumers) {
     bias[i] = problem.b != nullptr && i < share.filters
                   ? static_cast<float>(problem.b[share.first_filter + i])
                   : 0.0f;

@@ -5,7 +5,8 @@
 
 namespace convswap::row_windows {
 
-// The row of an image that a number stands for, of all rows and channels of a band.
+// The row of an image that a number stands for, of all rows and channels of a band: not more than there are
+// places in shared memory, nor is what it is divided by.
 struct BandRow {
   bool exists;
   int channel, h;  // of the image
@@ -13,9 +14,9 @@ struct BandRow {
 
   template <typename Element>
   __device__ BandRow(const Arguments<Element>& problem, const Band& band, int number)
-      : channel(problem.rows_divisor.quotient_of_any(number)) {
+      : channel(problem.rows_divisor.quotient(number)) {
     const int row = number - channel * problem.band_rows;
-    const int in_phase = problem.phases_divisor.quotient_of_any(row);
+    const int in_phase = problem.phases_divisor.quotient(row);
     h = band.first_row * problem.stride_height - problem.pad_height + row;
     exists =
         channel < problem.channels && static_cast<unsigned>(h) < static_cast<unsigned>(problem.input_height);
@@ -51,7 +52,7 @@ __device__ inline void put_windows(const Arguments<Element>& problem, const Shar
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int number = first + i * kProducers;
-      const int row_of_all = problem.pitch_divisor.quotient_of_any(number);
+      const int row_of_all = problem.pitch_divisor.quotient(number);
       const int place = number - row_of_all * problem.pitch;
       const BandRow row(problem, band, row_of_all);
       const int column = place * problem.stride_width - problem.pad_width - problem.lead;
@@ -91,7 +92,7 @@ __device__ inline void put_windows_of_words(const Arguments<Element>& problem, c
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int unit = first + i * (kProducers / 32);
-      const int row_of_all = problem.segments_divisor.quotient_of_any(unit);
+      const int row_of_all = problem.segments_divisor.quotient(unit);
       const int segment = unit - row_of_all * static_cast<int>(problem.segments_divisor.divisor);
       const int place = segment * places_of_segment(kWords) + lane * (kWords == 0 ? 2 : 1);
       const BandRow row(problem, band, row_of_all);

@@ -16,7 +16,8 @@
 
 namespace convswap {
 
-// Float32 as two TF32 each, which add up to it but for 2^-23 of it at most.
+// Float32 as two TF32 each, which add up to it but for 2^-23 of it at most, or for 2^-137, below which the
+// smaller has no bits.
 struct Tf32Pairs;
 
 namespace sliced_k {
