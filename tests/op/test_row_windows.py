@@ -29,8 +29,8 @@ CASES = {
     "1-D": ConvCase((3, 2, 900), (64, 2, 10), True, {"strides": [2], "pads": [4, 5]}),
     "one tap": ConvCase((2, 16, 9, 12), (50, 16, 1, 1), True),
 }
-# Of these a block has so many bands that each slot has been free, and full, several times: with one product of
-# 128 columns in a band, with two, and with three.
+# Of these a block has so many bands that each slot has been free, and full, several times: with one product
+# of 128 columns in a band, with two, and with three.
 BANDS_OF_A_BLOCK = 5
 MANY_BANDS = {
     "small images": ConvCase((700, 1, 9, 12), (64, 1, 3, 3), True, {"pads": [1, 1, 1, 1]}),
