@@ -19,6 +19,14 @@ struct DepthPlace {
   short channel, row, tap;  // a channel of -1: none, all weights are zeros
 };
 
+// A part of a row of the image, whose windows a warp puts at a time. All bands have the same ones, so that
+// they are found once.
+struct alignas(16) Segment {
+  int at;                // of its first window's first number, from the first row on that a band reads
+  int row, column;       // of the image, the row from the same row on
+  short place, windows;  // in a slot; of a segment that is none, no windows
+};
+
 // In shared memory.
 struct BlockState {
   ArrivalBarrier windows_are_there[kSlots], windows_are_free[kSlots];
@@ -26,6 +34,7 @@ struct BlockState {
 
 struct SharedOffsets {
   Offset<unsigned char> weights, slots;
+  Offset<Segment> segments;
   Offset<int> outputs;  // of each column of a band its place in y from the band's first on; -1: none
   Offset<float> bias;
   Offset<BlockState> state;
@@ -43,9 +52,9 @@ struct Arguments : Tensors<Element>, Geometry {
   int pitch;                 // places of a row
   int phase_places, channel_places, slot_places;
   int column_chunks, steps;
-  int tiles;  // bands of all images
-  FastDivisor pitch_divisor, rows_divisor, bands_divisor, phases_divisor, filter_blocks;
-  FastDivisor segments_divisor;  // of a row, each the places that a warp has windows for at a time
+  int tiles;                     // bands of all images
+  int segments, segment_places;  // with some behind them that are none; places of one
+  FastDivisor bands_divisor, filter_blocks;
   int words_of_step;    // from a window to the next, 0: half a word; -1: windows are loaded number by number
   int stored_together;  // neighbouring results that are one store: 4, 2 or 1
   unsigned

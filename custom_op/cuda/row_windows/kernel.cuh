@@ -17,6 +17,7 @@ namespace convswap::row_windows {
 template <typename Element>
 struct Parts {
   uint4 *weights, *slots;
+  Segment* segments;
   int* outputs;
   float* bias;
   BlockState& state;
@@ -25,6 +26,7 @@ struct Parts {
   __device__ Parts(const Arguments<Element>& problem, unsigned char* shared)
       : weights(reinterpret_cast<uint4*>(problem.shared.weights.in(shared))),
         slots(reinterpret_cast<uint4*>(problem.shared.slots.in(shared))),
+        segments(problem.shared.segments.in(shared)),
         outputs(problem.shared.outputs.in(shared)),
         bias(problem.shared.bias.in(shared)),
         state(*problem.shared.state.in(shared)),
@@ -44,19 +46,21 @@ __device__ inline void produce(const Arguments<Element>& problem, const Parts<El
     uint4* const slot = parts.slot(ring.stage());
     switch (problem.words_of_step) {
       case 0:
-        if constexpr (sizeof(Element) == 2) put_windows_of_words<0>(problem, share, band, slot);
+        if constexpr (sizeof(Element) == 2) {
+          put_windows_of_words<0>(problem, share, band, parts.segments, slot);
+        }
         break;
       case 1:
-        put_windows_of_words<1>(problem, share, band, slot);
+        put_windows_of_words<1>(problem, share, band, parts.segments, slot);
         break;
       case 2:
-        put_windows_of_words<2>(problem, share, band, slot);
+        put_windows_of_words<2>(problem, share, band, parts.segments, slot);
         break;
       case 4:
-        put_windows_of_words<4>(problem, share, band, slot);
+        put_windows_of_words<4>(problem, share, band, parts.segments, slot);
         break;
       default:
-        put_windows(problem, share, band, slot);
+        put_windows(problem, share, band, parts.segments, slot);
     }
     show_to_copies_and_products();
     arrive(&parts.state.windows_are_there[ring.stage()]);
@@ -70,10 +74,10 @@ __device__ inline void consume(const Arguments<Element>& problem, const Parts<El
                                const Share& share) {
   const int warpgroup = warpgroup_of_block() - kProducers / kWarpgroup;
   const SharedMatrix all_weights = SharedMatrix::at(parts.weights, kRows).of_warp();
+  Results<Element> results(problem, share, parts.bias);
   Ring<kSlots> ring;
   for (int tile = blockIdx.x; tile < problem.tiles; tile += gridDim.x, ring.advance()) {
-    const Band band(problem, tile);
-    const Results<Element> results(problem, share, band, parts.bias);
+    results.take(Band(problem, tile));
     wait(&parts.state.windows_are_there[ring.stage()], ring.phase());
     const SharedMatrix windows = SharedMatrix::at(parts.slot(ring.stage()), 0).of_warp();
     // In turns through all bands, of which each may have an odd number.
@@ -81,11 +85,7 @@ __device__ inline void consume(const Arguments<Element>& problem, const Parts<El
     if (chunk >= problem.column_chunks) arrive(&parts.state.windows_are_free[ring.stage()]);
     for (; chunk < problem.column_chunks; chunk += kConsumerWarpgroups) {
       float sums[kTiles][4];
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[t][i] = 0.0f;
-      }
+      results.begin(sums);
       SharedMatrix weights = all_weights;
       const SharedMatrix columns = windows.advanced(chunk * kColumns);
       begin_warpgroup_products(sums);
@@ -124,6 +124,7 @@ __global__ void __launch_bounds__(kThreads, 1) kernel(const __grid_constant__ Ar
   for (int i = static_cast<int>(threadIdx.x); i < kSlots * problem.slot_places; i += kThreads) {
     parts.slots[i] = make_uint4(0u, 0u, 0u, 0u);
   }
+  if (threadIdx.x < kProducers) find_segments(problem, parts.segments);
   __syncthreads();
   if (warpgroup_of_block() < kProducers / kWarpgroup) {
     leave_registers<kRegistersOfProducers>();

@@ -45,10 +45,7 @@ struct Family {
     to.column_chunks = narrow(tiling.column_chunks);
     to.steps = narrow(tiling.steps());
     to.tiles = narrow(problem.batch * tiling.bands);
-    to.pitch_divisor = FastDivisor(narrow(tiling.pitch));
-    to.rows_divisor = FastDivisor(narrow(tiling.band_rows));
     to.bands_divisor = FastDivisor(narrow(tiling.bands));
-    to.phases_divisor = FastDivisor(narrow(tiling.row_phases));
     to.filter_blocks = FastDivisor(narrow(tiling.filter_blocks));
     std::ranges::copy(tiling.step_places, to.step_places);
     std::ranges::copy(tiling.depth, to.depth);
@@ -58,11 +55,12 @@ struct Family {
 
   static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
     to.words_of_step = -1;
+    to.segment_places = 32;
     if (loads_words(problem, tiling.lead) && is_aligned(to.x, problem, numbers_of_word(problem))) {
       to.words_of_step = narrow(problem.stride[2] / numbers_of_word(problem));
-      to.segments_divisor =
-          FastDivisor(narrow(ceil_divide(tiling.pitch, int64_t{places_of_segment(to.words_of_step)})));
+      to.segment_places = places_of_segment(to.words_of_step);
     }
+    to.segments = narrow(segments_of(problem, tiling, to.segment_places));
     const auto are_together = [&](int count) {
       return problem.output[2] % count == 0 && tiling.pitch % count == 0 &&
              is_aligned(to.y, problem, count) && is_aligned(to.z, problem, count);

@@ -13,7 +13,7 @@ namespace convswap::row_windows {
 template <typename Element>
 __device__ inline void find_outputs(const Arguments<Element>& problem, int thread, int* outputs) {
   for (int i = thread; i < problem.column_chunks * kColumns; i += kConsumers) {
-    const int group = problem.pitch_divisor.quotient_of_any(i);
+    const int group = i / problem.pitch;
     const int column = i - group * problem.pitch;
     outputs[i] = group < problem.groups && column < problem.output_width
                      ? group * problem.folds * problem.output_width + column
@@ -29,28 +29,50 @@ __device__ __noinline__ void store_as_defined(const Arguments<Element>& problem,
       defined_value<Element, float>(problem, problem.definition, image, filter, 0, row, column));
 }
 
-// Stores what a thread has of a product's sums: of two rows, of every eight columns two neighbours.
+// What a thread has of the products of all bands: of two rows, of every eight columns two neighbours.
 template <typename Element>
 class Results {
  public:
-  __device__ Results(const Arguments<Element>& problem, const Share& share, const Band& band,
-                     const float* bias)
-      : problem_(problem), band_(band) {
+  __device__ Results(const Arguments<Element>& problem, const Share& share, const float* bias)
+      : problem_(problem) {
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / 32 * 16 + lane / 4 + 8 * i;
       fold_[i] = row / problem.block_filters;
       const int filter = row - fold_[i] * problem.block_filters;
-      const bool exists = fold_[i] < problem.folds && filter < share.filters;
-      filter_[i] = share.first_filter + (exists ? filter : 0);
-      bias_[i] = bias[exists ? filter : 0];
+      exists_[i] = fold_[i] < problem.folds && filter < share.filters;
+      filter_[i] = share.first_filter + (exists_[i] ? filter : 0);
+      bias_[i] = bias[exists_[i] ? filter : 0];
+      row_[i] =
+          global_address(problem.y + (static_cast<long long>(filter_[i]) * problem.output_height + fold_[i]) *
+                                         problem.output_width);
+    }
+  }
+
+  // Goes on to the next band.
+  __device__ void take(const Band& band) {
+    image_ = band.image;
+    first_row_ = band.first_row;
+    const long long further =
+        (static_cast<long long>(band.image) * problem_.out_channels * problem_.output_height +
+         band.first_row) *
+        problem_.output_width * static_cast<int>(sizeof(Element));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      to_[i] = row_[i] + further;
       // Outputs of the image from this row's first on.
-      left_[i] = exists ? (problem.output_height - band.first_row - fold_[i]) * problem.output_width : 0;
-      const long long row_of_all =
-          (static_cast<long long>(band.image) * problem.out_channels + filter_[i]) * problem.output_height +
-          band.first_row + fold_[i];
-      to_[i] = global_address(problem.y + row_of_all * problem.output_width);
+      left_[i] =
+          exists_[i] ? (problem_.output_height - band.first_row - fold_[i]) * problem_.output_width : 0;
+    }
+  }
+
+  // Sums begin with the bias.
+  __device__ void begin(float (&sums)[kTiles][4]) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[t][i] = bias_[i / 2];
     }
   }
 
@@ -58,11 +80,6 @@ class Results {
   __device__ void store(float (&sums)[kTiles][4], const int* outputs) const {
     const int* const own = outputs + static_cast<int>(threadIdx.x) % 4 * 2;
     const unsigned long long undefined = not_finite(sums);
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[t][i] += bias_[i / 2];
-    }
     if (problem_.z != nullptr) add_residual(sums, own);
     if (problem_.following.epilogue.activation != Activation::none) {
       finish_many(problem_.following, [&](auto finish) {
@@ -203,16 +220,19 @@ class Results {
       const int row = output / problem_.output_width;
       // Of an index that is not known the compiler would keep both in memory.
       const int filter = i == 0 ? filter_[0] : filter_[1], fold = i == 0 ? fold_[0] : fold_[1];
-      store_as_defined(problem_, band_.image, filter, band_.first_row + fold + row,
+      store_as_defined(problem_, image_, filter, first_row_ + fold + row,
                        output - row * problem_.output_width, number_of(i, output));
     }
   }
 
   const Arguments<Element>& problem_;
-  const Band& band_;
-  int fold_[2], filter_[2], left_[2];
+  int fold_[2], filter_[2];
+  bool exists_[2];
   float bias_[2];
-  unsigned long long to_[2];  // of the first output of a row
+  unsigned long long row_[2];  // of the first image's first band
+  // Of a band; the addresses are of a row's first output.
+  int image_ = 0, first_row_ = 0, left_[2] = {};
+  unsigned long long to_[2] = {};
 };
 
 }  // namespace convswap::row_windows

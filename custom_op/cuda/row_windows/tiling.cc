@@ -123,6 +123,9 @@ class Tiler {
     SharedOffsets& shared = tiling.shared;
     shared.weights = block.place<unsigned char>(tiling.steps() * kPlacesOfStep * kRows * kPlaceBytes);
     shared.slots = block.place<unsigned char>(kSlots * tiling.slot_places * kPlaceBytes);
+    // Which segments there are is known only with the tensors' addresses.
+    const int64_t fewest = std::min(32, places_of_segment(1));
+    shared.segments = block.place<Segment>(segments_of(problem_, tiling, fewest));
     shared.outputs = block.place<int>(tiling.column_chunks * kColumns);
     shared.bias = block.place<float>(tiling.block_filters);
     shared.state = block.place<BlockState>(1);
@@ -169,6 +172,11 @@ bool loads_words(const ConvProblem& problem, int64_t lead) {
   const int64_t stride = problem.stride[2];
   const bool is_step = stride == 1 || stride == 2 || stride == 4 || stride == 4 * of_word;
   return is_step && problem.input[2] % of_word == 0 && (problem.pad_begin[2] + lead) % of_word == 0;
+}
+
+int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int64_t segment_places) {
+  return round_up(problem.channels_per_group() * tiling.band_rows * ceil_divide(tiling.pitch, segment_places),
+                  int64_t{kSegmentsAtOnce});
 }
 
 int64_t fewest_places(const ConvProblem& problem) {

@@ -30,6 +30,9 @@ struct Tiling {
 bool loads_words(const ConvProblem& problem, int64_t lead);
 int numbers_of_word(const ConvProblem& problem);
 
+// Segments of all rows that a band reads, and those behind them that are none.
+int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int64_t segment_places);
+
 // Windows along the depth, of one output row.
 int64_t fewest_places(const ConvProblem& problem);
 
