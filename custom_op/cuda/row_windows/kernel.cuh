@@ -35,35 +35,76 @@ struct Parts {
   __device__ uint4* slot(int number) const { return slots + number * slot_places; }
 };
 
-// Puts the windows of the block's bands into slots, one after the other.
+// Puts the windows of the block's bands into slots, one after the other: what is next is loaded before that
+// which is there is put.
+template <typename Segments, typename Element>
+class Producer {
+ public:
+  __device__ Producer(const Arguments<Element>& problem, const Parts<Element>& parts, const Share& share)
+      : problem_(problem),
+        parts_(parts),
+        own_(problem, share, Segments::column_of(problem, static_cast<int>(threadIdx.x) % 32)),
+        tile_(blockIdx.x) {}
+
+  __device__ void run() {
+    // Two that take turns: what is under way can't be moved to other registers.
+    Segments even, odd;
+    own_.take(Band(problem_, tile_));
+    even.load(own_, parts_.segments + first_);
+    while (tile_ < problem_.tiles) {
+      put_and_load(even, odd);
+      if (tile_ < problem_.tiles) put_and_load(odd, even);
+    }
+  }
+
+ private:
+  __device__ void put_and_load(const Segments& there, Segments& next) {
+    const bool begins = first_ == warp();
+    first_ += Segments::kAtOnce * kProducerWarps;
+    const bool ends = first_ >= problem_.segments;
+    if (ends) {
+      first_ = warp();
+      tile_ += gridDim.x;
+      if (tile_ < problem_.tiles) own_.take(Band(problem_, tile_));
+    }
+    if (tile_ < problem_.tiles) next.load(own_, parts_.segments + first_);
+    if (begins) wait(&parts_.state.windows_are_free[ring_.stage()], ring_.phase() ^ 1);
+    there.put(parts_.slot(ring_.stage()));
+    if (ends) {
+      show_to_copies_and_products();
+      arrive(&parts_.state.windows_are_there[ring_.stage()]);
+      ring_.advance();
+    }
+  }
+  static __device__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
+
+  const Arguments<Element>& problem_;
+  const Parts<Element>& parts_;
+  OwnNumbers<Element> own_;
+  Ring<kSlots> ring_;
+  int tile_, first_ = warp();  // of what is there
+};
+
 template <typename Element>
 __device__ inline void produce(const Arguments<Element>& problem, const Parts<Element>& parts,
                                const Share& share) {
-  Ring<kSlots> ring;
-  for (int tile = blockIdx.x; tile < problem.tiles; tile += gridDim.x, ring.advance()) {
-    wait(&parts.state.windows_are_free[ring.stage()], ring.phase() ^ 1);
-    const Band band(problem, tile);
-    uint4* const slot = parts.slot(ring.stage());
-    switch (problem.words_of_step) {
-      case 0:
-        if constexpr (sizeof(Element) == 2) {
-          put_windows_of_words<0>(problem, share, band, parts.segments, slot);
-        }
-        break;
-      case 1:
-        put_windows_of_words<1>(problem, share, band, parts.segments, slot);
-        break;
-      case 2:
-        put_windows_of_words<2>(problem, share, band, parts.segments, slot);
-        break;
-      case 4:
-        put_windows_of_words<4>(problem, share, band, parts.segments, slot);
-        break;
-      default:
-        put_windows(problem, share, band, parts.segments, slot);
-    }
-    show_to_copies_and_products();
-    arrive(&parts.state.windows_are_there[ring.stage()]);
+  switch (problem.words_of_step) {
+    case 0:
+      if constexpr (sizeof(Element) == 2) {
+        Producer<SegmentsOfWords<Element, 0>, Element>(problem, parts, share).run();
+      }
+      break;
+    case 1:
+      Producer<SegmentsOfWords<Element, 1>, Element>(problem, parts, share).run();
+      break;
+    case 2:
+      Producer<SegmentsOfWords<Element, 2>, Element>(problem, parts, share).run();
+      break;
+    case 4:
+      Producer<SegmentsOfWords<Element, 4>, Element>(problem, parts, share).run();
+      break;
+    default:
+      Producer<SegmentsOfNumbers<Element>, Element>(problem, parts, share).run();
   }
 }
 

@@ -15,16 +15,15 @@ constexpr int kMostSteps = 64;                   // products of a sum
 constexpr int kSlots = 2;  // bands of an image in shared memory
 constexpr int kWarpgroup = 128;
 constexpr int kProducers = 2 * kWarpgroup, kProducerWarps = kProducers / 32;
-constexpr int kConsumerWarpgroups = 2;
+constexpr int kConsumerWarpgroups = 3;
 constexpr int kConsumers = kConsumerWarpgroups * kWarpgroup;
 constexpr int kThreads = kProducers + kConsumers;
 constexpr int kConsumerBarrier = kThreads / kWarpgroup + 1;  // of no warpgroup
-// Of a thread; the block's come to 63,488.
-constexpr int kRegistersOfProducers = 96, kRegistersOfConsumers = 152;
-constexpr int kLoadedWords = 32;  // of a producer, under way at the same time
+// Of a thread; the block's come to 61,440, which are as many as it begins with.
+constexpr int kRegistersOfProducers = 72, kRegistersOfConsumers = 112;
 
 // Segments that all producers put at a time are at most, and a multiple of: there are as many as this.
-constexpr int kSegmentsAtOnce = 8 * kProducerWarps;
+constexpr int kSegmentsAtOnce = 4 * kProducerWarps;
 constexpr int kNoRow = -(1 << 30);  // of a segment that is none
 
 // Of a warp's lanes that load words of windows, those that have no window of their own, which ends behind

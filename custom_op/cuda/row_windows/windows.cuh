@@ -32,15 +32,18 @@ template <typename Element>
 class OwnNumbers {
  public:
   // `column`: counted from a segment's first.
-  __device__ OwnNumbers(const Arguments<Element>& problem, const Share& share, const Band& band, int column)
-      : problem_(problem),
-        column_(column),
-        first_row_(band.first_row * problem.stride_height - problem.pad_height),
-        address_(global_address(problem.x) +
-                 ((static_cast<long long>(band.image) * problem.in_channels + share.first_channel) *
-                      problem.input_plane +
-                  static_cast<long long>(first_row_) * problem.input_width + column) *
-                     kBytes) {}
+  __device__ OwnNumbers(const Arguments<Element>& problem, const Share& share, int column)
+      : problem_(problem), first_channel_(share.first_channel), column_(column) {}
+
+  // Goes on to the next band.
+  __device__ void take(const Band& band) {
+    first_row_ = band.first_row * problem_.stride_height - problem_.pad_height;
+    address_ =
+        global_address(problem_.x) +
+        ((static_cast<long long>(band.image) * problem_.in_channels + first_channel_) * problem_.input_plane +
+         static_cast<long long>(first_row_) * problem_.input_width + column_) *
+            kBytes;
+  }
 
   __device__ bool has_row(const Segment& segment) const {
     return static_cast<unsigned>(first_row_ + segment.row) < static_cast<unsigned>(problem_.input_height);
@@ -58,89 +61,104 @@ class OwnNumbers {
   static constexpr int kBytes = static_cast<int>(sizeof(Element));
 
   const Arguments<Element>& problem_;
-  int column_, first_row_;
-  unsigned long long address_;
+  int first_channel_, column_, first_row_ = 0;
+  unsigned long long address_ = 0;
 };
 
-// Puts the windows of a band into their places, each number by a load of its own: by the producers.
+// Some segments of a warp, first loaded and then put into their places, each number by a load of its own.
 template <typename Element>
-__device__ inline void put_windows(const Arguments<Element>& problem, const Share& share, const Band& band,
-                                   const Segment* segments, uint4* slot) {
+class SegmentsOfNumbers {
   using Of = Numbers<Element>;
-  // As many loads are under way as there are registers for.
-  constexpr int kAtOnce = kLoadedWords / Of::kOfWindow;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const OwnNumbers<Element> own(problem, share, band, lane * problem.stride_width);
-#pragma unroll 1
-  for (int first = warp; first < problem.segments; first += kAtOnce * kProducerWarps) {
-    unsigned numbers[kAtOnce][Of::kOfWindow] = {};
-    int places[kAtOnce];
+
+ public:
+  static constexpr int kAtOnce = sizeof(Element) == 4 ? 4 : 2;
+
+  // Of a segment, a lane's first number.
+  static __device__ int column_of(const Arguments<Element>& problem, int lane) {
+    return lane * problem.stride_width;
+  }
+
+  // `segments`: the first, behind which each kProducerWarps-th is the warp's.
+  __device__ void load(const OwnNumbers<Element>& own, const Segment* segments) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const Segment segment = segments[first + i * kProducerWarps];
-      places[i] = lane < segment.windows ? segment.place + lane : -1;
+      const Segment segment = segments[i * kProducerWarps];
+      places_[i] = lane < segment.windows ? segment.place + lane : -1;
       const bool has_row = own.has_row(segment);
 #pragma unroll
       for (int e = 0; e < Of::kOfWindow; ++e) {
+        numbers_[i][e] = 0;
         Of::load_one(has_row && own.has(segment, e),
-                     own.address(segment) + e * static_cast<int>(sizeof(Element)), numbers[i][e]);
+                     own.address(segment) + e * static_cast<int>(sizeof(Element)), numbers_[i][e]);
       }
     }
+  }
+
+  __device__ void put(uint4* slot) const {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if (places[i] >= 0) slot[places[i]] = Of::window_of(numbers[i]);
+      if (places_[i] >= 0) slot[places_[i]] = Of::window_of(numbers_[i]);
     }
   }
-}
+
+ private:
+  unsigned numbers_[kAtOnce][Of::kOfWindow];
+  int places_[kAtOnce];
+};
 
 // The same where rows are whole words and windows begin at one, some words further on from place to place:
 // kWords, or half of one where that is 0. A warp loads each word once, a lane those of its own step, and has
 // the others from the lanes behind it.
-template <int kWords, typename Element>
-__device__ inline void put_windows_of_words(const Arguments<Element>& problem, const Share& share,
-                                            const Band& band, const Segment* segments, uint4* slot) {
+template <typename Element, int kWords>
+class SegmentsOfWords {
   using Of = Numbers<Element>;
-  constexpr int kLoads = kWords == 0 ? 1 : kWords, kOfWord = 4 / static_cast<int>(sizeof(Element));
-  constexpr int kAtOnce = kLoadedWords / 4 / (kLoads == 4 ? 2 : 1);
-  constexpr int kWindows = kWords == 0 ? 2 : 1;  // of a lane
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int first_window = lane * kWindows;
-  const OwnNumbers<Element> own(problem, share, band, lane * kLoads * kOfWord);
-#pragma unroll 1
-  for (int first = warp; first < problem.segments; first += kAtOnce * kProducerWarps) {
-    unsigned words[kAtOnce][kLoads] = {};
-    int places[kAtOnce];
+  static constexpr int kLoads = kWords == 0 ? 1 : kWords, kOfWord = 4 / static_cast<int>(sizeof(Element));
+  static constexpr int kWindows = kWords == 0 ? 2 : 1;  // of a lane
+
+ public:
+  static constexpr int kAtOnce = kLoads == 4 ? 2 : 4;
+
+  static __device__ int column_of(const Arguments<Element>&, int lane) { return lane * kLoads * kOfWord; }
+
+  __device__ void load(const OwnNumbers<Element>& own, const Segment* segments) {
+    const int first_window = static_cast<int>(threadIdx.x) % 32 * kWindows;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const Segment segment = segments[first + i * kProducerWarps];
-      places[i] = first_window < segment.windows ? segment.place + first_window : -1;
+      const Segment segment = segments[i * kProducerWarps];
+      places_[i] = first_window < segment.windows ? segment.place + first_window : -1;
       const bool has_row = own.has_row(segment);
 #pragma unroll
       for (int k = 0; k < kLoads; ++k) {
-        load_global_if(has_row && own.has(segment, k * kOfWord), own.address(segment) + k * 4, words[i][k]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-      for (int k = 0; k < kLoads; ++k) words[i][k] = Of::word_of(words[i][k]);
-      unsigned window[5];
-#pragma unroll
-      for (int j = 0; j < (kWords == 0 ? 5 : 4); ++j) {
-        window[j] =
-            j < kLoads ? words[i][j] : __shfl_down_sync(0xffffffffu, words[i][j % kLoads], j / kLoads);
-      }
-      if (places[i] >= 0) slot[places[i]] = make_uint4(window[0], window[1], window[2], window[3]);
-      if constexpr (kWords == 0) {
-        const auto half_further = [&](int j) { return window[j] >> 16 | window[j + 1] << 16; };
-        // A row has an even number of places.
-        if (places[i] >= 0) {
-          slot[places[i] + 1] =
-              make_uint4(half_further(0), half_further(1), half_further(2), half_further(3));
-        }
+        words_[i][k] = 0;
+        load_global_if(has_row && own.has(segment, k * kOfWord), own.address(segment) + k * 4, words_[i][k]);
       }
     }
   }
-}
+
+  __device__ void put(uint4* slot) const {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      unsigned own[kLoads], window[5];
+#pragma unroll
+      for (int k = 0; k < kLoads; ++k) own[k] = Of::word_of(words_[i][k]);
+#pragma unroll
+      for (int j = 0; j < (kWords == 0 ? 5 : 4); ++j) {
+        window[j] = j < kLoads ? own[j] : __shfl_down_sync(0xffffffffu, own[j % kLoads], j / kLoads);
+      }
+      if (places_[i] < 0) continue;
+      slot[places_[i]] = make_uint4(window[0], window[1], window[2], window[3]);
+      if constexpr (kWords == 0) {
+        const auto half_further = [&](int j) { return window[j] >> 16 | window[j + 1] << 16; };
+        // A row has an even number of places.
+        slot[places_[i] + 1] = make_uint4(half_further(0), half_further(1), half_further(2), half_further(3));
+      }
+    }
+  }
+
+ private:
+  unsigned words_[kAtOnce][kLoads];
+  int places_[kAtOnce];
+};
 
 }  // namespace convswap::row_windows
