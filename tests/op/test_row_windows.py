@@ -23,6 +23,16 @@ CASES = {
     ),
     "of odd width": ConvCase((2, 2, 20, 31), (24, 2, 3, 3), False, {"pads": [1, 1, 1, 1]}),
     "without padding": ConvCase((2, 4, 30, 36), (40, 4, 5, 5), True),
+    # How windows are loaded depends on the width, the stride and the element.
+    "words and no pairs": ConvCase(
+        (2, 3, 30, 42), (64, 3, 5, 5), True, {"strides": [2, 2], "pads": [2, 2, 2, 2]}
+    ),
+    "odd rows of words": ConvCase(
+        (2, 3, 30, 43), (32, 3, 5, 5), True, {"strides": [2, 2], "pads": [2, 2, 2, 2]}
+    ),
+    "patches": ConvCase((2, 3, 32, 96), (96, 3, 4, 4), True, {"strides": [4, 4]}),
+    "patches of no pairs": ConvCase((2, 3, 32, 94), (48, 3, 4, 4), True, {"strides": [4, 4]}),
+    "patches far apart": ConvCase((2, 3, 33, 134), (48, 3, 7, 4), True, {"strides": [8, 8]}),
     "groups": ConvCase((2, 12, 18, 20), (30, 4, 3, 3), True, {"group": 3, "pads": [1, 1, 1, 1]}),
     "rows apart": ConvCase((1, 2, 40, 24), (20, 2, 3, 3), True, {"dilations": [3, 1], "strides": [2, 1]}),
     "uneven padding": ConvCase((1, 3, 20, 24), (33, 3, 4, 2), True, {"pads": [0, 1, 3, 5]}),

@@ -55,8 +55,8 @@ struct Arguments : Tensors<Element>, Geometry {
   int tiles;                     // bands of all images
   int segments, segment_places;  // with some behind them that are none; places of one
   FastDivisor bands_divisor, filter_blocks;
-  int words_of_step;    // from a window to the next, 0: half a word; -1: windows are loaded number by number
-  int stored_together;  // neighbouring results that are one store: 4, 2 or 1
+  Loading loading;
+  int stored_together;  // neighbouring results that are one store: 8, 4, 2 or 1
   unsigned
       step_places[kMostSteps];  // of a product's first place, and in the upper half how far its second is
   DepthPlace depth[kMostSteps * kPlacesOfStep];

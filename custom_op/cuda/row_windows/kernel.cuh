@@ -88,23 +88,31 @@ class Producer {
 template <typename Element>
 __device__ inline void produce(const Arguments<Element>& problem, const Parts<Element>& parts,
                                const Share& share) {
-  switch (problem.words_of_step) {
-    case 0:
-      if constexpr (sizeof(Element) == 2) {
-        Producer<SegmentsOfWords<Element, 0>, Element>(problem, parts, share).run();
-      }
-      break;
-    case 1:
-      Producer<SegmentsOfWords<Element, 1>, Element>(problem, parts, share).run();
-      break;
-    case 2:
-      Producer<SegmentsOfWords<Element, 2>, Element>(problem, parts, share).run();
-      break;
-    case 4:
-      Producer<SegmentsOfWords<Element, 4>, Element>(problem, parts, share).run();
-      break;
-    default:
+  const auto run = [&]<Loading kLoading>() {
+    Producer<SegmentsOfWords<Element, kLoading>, Element>(problem, parts, share).run();
+  };
+  switch (problem.loading) {
+    case Loading::numbers:
       Producer<SegmentsOfNumbers<Element>, Element>(problem, parts, share).run();
+      break;
+    case Loading::half_word_steps:
+      if constexpr (sizeof(Element) == 2) run.template operator()<Loading::half_word_steps>();
+      break;
+    case Loading::word_steps:
+      run.template operator()<Loading::word_steps>();
+      break;
+    case Loading::word_steps_by_pairs:
+      run.template operator()<Loading::word_steps_by_pairs>();
+      break;
+    case Loading::two_word_steps:
+      run.template operator()<Loading::two_word_steps>();
+      break;
+    case Loading::two_word_steps_by_pairs:
+      run.template operator()<Loading::two_word_steps_by_pairs>();
+      break;
+    case Loading::four_word_steps:
+      run.template operator()<Loading::four_word_steps>();
+      break;
   }
 }
 

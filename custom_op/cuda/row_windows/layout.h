@@ -8,7 +8,7 @@ constexpr int kPlaceBytes = 16;  // of a window
 constexpr int kRows = 64;        // of a product: filters, of one output row or of several
 constexpr int kTiles = 16, kTileColumns = 8;
 constexpr int kColumns = kTiles * kTileColumns;  // of a product: places
-constexpr int kFour = 4;                         // results that may be one store
+constexpr int kEight = 8, kFour = 4;             // results that may be one store
 constexpr int kPlacesOfStep = 2;                 // along the depth of a product
 constexpr int kMostSteps = 64;                   // products of a sum
 
@@ -26,9 +26,54 @@ constexpr int kRegistersOfProducers = 72, kRegistersOfConsumers = 112;
 constexpr int kSegmentsAtOnce = 4 * kProducerWarps;
 constexpr int kNoRow = -(1 << 30);  // of a segment that is none
 
-// Of a warp's lanes that load words of windows, those that have no window of their own, which ends behind
-// them; and how many places the others have. `words`: from a window to the next, 0 for half of one.
-constexpr int lanes_behind(int words) { return words == 0 ? 4 : (4 + words - 1) / words - 1; }
-constexpr int places_of_segment(int words) { return (32 - lanes_behind(words)) * (words == 0 ? 2 : 1); }
+constexpr int kWordsOfPair = 2;
+
+// How the producers load windows: number by number, or where a row is whole words and windows begin at one,
+// word by word. From a window to the next is half a word then, or one, two or four.
+enum class Loading : int {
+  numbers,
+  half_word_steps,
+  word_steps,
+  word_steps_by_pairs,
+  two_word_steps,
+  two_word_steps_by_pairs,
+  four_word_steps
+};
+
+// A warp's share of windows of words. A lane loads some words, one behind the other, where its windows begin.
+struct WordWindows {
+  int step;  // in words; 0: half of one
+  int loads;
+  bool by_pairs;
+
+  constexpr int windows() const { return step == 0 ? 2 * loads : loads / step; }  // of a lane
+  // From a lane's first word to the last that its windows have.
+  constexpr int words() const { return step == 0 ? loads + 4 : loads - step + 4; }
+  // What is behind a lane's own words it has from the lanes behind it; the last have no windows for that.
+  constexpr int places() const { return (32 - (words() - 1) / loads) * windows(); }  // of a segment
+};
+
+constexpr WordWindows words_of(Loading loading) {
+  switch (loading) {
+    case Loading::half_word_steps:
+      return {0, 1, false};
+    case Loading::word_steps:
+      return {1, 1, false};
+    case Loading::word_steps_by_pairs:
+      return {1, 2, true};
+    case Loading::two_word_steps:
+      return {2, 2, false};
+    case Loading::two_word_steps_by_pairs:
+      return {2, 2, true};
+    default:
+      return {4, 4, false};
+  }
+}
+
+// Of a segment; the fewest are those of word_steps.
+constexpr int segment_places_of(Loading loading) {
+  return loading == Loading::numbers ? 32 : words_of(loading).places();
+}
+constexpr int kFewestSegmentPlaces = segment_places_of(Loading::word_steps);
 
 }  // namespace convswap::row_windows

@@ -54,18 +54,17 @@ struct Family {
   }
 
   static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
-    to.words_of_step = -1;
-    to.segment_places = 32;
-    if (loads_words(problem, tiling.lead) && is_aligned(to.x, problem, numbers_of_word(problem))) {
-      to.words_of_step = narrow(problem.stride[2] / numbers_of_word(problem));
-      to.segment_places = places_of_segment(to.words_of_step);
-    }
+    const int of_word = numbers_of_word(problem);
+    const int words = is_aligned(to.x, problem, kWordsOfPair * of_word) ? kWordsOfPair
+                      : is_aligned(to.x, problem, of_word)              ? 1
+                                                                        : 0;
+    to.loading = loading_of(problem, tiling.lead, words);
+    to.segment_places = segment_places_of(to.loading);
     to.segments = narrow(segments_of(problem, tiling, to.segment_places));
-    const auto are_together = [&](int count) {
-      return problem.output[2] % count == 0 && tiling.pitch % count == 0 &&
-             is_aligned(to.y, problem, count) && is_aligned(to.z, problem, count);
-    };
-    to.stored_together = are_together(kFour) ? kFour : are_together(2) ? 2 : 1;
+    to.stored_together = most_together(problem);
+    while (!is_aligned(to.y, problem, to.stored_together) || !is_aligned(to.z, problem, to.stored_together)) {
+      to.stored_together /= 2;
+    }
   }
 
   static int threads(const Tiling&) { return kThreads; }

@@ -3,6 +3,7 @@
 #include "cuda/activations.cuh"
 #include "cuda/definition.cuh"
 #include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/lane_transpose.cuh"
 #include "cuda/row_windows/numbers.cuh"
 #include "cuda/row_windows/tile.cuh"
 
@@ -34,36 +35,27 @@ template <typename Element>
 class Results {
  public:
   __device__ Results(const Arguments<Element>& problem, const Share& share, const float* bias)
-      : problem_(problem) {
-    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % 32;
+      : problem_(problem), share_(share) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / 32 * 16 + lane / 4 + 8 * i;
-      fold_[i] = row / problem.block_filters;
-      const int filter = row - fold_[i] * problem.block_filters;
-      exists_[i] = fold_[i] < problem.folds && filter < share.filters;
-      filter_[i] = share.first_filter + (exists_[i] ? filter : 0);
-      bias_[i] = bias[exists_[i] ? filter : 0];
-      row_[i] =
-          global_address(problem.y + (static_cast<long long>(filter_[i]) * problem.output_height + fold_[i]) *
-                                         problem.output_width);
+      const auto [fold, filter] = row_of(i);
+      const bool exists = fold < problem.folds && filter < share.filters;
+      rows_[i] = exists ? problem.output_height - fold : 0;
+      bias_[i] = bias[exists ? filter : 0];
+      to_[i] = global_address(
+          problem.y + (static_cast<long long>(share.first_filter + filter) * problem.output_height + fold) *
+                          problem.output_width);
     }
   }
 
   // Goes on to the next band.
   __device__ void take(const Band& band) {
-    image_ = band.image;
-    first_row_ = band.first_row;
-    const long long further =
-        (static_cast<long long>(band.image) * problem_.out_channels * problem_.output_height +
-         band.first_row) *
-        problem_.output_width * static_cast<int>(sizeof(Element));
+    const long long before = first_of(band_);
+    band_ = band;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      to_[i] = row_[i] + further;
-      // Outputs of the image from this row's first on.
-      left_[i] =
-          exists_[i] ? (problem_.output_height - band.first_row - fold_[i]) * problem_.output_width : 0;
+      to_[i] += (first_of(band) - before) * static_cast<int>(sizeof(Element));
+      left_[i] = (rows_[i] - band.first_row) * problem_.output_width;
     }
   }
 
@@ -87,7 +79,9 @@ class Results {
         for (int t = 0; t < kTiles; ++t) finish(sums[t]);
       });
     }
-    if (problem_.stored_together == kFour) {
+    if (problem_.stored_together == kEight) {
+      if constexpr (sizeof(Element) == 2) store_eights(sums, own);
+    } else if (problem_.stored_together == kFour) {
       store_fours(sums, own);
     } else if (problem_.stored_together == 2) {
       store_pairs(sums, own);
@@ -101,6 +95,22 @@ class Results {
 
  private:
   using Of = Numbers<Element>;
+
+  // The output row and the filter of a product's row that the thread has.
+  struct Row {
+    int fold, filter;
+  };
+  __device__ Row row_of(int i) const {
+    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * i, fold = row / problem_.block_filters;
+    return {fold, row - fold * problem_.block_filters};
+  }
+  // A band's first output, of the first filter's.
+  __device__ long long first_of(const Band& band) const {
+    return (static_cast<long long>(band.image) * problem_.out_channels * problem_.output_height +
+            band.first_row) *
+           problem_.output_width;
+  }
 
   __device__ bool is_output(int i, int output) const {
     return output >= 0 && output < (i == 0 ? left_[0] : left_[1]);
@@ -116,6 +126,10 @@ class Results {
 
   __device__ void add_residual(float (&sums)[kTiles][4], const int* own) const {
     const unsigned long long further = global_address(problem_.z) - global_address(problem_.y);
+    if (problem_.stored_together == kEight) {
+      if constexpr (sizeof(Element) == 2) add_eights(sums, own, further);
+      return;
+    }
     if (problem_.stored_together == kFour) {
       add_fours(sums, own, further);
       return;
@@ -128,6 +142,26 @@ class Results {
         unsigned number = 0;
         Of::load_one(is_output(i / 2, output), address_of(i / 2, output) + further, number);
         sums[t][i] += Of::float_of(number);
+      }
+    }
+  }
+
+  // As store_eights has them.
+  __device__ void add_eights(float (&sums)[kTiles][4], const int* own, unsigned long long further) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; t += 4) {
+      const int output = first_of_eight(t, own);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint4 eight{};
+        load_global_if(is_output(i, output), address_of(i, output) + further, eight);
+        unsigned pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+        transpose_among_four_lanes(pairs);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 two = Of::floats_of(pairs[j]);
+          sums[t + j][2 * i] += two.x, sums[t + j][2 * i + 1] += two.y;
+        }
       }
     }
   }
@@ -149,6 +183,27 @@ class Results {
         sums[t + 1][2 * i] += second.x, sums[t + 1][2 * i + 1] += second.y;
       }
     }
+  }
+
+  // Four lanes have a row's eight columns of each tile: of every four tiles each takes one.
+  __device__ void store_eights(const float (&sums)[kTiles][4], const int* own) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; t += 4) {
+      const int output = first_of_eight(t, own);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        unsigned pairs[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) pairs[j] = Of::pair_of(sums[t + j][2 * i], sums[t + j][2 * i + 1]);
+        transpose_among_four_lanes(pairs);
+        store_global_if(is_output(i, output), address_of(i, output),
+                        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+      }
+    }
+  }
+  static __device__ int first_of_eight(int tile, const int* own) {
+    const int lane = static_cast<int>(threadIdx.x) % 4;
+    return own[(tile + lane) * kTileColumns - 2 * lane];
   }
 
   // Neighbouring lanes have neighbouring columns: of every two tiles the even lane takes the four of the
@@ -217,22 +272,20 @@ class Results {
     for (int number = 0; number < kTiles * 4; ++number) {
       const int i = number / 2 % 2, output = own[number / 4 * kTileColumns + number % 2];
       if ((which >> number & 1) == 0 || !is_output(i, output)) continue;
-      const int row = output / problem_.output_width;
-      // Of an index that is not known the compiler would keep both in memory.
-      const int filter = i == 0 ? filter_[0] : filter_[1], fold = i == 0 ? fold_[0] : fold_[1];
-      store_as_defined(problem_, image_, filter, first_row_ + fold + row,
-                       output - row * problem_.output_width, number_of(i, output));
+      const int down = output / problem_.output_width;
+      const auto [fold, filter] = row_of(i);
+      store_as_defined(problem_, band_.image, share_.first_filter + filter, band_.first_row + fold + down,
+                       output - down * problem_.output_width, number_of(i, output));
     }
   }
 
   const Arguments<Element>& problem_;
-  int fold_[2], filter_[2];
-  bool exists_[2];
+  const Share& share_;
+  Band band_{0, 0};
   float bias_[2];
-  unsigned long long row_[2];  // of the first image's first band
-  // Of a band; the addresses are of a row's first output.
-  int image_ = 0, first_row_ = 0, left_[2] = {};
-  unsigned long long to_[2] = {};
+  int rows_[2];  // of the image, from the row's own of the first band on; of a row that has no outputs, none
+  int left_[2] = {};          // outputs from the row's first of the band on
+  unsigned long long to_[2];  // that first output
 };
 
 }  // namespace convswap::row_windows

@@ -24,6 +24,8 @@ struct Share {
 struct Band {
   int image, first_row;  // of the output
 
+  __device__ Band(int image, int first_row) : image(image), first_row(first_row) {}
+
   template <typename Element>
   __device__ Band(const Arguments<Element>& problem, int number)
       : image(problem.bands_divisor.quotient_of_any(number)),

@@ -17,12 +17,28 @@ namespace {
 // Numbers of a window.
 int64_t window_of(const ConvProblem& problem) { return kPlaceBytes / size_of(problem.type); }
 
-// Of 16 bits, windows had better begin at an even column; not for that are there more windows of a filter's
-// row.
+// Windows had better begin where words can be loaded, and pairs of them; not for that are there more windows
+// of a filter's row.
 int64_t lead_of(const ConvProblem& problem) {
   const int64_t window = window_of(problem), taps = problem.filter[2];
-  const bool pays = !loads_words(problem, 0) && loads_words(problem, 1);
-  return pays && ceil_divide(taps + 1, window) == ceil_divide(taps, window) ? 1 : 0;
+  const int64_t most = round_up(taps, window) - taps;
+  // Two: a pair by one load, or as many as can be.
+  const auto words_loaded = [&](int64_t lead) {
+    switch (loading_of(problem, lead, kWordsOfPair)) {
+      case Loading::numbers:
+        return 0;
+      case Loading::word_steps:
+      case Loading::two_word_steps:
+        return 1;
+      default:
+        return 2;
+    }
+  };
+  int64_t best = 0;
+  for (int64_t lead = 1; lead <= most; ++lead) {
+    if (words_loaded(lead) > words_loaded(best)) best = lead;
+  }
+  return best;
 }
 
 int64_t windows_across(const ConvProblem& problem) {
@@ -79,8 +95,7 @@ class Tiler {
     const int64_t further = across == 1 ? 0 : window / problem_.stride[2];
     tiling.pitch = problem_.output[2] + (across - 1) * further;
     // So that results that may be one store are neighbours in a product's columns.
-    const int64_t together = problem_.output[2] % kFour == 0 ? kFour : problem_.output[2] % 2 == 0 ? 2 : 1;
-    tiling.pitch = round_up(tiling.pitch, together);
+    tiling.pitch = round_up(tiling.pitch, int64_t{most_together(problem_)});
     // Of half words two windows are put at a time.
     tiling.pitch = round_up(tiling.pitch, int64_t{numbers_of_word(problem_)});
     tiling.phase_places = (tiling.groups + rows.back() / tiling.row_phases) * tiling.pitch;
@@ -124,40 +139,68 @@ class Tiler {
     shared.weights = block.place<unsigned char>(tiling.steps() * kPlacesOfStep * kRows * kPlaceBytes);
     shared.slots = block.place<unsigned char>(kSlots * tiling.slot_places * kPlaceBytes);
     // Which segments there are is known only with the tensors' addresses.
-    const int64_t fewest = std::min(32, places_of_segment(1));
-    shared.segments = block.place<Segment>(segments_of(problem_, tiling, fewest));
+    shared.segments = block.place<Segment>(segments_of(problem_, tiling, kFewestSegmentPlaces));
     shared.outputs = block.place<int>(tiling.column_chunks * kColumns);
     shared.bias = block.place<float>(tiling.block_filters);
     shared.state = block.place<BlockState>(1);
     tiling.shared_bytes = block.end();
   }
 
-  // By instructions and bytes, not measured. Warps that put windows and those that store results issue to the
-  // same schedulers, beside the tensor core.
+  // Taken from times of an H100: the multiprocessor's path to shared and global memory is what products that
+  // read from it, windows that are put into it and results share, so that their times add up.
   double cost(const Tiling& tiling) const {
     const auto number = [](int64_t count) { return static_cast<double>(count); };
-    constexpr double kLaunch = 2500, kProduct = 64, kBand = 1500, kCyclesOfNanosecond = 1.755;
+    constexpr double kLaunch = 1300, kWeights = 2700, kBand = 570, kCyclesOfNanosecond = 1.755;
     const double rows = number(problem_.group * tiling.filter_blocks);
     const double share = std::max(1.0, std::floor(device_.multiprocessors / rows));
     const double waves = std::ceil(rows / std::max(1, device_.multiprocessors));
-    const double tiles = number(problem_.batch * tiling.bands);
-    const double chunks = number(tiling.column_chunks), steps = number(tiling.steps());
-    const bool stores_fours = problem_.output[2] % kFour == 0;
-    const double storing = 405 + 9 * steps + (stores_fours ? 0 : 300) +
-                           (problem_.epilogue.has_residual ? 250 : 0) +
-                           64 * activation_cycles(problem_.epilogue);
-    const double windows = number(problem_.channels_per_group() * tiling.band_rows * tiling.pitch);
-    const double putting = windows / 32 * (loads_words(problem_, tiling.lead) ? 60 : 100) / 4;
-    const double band = std::max({chunks * steps * kProduct, chunks * storing + putting, kBand});
-    const double weights = 3000 + 20 * steps;
+    const double tiles = number(problem_.batch * tiling.bands), steps = number(tiling.steps());
+    const double chunk = 120 + (is_wide() ? 62 : 76) * steps + storing();
+    const Loading loading = loading_of(problem_, tiling.lead, kWordsOfPair);
+    const double band = number(tiling.column_chunks) * chunk +
+                        number(segments_of(problem_, tiling, segment_places_of(loading))) * putting(loading) +
+                        kBand;
     const double elements =
         number(problem_.batch * problem_.in_channels * problem_.input_size() * tiling.filter_blocks) +
         number(problem_.batch * problem_.out_channels * problem_.output_size()) *
             (problem_.epilogue.has_residual ? 2 : 1);
+    // The first band's windows are not there when the products could begin.
     const double computing =
-        waves * (weights + (kBand + (std::ceil(tiles / share) + 0.5) * band) / kCyclesOfNanosecond);
+        waves * (kWeights + 204 * steps + (std::ceil(tiles / share) + 0.36) * band) / kCyclesOfNanosecond;
     return kLaunch + std::hypot(computing, number(size_of(problem_.type)) * elements / 3600);
   }
+
+  // Cycles for the results of 128 columns.
+  double storing() const {
+    double stores = 0;
+    switch (most_together(problem_)) {
+      case 1:
+        stores = 2450;
+        break;
+      case 2:
+        stores = 300;
+        break;
+      default:
+        stores = is_wide() ? 420 : 250;
+    }
+    return stores + (problem_.epilogue.has_residual ? 250 : 0) + 64 * activation_cycles(problem_.epilogue);
+  }
+
+  // Cycles for a segment.
+  double putting(Loading loading) const {
+    switch (loading) {
+      case Loading::numbers:
+        return is_wide() ? 30 : 20;
+      case Loading::word_steps:
+        return 10;
+      case Loading::two_word_steps:
+        return 18;
+      default:
+        return 15;
+    }
+  }
+
+  bool is_wide() const { return problem_.type == ElementType::float32; }
 
   const ConvProblem& problem_;
   const Device& device_;
@@ -167,16 +210,39 @@ class Tiler {
 
 int numbers_of_word(const ConvProblem& problem) { return 4 / static_cast<int>(size_of(problem.type)); }
 
-bool loads_words(const ConvProblem& problem, int64_t lead) {
-  const int of_word = numbers_of_word(problem);
-  const int64_t stride = problem.stride[2];
-  const bool is_step = stride == 1 || stride == 2 || stride == 4 || stride == 4 * of_word;
-  return is_step && problem.input[2] % of_word == 0 && (problem.pad_begin[2] + lead) % of_word == 0;
+int most_together(const ConvProblem& problem) {
+  for (const int count : {kEight, kFour, 2}) {
+    const bool is_one_store = count * size_of(problem.type) <= kPlaceBytes;
+    if (is_one_store && problem.output[2] % count == 0) return count;
+  }
+  return 1;
 }
 
-int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int64_t segment_places) {
-  return round_up(problem.channels_per_group() * tiling.band_rows * ceil_divide(tiling.pitch, segment_places),
-                  int64_t{kSegmentsAtOnce});
+Loading loading_of(const ConvProblem& problem, int64_t lead, int words) {
+  const int of_word = numbers_of_word(problem);
+  const auto begins_at = [&](int numbers) {
+    return problem.input[2] % numbers == 0 && (problem.pad_begin[2] + lead) % numbers == 0;
+  };
+  if (words < 1 || !begins_at(of_word)) return Loading::numbers;
+  const bool by_pairs = words >= kWordsOfPair && begins_at(kWordsOfPair * of_word);
+  switch (problem.stride[2] * 2 / of_word) {
+    case 1:
+      return Loading::half_word_steps;
+    case 2:
+      return by_pairs ? Loading::word_steps_by_pairs : Loading::word_steps;
+    case 4:
+      return by_pairs ? Loading::two_word_steps_by_pairs : Loading::two_word_steps;
+    case 8:
+      return Loading::four_word_steps;
+    default:
+      return Loading::numbers;
+  }
+}
+
+int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_places) {
+  return round_up(
+      problem.channels_per_group() * tiling.band_rows * ceil_divide(tiling.pitch, int64_t{segment_places}),
+      int64_t{kSegmentsAtOnce});
 }
 
 int64_t fewest_places(const ConvProblem& problem) {

@@ -26,12 +26,15 @@ struct Tiling {
   int64_t steps() const { return static_cast<int64_t>(step_places.size()); }
 };
 
-// Whether rows of the image are whole words, and its windows begin at one; the numbers of a word.
-bool loads_words(const ConvProblem& problem, int64_t lead);
+// Numbers of a word; how windows are loaded where images begin at a multiple of so many words.
 int numbers_of_word(const ConvProblem& problem);
+Loading loading_of(const ConvProblem& problem, int64_t lead, int words);
+
+// Neighbouring results that are one store where tensors begin at a multiple of as many.
+int most_together(const ConvProblem& problem);
 
 // Segments of all rows that a band reads, and those behind them that are none.
-int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int64_t segment_places);
+int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_places);
 
 // Windows along the depth, of one output row.
 int64_t fewest_places(const ConvProblem& problem);

@@ -107,14 +107,13 @@ class SegmentsOfNumbers {
   int places_[kAtOnce];
 };
 
-// The same where rows are whole words and windows begin at one, some words further on from place to place:
-// kWords, or half of one where that is 0. A warp loads each word once, a lane those of its own step, and has
-// the others from the lanes behind it.
-template <typename Element, int kWords>
+// The same word by word: a warp loads each once, a lane has those that it lacks from the lanes behind it.
+template <typename Element, Loading kLoading>
 class SegmentsOfWords {
   using Of = Numbers<Element>;
-  static constexpr int kLoads = kWords == 0 ? 1 : kWords, kOfWord = 4 / static_cast<int>(sizeof(Element));
-  static constexpr int kWindows = kWords == 0 ? 2 : 1;  // of a lane
+  static constexpr WordWindows kOwn = words_of(kLoading);
+  static constexpr int kLoads = kOwn.loads, kStep = kOwn.step;
+  static constexpr int kOfWord = 4 / static_cast<int>(sizeof(Element));
 
  public:
   static constexpr int kAtOnce = kLoads == 4 ? 2 : 4;
@@ -122,16 +121,25 @@ class SegmentsOfWords {
   static __device__ int column_of(const Arguments<Element>&, int lane) { return lane * kLoads * kOfWord; }
 
   __device__ void load(const OwnNumbers<Element>& own, const Segment* segments) {
-    const int first_window = static_cast<int>(threadIdx.x) % 32 * kWindows;
+    const int first_window = static_cast<int>(threadIdx.x) % 32 * kOwn.windows();
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const Segment segment = segments[i * kProducerWarps];
-      places_[i] = first_window < segment.windows ? segment.place + first_window : -1;
+      windows_[i] = segment.windows - first_window;
+      places_[i] = segment.place + first_window;
       const bool has_row = own.has_row(segment);
 #pragma unroll
-      for (int k = 0; k < kLoads; ++k) {
-        words_[i][k] = 0;
-        load_global_if(has_row && own.has(segment, k * kOfWord), own.address(segment) + k * 4, words_[i][k]);
+      for (int k = 0; k < kLoads; ++k) words_[i][k] = 0;
+      if constexpr (kOwn.by_pairs) {
+        uint2 pair{};
+        load_global_if(has_row && own.has(segment, 0), own.address(segment), pair);
+        words_[i][0] = pair.x, words_[i][1] = pair.y;
+      } else {
+#pragma unroll
+        for (int k = 0; k < kLoads; ++k) {
+          load_global_if(has_row && own.has(segment, k * kOfWord), own.address(segment) + k * 4,
+                         words_[i][k]);
+        }
       }
     }
   }
@@ -139,26 +147,37 @@ class SegmentsOfWords {
   __device__ void put(uint4* slot) const {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      unsigned own[kLoads], window[5];
+      unsigned words[kOwn.words()];
 #pragma unroll
-      for (int k = 0; k < kLoads; ++k) own[k] = Of::word_of(words_[i][k]);
-#pragma unroll
-      for (int j = 0; j < (kWords == 0 ? 5 : 4); ++j) {
-        window[j] = j < kLoads ? own[j] : __shfl_down_sync(0xffffffffu, own[j % kLoads], j / kLoads);
+      for (int j = 0; j < kOwn.words(); ++j) {
+        words[j] = j < kLoads ? Of::word_of(words_[i][j])
+                              : __shfl_down_sync(0xffffffffu, words[j % kLoads], j / kLoads);
       }
-      if (places_[i] < 0) continue;
-      slot[places_[i]] = make_uint4(window[0], window[1], window[2], window[3]);
-      if constexpr (kWords == 0) {
-        const auto half_further = [&](int j) { return window[j] >> 16 | window[j + 1] << 16; };
-        // A row has an even number of places.
-        slot[places_[i] + 1] = make_uint4(half_further(0), half_further(1), half_further(2), half_further(3));
+#pragma unroll
+      for (int window = 0; window < kOwn.windows(); ++window) {
+        if (window >= windows_[i]) break;
+        uint4& to = slot[places_[i] + window];
+        if constexpr (kStep == 0) {
+          const int first = window / 2;
+          const auto half_further = [&](int j) {
+            return words[first + j] >> 16 | words[first + j + 1] << 16;
+          };
+          to = window % 2 == 0
+                   ? make_uint4(words[first], words[first + 1], words[first + 2], words[first + 3])
+                   : make_uint4(half_further(0), half_further(1), half_further(2), half_further(3));
+        } else {
+          const int first = window * kStep;
+          to = make_uint4(words[first], words[first + 1], words[first + 2], words[first + 3]);
+        }
       }
     }
   }
 
  private:
+  static_assert(!kOwn.by_pairs || kLoads == 2);
+
   unsigned words_[kAtOnce][kLoads];
-  int places_[kAtOnce];
+  int places_[kAtOnce], windows_[kAtOnce];  // of the lane's first window; as many as there are from it on
 };
 
 }  // namespace convswap::row_windows
