@@ -23,7 +23,7 @@ RULE_FILES = {
     "fused": (68, 2, 1.01),
     "small-groups": (90, 5, 1.01),
     "depthwise-grouped": (48, 0, 1.01),
-    "first-layers": (16, 0, 1.01),
+    "first-layers": (48, 4, 1.02),
 }
 
 

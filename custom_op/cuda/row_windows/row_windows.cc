@@ -12,8 +12,9 @@
 // Filters are the product's rows, 64. Of fewer filters the rows are of several output rows, whose windows are
 // the same and whose weights are shifted: *folds*. They read a *group* of output rows together.
 //
-// A block stays, and takes *bands* of an image, some groups of output rows: four warps put a band's windows
-// into a slot while two warpgroups multiply those of the other and write results straight from registers.
+// A block stays, and takes *bands* of an image, some groups of output rows: two warpgroups put a band's windows
+// into a slot, segment by segment of a row, while three multiply those of the other and write results straight
+// from registers. A segment is what a warp has windows for at a time; it loads each word once.
 //
 // Float32 goes in as TF32, rounded to nearest. Windows are longer than filters' rows, and what is too much
 // meets weights of zero: where a sum is not finite it is computed again as the definition says.
