@@ -153,28 +153,36 @@ class SegmentsOfWords {
         words[j] = j < kLoads ? Of::word_of(words_[i][j])
                               : __shfl_down_sync(0xffffffffu, words[j % kLoads], j / kLoads);
       }
+      uint4 own[kOwn.windows()];
 #pragma unroll
-      for (int window = 0; window < kOwn.windows(); ++window) {
-        if (window >= windows_[i]) break;
-        uint4& to = slot[places_[i] + window];
-        if constexpr (kStep == 0) {
-          const int first = window / 2;
-          const auto half_further = [&](int j) {
-            return words[first + j] >> 16 | words[first + j + 1] << 16;
-          };
-          to = window % 2 == 0
-                   ? make_uint4(words[first], words[first + 1], words[first + 2], words[first + 3])
-                   : make_uint4(half_further(0), half_further(1), half_further(2), half_further(3));
-        } else {
-          const int first = window * kStep;
-          to = make_uint4(words[first], words[first + 1], words[first + 2], words[first + 3]);
-        }
+      for (int window = 0; window < kOwn.windows(); ++window) own[window] = window_of(words, window);
+      if constexpr (kOwn.windows() == 2) {
+        // Eight lanes store at a time: four of them their first windows and four their second, which lie in
+        // different banks.
+        const int first = static_cast<int>(threadIdx.x) / 4 % 2;
+        put_one(slot, i, first, first == 0 ? own[0] : own[1]);
+        put_one(slot, i, 1 - first, first == 0 ? own[1] : own[0]);
+      } else {
+        put_one(slot, i, 0, own[0]);
       }
     }
   }
 
  private:
-  static_assert(!kOwn.by_pairs || kLoads == 2);
+  static_assert(kOwn.windows() <= 2 && (!kOwn.by_pairs || kLoads == 2));
+
+  // A lane's window of the words from its own on.
+  static __device__ uint4 window_of(const unsigned (&words)[kOwn.words()], int window) {
+    const int first = kStep == 0 ? window / 2 : window * kStep;
+    if (kStep == 0 && window % 2 == 1) {
+      const auto half_further = [&](int j) { return words[first + j] >> 16 | words[first + j + 1] << 16; };
+      return make_uint4(half_further(0), half_further(1), half_further(2), half_further(3));
+    }
+    return make_uint4(words[first], words[first + 1], words[first + 2], words[first + 3]);
+  }
+  __device__ void put_one(uint4* slot, int i, int window, uint4 numbers) const {
+    if (window < windows_[i]) slot[places_[i] + window] = numbers;
+  }
 
   unsigned words_[kAtOnce][kLoads];
   int places_[kAtOnce], windows_[kAtOnce];  // of the lane's first window; as many as there are from it on
