@@ -45,12 +45,6 @@ struct Numbers<float> {
   static __device__ Four four_of(Pair first, Pair second) {
     return make_uint4(first.x, first.y, second.x, second.y);
   }
-  static __device__ Pair first_of(Four four) { return make_uint2(four.x, four.y); }
-  static __device__ Pair second_of(Four four) { return make_uint2(four.z, four.w); }
-  static __device__ float2 floats_of(Pair pair) {
-    return make_float2(__uint_as_float(pair.x), __uint_as_float(pair.y));
-  }
-  static __device__ float float_of(unsigned number) { return __uint_as_float(number); }
   static __device__ unsigned one_of(float result) { return __float_as_uint(result); }
 };
 
@@ -77,12 +71,6 @@ struct Numbers {
   static __device__ Pair beside(Pair pair) { return __shfl_xor_sync(0xffffffffu, pair, 1); }
   using Four = uint2;
   static __device__ Four four_of(Pair first, Pair second) { return make_uint2(first, second); }
-  static __device__ Pair first_of(Four four) { return four.x; }
-  static __device__ Pair second_of(Four four) { return four.y; }
-  static __device__ float2 floats_of(Pair pair) {
-    return make_float2(lower_of_pair<Small>(pair), upper_of_pair<Small>(pair));
-  }
-  static __device__ float float_of(unsigned number) { return lower_of_pair<Small>(number); }
   static __device__ unsigned short one_of(float result) { return Small(result).bits; }
 };
 

@@ -62,9 +62,7 @@ struct Family {
     to.segment_places = segment_places_of(to.loading);
     to.segments = narrow(segments_of(problem, tiling, to.segment_places));
     to.stored_together = most_together(problem);
-    while (!is_aligned(to.y, problem, to.stored_together) || !is_aligned(to.z, problem, to.stored_together)) {
-      to.stored_together /= 2;
-    }
+    while (!is_aligned(to.y, problem, to.stored_together)) to.stored_together /= 2;
   }
 
   static int threads(const Tiling&) { return kThreads; }

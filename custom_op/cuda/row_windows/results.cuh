@@ -72,7 +72,6 @@ class Results {
   __device__ void store(float (&sums)[kTiles][4], const int* outputs) const {
     const int* const own = outputs + static_cast<int>(threadIdx.x) % 4 * 2;
     const unsigned long long undefined = not_finite(sums);
-    if (problem_.z != nullptr) add_residual(sums, own);
     if (problem_.following.epilogue.activation != Activation::none) {
       finish_many(problem_.following, [&](auto finish) {
 #pragma unroll
@@ -122,67 +121,6 @@ class Results {
   __device__ long long number_of(int i, int output) const {
     return static_cast<long long>(address_of(i, output) - global_address(problem_.y)) /
            static_cast<int>(sizeof(Element));
-  }
-
-  __device__ void add_residual(float (&sums)[kTiles][4], const int* own) const {
-    const unsigned long long further = global_address(problem_.z) - global_address(problem_.y);
-    if (problem_.stored_together == kEight) {
-      if constexpr (sizeof(Element) == 2) add_eights(sums, own, further);
-      return;
-    }
-    if (problem_.stored_together == kFour) {
-      add_fours(sums, own, further);
-      return;
-    }
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int output = own[t * kTileColumns + i % 2];
-        unsigned number = 0;
-        Of::load_one(is_output(i / 2, output), address_of(i / 2, output) + further, number);
-        sums[t][i] += Of::float_of(number);
-      }
-    }
-  }
-
-  // As store_eights has them.
-  __device__ void add_eights(float (&sums)[kTiles][4], const int* own, unsigned long long further) const {
-#pragma unroll
-    for (int t = 0; t < kTiles; t += 4) {
-      const int output = first_of_eight(t, own);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        uint4 eight{};
-        load_global_if(is_output(i, output), address_of(i, output) + further, eight);
-        unsigned pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-        transpose_among_four_lanes(pairs);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float2 two = Of::floats_of(pairs[j]);
-          sums[t + j][2 * i] += two.x, sums[t + j][2 * i + 1] += two.y;
-        }
-      }
-    }
-  }
-
-  // As store_fours has them: what belongs to the lane beside this one is given to it.
-  __device__ void add_fours(float (&sums)[kTiles][4], const int* own, unsigned long long further) const {
-    const bool is_odd = threadIdx.x % 2 == 1;
-#pragma unroll
-    for (int t = 0; t < kTiles; t += 2) {
-      const int output = own[is_odd ? (t + 1) * kTileColumns - 2 : t * kTileColumns];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        typename Of::Four four{};
-        load_global_if(is_output(i, output), address_of(i, output) + further, four);
-        const auto given = Of::beside(is_odd ? Of::first_of(four) : Of::second_of(four));
-        const float2 first = Of::floats_of(is_odd ? given : Of::first_of(four));
-        const float2 second = Of::floats_of(is_odd ? Of::second_of(four) : given);
-        sums[t][2 * i] += first.x, sums[t][2 * i + 1] += first.y;
-        sums[t + 1][2 * i] += second.x, sums[t + 1][2 * i + 1] += second.y;
-      }
-    }
   }
 
   // Four lanes have a row's eight columns of each tile: of every four tiles each takes one.

@@ -12,17 +12,17 @@
 // Filters are the product's rows, 64. Of fewer filters the rows are of several output rows, whose windows are
 // the same and whose weights are shifted: *folds*. They read a *group* of output rows together.
 //
-// A block stays, and takes *bands* of an image, some groups of output rows: two warpgroups put a band's windows
-// into a slot, segment by segment of a row, while three multiply those of the other and write results straight
-// from registers. A segment is what a warp has windows for at a time; it loads each word once.
+// A block stays, and takes *bands* of an image, some groups of output rows: two warpgroups put a band's
+// windows into a slot, segment by segment of a row, while three multiply those of the other and write results
+// straight from registers. A segment is what a warp has windows for at a time; it loads each word once.
 //
 // Float32 goes in as TF32, rounded to nearest. Windows are longer than filters' rows, and what is too much
 // meets weights of zero: where a sum is not finite it is computed again as the definition says.
 //
 // Limits: float32 in precision tf32, float16 and bfloat16; one or two spatial axes; filters whose columns are
 // not dilated, and 128 windows of them; where a row takes several windows, a stride that divides one; a band
-// of one group of rows that fits into shared memory; compute capability 9.0. A residual, relu, clip, SiLU and
-// HardSwish are computed with it, all else by a second kernel.
+// of one group of rows that fits into shared memory; compute capability 9.0. Relu, clip, SiLU and HardSwish
+// without a residual, which first layers have none of, are computed with it, all else by a second kernel.
 
 #include <string>
 #include <vector>
@@ -41,8 +41,9 @@ class RowWindows final : public AlgorithmByTiling<cheapest_tilings, make_plan, k
   std::string_view name() const override { return "row_windows"; }
   bool rounds_depthwise() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
-    return problem.epilogue.pool.kind == PoolKind::none &&
-           (only_limits(problem.epilogue) || is_swish(problem.epilogue));
+    const Epilogue& epilogue = problem.epilogue;
+    return !epilogue.has_residual && epilogue.pool.kind == PoolKind::none &&
+           (only_limits(epilogue) || is_swish(epilogue));
   }
 
  private:

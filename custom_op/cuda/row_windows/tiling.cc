@@ -162,8 +162,7 @@ class Tiler {
                         kBand;
     const double elements =
         number(problem_.batch * problem_.in_channels * problem_.input_size() * tiling.filter_blocks) +
-        number(problem_.batch * problem_.out_channels * problem_.output_size()) *
-            (problem_.epilogue.has_residual ? 2 : 1);
+        number(problem_.batch * problem_.out_channels * problem_.output_size());
     // The first band's windows are not there when the products could begin.
     const double computing =
         waves * (kWeights + 204 * steps + (std::ceil(tiles / share) + 0.36) * band) / kCyclesOfNanosecond;
@@ -183,7 +182,7 @@ class Tiler {
       default:
         stores = is_wide() ? 420 : 250;
     }
-    return stores + (problem_.epilogue.has_residual ? 250 : 0) + 64 * activation_cycles(problem_.epilogue);
+    return stores + 64 * activation_cycles(problem_.epilogue);
   }
 
   // Cycles for a segment.
