@@ -501,8 +501,9 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   const int64_t x_count = p.batch * p.in_channels * first.input_size();
   const int64_t w_count = p.out_channels * p.channels_per_group() * p.filter_size();
   const int64_t y_count = p.result_elements();
-  // One element beyond a boundary of 16 bytes now and then.
-  const int64_t shift = one_in(random, 3) ? 1 : 0;
+  // Some elements beyond a boundary of 16 bytes now and then.
+  const int64_t shift = one_in(random, 3) ? between(random, 1, 7) : 0;
+  const int64_t y_shift = one_in(random, 3) ? between(random, 1, 7) : 0;
   std::vector<Element> x =
       draw_values<Element>(random, x_count + shift, is_wide && one_in(random, 4) ? spread.x : 0);
   std::vector<Element> w = draw_values<Element>(random, w_count, is_wide && one_in(random, 4) ? spread.w : 0);
@@ -538,9 +539,9 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
   x.insert(x.end(), beside_x, static_cast<Element>(NAN));
   const Element* const x_begin = x.data() + shift + beside_x;
   constexpr int64_t kGuard = 16;
-  std::vector<Element> y(kGuard + shift + y_count + kGuard, static_cast<Element>(NAN));
+  std::vector<Element> y(kGuard + y_shift + y_count + kGuard, static_cast<Element>(NAN));
   const Element* const bias = p.has_bias ? b.data() : nullptr;
-  Element* const y_begin = y.data() + kGuard + shift;
+  Element* const y_begin = y.data() + kGuard + y_shift;
   const std::vector<Element> d =
       draw_values<Element>(random, p.before.empty() ? 0 : p.in_channels * first.filter_size(), 0);
   const std::vector<Element> db = draw_values<Element>(random, p.before.empty() ? 0 : p.in_channels, 0);
@@ -589,7 +590,7 @@ bool check(const Offer& offer, const ConvProblem& p, Random& random, Values valu
     }
   }
   for (int64_t i = 0; i < static_cast<int64_t>(y.size()); ++i) {
-    const bool is_guard = i < kGuard + shift || i >= kGuard + shift + y_count;
+    const bool is_guard = i < kGuard + y_shift || i >= kGuard + y_shift + y_count;
     if (is_guard && !std::isnan(static_cast<float>(y[i]))) ++wrong, std::printf("a write beside y\n");
   }
   if (wrong > 0) std::printf("%ld of %ld outputs are wrong; %s\n", wrong, y_count, plan->describe().c_str());

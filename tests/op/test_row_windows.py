@@ -40,11 +40,12 @@ CASES = {
     "one tap": ConvCase((2, 16, 9, 12), (50, 16, 1, 1), True),
 }
 # Of these a block has so many bands that each slot has been free, and full, several times: with one product
-# of 128 columns in a band, with two, and with three.
+# of 128 columns in a band, with two, three and four.
 BANDS_OF_A_BLOCK = 5
 MANY_BANDS = {
     "small images": ConvCase((700, 1, 9, 12), (64, 1, 3, 3), True, {"pads": [1, 1, 1, 1]}),
     "of more columns": ConvCase((700, 2, 14, 16), (64, 2, 3, 3), False, {"pads": [1, 1, 1, 1]}),
+    "of many columns": ConvCase((700, 1, 30, 16), (64, 1, 3, 3), True, {"pads": [1, 1, 1, 1]}),
     "few blocks of a group": ConvCase((9, 88, 18, 20), (88, 2, 3, 3), True, {"group": 44, "strides": [1, 1]}),
 }
 TF32 = 2.0**-11

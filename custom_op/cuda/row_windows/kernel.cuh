@@ -3,6 +3,7 @@
 // The kernel of the algorithm `row_windows`; row_windows.cc tells the idea, plan.cc fills the arguments.
 
 #include "cuda/primitives/arrival_barrier.cuh"
+#include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/ring.cuh"
@@ -58,6 +59,8 @@ class Producer {
   }
 
  private:
+  static_assert(kSegmentsAtOnce % (Segments::kAtOnce * kProducerWarps) == 0);
+
   __device__ void put_and_load(const Segments& there, Segments& next) {
     const bool begins = first_ == warp();
     first_ += Segments::kAtOnce * kProducerWarps;
@@ -82,7 +85,7 @@ class Producer {
   const Parts<Element>& parts_;
   OwnNumbers<Element> own_;
   Ring<kSlots> ring_;
-  int tile_, first_ = warp();  // of what is there
+  int tile_, first_ = warp();  // of what was loaded last
 };
 
 template <typename Element>

@@ -8,7 +8,6 @@ constexpr int kPlaceBytes = 16;  // of a window
 constexpr int kRows = 64;        // of a product: filters, of one output row or of several
 constexpr int kTiles = 16, kTileColumns = 8;
 constexpr int kColumns = kTiles * kTileColumns;  // of a product: places
-constexpr int kEight = 8, kFour = 4;             // results that may be one store
 constexpr int kPlacesOfStep = 2;                 // along the depth of a product
 constexpr int kMostSteps = 64;                   // products of a sum
 
@@ -19,17 +18,20 @@ constexpr int kConsumerWarpgroups = 3;
 constexpr int kConsumers = kConsumerWarpgroups * kWarpgroup;
 constexpr int kThreads = kProducers + kConsumers;
 constexpr int kConsumerBarrier = kThreads / kWarpgroup + 1;  // of no warpgroup
-// Of a thread; the block's come to 61,440, which are as many as it begins with.
+// Of a thread. Those that it begins with are a multiple of eight, and the consumers can have no more than the
+// producers leave them.
 constexpr int kRegistersOfProducers = 72, kRegistersOfConsumers = 112;
+static_assert(kProducers * kRegistersOfProducers + kConsumers * kRegistersOfConsumers <=
+              65536 / kThreads / 8 * 8 * kThreads);
 
-// Segments that all producers put at a time are at most, and a multiple of: there are as many as this.
+// Segments come in multiples of this, so that every producers' warp has as many turns as the others.
 constexpr int kSegmentsAtOnce = 4 * kProducerWarps;
 constexpr int kNoRow = -(1 << 30);  // of a segment that is none
 
-constexpr int kWordsOfPair = 2;
-
 // How the producers load windows: number by number, or where a row is whole words and windows begin at one,
-// word by word. From a window to the next is half a word then, or one, two or four.
+// word by word; or two words by one load, where rows, images and the windows of a segment begin at pairs of
+// them. From a window to the next is half a word then, or one, two or four.
+constexpr int kWordsOfPair = 2;
 enum class Loading : int {
   numbers,
   half_word_steps,
@@ -65,15 +67,25 @@ constexpr WordWindows words_of(Loading loading) {
       return {2, 2, false};
     case Loading::two_word_steps_by_pairs:
       return {2, 2, true};
-    default:
+    case Loading::four_word_steps:
       return {4, 4, false};
+    case Loading::numbers:
+      break;
   }
+  return {};
 }
 
-// Of a segment; the fewest are those of word_steps.
+// Of a segment.
 constexpr int segment_places_of(Loading loading) {
   return loading == Loading::numbers ? 32 : words_of(loading).places();
 }
-constexpr int kFewestSegmentPlaces = segment_places_of(Loading::word_steps);
+constexpr int kFewestSegmentPlaces = [] {
+  int fewest = segment_places_of(Loading::numbers);
+  for (int i = 1; i <= static_cast<int>(Loading::four_word_steps); ++i) {
+    const int places = segment_places_of(static_cast<Loading>(i));
+    fewest = places < fewest ? places : fewest;
+  }
+  return fewest;
+}();
 
 }  // namespace convswap::row_windows

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "conv/arithmetic.h"
 #include "cuda/host/definition.h"
 #include "cuda/host/following.h"
 #include "cuda/host/formats.h"

@@ -59,7 +59,7 @@ class Results {
     }
   }
 
-  // Sums begin with the bias.
+  // Sums begin with the bias, which so meets the tensor core's truncated additions.
   __device__ void begin(float (&sums)[kTiles][4]) const {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -78,9 +78,9 @@ class Results {
         for (int t = 0; t < kTiles; ++t) finish(sums[t]);
       });
     }
-    if (problem_.stored_together == kEight) {
+    if (problem_.stored_together == 8) {
       if constexpr (sizeof(Element) == 2) store_eights(sums, own);
-    } else if (problem_.stored_together == kFour) {
+    } else if (problem_.stored_together == 4) {
       store_fours(sums, own);
     } else if (problem_.stored_together == 2) {
       store_pairs(sums, own);
@@ -221,7 +221,7 @@ class Results {
   const Share& share_;
   Band band_{0, 0};
   float bias_[2];
-  int rows_[2];  // of the image, from the row's own of the first band on; of a row that has no outputs, none
+  int rows_[2];  // of outputs, from the fold's first on to the image's end; none where the row has no filter
   int left_[2] = {};          // outputs from the row's first of the band on
   unsigned long long to_[2];  // that first output
 };

@@ -3,18 +3,20 @@
 //
 //   sums[k, pixel] = sum over windows (channel, row) of w[k, window] * image[window of the pixel]
 //
-// A window is 16 bytes of a row of the image, from where an output's filter begins: so much as the tensor
-// core takes of a column at once. Windows of neighbouring outputs overlap; in shared memory each has a place
-// of its own, in the order of the outputs, and rows lie such that what is a tap's distance away from one
-// output's window is so from all. So a product's columns are 128 places in a row, wherever they begin, and
-// each tap of the depth is another beginning: no window is put twice, however many rows of filters read it.
+// A window is 16 bytes of a row of the image, from where an output's filter begins, or a few columns
+// before, where words begin: so much as the tensor core takes of a column at once. Windows of neighbouring
+// outputs overlap; in shared memory each has a place of its own, in the order of the outputs, and rows lie
+// such that what is a tap's distance away from one output's window is so from all. So a product's columns are
+// 128 places in a row, wherever they begin, and each tap of the depth is another beginning: no window is put
+// twice, however many rows of filters read it.
 //
 // Filters are the product's rows, 64. Of fewer filters the rows are of several output rows, whose windows are
 // the same and whose weights are shifted: *folds*. They read a *group* of output rows together.
 //
 // A block stays, and takes *bands* of an image, some groups of output rows: two warpgroups put a band's
 // windows into a slot, segment by segment of a row, while three multiply those of the other and write results
-// straight from registers. A segment is what a warp has windows for at a time; it loads each word once.
+// straight from registers. A segment is what a warp has windows for at a time; where rows are whole words it
+// loads each word of a segment once.
 //
 // Float32 goes in as TF32, rounded to nearest. Windows are longer than filters' rows, and what is too much
 // meets weights of zero: where a sum is not finite it is computed again as the definition says.
@@ -25,7 +27,6 @@
 // without a residual, which first layers have none of, are computed with it, all else by a second kernel.
 
 #include <string>
-#include <vector>
 
 #include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/following.h"

@@ -96,8 +96,6 @@ class Tiler {
     tiling.pitch = problem_.output[2] + (across - 1) * further;
     // So that results that may be one store are neighbours in a product's columns.
     tiling.pitch = round_up(tiling.pitch, int64_t{most_together(problem_)});
-    // Of half words two windows are put at a time.
-    tiling.pitch = round_up(tiling.pitch, int64_t{numbers_of_word(problem_)});
     tiling.phase_places = (tiling.groups + rows.back() / tiling.row_phases) * tiling.pitch;
     tiling.channel_places = tiling.row_phases * tiling.phase_places;
     tiling.band_rows = (tiling.groups - 1) * tiling.row_phases + rows.back() + 1;
@@ -210,7 +208,7 @@ class Tiler {
 int numbers_of_word(const ConvProblem& problem) { return 4 / static_cast<int>(size_of(problem.type)); }
 
 int most_together(const ConvProblem& problem) {
-  for (const int count : {kEight, kFour, 2}) {
+  for (const int count : {8, 4, 2}) {
     const bool is_one_store = count * size_of(problem.type) <= kPlaceBytes;
     if (is_one_store && problem.output[2] % count == 0) return count;
   }

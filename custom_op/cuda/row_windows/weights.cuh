@@ -1,6 +1,5 @@
 #pragma once
 
-#include "cuda/primitives/bulk_store.cuh"
 #include "cuda/row_windows/numbers.cuh"
 #include "cuda/row_windows/tile.cuh"
 
