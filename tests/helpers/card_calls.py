@@ -12,6 +12,13 @@ ELEMENTS = {
     "float32": (np.float32, 0.0, 2.0**-126),
     **{name: (TYPES[name][0], TYPES[name][2], TYPES[name][4]) for name in ("float16", "bfloat16")},
 }
+# What may follow a Conv, by name.
+EPILOGUES = {
+    "relu": {"activation": "Relu"},
+    "clip": {"activation": "Clip", "activation_alpha": -0.5, "activation_beta": 0.75},
+    "silu": {"activation": "SiLU"},
+    "hardswish": {"activation": "HardSwish"},
+}
 
 
 def problem_of(case: ConvCase, **how) -> _native.Problem:

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from card_calls import ELEMENTS, assert_near, computed_by, problem_of, stored, true
+from card_calls import ELEMENTS, EPILOGUES, assert_near, computed_by, problem_of, stored, true
 from conv_cases import ConvCase
 from convswap import _native
 
@@ -49,12 +49,6 @@ MANY_BANDS = {
     "few blocks of a group": ConvCase((9, 88, 18, 20), (88, 2, 3, 3), True, {"group": 44, "strides": [1, 1]}),
 }
 TF32 = 2.0**-11
-EPILOGUES = {
-    "relu": {"activation": "Relu"},
-    "clip": {"activation": "Clip", "activation_alpha": -0.5, "activation_beta": 0.75},
-    "silu": {"activation": "SiLU"},
-    "hardswish": {"activation": "HardSwish"},
-}
 
 
 @pytest.fixture

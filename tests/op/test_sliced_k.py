@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from card_calls import assert_near, computed_by, problem_of, stored, true
+from card_calls import EPILOGUES, assert_near, computed_by, problem_of, stored, true
 from conv_cases import ConvCase
 from convswap import _native
 from convswap.timing.suites import suite_layers
@@ -39,12 +39,6 @@ FORMATS = {
     "ieee": ("float32", "ieee", PAIRS),
     "float16": ("float16", "tf32", 0.0),
     "bfloat16": ("bfloat16", "tf32", 0.0),
-}
-EPILOGUES = {
-    "relu": {"activation": "Relu"},
-    "clip": {"activation": "Clip", "activation_alpha": -0.5, "activation_beta": 0.75},
-    "silu": {"activation": "SiLU"},
-    "hardswish": {"activation": "HardSwish"},
 }
 
 
