@@ -193,16 +193,19 @@ class Tiler {
   int64_t size() const { return size_of(problem_.type); }
 
   // Nanoseconds, by arithmetic, with prepared weights. The constants are fitted to what all alternatives of
-  // the suites' layers took on an H200, but for kBands and kPlace (benchmarks/many_channels.md, version 10):
-  // what a block does for a work, and what memory does, adds up rather than overlaps.
+  // the suites' layers took on an H200 (benchmarks/many_channels.md, version 10), but for kPlace, and for
+  // what the rule was fitted by later: bands, splits and kFilling. What a block does for a work, and what
+  // memory does, adds up rather than overlaps.
   double cost(const Tiling& tiling) const {
     constexpr double kNanosecond = 1.75;  // cycles
-    constexpr double kBands = 8500, kSplits = 5500, kPlace = 700, kApart = 1.7;
-    constexpr int64_t kHalfSector = 16;                                          // bytes
-    constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;           // bytes of a microsecond
-    constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kLoadedBytes = 48;  // cycles, bytes of one
+    constexpr double kBands = 7000, kBandsOf16Bits = 6300, kSplits = 4000, kPlace = 700, kApart = 1.7;
+    constexpr int64_t kHalfSector = 16;                                       // bytes
+    constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;        // bytes of a microsecond
+    constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kFilling = 110;  // cycles
+    constexpr double kLoadedBytes = 48;                                       // of a cycle
     const auto number = [](int64_t count) { return static_cast<double>(count); };
-    const double bands = number(ceil_divide(tiling.prepared_tiles, tiling.band_tiles));
+    const double bands = number(ceil_divide(tiling.prepared_tiles, tiling.band_tiles)) *
+                         (size() == 4 ? kBands : kBandsOf16Bits);
     // Of strided rows those are not read that no tap reads.
     const double x_bytes = number(size() * problem_.batch * problem_.in_channels * problem_.input_size()) *
                            number(static_cast<int64_t>(rows_.phases.size())) / number(problem_.stride[1]);
@@ -223,8 +226,10 @@ class Tiler {
     // Two groups keep their stages: there is hardly a chunk ahead.
     if (tiling.image_stages < (tiling.steps <= tiling.group_steps ? 4 : 3)) multiplying *= 1.27;
     const double loading = number(tiling.image_stage_bytes() + tiling.steps * kStepUnits * 16) / kLoadedBytes;
-    const double work =
-        number(ceil_divide(tiling.chunks, tiling.splits)) * (multiplying + loading + kChunk) + kWork;
+    const int64_t of_work = ceil_divide(tiling.chunks, tiling.splits);
+    // One chunk or two are not enough to go on with while results are stored.
+    const double filling = of_work <= 2 ? kFilling * number(tiling.tiles) : 0;
+    const double work = number(of_work) * (multiplying + loading + kChunk) + kWork + filling;
     const double works = std::ceil(number(tiling.works(problem_)) / device_.multiprocessors);
     // Where places are no outputs, or planes no whole half sectors of memory, results begin anywhere in a
     // sector.
@@ -232,7 +237,7 @@ class Tiler {
         rows_.most_shift + columns_.most_shift == 0 && problem_.output_size() * size() % kHalfSector == 0;
     const double storing = y_bytes * (are_whole ? 1 : 2) / kStored + prepared / kCopied;
     const double splits = tiling.splits == 1 ? 0 : kSplits + number(tiling.splits) * y_bytes / kStored;
-    return kBands * bands + preparing + works * work / kNanosecond + storing + activating() + splits;
+    return bands + preparing + works * work / kNanosecond + storing + activating() + splits;
   }
 
   // Activations that do not only limit, in nanoseconds: for a result of a multiprocessor where they are

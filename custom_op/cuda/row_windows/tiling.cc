@@ -134,8 +134,10 @@ class Tiler {
 
     SharedLayout block(128, device_.shared_memory_per_block);
     SharedOffsets& shared = tiling.shared;
-    shared.weights = block.place<unsigned char>(tiling.steps() * kPlacesOfStep * kRows * kPlaceBytes);
     shared.slots = block.place<unsigned char>(kSlots * tiling.slot_places * kPlaceBytes);
+    // Behind the slots, so that two places' columns in one piece, which is what memcheck takes a product of
+    // the last for, are no more than there is.
+    shared.weights = block.place<unsigned char>(tiling.steps() * kPlacesOfStep * kRows * kPlaceBytes);
     // Which segments there are is known only with the tensors' addresses.
     shared.segments = block.place<Segment>(segments_of(problem_, tiling, kFewestSegmentPlaces));
     shared.outputs = block.place<int>(tiling.column_chunks * kColumns);
@@ -145,10 +147,13 @@ class Tiler {
   }
 
   // Taken from times of an H100: the multiprocessor's path to shared and global memory is what products that
-  // read from it, windows that are put into it and results share, so that their times add up.
+  // read from it, windows that are put into it and results share, so that their times add up. What a store
+  // has of a row is a request to the second-level cache, and where that is less than whole sectors it takes
+  // as long as many: by times of an H200.
   double cost(const Tiling& tiling) const {
     const auto number = [](int64_t count) { return static_cast<double>(count); };
     constexpr double kLaunch = 1300, kWeights = 2700, kBand = 570, kCyclesOfNanosecond = 1.755;
+    constexpr double kRequest = 0.022;
     const double rows = number(problem_.group * tiling.filter_blocks);
     const double share = std::max(1.0, std::floor(device_.multiprocessors / rows));
     const double waves = std::ceil(rows / std::max(1, device_.multiprocessors));
@@ -158,29 +163,36 @@ class Tiler {
     const double band = number(tiling.column_chunks) * chunk +
                         number(segments_of(problem_, tiling, segment_places_of(loading))) * putting(loading) +
                         kBand;
+    const double results = number(problem_.batch * problem_.out_channels * problem_.output_size());
     const double elements =
         number(problem_.batch * problem_.in_channels * problem_.input_size() * tiling.filter_blocks) +
-        number(problem_.batch * problem_.out_channels * problem_.output_size());
+        results;
     // The first band's windows are not there when the products could begin.
     const double computing =
         waves * (kWeights + 204 * steps + (std::ceil(tiles / share) + 0.36) * band) / kCyclesOfNanosecond;
-    return kLaunch + std::hypot(computing, number(size_of(problem_.type)) * elements / 3600);
+    return kLaunch + std::hypot(computing, number(size_of(problem_.type)) * elements / 3600,
+                                results * requests_of_result() * kRequest);
+  }
+
+  // Of those that are not whole sectors.
+  double requests_of_result() const {
+    const int together = most_together(problem_);
+    return together * size_of(problem_.type) < kPlaceBytes ? 0.25 / together : 0;
   }
 
   // Cycles for the results of 128 columns.
   double storing() const {
-    double stores = 0;
+    const double activation = 64 * activation_cycles(problem_.epilogue);
     switch (most_together(problem_)) {
       case 1:
-        stores = 2450;
-        break;
+        return 600 + activation;
       case 2:
-        stores = 300;
-        break;
+        return 100 + activation;
+      case 4:
+        return (is_wide() ? 420 : 100) + activation;
       default:
-        stores = is_wide() ? 420 : 250;
+        return 250 + activation;
     }
-    return stores + 64 * activation_cycles(problem_.epilogue);
   }
 
   // Cycles for a segment.

@@ -17,27 +17,28 @@ bool has_one_tap(const ConvProblem& problem) {
          std::ranges::all_of(problem.pad_end, is_none);
 }
 
-// In nanoseconds, of elements of four bytes and of two; fitted to an H200's times of the layers of the suites
-// one-image and course (benchmarks/sliced_k.md), single_weights to those of first layers, where its fit of
-// deeper layers, 125 and 170, took twice as long as the card.
+// In nanoseconds, of elements of four bytes and of two; fitted to an H200's times of 617 problems of the
+// suites first-layers, course, many-channels, one-image and small-groups (benchmarks/sliced_k.md).
 struct Costs {
   double launch;                  // of any kernel
   double blocks, load, own_sums;  // of blocks side by side; of what a thread of theirs waits for: a step's
                                   // load of a tile, and the sums of a product of two tiles
   double one_tap, taps, pixels;   // of a step: what addresses take, of filters of several taps also by pixels
   double single_weights;          // of a step: a tile of filters that are loaded number by number
+  double single_pixels;           // the same of pixels, of filters of one tap
   double sums;                    // of a warp's sums of a product of two tiles
+  double resident;                // blocks of four warps that a multiprocessor seems to have at once
 };
-constexpr Costs kCosts[] = {{1400, 411, 54.5, 113, 34.6, 24.5, 3.55, 40, 12.1},
-                            {1400, 316, 47.0, 123, 30.8, 25.4, 3.62, 40, 11.4}};
+constexpr Costs kCosts[] = {{1130, 578, 45.4, 70.5, 33.4, 31.5, 2.59, 15.6, 4.37, 10.2, 2},
+                            {1200, 534, 46.5, 68.3, 20.4, 21.6, 3.40, 14.3, 7.52, 9.54, 3}};
 
 // Of a result's activation on a multiprocessor, for a cycle of a scheduler.
 constexpr double kActivation = 0.01;
 
 // Where numbers are split, of a step: what it takes to split those of a tile of eight filters or pixels, and
-// a product's four more, which are added up apart. By the instructions; of 29 layers of many-channels in
-// ieee, one image and 64, an H100 takes what they make within 10 % at 25, 0.75 to 1.19 of it at the others.
-constexpr double kSplitting = 1.7, kMoreProducts = 4.3;
+// a product's four more, which are added up apart. So fitted to 46 problems of course and many-channels in
+// ieee, of which 38 are within 10 %, and the estimate is 0.78 to 1.13 of the time at the others.
+constexpr double kSplitting = 1.0, kMoreProducts = 6.7;
 
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
@@ -50,12 +51,16 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // Blocks of a multiprocessor, and how many of them it seems to have at once: more of some would fit.
   const double each = number(problem.group * tiling.filter_blocks * tiling.pixel_blocks) /
                       std::max(1, device.multiprocessors);
-  const double resident = own.warps == 4 || (own.warps == 8 && products < 8) ? 2 : 1;
+  const double resident = own.warps == 4 ? costs.resident : own.warps == 8 && products < 8 ? 2 : 1;
   const double waves = each < 4 * resident ? std::ceil(each / resident) : each / resident;
   const double blocks = each < 8 ? std::ceil(each) : each;
-  const double addresses = (own.one_tap ? costs.one_tap : costs.taps + costs.pixels * own.pixel_tiles) +
-                           (loads_weights_together(problem) ? 0 : costs.single_weights * own.filter_tiles) +
-                           (splits(problem) ? kSplitting * loads + kMoreProducts * products : 0);
+  double addresses = costs.taps + costs.pixels * own.pixel_tiles;
+  if (own.one_tap) {
+    addresses =
+        costs.one_tap + (loads_pixels_together(problem, own) ? 0 : costs.single_pixels * own.pixel_tiles);
+  }
+  if (!loads_weights_together(problem)) addresses += costs.single_weights * own.filter_tiles;
+  if (splits(problem)) addresses += kSplitting * loads + kMoreProducts * products;
   const double results = number(problem.batch * problem.out_channels * problem.output_size());
   const double activating =
       kActivation * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
