@@ -253,7 +253,10 @@ class Tiler {
     const double several = problem_.channels_per_group() > 1 ? 1 - 1 / tiles_per_block : 0;
     const double off = problem_.type == ElementType::float32 ? 1.1 - (width > 1 ? 0.1 * several : 0)
                                                              : 0.95 + (width > 1 ? 0 : 0.26 * several);
-    const double work = off * (tiling.cost + waves * several / 2 * tile);
+    // Of more than eight channels, and results that are stored together, the sum is too large.
+    const int64_t channels = width > 1 ? problem_.channels_per_group() : 1;
+    const double many = channels > 32 ? 0.84 : channels > 8 ? 0.9 : 1;
+    const double work = off * many * (tiling.cost + waves * several / 2 * tile);
     tiling.estimate = (launch - kEarlierNanoseconds + std::max(work, memory_nanoseconds(width))) *
                       (problem_.is_grouped() ? kOfGroups : 1);
   }
@@ -270,7 +273,7 @@ class Tiler {
     const double y = size * static_cast<double>(problem_.batch * problem_.out_channels) *
                      static_cast<double>(problem_.output_size());
     const bool are_late = store_width < kQuad && problem_.filters_per_group() > 32;
-    return x / 3800 + y / (!are_late ? 3800 : size == 4 ? 1100 : 850);
+    return x / 3800 + y / (!are_late ? 3200 : size == 4 ? 1100 : 850);
   }
 
   const ConvProblem problem_;
