@@ -253,15 +253,16 @@ class Tiler {
     const double several = problem_.channels_per_group() > 1 ? 1 - 1 / tiles_per_block : 0;
     const double off = problem_.type == ElementType::float32 ? 1.1 - (width > 1 ? 0.1 * several : 0)
                                                              : 0.95 + (width > 1 ? 0 : 0.26 * several);
-    // Of more than eight channels, and results that are stored together, the sum is too large.
-    const int64_t channels = width > 1 ? problem_.channels_per_group() : 1;
-    const double many = channels > 32 ? 0.84 : channels > 8 ? 0.9 : 1;
+    // Of many channels in a group the sum is too large, unless results are stored one by one
+    // (few_channels.md in benchmarks, at its end).
+    const int64_t channels = problem_.channels_per_group();
+    const double many = width == 1 || channels <= 8 ? 1 : channels <= 32 ? 0.9 : 0.84;
     const double work = off * many * (tiling.cost + waves * several / 2 * tile);
     tiling.estimate = (launch - kEarlierNanoseconds + std::max(work, memory_nanoseconds(width))) *
                       (problem_.is_grouped() ? kOfGroups : 1);
   }
 
-  // What memory takes on an H200 at least. Results that are stored by fours fill its sectors; the shares of
+  // What memory takes on an H200. Results that are stored by fours fill its sectors; the shares of
   // others come one after the other, and where many planes are stored in turns so late that they cost memory
   // as much as several times the bytes (15 layers of 64 to 512 filters and 29 MB to 4 GB, on an H100 and an
   // H200: 970 to 1,240 bytes a nanosecond of float32, 650 to 1,010 of 16 bits, on either card; those of 24
@@ -273,7 +274,7 @@ class Tiler {
     const double y = size * static_cast<double>(problem_.batch * problem_.out_channels) *
                      static_cast<double>(problem_.output_size());
     const bool are_late = store_width < kQuad && problem_.filters_per_group() > 32;
-    return x / 3800 + y / (!are_late ? 3200 : size == 4 ? 1100 : 850);
+    return x / 3800 + y / (!are_late ? 3400 : size == 4 ? 1100 : 850);
   }
 
   const ConvProblem problem_;

@@ -193,14 +193,14 @@ class Tiler {
   int64_t size() const { return size_of(problem_.type); }
 
   // Nanoseconds, by arithmetic, with prepared weights. The constants are fitted to what all alternatives of
-  // the suites' layers took on an H200 (benchmarks/many_channels.md, version 10), but for kPlace, and for
-  // what the rule was fitted by later: bands, splits and kFilling. What a block does for a work, and what
-  // memory does, adds up rather than overlaps.
+  // the suites' layers took on an H200 (benchmarks/many_channels.md, version 10), but for kPlace; bands,
+  // splits, kApart and kFilling later to the times of benchmarks/h200/rule-*.json. What a block does for a
+  // work, and what memory does, adds up rather than overlaps.
   double cost(const Tiling& tiling) const {
     constexpr double kNanosecond = 1.75;  // cycles
-    constexpr double kBands = 7000, kBandsOf16Bits = 6300, kSplits = 4000, kPlace = 700, kApart = 1.7;
+    constexpr double kBands = 7000, kBandsOf16Bits = 6300, kSplits = 4000, kPlace = 700, kApart = 3.0;
     constexpr int64_t kHalfSector = 16;                                       // bytes
-    constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;        // bytes of a microsecond
+    constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;        // bytes of a nanosecond
     constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kFilling = 110;  // cycles
     constexpr double kLoadedBytes = 48;                                       // of a cycle
     const auto number = [](int64_t count) { return static_cast<double>(count); };

@@ -24,7 +24,8 @@
 // Limits: float32 in precision tf32, float16 and bfloat16; one or two spatial axes; filters whose columns are
 // not dilated, and 128 windows of them; where a row takes several windows, a stride that divides one; a band
 // of one group of rows that fits into shared memory; compute capability 9.0. Relu, clip, SiLU and HardSwish
-// without a residual, which first layers have none of, are computed with it, all else by a second kernel.
+// without a residual, which first layers have none of, are computed with it, all else by a second kernel,
+// unless that would round twice.
 
 #include <string>
 

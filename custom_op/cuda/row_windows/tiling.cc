@@ -135,8 +135,8 @@ class Tiler {
     SharedLayout block(128, device_.shared_memory_per_block);
     SharedOffsets& shared = tiling.shared;
     shared.slots = block.place<unsigned char>(kSlots * tiling.slot_places * kPlaceBytes);
-    // Behind the slots, so that two places' columns in one piece, which is what memcheck takes a product of
-    // the last for, are no more than there is.
+    // Behind the slots: memcheck takes a product for reading both places' columns in one piece, which for the
+    // last would end beyond the slots.
     shared.weights = block.place<unsigned char>(tiling.steps() * kPlacesOfStep * kRows * kPlaceBytes);
     // Which segments there are is known only with the tensors' addresses.
     shared.segments = block.place<Segment>(segments_of(problem_, tiling, kFewestSegmentPlaces));
@@ -146,14 +146,14 @@ class Tiler {
     tiling.shared_bytes = block.end();
   }
 
-  // Taken from times of an H100: the multiprocessor's path to shared and global memory is what products that
-  // read from it, windows that are put into it and results share, so that their times add up. What a store
-  // has of a row is a request to the second-level cache, and where that is less than whole sectors it takes
-  // as long as many: by times of an H200.
+  // Taken from times of an H100, what results take from those of an H200: the multiprocessor's path to shared
+  // and global memory is what products that read from it, windows that are put into it and results share, so
+  // that their times add up. What a store has of a row is a request to the second-level cache; requests that
+  // are no whole sectors take a time of their own, of the whole card.
   double cost(const Tiling& tiling) const {
     const auto number = [](int64_t count) { return static_cast<double>(count); };
     constexpr double kLaunch = 1300, kWeights = 2700, kBand = 570, kCyclesOfNanosecond = 1.755;
-    constexpr double kRequest = 0.022;
+    constexpr double kRequest = 0.022;  // nanoseconds
     const double rows = number(problem_.group * tiling.filter_blocks);
     const double share = std::max(1.0, std::floor(device_.multiprocessors / rows));
     const double waves = std::ceil(rows / std::max(1, device_.multiprocessors));
@@ -174,7 +174,7 @@ class Tiler {
                                 results * requests_of_result() * kRequest);
   }
 
-  // Of those that are not whole sectors.
+  // Requests of a result, where they are no whole sectors.
   double requests_of_result() const {
     const int together = most_together(problem_);
     return together * size_of(problem_.type) < kPlaceBytes ? 0.25 / together : 0;

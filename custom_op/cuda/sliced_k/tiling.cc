@@ -17,8 +17,8 @@ bool has_one_tap(const ConvProblem& problem) {
          std::ranges::all_of(problem.pad_end, is_none);
 }
 
-// In nanoseconds, of elements of four bytes and of two; fitted to an H200's times of 617 problems of the
-// suites first-layers, course, many-channels, one-image and small-groups (benchmarks/sliced_k.md).
+// In nanoseconds but for the last, of elements of four bytes and of two; fitted to an H200's times of 617
+// problems (benchmarks/sliced_k.md, version 8).
 struct Costs {
   double launch;                  // of any kernel
   double blocks, load, own_sums;  // of blocks side by side; of what a thread of theirs waits for: a step's
