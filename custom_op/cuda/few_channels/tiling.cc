@@ -262,11 +262,11 @@ class Tiler {
                       (problem_.is_grouped() ? kOfGroups : 1);
   }
 
-  // What memory takes on an H200. Results that are stored by fours fill its sectors; the shares of
-  // others come one after the other, and where many planes are stored in turns so late that they cost memory
-  // as much as several times the bytes (15 layers of 64 to 512 filters and 29 MB to 4 GB, on an H100 and an
-  // H200: 970 to 1,240 bytes a nanosecond of float32, 650 to 1,010 of 16 bits, on either card; those of 24
-  // filters and fewer reach 1,700 and more).
+  // What memory takes on an H200. Results that are stored by fours fill its sectors; the shares of others
+  // come one after the other, and where many planes are stored in turns so late that they cost memory as much
+  // as several times the bytes (15 layers of 64 to 512 filters and 29 MB to 4 GB, on an H100 and an H200: 970
+  // to 1,240 bytes a nanosecond of float32, 650 to 1,010 of 16 bits, on either card; those of 24 filters and
+  // fewer reach 1,700 and more).
   double memory_nanoseconds(int store_width) const {
     const double size = static_cast<double>(size_of(problem_.type));
     const double x =
