@@ -253,12 +253,12 @@ class Tiler {
   // Nanoseconds. The parts of an image are fitted to 113 measurements of version 8 on an H200, of the
   // course's layers and ten others, in all precisions and with other tilings than the chosen ones; the factor
   // for an image is of version 9, in precision ieee of version 10; what a block takes before its first image
-  // and behind its last, of version 10; what loads take by the byte, and of several groups a block around its
-  // images, by 68 problems of the suite small-groups (benchmarks/few_channels.md); what it costs to pair
-  // rows, and how far loads slow down products that take longer than they do, of version 11. They are runs
-  // back to back, each of which started early, so that kEarlierNanoseconds need not be taken off. Beside
-  // version 12, on the course's layers at batches from 512 on, it comes out 9 % too short to 13 % too long,
-  // the last for 120 columns in float16; at batch 64, where no block has two images, 4 to 22 % too long.
+  // and behind its last, and what loads take, of version 10, of several groups by 68 problems of the suite
+  // small-groups (benchmarks/few_channels.md); what it costs to pair rows, and how far loads slow down
+  // products that take longer than they do, of version 11. They are runs back to back, each of which started
+  // early, so that kEarlierNanoseconds need not be taken off. Beside version 12, on the course's layers at
+  // batches from 512 on, it comes out 9 % too short to 13 % too long, the last for 120 columns in float16; at
+  // batch 64, where no block has two images, 4 to 22 % too long.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
     const double steps = static_cast<double>(tiling.steps());
@@ -273,7 +273,8 @@ class Tiler {
         std::ceil(static_cast<double>(problem_.input_size()) / (kPixelsAtOnce * kProducers));
     const double chunks = static_cast<double>(tiling.chunks);
     const double converting = 400 + 100 * rounds * (2 + parts) / 3;
-    const double loading = 1000 + 0.018 * static_cast<double>(tiling.stage_bytes);
+    const double of_byte = problem_.is_grouped() ? 0.018 : 0.0377;
+    const double loading = 1000 + of_byte * static_cast<double>(tiling.stage_bytes);
     // Those who convert wait for loads, of which there are as many on their way as stages.
     const double given = chunks * std::max(converting, (converting + loading) / tiling.stages);
     const double waited_for =
