@@ -38,10 +38,15 @@ linked := $(compiled) $(shell find python models export -type d -not -name __pyc
 installed := $(if $(wildcard $(stamps)/dev),dev,build)
 c_sources := $(shell find custom_op python examples tests/emulation tests/fake_driver tests/op_library -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
-# Tests run three at a time, since some wait, on two cores as well; beside a card, of which some watch the free memory,
-# and where a Python that was given has no pytest-xdist, one by one.
+# Tests run three at a time, since some wait, on two cores as well, beside a card one for 6 GB of its memory and at most
+# eight; there those of times and those that fill the memory run afterwards, one by one. Where a Python that was given has
+# no pytest-xdist all do.
 has_card := $(wildcard /dev/nvidia[0-9]* /dev/dxg)
-parallel = $(if $(has_card),,$(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n 3 --dist worksteal'))
+total_memory = nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null
+at_once = $(if $(has_card),$(shell $(total_memory) | awk -v most=$$(nproc) \
+  'NR == 1 {n = int($$1 / 6000)} END {if (n > most) n = most; if (n > 8) n = 8; print n < 1 ? 1 : n}'),3)
+parallel = $(shell $(python) -c 'import xdist' 2>/dev/null && printf '%s' '-n $(at_once) --dist worksteal')
+one_by_one = alone or large
 # Side by side they share the cores: of NumPy's and PyTorch's own threads each would have as many as there are cores,
 # which wait for each other by spinning. And what is freed stays with the process: to get it anew, page by page, took
 # tests of sessions a fifth of their time. Not with a glibc that takes no so large threshold, as old ones do.
@@ -83,7 +88,12 @@ single_parts: all
 	$(shared_cores) $(python) -m pytest $(parallel) -m 'not slow' tests/unit tests/op
 
 test: all $(stamps)/oldest $(stamps)/torch
+ifeq ($(has_card),)
 	$(shared_cores) $(python) -m pytest $(parallel)
+else
+	@$(shared_cores) $(python) -m pytest $(parallel) -m 'not ($(one_by_one))'; together=$$?; \
+	$(python) -m pytest -m '$(one_by_one)' && exit $$together
+endif
 
 tables: all
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda

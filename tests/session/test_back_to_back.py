@@ -192,6 +192,7 @@ def test_failure_of_the_driver_is_one_line_that_names_the_call(monkeypatch):
         timer_of(Driver("cuStreamCreate"), monkeypatch)
 
 
+@pytest.mark.alone
 @pytest.mark.gpu
 @pytest.mark.parametrize("side", [DEFAULT, CONVSWAP], ids=["default", "convswap"])
 def test_card_s_time_is_that_of_its_work_alone(side, cuda):

@@ -70,6 +70,7 @@ def test_model_with_bias_and_stride_takes_a_kernel_of_the_whole_op(process: LabP
     assert len(result.layers) == 5 and not result.notes
 
 
+@pytest.mark.alone
 def test_ranks_have_the_ladder_and_repeat(process: LabProcess, tmp_path) -> None:
     table = tmp_path / "lab.sqlite"
     results: list[LabResult] = []
@@ -101,6 +102,7 @@ def test_counters_are_read_or_it_is_said_why_not(process: LabProcess) -> None:
     assert lab.run(COURSE, "2017-conv1", time=False, process=process, **HOW).is_right
 
 
+@pytest.mark.alone
 def test_watch_answers_soon_after_a_save(cuda, tmp_path) -> None:
     file = tmp_path / "mine.cu"
     file.write_text(COURSE)

@@ -302,6 +302,7 @@ def test_a_real_measurement_keeps_to_the_schema(tmp_path):
     assert all(set(node.default_ms) == {1, 4} for node in found.nodes)
 
 
+@pytest.mark.alone
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["match", "tf32"])

@@ -399,6 +399,7 @@ def test_every_kernel_of_a_run_belongs_to_a_node(cuda, on_card):
     assert not any("convswap" in name for row in on_card.sides["default"].nodes for name in row.kernels)
 
 
+@pytest.mark.alone
 @pytest.mark.gpu
 @needs_cupti
 def test_on_a_card_the_nodes_together_are_all_of_the_time(cuda, on_card):
@@ -466,6 +467,7 @@ def ms_by_events(model: onnx.ModelProto, *, ours: bool) -> float:
     return float(np.median([timer.milliseconds(lambda: run.start(5)) / 5 for _ in range(20)]))
 
 
+@pytest.mark.alone
 @pytest.mark.gpu
 @needs_cupti
 def test_the_time_of_a_long_conv_agrees_with_cuda_events(cuda):
@@ -477,6 +479,7 @@ def test_the_time_of_a_long_conv_agrees_with_cuda_events(cuda):
     assert by_cupti == pytest.approx(ms_by_events(swap(model).to_proto(), ours=True), rel=0.05)
 
 
+@pytest.mark.alone
 @pytest.mark.gpu
 @needs_cupti
 def test_recording_does_not_lengthen_kernels_of_many_blocks(cuda):

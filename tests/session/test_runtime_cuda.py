@@ -270,6 +270,7 @@ LARGE_OUTPUT = (1, 3, 1024, 1024)
 LARGE_INPUT = (16, 3, 1024, 1024)
 
 
+@pytest.mark.alone
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [LARGE_OUTPUT, LARGE_INPUT], ids=["output", "input"])
 def test_run_beyond_the_memory_limit_raises_and_the_session_goes_on(shape, cuda):

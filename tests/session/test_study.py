@@ -296,6 +296,7 @@ def test_no_card_is_one_line(monkeypatch, tmp_path, capsys):
     assert "profiling needs an NVIDIA card" in refusal(capsys, "study", "alexnet")
 
 
+@pytest.mark.alone
 @pytest.mark.gpu
 @pytest.mark.skipif(importlib.util.find_spec("cupti") is None, reason="cupti-python is not installed")
 def test_on_a_card_every_part_takes_time_and_more_images_take_more(cuda):
