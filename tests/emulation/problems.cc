@@ -461,7 +461,7 @@ void spread_apart(const ConvProblem& p, const Spread& spread, Random& random, El
   for (int64_t& binades : of_channel) binades = between(random, -spread.channels, spread.channels);
   for (int64_t i = 0; i < p.batch * p.in_channels * p.input_size(); ++i) {
     const int64_t channel = i / p.input_size() % p.channels_per_group();
-    const int64_t row = i % p.input_size() / p.input[2];
+    const int64_t row = i / p.input[2] % p.input[1];
     scale(x[i], of_channel[channel] - spread.rows * row / p.input[1]);
   }
   for (int64_t i = 0; i < static_cast<int64_t>(w.size()); ++i) {

@@ -8,7 +8,7 @@ from card_calls import ELEMENTS, assert_near, computed_by, problem_of, stored, t
 from conv_cases import ConvCase
 from convswap import _native
 
-# Of filters a block has 64 or 128, of pixels a tile 64, of channels a chunk 32 to 128: less than one, and
+# Of filters a block has 64 to 256, of pixels a tile 64, of channels a chunk 32 to 128: less than one, and
 # more. Where the planes' size is even pixels come in pairs.
 CASES = {
     "one of each": ConvCase((1, 1, 1, 1), (1, 1, 1, 1)),
@@ -54,7 +54,7 @@ def test_it_is_the_definition(name, element, hopper):
     x, w, b = stored(case.arrays(), element)
     truth = true(x, w, b, case.attributes)
     magnitude = true(*(None if each is None else np.abs(each) for each in (x, w, b)), case.attributes)
-    for number in range(len(_native.alternatives(problem_of(case, type=element), "pointwise", 8))):
+    for number in range(len(_native.alternatives(problem_of(case, type=element), "pointwise", 16))):
         y = computed(x, w, b, case.attributes, alternative=number)
         assert_near(y, truth, magnitude, case.terms, element, TF32)
 
@@ -101,7 +101,7 @@ def test_swish_is_the_definition(algorithm, activation, has_residual, element, h
         truth = true(x, w, b, {"activation": activation}, z)
         magnitude = true(np.abs(x), np.abs(w), np.abs(b), {}, None if z is None else np.abs(z))
         problem = problem_of(case, type=element, activation=activation)
-        for number in range(len(_native.alternatives(problem, algorithm, 8)) or 1):
+        for number in range(len(_native.alternatives(problem, algorithm, 16)) or 1):
             y = computed_by(algorithm, x, w, b, {"activation": activation}, z, alternative=number)
             # At most 1.5 steep, both round a dozen times.
             assert_near(y, truth, 1.5 * magnitude, case.terms + 12, element, TF32)

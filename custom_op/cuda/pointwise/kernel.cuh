@@ -7,6 +7,7 @@
 #include "cuda/pointwise/numbers.cuh"
 #include "cuda/pointwise/pixels.cuh"
 #include "cuda/pointwise/results.cuh"
+#include "cuda/pointwise/waiting.cuh"
 #include "cuda/pointwise/weights.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/warpgroup_barrier.cuh"
@@ -15,7 +16,7 @@
 namespace convswap::pointwise {
 
 // Blocks stay; a row of the grid has the filters of a block of a group, whose warpgroups take tiles in turns.
-template <typename Element, int kTiles, int kWarpgroups, int kSteps>
+template <typename Element, int kTiles, int kWarpgroups, int kSteps, int kSlots>
 __global__ void __launch_bounds__(128 * kWarpgroups, 1)
     kernel(const __grid_constant__ Arguments<Element> problem) {
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -46,9 +47,7 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
     }
   };
   int chunk = 0;
-  // Multiplies a chunk while the next is being loaded.
-  const auto multiply = [&](Chunk<kSteps>& current, Chunk<kSteps>& next) {
-    loader.load_next(next);
+  const auto multiply = [&](Chunk<kSteps>& current) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) Numbers<Element>::finish(current[step]);
     SharedMatrix weights = all_weights.advanced(chunk * (kSteps * kCoresOfStep * kFilters));
@@ -60,23 +59,44 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
     }
     finish_warpgroup_products(sums);
   };
-  // Two chunks take turns.
-  Chunk<kSteps> even, odd;
-  loader.load_next(even);
-  filters.load(problem, cores, first, first_of_all);
-  __syncthreads();
-  clear();
-  for (bool is_odd = false; tile < problem.tiles; is_odd = !is_odd) {
-    if (is_odd) {
-      multiply(odd, even);
-    } else {
-      multiply(even, odd);
-    }
-    if (++chunk < problem.chunks) continue;
+  const auto finish_chunk = [&] {
+    if (++chunk < problem.chunks) return;
     Results<kTiles, Element>(problem, own, tile, first, first_of_all).store(sums, filters.bias);
     clear();
     chunk = 0;
     tile += stride;
+  };
+  const auto load_filters = [&] {
+    filters.load(problem, cores, first, first_of_all);
+    __syncthreads();
+    clear();
+  };
+  if constexpr (kSlots > 0) {
+    Slots<Element, kSteps, kSlots> slots(reinterpret_cast<unsigned char*>(filters.bias + kFilters));
+    slots.fill(loader);
+    load_filters();
+    while (tile < problem.tiles) {
+      Chunk<kSteps> current;
+      slots.take_next(loader, current);
+      multiply(current);
+      finish_chunk();
+    }
+  } else {
+    // Two chunks take turns: while one is multiplied the other is being loaded.
+    Chunk<kSteps> even, odd;
+    const auto load_next = [&](Chunk<kSteps>& to) { loader.load_next(InRegisters<Element, kSteps>(to)); };
+    load_next(even);
+    load_filters();
+    for (bool is_odd = false; tile < problem.tiles; is_odd = !is_odd) {
+      if (is_odd) {
+        load_next(even);
+        multiply(odd);
+      } else {
+        load_next(odd);
+        multiply(even);
+      }
+      finish_chunk();
+    }
   }
 #endif
 }

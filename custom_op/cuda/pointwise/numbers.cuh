@@ -23,15 +23,14 @@ struct Numbers<float> {
   static constexpr int kLoads = 2;
   static __device__ int channel_of(int quarter, int load) { return quarter + 4 * load; }
 
-  // Of pixels that are neighbours, of any, and of none.
-  static __device__ void load_pair(Words& to, int load, const float* from) {
-    const uint2 both = *reinterpret_cast<const uint2*>(from);
-    to[2 * load] = both.x, to[2 * load + 1] = both.y;
+  // A channel of two pixels, as it lies where they are neighbours, and the words that it is.
+  using Pair = uint2;
+  static __device__ Pair pair_at(const float* first, const float* second) {
+    return make_uint2(__float_as_uint(*first), __float_as_uint(*second));
   }
-  static __device__ void load_each(Words& to, int load, const float* first, const float* second) {
-    to[2 * load] = __float_as_uint(*first), to[2 * load + 1] = __float_as_uint(*second);
+  static __device__ void put(Words& to, int load, Pair pair) {
+    to[2 * load] = pair.x, to[2 * load + 1] = pair.y;
   }
-  static __device__ void load_none(Words& to, int load) { to[2 * load] = to[2 * load + 1] = 0u; }
 
   // What was loaded as the product takes it.
   static __device__ void finish(Words& words) {
@@ -48,7 +47,6 @@ struct Numbers<float> {
   }
 
   // Results of two neighbouring pixels, and of one.
-  using Pair = uint2;
   static __device__ Pair pair_of(float first, float second) {
     return make_uint2(__float_as_uint(first), __float_as_uint(second));
   }
@@ -65,13 +63,11 @@ struct Numbers {
   static constexpr int kLoads = 4;
   static __device__ int channel_of(int quarter, int load) { return 2 * quarter + load % 2 + load / 2 * 8; }
 
-  static __device__ void load_pair(Words& to, int load, const Small* from) {
-    to[load] = *reinterpret_cast<const unsigned*>(from);
+  using Pair = unsigned;
+  static __device__ Pair pair_at(const Small* first, const Small* second) {
+    return first->bits | static_cast<unsigned>(second->bits) << 16;
   }
-  static __device__ void load_each(Words& to, int load, const Small* first, const Small* second) {
-    to[load] = first->bits | static_cast<unsigned>(second->bits) << 16;
-  }
-  static __device__ void load_none(Words& to, int load) { to[load] = 0u; }
+  static __device__ void put(Words& to, int load, Pair pair) { to[load] = pair; }
 
   static __device__ void finish(Words& words) {
 #pragma unroll
@@ -89,7 +85,6 @@ struct Numbers {
   }
   static __device__ unsigned of_weights(unsigned word) { return word; }
 
-  using Pair = unsigned;
   static __device__ Pair pair_of(float first, float second) { return rounded_pair<Small>(first, second); }
   static __device__ float2 floats_of(Pair pair) {
     return make_float2(lower_of_pair<Small>(pair), upper_of_pair<Small>(pair));

@@ -42,11 +42,7 @@ struct ThreadPixels {
   }
 };
 
-// The channels of a chunk of a thread's pixels, product after product.
-template <int kSteps>
-using Chunk = Words[kSteps];
-
-// Loads chunks of a warpgroup's tiles, one after the other.
+// Loads chunks of a warpgroup's tiles, one after the other, to where they wait (waiting.cuh).
 template <typename Element, int kSteps>
 class ChunkLoader {
  public:
@@ -55,7 +51,8 @@ class ChunkLoader {
       : problem_(problem), own_(own), group_(group), tile_(tile), stride_(stride) {}
 
   // Where there is no more, none.
-  __device__ void load_next(Chunk<kSteps>& to) {
+  template <typename To>
+  __device__ void load_next(const To& to) {
     if (tile_ >= problem_.tiles) return;
     if (chunk_ == 0) find_pixels();
     const int left = problem_.channels - chunk_ * kSteps * kDepth;
@@ -85,15 +82,15 @@ class ChunkLoader {
     }
   }
 
-  template <bool kArePairs>
-  __device__ void load(Chunk<kSteps>& to, int left) const {
+  template <bool kArePairs, typename To>
+  __device__ void load(const To& to, int left) const {
     const auto load_channel = [&](int step, int load) {
       const long long at =
           (step * kDepth + Of::channel_of(0, load)) * static_cast<long long>(problem_.input_plane);
       if constexpr (kArePairs) {
-        Of::load_pair(to[step], load, from_[0] + at);
+        to.load_pair(step, load, from_[0] + at);
       } else {
-        Of::load_each(to[step], load, from_[0] + at, from_[1] + at);
+        to.load_each(step, load, from_[0] + at, from_[1] + at);
       }
     };
     if (left >= kSteps * kDepth) [[likely]] {
@@ -110,7 +107,7 @@ class ChunkLoader {
           if (step * kDepth + Of::channel_of(own_.quarter, load) < left) {
             load_channel(step, load);
           } else {
-            Of::load_none(to[step], load);
+            to.load_none(step, load);
           }
         }
       }

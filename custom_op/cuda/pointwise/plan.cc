@@ -68,9 +68,10 @@ struct Family {
   static std::string describe(const ConvProblem& problem, const Tiling& tiling, const Launch& launch) {
     const auto text = [](int64_t number) { return std::to_string(number); };
     return "tiles of " + text(kPixels) + " pixels x " + text(tiling.instance.filters()) + " filters, " +
-           text(tiling.chunks) + " x " + text(tiling.instance.channels(size_of(problem.type))) +
-           " channels, " + text(launch.grid.x) + " x " + text(launch.grid.y) + " blocks of " +
-           text(launch.block.x) + " threads, " + text(tiling.shared_bytes) + " bytes of shared memory";
+           text(tiling.chunks) + " x " + text(tiling.instance.channels(size_of(problem.type))) + " channels" +
+           (tiling.instance.slots > 0 ? " by way of shared memory, " : ", ") + text(launch.grid.x) + " x " +
+           text(launch.grid.y) + " blocks of " + text(launch.block.x) + " threads, " +
+           text(tiling.shared_bytes) + " bytes of shared memory";
   }
 };
 

@@ -15,8 +15,8 @@ struct Tiling {
   int64_t filter_blocks = 1;  // of a group
   int64_t tiles = 0, chunks = 0;
   int64_t columns = 0;  // of the grid, which has a row for each block of filters of each group
-  int64_t shared_bytes = 0;
-  double cost = 0;  // nanoseconds, estimated
+  int64_t weight_bytes = 0, shared_bytes = 0;  // of a block: the latter with the slots
+  double cost = 0;                             // nanoseconds, estimated
 };
 
 // All whose weights fit into the device's shared memory, the cheapest by estimate first.

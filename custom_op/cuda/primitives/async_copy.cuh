@@ -9,6 +9,15 @@ __device__ inline void copy_async_16_bytes(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
 }
 
+// The same of so few bytes, 4 or 8, by way of the first-level cache.
+template <int kBytes>
+__device__ inline void copy_async(void* shared, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 8);
+  const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(target), "l"(global), "n"(kBytes)
+               : "memory");
+}
+
 // Closes the group of copies this thread has started since the last call.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -181,6 +181,10 @@ CONVSWAP_PRODUCTS(BFloat16, "bf16")
 #define CONVSWAP_HELD_PRODUCTS(Number, type)                                                         \
   CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, 8, "64", CONVSWAP_NAMES_8,              \
                         "%32, %33, %34, %35", "%36", "1", CONVSWAP_SUMS_8(0))                        \
+  CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, 12, "96", CONVSWAP_NAMES_12,            \
+                        "%48, %49, %50, %51", "%52", "1", CONVSWAP_SUMS_8(0), CONVSWAP_SUMS_4(8))    \
+  CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, 24, "192", CONVSWAP_NAMES_24,           \
+                        "%96, %97, %98, %99", "%100", "1", CONVSWAP_SUMS_24)                         \
   CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, 32, "256", CONVSWAP_NAMES_32,           \
                         "%128, %129, %130, %131", "%132", "1", CONVSWAP_SUMS_32)                     \
   CONVSWAP_HELD_PRODUCTS_OF(Number, type, 15, "120", CONVSWAP_NAMES_15, "%60, %61, %62, %63", "%64", \
@@ -212,7 +216,10 @@ __device__ inline void add_warpgroup_product<TensorFloat32, 16>(float (&sums)[16
                : "l"(a.descriptor()), "l"(b.descriptor()));
 }
 CONVSWAP_TENSOR_FLOAT32_PRODUCT(8, "64", CONVSWAP_NAMES_8, "%32, %33, %34, %35", "%36", CONVSWAP_SUMS_8(0))
+CONVSWAP_TENSOR_FLOAT32_PRODUCT(12, "96", CONVSWAP_NAMES_12, "%48, %49, %50, %51", "%52", CONVSWAP_SUMS_8(0),
+                                CONVSWAP_SUMS_4(8))
 CONVSWAP_TENSOR_FLOAT32_PRODUCT(16, "128", CONVSWAP_NAMES_16, "%64, %65, %66, %67", "%68", CONVSWAP_SUMS_16)
+CONVSWAP_TENSOR_FLOAT32_PRODUCT(24, "192", CONVSWAP_NAMES_24, "%96, %97, %98, %99", "%100", CONVSWAP_SUMS_24)
 CONVSWAP_TENSOR_FLOAT32_PRODUCT(32, "256", CONVSWAP_NAMES_32, "%128, %129, %130, %131", "%132",
                                 CONVSWAP_SUMS_32)
 #undef CONVSWAP_TENSOR_FLOAT32_PRODUCT

@@ -15,7 +15,7 @@ template <typename Element, std::size_t kPart, std::size_t kParts>
 std::vector<CompiledKernel> kernels_for(const char* name) {
   return for_each_instance<kInstances, kPart, kParts>([&]<Instance kOf>() {
     return CompiledKernel(instance_name("pointwise::kernel", name, kOf.arguments()),
-                          kernel<Element, kOf.tiles, kOf.warpgroups, kOf.steps>);
+                          kernel<Element, kOf.tiles, kOf.warpgroups, kOf.steps, kOf.slots>);
   });
 }
 

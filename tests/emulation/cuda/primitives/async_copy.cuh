@@ -14,6 +14,7 @@ namespace convswap {
 struct AsyncCopy {
   void* to;
   const void* from;
+  int bytes;
 };
 struct AsyncCopies {
   std::vector<AsyncCopy> open;
@@ -33,13 +34,17 @@ inline const bool copies_are_checked_at_the_end = [] {
   return true;
 }();
 
-inline void copy_async_16_bytes(void* shared, const void* global) {
-  const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+template <int kBytes>
+void copy_async(void* shared, const void* global) {
+  const auto is_aligned = [](const void* address) {
+    return reinterpret_cast<uintptr_t>(address) % kBytes == 0;
+  };
   if (!is_aligned(global) || !is_aligned(shared)) emulation::fail("a copy that is not aligned");
   // What comes must not be there before: a read that does not wait then shows.
-  std::memset(shared, 0xFF, 16);
-  async_copies[emulation::current].open.push_back({shared, global});
+  std::memset(shared, 0xFF, kBytes);
+  async_copies[emulation::current].open.push_back({shared, global, kBytes});
 }
+inline void copy_async_16_bytes(void* shared, const void* global) { copy_async<16>(shared, global); }
 inline void commit_copies() {
   AsyncCopies& own = async_copies[emulation::current];
   own.groups.push_back(std::move(own.open));
@@ -49,7 +54,7 @@ template <int kPending>
 void wait_for_copies() {
   AsyncCopies& own = async_copies[emulation::current];
   for (; own.groups.size() > kPending; own.groups.pop_front()) {
-    for (const AsyncCopy& copy : own.groups.front()) std::memcpy(copy.to, copy.from, 16);
+    for (const AsyncCopy& copy : own.groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
   }
 }
 
