@@ -8,9 +8,9 @@
 // `convswap lab` checks kernels of a user's own so, where there is no card.
 //
 // Found so: wrong results, reads of what was never written (shared memory begins as NaN or as ordinary
-// numbers), writes beyond a block's shared memory, barriers that not all threads reach. Not found: races,
-// since a thread runs alone until its next barrier, copies that are used before they were waited for, and
-// fences that are missing. Those take compute-sanitizer and a card.
+// numbers), writes beyond a block's shared memory, barriers that not all threads reach, copies that are used
+// before they were waited for. Not found: races, since a thread runs alone until its next barrier, and fences
+// that are missing. Those take compute-sanitizer and a card.
 
 #include <setjmp.h>
 #include <ucontext.h>

@@ -222,6 +222,15 @@ void take_pointwise(ConvProblem& p, Device& device, Random& random) {
     p.output[axis] = (p.input[axis] - 1) / p.stride[axis] + 1;
   }
   p.result = p.output;
+  // So many chunks for each warpgroup that whatever they wait in is filled again and again.
+  if (!one_in(random, 4)) return;
+  p.spatial_rank = 2;
+  p.batch = p.group = p.input[0] = p.stride[0] = p.stride[1] = p.stride[2] = 1;
+  p.input[1] = 2 * between(random, 8, 12), p.input[2] = between(random, 16, 24);
+  p.in_channels = between(random, 60, 200), p.out_channels = between(random, 1, 100);
+  p.result = p.output = p.input;
+  device.multiprocessors = 1, device.shared_memory_per_block = 227 * 1024;
+  device.shared_memory_per_multiprocessor = device.shared_memory_per_block + 1024;
 }
 
 // From this seed on a pool follows, whose windows overlap, of planes that are more than a block pools at a

@@ -31,6 +31,8 @@ INSTRUCTIONS = {
 # Where the addresses of global variables lie. NVRTC makes such of what is set as a whole, `{0u, 1u}`, and of
 # what a function returns as `{}`: all threads of a block then wait for memory.
 GLOBAL_VARIABLES = "c[0x4]"
+# Instances of a family that go another way through its template, by what tells them from the others.
+PATHS = {"cuda/pointwise/kernel.cuh": lambda arguments: arguments[-1] != "0"}  # chunks wait in slots
 # Which all families have kernels for. Of the others none is disassembled: it takes as long as to compile.
 DISASSEMBLED = 90
 
@@ -42,11 +44,13 @@ def capabilities_of(family: dict) -> list[int]:
     return [each for each in CAPABILITIES if (each == least if is_alone else each >= least)]
 
 
-def one_of_each_format(family: dict) -> list[str]:
-    """Return an instance for each first argument of the template: the format of the data."""
-    first: dict[str, str] = {}
-    for instance in family["instances"]:
-        first.setdefault(instance.partition(",")[0], instance)
+def one_of_each_kind(header: str) -> list[str]:
+    """Return an instance for each format of the data, the first argument, and way through the template."""
+    first: dict[tuple, str] = {}
+    for instance in FAMILIES[header]["instances"]:
+        arguments = instance.strip(">").split(", ")
+        way = PATHS[header](arguments) if header in PATHS else None
+        first.setdefault((arguments[0], way), instance)
     return list(first.values())
 
 
@@ -60,7 +64,7 @@ def each_to_compile() -> Iterator[tuple[str, str, int]]:
         capabilities = capabilities_of(family)
         some = [each for each in capabilities if each in (capabilities[0], 90)]
         is_rung = "/ladder/" in header
-        for number, instance in enumerate(family["instances"][:1] if is_rung else one_of_each_format(family)):
+        for number, instance in enumerate(family["instances"][:1] if is_rung else one_of_each_kind(header)):
             for capability in some if number > 0 or is_rung else capabilities:
                 yield header, instance, capability
 

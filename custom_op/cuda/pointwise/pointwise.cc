@@ -6,8 +6,8 @@
 // Pixels are the rows of Hopper's tensor-core products and filters their columns. The tensor core takes its
 // rows from registers: a thread of a warpgroup holds channels of two pixels, and loads them from where they
 // lie. Where two neighbouring pixels of a channel lie together in memory, aligned, a thread has such a pair,
-// and lanes whole sectors of eight pairs: one load for both, and one store. So pixels pass neither shared
-// memory nor a second kernel; weights lie in shared memory for as long as the block stays.
+// and lanes whole sectors of eight pairs: one load for both, and one store. So no second kernel prepares
+// pixels; weights lie in shared memory for as long as the block stays.
 //
 // Float32 goes in as TF32, rounded to nearest, whatever its exponent; infinities and NaN are multiplied as
 // they are. Where TF32 ends, so do they: what rounding takes beyond its largest number, within 2^-11 of that
@@ -15,7 +15,9 @@
 // bfloat16 two channels of a pixel share a register, which two loads of pairs bring, crosswise.
 //
 // A *tile* is 64 pixels, whatever images they belong to, and a *chunk* a few products' channels: while one is
-// multiplied the thread's loads of the next are under way, also from tile to tile. A block has 64 or 128
+// multiplied the thread's loads of the next are under way, also from tile to tile. They wait in registers, or
+// the next three in *slots* of shared memory, of which each thread has its own part; that takes more
+// instructions, and hides more of memory's time where results are many to a channel. A block has 64 to 256
 // filters and all channels of them; where there are more filters, others read the pixels again, out of the
 // second-level cache.
 //

@@ -1,4 +1,5 @@
-// Chooses how many filters a block of pointwise has: the cheapest by estimate, without any measurement.
+// Chooses a block of pointwise, its filters, warpgroups and where chunks wait: the cheapest by estimate,
+// without any measurement.
 
 #include "cuda/pointwise/tiling.h"
 
@@ -53,10 +54,10 @@ double activation_nanoseconds(const ConvProblem& problem, const Instance& instan
 
 double cost_of(const ConvProblem& problem, const Tiling& tiling, std::size_t instance) {
   constexpr double kLaunch = 2100;
-  // The first slots are filled before anything is multiplied; then the slots hide more of memory's time
-  // behind the warpgroups'.
+  // The first slots are filled before anything is multiplied; then more of the shorter time, memory's or the
+  // warpgroups', passes during the longer: all of it with an endless power, none with 1.
   const bool waits_in_slots = tiling.instance.slots > 0;
-  const double fill = waits_in_slots ? 286 : 0, overlap = waits_in_slots ? 2.5 : 2;
+  const double fill = waits_in_slots ? 286 : 0, power = waits_in_slots ? 2.5 : 2;
   // Bytes of a nanosecond: a block's weights; pixels and results; pixels that were read before.
   constexpr double kWeights = 29, kMemory = 3806, kAgain = 10617;
   const auto number = [](int64_t count) { return static_cast<double>(count); };
@@ -84,7 +85,7 @@ double cost_of(const ConvProblem& problem, const Tiling& tiling, std::size_t ins
   const double rounds = number(ceil_divide(tiling.tiles, tiling.columns * tiling.instance.warpgroups));
   const double work = chunks * (first_chunk + (rounds - 1) * chunk) + rounds * results;
   return kLaunch + fill + number(tiling.weight_bytes) / kWeights +
-         std::pow(std::pow(memory, overlap) + std::pow(work, overlap), 1 / overlap);
+         std::pow(std::pow(memory, power) + std::pow(work, power), 1 / power);
 }
 
 }  // namespace
@@ -94,7 +95,7 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
   std::vector<Tiling> all;
   for (std::size_t i = 0; i < std::size(kInstances); ++i) {
     const Instance& instance = kInstances[i];
-    // Copies to shared memory are of pairs.
+    // Slots are worth it for pairs alone, which are copied at once.
     if (instance.slots > 0 && (problem.output != problem.input || problem.output_size() % 2 != 0)) continue;
     Tiling tiling;
     tiling.instance = instance;

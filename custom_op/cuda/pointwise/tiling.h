@@ -19,7 +19,7 @@ struct Tiling {
   double cost = 0;                             // nanoseconds, estimated
 };
 
-// All whose weights fit into the device's shared memory, the cheapest by estimate first.
+// All whose weights and slots fit into the device's shared memory, the cheapest by estimate first.
 std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
 
 }  // namespace convswap::pointwise

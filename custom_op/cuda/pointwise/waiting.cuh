@@ -46,6 +46,7 @@ class InSlot {
   __device__ void load_pair(int step, int load, const Element* from) const {
     copy_async<sizeof(Pair)>(place(step, load), from);
   }
+  // Where a tensor turns out not to be aligned, which is not known when the tiling is chosen.
   __device__ void load_each(int step, int load, const Element* first, const Element* second) const {
     *place(step, load) = Of::pair_at(first, second);
   }
@@ -80,8 +81,8 @@ class Slots {
     for (int slot = 0; slot < kSlots - 1; ++slot) start(loader, slot);
   }
 
-  // Takes the next chunk, and starts the copies of the one that goes where the one before it was. That one
-  // has been multiplied, so that nobody reads the slot any more.
+  // Starts the copies of the chunk that is kSlots - 1 further on, into the slot whose chunk was taken last
+  // and has been multiplied, so that nobody reads it any more; then takes the next chunk.
   template <typename Loader>
   __device__ void take_next(Loader& loader, Chunk<kSteps>& to) {
     start(loader, next_ == 0 ? kSlots - 1 : next_ - 1);

@@ -20,6 +20,7 @@ struct Filters {
     constexpr int kCore = kCoreBytes / sizeof(Element);
     const bool are_whole =
         problem.channels % kCore == 0 && reinterpret_cast<unsigned long long>(problem.w) % kCoreBytes == 0;
+    // Eight of a thread's loads at once: nothing can be multiplied before the weights are there.
 #pragma unroll 8
     for (int i = threadIdx.x; i < cores * kFilters; i += blockDim.x) {
       const int core = i / kFilters, filter = i % kFilters;

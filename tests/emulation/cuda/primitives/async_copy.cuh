@@ -34,17 +34,21 @@ inline const bool copies_are_checked_at_the_end = [] {
   return true;
 }();
 
-template <int kBytes>
-void copy_async(void* shared, const void* global) {
-  const auto is_aligned = [](const void* address) {
-    return reinterpret_cast<uintptr_t>(address) % kBytes == 0;
+inline void ask_for(void* shared, const void* global, int bytes) {
+  const auto is_aligned = [&](const void* address) {
+    return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes) == 0;
   };
   if (!is_aligned(global) || !is_aligned(shared)) emulation::fail("a copy that is not aligned");
   // What comes must not be there before: a read that does not wait then shows.
-  std::memset(shared, 0xFF, kBytes);
-  async_copies[emulation::current].open.push_back({shared, global, kBytes});
+  std::memset(shared, 0xFF, static_cast<std::size_t>(bytes));
+  async_copies[emulation::current].open.push_back({shared, global, bytes});
 }
-inline void copy_async_16_bytes(void* shared, const void* global) { copy_async<16>(shared, global); }
+inline void copy_async_16_bytes(void* shared, const void* global) { ask_for(shared, global, 16); }
+template <int kBytes>
+void copy_async(void* shared, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 8);
+  ask_for(shared, global, kBytes);
+}
 inline void commit_copies() {
   AsyncCopies& own = async_copies[emulation::current];
   own.groups.push_back(std::move(own.open));
