@@ -21,6 +21,7 @@
 #include "onnx_entries.h"
 #include "onnx_inputs.h"
 #include "onnx_kernel_origin.h"
+#include "onnx_optimizers.h"
 #include "onnx_prepared.h"
 #include "onnx_recent_runs.h"
 #include "onnx_scratch.h"
@@ -546,7 +547,7 @@ void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* 
   const Registry& registry = registry_of(base, api, origin);
   answer_kernels(api, options);
   add_domain_once(api, options, registry.domain(), "convswap.registered");
-  if (!override_requested(api, options)) return;
+  if (!override_requested(api, options)) return disable_optimizers(api, options, {kTakesOurDomain});
   const Precision precision = override_precision(api, options);
   keep_conv_nodes(base, api, options);
   const auto mark_of = [](Precision each) {

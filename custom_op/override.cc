@@ -1,12 +1,11 @@
 #include "override.h"
 
-#include <array>
 #include <optional>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "onnx_entries.h"
+#include "onnx_optimizers.h"
 
 namespace convswap {
 namespace {
@@ -14,13 +13,6 @@ namespace {
 constexpr char kOverrideEntry[] = "convswap.override";
 constexpr char kPrecisionEntry[] = "convswap.precision";
 constexpr char kKernelsEntry[] = "convswap.kernels";
-constexpr char kDisabledEntry[] = "optimization.disable_specified_optimizers";
-// From this version on ONNX Runtime reads kDisabledEntry.
-constexpr uint32_t kDisabledSince = 18;
-// They turn a Conv of the CPU provider into another op: with an activation, with the addition that follows a
-// Conv with bias, or in a blocked layout.
-constexpr std::array<const char*, 3> kConvOptimizers{"ConvActivationFusion", "ConvAddActivationFusion",
-                                                     "NchwcTransformer"};
 // ONNX Runtime takes at most 1024 bytes, in newer versions more.
 constexpr size_t kLongestName = 1000;
 
@@ -30,14 +22,6 @@ struct Recorder {
 };
 
 thread_local Recorder recorder;
-
-bool contains(const std::string& list, const std::string& name) {
-  std::istringstream names(list);
-  for (std::string each; std::getline(names, each, ';');) {
-    if (each == name) return true;
-  }
-  return false;
-}
 
 // The name without what is too long, cut between two characters of UTF-8.
 std::string shortened(const std::string& name) {
@@ -62,20 +46,18 @@ Precision override_precision(const OrtApi& api, const OrtSessionOptions* options
 }
 
 void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
-  if (base.GetApi(kDisabledSince) == nullptr) {
+  if (base.GetApi(kDisablesOptimizersSince) == nullptr) {
     throw OnnxRuntimeError(
         ORT_NOT_IMPLEMENTED,
-        "the override mode needs ONNX Runtime 1." + std::to_string(kDisabledSince) +
+        "the override mode needs ONNX Runtime 1." + std::to_string(kDisablesOptimizersSince) +
             " or newer and this is " + base.GetVersionString() +
             ", whose optimizers would replace Conv nodes first: install a newer onnxruntime "
             "or onnxruntime-gpu, or swap the model instead");
   }
-  const std::string given = entry(api, options, kDisabledEntry).value_or("");
-  std::string disabled = given;
-  for (const char* name : kConvOptimizers) {
-    if (!contains(disabled, name)) disabled += (disabled.empty() ? "" : ";") + std::string(name);
-  }
-  if (disabled != given) check(api, api.AddSessionConfigEntry(options, kDisabledEntry, disabled.c_str()));
+  // They turn a Conv of the CPU provider into another op: with an activation, with the addition that follows
+  // a Conv with bias, or in a blocked layout.
+  disable_optimizers(
+      api, options, {"ConvActivationFusion", "ConvAddActivationFusion", "NchwcTransformer", kTakesOurDomain});
 }
 
 void answer_kernels(const OrtApi& api, OrtSessionOptions* options) {

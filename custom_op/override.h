@@ -24,8 +24,8 @@ bool override_requested(const OrtApi& api, const OrtSessionOptions* options);
 // precision.
 Precision override_precision(const OrtApi& api, const OrtSessionOptions* options);
 
-// Adds to `options`, beside what the user disabled, the optimisers that take Conv nodes before a kernel is
-// looked for. Throws where this ONNX Runtime, below 1.18, knows no such setting.
+// Has sessions of `options` do without the optimisers that take Conv nodes before a kernel is looked for.
+// Throws where this ONNX Runtime, below 1.18, knows no such setting.
 void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options);
 
 // Does what the entry convswap.kernels of `options` asks for. Throws.

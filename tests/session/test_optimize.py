@@ -126,18 +126,18 @@ def test_nothing_is_written_where_the_whole_model_is_slower(pretended, tmp_path,
 
 def test_nothing_is_written_where_the_answers_differ(pretended, tmp_path, monkeypatch):
     pretended(FASTEST_FUSED)
-    real = whole.run
+    real = whole.run_named
 
     def wrong(session, feeds):
         outputs = real(session, feeds)
         is_ours = any(node.op_type == "FusedConv" for node in _nodes_of(session))
-        return [values + np.float32(0.1) for values in outputs] if is_ours else outputs
+        return {name: values + np.float32(0.1) * is_ours for name, values in outputs.items()}
 
     sessions = {}
     real_make = whole.make_session
 
-    def make(model, side, device):
-        session = real_make(model, side, device)
+    def make(model, side, device, weights):
+        session = real_make(model, side, device, weights=weights)
         sessions[session] = model
         return session
 
@@ -145,7 +145,7 @@ def test_nothing_is_written_where_the_answers_differ(pretended, tmp_path, monkey
         return sessions[session].graph.node
 
     monkeypatch.setattr(whole, "make_session", make)
-    monkeypatch.setattr(whole, "run", wrong)
+    monkeypatch.setattr(whole, "run_named", wrong)
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
     assert (found.answers_agree, found.written) == (False, None)
 
@@ -189,14 +189,72 @@ def test_a_model_that_answers_in_classes_alone_is_judged_by_the_share_that_diffe
     model.graph.output.append(tensor_info("class", None, None, None, element_type=onnx.TensorProto.INT64))
     pretended(FASTEST_FUSED)
     assert optimize(model, None, device="cpu").answers_agree
-    real, runs = whole.run, []
+    real, runs = whole.run_named, []
 
     def wrong(session, feeds):
         runs.append(session)
-        (classes,) = real(session, feeds)
-        return [classes + (np.arange(classes.size).reshape(classes.shape) % 50 == 0) * (len(runs) % 2 == 0)]
+        (classes,) = real(session, feeds).values()
+        is_off = (np.arange(classes.size).reshape(classes.shape) % 50 == 0) * (len(runs) % 2 == 0)
+        return {"class": classes + is_off}
 
-    monkeypatch.setattr(whole, "run", wrong)
+    monkeypatch.setattr(whole, "run_named", wrong)
+    assert not optimize(model, None, device="cpu").answers_agree
+
+
+def with_outputs_of(kind: str) -> onnx.ModelProto:
+    """Return the network with another output, or that alone."""
+    model, node = network(), helper.make_node
+    more = {
+        "strings alone": [
+            node("ArgMax", ["y"], ["class"], axis=1, keepdims=0),
+            node("Cast", ["class"], ["more"], to=onnx.TensorProto.STRING),
+        ],
+        "a sequence": [node("SequenceConstruct", ["y", "t"], ["more"])],
+        "infinity": [node("Mul", ["t", "much"], ["large"]), node("Exp", ["large"], ["more"])],
+        "no element": [node("Slice", ["t", "zero", "zero"], ["more"])],
+    }
+    more["strings too"] = more["strings alone"]
+    model.graph.node.extend(more[kind])
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1e4), "much"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "zero"))
+    if kind == "a sequence":
+        of = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+        value = helper.make_value_info("more", helper.make_sequence_type_proto(of))
+    else:
+        strings = kind.startswith("strings")
+        element_type = onnx.TensorProto.STRING if strings else onnx.TensorProto.FLOAT
+        value = helper.make_tensor_value_info("more", element_type, None)
+    if kind == "strings alone":
+        del model.graph.output[:]
+    model.graph.output.append(value)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["strings alone", "strings too", "a sequence", "infinity", "no element"])
+def test_outputs_of_all_kinds_are_held_against_the_original_by_their_names(
+    kind, pretended, tmp_path, monkeypatch
+):
+    pretended(FASTEST_FUSED)
+    model, json_file = with_outputs_of(kind), tmp_path / "found.json"
+    onnx.save(model, tmp_path / "model.onnx")
+    command = ["optimize", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "faster.onnx")]
+    assert main([*command, "--device", "cpu", "--json", str(json_file)]) == 0
+    found = json.loads(json_file.read_text(encoding="utf-8"))
+    jsonschema.validate(found, SCHEMA)
+    assert found["answers_agree"] and found["reference"] == "float64"
+    if kind == "no element":
+        return
+    real, runs = whole.run_named, []
+
+    def wrong(session, feeds):
+        runs.append(session)
+        outputs = real(session, feeds)
+        name = next(name for name in outputs if name.startswith("more"))
+        values = outputs[name]
+        off = np.full_like(values, "?") if values.dtype == object else np.zeros_like(values)
+        return {**outputs, name: off if len(runs) % 2 == 0 else values}
+
+    monkeypatch.setattr(whole, "run_named", wrong)
     assert not optimize(model, None, device="cpu").answers_agree
 
 
@@ -368,3 +426,12 @@ def test_a_swapped_model_is_refused():
     swapped = convswap.swap(network()).to_proto()
     with pytest.raises(ConvswapError, match="3 Conv swapped already; give the model as it was"):
         optimize(swapped, None, device="cpu")
+
+
+def test_memory_that_will_not_do_is_told_in_one_line_before_the_start(monkeypatch, tmp_path, capsys):
+    onnx.save(network(), tmp_path / "model.onnx")
+    monkeypatch.setattr(preparation, "free_memory", lambda: 1_000)
+    model, faster = str(tmp_path / "model.onnx"), str(tmp_path / "faster.onnx")
+    assert main(["optimize", model, "-o", faster, "--device", "cpu"]) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "memory" in line)
+    assert line.startswith("convswap: the memory does not suffice: optimizing takes about")

@@ -26,6 +26,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 CPU = ["CPUExecutionProvider"]
 DISABLED = "optimization.disable_specified_optimizers"
+# It puts nodes of ONNX's into the domain of a Conv, which need not be ONNX's.
+ALWAYS = "WeightBiasQuantization"
 OURS = ["ConvActivationFusion", "ConvAddActivationFusion", "NchwcTransformer"]
 RANDOM = np.random.default_rng(31)
 X = RANDOM.normal(size=(1, 16, 9, 8)).astype(np.float32)
@@ -196,18 +198,17 @@ def test_each_disabled_optimiser_would_take_conv(pattern, left_on, final_graph):
 
 def test_optimisers_that_the_user_disabled_stay_disabled():
     for given, expected in (
-        ("GeluFusion", ["GeluFusion", *OURS]),
-        (f"{OURS[2]};GeluFusion", [OURS[2], "GeluFusion", *OURS[:2]]),
-        (";".join(OURS), OURS),
-        ("NchwcTransformerOfMine", ["NchwcTransformerOfMine", *OURS]),
+        ("GeluFusion", ["GeluFusion", *OURS, ALWAYS]),
+        (f"{OURS[2]};GeluFusion", [OURS[2], "GeluFusion", *OURS[:2], ALWAYS]),
+        (";".join([ALWAYS, *OURS]), [ALWAYS, *OURS]),
+        ("NchwcTransformerOfMine", ["NchwcTransformerOfMine", *OURS, ALWAYS]),
     ):
         options = options_with({"convswap.override": "1", DISABLED: given})
         assert options.get_session_config_entry(DISABLED).split(";") == expected
 
 
-def test_nothing_is_disabled_without_the_override():
-    with pytest.raises(RuntimeError, match="does not have configuration"):
-        options_with({}).get_session_config_entry(DISABLED)
+def test_without_the_override_what_takes_our_domain_alone_is_disabled():
+    assert options_with({}).get_session_config_entry(DISABLED) == ALWAYS
 
 
 def test_value_that_is_neither_0_nor_1_is_refused():
@@ -358,7 +359,7 @@ def test_options_of_the_user_are_kept_and_serve_again():
         assert session.get_session_options().intra_op_num_threads == 1
     disabled = options.get_session_config_entry(DISABLED).split(";")
     assert sorted(disabled) == sorted(
-        ["GeluFusion", "LayerNormFusion", *OURS, "CommonSubexpressionElimination"]
+        ["GeluFusion", "LayerNormFusion", *OURS, ALWAYS, "CommonSubexpressionElimination"]
     )
 
 
@@ -405,6 +406,40 @@ def test_five_bypassed_conv_nodes_are_named_at_most(bypassed):
     nodes = [conv(f"{'x' if i == 0 else f'h{i}'} w", f"h{i + 1}", f"conv{i}") for i in range(7)]
     with pytest.raises(ConvswapError, match=r"^7 of 7 .*'conv0' on .*'conv4' on [A-Za-z]+, \.\.\.; an"):
         convswap.override_session(model(*nodes, node("Relu", "h7", "y")), providers=CPU)
+
+
+def mapped(name: str, inner: str, *between: onnx.NodeProto) -> bytes:
+    """Return a Conv called `name`, and one called `inner` in the body of a SequenceMap behind it."""
+    element = helper.make_tensor_value_info("element", TensorProto.FLOAT, None)
+    result = helper.make_tensor_value_info("result", TensorProto.FLOAT, None)
+    body = helper.make_graph([conv("element w", "result", inner)], "body", [element], [result])
+    sequence = helper.make_node("SequenceMap", ["parts"], ["mapped"], body=body)
+    return model(
+        conv("x w b", "h", name),
+        *between,
+        node("SequenceConstruct", f"{'r' if between else 'h'} x", "parts"),
+        sequence,
+        node("ConcatFromSequence", "mapped", "y", axis=0),
+        w=W,
+    )
+
+
+@pytest.mark.parametrize(("name", "inner"), [("conv1", "inner"), ("same", "same"), ("", "")])
+def test_conv_in_a_body_that_onnx_runtime_inlines_counts_once(name, inner, tmp_path):
+    source = mapped(name, inner)
+    (tmp_path / "model.onnx").write_bytes(source)
+    expected = plain_run(source)
+    for given in (source, tmp_path / "model.onnx"):
+        (y,) = convswap.override_session(given, providers=CPU).run(None, {"x": X})
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "inner"), [("conv1", "inner"), ("same", "same"), ("", "")])
+def test_bypassed_conv_is_refused_beside_one_in_an_inlined_body(bypassed, name, inner):
+    # Only the one in front of the Relu is fused away; in a body of one node there is nothing to fuse with.
+    source = mapped(name, inner, node("Relu", "h", "r"))
+    with pytest.raises(ConvswapError, match=f"of 2 Conv nodes would not run on convswap: .*{name!r} on CPU"):
+        convswap.override_session(source, providers=CPU)
 
 
 def test_sessions_made_at_the_same_time_do_not_answer_for_each_other():

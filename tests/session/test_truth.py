@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 
 import numpy as np
 import onnx
@@ -197,6 +198,167 @@ def test_softmax_axis_means_what_the_opset_says(op, function, opset, attributes,
     node = helper.make_node(op, ["x"], ["y"], **attributes)
     expected = function(softmax(x.reshape(shape))).reshape(x.shape)
     np.testing.assert_allclose(result_of(node, opset=opset, x=x)[0], expected, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("opset", "attributes", "shape"),
+    [
+        (20, {}, (2 * 3 * 9, 8)),
+        (13, {"axis": 3}, (2 * 3 * 9, 8)),
+        (12, {}, (2, 3 * 9 * 8)),
+        (11, {"axis": 2}, (2 * 3, 9 * 8)),
+        (11, {"axis": -1}, (2 * 3 * 9, 8)),
+        (7, {"axis": 0}, (1, 2 * 3 * 9 * 8)),
+    ],
+    ids=str,
+)
+def test_hardmax_axis_means_what_the_opset_says(opset, attributes, shape):
+    # Of equal values, the first counts.
+    x = np.round(input_array(*INPUT_SHAPE).astype(np.float64))
+    expected = np.zeros(shape)
+    expected[np.arange(shape[0]), x.reshape(shape).argmax(axis=1)] = 1
+    node = helper.make_node("Hardmax", ["x"], ["y"], **attributes)
+    np.testing.assert_array_equal(result_of(node, opset=opset, x=x)[0], expected.reshape(x.shape))
+
+
+def in_onnxruntime(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1},
+        {"kernel_shape": [4, 3], "strides": [3, 2], "pads": [1, 0, 0, 2]},
+        {"kernel_shape": [2, 3], "strides": [2, 1], "dilations": [2, 2], "ceil_mode": 1},
+        {"kernel_shape": [3, 2], "strides": [2, 1], "auto_pad": "SAME_LOWER"},
+    ],
+    ids=str,
+)
+def test_lp_pool_equals_onnxruntime_and_is_not_rounded(attributes, p):
+    model = make_model([helper.make_node("LpPool", ["x"], ["y"], p=p, **attributes)], [])
+    x = input_array(*INPUT_SHAPE)
+    truth = evaluate(model, {"x": x})
+    # ONNX Runtime has it in float32 only.
+    np.testing.assert_allclose(truth.outputs[0], in_onnxruntime(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
+    assert truth.in_float32 == ()
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_pool_with_dilations_and_automatic_padding_is_left_to_onnxruntime_which_has_its_own_shape(op):
+    node = helper.make_node(op, ["x"], ["y"], kernel_shape=[3, 2], dilations=[2, 1], auto_pad="SAME_UPPER")
+    model = make_model([node], [])
+    x = input_array(*INPUT_SHAPE)
+    truth = evaluate(model, {"x": x})
+    np.testing.assert_array_equal(truth.outputs[0], in_onnxruntime(model, {"x": x})[0])
+    assert truth.in_float32 == (op,)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"p": 1}, {"p": 1, "axis": 1}, {"p": 2, "axis": 2}], ids=str)
+def test_lp_normalization_divides_by_the_norm_of_magnitudes_and_leaves_zeros(attributes):
+    x = input_array(*INPUT_SHAPE).astype(np.float64)
+    x[1] = 0
+    axis, p = attributes.get("axis", -1), attributes.get("p", 2)
+    norm = np.linalg.norm(x, ord=p, axis=axis, keepdims=True)
+    node = helper.make_node("LpNormalization", ["x"], ["y"], **attributes)
+    expected = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
+    np.testing.assert_allclose(result_of(node, x=x)[0], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("sizes_are_fed", [False, True])
+@pytest.mark.parametrize(
+    ("opset", "sizes", "attributes"),
+    [
+        (11, [2, 3, 5, 16], {}),
+        (13, [2, 3, 5, 16], {"mode": "linear"}),
+        (18, [2, 3, 5, 16], {"mode": "cubic"}),
+        (18, [16, 5], {"axes": [3, 2]}),
+        (19, [2, 3, 5, 16], {"mode": "linear"}),
+        (19, [5, 16], {"mode": "linear", "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"}),
+    ],
+    ids=str,
+)
+def test_resize_to_sizes_is_all_that_float32_computes(opset, sizes, attributes, sizes_are_fed):
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"]),
+        # Opset 11 wants the other two, without an element.
+        helper.make_node(
+            "Resize", ["e", *(["none"] * 2 if opset == 11 else ["", ""]), "sizes"], ["r"], **attributes
+        ),
+        helper.make_node("Log", ["r"], ["y"]),
+    ]
+    tensors = [numpy_helper.from_array(np.array([], np.float32), "none")]
+    x = input_array(*INPUT_SHAPE)
+    inputs = [tensor_info("x", *INPUT_SHAPE)]
+    feeds = {"x": x}
+    if sizes_are_fed:
+        inputs.append(tensor_info("sizes", len(sizes), element_type=TensorProto.INT64))
+        feeds["sizes"] = np.array(sizes)
+    else:
+        tensors.append(numpy_helper.from_array(np.array(sizes), "sizes"))
+    model = make_model(nodes, tensors, inputs=inputs)
+    model.opset_import[0].version = opset
+    truth = evaluate(model, feeds)
+    np.testing.assert_allclose(truth.outputs[0], in_onnxruntime(model, feeds)[0], rtol=1e-5, atol=1e-5)
+    assert truth.outputs[0].dtype == np.float64
+    assert truth.in_float32 == ("Resize",)
+
+
+def optional_of(element_type: int) -> onnx.TypeProto:
+    return helper.make_tensor_type_proto(element_type, None)
+
+
+@pytest.mark.parametrize("holds", ["tensor", "sequence"])
+def test_optional_holds_what_it_was_given(holds):
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["tensor"]),
+        helper.make_node("SequenceConstruct", ["tensor", "x"], ["sequence"]),
+        helper.make_node("Optional", [holds], ["o"]),
+        helper.make_node("OptionalHasElement", ["o"], ["b"]),
+        helper.make_node("OptionalGetElement", ["o"], ["y"]),
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in ("o", "b", "y")]
+    model = make_model(nodes, [], outputs=outputs)
+    x = input_array(*INPUT_SHAPE)
+    held, has, got = evaluate(model, {"x": x}).outputs
+    wide = x.astype(np.float64)
+    expected = np.tanh(wide) if holds == "tensor" else [np.tanh(wide), wide]
+    assert has.dtype == bool and has
+    for values in (held, got):
+        assert isinstance(values, list) == (holds == "sequence")
+        np.testing.assert_allclose(values, expected, **CLOSE)
+
+
+def test_empty_optional_has_no_element():
+    nodes = [
+        helper.make_node("Optional", [], ["o"], type=optional_of(TensorProto.FLOAT)),
+        helper.make_node("OptionalHasElement", ["o"], ["b"]),
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in ("o", "b")]
+    model = make_model(nodes, [], outputs=outputs)
+    feeds = {"x": input_array(*INPUT_SHAPE)}
+    truth = evaluate(model, feeds).outputs
+    assert truth == [None, np.array(False)] == in_onnxruntime(model, feeds)
+
+
+def test_infinities_and_nan_are_computed_without_a_warning():
+    nodes = [
+        helper.make_node("Log", ["x"], ["l"]),
+        helper.make_node("Div", ["l", "zero"], ["d"]),
+        helper.make_node("Mul", ["x", "many"], ["m"]),
+        helper.make_node("Exp", ["m"], ["e"]),
+        helper.make_node("Add", ["d", "e"], ["y"]),
+    ]
+    tensors = [numpy_helper.from_array(np.array(0, np.float32), "zero")]
+    tensors.append(numpy_helper.from_array(np.array(1e4, np.float32), "many"))
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        truth = evaluate(make_model(nodes, tensors), {"x": input_array(*INPUT_SHAPE)})
+    assert given == []
+    assert truth.in_float32 == ()
+    assert np.isnan(truth.outputs[0]).any() and np.isinf(truth.outputs[0]).any()
 
 
 def test_global_max_pool_works_for_any_rank():

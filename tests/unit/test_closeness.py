@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
-from convswap.truth.closeness import max_abs_error, relative_l2_error, top1_classes, worst_output
+from convswap.truth.closeness import (
+    NOT_APART,
+    Apart,
+    apart,
+    max_abs_error,
+    relative_l2_error,
+    top1_classes,
+    worst_output,
+)
 
 
 def test_relative_l2_error_is_the_distance_over_the_length_of_the_truth():
@@ -33,6 +42,43 @@ def test_infinity_and_nan_that_the_truth_has_too_are_no_error(error):
 def test_any_difference_from_an_all_zero_truth_is_infinite():
     assert relative_l2_error(np.zeros(3), np.zeros(3)) == 0
     assert relative_l2_error(np.full(3, 1e-30), np.zeros(3)) == math.inf
+
+
+@pytest.fixture
+def no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e307, 1e-200, 1e-307])
+def test_errors_are_right_where_squares_leave_the_range_of_float64(no_warning, scale):
+    truth = np.array([[3.0, 0.0], [0.0, 4.0]]) * scale
+    assert relative_l2_error(truth, truth) == 0
+    assert apart(truth, truth) == NOT_APART
+    # Of 5, a distance of 1.
+    values = truth + 0.5 * scale
+    assert relative_l2_error(values, truth) == pytest.approx(0.2)
+    assert apart(values, truth) == Apart(pytest.approx(0.2), pytest.approx(scale))
+    assert max_abs_error(values, truth) == pytest.approx(0.5 * scale)
+
+
+def test_difference_beyond_the_range_of_float64_counts_by_its_share(no_warning):
+    largest = np.full(8, np.finfo(np.float64).max)
+    assert relative_l2_error(largest, largest) == 0
+    assert relative_l2_error(-largest, largest) == pytest.approx(2)
+    assert relative_l2_error(np.zeros(8), largest) == pytest.approx(1)
+    assert max_abs_error(-largest, largest) == math.inf
+
+
+def test_value_that_is_infinite_in_a_narrow_type_only_is_infinitely_wrong(no_warning):
+    """What exp(400) is in float32 and in float64: both sides are off alike, and are not NaN apart."""
+    truth = np.array([1.0, 5e173])
+    with np.errstate(over="ignore"):
+        values = truth.astype(np.float32)
+    assert relative_l2_error(values, truth) == math.inf
+    assert apart(values, truth).distance == math.inf
+    assert apart(values, values) == NOT_APART
 
 
 def test_empty_outputs_do_not_differ():

@@ -117,3 +117,15 @@ def test_conv_alone_is_judged_alike():
     assert not conv_is_right(1e-7, 3e-3, 2e-3)
     assert not conv_is_right(5e-3, 2e-2, 2e-3)
     assert not conv_is_right(math.nan, math.nan, 2e-3)
+
+
+def test_where_no_output_has_an_element_the_convs_alone_decide():
+    found = judged(alone=RIGHT)
+    assert found.agree and found.found.endswith("each of 3 Convs is right alone.")
+    found = judged(alone=WRONG)
+    assert not found.agree and found.found.endswith("wrong alone: conv2.")
+
+
+def test_a_default_side_whose_error_is_no_number_has_missed():
+    found = judged(output(math.nan, math.nan, between=0.0))
+    assert found.agree and "differ from each other by 0.0e+00 only" in found.notes[0]

@@ -22,7 +22,8 @@ RULE_FILES = {
     "first-layers": (48, 4, 1.01, 1.13),
     "many-channels": (90, 0, 1.01, MISSED),
     "many-channels-ieee": (29, 0, 1.01, MISSED),
-    "one-image": (688, 17, 1.01, 1.42),
+    # Of a layer for which version 4 of pointwise is chosen now, version 3's time was kept.
+    "one-image": (688, 18, 1.01, 1.42),
 }
 
 

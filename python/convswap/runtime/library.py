@@ -49,7 +49,10 @@ def register(
 ) -> None:
     """Register the op library in an `onnxruntime.SessionOptions`.
 
-    After it, models with the op `convswap.Conv` load in a session made with these options.
+    After it, models with the op `convswap.Conv` load in a session made with these options. To the entry
+    `optimization.disable_specified_optimizers` it adds WeightBiasQuantization, which puts nodes of its own
+    into the domain of a quantised Conv, whatever that is; the argument `disabled_optimizers` of a session
+    replaces the entry, and then has to name it too.
 
     With `override`, every `Conv` of an unmodified model runs on our op as well. The library then adds to the
     entry `optimization.disable_specified_optimizers`, beside what it holds already, the optimisers of the CPU

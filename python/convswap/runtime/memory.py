@@ -22,6 +22,11 @@ def free_memory() -> int | None:
     return free if allowed is None else min(free, allowed)
 
 
+def in_bytes(size: int) -> str:
+    """Return a size in words for a reader, in GB or MB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
 def _left_to_the_group() -> int | None:
     try:
         limit = int((_GROUP / "memory.max").read_text(encoding="utf-8"))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
+import onnx
+
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
 from convswap.graph.other_convolutions import why_no_conv_any_more
+from convswap.graph.serialisation import graphs_of_proto
 from convswap.runtime.library import PRECISION_ENTRY, register, set_entry
 
 DISABLED_OPTIMIZERS_ENTRY = "optimization.disable_specified_optimizers"
+# What the library adds to that entry in any session, see custom_op/onnx_optimizers.h.
+ALWAYS_DISABLED = "WeightBiasQuantization"
 RECORD_ASSIGNMENT_ENTRY = "session.record_ep_graph_assignment_info"
 # The library's own account of its kernels; see custom_op/override.h.
 KERNELS_ENTRY = "convswap.kernels"
@@ -85,7 +90,7 @@ def override_session(
         raise ConvswapError(f"ONNX Runtime cannot load the model in the override mode: {reason}") from error
     finally:
         answer = _ask_library("read")
-    _check(session, _names_of_kernels(answer))
+    _check(session, _names_of_kernels(answer), source)
     _tell_of_others(session)
     return session
 
@@ -135,8 +140,8 @@ def _names_of_kernels(answer: Any) -> Counter[str]:
     return Counter(answer.get_session_config_entry(f"{KERNELS_ENTRY}.{index}") for index in range(count))
 
 
-def _check(session: Any, ours: Counter[str]) -> None:
-    """Raise ConvswapError where a Conv of `session` has no kernel among `ours`."""
+def _check(session: Any, ours: Counter[str], source: str | bytes) -> None:
+    """Raise ConvswapError where a Conv of `session`, made of `source`, has no kernel among `ours`."""
     if session.get_provider_options().get("CUDAExecutionProvider", {}).get("prefer_nhwc") == "1":
         raise ConvswapError(
             "the CUDA provider's option prefer_nhwc takes the Conv nodes before the override sees them: "
@@ -148,20 +153,62 @@ def _check(session: Any, ours: Counter[str]) -> None:
         for node in part.get_nodes()
         if node.op_type == "Conv" and node.domain in _CONV_DOMAINS
     ]
-    left = Counter(ours)
-    others: list[str] = []
-    for name, provider in conv_nodes:
-        key = name.encode()[:_LONGEST_NAME].decode(errors="ignore")
-        if left[key] > 0:
-            left[key] -= 1
-        else:
-            others.append(f"{name!r} on {provider}")
+    others = _without_kernel(conv_nodes, ours)
+    found = len(others)
     if others:
-        shown = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
+        # ONNX Runtime tells of a body twice where it inlines the op that has it: of its nodes, which are gone
+        # afterwards, and of their copies. The model is looked at only where that may be all.
+        gone = Counter(map(_key, _convs_of_inlined_bodies(source)))
+        others = _without_kernel(others, gone)
+    if others:
+        named = [f"{name!r} on {provider}" for name, provider in others]
+        shown = ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
+        nodes = len(conv_nodes) - (found - len(others))
         raise ConvswapError(
-            f"{len(others)} of {len(conv_nodes)} Conv nodes would not run on convswap: {shown}; an optimiser "
+            f"{len(others)} of {nodes} Conv nodes would not run on convswap: {shown}; an optimiser "
             "of ONNX Runtime or another provider takes them first: swap the model instead (convswap.swap)"
         )
+
+
+def _without_kernel(nodes: Iterable[tuple[str, str]], kernels: Counter[str]) -> list[tuple[str, str]]:
+    """Return those of `nodes`, each a name and a provider, that are more than `kernels` has of their name."""
+    left = Counter(kernels)
+    found = []
+    for name, provider in nodes:
+        if left[_key(name)] > 0:
+            left[_key(name)] -= 1
+        else:
+            found.append((name, provider))
+    return found
+
+
+def _key(name: str) -> str:
+    """Return a node's name as the library gives it."""
+    return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+
+
+def _convs_of_inlined_bodies(source: str | bytes) -> Iterator[str]:
+    """Yield the names of the Convs in bodies of SequenceMap, ONNX's one function that takes a graph.
+
+    Those in functions of the model are left out: they are inlined before ONNX Runtime places any node.
+    """
+    try:
+        model = onnx.load_from_string(source) if isinstance(source, bytes) else _read(source)
+    except Exception:  # What it has loaded may be no ONNX file, but one in its own format.
+        return
+    waiting = [model.graph]
+    while waiting:
+        for node in waiting.pop().node:
+            graphs = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+            if node.op_type != "SequenceMap" or node.domain not in ("", "ai.onnx"):
+                waiting += graphs
+                continue
+            nodes = (inner for graph in graphs for whole in graphs_of_proto(graph) for inner in whole.node)
+            yield from (inner.name for inner in nodes if inner.op_type == "Conv")
+
+
+def _read(path: str) -> onnx.ModelProto:
+    return onnx.load_model(path, format="protobuf", load_external_data=False)
 
 
 def _tell_of_others(session: Any) -> None:

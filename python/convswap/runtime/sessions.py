@@ -19,10 +19,11 @@ from convswap.graph.weights_apart import Weights, is_apart
 from convswap.runtime.bits import are_bits, array_from_bits, onnx_type, widened
 from convswap.runtime.cuda_libraries import load_cuda_libraries
 from convswap.runtime.device import Device
+from convswap.runtime.host_values import host_value, run_feeds, takes_no_array
 from convswap.runtime.library import register, set_entry
 from convswap.runtime.op_libraries import register_op_libraries
 from convswap.runtime.outputs import Arrays, is_number, named_arrays
-from convswap.runtime.override import DISABLED_OPTIMIZERS_ENTRY
+from convswap.runtime.override import ALWAYS_DISABLED, DISABLED_OPTIMIZERS_ENTRY
 
 # Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -161,7 +162,10 @@ def load_session(
     options.log_severity_level = 4  # what fails is raised, and told once
     options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
     if not merges_equal_nodes:
-        options.add_session_config_entry(DISABLED_OPTIMIZERS_ENTRY, _MERGES_EQUAL_NODES)
+        # With what our library would add, at which ONNX Runtime would warn.
+        options.add_session_config_entry(
+            DISABLED_OPTIMIZERS_ENTRY, f"{_MERGES_EQUAL_NODES};{ALWAYS_DISABLED}"
+        )
     if device.name == "cpu":
         options.add_session_config_entry(STOP_SPINNING, "1")
     elif only_device:
@@ -351,7 +355,7 @@ def on_device(feeds: Mapping[str, np.ndarray], device: Device) -> dict[str, onnx
     """Return `feeds` as values to bind, in the memory of `device`.
 
     For a card, ONNX Runtime loads its CUDA provider here where no session has yet, and needs its libraries.
-    Those in bfloat16 are on the host, and get to the device when they are bound, once.
+    What `host_value` makes is on the host, and gets to the device when it is bound, once.
 
     Raises:
         ConvswapError: the memory does not suffice, or ONNX Runtime cannot use the card.
@@ -367,10 +371,8 @@ def value_on(array: np.ndarray) -> onnxruntime.OrtValue:
 
 
 def _value(array: np.ndarray, device: str) -> onnxruntime.OrtValue:
-    if array.dtype.name == "bfloat16":
-        # NumPy has no such type of its own, so that ONNX Runtime takes the bits, and on the host alone.
-        bits = array.view(np.uint16)
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+    if takes_no_array(array):
+        return host_value(array)
     return onnxruntime.OrtValue.ortvalue_from_numpy(array, device, 0)
 
 
@@ -398,7 +400,7 @@ def run_named(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndar
     held: dict[str, object] = {}
     with plain_errors("ONNX Runtime cannot run the model"):
         if others:
-            held.update(zip(others, session.run(others, dict(feeds)), strict=True))
+            held.update(zip(others, session.run(others, run_feeds(feeds)), strict=True))
         if of_bits:
             held.update(_run_for_bits(session, feeds, of_bits))
     return named_arrays([output.name for output in outputs], [held[output.name] for output in outputs])
