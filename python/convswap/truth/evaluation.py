@@ -1,9 +1,9 @@
 """The truth that both sides are measured against: the model in float64.
 
 Every floating-point weight, constant, type and Cast target becomes float64; then ONNX's reference evaluator
-computes the model, with the operators of `truth/operators.py` in place of its slow or inexact ones. A value
-is let go of after its last use, and a weight is widened when it is read, so that the memory which this takes
-is that of the values at one place of the model.
+computes the model, with the operators of `truth/operators.py` in place of its slow or inexact ones, and the
+functions as `truth/functions.py` writes them. A value is let go of after its last use, and a weight is
+widened when it is read, so that the memory which this takes is that of the values at one place of the model.
 
 What cannot be computed so is run alone by the CPU provider in float32, and named in the result: an operator
 that has no NumPy implementation at all (com.microsoft's, say) or only one that loops over pixels in Python,
@@ -26,9 +26,10 @@ from onnx.reference.op_run import RuntimeContextError
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import op_name
+from convswap.truth.functions import write_attributes_into_functions
 from convswap.truth.operators import OPERATORS
 from convswap.truth.provider_node import ProviderNode, free_names, subgraphs_of, widened
-from convswap.truth.retyping import WIDER, retyped_without_weights
+from convswap.truth.retyping import WIDER, copy_without_weights, retype
 
 # The evaluator has these, but as Python loops over every pixel or time step.
 _LEFT_TO_THE_CPU_PROVIDER = {
@@ -66,7 +67,9 @@ def evaluate(
     Raises:
         ConvswapError: a node can be evaluated neither in NumPy nor by the CPU provider.
     """
-    wide = retyped_without_weights(model, WIDER)
+    wide = copy_without_weights(model)
+    write_attributes_into_functions(wide)
+    retype(wide, WIDER)
     shared = _Shared(wide.functions)
     for tensor in model.graph.initializer:
         shared.weights[tensor.name] = partial(numpy_helper.to_array, tensor)
@@ -74,7 +77,9 @@ def evaluate(
         shared.weights[name] = partial(_same, values)
     inputs = {name: widened(values) for name, values in feeds.items()}
     try:
-        outputs: Any = _evaluator_class(shared)(wide).run(None, inputs)
+        # Infinities and NaN are answers like others here.
+        with np.errstate(all="ignore"):
+            outputs: Any = _evaluator_class(shared)(wide).run(None, inputs)
     except (ConvswapError, MemoryError):
         raise
     except Exception as error:  # The evaluator passes on whatever its operators raise.

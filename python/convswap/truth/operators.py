@@ -117,6 +117,15 @@ class Softmax(OpRun):
         return (_over_classes(self, x, axis, _softmax),)
 
 
+class Hardmax(OpRun):
+    """1 at the first of the largest values along the axis or axes of Softmax, else 0."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, axis: int = -1) -> tuple[Any, ...]:
+        return (_over_classes(self, x, axis, _hardmax),)
+
+
 class LogSoftmax(OpRun):
     """The logarithm of Softmax."""
 
@@ -176,6 +185,40 @@ class AveragePool(OpRun):
         return (total / sum(counted[part] for part in windows.slices()),)
 
 
+class LpPool(OpRun):
+    """The p-norm of each window: (sum of |x|^p) ^ (1/p)."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, p: float = 2, **attributes: Any) -> tuple[Any, ...]:
+        windows = _Windows(x.shape[2:], attributes)
+        padded = windows.pad(np.abs(x) ** p, 0.0)
+        return (sum(padded[part] for part in windows.slices()) ** (1 / p),)
+
+
+class LpNormalization(OpRun):
+    """x / (sum of |x|^p along the axis) ^ (1/p); as in ONNX Runtime, 0 where all is 0."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray, axis: int = -1, p: int = 2) -> tuple[Any, ...]:
+        norm = (np.abs(x) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
+        return (x / np.where(norm == 0, 1.0, norm),)
+
+
+class Optional(OpRun):
+    """What it is given, as ONNX Runtime hands an optional on; None where it is empty."""
+
+    op_domain = ""
+
+    def _run(self, held: Any = None, **unused: Any) -> tuple[Any, ...]:
+        return (held,)
+
+    def _check_and_fix_outputs(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        # The evaluator's own refuses None.
+        return outputs
+
+
 OPERATORS: tuple[type[OpRun], ...] = (
     Conv,
     BatchNormalization,
@@ -184,9 +227,13 @@ OPERATORS: tuple[type[OpRun], ...] = (
     Gelu,
     Softmax,
     LogSoftmax,
+    Hardmax,
     GlobalMaxPool,
     MaxPool,
     AveragePool,
+    LpPool,
+    LpNormalization,
+    Optional,
     *SUBGRAPH_OPERATORS,
 )
 
@@ -217,6 +264,13 @@ def _log_softmax(x: np.ndarray, axis: int) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
+def _hardmax(x: np.ndarray, axis: int) -> np.ndarray:
+    largest = np.zeros_like(x)
+    if x.size:
+        np.put_along_axis(largest, x.argmax(axis=axis, keepdims=True), 1, axis=axis)
+    return largest
+
+
 class _Windows:
     """The windows of a pooling: how many, and where the elements of all of them lie."""
 
@@ -228,6 +282,9 @@ class _Windows:
         extent = [(k - 1) * d + 1 for k, d in zip(self._kernel, self._dilations, strict=True)]
         auto_pad = attributes.get("auto_pad") or "NOTSET"
         if auto_pad.startswith("SAME"):
+            if any(dilation != 1 for dilation in self._dilations):
+                # ONNX Runtime pads for windows that are not dilated, and so has another shape than ONNX.
+                raise NotImplementedError("auto_pad SAME with dilations")
             self.output = [-(-size // stride) for size, stride in zip(spatial, self._strides, strict=True)]
             self._padding = [
                 _same_padding(out, stride, reach, size, auto_pad)

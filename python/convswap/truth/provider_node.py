@@ -54,7 +54,8 @@ class ProviderNode:
                 ]
             )
         )
-        self._sessions: dict[object, tuple[onnxruntime.InferenceSession, Types]] = {}
+        # The newest one, and what it is for: a loop may bring another shape each time.
+        self._session: tuple[object, onnxruntime.InferenceSession, Types] | None = None
 
     def run(self, values: Mapping[str, Any], attributes: Mapping[str, Any] | None) -> list[Any]:
         """Return the outputs, in float64, for those of `values` that the node reads.
@@ -67,18 +68,18 @@ class ProviderNode:
         feeds = {name: values[name] for name in self._names if values[name] is not None}
         key = tuple((name, _kind(held)) for name, held in feeds.items())
         reasons = []
-        for types in [self._sessions[key][1]] if key in self._sessions else _TYPES:
+        # What a function's call says of the node is written into the model.
+        found = self._session if self._session and self._session[0] == key and not attributes else None
+        for types in _TYPES if found is None else [found[2]]:
             given = {name: _retyped(held, types) for name, held in feeds.items()}
             try:
-                if key not in self._sessions:
+                if found is None:
                     model = self._model(given, types, attributes)
                     session = onnxruntime.InferenceSession(model, _quiet(), ["CPUExecutionProvider"])
                     outputs = session.run(None, given)
-                    # What a function's call says of the node is written into the model.
-                    if attributes is None:
-                        self._sessions[key] = session, types
+                    self._session = None if attributes else (key, session, types)
                 else:
-                    outputs = self._sessions[key][0].run(None, given)
+                    outputs = found[1].run(None, given)
             except Exception as error:  # ONNX Runtime's exceptions have no common class but this one.
                 reasons.append(error)
                 continue
@@ -167,14 +168,15 @@ def _kind(held: Any) -> object:
     if isinstance(held, list):
         return ("sequence", _kind(held[0]) if held else None)
     values = np.asarray(held)
-    return (values.dtype.str, values.ndim)
+    return (values.dtype.str, values.shape)
 
 
 def _value_info(name: str, held: Any) -> onnx.ValueInfoProto:
     if isinstance(held, list):
         kind = _element_type(held[0]) if held else int(TensorProto.FLOAT)
         return helper.make_tensor_sequence_value_info(name, kind, None)
-    return helper.make_tensor_value_info(name, _element_type(held), [None] * np.ndim(held))
+    # With its extents, of which ONNX Runtime wants some: as many sizes as a Resize has axes.
+    return helper.make_tensor_value_info(name, _element_type(held), np.shape(held))
 
 
 def _element_type(values: np.ndarray) -> int:

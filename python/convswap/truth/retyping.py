@@ -22,11 +22,10 @@ AS_IT_IS: Types = {}
 _TYPE_ATTRIBUTES = {"to", "dtype", "output_dtype"}
 
 
-def retyped_without_weights(model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
-    """Return a copy of `model` with its floating-point types changed, and without its initializers.
+def copy_without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of `model` without the initializers of its main graph.
 
-    Those of the main graph are left out, so that a model of gigabytes is not there twice; those of subgraphs
-    are changed with the rest.
+    So a model of gigabytes is not there twice.
     """
     copy = onnx.ModelProto()
     copy.ir_version = model.ir_version
@@ -37,13 +36,17 @@ def retyped_without_weights(model: onnx.ModelProto, types: Types) -> onnx.ModelP
     copy.graph.output.extend(model.graph.output)
     copy.graph.node.extend(model.graph.node)
     copy.graph.sparse_initializer.extend(model.graph.sparse_initializer)
-    for opset in copy.opset_import:
+    return copy
+
+
+def retype(model: onnx.ModelProto, types: Types) -> None:
+    """Change the floating-point types of `model`, of its subgraphs and functions too."""
+    for opset in model.opset_import:
         if opset.domain == "ai.onnx":
             opset.domain = ""
-    _retype_graph(copy.graph, types)
-    for function in copy.functions:
+    _retype_graph(model.graph, types)
+    for function in model.functions:
         _retype_function(function, types)
-    return copy
 
 
 def retyped_node(node: onnx.NodeProto, types: Types) -> onnx.NodeProto:
