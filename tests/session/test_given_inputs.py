@@ -9,6 +9,7 @@ from pathlib import Path
 import convswap
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from command_line import only_line_of_refusal, refusal
 from comparisons import small_model
@@ -19,7 +20,7 @@ from convswap.errors import ConvswapError
 from convswap.inputs.given import GivenInputs
 from convswap.profiling.profile import profile_with
 from convswap.runtime.device import Device
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from pretend_collector import PretendCollector
 from swap_models import make_model, tensor_info, weights
@@ -154,6 +155,208 @@ def test_whole_numbers_that_nobody_gave_are_told():
 @pytest.mark.parametrize("command", [["compare"], ["optimize", "-o", "out.onnx"], ["bench", "--first-run"]])
 def test_a_model_that_made_up_numbers_do_not_suit_ends_with_the_option(here, capsys, command):
     assert refusal(capsys, *command, "model.onnx", "--device", "cpu").endswith(NOTE)
+
+
+# Inputs that are no tensors of numbers, or have a default
+
+
+OPTIONAL = helper.make_optional_type_proto
+TENSOR = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+SEQUENCE = helper.make_sequence_type_proto(TENSOR)
+IMAGE = np.random.default_rng(0).standard_normal((1, 3, 8, 8))
+PLANE = np.full((1, 4, 6, 6), 3, np.float32)
+
+
+def beside_a_conv(*behind: onnx.NodeProto, inputs: list[onnx.ValueInfoProto], **constants) -> onnx.ModelProto:
+    """Return a Conv of x to c, and the nodes `behind` it, to y, with further `inputs`."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="conv"), *behind]
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    return make_model(
+        nodes, [weights("w", 4, 3, 3, 3), *held], inputs=[tensor_info("x", 1, 3, 8, 8), *inputs]
+    )
+
+
+def compared_with_onnx_runtime(model: onnx.ModelProto, given, fed: dict) -> None:
+    """Check that `compare` answers as ONNX Runtime does when it is `fed` what is `given`."""
+    captured = {}
+    answers = importlib.import_module("convswap.comparison.compare").hold_against_truth
+
+    def watched(compared, feeds, answered, report):
+        captured.update({side.name: arrays for side, arrays in answered.items()})
+        return answers(compared, feeds, answered, report)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("convswap.comparison.compare.hold_against_truth", watched)
+        found = convswap.compare(model, device="cpu", inputs=given, time_layers=False)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(["y"], {"x": IMAGE.astype(np.float32), **fed})
+    assert found.within_tolerance and found.swapped == 1
+    for side in ("default", "convswap"):
+        np.testing.assert_allclose(captured[side]["y"], expected, rtol=1e-4, atol=1e-4)
+
+
+def sum_of_a_sequence(kind: onnx.TypeProto) -> onnx.ModelProto:
+    nodes = [helper.make_node("ConcatFromSequence", ["s"], ["t"], axis=0)]
+    nodes.append(helper.make_node("ReduceSum", ["t", "axes"], ["r"]))
+    nodes.append(helper.make_node("Add", ["c", "r"], ["y"]))
+    if kind.HasField("optional_type"):
+        nodes.insert(0, helper.make_node("OptionalGetElement", ["o"], ["s"]))
+    name = "o" if kind.HasField("optional_type") else "s"
+    return beside_a_conv(*nodes, inputs=[helper.make_value_info(name, kind)], axes=np.array([0]))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(SEQUENCE, "s"), (OPTIONAL(SEQUENCE), "o")], ids="so")
+def test_sequences_are_fed_from_lists_and_from_files(kind, name, tmp_path):
+    elements = [PLANE, 2 * PLANE, np.concatenate([PLANE, PLANE])]
+    fed = {name: elements}
+    compared_with_onnx_runtime(sum_of_a_sequence(kind), {"x": IMAGE, name: elements}, fed)
+    parts = {f"{name}.{index}": values for index, values in enumerate(elements)}
+    compared_with_onnx_runtime(sum_of_a_sequence(kind), {"x": IMAGE, **parts}, fed)
+    np.savez(tmp_path / "inputs.npz", x=IMAGE, **parts)
+    compared_with_onnx_runtime(sum_of_a_sequence(kind), tmp_path / "inputs.npz", fed)
+    plan = convswap.explain(sum_of_a_sequence(kind), device="cpu", inputs=tmp_path / "inputs.npz")
+    assert len(plan.convs) == 1
+
+
+def test_a_sequence_without_elements_is_fed():
+    nodes = [helper.make_node("SequenceLength", ["s"], ["n"])]
+    nodes.append(helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT))
+    nodes.append(helper.make_node("Add", ["c", "f"], ["y"]))
+    model = beside_a_conv(*nodes, inputs=[helper.make_value_info("s", SEQUENCE)])
+    compared_with_onnx_runtime(model, {"x": IMAGE, "s": []}, {"s": []})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {},
+            "input 's' is a sequence, but no elements of it were given; give a list of arrays, or in a file",
+        ),
+        ({"s": PLANE}, "input 's' is a sequence, but a ndarray was given; give a list of arrays"),
+        ({"s.0": PLANE, "s.2": PLANE}, "its elements were given as s.0, s.2; number them from 0 on"),
+        ({"s": ["cat"]}, "'s.0' [] takes float32, but <U3 was given"),
+        ({"s": [PLANE], "t": PLANE}, "unknown input 't'; known: s.0, x"),
+    ],
+    ids=["none", "array", "gap", "type", "unknown"],
+)
+def test_a_sequence_that_is_none_is_refused_in_one_line(given, expected):
+    with pytest.raises(ConvswapError) as caught:
+        convswap.compare(sum_of_a_sequence(SEQUENCE), device="cpu", inputs={"x": IMAGE, **given})
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_optional_is_fed_an_array_or_nothing(tmp_path):
+    value = tensor_info("z")
+    value.type.tensor_type.ClearField("shape")
+    add = [helper.make_node("OptionalGetElement", ["o"], ["e"]), helper.make_node("Add", ["c", "e"], ["z"])]
+    there, absent = (
+        helper.make_graph(add, "there", [], [value]),
+        helper.make_graph([helper.make_node("Neg", ["c"], ["z"])], "absent", [], [value]),
+    )
+    nodes = [
+        helper.make_node("OptionalHasElement", ["o"], ["has"]),
+        helper.make_node("If", ["has"], ["y"], then_branch=there, else_branch=absent),
+    ]
+    model = beside_a_conv(*nodes, inputs=[helper.make_value_info("o", OPTIONAL(TENSOR))])
+    compared_with_onnx_runtime(model, {"x": IMAGE, "o": PLANE}, {"o": PLANE})
+    compared_with_onnx_runtime(model, {"x": IMAGE, "o": None}, {"o": None})
+    np.savez(tmp_path / "inputs.npz", x=IMAGE)
+    compared_with_onnx_runtime(model, tmp_path / "inputs.npz", {"o": None})
+
+
+def test_strings_are_fed_to_both_sides(tmp_path):
+    encoder = helper.make_node(
+        "LabelEncoder", ["s"], ["e"], domain="ai.onnx.ml", keys_strings=["a", "é"], values_floats=[1.0, 2.0]
+    )
+    model = beside_a_conv(
+        encoder,
+        helper.make_node("Mul", ["c", "e"], ["y"]),
+        inputs=[tensor_info("s", 1, element_type=TensorProto.STRING)],
+    )
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    words = np.array(["é"])
+    compared_with_onnx_runtime(model, {"x": IMAGE, "s": words}, {"s": words})
+    np.savez(tmp_path / "inputs.npz", x=IMAGE, s=words)
+    compared_with_onnx_runtime(model, tmp_path / "inputs.npz", {"s": words})
+    with pytest.raises(ConvswapError, match=r"'s' \[1\] takes strings, .* --inputs"):
+        convswap.compare(model, device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2", "INT4", "UINT4"])
+def test_numbers_that_numpy_has_no_type_for_are_fed_to_both_sides(kind, monkeypatch, capsys):
+    number = TensorProto.DataType.Value(kind)
+    model = beside_a_conv(
+        helper.make_node("Cast", ["s"], ["e"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["c", "e"], ["y"]),
+        inputs=[tensor_info("s", 1, 4, 1, 1, element_type=number)],
+    )
+    model.opset_import[0].version = 21
+    values = np.array([1, 2, 3, 5]).reshape(1, 4, 1, 1)
+    folded = beside_a_conv(helper.make_node("Mul", ["c", "e"], ["y"]), inputs=[], e=values.astype(np.float32))
+    given = {"x": IMAGE, "s": values}
+    found = convswap.compare(model, device="cpu", inputs=given)
+    same = convswap.compare(folded, device="cpu", inputs={"x": IMAGE})
+    assert found.within_tolerance and same.within_tolerance
+    np.testing.assert_allclose(found.default.max_abs_error, same.default.max_abs_error, rtol=0.5, atol=1e-6)
+    assert convswap.compare(model, device="cpu", time_layers=False).within_tolerance
+    # A process of its own gets them through a file.
+    monkeypatch.setattr(FIRST_RUN, "_run_alone", lambda _, job: run_job(job, capsys))
+    first_run(model, device="cpu", processes=1, inputs=given)
+
+
+def run_job(job, capsys):
+    assert run_first(json.dumps(job)) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def with_default() -> onnx.ModelProto:
+    """Return a Conv times k, which is 2 where a run is given nothing else."""
+    scale = helper.make_node("Mul", ["c", "k"], ["y"])
+    return beside_a_conv(scale, inputs=[tensor_info("k", 1)], k=np.array([2], np.float32))
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_an_input_with_a_default_is_fed_what_is_given_and_its_default_otherwise(fuse):
+    model = with_default()
+    before = model.SerializeToString()
+    compared_with_onnx_runtime(model, {"x": IMAGE, "k": np.array([5.0], np.float32)}, {"k": np.float32([5])})
+    compared_with_onnx_runtime(model, {"x": IMAGE}, {})
+    assert model.SerializeToString() == before
+    # What is only a default is folded into no weight.
+    swapped = convswap.swap(model, fuse=fuse).to_proto()
+    options = onnxruntime.SessionOptions()
+    convswap.register(options)
+    ours = onnxruntime.InferenceSession(
+        swapped.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    x = IMAGE.astype(np.float32)
+    (two,), (five,) = (ours.run(["y"], {"x": x, "k": np.float32([k])}) for k in (2, 5))
+    np.testing.assert_allclose(five, two * 2.5, rtol=1e-5)
+
+
+def test_a_default_that_cannot_be_changed_or_has_another_shape_is_refused():
+    given = {"x": IMAGE, "k": np.float32([5])}
+    with pytest.raises(ConvswapError, match=r"'k' \[1\] was given an array of shape \[2\]"):
+        convswap.compare(with_default(), device="cpu", inputs={**given, "k": np.float32([5, 6])})
+    model = with_default()
+    model.ir_version = 3
+    with pytest.raises(ConvswapError, match="'k' was given a value, but the model, of IR version 3, has one"):
+        convswap.compare(model, device="cpu", inputs=given)
+
+
+def test_sparse_initializers_count_in_a_comparison():
+    model = beside_a_conv(helper.make_node("Add", ["c", "k"], ["y"]), inputs=[])
+    sparse = model.graph.sparse_initializer.add(dims=[1, 4, 1, 1])
+    sparse.values.CopyFrom(numpy_helper.from_array(np.float32([7, 9]), "k"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([1, 3]), "k_indices"))
+    compared_with_onnx_runtime(model, {"x": IMAGE}, {})
+    assert convswap.optimize(model, device="cpu", inputs={"x": IMAGE}).answers_agree
+    # The override loads what the user has.
+    session = convswap.override_session(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    plain = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {"x": IMAGE.astype(np.float32)}
+    np.testing.assert_allclose(session.run(None, feeds)[0], plain.run(None, feeds)[0], rtol=1e-4, atol=1e-4)
 
 
 # The command line

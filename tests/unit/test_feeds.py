@@ -67,17 +67,46 @@ def test_input_with_an_initializer_is_not_fed():
     assert [given.name for given in declared_inputs(model)] == ["x"]
 
 
-@pytest.mark.parametrize("kind", ["STRING", "BFLOAT16", "COMPLEX64"])
-def test_element_type_without_random_values_is_refused_by_name(kind):
-    declared = tensor_info("words", 2, element_type=TensorProto.DataType.Value(kind))
-    with pytest.raises(ConvswapError, match=f"'words' has elements of type {kind.lower()}"):
+@pytest.mark.parametrize("kind", ["COMPLEX64", "FLOAT4E2M1"])
+def test_element_type_that_cannot_be_fed_is_refused_by_name(kind):
+    declared = tensor_info("pairs", 2, element_type=TensorProto.DataType.Value(kind))
+    with pytest.raises(ConvswapError, match=f"'pairs' has elements of type {kind.lower()}.* casts it"):
         declared_inputs(model_with(declared))
 
 
-def test_sequence_input_is_refused_by_name():
-    declared = helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None)
-    with pytest.raises(ConvswapError, match="'parts' is a sequence_type"):
-        declared_inputs(model_with(declared))
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2"])
+def test_random_numbers_that_numpy_has_no_type_for_are_never_all_zero(kind):
+    declared = declared_inputs(
+        model_with(tensor_info("x", 40, element_type=TensorProto.DataType.Value(kind)))
+    )
+    values = random_feeds(declared, batch=1, seed=0)["x"]
+    assert values.dtype == helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(kind))
+    assert np.count_nonzero(values.astype(np.float32)) > 35
+
+
+@pytest.mark.parametrize("kind", ["INT4", "UINT4"])
+def test_random_numbers_of_four_bits_are_zero_or_one(kind):
+    declared = declared_inputs(
+        model_with(tensor_info("x", 40, element_type=TensorProto.DataType.Value(kind)))
+    )
+    assert set(random_feeds(declared, batch=1, seed=0)["x"].astype(int).tolist()) == {0, 1}
+    assert declared[0].is_whole_number
+
+
+def test_strings_are_not_made_up_and_the_option_that_gives_them_is_named():
+    declared = declared_inputs(model_with(tensor_info("words", 2, element_type=TensorProto.STRING)))
+    with pytest.raises(ConvswapError, match=r"'words' \[2\] takes strings, .* give them with --inputs, or "):
+        random_feeds(declared, batch=1, seed=0)
+
+
+@pytest.mark.parametrize("optional", [False, True])
+def test_sequences_and_optionals_are_refused_with_the_option_that_feeds_them(optional):
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    if optional:
+        kind = helper.make_optional_type_proto(kind)
+    expected = f"'parts' is {'an optional' if optional else 'a sequence'}, for which .* --inputs, or inputs="
+    with pytest.raises(ConvswapError, match=expected):
+        declared_inputs(model_with(helper.make_value_info("parts", kind)))
 
 
 def test_batch_is_fixed_only_where_no_leading_dimension_is_symbolic():

@@ -99,11 +99,37 @@ def test_numbers_may_change_their_width_and_whole_ones_become_fractions():
         (TensorProto.FLOAT, [1j], "takes float32, but complex128 was given"),
         (TensorProto.FLOAT, [None], "takes float32, but object was given"),
         (TensorProto.FLOAT, [[1, 2], [3]], "input 'x' was given as a list that is no array"),
+        (TensorProto.BFLOAT16, [1e39], "takes bfloat16, which has no 1e+39"),
+        (TensorProto.FLOAT8E4M3FN, [500], "takes float8_e4m3fn, which has no 500"),
+        (TensorProto.INT4, [8], "takes int4, which has no 8"),
+        (TensorProto.INT4, [0.5], "takes int4, but float64 was given"),
+        (TensorProto.STRING, [1], "takes strings, but int64 was given; give an array of strings"),
+        (TensorProto.STRING, [None], "takes strings, but object was given"),
+        (TensorProto.STRING, [b"\xff"], "takes strings, but bytes that are no UTF-8 were given"),
     ],
     ids=str,
 )
 def test_values_that_the_type_does_not_hold_are_refused(kind, values, expected):
     assert expected in message({"x": values}, declared(tensor_info("x", 1, element_type=kind)))
+
+
+def test_strings_are_fed_however_numpy_holds_them():
+    words = declared(tensor_info("x", 2, element_type=TensorProto.STRING))
+    for values in (["a", "bé"], np.array(["a", "bé"], object), np.array([b"a", "bé".encode()])):
+        (fed,) = given_feeds({"x": values}, words).values()
+        assert fed.dtype.kind == "U" and fed.tolist() == ["a", "bé"]
+
+
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "INT4", "UINT4"])
+def test_numbers_that_numpy_has_no_type_for_are_fed_in_that_type(kind):
+    number = TensorProto.DataType.Value(kind)
+    own, inputs = helper.tensor_dtype_to_np_dtype(number), declared(tensor_info("x", 3, element_type=number))
+    for values in ([0, 1, 3], np.array([0, 1, 3]).astype(own)):
+        (fed,) = given_feeds({"x": values}, inputs).values()
+        assert fed.dtype == own and fed.astype(int).tolist() == [0, 1, 3]
+    # And given in it, they are numbers as any other.
+    (fed,) = given_feeds({"x": np.array([0, 1, 3]).astype(own)}, declared(tensor_info("x", 3))).values()
+    assert fed.dtype == np.float32 and fed.tolist() == [0, 1, 3]
 
 
 def test_infinite_numbers_and_nan_stay():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -672,14 +674,84 @@ def test_model_that_reads_what_nothing_produces_is_one_error_and_no_warning(capl
     assert caplog.records == []
 
 
-def test_sparse_initializers_are_refused_rather_than_lost():
-    original = models.two_convs()
-    sparse = original.graph.sparse_initializer.add()
-    sparse.values.CopyFrom(models.weights("sparse", 2))
-    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([0, 3], np.int64), "sparse_indices"))
-    sparse.dims.append(5)
-    with pytest.raises(ConvswapError, match="sparse initializers, such as 'sparse'"):
-        swap(original)
+def sparse_tensor(name: str, values: list[float], indices: Any, *shape: int) -> onnx.SparseTensorProto:
+    places = numpy_helper.from_array(np.array(indices, np.int64), f"{name}_indices")
+    held = numpy_helper.from_array(np.array(values, np.float32), name)
+    return onnx.SparseTensorProto(values=held, indices=places, dims=shape)
+
+
+def with_sparse_bias(sparse: onnx.SparseTensorProto) -> onnx.ModelProto:
+    """Return a Conv, and an Add of the initializer `sparse`."""
+    original = models.make_model(
+        [
+            helper.make_node("Conv", ["x", "w"], ["h"], name="conv"),
+            helper.make_node("Add", ["h", "s"], ["y"]),
+        ],
+        [models.weights("w", 4, 3, 3, 3)],
+    )
+    original.graph.sparse_initializer.append(sparse)
+    return original
+
+
+DENSE = np.array([[[[0, 2, 0], [0, 0, -3]]]], np.float32)
+
+
+@pytest.mark.parametrize("indices", [[1, 5], [[0, 0, 0, 1], [0, 0, 1, 2]]], ids=["linear", "coordinates"])
+def test_sparse_initializers_become_dense_ones(indices):
+    original = with_sparse_bias(sparse_tensor("s", [2, -3], indices, 1, 1, 2, 3))
+    before = original.SerializeToString()
+    result = swap(original)
+    proto = result.to_proto()
+    (dense,) = (tensor for tensor in proto.graph.initializer if tensor.name == "s")
+    np.testing.assert_array_equal(numpy_helper.to_array(dense), DENSE)
+    assert not proto.graph.sparse_initializer and len(result.swapped) == 1
+    assert original.SerializeToString() == before
+
+
+def test_sparse_tensors_of_subgraphs_functions_and_constants_become_dense():
+    sparse = sparse_tensor("s", [2, -3], [1, 5], 1, 1, 2, 3)
+    value = models.tensor_info("z", *models.ANY_SHAPE)
+    add = helper.make_node("Add", ["x", "s"], ["z"])
+    constant = helper.make_node("Constant", [], ["s"], sparse_value=sparse)
+    inner = helper.make_graph([add], "inner", [], [value])
+    inner.sparse_initializer.append(sparse)
+    other = helper.make_graph([constant, add], "other", [], [value])
+    choose = helper.make_node("If", ["flag"], ["z"], then_branch=inner, else_branch=other)
+    function = helper.make_function(
+        "mine", "Choose", ["flag", "x"], ["z"], [choose], [helper.make_opsetid("", models.OPSET)]
+    )
+    call = helper.make_node("Choose", ["flag", "c"], ["h"], domain="mine")
+    outer = helper.make_node("If", ["flag"], ["y"], then_branch=inner, else_branch=other)
+    original = models.make_model(
+        [helper.make_node("Conv", ["x", "w"], ["c"], name="conv"), call, outer],
+        [models.weights("w", 4, 3, 3, 3)],
+        inputs=[models.tensor_info("x", *models.INPUT_SHAPE), models.tensor_info("flag", element_type=9)],
+        functions=[function],
+        domains=["mine"],
+    )
+    text = str(swap(original).to_proto())
+    assert "sparse" not in text and text.count("data_type: 1") == 5
+
+
+@pytest.mark.parametrize(
+    ("sparse", "expected"),
+    [
+        (sparse_tensor("s", [2, -3], [1, 6], 1, 1, 2, 3), "'s' has indices outside of its shape"),
+        (sparse_tensor("s", [2, -3], [-1, 5], 1, 1, 2, 3), "'s' has indices outside of its shape"),
+        (sparse_tensor("s", [2], [[0, 0, 2, 0]], 1, 1, 2, 3), "is not a valid ONNX model: invalid entry"),
+        (sparse_tensor("s", [2, -3], [1], 1, 1, 2, 3), "has indices of shape [1] for values of shape [2]"),
+        (sparse_tensor("s", [2], [1], -1, 3), "the shape of sparse tensor 's' is [-1, 3]"),
+        (
+            sparse_tensor("s", [2], [1], 2**15, 2**14),
+            "'s' of shape [32768, 16384], which is 2.0 GiB as a dense one, and only less than 2 GiB can be",
+        ),
+    ],
+    ids=["outside", "negative", "coordinates outside", "too few indices", "negative shape", "too large"],
+)
+def test_sparse_initializers_that_cannot_become_dense_are_refused(sparse, expected):
+    with pytest.raises(ConvswapError, match=re.escape(expected)) as error:
+        swap(with_sparse_bias(sparse))
+    assert_one_line(error)
 
 
 @pytest.mark.parametrize("version", [-1, 2**31, -(2**62)])

@@ -30,6 +30,7 @@ from convswap.inputs.given import Given
 from convswap.inputs.one_run import OneRun, one_run
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import open_model
+from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.output.tables import milliseconds, plain_table
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, device_lines, environment
@@ -71,6 +72,7 @@ def first_run(
         raise ConvswapError(f"processes must be at least 1, but {processes} was given")
     chosen = choose_device(device)
     title, proto = open_model(model)
+    proto, inputs = with_tensor_inputs(proto, inputs)
     fed = one_run(proto, batch=batch, device=chosen, input_shape=input_shape, given=inputs)
     shapes = {name: list(shape) for name, shape in fed.shapes.items()}
     swapped = swap(proto, algorithm=algorithm, precision=precision).to_proto()
@@ -113,7 +115,10 @@ def _saved_values(fed: OneRun, folder: Path) -> str | None:
     if fed.given is None:
         return None
     path = folder / "values.npz"
-    np.savez(path, *fed.feeds().values())
+    feeds = fed.feeds()
+    # A file has no names for types that NumPy has not itself.
+    own = (feeds[x.name] if x.is_numpys else feeds[x.name].view(f"u{x.dtype.itemsize}") for x in fed.inputs)
+    np.savez(path, *own)
     return str(path)
 
 

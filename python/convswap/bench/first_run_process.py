@@ -69,7 +69,10 @@ def _feeds(model: onnx.ModelProto, asked: Mapping[str, Any]) -> Feeds:
     inputs = declared_inputs(model)
     if asked.get("values") is not None:
         with np.load(asked["values"]) as arrays:
-            return {one.name: arrays[f"arr_{index}"] for index, one in enumerate(inputs)}
+            found = {one.name: arrays[f"arr_{index}"] for index, one in enumerate(inputs)}
+        return {
+            one.name: found[one.name] if one.is_numpys else found[one.name].view(one.dtype) for one in inputs
+        }
     shapes = asked["input_shapes"]
     shaped = [replace(one, shape=tuple(shapes[one.name])) for one in inputs]
     return random_feeds(shaped, batch=1, seed=0)

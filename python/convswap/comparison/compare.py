@@ -187,7 +187,8 @@ class _Runs:
 
 
 def _prepared(model: Model, options: CompareOptions, device: Device) -> Compared:
-    subject = open_subject(model, options.data, options.input_shape, options.inputs, weights_apart=True)
+    given = options.data, options.input_shape, options.inputs
+    subject = open_subject(model, *given, weights_apart=True, tensor_inputs=True)
     source = source_of(subject, options.images, options.batch, device)
     if options.labelled and source.labels is None:
         raise no_labels(subject.dataset)

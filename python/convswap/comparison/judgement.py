@@ -104,12 +104,14 @@ def judge(
     """Return whether our answers in `outputs` are right; see the module's text.
 
     Args:
-        outputs: one at least.
+        outputs: those that have an element; where there are none, the Convs alone say whether ours is right.
         measure: where it is strict it is taken at its word, and ours may only agree with the default side.
         quantises: whether the model rounds to steps, which a note then gives as the reason.
         alone: finds out how the Convs do alone; called where that has a say.
     """
     case = _Case(measure, quantises, alone)
+    if not outputs:
+        return _without_outputs(alone())
     wrong = [output for output in outputs if not _is_right(output, case)]
     if wrong and _are_ties(wrong, outputs, case):
         wrong = []
@@ -120,6 +122,14 @@ def judge(
     return Judgement(True, _kept(outputs, case), tuple(case.notes))
 
 
+def _without_outputs(convs: ConvsAlone) -> Judgement:
+    """Return what is known of answers without an element, as of a detector that finds nothing."""
+    found = "no output has an element on either side"
+    if convs.wrong:
+        return Judgement(False, f"{found}, and these Convs are wrong alone: {', '.join(convs.wrong)}.")
+    return Judgement(True, f"{found}; {_all_right(convs)}.")
+
+
 def _is_right(output: OutputErrors, case: _Case) -> bool:
     most = case.measure.most(output)
     if not case.measure.is_missed(output):
@@ -128,7 +138,7 @@ def _is_right(output: OutputErrors, case: _Case) -> bool:
         return True
     if output.again.relative > most:
         return _is_right_random(output, case)
-    if output.default.relative > most and output.between.relative <= most:
+    if not output.default.relative <= most and output.between.relative <= most:
         between = f"but the sides differ from each other by {_told(output, output.between)} only"
         case.notes.append(f"{_off_too(output)}, {between}{_why(output, case)}")
         return True

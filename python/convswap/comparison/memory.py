@@ -10,7 +10,7 @@ import numpy as np
 
 from convswap.comparison.compared import Compared
 from convswap.errors import ConvswapError
-from convswap.runtime.memory import free_memory
+from convswap.runtime.memory import free_memory, in_bytes
 
 # Of what is free, the rest is for the others on the machine, and for what is not counted here.
 _SHARE_OF_FREE = 0.9
@@ -56,7 +56,7 @@ def plan_memory(compared: Compared) -> Plan:
     both = max(least, own + making + others)
     if both > _SHARE_OF_FREE * free:
         note = (
-            f"both sides at once would take about {_bytes(both)} of memory, and {_bytes(free)} are "
+            f"both sides at once would take about {in_bytes(both)} of memory, and {in_bytes(free)} are "
             "free: they were timed one after the other, not in turn"
         )
         return Plan(weights, free, one_side_at_a_time=True, notes=(note,))
@@ -89,11 +89,7 @@ def _root(values: np.ndarray) -> object:
 def _too_large(compared: Compared, needed: int, free: int) -> ConvswapError:
     weights = sum(values.nbytes for values in compared.subject.weights.values())
     return ConvswapError(
-        f"the memory does not suffice: comparing takes about {_bytes(needed)}, for weights of "
-        f"{_bytes(weights)} and batches of {compared.source.batch}, and {_bytes(free)} are free; "
+        f"the memory does not suffice: comparing takes about {in_bytes(needed)}, for weights of "
+        f"{in_bytes(weights)} and batches of {compared.source.batch}, and {in_bytes(free)} are free; "
         "give a smaller batch, or close other programs"
     )
-
-
-def _bytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -23,7 +23,8 @@ from convswap.graph.external_data import (
     write_tensors,
 )
 from convswap.graph.root_cause import root_cause
-from convswap.graph.serialisation import from_proto, graphs_of_proto, to_proto
+from convswap.graph.serialisation import from_proto, to_proto
+from convswap.graph.sparse_tensors import with_dense_tensors
 from convswap.output.files import followed
 
 # protobuf refuses messages from 2 GiB on; what is left below that is room for the nodes and their names.
@@ -116,10 +117,11 @@ def model_from_proto(
 
     `name` stands for the model in messages; `base_dir` is the folder that external data lie in, the current
     one when empty. Nodes come before those that read their outputs, wherever they are in `proto`. Training
-    information is not carried over: it has no meaning for inference.
+    information is not carried over: it has no meaning for inference. Sparse tensors become dense ones.
 
     Raises:
-        ConvswapError: it has no graph or no opset, is inconsistent, or has sparse initializers.
+        ConvswapError: it has no graph or no opset, is inconsistent, or has a sparse tensor that cannot be
+            made dense; see `with_dense_tensors`.
     """
     if not proto.HasField("graph") or not proto.graph.output:
         raise ConvswapError(
@@ -129,16 +131,8 @@ def model_from_proto(
         raise ConvswapError(
             f"{name} is not a complete ONNX model: it imports no opset; check that it was copied completely"
         )
-    sparse = [
-        tensor.values.name for graph in graphs_of_proto(proto.graph) for tensor in graph.sparse_initializer
-    ]
-    if sparse:
-        raise ConvswapError(
-            f"{name} has sparse initializers, such as {sparse[0]!r}, which are not supported; "
-            "store them as dense ones"
-        )
     try:
-        model = from_proto(proto)
+        model = from_proto(with_dense_tensors(proto, name))
         for tensor in external_tensors(model):
             tensor.base_dir = str(base_dir)
         fault = _fault(model)

@@ -9,13 +9,16 @@ from typing import Protocol
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from convswap.errors import ConvswapError, require_count
+from convswap.graph.element_types import is_numpys
 
 Feeds = dict[str, np.ndarray]
 
 _FLOATS = {"float16", "float32", "float64"}
-_WHOLE_NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+_OTHER_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"}
+_WHOLE_NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "int4", "uint4"}
 # The height and width of an image that a model leaves open: those that most networks for images are made for.
 OPEN_IMAGE = 224
 # Of the last dimension, where that is not the width: grey, colour, and colour with opacity.
@@ -41,6 +44,21 @@ class Input:
     is_given: bool = False
 
     @property
+    def is_numpys(self) -> bool:
+        """Whether NumPy has the element type itself, and not from a package of its own."""
+        return is_numpys(self.dtype)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its elements are strings."""
+        return self.dtype.kind == "U"
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether its elements are floating-point numbers."""
+        return self.dtype.name in _FLOATS | _OTHER_FLOATS
+
+    @property
     def is_whole_number(self) -> bool:
         """Whether its elements are whole numbers, which may stand for sizes, places or rates."""
         return self.dtype.name in _WHOLE_NUMBERS
@@ -59,30 +77,38 @@ def declared_inputs(model: onnx.ModelProto) -> tuple[Input, ...]:
     """Return the inputs that a run of `model` must be given; those with an initializer are left out.
 
     Raises:
-        ConvswapError: an input is no tensor, or has an element type that no random values can be made for.
+        ConvswapError: an input is no tensor, or has an element type that none can be fed of.
     """
     given = {tensor.name for tensor in model.graph.initializer}
-    return tuple(_declared(value) for value in model.graph.input if value.name not in given)
+    return tuple(declared_input(value) for value in model.graph.input if value.name not in given)
 
 
-def _declared(value: onnx.ValueInfoProto) -> Input:
-    if value.type.WhichOneof("value") != "tensor_type":
+def declared_input(value: onnx.ValueInfoProto) -> Input:
+    """Return the input that `value` declares; see `declared_inputs`."""
+    kind = value.type.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        what = "a sequence" if kind == "sequence_type" else "an optional"
         raise ConvswapError(
-            f"input {value.name!r} is a {value.type.WhichOneof('value') or 'value without a type'}; "
-            "compare feeds tensors only: give a model whose inputs are tensors"
+            f"input {value.name!r} is {what}, for which nothing is made up: give values with --inputs, or "
+            "inputs= in Python"
+        )
+    if kind != "tensor_type":
+        raise ConvswapError(
+            f"input {value.name!r} is a {kind or 'value without a type'}, and only tensors, sequences and "
+            "optionals of them can be fed: give a model whose inputs are such"
         )
     tensor = value.type.tensor_type
-    name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-    known = name in {"bool", "float", "double", "float16"} or name in _WHOLE_NUMBERS
-    if not known:
+    dtype = _dtype(tensor.elem_type)
+    if dtype is None:
+        name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
         raise ConvswapError(
-            f"input {value.name!r} has elements of type {name}; compare can feed float16, float, double, "
-            "bool and whole numbers of 8 bits and more: give a model with such inputs"
+            f"input {value.name!r} has elements of type {name}, which ONNX Runtime cannot be fed: give a "
+            "model whose input is of another type, such as float, and that casts it"
         )
     fixed = [dimension.HasField("dim_value") and dimension.dim_value >= 0 for dimension in tensor.shape.dim]
     return Input(
         name=value.name,
-        dtype=np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
+        dtype=dtype,
         shape=tuple(
             dimension.dim_value if is_fixed else None
             for dimension, is_fixed in zip(tensor.shape.dim, fixed, strict=True)
@@ -90,6 +116,17 @@ def _declared(value: onnx.ValueInfoProto) -> Input:
         symbols=tuple(dimension.dim_param for dimension in tensor.shape.dim),
         has_rank=tensor.HasField("shape"),
     )
+
+
+def _dtype(element_type: int) -> np.dtype | None:
+    """Return NumPy's type for ONNX's, that of strings for text, None for what cannot be fed."""
+    if element_type == onnx.TensorProto.STRING:
+        return np.dtype(str)
+    try:
+        dtype = np.dtype(ir.DataType(element_type).numpy())
+    except (TypeError, ValueError):
+        return None
+    return dtype if dtype.name in {"bool"} | _FLOATS | _OTHER_FLOATS | _WHOLE_NUMBERS else None
 
 
 def fixed_batch(inputs: Sequence[Input]) -> int | None:
@@ -161,6 +198,9 @@ def random_feeds(inputs: Sequence[Input], batch: int, seed: int) -> Feeds:
 
     Floating-point values are standard normal; whole numbers are 0 or 1, which is
     within range wherever they stand for an index, a token or a flag.
+
+    Raises:
+        ConvswapError: one is of strings, which cannot be made up.
     """
     generator = np.random.default_rng(seed)
     shapes = input_shapes(inputs, batch)
@@ -170,7 +210,12 @@ def random_feeds(inputs: Sequence[Input], batch: int, seed: int) -> Feeds:
         if math.prod(shape) > _MOST_ELEMENTS:
             # NumPy would say that its dimensions are wrong.
             raise MemoryError(f"input {given} of shape {list(shape)}")
-        if given.dtype.name in _FLOATS:
+        if given.is_text:
+            raise ConvswapError(
+                f"input {given} takes strings, which cannot be made up: give them with --inputs, or inputs= "
+                "in Python"
+            )
+        if given.is_fraction:
             feeds[given.name] = np.asarray(generator.standard_normal(shape)).astype(given.dtype)
         else:
             feeds[given.name] = np.asarray(generator.integers(0, 2, shape)).astype(given.dtype)

@@ -6,17 +6,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.graph.element_types import widened
 from convswap.inputs.feeds import Feeds, Input, batch_symbols, checked_batch, fixed_batch
 from convswap.inputs.given_files import image_files, read_arrays
 from convswap.inputs.given_images import Numbers, image_batch
 
 # What a comparison calls them, in the place of a data set's name.
 GIVEN = "given"
+# An array, the elements of a sequence, or None for an optional that is absent.
+Value = npt.ArrayLike | Sequence[npt.ArrayLike] | None
 # What exporters write for a dimension that they know nothing of.
 _NO_NAMES = ("", "?")
 
@@ -25,19 +29,21 @@ _NO_NAMES = ("", "?")
 class GivenInputs:
     """Where the values of a model's inputs are, and how images among them become numbers.
 
-    `values` maps the names of inputs to arrays, or is the path of an .npz file with arrays of these names, of
+    `values` maps the names of inputs to arrays, to lists of them for sequences, and to None for an optional
+    that is absent, or is the path of an .npz file with arrays of these names, of
     a folder with a file NAME.npy for each, or, for a model with one input [n, channels, height, width], of a
     folder of images. A pixel p of 0..255 becomes (scale p - mean) / std; `mean` and `std` have a number for
-    all channels or one for each. `scale` is by default 1/255, for an input of whole numbers 1.
+    all channels or one for each. `scale` is by default 1/255, for an input of whole numbers 1. In a file the
+    elements of a sequence are arrays NAME.0, NAME.1, and so on, and an optional that is not there is absent.
     """
 
-    values: str | os.PathLike[str] | Mapping[str, npt.ArrayLike]
+    values: str | os.PathLike[str] | Mapping[str, Value]
     mean: Numbers = 0.0
     std: Numbers = 1.0
     scale: float | None = None
 
 
-Given = GivenInputs | str | os.PathLike[str] | Mapping[str, npt.ArrayLike]
+Given = GivenInputs | str | os.PathLike[str] | Mapping[str, Value]
 
 
 def given_feeds(given: Given, inputs: Sequence[Input]) -> Feeds:
@@ -62,7 +68,7 @@ def given_feeds(given: Given, inputs: Sequence[Input]) -> Feeds:
         )
     fixed = fixed_batch(inputs)
     for one in inputs:
-        _check_shape(arrays[one.name].shape, one, fixed)
+        check_shape(arrays[one.name].shape, one, fixed)
     return {one.name: _in_type(arrays[one.name], one) for one in inputs}
 
 
@@ -71,23 +77,39 @@ def _no_inputs(name: str) -> ConvswapError:
 
 
 def _arrays(asked: GivenInputs, inputs: Sequence[Input]) -> Feeds:
-    values = asked.values
-    if isinstance(values, Mapping):
-        _refuse_pixel_options(asked, "arrays were given")
-        return {str(name): _as_array(str(name), value) for name, value in values.items()}
-    if not isinstance(values, (str, os.PathLike)):
-        raise ConvswapError(
-            f"inputs were given as a {type(values).__name__}; expected arrays by the names of the model's "
-            "inputs, or the path of a file or folder with them"
-        )
-    path = Path(values)
-    images = image_files(path)
-    if images:
+    values = values_by_name(asked, [one.name for one in inputs])
+    if values is None:
+        images = image_files(_path(asked))
         pixels = image_batch(images, inputs, asked.mean, asked.std, asked.scale)
         return {inputs[0].name: pixels}
+    return {name: as_array(name, value) for name, value in values.items()}
+
+
+def values_by_name(given: Given, inputs: Sequence[str]) -> Mapping[str, Value] | None:
+    """Return what was given for each input, of a model with those called `inputs`; None where it is images.
+
+    Raises:
+        ConvswapError: something cannot be read, or was given in another way than it can be.
+    """
+    asked = given if isinstance(given, GivenInputs) else GivenInputs(given)
+    if isinstance(asked.values, Mapping):
+        _refuse_pixel_options(asked, "arrays were given")
+        return {str(name): value for name, value in asked.values.items()}
+    path = _path(asked)
+    if image_files(path):
+        return None
     arrays = read_arrays(path, inputs)
     _refuse_pixel_options(asked, f"'{path}' has arrays")
     return arrays
+
+
+def _path(asked: GivenInputs) -> Path:
+    if isinstance(asked.values, (str, os.PathLike)):
+        return Path(asked.values)
+    raise ConvswapError(
+        f"inputs were given as a {type(asked.values).__name__}; expected arrays by the names of the model's "
+        "inputs, or the path of a file or folder with them"
+    )
 
 
 def _refuse_pixel_options(asked: GivenInputs, what: str) -> None:
@@ -100,7 +122,8 @@ def _refuse_pixel_options(asked: GivenInputs, what: str) -> None:
             )
 
 
-def _as_array(name: str, value: npt.ArrayLike) -> np.ndarray:
+def as_array(name: str, value: Any) -> np.ndarray:
+    """Return what was given for the input `name` as an array; raise ConvswapError where it is none."""
     try:
         return np.asarray(value)
     except MemoryError:
@@ -114,15 +137,18 @@ def _as_array(name: str, value: npt.ArrayLike) -> np.ndarray:
 
 def _in_type(array: np.ndarray, one: Input) -> np.ndarray:
     """Return `array` in the element type of the input `one`."""
-    kind, own = array.dtype.kind, one.dtype.kind
+    if one.is_text:
+        return _strings(array, one)
+    wide = widened(array)
     # Numbers may change their width, and whole numbers become fractions, but not the other way round.
-    if kind not in "biuf" or (kind == "f" and own != "f"):
+    if wide.dtype.kind not in "biuf" or (wide.dtype.kind == "f" and not one.is_fraction):
         raise ConvswapError(
             f"input {one} takes {one.dtype.name}, but {array.dtype} was given; convert it to {one.dtype.name}"
         )
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         values = np.ascontiguousarray(array, dtype=one.dtype).reshape(array.shape)
-    changed = np.isfinite(values) != np.isfinite(array) if own == "f" else values != array
+    held = widened(values)
+    changed = np.isfinite(held) != np.isfinite(wide) if one.is_fraction else held != wide
     if changed.any():
         first = array[changed].ravel()[0]
         raise ConvswapError(
@@ -131,7 +157,19 @@ def _in_type(array: np.ndarray, one: Input) -> np.ndarray:
     return values
 
 
-def _check_shape(shape: tuple[int, ...], one: Input, fixed: int | None) -> None:
+def _strings(array: np.ndarray, one: Input) -> np.ndarray:
+    """Return `array` as one of strings, given as such, or as objects or bytes as NumPy may hold them."""
+    try:
+        if array.dtype.kind == "S":
+            array = np.char.decode(array, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ConvswapError(f"input {one} takes strings, but bytes that are no UTF-8 were given") from error
+    if array.dtype.kind == "U" or (array.dtype.kind == "O" and all(isinstance(x, str) for x in array.flat)):
+        return np.ascontiguousarray(array.astype(str)).reshape(array.shape)
+    raise ConvswapError(f"input {one} takes strings, but {array.dtype} was given; give an array of strings")
+
+
+def check_shape(shape: tuple[int, ...], one: Input, fixed: int | None) -> None:
     """Refuse what the input `one`, of a model that is `fixed` to a batch, does not take."""
     if not one.has_rank:
         return

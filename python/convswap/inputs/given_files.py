@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from convswap.errors import ConvswapError
-from convswap.inputs.feeds import Feeds, Input
+from convswap.inputs.feeds import Feeds
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 # What a file of NumPy's own format begins with.
@@ -25,8 +25,10 @@ def image_files(path: Path) -> list[Path]:
     return [file for file in files if file.suffix.lower() in _IMAGES]
 
 
-def read_arrays(path: Path, inputs: Sequence[Input]) -> Feeds:
+def read_arrays(path: Path, inputs: Sequence[str]) -> Feeds:
     """Return the arrays by name in an .npz file or a folder; those of one .npy file are the only input's.
+
+    `inputs` are the names of the model's.
 
     Raises:
         ConvswapError: there is no such file or folder, or it cannot be read or has no arrays.
@@ -43,11 +45,11 @@ def read_arrays(path: Path, inputs: Sequence[Input]) -> Feeds:
         raise ConvswapError(f"'{path}' is an image; give the folder that it is in")
     if _begins_with(path, _MAGIC):
         if len(inputs) != 1:
-            names = ", ".join(one.name for one in inputs) or "none"
+            names = ", ".join(inputs) or "none"
             raise ConvswapError(
                 f"'{path}' holds one array without a name, and the inputs are {names}; give an .npz file"
             )
-        return {inputs[0].name: _array(path)}
+        return {inputs[0]: _array(path)}
     return _archive(path)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -61,7 +62,8 @@ def _in_type(values: npt.NDArray[np.float64], one: Input) -> npt.NDArray[np.gene
     if not one.is_whole_number:
         with np.errstate(over="ignore"):
             return values.astype(one.dtype)
-    limits = np.iinfo(one.dtype)
+    # Which has those of 4 bits too.
+    limits = ml_dtypes.iinfo(one.dtype)
     rounded = np.rint(values)
     if rounded.min() < limits.min or rounded.max() > limits.max:
         raise ConvswapError(

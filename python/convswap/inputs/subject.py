@@ -16,10 +16,12 @@ from convswap.export import export_network
 from convswap.graph.model_file import is_there, load_model, model_from_proto
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.serialisation import to_proto
+from convswap.graph.sparse_tensors import has_sparse_tensors
 from convswap.graph.weights_apart import Weights, taken_apart
 from convswap.inputs.feeds import ImageSource, Input, RandomSource, Source, checked_batch, declared_inputs
 from convswap.inputs.given import GIVEN, Given, given_source
 from convswap.inputs.sample_shapes import InputShape, with_sample_shapes
+from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
 from convswap.runtime.device import Device
 
@@ -64,6 +66,7 @@ def open_subject(
     given: Given | None = None,
     *,
     weights_apart: bool = False,
+    tensor_inputs: bool = False,
 ) -> Subject:
     """Return the model called or stored as `model`, and `data` or what suits it.
 
@@ -71,15 +74,19 @@ def open_subject(
     before stay so in `Subject.model`, and are turned back in `Subject.plain`, so that the default side can
     run them. A sample of `input_shape` may suit data that an open one does not. What is `given` for the
     inputs takes the place of a data set. With `weights_apart` the large weights are in `Subject.weights` and
-    nowhere else.
+    nowhere else. With `tensor_inputs` the model takes in sequences, optionals and values for inputs with a
+    default, and is no longer one to write; see `with_tensor_inputs`.
 
     Raises:
-        ConvswapError: there is no such network or file, or no such data set.
+        ConvswapError: there is no such network or file, or no such data set, or what was given does not suit
+            the model.
     """
     if given is not None:
         if data is not None:
             raise ConvswapError(f"data set {data} and inputs were both given; leave one of them out")
         title, proto, weights = open_apart(model) if weights_apart else (*open_model(model), {})
+        if tensor_inputs:
+            proto, given = with_tensor_inputs(proto, given)
         before = count_swapped(proto)
         plain = plain_model(proto) if before else proto
         return Subject(title, proto, plain, GIVEN, None, before, input_shape, given, weights)
@@ -131,7 +138,8 @@ def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, on
         ConvswapError: there is no such network or file.
     """
     if isinstance(model, onnx.ModelProto):
-        return model.graph.name or "the model", model
+        title = model.graph.name or "the model"
+        return title, to_proto(model_from_proto(model)) if has_sparse_tensors(model) else model
     if isinstance(model, str) and model in ALL_NETWORKS:
         return model, export_network(model)
     return str(model), to_proto(ir.external_data.load_to_model(_file_model(model)))

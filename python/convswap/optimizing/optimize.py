@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from convswap.graph.swap import swap_chosen
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
+from convswap.inputs.subject import open_model
 from convswap.optimizing.algorithms import with_fastest_algorithms
 from convswap.optimizing.kept import KeptMeasurements
 from convswap.optimizing.measuring import Measured, measure_convs
@@ -17,7 +19,7 @@ from convswap.optimizing.pairs import MeasuredPair, gaining_pairs
 from convswap.optimizing.preparation import MATCH, Model, OptimizeOptions, Prepared, prepare
 from convswap.optimizing.result import Optimization
 from convswap.optimizing.segment_inputs import SegmentInputs
-from convswap.optimizing.whole import Whole, best_whole
+from convswap.optimizing.whole import NOT_TAKEN, Whole, best_whole
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, environment
 from convswap.runtime.op_libraries import OpLibraries, sessions_with
@@ -92,7 +94,7 @@ def _optimize_with(
         measured, pairs = _measure(prepared, kept, report)
         report("running the whole model")
         whole = best_whole(prepared, measured, pairs)
-    written = _save(whole, output)
+    written = None if output is None else _save(whole, model, options, output)
     return Optimization(
         model=prepared.subject.title,
         device=device,
@@ -120,10 +122,18 @@ def _measure(
     return measured, gaining_pairs(prepared, measured, inputs, kept, report)
 
 
-def _save(whole: Whole, output: str | os.PathLike[str] | None) -> Path | None:
-    if output is None or not (whole.gains and whole.answers_agree and whole.swapping is not None):
+def _save(
+    whole: Whole, model: Model, options: OptimizeOptions, output: str | os.PathLike[str]
+) -> Path | None:
+    """Write the model with what was taken, if it gains, and return the file."""
+    if not (whole.gains and whole.answers_agree and whole.swapping is not None and whole.taken is not None):
         return None
-    whole.swapping.save(output)
+    swapping = whole.swapping
+    if options.inputs is not None:
+        # What ran may have had tensors in the place of its sequences, optionals and defaults.
+        _, as_given = open_model(model)
+        swapping = swap_chosen(as_given, whole.taken, NOT_TAKEN)
+    swapping.save(output)
     return Path(output)
 
 

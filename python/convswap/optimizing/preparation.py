@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.graph.model_file import files_of, is_there
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import PRECISIONS, SwapResult, swap, swap_apart
 from convswap.inputs.feeds import Source, declared_inputs
@@ -18,9 +19,17 @@ from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import Subject, open_subject, source_of
 from convswap.optimizing.segments import Segment, pairs_of, segments_of
 from convswap.runtime.device import Device
+from convswap.runtime.memory import free_memory, in_bytes
 from convswap.runtime.op_libraries import OpLibraries
 
 Model = str | os.PathLike[str] | onnx.ModelProto
+
+# What the process takes at most, of the model's own size: the model before and after, twice over where ONNX
+# Runtime loads it, and on the CPU its weights again in the order of each session's kernels. 9.0 were measured
+# of a fully connected layer of 0.63 GB.
+_TIMES_ITS_SIZE = {"cpu": 9, "cuda": 6}
+# Of what is free, the rest is for the others on the machine.
+_SHARE_OF_FREE = 0.9
 
 # "match": for every Conv a precision that is as accurate as the default provider is on that Conv.
 MATCH = "match"
@@ -74,7 +83,8 @@ class Prepared:
 
 def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
     """Return `model` prepared; the errors are those of `optimize`."""
-    subject = open_subject(model, None, options.input_shape, options.inputs)
+    _check_memory(model, device)
+    subject = open_subject(model, None, options.input_shape, options.inputs, tensor_inputs=True)
     if subject.swapped_before:
         raise ConvswapError(
             f"'{subject.title}' has {subject.swapped_before} Conv swapped already; give the model as it was"
@@ -93,6 +103,29 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
         segments=segments_of(swapped, unfused_model(subject.plain, swapping)),
         pairs=_pairs(subject.plain),
     )
+
+
+def _check_memory(model: Model, device: Device) -> None:
+    """Refuse a model that is so large that the system would end the process.
+
+    Raises:
+        ConvswapError: it is.
+    """
+    free, size = free_memory(), _size(model)
+    needed = _TIMES_ITS_SIZE[device.name] * size
+    if free is not None and needed > _SHARE_OF_FREE * free:
+        raise ConvswapError(
+            f"the memory does not suffice: optimizing takes about {in_bytes(needed)}, for a model of "
+            f"{in_bytes(size)}, and {in_bytes(free)} are free; close other programs, or use "
+            "`convswap compare` and `convswap swap`, which take less"
+        )
+
+
+def _size(model: Model) -> int:
+    if isinstance(model, onnx.ModelProto):
+        return model.ByteSize()
+    # A network's name is no file, and no network is that large.
+    return sum(file.stat().st_size for file in files_of(model) if is_there(file))
 
 
 def _pairs(plain: onnx.ModelProto) -> tuple[Segment, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convswap.optimizing.choice import LEAST_SPEEDUP, speedup
+from convswap.output.files import finite
 from convswap.runtime.device import Device
 
 
@@ -44,7 +45,7 @@ class NodeResult:
             "algorithm": self.algorithm,
             "default_ms": _by_text(self.default_ms),
             "best_ms": _by_text(self.best_ms),
-            "relative_l2_error": dict(self.errors) if self.errors is not None else None,
+            "relative_l2_error": finite(dict(self.errors)) if self.errors is not None else None,
             "why": self.why,
         }
 
@@ -103,7 +104,10 @@ class Optimization:
         return gains(self.whole)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that `convswap optimize --json` writes; see schema.json beside this file."""
+        """Return the object that `convswap optimize --json` writes; see schema.json beside this file.
+
+        An error that is infinite or NaN becomes None.
+        """
         return {
             "schema": 1,
             "model": self.model,
@@ -121,7 +125,7 @@ class Optimization:
                 for one in self.whole
             ],
             "speedup": self.speedup,
-            "relative_l2_error": dict(self.errors),
+            "relative_l2_error": finite(dict(self.errors)),
             "reference": self.reference,
             "answers_agree": self.answers_agree,
             "written": None if self.written is None else str(self.written),

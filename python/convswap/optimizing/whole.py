@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx
 
 from convswap.errors import ConvswapError
+from convswap.graph.model_file import model_from_proto
 from convswap.graph.swap import NodeChoice, SwapResult, swap_chosen
+from convswap.graph.weights_apart import Weights, put_together, taken_apart
+from convswap.inputs.feeds import Feeds
 from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN, speedup
 from convswap.optimizing.measuring import Measured
 from convswap.optimizing.pairs import MeasuredPair
@@ -17,9 +21,13 @@ from convswap.optimizing.result import WholeResult, gains
 from convswap.optimizing.trials import whole_times
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture
-from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device, run
-from convswap.truth.closeness import ELEMENTS_THAT_MAY_DIFFER, TOLERANCES, apart, worst_output
+from convswap.runtime.outputs import Arrays, is_floating, named_arrays
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device, run_named
+from convswap.truth.closeness import ELEMENTS_THAT_MAY_DIFFER, NOT_COMPARABLE, TOLERANCES, apart
 from convswap.truth.evaluation import evaluate
+
+# Why a Conv is left as it was.
+NOT_TAKEN = "it does not gain here"
 
 # How many of the Convs that gain are taken, those that gain most first, until the whole model gains: what a
 # Conv loses its neighbours (a blocked layout that they pass on) shows only there.
@@ -29,6 +37,8 @@ _REPEATS = 2
 _TRUTH_OPERATIONS = 20e9
 # Both sides round, and not alike: ours may be off by so much more than the default is.
 _MOST_OF_DEFAULT_ERROR = 1.25
+# Of random numbers two draws are apart by more or less.
+_NOT_MUCH_FURTHER = 2.0
 
 
 @dataclass(frozen=True)
@@ -50,25 +60,41 @@ class Whole:
         return gains(self.times)
 
 
+@dataclass(frozen=True)
+class _Original:
+    """The model as it was, without its large weights, and those; what was measured of its Convs."""
+
+    prepared: Prepared
+    measured: Sequence[Measured]
+    model: onnx.ModelProto
+    weights: Weights
+
+    @property
+    def sample(self) -> Feeds:
+        """What one run of the answers that are compared is fed."""
+        return next(iter(self.prepared.sources.values())).first(1)
+
+
 def best_whole(prepared: Prepared, measured: Sequence[Measured], pairs: Sequence[MeasuredPair] = ()) -> Whole:
     """Return the model that gains most of those that take some of the Convs which gain, or lose little.
 
     The last to be tried has, beside the Convs of the best before, the `pairs` that gain.
     """
     gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
-    wholes = [_run_whole(prepared, measured, taken) for taken in _to_try(prepared, measured, gaining)]
+    original = _Original(prepared, measured, *taken_apart(model_from_proto(prepared.subject.plain)))
+    wholes = [_run_whole(original, taken) for taken in _to_try(prepared, measured, gaining)]
     best = _best(wholes)
     if prepared.device.name == "cuda":
         # The host that a model waits for has less to do for one node that takes in more than for two.
         deepest = {name: one.deepest(prepared.device) for name, one in best.convs.items()}
         if any(deepest[name] is not one for name, one in best.convs.items()):
-            best = _best([best, _run_whole(prepared, measured, list(deepest.values()))])
+            best = _best([best, _run_whole(original, list(deepest.values()))])
     if pairs:
         before = best.taken or {} if best.gains and best.answers_agree else {}
         taken = {*before, *(name for pair in pairs for name in pair.names)}
         convs = {one.segment.name: one for one in measured} | dict(best.convs)
         with_pairs = [convs[name] for name in convs if name in taken]
-        best = _best([best, _run_whole(prepared, measured, with_pairs, pairs)])
+        best = _best([best, _run_whole(original, with_pairs, pairs)])
     # Where no Conv gains alone, the whole must by more than the noise of two equal models.
     return best if gaining or best.pairs or (best.times and _mean(best) >= LEAST_GAIN) else Whole()
 
@@ -103,21 +129,16 @@ def _mean(whole: Whole) -> float:
     return speedup([one.default_ms for one in whole.times], [one.optimized_ms for one in whole.times])
 
 
-def _run_whole(
-    prepared: Prepared,
-    measured: Sequence[Measured],
-    taken: Sequence[Measured],
-    pairs: Sequence[MeasuredPair] = (),
-) -> Whole:
-    device = prepared.device
+def _run_whole(original: _Original, taken: Sequence[Measured], pairs: Sequence[MeasuredPair] = ()) -> Whole:
+    prepared, device = original.prepared, original.prepared.device
     choices = {one.segment.name: one.choice for one in taken}
     for pair in pairs:
         choices |= pair.choices
-    swapping = swap_chosen(prepared.subject.plain, choices, "it does not gain here")
-    optimized = swapping.to_proto()
+    swapping = swap_chosen(put_together(original.model, original.weights), choices, NOT_TAKEN)
+    optimized, weights = taken_apart(swapping.model)
     sessions = [
-        make_session(prepared.subject.plain, DEFAULT, device),
-        make_session(optimized, CONVSWAP, device),
+        make_session(original.model, DEFAULT, device, weights=original.weights),
+        make_session(optimized, CONVSWAP, device, weights=weights),
     ]
     times = []
     for batch, source in prepared.sources.items():
@@ -126,46 +147,91 @@ def _run_whole(
         both = [whole_times(sessions, feeds, device) for _ in range(_REPEATS)]
         default, ours = max(both, key=lambda own: own[1] / own[0])
         times.append(WholeResult(batch, default, ours))
-    answers = [run(session, next(iter(prepared.sources.values())).first(1)) for session in sessions]
-    errors, reference = _errors(prepared, measured, *answers)
+    before, after = (run_named(session, original.sample) for session in sessions)
     tolerance = max(TOLERANCES[_arithmetic(one, device)] for one in taken)
-    if not any(values.dtype.kind == "f" for values in answers[0]):
-        tolerance = ELEMENTS_THAT_MAY_DIFFER
-    agree = _agree(errors, tolerance)
+    errors, reference, agree = _held(
+        original, before, after, tolerance, lambda: run_named(sessions[0], original.sample)
+    )
     convs = {one.segment.name: one for one in taken}
     return Whole(swapping, choices, convs, tuple(pairs), tuple(times), errors, reference, agree)
 
 
-def _errors(
-    prepared: Prepared,
-    measured: Sequence[Measured],
-    default: Sequence[np.ndarray],
-    ours: Sequence[np.ndarray],
-) -> tuple[dict[str, float], str]:
-    """Return the errors of the outputs, between the sides and, where it takes seconds, against float64."""
-    feeds = next(iter(prepared.sources.values())).first(1)
-    errors = {"between": worst_output(_apart, ours, default)}
+def _held(
+    original: _Original, default: Arrays, ours: Arrays, tolerance: float, again: Callable[[], Arrays]
+) -> tuple[dict[str, float], str, bool]:
+    """Return the errors of the outputs, what they are held against, and whether all of them agree.
+
+    They are held against each other and, where it takes seconds, against float64. `again` runs the original
+    once more.
+    """
+    truth = _truth(original)
+    if truth is not None and not _look_alike(truth, default):
+        # Of what has no such form, or another one there, the original is the judge.
+        truth = None
+    sides = {"between": (ours, default)}
+    if truth is not None:
+        sides |= {"default": (default, truth), "optimized": (ours, truth)}
+    names = list({**default, **ours})
+    found = {
+        side: {name: _apart(values.get(name), others.get(name)) for name in names}
+        for side, (values, others) in sides.items()
+    }
+    most = {
+        name: tolerance if name in default and is_floating(default[name]) else ELEMENTS_THAT_MAY_DIFFER
+        for name in names
+    }
+    wrong = [
+        name
+        for name in names
+        if not _agrees({side: of_name[name] for side, of_name in found.items()}, most[name])
+    ]
+    agree = not wrong or _are_random(wrong, found["between"], most, default, again())
+    # A class or an index that goes to the other of two that tie is no error of the numbers.
+    told = [name for name in names if name in default and is_floating(default[name])] or names
+    errors = {side: max((of_name[name] for name in told), default=0.0) for side, of_name in found.items()}
+    return errors, "the original's outputs" if truth is None else "float64", agree
+
+
+def _are_random(
+    names: Sequence[str],
+    between: Mapping[str, float],
+    most: Mapping[str, float],
+    default: Arrays,
+    again: Arrays,
+) -> bool:
+    """Return whether the original does not answer twice alike either, and ours is about as far off."""
+    off = {name: _apart(again.get(name), default.get(name)) for name in names}
+    return all(off[name] > most[name] and between[name] <= _NOT_MUCH_FURTHER * off[name] for name in names)
+
+
+def _truth(original: _Original) -> Arrays | None:
+    """Return the outputs by float64; None where there are none, or they take more than seconds."""
+    prepared = original.prepared
     layers = [one.layer for one in prepared.segments if not one.path]
     capture = Capture(prepared.swapped, layers, prepared.device)
-    shapes = capture.shapes(on_device(feeds, prepared.device))
+    shapes = capture.shapes(on_device(original.sample, prepared.device))
     problems = [layer.problem({name: shapes[name] for name in layer.fed}) for layer in layers]
     # Of those in branches at the first batch: more than in one sample, and known.
-    problems += [one.problems[0] for one in measured if one.segment.path]
-    operations = sum(problem.operations for problem in problems)
-    if operations > _TRUTH_OPERATIONS:
-        return errors, "the original's outputs"
+    problems += [one.problems[0] for one in original.measured if one.segment.path]
+    if sum(problem.operations for problem in problems) > _TRUTH_OPERATIONS:
+        return None
+    names = [value.name for value in original.model.graph.output]
     try:
-        truth = [np.asarray(values) for values in evaluate(prepared.subject.plain, feeds).outputs]
-        errors["default"] = worst_output(_apart, default, truth)
-        errors["optimized"] = worst_output(_apart, ours, truth)
+        return named_arrays(names, evaluate(original.model, original.sample, original.weights).outputs)
     except (ConvswapError, ValueError, IndexError):
-        # A model without a float64 form is judged by the original.
-        return {"between": errors["between"]}, "the original's outputs"
-    return errors, "float64"
+        return None
 
 
-def _apart(values: np.ndarray, others: np.ndarray) -> float:
-    # Of whole numbers the share that differs.
+def _look_alike(truth: Arrays, default: Arrays) -> bool:
+    return truth.keys() == default.keys() and all(
+        values.shape == default[name].shape or values.size == default[name].size == 0
+        for name, values in truth.items()
+    )
+
+
+def _apart(values: np.ndarray | None, others: np.ndarray | None) -> float:
+    if values is None or others is None:
+        return NOT_COMPARABLE.relative
     return apart(values, others).relative
 
 
@@ -178,11 +244,11 @@ def _arithmetic(one: Measured, device: Device) -> str:
     return "tf32" if device.name == "cuda" and layer.type_name == "float32" else "ieee"
 
 
-def _agree(errors: Mapping[str, float], tolerance: float) -> bool:
-    """Return whether the outputs are the original's, within what its own arithmetic loses."""
-    if errors["between"] <= tolerance:
+def _agrees(errors: Mapping[str, float], most: float) -> bool:
+    """Return whether an output is the original's, within what its own arithmetic loses."""
+    if errors["between"] <= most:
         return True
     # Each side may be off by its own rounding; ours by no more than the default's.
     return "optimized" in errors and errors["optimized"] <= max(
-        tolerance, _MOST_OF_DEFAULT_ERROR * errors["default"]
+        most, _MOST_OF_DEFAULT_ERROR * errors["default"]
     )

@@ -24,6 +24,7 @@ from convswap.inputs.given import Given
 from convswap.inputs.one_run import OneRun, one_run
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import open_apart, open_model
+from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.op_libraries import OpLibraries, sessions_with
@@ -81,6 +82,7 @@ def conv_problems(
     """
     check_algorithm(algorithm, device.name)
     title, proto, weights = open_apart(model) if weights_apart else (*open_model(model), {})
+    proto, inputs = with_tensor_inputs(proto, inputs)
     fed = one_run(proto, batch=batch, device=device, input_shape=input_shape, given=inputs)
     whole = put_together(proto, weights) if weights else proto
     swapping = swap(whole, algorithm=algorithm, precision=precision, fuse=fuse)

@@ -133,7 +133,7 @@ def profile_with(
 ) -> Profile:
     """Do what `profile` does, with its arguments and errors, on `device` and with `collector`."""
     progress("reading the model and the data")
-    subject = open_subject(model, data, input_shape, inputs)
+    subject = open_subject(model, data, input_shape, inputs, tensor_inputs=True)
     source = source_of(subject, images, batch, device)
     shaped = declared_inputs(subject.model), source.inputs, source.batch
     swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)

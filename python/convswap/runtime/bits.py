@@ -14,8 +14,6 @@ import onnxruntime
 
 _FLOATS = ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1")
 _WHOLE = ("INT4", "UINT4", "INT2", "UINT2")
-# What `numpy.dtype.isbuiltin` is for such types, which a package of its own adds to NumPy.
-_ADDED_BY_OTHERS = 2
 # As ONNX Runtime writes the types; which of them there are depends on the version of onnx-ir.
 _TYPES = {
     f"tensor({name.lower()})": ir.DataType[name]
@@ -50,10 +48,3 @@ def array_from_bits(value: onnxruntime.OrtValue) -> np.ndarray:
     )
     array: np.ndarray = ir.TensorProtoTensor(tensor).numpy()
     return array
-
-
-def widened(values: np.ndarray) -> np.ndarray:
-    """Return `values` in a type that NumPy has itself and that holds them exactly."""
-    if values.dtype.isbuiltin != _ADDED_BY_OTHERS:
-        return values
-    return values.astype(np.int8 if "int" in values.dtype.name else np.float32)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convswap.runtime.bits import widened
+from convswap.graph.element_types import widened
 
 Arrays = dict[str, np.ndarray]
 

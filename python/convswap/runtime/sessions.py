@@ -15,8 +15,9 @@ from onnx import helper
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import DOMAIN, OUR_OPS
+from convswap.graph.element_types import widened
 from convswap.graph.weights_apart import Weights, is_apart
-from convswap.runtime.bits import are_bits, array_from_bits, onnx_type, widened
+from convswap.runtime.bits import are_bits, array_from_bits, onnx_type
 from convswap.runtime.cuda_libraries import load_cuda_libraries
 from convswap.runtime.device import Device
 from convswap.runtime.host_values import host_value, run_feeds, takes_no_array
