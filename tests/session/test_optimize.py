@@ -126,18 +126,18 @@ def test_nothing_is_written_where_the_whole_model_is_slower(pretended, tmp_path,
 
 def make_ours_wrong(monkeypatch, change) -> None:
     """Have `change` give what whole models with nodes of ours answer, of what they do answer."""
-    real_make, real_run, ours = whole.make_session, whole.run_named, []
+    real_session, real_run, ours = preparation.Apart.session, whole.run_named, []
 
-    def make(model, side, device, weights):
-        session = real_make(model, side, device, weights=weights)
-        ours.extend([session] * side.ours)
-        return session
+    def session(self, side, device):
+        made = real_session(self, side, device)
+        ours.extend([made] * side.ours)
+        return made
 
-    def run(session, feeds):
-        outputs = real_run(session, feeds)
-        return change(outputs) if session in ours else outputs
+    def run(made, feeds):
+        outputs = real_run(made, feeds)
+        return change(outputs) if made in ours else outputs
 
-    monkeypatch.setattr(whole, "make_session", make)
+    monkeypatch.setattr(preparation.Apart, "session", session)
     monkeypatch.setattr(whole, "run_named", run)
 
 

@@ -142,7 +142,10 @@ def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, on
         return title, to_proto(model_from_proto(model)) if has_sparse_tensors(model) else model
     if isinstance(model, str) and model in ALL_NETWORKS:
         return model, export_network(model)
-    return str(model), to_proto(ir.external_data.load_to_model(_file_model(model)))
+    proto = to_proto(ir.external_data.load_to_model(_file_model(model)))
+    # As above.
+    gc.collect()
+    return str(model), proto
 
 
 def _file_model(model: str | os.PathLike[str]) -> ir.Model:

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import onnx
+import onnxruntime
 
 from convswap.errors import ConvswapError, require_count, unknown_name
-from convswap.graph.model_file import files_of, is_there
+from convswap.graph.model_file import files_of, is_there, model_from_proto
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import PRECISIONS, SwapResult, swap, swap_apart
-from convswap.inputs.feeds import Source, declared_inputs
+from convswap.graph.weights_apart import Weights, put_together, taken_apart
+from convswap.inputs.feeds import Feeds, Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import Subject, open_subject, source_of
 from convswap.optimizing.segments import Segment, pairs_of, segments_of
 from convswap.runtime.device import Device
+from convswap.runtime.layers import Capture, ConvLayer
 from convswap.runtime.memory import free_memory, in_bytes
 from convswap.runtime.op_libraries import OpLibraries
+from convswap.runtime.sessions import Side, make_session
 
 Model = str | os.PathLike[str] | onnx.ModelProto
 
-# What the process takes at most, of the model's own size: the model before and after, twice over where ONNX
-# Runtime loads it, and on the CPU its weights again in the order of each session's kernels. 9.0 were measured
-# of a fully connected layer of 0.63 GB.
-_TIMES_ITS_SIZE = {"cpu": 9, "cuda": 6}
+# What the process takes at most, of the model's own size: the model as it was read, the weights that sessions
+# share and a copy with all Convs swapped, and on the CPU each session's weights in the order of its kernels.
+# 7.0 were measured of a fully connected layer of 0.63 GB.
+_TIMES_ITS_SIZE = {"cpu": 7.5, "cuda": 4.5}
 # Of what is free, the rest is for the others on the machine.
 _SHARE_OF_FREE = 0.9
 
@@ -59,20 +63,43 @@ class OptimizeOptions:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """A model without its large weights, and those, as `convswap.graph.weights_apart` has them."""
+
+    model: onnx.ModelProto
+    weights: Weights
+
+    def session(self, side: Side, device: Device) -> onnxruntime.InferenceSession:
+        """Return a session of the whole model; its errors are those of `make_session`."""
+        return make_session(self.model, side, device, weights=self.weights)
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A model, the same with all Convs fused as far as they go, and its data at every batch.
 
-    `segments` has each Conv by itself, `pairs` depthwise ones with the 1x1 Convs behind them.
+    `original` is the former, `swapped` the latter. `segments` has each Conv by itself, `pairs` depthwise ones
+    with the 1x1 Convs behind them.
     """
 
     options: OptimizeOptions
     device: Device
     subject: Subject
     sources: Mapping[int, Source]  # by batch
+    original: Apart
     swapping: SwapResult
-    swapped: onnx.ModelProto
+    swapped: Apart
     segments: tuple[Segment, ...]
     pairs: tuple[Segment, ...] = ()
+
+    def capture(self, layers: Sequence[ConvLayer]) -> Capture:
+        """Return what gives `layers`, of the main graph, their inputs."""
+        return Capture(self.swapped.model, layers, self.device, self.swapped.weights)
+
+    @property
+    def sample(self) -> Feeds:
+        """What one run of the answers that are compared is fed."""
+        return next(iter(self.sources.values())).first(1)
 
     @property
     def shaped(self) -> tuple[Any, ...]:
@@ -91,16 +118,17 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
         )
     sources = [_source(subject, batch, device) for batch in options.batches or (None,)]
     # A depthwise Conv and the one behind it stay two here: each is measured by itself, then both together.
-    swapping = swap_apart(subject.plain)
-    swapped = swapping.to_proto()
+    original = Apart(*taken_apart(model_from_proto(subject.plain)))
+    swapping = swap_apart(put_together(original.model, original.weights))
     return Prepared(
         options=options,
         device=device,
         subject=subject,
         sources={source.batch: source for source in sources},
+        original=original,
         swapping=swapping,
-        swapped=swapped,
-        segments=segments_of(swapped, unfused_model(subject.plain, swapping)),
+        swapped=Apart(*taken_apart(swapping.model)),
+        segments=segments_of(swapping.to_proto(), unfused_model(subject.plain, swapping)),
         pairs=_pairs(subject.plain),
     )
 
@@ -112,7 +140,7 @@ def _check_memory(model: Model, device: Device) -> None:
         ConvswapError: it is.
     """
     free, size = free_memory(), _size(model)
-    needed = _TIMES_ITS_SIZE[device.name] * size
+    needed = round(_TIMES_ITS_SIZE[device.name] * size)
     if free is not None and needed > _SHARE_OF_FREE * free:
         raise ConvswapError(
             f"the memory does not suffice: optimizing takes about {in_bytes(needed)}, for a model of "

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import onnx
 import onnxruntime
 
 from convswap.graph.branches import Inner, home_of, with_inner_values
 from convswap.graph.plain_model import plain_model
-from convswap.optimizing.preparation import Prepared
+from convswap.optimizing.preparation import Apart, Prepared
 from convswap.optimizing.segments import Segment, Shapes
 from convswap.runtime.device import Device
-from convswap.runtime.layers import Capture
-from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device
+from convswap.runtime.sessions import DEFAULT, BoundRun, on_device
 
 Values = Mapping[str, onnxruntime.OrtValue]
 Inputs = Sequence[Values]
@@ -54,7 +52,7 @@ class _AtBatch:
         device = prepared.device
         outside = [segment.layer for segment in prepared.segments if not segment.path]
         inside = [segment for segment in prepared.segments if segment.path]
-        self._capture = Capture(prepared.swapped, outside, device) if outside else None
+        self._capture = prepared.capture(outside) if outside else None
         self._of_branches = _BranchCapture(prepared.swapped, inside, device) if inside else None
 
     def inputs(self, segment: Segment) -> Values | None:
@@ -69,16 +67,16 @@ class _AtBatch:
 class _BranchCapture:
     """What `Capture` is for the main graph, for segments in the branches of Ifs."""
 
-    def __init__(self, swapped: onnx.ModelProto, segments: Sequence[Segment], device: Device) -> None:
-        self._graph, self._device = swapped.graph, device
+    def __init__(self, swapped: Apart, segments: Sequence[Segment], device: Device) -> None:
+        self._graph, self._device = swapped.model.graph, device
         wanted = {
             home: segment.layer.element_type
             for segment in segments
             for home in (_result(segment), *self._homes(segment).values())
             if home is not None
         }
-        model, self._outputs = with_inner_values(plain_model(swapped), wanted)
-        self._session = make_session(model, DEFAULT, device)
+        model, self._outputs = with_inner_values(plain_model(swapped.model), wanted)
+        self._session = Apart(model, swapped.weights).session(DEFAULT, device)
 
     def inputs(self, segment: Segment, feeds: Values) -> Values | None:
         """Return what `segment` is fed when the model is fed `feeds`; None where its branch is not run."""

@@ -6,23 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import onnx
 
 from convswap.errors import ConvswapError
-from convswap.graph.model_file import model_from_proto
 from convswap.graph.swap import NodeChoice, SwapResult, swap_chosen
-from convswap.graph.weights_apart import Weights, put_together, taken_apart
-from convswap.inputs.feeds import Feeds
+from convswap.graph.weights_apart import put_together, taken_apart
 from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN, speedup
 from convswap.optimizing.measuring import Measured
 from convswap.optimizing.pairs import MeasuredPair
-from convswap.optimizing.preparation import Prepared
+from convswap.optimizing.preparation import Apart, Prepared
 from convswap.optimizing.result import WholeResult, gains
 from convswap.optimizing.trials import whole_times
 from convswap.runtime.device import Device
-from convswap.runtime.layers import Capture
 from convswap.runtime.outputs import Arrays, is_floating, named_arrays
-from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device, run_named
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, on_device, run_named
 from convswap.truth.closeness import ELEMENTS_THAT_MAY_DIFFER, NOT_COMPARABLE, TOLERANCES, apart
 from convswap.truth.evaluation import evaluate
 
@@ -60,41 +56,25 @@ class Whole:
         return gains(self.times)
 
 
-@dataclass(frozen=True)
-class _Original:
-    """The model as it was, without its large weights, and those; what was measured of its Convs."""
-
-    prepared: Prepared
-    measured: Sequence[Measured]
-    model: onnx.ModelProto
-    weights: Weights
-
-    @property
-    def sample(self) -> Feeds:
-        """What one run of the answers that are compared is fed."""
-        return next(iter(self.prepared.sources.values())).first(1)
-
-
 def best_whole(prepared: Prepared, measured: Sequence[Measured], pairs: Sequence[MeasuredPair] = ()) -> Whole:
     """Return the model that gains most of those that take some of the Convs which gain, or lose little.
 
     The last to be tried has, beside the Convs of the best before, the `pairs` that gain.
     """
     gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
-    original = _Original(prepared, measured, *taken_apart(model_from_proto(prepared.subject.plain)))
-    wholes = [_run_whole(original, taken) for taken in _to_try(prepared, measured, gaining)]
+    wholes = [_run_whole(prepared, measured, taken) for taken in _to_try(prepared, measured, gaining)]
     best = _best(wholes)
     if prepared.device.name == "cuda":
         # The host that a model waits for has less to do for one node that takes in more than for two.
         deepest = {name: one.deepest(prepared.device) for name, one in best.convs.items()}
         if any(deepest[name] is not one for name, one in best.convs.items()):
-            best = _best([best, _run_whole(original, list(deepest.values()))])
+            best = _best([best, _run_whole(prepared, measured, list(deepest.values()))])
     if pairs:
         before = best.taken or {} if best.gains and best.answers_agree else {}
         taken = {*before, *(name for pair in pairs for name in pair.names)}
         convs = {one.segment.name: one for one in measured} | dict(best.convs)
         with_pairs = [convs[name] for name in convs if name in taken]
-        best = _best([best, _run_whole(original, with_pairs, pairs)])
+        best = _best([best, _run_whole(prepared, measured, with_pairs, pairs)])
     # Where no Conv gains alone, the whole must by more than the noise of two equal models.
     return best if gaining or best.pairs or (best.times and _mean(best) >= LEAST_GAIN) else Whole()
 
@@ -129,17 +109,19 @@ def _mean(whole: Whole) -> float:
     return speedup([one.default_ms for one in whole.times], [one.optimized_ms for one in whole.times])
 
 
-def _run_whole(original: _Original, taken: Sequence[Measured], pairs: Sequence[MeasuredPair] = ()) -> Whole:
-    prepared, device = original.prepared, original.prepared.device
+def _run_whole(
+    prepared: Prepared,
+    measured: Sequence[Measured],
+    taken: Sequence[Measured],
+    pairs: Sequence[MeasuredPair] = (),
+) -> Whole:
+    original, device = prepared.original, prepared.device
     choices = {one.segment.name: one.choice for one in taken}
     for pair in pairs:
         choices |= pair.choices
     swapping = swap_chosen(put_together(original.model, original.weights), choices, NOT_TAKEN)
-    optimized, weights = taken_apart(swapping.model)
-    sessions = [
-        make_session(original.model, DEFAULT, device, weights=original.weights),
-        make_session(optimized, CONVSWAP, device, weights=weights),
-    ]
+    optimized = Apart(*taken_apart(swapping.model))
+    sessions = [original.session(DEFAULT, device), optimized.session(CONVSWAP, device)]
     times = []
     for batch, source in prepared.sources.items():
         feeds = on_device(source.first(batch), device)
@@ -147,24 +129,23 @@ def _run_whole(original: _Original, taken: Sequence[Measured], pairs: Sequence[M
         both = [whole_times(sessions, feeds, device) for _ in range(_REPEATS)]
         default, ours = max(both, key=lambda own: own[1] / own[0])
         times.append(WholeResult(batch, default, ours))
-    before, after = (run_named(session, original.sample) for session in sessions)
+    before, after = (run_named(session, prepared.sample) for session in sessions)
     tolerance = max(TOLERANCES[_arithmetic(one, device)] for one in taken)
     errors, reference, agree = _held(
-        original, before, after, tolerance, lambda: run_named(sessions[0], original.sample)
+        _truth(prepared, measured), before, after, tolerance, lambda: run_named(sessions[0], prepared.sample)
     )
     convs = {one.segment.name: one for one in taken}
     return Whole(swapping, choices, convs, tuple(pairs), tuple(times), errors, reference, agree)
 
 
 def _held(
-    original: _Original, default: Arrays, ours: Arrays, tolerance: float, again: Callable[[], Arrays]
+    truth: Arrays | None, default: Arrays, ours: Arrays, tolerance: float, again: Callable[[], Arrays]
 ) -> tuple[dict[str, float], str, bool]:
     """Return the errors of the outputs, what they are held against, and whether all of them agree.
 
-    They are held against each other and, where it takes seconds, against float64. `again` runs the original
+    They are held against each other and against the `truth`, where there is one. `again` runs the original
     once more.
     """
-    truth = _truth(original)
     if truth is not None and not _look_alike(truth, default):
         # Of what has no such form, or another one there, the original is the judge.
         truth = None
@@ -204,20 +185,19 @@ def _are_random(
     return all(off[name] > most[name] and between[name] <= _NOT_MUCH_FURTHER * off[name] for name in names)
 
 
-def _truth(original: _Original) -> Arrays | None:
+def _truth(prepared: Prepared, measured: Sequence[Measured]) -> Arrays | None:
     """Return the outputs by float64; None where there are none, or they take more than seconds."""
-    prepared = original.prepared
+    original = prepared.original
     layers = [one.layer for one in prepared.segments if not one.path]
-    capture = Capture(prepared.swapped, layers, prepared.device)
-    shapes = capture.shapes(on_device(original.sample, prepared.device))
+    shapes = prepared.capture(layers).shapes(on_device(prepared.sample, prepared.device))
     problems = [layer.problem({name: shapes[name] for name in layer.fed}) for layer in layers]
     # Of those in branches at the first batch: more than in one sample, and known.
-    problems += [one.problems[0] for one in original.measured if one.segment.path]
+    problems += [one.problems[0] for one in measured if one.segment.path]
     if sum(problem.operations for problem in problems) > _TRUTH_OPERATIONS:
         return None
     names = [value.name for value in original.model.graph.output]
     try:
-        return named_arrays(names, evaluate(original.model, original.sample, original.weights).outputs)
+        return named_arrays(names, evaluate(original.model, prepared.sample, original.weights).outputs)
     except (ConvswapError, ValueError, IndexError):
         return None
 
