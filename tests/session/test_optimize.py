@@ -206,12 +206,14 @@ def with_outputs_of(kind: str) -> onnx.ModelProto:
         ],
         "a sequence": [node("SequenceConstruct", ["y", "t"], ["more"])],
         "infinity": [node("Mul", ["t", "much"], ["large"]), node("Exp", ["large"], ["more"])],
+        "infinity in float32": [node("Mul", ["t", "some"], ["large"]), node("Exp", ["large"], ["more"])],
         "random numbers": [node("RandomNormalLike", ["t"], ["noise"]), node("Add", ["t", "noise"], ["more"])],
         "no element": [node("Slice", ["t", "zero", "zero"], ["more"])],
     }
     more["strings too"] = more["strings alone"]
     model.graph.node.extend(more[kind])
     model.graph.initializer.append(numpy_helper.from_array(np.float32(1e4), "much"))
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(200), "some"))
     model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "zero"))
     if kind == "a sequence":
         of = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
@@ -226,10 +228,10 @@ def with_outputs_of(kind: str) -> onnx.ModelProto:
     return model
 
 
-KINDS = ["strings alone", "strings too", "a sequence", "infinity", "random numbers", "no element"]
+KINDS = ["strings alone", "strings too", "a sequence", "infinity", "infinity in float32", "random numbers"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "no element"])
 def test_outputs_of_all_kinds_are_held_against_the_original_by_their_names(
     kind, pretended, tmp_path, monkeypatch
 ):

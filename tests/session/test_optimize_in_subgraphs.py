@@ -148,6 +148,17 @@ def test_of_a_conv_that_is_fed_the_models_input_it_is_known_whether_it_is_run(pr
     assert (run.taken, not_run.why) == ("swapped", NOT_RUN)
 
 
+def test_a_conv_of_a_branch_whose_weights_are_computed_is_left_and_the_others_are_measured(pretended):
+    model = branches()
+    (branch,) = (
+        attribute.g for attribute in model.graph.node[-1].attribute if attribute.name == "then_branch"
+    )
+    branch.node[0].input[1] = "twice"
+    branch.node.insert(0, helper.make_node("Add", ["w", "w"], ["twice"]))
+    found = {node.node: node for node in optimize(model, None, device="cpu").nodes}
+    assert (found["kept"].why, found["deep"].taken) == (INNER, "fused")
+
+
 def test_it_says_that_no_conv_of_a_loop_can_be_measured_and_writes_no_model(tmp_path, device):
     output = tmp_path / "optimized.onnx"
     found = optimize(conv_in_loop(), output, device=device)

@@ -139,6 +139,9 @@ def _in_type(array: np.ndarray, one: Input) -> np.ndarray:
     """Return `array` in the element type of the input `one`."""
     if one.is_text:
         return _strings(array, one)
+    if array.dtype.kind == "V" and not one.is_numpys and array.dtype.itemsize == one.dtype.itemsize:
+        # A file has no name for such a type, and holds the elements without one.
+        array = array.view(one.dtype)
     wide = widened(array)
     # Numbers may change their width, and whole numbers become fractions, but not the other way round.
     if wide.dtype.kind not in "biuf" or (wide.dtype.kind == "f" and not one.is_fraction):

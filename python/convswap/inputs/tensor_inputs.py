@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.serialisation import graphs_of_proto
 from convswap.graph.unique_names import UniqueNames
 from convswap.inputs.feeds import declared_input
@@ -44,6 +44,7 @@ def with_tensor_inputs(model: onnx.ModelProto, given: Given | None) -> tuple[onn
     values = values_by_name(given, [value.name for value in inputs if value.name not in defaults])
     if values is None:  # Images, of which a model has one input.
         return model, given
+    _check_names(model, values)
     replaced = [value for value in defaulted if value.name in values]
     if not (parted or replaced):
         return model, given
@@ -57,19 +58,30 @@ def with_tensor_inputs(model: onnx.ModelProto, given: Given | None) -> tuple[onn
     return copy, change.values
 
 
+def _check_names(model: onnx.ModelProto, values: Mapping[str, Value]) -> None:
+    """Refuse a value for what `model` does not take, while its inputs are called as in its file."""
+    known = {value.name: value.type.WhichOneof("value") in _WITHOUT_TENSORS for value in model.graph.input}
+    for name in values:
+        if name not in known and not any(
+            _element_of(sequence, name) for sequence, has_elements in known.items() if has_elements
+        ):
+            raise unknown_name("input", name, known)
+
+
 class _Change:
     """A model whose inputs are made tensors one by one, and the values that it is given meanwhile."""
 
     def __init__(self, model: onnx.ModelProto, values: Mapping[str, Value]) -> None:
         self._model = model
         self.values: dict[str, Any] = dict(values)
+        self._inputs = {value.name for value in model.graph.input}
         graphs = list(graphs_of_proto(model.graph))
         self._taken = UniqueNames(
             name
             for graph in graphs
             for name in (
                 *(value.name for value in (*graph.input, *graph.initializer)),
-                *(name for node in graph.node for name in node.output),
+                *(name for node in graph.node for name in (node.name, *node.output)),
             )
         )
 
@@ -118,8 +130,8 @@ class _Change:
                 f"input {name!r} is a sequence, but no elements of it were given; give a list of arrays, or "
                 f"in a file arrays {name}.0, {name}.1, and so on"
             )
-        self.values = {other: held for other, held in self.values.items() if not _element_of(name, other)}
-        self.values.pop(name, None)
+        elements_and_more = {name, *self._given_elements(name)}
+        self.values = {other: held for other, held in self.values.items() if other not in elements_and_more}
         if not elements:
             self._put_in_front("SequenceEmpty", [], output, dtype=element.tensor_type.elem_type)
             return
@@ -139,13 +151,17 @@ class _Change:
                 f"input {name!r} is a sequence, but a {type(held).__name__} was given; give a list of "
                 f"arrays, or in a file arrays {name}.0, {name}.1, and so on"
             )
-        found = sorted(int(other[len(name) + 1 :]) for other in self.values if _element_of(name, other))
+        found = sorted(int(other[len(name) + 1 :]) for other in self._given_elements(name))
         if found != list(range(len(found))):
             raise ConvswapError(
                 f"input {name!r} is a sequence, and its elements were given as "
                 f"{', '.join(f'{name}.{index}' for index in found)}; number them from 0 on, without a gap"
             )
         return [self.values[f"{name}.{index}"] for index in found] or None
+
+    def _given_elements(self, name: str) -> list[str]:
+        """Return what may be elements of the sequence `name`, and is no other input."""
+        return [other for other in self.values if _element_of(name, other) and other not in self._inputs]
 
     def _feed(self, name: str, tensor: str, kind: onnx.TypeProto, held: Any) -> None:
         """Make an input `tensor` for what was given as the input `name`, or as a part of it."""

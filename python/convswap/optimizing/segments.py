@@ -14,6 +14,7 @@ from convswap.graph.domain import is_ours
 from convswap.graph.fixed_inputs import with_fixed_inputs
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.plain_model import subgraphs
+from convswap.graph.replaced import constants_of
 from convswap.graph.swap import NodeChoice, swap_chosen
 from convswap.runtime.layers import ConvLayer, conv_layers
 
@@ -125,15 +126,11 @@ def segments_of(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None) -> tu
     found = [Segment(layer) for layer in conv_layers(swapped, unfused)]
     names = Counter(_names_of_ours(swapped.graph))
     for path in branch_paths(swapped.graph):
-        branch = branch_model(swapped, path)
+        branch = _with_constant_weights(branch_model(swapped, path))
         if not any(is_ours(node) for node in branch.graph.node):
             continue
         before = None if unfused is None else branch_model(unfused, path)
-        found += [
-            Segment(layer, path)
-            for layer in conv_layers(branch, before)
-            if layer.node.input[1] in layer.constants and names[layer.name] == 1
-        ]
+        found += [Segment(layer, path) for layer in conv_layers(branch, before) if names[layer.name] == 1]
     return tuple(found)
 
 
@@ -151,6 +148,15 @@ def pairs_of(
         for layer in conv_layers(swapped, unfused)
         if layer.convolutions == 2 and layer.name in fronts and names[layer.name] == 1
     )
+
+
+def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
+    """Leave out of `branch` the nodes of ours whose weights are computed: nobody could make them alone."""
+    constants = constants_of(branch.graph)
+    kept = [node for node in branch.graph.node if not is_ours(node) or node.input[1] in constants]
+    del branch.graph.node[:]
+    branch.graph.node.extend(kept)
+    return branch
 
 
 def _names_of_ours(graph: onnx.GraphProto) -> Iterator[str]:

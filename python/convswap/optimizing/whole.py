@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -151,7 +152,9 @@ def _held(
         truth = None
     sides = {"between": (ours, default)}
     if truth is not None:
-        sides |= {"default": (default, truth), "optimized": (ours, truth)}
+        # Where the original overflows, ours has to as well.
+        right = {name: _where_finite(default[name], values) for name, values in truth.items()}
+        sides |= {"default": (default, right), "optimized": (ours, right)}
     names = list({**default, **ours})
     found = {
         side: {name: _apart(values.get(name), others.get(name)) for name in names}
@@ -209,6 +212,13 @@ def _look_alike(truth: Arrays, default: Arrays) -> bool:
     )
 
 
+def _where_finite(default: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return `truth`, but for elements that are infinite or NaN in `default`: they are as they are there."""
+    if not is_floating(default) or not is_floating(truth) or default.shape != truth.shape:
+        return truth
+    return np.where(np.isfinite(default), truth, default)
+
+
 def _apart(values: np.ndarray | None, others: np.ndarray | None) -> float:
     if values is None or others is None:
         return NOT_COMPARABLE.relative
@@ -228,7 +238,7 @@ def _agrees(errors: Mapping[str, float], most: float) -> bool:
     """Return whether an output is the original's, within what its own arithmetic loses."""
     if errors["between"] <= most:
         return True
+    if "optimized" not in errors or not math.isfinite(errors["optimized"]):
+        return False
     # Each side may be off by its own rounding; ours by no more than the default's.
-    return "optimized" in errors and errors["optimized"] <= max(
-        most, _MOST_OF_DEFAULT_ERROR * errors["default"]
-    )
+    return errors["optimized"] <= max(most, _MOST_OF_DEFAULT_ERROR * errors["default"])
