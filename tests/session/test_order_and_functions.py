@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import convswap
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import swap_models as models
@@ -252,3 +253,134 @@ def test_overloads_of_a_function_are_told_apart(fuse):
     model.ir_version = 10
     assert_swapped_and_alike(model, {"first", "second"}, fuse=fuse)
     assert [function.overload for function in swap(model).to_proto().functions] == [""]
+
+
+# Graphs that functions take as attributes
+
+
+def graph_of(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
+    return helper.make_graph(nodes, name, [], [models.tensor_info(nodes[-1].output[0])])
+
+
+def constant(name: str, value: float) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value_float=value)
+
+
+GIVEN = {"if_more": graph_of("more", constant("m", 5.0)), "if_less": graph_of("less", constant("l", 7.0))}
+
+
+REFERENCES = {"then_branch": "if_more", "else_branch": "if_less"}
+
+
+def references(model: onnx.ModelProto) -> dict[str, str]:
+    """Return which graphs of the call the If in the function of `model` has; it has none of its own."""
+    (choice,) = [node for node in model.functions[0].node if node.op_type == "If"]
+    assert not any(attribute.HasField("g") for attribute in choice.attribute)
+    return {attribute.name: attribute.ref_attr_name for attribute in choice.attribute}
+
+
+def scaling(before: str = "Neg", **defaults: onnx.GraphProto) -> onnx.FunctionProto:
+    """Return the function `local.Scaled` of x and w: `before` of them, times what one of two graphs gives."""
+    choice = helper.make_node("If", ["is_more"], ["k"])
+    for name, parameter in REFERENCES.items():
+        choice.attribute.add(name=name, type=onnx.AttributeProto.GRAPH, ref_attr_name=parameter)
+    nodes = [
+        helper.make_node(before, ["a", "f"][: 1 + (before == "Conv")], ["b"], name="inner"),
+        helper.make_node("ReduceSum", ["a"], ["sum"], keepdims=0),
+        constant("zero", 0.0),
+        helper.make_node("Greater", ["sum", "zero"], ["is_more"]),
+        choice,
+        helper.make_node("Mul", ["b", "k"], ["r"]),
+    ]
+    return layer(
+        nodes=nodes,
+        required=[name for name in GIVEN if name not in defaults],
+        defaults=[helper.make_attribute(name, graph) for name, graph in defaults.items()],
+    )
+
+
+def scaled(before: str = "Neg", *, by_default: bool = False, given=GIVEN) -> onnx.ModelProto:
+    """Return a Conv and a call of `scaling`, which takes its graphs from the call or by default."""
+    function = scaling(before, **(given if by_default else {}))
+    function.name = "Scaled"
+    return calling(
+        helper.make_node("Conv", ["x", "w"], ["c"], name="outer"),
+        call("y", "c", name="Scaled", **({} if by_default else given)),
+        functions=[function],
+    )
+
+
+@FUSES
+@pytest.mark.parametrize("by_default", [False, True])
+def test_a_function_takes_graphs_as_attributes(by_default, fuse):
+    model = scaled(by_default=by_default)
+    onnx.checker.check_model(model)
+    assert_swapped_and_alike(model, {"outer"}, fuse=fuse)
+    assert references(swap(model, fuse=fuse).to_proto()) == REFERENCES
+    assert swap(ir.from_proto(model), fuse=fuse).swapped == ("outer",)
+
+
+@pytest.mark.parametrize("by_default", [False, True])
+def test_a_file_whose_function_takes_graphs_is_compared_explained_and_saved(by_default, tmp_path):
+    model = scaled(by_default=by_default)
+    onnx.save(model, tmp_path / "model.onnx")
+    assert convswap.compare(tmp_path / "model.onnx", device="cpu").within_tolerance
+    assert [each.node for each in explain(tmp_path / "model.onnx", device="cpu").convs] == ["outer"]
+    swap(tmp_path / "model.onnx").save(tmp_path / "swapped.onnx")
+    assert references(onnx.load(tmp_path / "swapped.onnx")) == REFERENCES
+
+
+@FUSES
+@pytest.mark.parametrize("by_default", [False, True])
+def test_a_conv_in_a_function_that_takes_graphs_is_left_with_the_reason(by_default, fuse):
+    """And one beside it, in a function that takes none, is swapped."""
+    model = scaled("Conv", by_default=by_default)
+    model.graph.node[0].CopyFrom(call("c"))
+    model.functions.append(layer())
+    result = swap(model, fuse=fuse)
+    assert result.swapped == ("conv",)
+    assert [(left.node, left.reason) for left in result.left] == [
+        (
+            "inner",
+            "it is inside function 'Scaled': it takes a graph as an attribute, and such a function cannot "
+            "be inlined",
+        )
+    ]
+    (found,), (expected,) = results(result.to_proto(), ours=True), results(model)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
+
+
+@FUSES
+def test_functions_that_are_called_in_a_graph_that_a_function_takes_stay(fuse):
+    """onnx-ir's inliner does not look into such graphs."""
+    nodes = [constant("one", 1.0), helper.make_node("Once", ["one"], ["m"], domain="local")]
+    model = scaled(given={**GIVEN, "if_more": graph_of("more", *nodes)})
+    conv = [
+        helper.make_node("Constant", [], ["u"], value=models.weights("u", 1, 1, 1, 1)),
+        helper.make_node("Expand", ["a", "four"], ["e"]),
+        helper.make_node("Conv", ["e", "u"], ["d"], name="deep"),
+        helper.make_node("ReduceSum", ["d"], ["r"], keepdims=0),
+    ]
+    four = helper.make_tensor("four", TensorProto.INT64, [4], [1, 1, 2, 2])
+    conv.insert(0, helper.make_node("Constant", [], ["four"], value=four))
+    model.functions.append(models.function("Once", ["a"], ["r"], conv))
+    result = swap(model, fuse=fuse)
+    assert result.swapped == ("outer",)
+    assert [left.reason for left in result.left] == [
+        "it is inside function 'Once': a graph that function 'Scaled' takes as an attribute calls it"
+    ]
+    (found,), (expected,) = results(result.to_proto(), ours=True), results(model)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
+
+
+@FUSES
+def test_a_conv_in_a_graph_that_a_function_takes_is_swapped(fuse):
+    nodes = [
+        helper.make_node("Constant", [], ["image"], value=models.weights("image", 1, 1, 2, 2)),
+        helper.make_node("Constant", [], ["u"], value=models.weights("u", 1, 1, 1, 1)),
+        helper.make_node("Conv", ["image", "u"], ["d"], name="given"),
+        helper.make_node("ReduceSum", ["d"], ["m"], keepdims=0),
+    ]
+    model = scaled(given={name: graph_of(name, *nodes) for name in GIVEN})
+    model.graph.node[1].attribute[1].g.node[2].name = "other"
+    assert_swapped_and_alike(model, {"outer", "given", "other"}, fuse=fuse)

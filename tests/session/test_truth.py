@@ -269,24 +269,25 @@ def test_lp_normalization_divides_by_the_norm_of_magnitudes_and_leaves_zeros(att
 
 @pytest.mark.parametrize("sizes_are_fed", [False, True])
 @pytest.mark.parametrize(
-    ("opset", "sizes", "attributes"),
+    ("opset", "others", "sizes", "attributes"),
     [
-        (11, [2, 3, 5, 16], {}),
-        (13, [2, 3, 5, 16], {"mode": "linear"}),
-        (18, [2, 3, 5, 16], {"mode": "cubic"}),
-        (18, [16, 5], {"axes": [3, 2]}),
-        (19, [2, 3, 5, 16], {"mode": "linear"}),
-        (19, [5, 16], {"mode": "linear", "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"}),
+        (11, "none", [2, 3, 5, 16], {}),
+        (13, "", [2, 3, 5, 16], {"mode": "linear"}),
+        (13, "none", [2, 3, 5, 16], {"mode": "linear"}),
+        (17, "none", [2, 3, 5, 16], {"coordinate_transformation_mode": "asymmetric"}),
+        (18, "", [2, 3, 5, 16], {"mode": "cubic"}),
+        (18, "", [16, 5], {"axes": [3, 2]}),
+        (19, "", [2, 3, 5, 16], {"mode": "linear"}),
+        (19, "none", [2, 3, 5, 16], {"mode": "linear"}),
+        (19, "", [5, 16], {"mode": "linear", "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"}),
     ],
     ids=str,
 )
-def test_resize_to_sizes_is_all_that_float32_computes(opset, sizes, attributes, sizes_are_fed):
+def test_resize_to_sizes_is_all_that_float32_computes(opset, others, sizes, attributes, sizes_are_fed):
+    """Where the other two inputs are left out, and where they are tensors without an element."""
     nodes = [
         helper.make_node("Exp", ["x"], ["e"]),
-        # Opset 11 wants the other two, without an element.
-        helper.make_node(
-            "Resize", ["e", *(["none"] * 2 if opset == 11 else ["", ""]), "sizes"], ["r"], **attributes
-        ),
+        helper.make_node("Resize", ["e", others, others, "sizes"], ["r"], **attributes),
         helper.make_node("Log", ["r"], ["y"]),
     ]
     tensors = [numpy_helper.from_array(np.array([], np.float32), "none")]

@@ -1,16 +1,75 @@
-"""Count what inlining the functions of an ONNX model makes of them: calls inside calls multiply."""
+"""Calls of the functions of an ONNX model: the graphs that they are given, and what inlining makes of them.
+
+Calls inside calls multiply.
+"""
 
 from __future__ import annotations
 
 import graphlib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
 # Beyond this, inlining and shape inference, which both walk every copy, take many seconds: a file of a few
 # kilobytes, in which each function calls the next one twice, can ask for any number of nodes.
 MOST_COPIED_NODES = 20_000
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def give_references_graphs(model: ir.Model) -> None:
+    """Let each attribute in functions of `model` that refers to a graph of the call have one without nodes.
+
+    As a branch of an If may do. onnx-ir walks the graphs of nodes whether they are there or not; it still
+    writes the attribute as a reference.
+    """
+    for function in model.functions.values():
+        _give_references_graphs(function)
+
+
+def _give_references_graphs(nodes: Iterable[ir.Node]) -> None:
+    for node in nodes:
+        for name, attribute in list(node.attributes.items()):
+            if attribute.type not in _GRAPHS:
+                continue
+            if attribute.is_ref():
+                alone = attribute.type == ir.AttributeType.GRAPH
+                value = ir.Graph([], [], nodes=[]) if alone else ()
+                node.attributes[name] = ir.Attr(name, attribute.type, value, attribute.ref_attr_name)
+            else:
+                for graph in _graphs_of(attribute):
+                    _give_references_graphs(graph)
+
+
+def takes_graph(function: ir.Function, calls: Iterable[ir.Node]) -> bool:
+    """Return whether one of `calls` gives `function` a graph as an attribute, or it has one by default."""
+    attributes = [
+        *function.attributes.values(),
+        *(each for call in calls for each in call.attributes.values()),
+    ]
+    return any(attribute.type in _GRAPHS for attribute in attributes)
+
+
+def calls_of_functions(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of `model` that call one of its functions, at any depth."""
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            if node.op_identifier() in model.functions:
+                yield node
+
+
+def nodes_given_to(call: ir.Node) -> Iterator[ir.Node]:
+    """Yield the nodes of the graphs that `call` gives its function as attributes, at any depth."""
+    for attribute in call.attributes.values():
+        if attribute.type in _GRAPHS and not attribute.is_ref():
+            for graph in _graphs_of(attribute):
+                yield from ir.traversal.RecursiveGraphIterator(graph)
+
+
+def _graphs_of(attribute: ir.Attr) -> Iterable[ir.Graph]:
+    return [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs()
 
 
 def count_copies(

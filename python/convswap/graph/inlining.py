@@ -9,7 +9,14 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from convswap.graph.function_calls import count_copies
+from convswap.graph.domain import DOMAIN, DOMAIN_VERSION
+from convswap.graph.function_calls import (
+    calls_of_functions,
+    count_copies,
+    give_references_graphs,
+    nodes_given_to,
+    takes_graph,
+)
 from convswap.graph.root_cause import root_cause
 from convswap.graph.unique_names import UniqueNames
 from convswap.graph.value_types import values_of
@@ -27,15 +34,20 @@ def inline_functions_with(model: ir.Model, is_wanted: NodeTest) -> tuple[ir.Mode
 
     A function counts if it contains such a node itself or calls, at any depth, a function that does. Where
     there are none, `model` itself is returned, else a copy. A function stays if an op in it means something
-    else in the model's opset, if a function that stays calls it, if nothing calls it, if onnx-ir's inliner
-    fails (on graph parameters), or if its copies would be too many.
+    else in the model's opset, if it is given a graph or called by one, which onnx-ir's inliner cannot do, if
+    a function that stays calls it, if nothing calls it, or if its copies would be too many. References to
+    graphs in `model` itself get one, see `give_references_graphs`, and functions that are given graphs with
+    wanted nodes import the domain of our ops.
     """
+    give_references_graphs(model)
+    _import_our_ops_where_graphs_are_given(model, is_wanted)
     found = _functions_with(model, is_wanted)
     if not found:
         return model, {}
     try:
         inlined = model.clone()
         reasons = _adopt_opsets_of_model(inlined, found, is_wanted)
+        reasons |= _with_graphs_as_attributes(inlined, found)
         reasons |= _called_from(inlined, found, reasons)
         wanted = [identifier for identifier in inlined.functions if identifier in found - reasons.keys()]
         _refuse_too_many_names(inlined, count_copies(inlined, wanted))
@@ -78,6 +90,33 @@ def _adopt_opsets_of_model(
         reason = _adopt_opsets(model.functions[identifier], model, is_wanted)
         if reason is not None:
             reasons[identifier] = reason
+    return reasons
+
+
+def _import_our_ops_where_graphs_are_given(model: ir.Model, is_wanted: NodeTest) -> None:
+    """Let ONNX Runtime find our ops in graphs that functions take: it looks among the function's domains."""
+    calls = list(calls_of_functions(model))
+    if any(is_wanted(node) for call in calls for node in nodes_given_to(call)):
+        # All of them, since one may hand the graph on to another.
+        for identifier in {call.op_identifier() for call in calls}:
+            function = model.functions[identifier]
+            if takes_graph(function, [call for call in calls if call.op_identifier() == identifier]):
+                function.opset_imports[DOMAIN] = DOMAIN_VERSION
+
+
+def _with_graphs_as_attributes(model: ir.Model, found: set[ir.OperatorIdentifier]) -> Reasons:
+    """Return the functions that are given graphs, and those that such graphs call."""
+    reasons: Reasons = {}
+    calls = defaultdict(list)
+    for call in calls_of_functions(model):
+        calls[call.op_identifier()].append(call)
+        called = {node.op_identifier() for node in nodes_given_to(call)} & found
+        reasons |= dict.fromkeys(
+            called, f"a graph that function {call.op_type!r} takes as an attribute calls it"
+        )
+    for identifier in found:
+        if takes_graph(model.functions[identifier], calls[identifier]):
+            reasons[identifier] = "it takes a graph as an attribute, and such a function cannot be inlined"
     return reasons
 
 

@@ -22,6 +22,7 @@ from convswap.graph.external_data import (
     read_what_cannot_be_written_back,
     write_tensors,
 )
+from convswap.graph.function_calls import give_references_graphs
 from convswap.graph.root_cause import root_cause
 from convswap.graph.serialisation import from_proto, to_proto
 from convswap.graph.sparse_tensors import with_dense_tensors
@@ -133,6 +134,7 @@ def model_from_proto(
         )
     try:
         model = from_proto(with_dense_tensors(proto, name))
+        give_references_graphs(model)
         for tensor in external_tensors(model):
             tensor.base_dir = str(base_dir)
         fault = _fault(model)

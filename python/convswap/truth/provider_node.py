@@ -72,9 +72,10 @@ class ProviderNode:
         found = self._session if self._session and self._session[0] == key and not attributes else None
         for types in _TYPES if found is None else [found[2]]:
             given = {name: _retyped(held, types) for name, held in feeds.items()}
+            constants = {name: given.pop(name) for name, held in feeds.items() if _is_empty_list(held)}
             try:
                 if found is None:
-                    model = self._model(given, types, attributes)
+                    model = self._model(given, constants, types, attributes)
                     session = onnxruntime.InferenceSession(model, _quiet(), ["CPUExecutionProvider"])
                     outputs = session.run(None, given)
                     self._session = None if attributes else (key, session, types)
@@ -93,17 +94,27 @@ class ProviderNode:
             f"provider: {lines[0] if lines else type(reasons[0]).__name__}; check the model with onnx.checker"
         ) from reasons[0]
 
-    def _model(self, feeds: Mapping[str, Any], types: Types, attributes: Mapping[str, Any] | None) -> bytes:
+    def _model(
+        self,
+        feeds: Mapping[str, Any],
+        constants: Mapping[str, np.ndarray],
+        types: Types,
+        attributes: Mapping[str, Any] | None,
+    ) -> bytes:
         alone = retyped_node(self._node, types)
         _link(alone, attributes or {})
         outputs = [onnx.ValueInfoProto(name=name) for name in alone.output if name]
         inputs = [_value_info(name, held) for name, held in feeds.items()]
+        initializers = [
+            TensorProto(name=name, data_type=_element_type(values), dims=values.shape)
+            for name, values in constants.items()
+        ]
         imports = dict(self._opsets)
         imports.setdefault(alone.domain, 1)
         for function in self._functions:
             imports.setdefault(function.domain, 1)
         model = helper.make_model(
-            helper.make_graph([alone], "one_node", inputs, outputs),
+            helper.make_graph([alone], "one_node", inputs, outputs, initializers),
             opset_imports=[helper.make_opsetid(domain, version) for domain, version in imports.items()],
             functions=[retyped_function(function, types) for function in self._functions],
         )
@@ -162,6 +173,15 @@ def _retyped(held: Any, types: Types) -> Any:
     if values.dtype != np.float64 or not types:
         return values
     return values.astype(helper.tensor_dtype_to_np_dtype(types[int(TensorProto.DOUBLE)]))
+
+
+def _is_empty_list(held: Any) -> bool:
+    """Return whether `held` is a tensor of one axis and no element.
+
+    As scales of a Resize, one is taken for left out where it is a constant, and refused beside sizes where
+    it is fed.
+    """
+    return not isinstance(held, list) and np.shape(held) == (0,)
 
 
 def _kind(held: Any) -> object:
