@@ -271,6 +271,16 @@ def test_float16_may_differ_by_what_float16_loses(pretended):
     assert found.answers_agree
 
 
+def test_float64_is_asked_once_however_many_models_are_tried(pretended, monkeypatch):
+    pretended(FASTEST_FUSED)
+    real, tried, asked = whole.swap_chosen, [], []
+    monkeypatch.setattr(whole, "swap_chosen", lambda *given: tried.append(given) or real(*given))
+    evaluate = whole.evaluate
+    monkeypatch.setattr(whole, "evaluate", lambda *given: asked.append(given) or evaluate(*given))
+    assert optimize(network(), None, device="cpu").reference == "float64"
+    assert len(tried) > 1 and len(asked) == 1
+
+
 def test_of_two_measurements_the_one_that_gains_less_counts(pretended, monkeypatch):
     pretended(FASTEST_FUSED)
     times = iter([[1.0, 0.5], [1.0, 0.8]] * 4)

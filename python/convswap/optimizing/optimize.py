@@ -58,7 +58,6 @@ def optimize(
         input_shape: the shape of one sample where the model leaves it open, as for `compare`.
         inputs: what the model is fed, as for `compare`.
         op_libraries: files with custom ops of others that the model needs.
-        op_libraries: files with custom ops of others that the model needs.
         progress: called with a few words at the start of every step.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,19 +64,21 @@ def best_whole(prepared: Prepared, measured: Sequence[Measured], pairs: Sequence
     The last to be tried has, beside the Convs of the best before, the `pairs` that gain.
     """
     gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
-    wholes = [_run_whole(prepared, measured, taken) for taken in _to_try(prepared, measured, gaining)]
+    # The same for all, and seconds for a deep model.
+    truth = functools.cache(lambda: _truth(prepared, measured))
+    wholes = [_run_whole(prepared, truth, taken) for taken in _to_try(prepared, measured, gaining)]
     best = _best(wholes)
     if prepared.device.name == "cuda":
         # The host that a model waits for has less to do for one node that takes in more than for two.
         deepest = {name: one.deepest(prepared.device) for name, one in best.convs.items()}
         if any(deepest[name] is not one for name, one in best.convs.items()):
-            best = _best([best, _run_whole(prepared, measured, list(deepest.values()))])
+            best = _best([best, _run_whole(prepared, truth, list(deepest.values()))])
     if pairs:
         before = best.taken or {} if best.gains and best.answers_agree else {}
         taken = {*before, *(name for pair in pairs for name in pair.names)}
         convs = {one.segment.name: one for one in measured} | dict(best.convs)
         with_pairs = [convs[name] for name in convs if name in taken]
-        best = _best([best, _run_whole(prepared, measured, with_pairs, pairs)])
+        best = _best([best, _run_whole(prepared, truth, with_pairs, pairs)])
     # Where no Conv gains alone, the whole must by more than the noise of two equal models.
     return best if gaining or best.pairs or (best.times and _mean(best) >= LEAST_GAIN) else Whole()
 
@@ -112,7 +115,7 @@ def _mean(whole: Whole) -> float:
 
 def _run_whole(
     prepared: Prepared,
-    measured: Sequence[Measured],
+    truth: Callable[[], Arrays | None],
     taken: Sequence[Measured],
     pairs: Sequence[MeasuredPair] = (),
 ) -> Whole:
@@ -133,7 +136,7 @@ def _run_whole(
     before, after = (run_named(session, prepared.sample) for session in sessions)
     tolerance = max(TOLERANCES[_arithmetic(one, device)] for one in taken)
     errors, reference, agree = _held(
-        _truth(prepared, measured), before, after, tolerance, lambda: run_named(sessions[0], prepared.sample)
+        truth(), before, after, tolerance, lambda: run_named(sessions[0], prepared.sample)
     )
     convs = {one.segment.name: one for one in taken}
     return Whole(swapping, choices, convs, tuple(pairs), tuple(times), errors, reference, agree)

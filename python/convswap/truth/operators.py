@@ -283,7 +283,8 @@ class _Windows:
         auto_pad = attributes.get("auto_pad") or "NOTSET"
         if auto_pad.startswith("SAME"):
             if any(dilation != 1 for dilation in self._dilations):
-                # ONNX Runtime pads for windows that are not dilated, and so has another shape than ONNX.
+                # ONNX Runtime pads for windows that are not dilated, and so has another shape than ONNX. The
+                # evaluator leaves to the CPU provider what an operator here does not do.
                 raise NotImplementedError("auto_pad SAME with dilations")
             self.output = [-(-size // stride) for size, stride in zip(spatial, self._strides, strict=True)]
             self._padding = [
