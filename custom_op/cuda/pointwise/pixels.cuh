@@ -84,31 +84,27 @@ class ChunkLoader {
 
   template <bool kArePairs, typename To>
   __device__ void load(const To& to, int left) const {
-    const auto load_channel = [&](int step, int load) {
+    const auto load_channel = [&](int step, int load, bool is_there) {
       const long long at =
           (step * kDepth + Of::channel_of(0, load)) * static_cast<long long>(problem_.input_plane);
       if constexpr (kArePairs) {
-        to.load_pair(step, load, from_[0] + at);
+        to.load_pair(step, load, from_[0] + at, is_there);
       } else {
-        to.load_each(step, load, from_[0] + at, from_[1] + at);
+        to.load_each(step, load, from_[0] + at, from_[1] + at, is_there);
       }
     };
     if (left >= kSteps * kDepth) [[likely]] {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-        for (int load = 0; load < Of::kLoads; ++load) load_channel(step, load);
+        for (int load = 0; load < Of::kLoads; ++load) load_channel(step, load, true);
       }
     } else {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
         for (int load = 0; load < Of::kLoads; ++load) {
-          if (step * kDepth + Of::channel_of(own_.quarter, load) < left) {
-            load_channel(step, load);
-          } else {
-            to.load_none(step, load);
-          }
+          load_channel(step, load, step * kDepth + Of::channel_of(own_.quarter, load) < left);
         }
       }
     }

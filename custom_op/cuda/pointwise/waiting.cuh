@@ -20,13 +20,14 @@ struct InRegisters {
   using Pair = typename Of::Pair;
 
   __device__ explicit InRegisters(Chunk<kSteps>& chunk) : to(chunk) {}
-  __device__ void load_pair(int step, int load, const Element* from) const {
-    Of::put(to[step], load, *reinterpret_cast<const Pair*>(from));
+  // Zeros where it is not there.
+  __device__ void load_pair(int step, int load, const Element* from, bool is_there) const {
+    Of::put(to[step], load, is_there ? *reinterpret_cast<const Pair*>(from) : Pair{});
   }
-  __device__ void load_each(int step, int load, const Element* first, const Element* second) const {
-    Of::put(to[step], load, Of::pair_at(first, second));
+  __device__ void load_each(int step, int load, const Element* first, const Element* second,
+                            bool is_there) const {
+    Of::put(to[step], load, is_there ? Of::pair_at(first, second) : Pair{});
   }
-  __device__ void load_none(int step, int load) const { Of::put(to[step], load, Pair{}); }
 
   Chunk<kSteps>& to;
 };
@@ -43,14 +44,14 @@ class InSlot {
   __device__ explicit InSlot(unsigned char* slot)
       : own_(reinterpret_cast<Pair*>(slot) + thread_of_warpgroup()) {}
 
-  __device__ void load_pair(int step, int load, const Element* from) const {
-    copy_async<sizeof(Pair)>(place(step, load), from);
+  __device__ void load_pair(int step, int load, const Element* from, bool is_there) const {
+    copy_async<sizeof(Pair)>(place(step, load), from, is_there);
   }
   // Where a tensor turns out not to be aligned, which is not known when the tiling is chosen.
-  __device__ void load_each(int step, int load, const Element* first, const Element* second) const {
-    *place(step, load) = Of::pair_at(first, second);
+  __device__ void load_each(int step, int load, const Element* first, const Element* second,
+                            bool is_there) const {
+    *place(step, load) = is_there ? Of::pair_at(first, second) : Pair{};
   }
-  __device__ void load_none(int step, int load) const { *place(step, load) = Pair{}; }
 
   __device__ void take(Chunk<kSteps>& to) const {
 #pragma unroll

@@ -9,12 +9,13 @@ __device__ inline void copy_async_16_bytes(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
 }
 
-// The same of so few bytes, 4 or 8, by way of the first-level cache.
+// The same of so few bytes, 4 or 8, by way of the first-level cache; where they are not there, of zeros.
 template <int kBytes>
-__device__ inline void copy_async(void* shared, const void* global) {
+__device__ inline void copy_async(void* shared, const void* global, bool is_there) {
   static_assert(kBytes == 4 || kBytes == 8);
   const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(target), "l"(global), "n"(kBytes)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(global), "n"(kBytes),
+               "r"(is_there ? kBytes : 0)
                : "memory");
 }
 

@@ -45,9 +45,10 @@ inline void ask_for(void* shared, const void* global, int bytes) {
 }
 inline void copy_async_16_bytes(void* shared, const void* global) { ask_for(shared, global, 16); }
 template <int kBytes>
-void copy_async(void* shared, const void* global) {
+void copy_async(void* shared, const void* global, bool is_there) {
   static_assert(kBytes == 4 || kBytes == 8);
-  ask_for(shared, global, kBytes);
+  alignas(kBytes) static constexpr unsigned char kZeros[kBytes] = {};
+  ask_for(shared, is_there ? global : kZeros, kBytes);
 }
 inline void commit_copies() {
   AsyncCopies& own = async_copies[emulation::current];
