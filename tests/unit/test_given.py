@@ -154,6 +154,23 @@ def test_another_shape_is_refused(shape, expected):
     assert expected in message({"x": np.zeros(shape)})
 
 
+def test_inputs_without_an_element_do_not_say_how_many_samples_there_are():
+    # As detectors are fed: no boxes of an image.
+    fixed = declared(tensor_info("boxes", 0, 4), tensor_info("x", 2, 3))
+    assert leading(given_source({"boxes": np.zeros((0, 4)), "x": counting(4, 3)}, fixed, None)) == [
+        [0, 3],
+        [6, 9],
+    ]
+    told = message({"boxes": np.zeros((0, 4)), "x": counting(4, 3)}, fixed, batch=3)
+    assert "the model takes batches of 2, by its input 'x' [2, 3], but batch 3 was given" in told
+    opened = declared(tensor_info("boxes", "k", 4), tensor_info("x", "n", 3))
+    source = given_source({"boxes": np.zeros((0, 4)), "x": counting(2, 3)}, opened, None)
+    ((feeds, count),) = source.batches()
+    assert count == 2 and feeds["boxes"].shape == (0, 4) and feeds["x"].shape == (2, 3)
+    empty = declared(tensor_info("x", 0, 3))
+    assert "of no sample at all" in message({"x": np.zeros((0, 3))}, empty)
+
+
 def test_other_names_and_missing_inputs_are_refused():
     assert "unknown input 'imagex'; did you mean 'image'?" in message(
         {"imagex": counting(1, 3)}, declared(tensor_info("image", "n", 3))

@@ -91,7 +91,7 @@ def _rest_in_the_message(model: ir.Model, weights: Weights) -> Iterator[None]:
 
 
 def _aligned(values: np.ndarray) -> np.ndarray:
-    values = np.ascontiguousarray(values)
+    values = np.asarray(values, order="C")
     return values if values.ctypes.data % _ALIGNMENT == 0 else _copy(values)
 
 

@@ -132,12 +132,13 @@ def _dtype(element_type: int) -> np.dtype | None:
 def fixed_batch(inputs: Sequence[Input]) -> int | None:
     """Return the batch that a model is fixed to; None where a leading dimension is symbolic.
 
-    A model whose inputs all have fixed leading dimensions runs at the first one's only.
+    A model whose inputs all have fixed leading dimensions runs at the first one's only, but for inputs that
+    are always empty.
     """
     leading = [given.shape[0] for given in inputs if given.shape]
     if not leading:
         return 1
-    return None if None in leading else leading[0]
+    return None if None in leading else next((extent for extent in leading if extent), 0)
 
 
 def checked_batch(inputs: Sequence[Input], batch: int | None) -> int | None:
@@ -149,8 +150,9 @@ def checked_batch(inputs: Sequence[Input], batch: int | None) -> int | None:
     require_count("batch", batch)
     fixed = fixed_batch(inputs)
     if fixed is not None and batch not in (None, fixed):
+        own = next((given for given in inputs if given.shape and given.shape[0] == fixed), "")
         raise ConvswapError(
-            f"the model takes batches of {fixed}, by its input {inputs[0] if inputs else ''}, but batch "
+            f"the model takes batches of {fixed}, by its input {own}, but batch "
             f"{batch} was given; leave it out, or export the model with a symbolic batch"
         )
     return fixed

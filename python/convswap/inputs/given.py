@@ -149,7 +149,7 @@ def _in_type(array: np.ndarray, one: Input) -> np.ndarray:
             f"input {one} takes {one.dtype.name}, but {array.dtype} was given; convert it to {one.dtype.name}"
         )
     with np.errstate(over="ignore", invalid="ignore"):
-        values = np.ascontiguousarray(array, dtype=one.dtype).reshape(array.shape)
+        values = np.asarray(array, dtype=one.dtype, order="C")
     held = widened(values)
     changed = np.isfinite(held) != np.isfinite(wide) if one.is_fraction else held != wide
     if changed.any():
@@ -168,7 +168,7 @@ def _strings(array: np.ndarray, one: Input) -> np.ndarray:
     except UnicodeDecodeError as error:
         raise ConvswapError(f"input {one} takes strings, but bytes that are no UTF-8 were given") from error
     if array.dtype.kind == "U" or (array.dtype.kind == "O" and all(isinstance(x, str) for x in array.flat)):
-        return np.ascontiguousarray(array.astype(str)).reshape(array.shape)
+        return np.asarray(array, dtype=str, order="C")
     raise ConvswapError(f"input {one} takes strings, but {array.dtype} was given; give an array of strings")
 
 
@@ -275,7 +275,7 @@ def _ranked(one: Input, rank: int) -> Input:
 def _open_samples(inputs: Sequence[Input], feeds: Feeds) -> tuple[int, tuple[str, ...]]:
     """Return how many samples there are, and the inputs whose leading axis goes through them."""
     leading = {one.name: feeds[one.name].shape[0] for one in inputs if one.shape and one.shape[0] is None}
-    samples = next(iter(leading.values()))
+    samples = next((extent for extent in leading.values() if extent), 0)
     return samples, tuple(name for name, extent in leading.items() if extent == samples)
 
 

@@ -19,6 +19,11 @@ def takes_no_array(array: np.ndarray) -> bool:
     return array.dtype.kind in "OSU" or not is_numpys(array.dtype)
 
 
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """Return `array` in the order of C; a scalar stays one, unlike with `np.ascontiguousarray`."""
+    return np.asarray(array, order="C")
+
+
 def host_value(array: np.ndarray) -> onnxruntime.OrtValue:
     """Return `array`, for which `takes_no_array` holds, as a value in the memory of the host.
 
@@ -40,7 +45,7 @@ def host_value(array: np.ndarray) -> onnxruntime.OrtValue:
 def run_feeds(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | onnxruntime.OrtValue]:
     """Return `feeds` as `InferenceSession.run` takes them, which takes arrays of strings too."""
     return {
-        name: values if is_numpys(values.dtype) else host_value(np.ascontiguousarray(values))
+        name: values if is_numpys(values.dtype) else host_value(contiguous(values))
         for name, values in feeds.items()
     }
 

@@ -20,7 +20,7 @@ from convswap.graph.weights_apart import Weights, is_apart
 from convswap.runtime.bits import are_bits, array_from_bits, onnx_type
 from convswap.runtime.cuda_libraries import load_cuda_libraries
 from convswap.runtime.device import Device
-from convswap.runtime.host_values import host_value, run_feeds, takes_no_array
+from convswap.runtime.host_values import contiguous, host_value, run_feeds, takes_no_array
 from convswap.runtime.library import register, set_entry
 from convswap.runtime.op_libraries import register_op_libraries
 from convswap.runtime.outputs import Arrays, is_number, named_arrays
@@ -363,7 +363,7 @@ def on_device(feeds: Mapping[str, np.ndarray], device: Device) -> dict[str, onnx
     """
     load_cuda_libraries(device.name)
     with plain_errors(f"the inputs cannot be put into the memory of the device {device.name}"):
-        return {name: _value(np.ascontiguousarray(values), device.name) for name, values in feeds.items()}
+        return {name: _value(contiguous(values), device.name) for name, values in feeds.items()}
 
 
 def value_on(array: np.ndarray) -> onnxruntime.OrtValue:
@@ -422,7 +422,7 @@ def run_to_values(
     session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> Sequence[onnxruntime.OrtValue]:
     """Return the outputs called `names`, tensors of any type, in the memory of the host."""
-    fed = {name: value_on(np.ascontiguousarray(values)) for name, values in feeds.items()}
+    fed = {name: value_on(contiguous(values)) for name, values in feeds.items()}
     values: Sequence[onnxruntime.OrtValue] = session.run_with_ort_values(list(names), fed)
     return values
 
