@@ -14,9 +14,11 @@ import pytest
 import swap_models
 from command_line import refusal
 from comparisons import SCHEMA
+from convswap.bench import suite_runs
 from convswap.cli import train
 from convswap.cli.main import GROUPS, main
 from convswap.cli.terminal import progress_line
+from convswap.errors import ConvswapError
 from onnx import TensorProto, helper
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -158,6 +160,26 @@ def test_bench_writes_the_rows_of_the_design(here, capsys):
         assert row["default_ms"] > 0 and row["convswap_ms"] > 0
         assert row["relative_l2_error"] < 1e-6  # float32 sums of 25 terms
         assert {"layer", "precision", "floor_ms", "best_other_ms", "best_other"} <= row.keys()
+
+
+@pytest.mark.parametrize(
+    ("stop", "status"),
+    [(KeyboardInterrupt(), 130), (ConvswapError("layer of all is too large"), 2)],
+    ids=["interrupt", "error"],
+)
+def test_bench_keeps_the_rows_that_it_had_before_it_ended(here, capsys, monkeypatch, stop, status):
+    measured = suite_runs._row
+
+    def until_the_second(layer, batch, *others):
+        if batch == 2:
+            raise stop
+        return measured(layer, batch, *others)
+
+    monkeypatch.setattr(suite_runs, "_row", until_the_second)
+    arguments = ["--layers", "2017", "--batch", "1,2,4", "--device", "cpu", "--json", "rows.json"]
+    assert main(["bench", "course", *arguments]) == status
+    assert [row["batch"] for row in json.loads(Path("rows.json").read_text())] == [1]
+    assert "2017-conv1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Work:
 
 @pytest.fixture(scope="module")
 def rows():
-    return run_suite("course", device="cpu", batches=[1, 2])
+    return list(run_suite("course", device="cpu", batches=[1, 2]))
 
 
 def test_every_layer_has_a_row_for_every_batch(rows):
@@ -102,7 +102,9 @@ def test_course_suite_has_the_convolutions_of_the_course_networks():
 
 
 def test_regular_expression_keeps_the_layers_it_matches():
-    rows = run_suite("course", layers="^20(17|20)-conv1$", device="cpu", batches=[1], algorithm="reference")
+    rows = list(
+        run_suite("course", layers="^20(17|20)-conv1$", device="cpu", batches=[1], algorithm="reference")
+    )
     assert [row["layer"] for row in rows] == ["2017-conv1", "2020-conv1"]
     assert {row["algorithm"] for row in rows} == {"reference"}
 
@@ -129,7 +131,7 @@ def test_regular_expression_keeps_the_layers_it_matches():
 )
 def test_bad_argument_is_refused_in_one_line(arguments, message):
     with pytest.raises(ConvswapError, match=message) as raised:
-        run_suite(**{"device": "cpu", **arguments})
+        list(run_suite(**{"device": "cpu", **arguments}))
     assert "\n" not in str(raised.value)
 
 
@@ -191,7 +193,7 @@ def test_error_is_that_of_the_algorithm_that_was_timed(against, table, monkeypat
 
 def test_type_that_the_provider_has_no_conv_for_leaves_its_time_open():
     """ONNX Runtime has no bfloat16 Conv for the CPU."""
-    rows = run_suite(layers="2017", precision="bfloat16", device="cpu", batches=[1])
+    rows = list(run_suite(layers="2017", precision="bfloat16", device="cpu", batches=[1]))
     assert rows[0]["default_ms"] is None
     stream = io.StringIO()
     print_suite(rows, Console(file=stream, width=120), device="cpu")
@@ -230,7 +232,7 @@ def test_type_without_a_kernel_leaves_the_time_open_but_not_in_float32(message, 
     (row,) = run_suite(layers="2017", precision="float16", device="cpu", batches=[1])
     assert row["default_ms"] is None and row["convswap_ms"] > 0
     with pytest.raises(ConvswapError, match="on the default side: "):
-        run_suite(layers="2017", device="cpu", batches=[1])
+        list(run_suite(layers="2017", device="cpu", batches=[1]))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_failure_of_the_default_in_float32_is_not_passed_over(monkeypatch):
 
     monkeypatch.setattr("convswap.timing.lone_conv.make_session", fail)
     with pytest.raises(ConvswapError, match="default fails"):
-        run_suite(layers="2017", device="cpu", batches=[1])
+        list(run_suite(layers="2017", device="cpu", batches=[1]))
 
 
 def test_floor_of_16_bits_is_that_of_half_the_bytes_at_their_own_rate():

@@ -28,9 +28,8 @@ def measured(monkeypatch):
 
 
 def rows_of(**options):
-    return run_suite(
-        "course", **{"layers": "2017", "batches": [1], "device": "cpu", "against": "algorithms", **options}
-    )
+    usual = {"layers": "2017", "batches": [1], "device": "cpu", "against": "algorithms"}
+    return list(run_suite("course", **{**usual, **options}))
 
 
 def printed(rows) -> str:

@@ -7,7 +7,7 @@ the card's own clock, for the host's time to start a run is not the layer's; all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from convswap import _native
@@ -41,8 +41,8 @@ def run_suite(
     device: str | None = None,
     against: str = "default",
     progress: Progress | None = None,
-) -> list[dict[str, Any]]:
-    """Return a row for every layer of `suite` and every batch, with the keys of `convswap bench --json`.
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for every layer of `suite` and every batch, with the keys of `convswap bench --json`.
 
     `layers` is a regular expression that keeps the layers in whose name it matches somewhere; `precision` is
     "tf32" or "ieee" for float32 tensors, or the type of all tensors, "float16" or "bfloat16"; `batches`
@@ -64,16 +64,14 @@ def run_suite(
     request = bench_request(suite, layers, batches, precision, algorithm, device)
     short = against != ALGORITHMS and any(batch <= LARGEST_BACK_TO_BACK for _, batch in request.runs)
     timer = _timer(request.device) if short else None
-    rows = []
     for layer, batch in request.runs:
         if progress is not None:
             progress(f"{layer.name}, batch {batch:,}")
         if against == ALGORITHMS:
-            rows.append(algorithms_row(layer, batch, request))
+            yield algorithms_row(layer, batch, request)
         else:
             own_timer = timer if batch <= LARGEST_BACK_TO_BACK else None
-            rows.append(_row(layer, batch, request, against, own_timer))
-    return rows
+            yield _row(layer, batch, request, against, own_timer)
 
 
 def _timer(device: Device) -> GpuTimer | None:

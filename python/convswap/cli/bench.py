@@ -75,19 +75,25 @@ def run(options: argparse.Namespace) -> int:
     from convswap.bench.suite_runs import run_suite
 
     check_writable(options.json)
-    with progress_line() as progress:
-        rows = run_suite(
-            _suite(options),
-            layers=options.layers,
-            precision=options.precision,
-            algorithm=options.algorithm,
-            batches=whole_numbers("--batch", options.batch, "1,64,512"),
-            device=options.device,
-            against=options.against,
-            progress=progress,
-        )
-    write_found(options, rows)
-    print_suite(rows, console(), options.device, options.against)
+    rows: list[dict[str, Any]] = []
+    try:
+        with progress_line() as progress:
+            measured = run_suite(
+                _suite(options),
+                layers=options.layers,
+                precision=options.precision,
+                algorithm=options.algorithm,
+                batches=whole_numbers("--batch", options.batch, "1,64,512"),
+                device=options.device,
+                against=options.against,
+                progress=progress,
+            )
+            rows.extend(measured)
+    finally:
+        # Also those that a stop, or a layer that memory does not suffice for, came after.
+        if rows:
+            write_found(options, rows)
+            print_suite(rows, console(), options.device, options.against)
     return 0
 
 

@@ -148,7 +148,7 @@ def _notes(prepared: Prepared, kept: KeptMeasurements) -> list[str]:
     notes = []
     if kept.found:
         notes.append(
-            f"{kept.found} measurements are of an earlier call, kept in {kept.path}; delete it to repeat them"
+            f"measurements of an earlier call: {kept.found}, kept in {kept.path}; delete it to repeat them"
         )
     device = prepared.device
     if device.name == "cpu" and device.reason != "asked for":
