@@ -257,8 +257,9 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
   const DeviceGuard guard(device.index);
   const Stopwatch stopwatch;
   if (form.bytes > 0) plan->prepare(w.pointer(), prepared.pointer(), nullptr);
-  const Execution execution{nullptr, nullptr, scratch.pointer(),
-                            form.bytes > 0 ? prepared.pointer() : nullptr};
+  const Execution execution{.scratch = scratch.pointer(),
+                            .prepared_weights = form.bytes > 0 ? prepared.pointer() : nullptr,
+                            .weights_stay = true};
   return stopwatch.milliseconds(runs, [&] { plan->run(tensors, execution); }) / runs;
 }
 

@@ -16,8 +16,8 @@ Geometry geometry_of(const ConvProblem& problem);
 // Whether so many of the problem's elements that begin at `data` are one aligned load or store.
 bool is_aligned(const void* data, const ConvProblem& problem, int elements);
 
-inline Tensors<void> tensors_of(const ConvTensors& tensors) {
-  return {tensors.x, tensors.w, tensors.b, tensors.z, tensors.y};
+inline Tensors<void> tensors_of(const ConvTensors& tensors, const Execution& execution) {
+  return {tensors.x, tensors.w, tensors.b, tensors.z, tensors.y, execution.weights_stay};
 }
 
 }  // namespace convswap

@@ -47,7 +47,7 @@ class KernelPlan final : public Plan {
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     Arguments arguments = arguments_;
-    static_cast<Tensors<void>&>(arguments) = tensors_of(tensors);
+    static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
     if constexpr (requires { Family::bind(problem_, tiling_, tensors, arguments); }) {
       Family::bind(problem_, tiling_, tensors, arguments);
     } else if constexpr (requires { Family::bind(problem_, tiling_, arguments); }) {

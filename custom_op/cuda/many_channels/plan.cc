@@ -141,7 +141,7 @@ class ManyChannelsPlan final : public Plan {
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     Arguments<void> arguments = arguments_;
-    static_cast<Tensors<void>&>(arguments) = tensors_of(tensors);
+    static_cast<Tensors<void>&>(arguments) = tensors_of(tensors, execution);
     arguments.prepared_pixels = static_cast<unsigned char*>(execution.scratch);
     arguments.prepared_outputs =
         reinterpret_cast<int*>(arguments.prepared_pixels + ranges_ * tiling_.prepared_chunk_bytes());

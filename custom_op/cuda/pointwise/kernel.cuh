@@ -23,9 +23,8 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
 #error "pointwise has code for compute capability 9.0 alone: compile it for sm_90a"
 #else
   constexpr int kFilters = kTiles * kTileFilters;
+  static_assert(kFilters <= 128 * kWarpgroups);  // a thread has each bias
   constexpr int kCoresOfStep = kDepthBytes / kCoreBytes;
-  wait_for_kernels_before();
-  let_next_kernel_start();
   extern __shared__ __align__(128) unsigned char shared[];
   const int cores = problem.chunks * kSteps * kCoresOfStep;
   const Filters<kFilters> filters{reinterpret_cast<uint4*>(shared),
@@ -33,6 +32,11 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
   const int group = problem.blocks_of_group.quotient_of_any(blockIdx.y);
   const int first = (blockIdx.y - group * static_cast<int>(problem.blocks_of_group.divisor)) * kFilters;
   const int first_of_all = group * problem.filters + first;
+  wait_for_weights(problem.weights_stay);
+  filters.start_copies(problem, cores, first, first_of_all);
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  const Element bias = filters.bias_of_thread(problem, first, first_of_all);
   const int stride = gridDim.x * kWarpgroups;
   int tile = blockIdx.x * kWarpgroups + warpgroup_of_block();
   const ThreadPixels own(problem.stores_pairs);
@@ -66,15 +70,11 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
     chunk = 0;
     tile += stride;
   };
-  const auto load_filters = [&] {
-    filters.load(problem, cores, first, first_of_all);
-    __syncthreads();
-    clear();
-  };
   if constexpr (kSlots > 0) {
     Slots<Element, kSteps, kSlots> slots(reinterpret_cast<unsigned char*>(filters.bias + kFilters));
     slots.fill(loader);
-    load_filters();
+    filters.template finish<kSlots - 1>(cores, bias);
+    clear();
     while (tile < problem.tiles) {
       Chunk<kSteps> current;
       slots.take_next(loader, current);
@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
     Chunk<kSteps> even, odd;
     const auto load_next = [&](Chunk<kSteps>& to) { loader.load_next(InRegisters<Element, kSteps>(to)); };
     load_next(even);
-    load_filters();
+    filters.template finish<0>(cores, bias);
+    clear();
     for (bool is_odd = false; tile < problem.tiles; is_odd = !is_odd) {
       if (is_odd) {
         load_next(even);

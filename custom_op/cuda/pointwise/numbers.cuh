@@ -42,6 +42,7 @@ struct Numbers<float> {
   static __device__ unsigned word_at(const float* from, int left, int word) {
     return left > word ? __float_as_uint(from[word]) : 0u;
   }
+  static constexpr bool kRoundsWeights = true;
   static __device__ unsigned of_weights(unsigned word) {
     return round_to_tensor_float32(__uint_as_float(word));
   }
@@ -78,12 +79,12 @@ struct Numbers {
     }
   }
 
+  static constexpr bool kRoundsWeights = false;
   static __device__ unsigned word_at(const Small* from, int left, int word) {
     const unsigned lower = left > 2 * word ? from[2 * word].bits : 0u;
     const unsigned upper = left > 2 * word + 1 ? from[2 * word + 1].bits : 0u;
     return lower | upper << 16;
   }
-  static __device__ unsigned of_weights(unsigned word) { return word; }
 
   static __device__ Pair pair_of(float first, float second) { return rounded_pair<Small>(first, second); }
   static __device__ float2 floats_of(Pair pair) {

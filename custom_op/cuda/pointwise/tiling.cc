@@ -29,7 +29,9 @@ constexpr Costs kCosts[][2] = {{{674, 689}, {629, 960}},
                                {{802, 873}, {871, 1114}},
                                {{990, 1150}, {979, 1493}},
                                {{1219, 1918}, {1373, 2221}},
-                               {{1076, 1696}, {905, 1908}}};
+                               {{1076, 1696}, {905, 1908}},
+                               {{233, 216}, {397, 59}},
+                               {{157, 217}, {213, 26}}};
 static_assert(std::size(kCosts) == std::size(kInstances));
 // So many times as long do chunks take whose pixels are no pairs, and results; the latter to memory as if
 // they were so many times as large, since they begin and end within its sectors.
@@ -52,14 +54,51 @@ double activation_nanoseconds(const ConvProblem& problem, const Instance& instan
   return 4 * instance.tiles * instance.warpgroups * each;
 }
 
-double cost_of(const ConvProblem& problem, const Tiling& tiling, std::size_t instance) {
-  constexpr double kLaunch = 2100;
+// How many blocks' shared memory a multiprocessor has.
+int64_t blocks_that_fit(const Tiling& tiling, const Device& device) {
+  constexpr int64_t kReserved = 1024;  // bytes that the card takes of each block's
+  return std::max<int64_t>(1, device.shared_memory_per_multiprocessor / (tiling.shared_bytes + kReserved));
+}
+
+// Side by side on all multiprocessors: one on each, but of one warpgroup a few.
+int64_t blocks_at_once(const Tiling& tiling, const Device& device) {
+  constexpr int64_t kMost = 4;
+  const bool is_small = tiling.instance.warpgroups == 1;
+  return device.multiprocessors * (is_small ? std::min(kMost, blocks_that_fit(tiling, device)) : 1);
+}
+
+// Of blocks of one warpgroup, which have one tile each.
+double cost_of_one_tile(const ConvProblem& problem, const Device& device, const Tiling& tiling,
+                        std::size_t instance) {
+  // Bytes of a nanosecond: a block's weights, of four bytes and of two; pixels and results. What a block more
+  // on a multiprocessor takes.
+  constexpr double kLaunch = 1293, kWeights[] = {15.7, 18.1}, kMemory = 2378, kBlock[] = {462, 807};
+  const auto number = [](int64_t count) { return static_cast<double>(count); };
+  const double size = number(size_of(problem.type));
+  const int width = size == 4 ? 0 : 1;
+  const auto [chunk, results] = kCosts[instance][width];
+  const double x = size * number(problem.batch * problem.in_channels * problem.input_size());
+  const double y = size * number(problem.batch * problem.out_channels * problem.output_size());
+  const int64_t blocks = tiling.columns * problem.group * tiling.filter_blocks;
+  const double each = number(ceil_divide(blocks, int64_t{std::max(1, device.multiprocessors)}));
+  const double chunks = number(problem.channels_per_group()) /
+                        number(tiling.instance.channels(static_cast<int>(size_of(problem.type))));
+  const double work = each * number(tiling.weight_bytes) / kWeights[width] + chunks * chunk + results +
+                      each * activation_nanoseconds(problem, tiling.instance) + (each - 1) * kBlock[width];
+  return kLaunch + std::hypot(work, (number(tiling.filter_blocks) * x + y) / kMemory);
+}
+
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling, std::size_t instance) {
+  if (tiling.instance.warpgroups == 1) return cost_of_one_tile(problem, device, tiling, instance);
+  constexpr double kLaunch = 1782;
   // The first slots are filled before anything is multiplied; then more of the shorter time, memory's or the
   // warpgroups', passes during the longer: all of it with an endless power, none with 1.
   const bool waits_in_slots = tiling.instance.slots > 0;
-  const double fill = waits_in_slots ? 286 : 0, power = waits_in_slots ? 2.5 : 2;
-  // Bytes of a nanosecond: a block's weights; pixels and results; pixels that were read before.
-  constexpr double kWeights = 29, kMemory = 3806, kAgain = 10617;
+  const double fill = waits_in_slots ? 25 : 0, power = waits_in_slots ? 2.5 : 2;
+  // Bytes of a nanosecond: a block's weights; these where there is room for the block beside those of a
+  // kernel like it before, so that only float32 is still to be rounded; pixels and results; pixels that were
+  // read before.
+  constexpr double kWeights = 37.7, kEarlyWeights = 66.8, kMemory = 3806, kAgain = 10617;
   const auto number = [](int64_t count) { return static_cast<double>(count); };
   const double size = number(size_of(problem.type));
   // Rows that no output reads are not read.
@@ -84,8 +123,11 @@ double cost_of(const ConvProblem& problem, const Tiling& tiling, std::size_t ins
                         number(tiling.instance.channels(static_cast<int>(size_of(problem.type))));
   const double rounds = number(ceil_divide(tiling.tiles, tiling.columns * tiling.instance.warpgroups));
   const double work = chunks * (first_chunk + (rounds - 1) * chunk) + rounds * results;
-  return kLaunch + fill + number(tiling.weight_bytes) / kWeights +
-         std::pow(std::pow(memory, power) + std::pow(work, power), 1 / power);
+  const int64_t blocks = tiling.columns * problem.group * tiling.filter_blocks;
+  const bool are_early = blocks_that_fit(tiling, device) > 1 || 2 * blocks <= device.multiprocessors;
+  const double weight_bytes = number(tiling.weight_bytes);
+  const double weights = !are_early ? weight_bytes / kWeights : width == 0 ? weight_bytes / kEarlyWeights : 0;
+  return kLaunch + fill + weights + std::pow(std::pow(memory, power) + std::pow(work, power), 1 / power);
 }
 
 }  // namespace
@@ -108,8 +150,9 @@ std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& d
     if (tiling.shared_bytes > device.shared_memory_per_block) continue;
     const int64_t rows = problem.group * tiling.filter_blocks;
     tiling.columns = std::min(ceil_divide(tiling.tiles, int64_t{instance.warpgroups}),
-                              std::max<int64_t>(1, device.multiprocessors / rows));
-    tiling.cost = cost_of(problem, tiling, i);
+                              std::max<int64_t>(1, blocks_at_once(tiling, device) / rows));
+    if (instance.warpgroups == 1 && tiling.columns < tiling.tiles) continue;
+    tiling.cost = cost_of(problem, device, tiling, i);
     all.push_back(tiling);
   }
   std::ranges::stable_sort(all, {}, &Tiling::cost);

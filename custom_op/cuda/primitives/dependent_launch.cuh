@@ -10,6 +10,12 @@ __device__ inline void wait_for_kernels_before() {
 #endif
 }
 
+// The same ahead of reading the weights, where a kernel before may still write them. Where none does, the kernel
+// reads them while those before it end, and waits behind.
+__device__ inline void wait_for_weights(bool weights_stay) {
+  if (!weights_stay) wait_for_kernels_before();
+}
+
 // Lets the kernel behind this one start as soon as all blocks have said so, and not only when they have
 // ended; what this one writes is there for it once it has waited.
 __device__ inline void let_next_kernel_start() {

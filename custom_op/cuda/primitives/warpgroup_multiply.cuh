@@ -179,6 +179,8 @@ CONVSWAP_PRODUCTS(BFloat16, "bf16")
   CONVSWAP_HELD_PRODUCT(set_warpgroup_product, Number, type, tiles, columns, names, a_names, b_name, "0", \
                         new_sums)
 #define CONVSWAP_HELD_PRODUCTS(Number, type)                                                         \
+  CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, 4, "32", CONVSWAP_NAMES_4,              \
+                        "%16, %17, %18, %19", "%20", "1", CONVSWAP_SUMS_4(0))                        \
   CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, 8, "64", CONVSWAP_NAMES_8,              \
                         "%32, %33, %34, %35", "%36", "1", CONVSWAP_SUMS_8(0))                        \
   CONVSWAP_HELD_PRODUCT(add_warpgroup_product, Number, type, 12, "96", CONVSWAP_NAMES_12,            \
@@ -215,6 +217,7 @@ __device__ inline void add_warpgroup_product<TensorFloat32, 16>(float (&sums)[16
                : CONVSWAP_SUMS_16
                : "l"(a.descriptor()), "l"(b.descriptor()));
 }
+CONVSWAP_TENSOR_FLOAT32_PRODUCT(4, "32", CONVSWAP_NAMES_4, "%16, %17, %18, %19", "%20", CONVSWAP_SUMS_4(0))
 CONVSWAP_TENSOR_FLOAT32_PRODUCT(8, "64", CONVSWAP_NAMES_8, "%32, %33, %34, %35", "%36", CONVSWAP_SUMS_8(0))
 CONVSWAP_TENSOR_FLOAT32_PRODUCT(12, "96", CONVSWAP_NAMES_12, "%48, %49, %50, %51", "%52", CONVSWAP_SUMS_8(0),
                                 CONVSWAP_SUMS_4(8))

@@ -53,8 +53,20 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const unsigned first_pixel = blockIdx.x * OwnMeeting::kPixels;
   const OwnFilters filters(a, group, first_filter, lane);
   const OwnPixels pixels(a, group, first_pixel, lane);
+  wait_for_weights(a.weights_stay);
+  // Some steps are being loaded while one is multiplied.
+  constexpr int kStages = steps_at_once(kFilterTiles, kPixelTiles, kWarps, Numbers<Format>::kSplits);
+  Step<OwnFilters, OwnPixels> steps[kStages];
+  const auto each_at_first = [&](const auto& load) {
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) {
+      if (warp + i * kWarps < a.steps) load(warp + i * kWarps, steps[i]);
+    }
+  };
+  each_at_first([&](int step, Step<OwnFilters, OwnPixels>& to) { filters.load(step, to.filters); });
   wait_for_kernels_before();
   let_next_kernel_start();
+  each_at_first([&](int step, Step<OwnFilters, OwnPixels>& to) { pixels.load(step, to.pixels); });
   float sums[kFilterTiles][kPixelTiles][4];
 #pragma unroll
   for (int f = 0; f < kFilterTiles; ++f) {
@@ -64,16 +76,11 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       for (int i = 0; i < 4; ++i) sums[f][t][i] = 0.0f;
     }
   }
-  // Some steps are being loaded while one is multiplied.
-  constexpr int kStages = steps_at_once(kFilterTiles, kPixelTiles, kWarps, Numbers<Format>::kSplits);
-  Step<OwnFilters, OwnPixels> steps[kStages];
   const auto load = [&](int step, Step<OwnFilters, OwnPixels>& to) {
     if (step >= a.steps) return;
     filters.load(step, to.filters);
     pixels.load(step, to.pixels);
   };
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) load(warp + i * kWarps, steps[i]);
   for (int first = warp; first < a.steps; first += kStages * kWarps) {
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
