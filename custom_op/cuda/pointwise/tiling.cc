@@ -30,8 +30,8 @@ constexpr Costs kCosts[][2] = {{{674, 689}, {629, 960}},
                                {{990, 1150}, {979, 1493}},
                                {{1219, 1918}, {1373, 2221}},
                                {{1076, 1696}, {905, 1908}},
-                               {{233, 216}, {397, 59}},
-                               {{157, 217}, {213, 26}}};
+                               {{172, 213}, {259, 81}},
+                               {{101, 217}, {43, 20}}};
 static_assert(std::size(kCosts) == std::size(kInstances));
 // So many times as long do chunks take whose pixels are no pairs, and results; the latter to memory as if
 // they were so many times as large, since they begin and end within its sectors.
@@ -70,21 +70,26 @@ int64_t blocks_at_once(const Tiling& tiling, const Device& device) {
 // Of blocks of one warpgroup, which have one tile each.
 double cost_of_one_tile(const ConvProblem& problem, const Device& device, const Tiling& tiling,
                         std::size_t instance) {
-  // Bytes of a nanosecond: a block's weights, of four bytes and of two; pixels and results. What a block more
-  // on a multiprocessor takes.
-  constexpr double kLaunch = 1293, kWeights[] = {15.7, 18.1}, kMemory = 2378, kBlock[] = {462, 807};
+  // Of elements of four bytes and of two: for a block more on each multiprocessor, for a tile more, and for a
+  // chunk more than wait in slots. Bytes in a nanosecond: a block's weights; pixels and results.
+  constexpr double kBlock[] = {150, 487}, kTile[] = {1714, 1445}, kLater[] = {150, 450};
+  constexpr double kLaunch = 1430, kWeights = 16, kMemory = 2114;
   const auto number = [](int64_t count) { return static_cast<double>(count); };
   const double size = number(size_of(problem.type));
   const int width = size == 4 ? 0 : 1;
   const auto [chunk, results] = kCosts[instance][width];
   const double x = size * number(problem.batch * problem.in_channels * problem.input_size());
   const double y = size * number(problem.batch * problem.out_channels * problem.output_size());
-  const int64_t blocks = tiling.columns * problem.group * tiling.filter_blocks;
-  const double each = number(ceil_divide(blocks, int64_t{std::max(1, device.multiprocessors)}));
+  // On each multiprocessor.
+  const double multiprocessors = std::max(1, device.multiprocessors);
+  const double tiles = number(tiling.columns) / multiprocessors;
+  const double blocks = std::max(1.0, tiles * number(problem.group * tiling.filter_blocks));
   const double chunks = number(problem.channels_per_group()) /
                         number(tiling.instance.channels(static_cast<int>(size_of(problem.type))));
-  const double work = each * number(tiling.weight_bytes) / kWeights[width] + chunks * chunk + results +
-                      each * activation_nanoseconds(problem, tiling.instance) + (each - 1) * kBlock[width];
+  const double work = blocks * number(tiling.weight_bytes) / kWeights + chunks * chunk +
+                      std::max(0.0, chunks - tiling.instance.slots) * kLater[width] + results +
+                      blocks * activation_nanoseconds(problem, tiling.instance) +
+                      (blocks - 1) * kBlock[width] + std::max(0.0, tiles - 1) * kTile[width];
   return kLaunch + std::hypot(work, (number(tiling.filter_blocks) * x + y) / kMemory);
 }
 

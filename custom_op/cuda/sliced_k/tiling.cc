@@ -29,8 +29,8 @@ struct Costs {
   double sums;                    // of a warp's sums of a product of two tiles
   double resident;                // blocks of four warps that a multiprocessor seems to have at once
 };
-constexpr Costs kCosts[] = {{580, 578, 45.4, 70.5, 33.4, 31.5, 2.59, 15.6, 4.37, 10.2, 2},
-                            {650, 534, 46.5, 68.3, 20.4, 21.6, 3.40, 14.3, 7.52, 9.54, 3}};
+constexpr Costs kCosts[] = {{680, 578, 45.4, 70.5, 33.4, 31.5, 2.59, 15.6, 4.37, 10.2, 2},
+                            {750, 560, 46.5, 68.3, 20.4, 21.6, 3.40, 14.3, 7.52, 9.54, 3}};
 
 // Of a result's activation on a multiprocessor, for a cycle of a scheduler.
 constexpr double kActivation = 0.01;
