@@ -256,6 +256,12 @@ def test_pool_with_dilations_and_automatic_padding_is_left_to_onnxruntime_which_
     assert truth.in_float32 == (op,)
 
 
+def test_operator_that_onnx_composes_is_named_as_a_whole():
+    model = make_model([helper.make_node("MeanVarianceNormalization", ["x"], ["y"])], [])
+    truth = evaluate(model, {"x": input_array(*INPUT_SHAPE)})
+    assert truth.in_float32 == ("MeanVarianceNormalization",)
+
+
 @pytest.mark.parametrize("attributes", [{}, {"p": 1}, {"p": 1, "axis": 1}, {"p": 2, "axis": 2}], ids=str)
 def test_lp_normalization_divides_by_the_norm_of_magnitudes_and_leaves_zeros(attributes):
     x = input_array(*INPUT_SHAPE).astype(np.float64)

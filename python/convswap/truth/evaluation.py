@@ -102,13 +102,15 @@ class _Shared:
     weights: dict[str, Callable[[], np.ndarray]] = field(default_factory=dict)
     in_float32: set[str] = field(default_factory=set)
 
-    def provider_node(self, node: onnx.NodeProto, opsets: Mapping[str, int]) -> ProviderNode:
-        """Return what runs `node` on the CPU provider."""
-        return ProviderNode(node, opsets, self.functions, self.note)
+    def provider_node(
+        self, node: onnx.NodeProto, opsets: Mapping[str, int], part_of: str | None = None
+    ) -> ProviderNode:
+        """Return what runs `node`, maybe part of an operator that ONNX composes, on the CPU provider."""
+        return ProviderNode(node, opsets, self.functions, partial(self.note, part_of=part_of))
 
-    def note(self, node: onnx.NodeProto) -> None:
+    def note(self, node: onnx.NodeProto, part_of: str | None = None) -> None:
         """Keep in mind that `node` was computed in float32."""
-        what = op_name(node)
+        what = part_of or op_name(node)
         self.in_float32.add(f"{what} with its subgraphs" if any(subgraphs_of(node)) else what)
 
 
@@ -124,6 +126,9 @@ class _Float64Evaluator(ReferenceEvaluator):
     def __init__(self, proto: Any, *arguments: Any, **options: Any) -> None:
         options["new_ops"] = list(OPERATORS)
         self._instead: dict[int, ProviderNode] = {}
+        # Of ONNX's own functions, which stand for one of its operators.
+        is_operator = isinstance(proto, onnx.FunctionProto) and proto.domain in ("", "ai.onnx")
+        self._operator: str | None = proto.name if is_operator else None
         super().__init__(proto, *arguments, **options)
         # In the order of the nodes: the names that each reads, in its subgraphs too.
         self._reads = [tuple(_names_read(node)) for node in self.nodes_]
@@ -148,7 +153,7 @@ class _Float64Evaluator(ReferenceEvaluator):
             return self._by_the_cpu_provider(node, parameters)
 
     def _by_the_cpu_provider(self, node: onnx.NodeProto, parameters: Any) -> ProviderNode:
-        return self.shared.provider_node(node, self.opsets)
+        return self.shared.provider_node(node, self.opsets, self._operator)
 
     def run(
         self,
@@ -198,7 +203,7 @@ class _Float64Evaluator(ReferenceEvaluator):
         except MemoryError:
             raise
         except Exception:  # As many kinds as the evaluator has operators.
-            self._instead[index] = self.shared.provider_node(self.nodes_[index], self.opsets)
+            self._instead[index] = self.shared.provider_node(self.nodes_[index], self.opsets, self._operator)
             return self._instead[index].run(values, attributes)
 
 
