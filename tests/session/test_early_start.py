@@ -86,6 +86,24 @@ def expected_of(inputs: list[np.ndarray], algorithm: str, epilogue: dict, device
     return values
 
 
+def run_without_waiting(
+    session: onnxruntime.InferenceSession, fed: list[dict[str, onnxruntime.OrtValue]], device: str
+) -> list[onnxruntime.IOBinding]:
+    """Run the model with each of `fed`, one behind the other; return where the outputs will be."""
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    bindings = []
+    for values in fed:
+        binding = session.io_binding()
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_output("y", device, 0)
+        bindings.append(binding)
+    for binding in bindings:
+        session.run_with_iobinding(binding, options)
+    return bindings
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("epilogue", EPILOGUES)
@@ -98,17 +116,8 @@ def test_each_convolution_of_a_chain_reads_what_the_one_before_it_wrote(algorith
     inputs = [random_input(seed, size) for seed in (0, 1)]
     expected = expected_of(inputs, algorithm, EPILOGUES[epilogue], cuda)
     session = make_session(chain(range(LAYERS), algorithm, EPILOGUES[epilogue]), cuda)
-    without_waiting = onnxruntime.RunOptions()
-    without_waiting.add_run_config_entry("disable_synchronize_execution_providers", "1")
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(x, cuda, 0) for x in inputs]
-    bindings = []
-    for number in range(RUNS):
-        binding = session.io_binding()
-        binding.bind_ortvalue_input("x", values[number % 2])
-        binding.bind_output("y", cuda, 0)
-        bindings.append(binding)
-    for binding in bindings:
-        session.run_with_iobinding(binding, without_waiting)
+    bindings = run_without_waiting(session, [{"x": values[number % 2]} for number in range(RUNS)], cuda)
     for number, binding in enumerate(bindings):
         binding.synchronize_outputs()
         assert same_bits(binding.copy_outputs_to_cpu(), [expected[number % 2]]), f"run {number}"
@@ -152,19 +161,10 @@ def test_weights_that_the_node_before_writes_are_waited_for(algorithm, cuda):
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("convswap", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     session = make_session(model.SerializeToString(), cuda)
-    without_waiting = onnxruntime.RunOptions()
-    without_waiting.add_run_config_entry("disable_synchronize_execution_providers", "1")
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(each, cuda, 0) for each in a]
     on_card = onnxruntime.OrtValue.ortvalue_from_numpy(x, cuda, 0)
-    bindings = []
-    for number in range(RUNS):
-        binding = session.io_binding()
-        binding.bind_ortvalue_input("a", values[number % 2])
-        binding.bind_ortvalue_input("x", on_card)
-        binding.bind_output("y", cuda, 0)
-        bindings.append(binding)
-    for binding in bindings:
-        session.run_with_iobinding(binding, without_waiting)
+    fed = [{"a": values[number % 2], "x": on_card} for number in range(RUNS)]
+    bindings = run_without_waiting(session, fed, cuda)
     for number, binding in enumerate(bindings):
         binding.synchronize_outputs()
         (found,) = binding.copy_outputs_to_cpu()
