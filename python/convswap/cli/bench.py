@@ -80,11 +80,7 @@ def run(options: argparse.Namespace) -> int:
         with progress_line() as progress:
             measured = run_suite(
                 _suite(options),
-                layers=options.layers,
-                precision=options.precision,
-                algorithm=options.algorithm,
-                batches=whole_numbers("--batch", options.batch, "1,64,512"),
-                device=options.device,
+                **_asked(options),
                 against=options.against,
                 progress=progress,
             )
@@ -101,6 +97,17 @@ def _suite(options: argparse.Namespace) -> str:
     return "course" if options.suite is None else str(options.suite)
 
 
+def _asked(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what says which layers are timed, and how, as `run_suite` and `run_alternating` take it."""
+    return {
+        "layers": options.layers,
+        "precision": options.precision,
+        "algorithm": options.algorithm,
+        "batches": whole_numbers("--batch", options.batch, "1,64,512"),
+        "device": options.device,
+    }
+
+
 def _bench_alternating(options: argparse.Namespace) -> int:
     from convswap.bench.alternating import print_alternating, run_alternating
 
@@ -109,11 +116,7 @@ def _bench_alternating(options: argparse.Namespace) -> int:
     with progress_line() as progress:
         rows = run_alternating(
             _suite(options),
-            layers=options.layers,
-            precision=options.precision,
-            algorithm=options.algorithm,
-            batches=whole_numbers("--batch", options.batch, "1,64,512"),
-            device=options.device,
+            **_asked(options),
             progress=progress,
         )
     write_found(options, rows)
