@@ -46,6 +46,10 @@ class NodeInputs {
   Keys keys(const InputTensors& tensors) const;
 
   bool has_constant_weights() const { return constants_[1].has_value(); }
+  // The weights of a depthwise convolution in front too, where there is one.
+  bool has_constant_weights_only(const InputTensors& tensors) const {
+    return has_constant_weights() && (tensors.d == nullptr || constants_[4]);
+  }
 
  private:
   const OrtValue* input(const OrtKernelContext* context, size_t index) const;

@@ -8,7 +8,7 @@ from card_calls import ELEMENTS, assert_near, computed_by, problem_of, stored, t
 from conv_cases import ConvCase
 from convswap import _native
 
-# Of filters a block has 64 to 256, of pixels a tile 64, of channels a chunk 32 to 128: less than one, and
+# Of filters a block has 32 to 256, of pixels a tile 64, of channels a chunk 32 to 128: less than one, and
 # more. Where the planes' size is even pixels come in pairs.
 CASES = {
     "one of each": ConvCase((1, 1, 1, 1), (1, 1, 1, 1)),

@@ -19,7 +19,8 @@
 // the next three in *slots* of shared memory, of which each thread has its own part; that takes more
 // instructions, and hides more of memory's time where results are many to a channel. A block has 64 to 256
 // filters and all channels of them; where there are more filters, others read the pixels again, out of the
-// second-level cache.
+// second-level cache. For few pixels there are blocks of one warpgroup, 32 or 64 filters and one tile, of
+// which a multiprocessor has a few. Weights that stay are copied while the kernels before this one end.
 //
 // Limits: float32 in precision tf32, float16 and bfloat16; filters of one tap without padding, any stride,
 // groups, one to three spatial axes; so many channels that the weights of 64 filters fit into shared memory;

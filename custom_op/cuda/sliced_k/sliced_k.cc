@@ -9,7 +9,8 @@
 // order each time.
 //
 // Which number along the depth a product takes first is free, so a lane takes four neighbours of a filter,
-// which are one load. Of filters with one tap its pixels of a channel are one load too.
+// which are one load. Of filters with one tap its pixels of a channel are one load too. Weights that stay are
+// loaded, those of a warp's first steps, while the kernels before this one end.
 //
 // Data flow: one kernel, no scratch memory; the sums of all warps of a block in shared memory.
 //

@@ -18,7 +18,8 @@ bool has_one_tap(const ConvProblem& problem) {
 }
 
 // In nanoseconds but for the last, of elements of four bytes and of two; fitted to an H200's times of 617
-// problems (benchmarks/sliced_k.md, version 8).
+// problems, but for what version 9 has less of a launch, which is by those of one image
+// (benchmarks/sliced_k.md).
 struct Costs {
   double launch;                  // of any kernel
   double blocks, load, own_sums;  // of blocks side by side; of what a thread of theirs waits for: a step's
