@@ -46,9 +46,12 @@ class NodeInputs {
   Keys keys(const InputTensors& tensors) const;
 
   bool has_constant_weights() const { return constants_[1].has_value(); }
-  // The weights of a depthwise convolution in front too, where there is one.
-  bool has_constant_weights_only(const InputTensors& tensors) const {
-    return has_constant_weights() && (tensors.d == nullptr || constants_[4]);
+  // All weights and biases, those of a depthwise convolution in front too.
+  bool has_constants_only(const InputTensors& tensors) const {
+    const auto stays = [&](const OrtValue* tensor, size_t index) {
+      return tensor == nullptr || constants_[index];
+    };
+    return has_constant_weights() && stays(tensors.b, 2) && stays(tensors.d, 4) && stays(tensors.db, 5);
   }
 
  private:

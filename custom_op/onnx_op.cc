@@ -132,7 +132,7 @@ class ConvKernel {
     }
     const void* const w = aligned_data(tensors.w);
     execution.prepared_weights = prepared(*run, context, tensors.w, w, execution.stream);
-    execution.weights_stay = inputs_.has_constant_weights_only(tensors);
+    execution.weights_stay = inputs_.has_constants_only(tensors);
     run->plan->run({aligned_data(tensors.x), w, aligned_data(tensors.b), aligned_data(y),
                     aligned_data(tensors.z), aligned_data(tensors.d), aligned_data(tensors.db)},
                    execution);

@@ -40,8 +40,8 @@ struct Execution {
   void* scratch = nullptr;   // of the device: as much memory as the plan asks for
   // CUDA algorithms: the weights in the plan's prepared form; null: the run prepares them, where it has to.
   const void* prepared_weights = nullptr;
-  // CUDA algorithms: no kernel before in the stream still writes weights, of a depthwise convolution in front
-  // neither, as with a model's constants.
+  // CUDA algorithms: no kernel before in the stream still writes weights or biases, of a depthwise
+  // convolution in front neither, as with a model's constants.
   bool weights_stay = false;
 };
 

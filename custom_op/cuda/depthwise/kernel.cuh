@@ -35,10 +35,11 @@ struct Strip {
 // kRows x kWidth taps, or any where they are 0; kSlides: of unit stride and dilation, which walks down.
 template <typename T, int kRows, int kWidth, bool kSlides>
 __global__ void __launch_bounds__(kMostThreads) kernel(const __grid_constant__ Arguments<T> a) {
-  wait_for_kernels_before();
   const Tile tile(a);
   const BlockMemory memory(a, shared);
+  wait_for_weights(a.weights_stay);
   const Filters<T> filters(a, tile);
+  wait_for_kernels_before();
   load_window(a, tile, memory);
   filters.store(memory);
   __syncthreads();

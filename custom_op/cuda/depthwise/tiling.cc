@@ -184,7 +184,7 @@ class Search {
   // Nanoseconds on an H200: fitted to some thousand tilings of layers of two dimensions and one; see
   // benchmarks/depthwise.md.
   double cost_of(const Tiling& tiling) const {
-    constexpr double kLaunchNanoseconds = 1450, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
+    constexpr double kLaunchNanoseconds = 1300, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
     constexpr double kIssue = 0.635, kMemory = 0.9;
     // How much longer the longer of both takes for the other: the less the more blocks take turns. And how
     // much longer few warps take.

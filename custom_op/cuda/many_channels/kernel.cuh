@@ -193,13 +193,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   __syncthreads();
-  wait_for_kernels_before();
-  let_next_kernel_start();
   const int warpgroup = warpgroup_of_block();
   if (warpgroup < kConsumerWarpgroups) {
+    wait_for_kernels_before();
+    let_next_kernel_start();
     multiply_tiles<Format, kTiles>(problem, warpgroup);
   } else {
-    produce_tiles<Format>(problem);
+    produce_tiles<Format>(problem);  // which waits, too
   }
 #endif
 }

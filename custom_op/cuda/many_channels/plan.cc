@@ -150,6 +150,7 @@ class ManyChannelsPlan final : public Plan {
     arguments.pixel_ranges = reinterpret_cast<PixelRange*>(weights + prepared_form().bytes);
     arguments.partial_sums = reinterpret_cast<float*>(arguments.pixel_ranges + ranges_);
     const bool has_weights = execution.prepared_weights != nullptr;
+    arguments.weights_stay = has_weights;
     take_prepared(has_weights ? const_cast<void*>(execution.prepared_weights) : weights, arguments);
     void* parameters[] = {&arguments};
     const DeviceGuard guard(device_.index);

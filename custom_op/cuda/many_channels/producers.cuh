@@ -4,6 +4,7 @@
 
 #include "cuda/many_channels/input.cuh"
 #include "cuda/many_channels/weights.cuh"
+#include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/elected.cuh"
 #include "cuda/primitives/warpgroup_barrier.cuh"
 
@@ -149,6 +150,16 @@ __device__ inline void produce_tiles(const Arguments<Element>& problem) {
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   OpenRing pixels, weights, heads;
   const Works works(problem);
+  // Of weights that have been prepared for all runs, those of the first chunks do not wait for the pixels.
+  int ahead = 0;
+  if (!Format::kIsScaled && problem.weights_stay && warp == kWeightWarp && works.first < works.end) {
+    const Share share(problem, works.first);
+    const int stages_of_chunk = (problem.steps + problem.group_steps - 1) / problem.group_steps;
+    ahead = min(share.chunks, problem.weight_stages / stages_of_chunk);
+    copy_weights(problem, share.block, 0, share.first_chunk, ahead, weights);
+  }
+  wait_for_kernels_before();
+  let_next_kernel_start();
   for (int work = works.first; work < works.end; ++work) {
     const Share share(problem, work);
     if (warp == kWeightWarp) tell_of_tile(problem, share, heads);
@@ -162,7 +173,8 @@ __device__ inline void produce_tiles(const Arguments<Element>& problem) {
       if (warp == kPixelWarp) {
         copy_pixels<Format>(problem, share, values, pass, pixels);
       } else if (warp == kWeightWarp) {
-        copy_weights(problem, share.block, window, share.first_chunk, share.chunks, weights);
+        copy_weights(problem, share.block, window, share.first_chunk + ahead, share.chunks - ahead, weights);
+        ahead = 0;
       }
       if constexpr (Format::kIsScaled) {
         if (values.low > 0) [[unlikely]] {

@@ -198,7 +198,7 @@ class Tiler {
   // work, and what memory does, adds up rather than overlaps.
   double cost(const Tiling& tiling) const {
     constexpr double kNanosecond = 1.75;  // cycles
-    constexpr double kBands = 7000, kBandsOf16Bits = 6300, kSplits = 4000, kPlace = 700, kApart = 3.0;
+    constexpr double kBands = 7000, kBandsOf16Bits = 5950, kSplits = 4000, kPlace = 700, kApart = 3.0;
     constexpr int64_t kHalfSector = 16;                                       // bytes
     constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;        // bytes of a nanosecond
     constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kFilling = 110;  // cycles

@@ -10,8 +10,8 @@ __device__ inline void wait_for_kernels_before() {
 #endif
 }
 
-// The same ahead of reading the weights, where a kernel before may still write them. Where none does, the
-// kernel reads them while those before it end, and waits behind.
+// The same ahead of reading weights and bias, where a kernel before may still write them. Where none does,
+// the kernel reads them while those before it end, and waits behind.
 __device__ inline void wait_for_weights(bool weights_stay) {
   if (!weights_stay) wait_for_kernels_before();
 }

@@ -9,11 +9,27 @@
 
 namespace convswap::sliding_rows {
 
+// The filter of a lane's plane, as it lies in memory: whatever was done to it at once would wait for it.
+template <typename T, typename S>
+struct Filter {
+  int number;
+  T taps[S::taps * S::taps];
+
+  __device__ Filter(const Arguments<T>& a, const Lane<S>& at) {
+    const int image = static_cast<int>(a.image_filters.quotient_of_any(at.plane));
+    number = at.plane - image * static_cast<int>(a.image_filters.divisor);
+    const T* const from = a.w + static_cast<long long>(number) * (S::taps * S::taps);
+#pragma unroll
+    for (int i = 0; i < S::taps * S::taps; ++i) taps[i] = from[i];
+  }
+};
+
 // kTogether: columns that are one load; kAhead: rows that are asked for before their use, 1 or whole periods.
 template <typename T, typename S, int kTogether, int kAhead>
 class Strip {
  public:
-  __device__ Strip(const Arguments<T>& arguments, const Lane<S>& lane) : a_(arguments), at_(lane) {
+  __device__ Strip(const Arguments<T>& arguments, const Lane<S>& lane, const Filter<T, S>& filter)
+      : a_(arguments), at_(lane) {
     first_row_ = at_.first_row * S::stride - a_.pad_height;
     end_row_ = static_cast<unsigned>(max(0, min(first_row_ + rows_seen(), a_.input_height)));
     const int source = static_cast<int>(a_.multiplier.quotient_of_any(at_.plane));
@@ -21,15 +37,11 @@ class Strip {
     x_ = global_address(a_.x) + (row * a_.input_width + at_.piece_column) * int(sizeof(T));
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) ask(i, ahead_[i]);
-
-    const int image = static_cast<int>(a_.image_filters.quotient_of_any(at_.plane));
-    const int filter = at_.plane - image * static_cast<int>(a_.image_filters.divisor);
-    const T* const taps = a_.w + static_cast<long long>(filter) * (S::taps * S::taps);
+    bias_ = a_.b == nullptr ? 0.0f : static_cast<float>(a_.b[filter.number]);
 #pragma unroll
     for (int i = 0; i < S::taps * S::taps; ++i) {
-      weights_[i / S::taps][i % S::taps] = static_cast<float>(taps[i]);
+      weights_[i / S::taps][i % S::taps] = static_cast<float>(filter.taps[i]);
     }
-    bias_ = a_.b == nullptr ? 0.0f : static_cast<float>(a_.b[filter]);
   }
 
   __device__ void run() {

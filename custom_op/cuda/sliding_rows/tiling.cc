@@ -31,7 +31,7 @@ void place_pieces(const ConvProblem& problem, Tiling& tiling) {
 // Nanoseconds on an H200: fitted to 22 layers with up to 14 strip heights each, at batches 64 and 1, of both
 // sizes of numbers, with and without an activation; see benchmarks/sliding_rows.md.
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
-  constexpr double kLaunchNanoseconds = 1150, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
+  constexpr double kLaunchNanoseconds = 950, kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
   constexpr double kMemory = 1.06;  // of the bytes' time
   // The shorter of instructions and bytes adds such a part of its time to the longer.
   constexpr double kOther = 0.27;
