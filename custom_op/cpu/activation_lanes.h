@@ -5,8 +5,8 @@
 #include "cpu/lanes.h"
 #include "cpu/vector_math.h"
 
-// As direct_kernel.h, this header is compiled once per instruction set, and includes nothing that defines an
-// inline function that other files share.
+// As position_lanes_kernel.h, this header is compiled once per instruction set, and includes nothing that
+// defines an inline function that other files share.
 
 namespace convswap {
 

@@ -4,7 +4,7 @@
 // takes longer than to compute it. Here as many channels as a vector has lanes are transposed into an image
 // of vectors, one for each pixel, padded with zeros, so that each tap of each output is one multiplication of
 // whole vectors, whatever the stride and the dilation; the results are transposed back. Padding is multiplied
-// like data, as in direct.cc.
+// like data, as in position_lanes.cc.
 
 #include "cpu/channel_lanes.h"
 

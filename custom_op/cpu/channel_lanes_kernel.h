@@ -3,7 +3,7 @@
 #include "cpu/activation_lanes.h"
 #include "cpu/lanes.h"
 
-// As direct_kernel.h, this header is compiled once per instruction set.
+// As position_lanes_kernel.h, this header is compiled once per instruction set.
 
 namespace convswap {
 

@@ -1,12 +1,12 @@
 #include "cpu/channel_lanes_kernel.h"
-#include "cpu/direct_kernel.h"
+#include "cpu/position_lanes_kernel.h"
 #include "cpu/row_lanes_kernel.h"
 
 namespace convswap {
 
 // 16 floats to a vector; 6 filters x 4 vectors of sums leave room in the 32 registers for the operands.
-const DirectKernels& direct_kernels_avx512() {
-  static constexpr DirectKernels kernels = kernels_for<16, 4>();
+const PositionLanesKernels& position_lanes_kernels_avx512() {
+  static constexpr PositionLanesKernels kernels = kernels_for<16, 4>();
   return kernels;
 }
 

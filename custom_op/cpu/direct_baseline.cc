@@ -1,12 +1,12 @@
 #include "cpu/channel_lanes_kernel.h"
-#include "cpu/direct_kernel.h"
+#include "cpu/position_lanes_kernel.h"
 #include "cpu/row_lanes_kernel.h"
 
 namespace convswap {
 
 // 4 floats to a vector; 6 filters x 2 vectors of sums leave room in the 16 registers for the operands.
-const DirectKernels& direct_kernels_baseline() {
-  static constexpr DirectKernels kernels = kernels_for<4, 2>();
+const PositionLanesKernels& position_lanes_kernels_baseline() {
+  static constexpr PositionLanesKernels kernels = kernels_for<4, 2>();
   return kernels;
 }
 

@@ -6,8 +6,8 @@
 #include <immintrin.h>
 #endif
 
-// Vectors of floats. As direct_kernel.h, this header is compiled once per instruction set and includes
-// nothing that defines an inline function, but for the compiler's own, which are always inlined.
+// Vectors of floats. As position_lanes_kernel.h, this header is compiled once per instruction set and
+// includes nothing that defines an inline function, but for the compiler's own, which are always inlined.
 
 namespace convswap {
 namespace {

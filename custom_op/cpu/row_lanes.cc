@@ -6,7 +6,7 @@
 // (row_strip.h), and computes the rows of all filters of that group from it: each row of the strip is loaded
 // once for all taps of a filter column and four rows of outputs (row_lanes_kernel.h).
 //
-// As in direct.cc, padding is multiplied like data, and what is not float32 becomes so in the strip.
+// As in position_lanes.cc, padding is multiplied like data, and what is not float32 becomes so in the strip.
 
 #include "cpu/row_lanes.h"
 
@@ -26,8 +26,8 @@ namespace {
 
 // Of the shortest band.
 constexpr int64_t kMostStripElements = 4 << 20;
-// Of a group of more than one channel; more filters fill the tiles of direct.cc, where they share what is
-// loaded.
+// Of a group of more than one channel; more filters fill the tiles of position_lanes.cc, where they share
+// what is loaded.
 constexpr int64_t kMostChannels = 8, kMostFiltersPerGroup = 4;
 // Beside a task of so many operations, handing it to another thread and copying what its band shares with the
 // next takes little.

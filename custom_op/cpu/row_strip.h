@@ -2,7 +2,7 @@
 
 // The part of a group's channels that a band of output rows needs, padded, and small enough for the nearest
 // caches: a *strip*. In it rows and columns with the same coordinate modulo the stride lie together, as in
-// direct.cc, so that output (p, q) reads for tap (c, t, r, s)
+// position_lanes.cc, so that output (p, q) reads for tap (c, t, r, s)
 //
 //   plane(c, t, (r * dilation) % stride, (s * dilation) % stride)
 //       [p + r * dilation / stride][q + s * dilation / stride]
@@ -13,11 +13,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
-#include <type_traits>
 #include <vector>
 
 #include "conv/arithmetic.h"
 #include "cpu/phase_axis.h"
+#include "cpu/phase_rows.h"
 #include "cpu/pool_rows.h"
 #include "cpu/row_lanes_kernel.h"
 
@@ -45,7 +45,7 @@ class RowStrip {
     make_runs();
   }
 
-  // Of the strip of the shortest band, a double as in direct.cc.
+  // Of the strip of the shortest band, a double as in position_lanes.cc.
   static double least_elements(const ConvProblem& problem) {
     const PhaseAxis rows(problem, 1), columns(problem, 2);
     const Pool& pool = problem.epilogue.pool;
@@ -70,14 +70,11 @@ class RowStrip {
   // Copies what the outputs of depth `o`, of one band and of one segment read, numbers of those above.
   template <typename T>
   void fill(const T* group, int64_t o, int64_t band, int64_t segment, float* strip) const {
+    const PhaseRows phase_rows(problem_, kernels_, pitch_, plane_);
     for (int64_t i = 0; i < slices(); ++i) {
-      const int64_t c = i / problem_.filter[0], t = i % problem_.filter[0];
-      const int64_t d = o * problem_.stride[0] + t * problem_.dilation[0] - problem_.pad_begin[0];
-      const bool is_inside = d >= 0 && d < problem_.input[0];
-      const T* const slice =
-          is_inside ? group + (c * problem_.input[0] + d) * problem_.input[1] * problem_.input[2] : nullptr;
+      const T* const slice = phase_rows.slice(group, o, i);
       for (int64_t phase = 0; phase < rows_.phases; ++phase, strip += columns_.phases * plane_) {
-        fill_rows(slice, band, phase, segment, strip);
+        phase_rows.fill(slice, window(band, phase, segment), strip);
       }
     }
   }
@@ -133,6 +130,12 @@ class RowStrip {
     return band.first_row * rows_.stride + phase - problem_.pad_begin[1];
   }
 
+  PhaseRows::Window window(int64_t band, int64_t phase, int64_t segment) const {
+    const auto& [first_column, columns] = segments_[segment];
+    return {first_input_row(bands_[band], phase), inside_rows_[band * rows_.phases + phase],
+            bands_[band].rows + rows_.reach, first_column, columns + columns_.reach};
+  }
+
   void make_runs() {
     const int64_t common = std::gcd(rows_.stride, rows_.dilation);
     const int64_t next_tap = rows_.stride / common;  // in the same plane
@@ -154,66 +157,6 @@ class RowStrip {
     }
     ++runs_.back().taps;
     taps_.push_back((slice * problem_.filter[1] + r) * problem_.filter[2] + s);
-  }
-
-  // The planes of one phase of rows. A null slice lies in the padding.
-  template <typename T>
-  void fill_rows(const T* slice, int64_t band, int64_t phase, int64_t segment, float* strip) const {
-    const int64_t rows = bands_[band].rows + rows_.reach;
-    if (slice == nullptr) return clear_rows(0, rows, segment, strip);
-    const InsideColumns& inside = inside_rows_[band * rows_.phases + phase];
-    clear_rows(0, inside.begin, segment, strip);
-    if (inside.begin < inside.end) {
-      const int64_t first = first_input_row(bands_[band], phase) + inside.begin * rows_.stride;
-      copy_rows(slice + first * problem_.input[2], inside.end - inside.begin, segment,
-                strip + inside.begin * pitch_);
-    }
-    clear_rows(inside.end, rows, segment, strip);
-  }
-
-  void clear_rows(int64_t first, int64_t end, int64_t segment, float* strip) const {
-    for (int64_t phase = 0; phase < columns_.phases && first < end; ++phase) {
-      kernels_.clear({nullptr, 0, 0, 0, end - first, columns_of(segment),
-                      strip + phase * plane_ + first * pitch_, pitch_, 0});
-    }
-  }
-
-  int64_t columns_of(int64_t segment) const { return segments_[segment].columns + columns_.reach; }
-
-  // So many rows of every phase of columns, whose rows in the image are a stride apart.
-  template <typename T>
-  void copy_rows(const T* source, int64_t rows, int64_t segment, float* strip) const {
-    const int64_t source_pitch = rows_.stride * problem_.input[2];
-    if constexpr (std::is_same_v<T, float>) {
-      copy_floats(source, source_pitch, rows, segment, strip);
-    } else {
-      thread_local std::vector<float> widened;
-      widened.resize(problem_.input[2]);
-      for (int64_t row = 0; row < rows; ++row, source += source_pitch, strip += pitch_) {
-        for (int64_t i = 0; i < problem_.input[2]; ++i) widened[i] = static_cast<float>(source[i]);
-        copy_floats(widened.data(), 0, 1, segment, strip);
-      }
-    }
-  }
-
-  void copy_floats(const float* source, int64_t source_pitch, int64_t rows, int64_t segment,
-                   float* strip) const {
-    const int64_t stride = columns_.stride, columns = columns_of(segment);
-    const int64_t first = segments_[segment].first_column * stride - problem_.pad_begin[2];
-    // Those that are there, of what the columns read.
-    const int64_t end = std::min(problem_.input[2] - first, stride * columns);
-    const StripRows copied{source + first, source_pitch, -first, end, rows, columns, strip, pitch_, plane_};
-    if (stride == 1) return kernels_.copy(copied);
-    if (stride == 2 && columns_.phases == 2) return kernels_.part(copied);
-    for (int64_t phase = 0; phase < columns_.phases; ++phase) {
-      const InsideColumns inside(first + phase, stride, problem_.input[2], columns);
-      for (int64_t row = 0; row < rows; ++row) {
-        float* const target = strip + phase * plane_ + row * pitch_;
-        std::fill_n(target, columns, 0.0f);
-        const float* const from = source + row * source_pitch + first + phase;
-        for (int64_t j = inside.begin; j < inside.end; ++j) target[j] = from[j * stride];
-      }
-    }
   }
 
   const ConvProblem& problem_;

@@ -4,8 +4,8 @@
 // library's are calls, one value each. At most 3 units in the last place off where e^x is from 2^-125 to
 // 2^127, beyond which it ends somewhat sooner than float32 does; NaN stays NaN.
 //
-// As direct_kernel.h, this header is compiled once per instruction set, and what it defines is each file's
-// own: the linker might keep a copy that only the newest processors can run.
+// As position_lanes_kernel.h, this header is compiled once per instruction set, and what it defines is each
+// file's own: the linker might keep a copy that only the newest processors can run.
 
 #include <cstdint>
 

@@ -90,9 +90,29 @@ def test_direct_is_the_definition_where_the_image_is_cut_into_bands(case):
     case.check(conv(case, algorithm="direct"), FLOAT32)
 
 
+# More taps than are multiplied at once, more filters than a task has: tasks share what they read.
+MANY_CHANNELS = [
+    ConvCase((1, 13, 12, 11), (70, 13, 3, 3), True, {"pads": [1, 1, 1, 1]}),
+    ConvCase((1, 13, 25, 23), (70, 13, 3, 3), False, {"strides": [2, 2], "pads": [0, 1, 1, 0]}),
+    ConvCase((1, 26, 9, 12), (100, 13, 5, 3), True, {"group": 2, "strides": [3, 1], "dilations": [1, 2]}),
+    ConvCase((1, 12, 3, 9, 9), (60, 12, 2, 3, 3), True, {"pads": [1, 0, 1, 0, 1, 1]}),
+    # One tap, which reads the image itself: planes of whole vectors, and others.
+    *(ConvCase((2, 200, *size), (60, 200, 1, 1), True) for size in ((7, 7), (8, 8), (1, 1), (13, 29))),
+    ConvCase((1, 100, 5, 7, 7), (50, 100, 1, 1, 1)),
+    ConvCase((1, 100, 15, 14), (60, 100, 1, 1), True, {"strides": [2, 2]}),
+    ConvCase((1, 100, 14, 14), (60, 100, 1, 1), True, {"pads": [0, 1, 0, 0]}),
+]
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@each("case", MANY_CHANNELS)
+def test_direct_is_the_definition_of_many_channels(case, instruction_set):
+    case.check(conv(case, algorithm="direct", instruction_set=instruction_set), FLOAT32)
+
+
 @pytest.mark.parametrize("algorithm", ["direct", "reference"])
 def test_number_of_threads_does_not_change_a_bit(algorithm):
-    for case in (BIASED, ConvCase((3, 4, 20, 21), (10, 2, 3, 3), False, {"group": 2})):
+    for case in (BIASED, ConvCase((3, 4, 20, 21), (10, 2, 3, 3), False, {"group": 2}), *MANY_CHANNELS[:5]):
         alone = conv(case, algorithm=algorithm, threads=1)
         for threads in (0, 2, 3, 64):
             assert np.array_equal(conv(case, algorithm=algorithm, threads=threads), alone)
@@ -100,7 +120,7 @@ def test_number_of_threads_does_not_change_a_bit(algorithm):
 
 def test_calls_from_many_threads_do_not_disturb_each_other():
     # Problems of different sizes share the buffers that a thread keeps.
-    cases = [*random_cases(seed=3, count=12, most_terms=500_000)] * 4
+    cases = [*random_cases(seed=3, count=12, most_terms=500_000), *MANY_CHANNELS[:3]] * 4
     alone = [conv(case, algorithm="direct", threads=1) for case in cases]
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda case: conv(case, algorithm="direct", threads=2), cases))
@@ -194,7 +214,7 @@ def read_to_the_last_byte() -> None:
         for size in (7, 18, 33, 61)
         for attributes in ({}, {"pads": [1, 1, 1, 1]}, {"strides": [2, 2]}, {"strides": [1, 3]})
     ]
-    for case in (*CASES, *depthwise):
+    for case in (*CASES, *depthwise, *MANY_CHANNELS):
         x, w, b = (None if array is None else at_the_end(array) for array in case.arrays())
         for instruction_set in INSTRUCTION_SETS:
             _native.conv(x, w, b, algorithm="direct", instruction_set=instruction_set, **case.attributes)

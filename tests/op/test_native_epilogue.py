@@ -31,6 +31,18 @@ def test_direct_call_computes_what_is_fused(activation, pool, residual, algorith
     check(y, truth(arrays, activation, pool, {}), "float32")
 
 
+def test_direct_pools_some_of_many_filters_at_a_time():
+    random = np.random.default_rng(0)
+    x = random.standard_normal((1, 20, 18, 17), np.float32)
+    w = random.standard_normal((61, 20, 3, 3), np.float32)
+    pool = {"pool": "MaxPool", "pool_kernel_shape": [3, 2], "pool_strides": [2, 2]}
+    plain = _native.conv(x, w, algorithm="direct")
+    windows = np.lib.stride_tricks.sliding_window_view(plain, (3, 2), (2, 3))[:, :, ::2, ::2]
+    for threads in (1, 2):
+        y = _native.conv(x, w, algorithm="direct", threads=threads, **pool)
+        np.testing.assert_array_equal(y, windows.max((4, 5)))
+
+
 @pytest.mark.parametrize("element_type", TYPES)
 def test_direct_call_takes_a_residual_of_every_type(element_type):
     arrays = draw(element_type, residual=True)

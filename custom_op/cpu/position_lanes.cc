@@ -1,0 +1,464 @@
+// Convolution vectorised over output positions.
+//
+// The idea: copy the part of the image that a band of output rows needs into a padded *phase image*, in
+// which rows (and columns) with the same coordinate modulo the stride lie together. There every problem,
+// whatever its stride, dilation and padding, is a stride-1 convolution without padding: with positions
+// numbered i = p * pitch + q, tap (c, t, r, s) of every position reads phase_image[offset(c, t, r, s) + i],
+//
+//   offset = plane(c, t, (r * dilation) % stride, (s * dilation) % stride)
+//            + (r * dilation / stride) * pitch + s * dilation / stride
+//
+// so one kernel with contiguous loads serves all problems. The price is the copy, small beside the
+// multiplications, and the positions between the end of one row and the start of the next, computed and
+// dropped: (pitch - Q) / pitch of the work. Filters of one tap that see each pixel once read x itself.
+//
+// float16 and bfloat16 data become float in the phase image and are rounded once, when they are stored.
+//
+// Each task computes some filters of one band of rows of one image, group and output depth; where a pool
+// follows, the rows that its windows take, which then lie in float beside the phase image. Tasks that read
+// the same band share its phase image, which is copied before by all threads.
+//
+// Limits: padding is zeros that are multiplied like data, so that an infinite weight over padding gives NaN,
+// where `reference` leaves it out.
+
+#include "cpu/position_lanes.h"
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "conv/arithmetic.h"
+#include "conv/epilogue_math.h"
+#include "conv/small_floats.h"
+#include "cpu/finish_rows.h"
+#include "cpu/phase_axis.h"
+#include "cpu/phase_rows.h"
+#include "cpu/pool_rows.h"
+
+namespace convswap {
+namespace {
+
+// A band's phase image should stay in a core's own cache, unless its rows are too few to fill tiles.
+constexpr int64_t kMostImageBytes = 256 * 1024, kMostBytesOfFewRows = 4 << 20;
+// Of all images that tasks share; the thread that runs the plan keeps them for the next run.
+constexpr int64_t kMostSharedElements = 16 << 20;
+// Fewer tasks than this would leave the threads of a common processor idle.
+constexpr int64_t kFewestTasks = 32;
+// Handing a task to another thread takes about as long as so many operations.
+constexpr int64_t kFewestOperations = 50'000;
+// Filters of a task that reads the same image as others, and register tiles of a band.
+constexpr int64_t kFewestFilters = 24, kFewestTiles = 2;
+// All filters are multiplied with what some taps read of a tile's image before the next are: so much memory
+// stays in the nearest cache. Of so many taps, one position each, it never is more.
+constexpr int64_t kMostReadBytes = 24 * 1024;
+constexpr int64_t kFewestTapsAtOnce = kMostReadBytes / (kMostPositions * static_cast<int64_t>(sizeof(float)));
+// Positions beyond the last whole vector that are computed one by one.
+constexpr int64_t kMostAlone = 4;
+constexpr int64_t kLine = 16;  // floats of a cache line, and of the widest vector
+
+template <typename T>
+class PositionLanesPlan final : public Plan {
+ public:
+  PositionLanesPlan(const ConvProblem& problem, const PositionLanesKernels& kernels,
+                    const RowLanesKernels& row_kernels, std::string_view instruction_set)
+      : problem_(problem),
+        kernels_(kernels),
+        row_kernels_(row_kernels),
+        instruction_set_(instruction_set),
+        rows_(problem, 1),
+        columns_(problem, 2) {
+    reads_in_place_ = std::is_same_v<T, float> && reads_each_pixel_once(problem);
+    pitch_ = problem.output[2] + columns_.reach;
+    // No channels, no planes: every output is its bias.
+    const int64_t row_bytes =
+        std::max<int64_t>(1, slices() * slice_planes() * pitch_ * static_cast<int64_t>(sizeof(float)));
+    const int64_t rows = std::max(kMostImageBytes / row_bytes - rows_.reach,
+                                  std::min(fewest_rows(), kMostBytesOfFewRows / row_bytes - rows_.reach));
+    band_ = std::clamp<int64_t>(rows, 1, problem.output[1]);
+    share_out();
+    result_band_ = band_;
+    activates_last_ = activates_after_pool(problem.epilogue);
+    if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
+      result_band_ = std::max<int64_t>(1, (band_ - pool.kernel[0]) / pool.stride[0] + 1);
+      band_ = std::min(problem.output[1], (result_band_ - 1) * pool.stride[0] + pool.kernel[0]);
+    }
+    if (reads_in_place_) {
+      plane_ = problem.input_size();
+    } else {
+      plane_ = (band_ + rows_.reach) * pitch_ + kLine;  // copies of rows end with a vector
+      // The last tile reads past the last position.
+      image_elements_ = slices() * slice_planes() * plane_ + kMostPositions;
+    }
+    set_tap_offsets();
+    set_taps_at_once();
+  }
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    const int64_t bands = ceil_divide(problem_.result[1], result_band_);
+    const int64_t parts = ceil_divide(problem_.filters_per_group(), filters_);
+    const int64_t images = problem_.batch * problem_.group * problem_.output[0] * bands;
+    const std::vector<float> widened = widened_weights(tensors);
+    const float* weights = widened.empty() ? static_cast<const float*>(tensors.w) : widened.data();
+    const auto band_of = [&](int64_t image) {
+      const RowBand rows(problem_, image % bands * result_band_,
+                         std::min(result_band_, problem_.result[1] - image % bands * result_band_));
+      const int64_t plane = image / bands / problem_.output[0];
+      return Band{rows, plane / problem_.group, plane % problem_.group, image / bands % problem_.output[0]};
+    };
+    // Tasks that compute from the same image share it, where there is room for all.
+    const bool shares = parts > 1 && !reads_in_place_ && images <= kMostSharedElements / image_elements_;
+    thread_local std::vector<float> shared;
+    if (shares) {
+      if (static_cast<int64_t>(shared.size()) < images * image_elements_) {
+        shared.resize(images * image_elements_);
+      }
+      const int64_t at_once = ceil_divide(slices(), std::min(slices(), ceil_divide(kFewestTasks, images)));
+      const int64_t pieces = ceil_divide(slices(), at_once);
+      execution.parallel_for(images * pieces, [&, image = shared.data()](std::ptrdiff_t task) {
+        const int64_t first = task % pieces * at_once;
+        fill_image(static_cast<const T*>(tensors.x), band_of(task / pieces), first,
+                   std::min(slices(), first + at_once), image + task / pieces * image_elements_);
+      });
+    }
+    execution.parallel_for(images * parts, [&, image = shared.data()](std::ptrdiff_t task) {
+      Band band = band_of(task / parts);
+      band.first_filter = task % parts * filters_;
+      band.filters = std::min(filters_, problem_.filters_per_group() - band.first_filter);
+      compute_band(tensors, weights, band, shares ? image + task / parts * image_elements_ : nullptr);
+    });
+  }
+
+  std::string describe() const override {
+    return "bands of " + std::to_string(band_) + " output rows, " + instruction_set_ + ", tiles of " +
+           std::to_string(kMostFilters) + " filters x " + std::to_string(kernels_.positions) + " positions";
+  }
+
+ private:
+  struct Band : RowBand {
+    int64_t n, group, o;
+    int64_t first_filter = 0, filters = 0;  // of the group's
+  };
+
+  static bool reads_each_pixel_once(const ConvProblem& problem) {
+    for (size_t axis = 0; axis < 3; ++axis) {
+      if (problem.filter[axis] != 1 || problem.stride[axis] != 1 || problem.pad_begin[axis] != 0 ||
+          problem.output[axis] != problem.input[axis]) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // A channel at a depth of the filter, and the planes of its phases.
+  int64_t slices() const { return problem_.channels_per_group() * problem_.filter[0]; }
+  int64_t slice_planes() const { return rows_.phases * columns_.phases; }
+
+  // Gives filters and rows to more tasks, where images, groups and depths alone would leave threads idle:
+  // filters first, since what they read is shared, then rows, so far as they fill the tiles.
+  void share_out() {
+    filters_ = std::max<int64_t>(1, problem_.filters_per_group());
+    // An empty output may be of any group: there the product could leave 64 bits.
+    if (problem_.output_elements() == 0) return;
+    const int64_t jobs = problem_.batch * problem_.group * problem_.output[0];
+    const int64_t wanted = std::min(kFewestTasks, problem_.operations() / kFewestOperations);
+    const int64_t bands = ceil_divide(problem_.output[1], band_);
+    const int64_t parts = std::clamp<int64_t>(ceil_divide(wanted, jobs * bands), 1,
+                                              std::max<int64_t>(1, filters_ / kFewestFilters));
+    filters_ = ceil_divide(filters_, parts);
+    const int64_t others = jobs * ceil_divide(problem_.filters_per_group(), filters_);
+    const int64_t bands_wanted = std::max<int64_t>(1, ceil_divide(wanted, others));
+    const int64_t fewest =
+        std::min(band_, std::max(fewest_rows(), ceil_divide(problem_.output[1], bands_wanted)));
+    int64_t best = fewest;
+    for (int64_t rows = fewest + 1; rows <= std::min(band_, 2 * fewest - 1); ++rows) {
+      if (vectors_of_bands(rows) < vectors_of_bands(best)) best = rows;
+    }
+    band_ = best;
+  }
+
+  // Of a filter's positions in all bands of so many rows.
+  int64_t vectors_of_bands(int64_t rows) const {
+    const auto vectors = [&](int64_t of_band) {
+      const int64_t positions = (of_band - 1) * pitch_ + problem_.output[2];
+      return ceil_divide(positions - alone_of(positions), int64_t{row_kernels_.lanes});
+    };
+    const int64_t whole = problem_.output[1] / rows, rest = problem_.output[1] % rows;
+    return whole * vectors(rows) + (rest == 0 ? 0 : vectors(rest));
+  }
+
+  int64_t fewest_rows() const { return ceil_divide(kFewestTiles * kernels_.positions, pitch_); }
+
+  // The weights as float; empty where they are float already.
+  std::vector<float> widened_weights(const ConvTensors& tensors) const {
+    std::vector<float> widened;
+    if constexpr (!std::is_same_v<T, float>) {
+      const T* weights = static_cast<const T*>(tensors.w);
+      const int64_t count = problem_.out_channels * static_cast<int64_t>(tap_offsets_.size());
+      widened.reserve(count);
+      for (int64_t i = 0; i < count; ++i) widened.push_back(static_cast<float>(weights[i]));
+    }
+    return widened;
+  }
+
+  void set_tap_offsets() {
+    for (int64_t tap = 0; reads_in_place_ && tap < kFewestTapsAtOnce; ++tap) {
+      copied_offsets_.push_back(tap * kMostPositions);
+    }
+    for (int64_t slice = 0; slice < slices(); ++slice) {
+      for (int64_t r = 0; r < problem_.filter[1]; ++r) {
+        for (int64_t s = 0; s < problem_.filter[2]; ++s) {
+          const int64_t plane = (slice * rows_.phases + rows_.phase(r)) * columns_.phases + columns_.phase(s);
+          tap_offsets_.push_back(plane * plane_ + rows_.shift(r) * pitch_ + columns_.shift(s));
+        }
+      }
+    }
+  }
+
+  void set_taps_at_once() {
+    // Rows that are near share what lies between them, others have it for each tap.
+    const int64_t columns = kMostPositions + columns_.reach;
+    const int64_t of_slice = columns_.phases * std::min(rows_.phases * (rows_.reach * pitch_ + columns),
+                                                        problem_.filter[1] * columns);
+    const int64_t slices_at_once = kMostReadBytes / (of_slice * static_cast<int64_t>(sizeof(float)));
+    taps_at_once_ = std::max(kFewestTapsAtOnce, slices_at_once * problem_.filter[1] * problem_.filter[2]);
+  }
+
+  // Some slices of a band's phase image.
+  void fill_image(const T* x, const Band& band, int64_t first, int64_t end, float* image) const {
+    const PhaseRows phase_rows(problem_, row_kernels_, pitch_, plane_);
+    const T* const group = x + first_channel(band) * problem_.input_size();
+    for (int64_t slice = first; slice < end; ++slice) {
+      const T* const source = phase_rows.slice(group, band.o, slice);
+      for (int64_t phase = 0; phase < rows_.phases; ++phase) {
+        const int64_t first_row = band.first_row * rows_.stride + phase - problem_.pad_begin[1];
+        const int64_t rows = band.rows + rows_.reach;
+        const InsideColumns inside(first_row, rows_.stride, problem_.input[1], rows);
+        phase_rows.fill(source, {first_row, inside, rows, 0, pitch_},
+                        image + (slice * slice_planes() + phase * columns_.phases) * plane_);
+      }
+    }
+  }
+
+  int64_t first_channel(const Band& band) const {
+    return band.n * problem_.in_channels + band.group * problem_.channels_per_group();
+  }
+
+  // What the band's tiles read: x itself, the image that is shared, or one that is filled here.
+  const float* image_of(const ConvTensors& tensors, const Band& band, const float* shared) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (reads_in_place_) {
+        return static_cast<const float*>(tensors.x) + first_channel(band) * problem_.input_size() +
+               (band.o * problem_.input[1] + band.first_row) * problem_.input[2];
+      }
+    }
+    if (shared != nullptr) return shared;
+    thread_local std::vector<float> image;
+    if (static_cast<int64_t>(image.size()) < image_elements_) image.resize(image_elements_);
+    fill_image(static_cast<const T*>(tensors.x), band, 0, slices(), image.data());
+    return image.data();
+  }
+
+  void compute_band(const ConvTensors& tensors, const float* weights, Band band, const float* shared) const {
+    const float* const image = image_of(tensors, band, shared);
+    const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
+    // What a pool takes lies in memory meanwhile: of few filters it stays in the cache.
+    const int64_t filters = pools ? kFewestFilters : band.filters;
+    for (const int64_t end = band.first_filter + band.filters; band.first_filter < end;
+         band.first_filter += filters) {
+      band.filters = std::min(filters, end - band.first_filter);
+      if (pools) {
+        compute_pooled(tensors, weights, band, image);
+      } else {
+        compute_filters(tensors, weights, band, image,
+                        static_cast<T*>(tensors.y) + offset_of(band, first_filter(band), band.first_row),
+                        problem_.output_size());
+      }
+    }
+  }
+
+  void compute_pooled(const ConvTensors& tensors, const float* weights, const Band& band,
+                      const float* image) const {
+    thread_local std::vector<float> unpooled;
+    const int64_t plane = band.rows * problem_.output[2];
+    if (static_cast<int64_t>(unpooled.size()) < band.filters * plane) unpooled.resize(band.filters * plane);
+    compute_filters(tensors, weights, band, image, unpooled.data(), plane);
+    for (int64_t filter = 0; filter < band.filters; ++filter) {
+      const int64_t y_plane = band.n * problem_.out_channels + first_filter(band) + filter;
+      pool_rows(problem_, band, unpooled.data() + filter * plane,
+                static_cast<T*>(tensors.y) +
+                    (y_plane * problem_.result[1] + band.first_result) * problem_.result[2]);
+    }
+  }
+
+  // Writes the convolution's rows, of a filter each `plane` behind the one before.
+  template <typename Target>
+  void compute_filters(const ConvTensors& tensors, const float* all_weights, const Band& band,
+                       const float* image, Target* target, int64_t plane) const {
+    const float* const weights = all_weights + first_filter(band) * taps();
+    const int64_t positions = (band.rows - 1) * pitch_ + problem_.output[2];
+    thread_local std::vector<float> sums;
+    if (static_cast<int64_t>(sums.size()) < band.filters * kMostPositions) {
+      sums.resize(band.filters * kMostPositions);
+    }
+    for (int64_t i = 0; i < positions; i += kernels_.positions) {
+      const int64_t end = std::min(i + kernels_.positions, positions);
+      multiply(image + i, end - i, weights, band.filters, sums.data());
+      store_tile(tensors, band, i, end, sums.data(), target, plane);
+    }
+  }
+
+  // Of all groups' filters.
+  int64_t first_filter(const Band& band) const {
+    return band.group * problem_.filters_per_group() + band.first_filter;
+  }
+
+  int64_t taps() const { return static_cast<int64_t>(tap_offsets_.size()); }
+
+  // The sums of a tile's positions. A few that fill no vector are computed one by one where they are x's own.
+  void multiply(const float* image, int64_t positions, const float* weights, int64_t filters,
+                float* sums) const {
+    const int64_t alone = alone_of(positions);
+    if (positions > alone) multiply_vectors(image, positions - alone, weights, filters, sums);
+    for (int64_t i = positions - alone; i < positions; ++i) {
+      kernels_.multiply_one({read_by_taps(image + i), taps(), weights, filters, sums + i});
+    }
+  }
+
+  int64_t alone_of(int64_t positions) const {
+    const int64_t rest = positions % row_kernels_.lanes;
+    return reads_in_place_ && rest <= kMostAlone ? rest : 0;
+  }
+
+  const float* read_by_taps(const float* position) const {
+    if (plane_ == 1) return position;
+    thread_local std::vector<float> read;
+    read.resize(taps());
+    for (int64_t tap = 0; tap < taps(); ++tap) read[tap] = position[tap_offsets_[tap]];
+    return read.data();
+  }
+
+  // Of some taps at a time, so that what all filters read stays in the nearest cache.
+  void multiply_vectors(const float* image, int64_t positions, const float* weights, int64_t filters,
+                        float* sums) const {
+    alignas(64) float copied[kFewestTapsAtOnce * kMostPositions];
+    const int64_t lanes = row_kernels_.lanes, vectors = ceil_divide(positions, lanes);
+    const int64_t at_once = ceil_divide(filters, ceil_divide(filters, kMostFilters));  // 8 are 4 and 4
+    const bool copies = reads_in_place_ && positions % lanes != 0;                     // x may end there
+    for (int64_t tap = 0; tap < std::max<int64_t>(taps(), 1); tap += taps_at_once_) {
+      const int64_t count = std::min(taps_at_once_, taps() - tap);
+      const int64_t* const offsets = tap_offsets_.data() + tap;
+      if (copies) copy_positions(image, offsets, count, positions, copied);
+      for (int64_t k = 0; k < filters; k += at_once) {
+        kernels_.compute[vectors][std::min(at_once, filters - k)](
+            {copies ? copied : image, copies ? copied_offsets_.data() : offsets, count,
+             weights + k * taps() + tap, taps(), tap > 0, sums + k * kMostPositions});
+      }
+    }
+  }
+
+  static void copy_positions(const float* image, const int64_t* offsets, int64_t taps, int64_t positions,
+                             float* copied) {
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      std::copy_n(image + offsets[tap], positions, copied + tap * kMostPositions);
+    }
+  }
+
+  // Of a row of the convolution's output, in y without a pool and in the residual.
+  int64_t offset_of(const Band& band, int64_t k, int64_t row) const {
+    return (((band.n * problem_.out_channels + k) * problem_.output[0] + band.o) * problem_.output[1] + row) *
+           problem_.output[2];
+  }
+
+  void store_row(const float* sums, float bias, int64_t columns, float* target) const {
+    kernels_.add_bias(sums, bias, columns, target);
+  }
+  template <typename Target>
+  void store_row(const float* sums, float bias, int64_t columns, Target* target) const {
+    for (int64_t q = 0; q < columns; ++q) target[q] = static_cast<Target>(sums[q] + bias);
+  }
+
+  // Writes what comes of the sums of positions i to `end` that lie inside output rows. `target` is the first
+  // filter's first row of the band, the others' lie `plane` further on.
+  template <typename Target>
+  void store_tile(const ConvTensors& tensors, const Band& band, int64_t i, int64_t end, const float* sums,
+                  Target* target, int64_t plane) const {
+    // Rows without a gap between them are one.
+    const bool is_whole = pitch_ == problem_.output[2];
+    const int64_t width = is_whole ? end : problem_.output[2], pitch = is_whole ? end : pitch_;
+    const Epilogue& epilogue = problem_.epilogue;
+    const Activation activation = activates_last_ ? Activation::none : epilogue.activation;
+    const bool is_plain = activation == Activation::none && !epilogue.has_residual;
+    for (int64_t filter = 0; filter < band.filters; ++filter, sums += kMostPositions, target += plane) {
+      const int64_t k = first_filter(band) + filter;
+      const float bias =
+          tensors.b == nullptr ? 0.0f : static_cast<float>(static_cast<const T*>(tensors.b)[k]);
+      for (int64_t row = i / pitch; row * pitch < end; ++row) {
+        const int64_t from = std::max<int64_t>(i - row * pitch, 0);
+        const int64_t to = std::min(end - row * pitch, width);
+        Target* const stored = target + row * width;
+        const float* const found = sums + row * pitch - i;
+        if (is_plain) {
+          store_row(found + from, bias, to - from, stored + from);
+          continue;
+        }
+        const T* const residual = epilogue.has_residual ? static_cast<const T*>(tensors.z) +
+                                                              offset_of(band, k, band.first_row + row)
+                                                        : nullptr;
+        finish_row(epilogue, activation, kernels_.activations, to - from, found + from, bias,
+                   residual == nullptr ? nullptr : residual + from, stored + from);
+      }
+    }
+  }
+
+  ConvProblem problem_;
+  const PositionLanesKernels& kernels_;
+  const RowLanesKernels& row_kernels_;
+  const std::string instruction_set_;
+  PhaseAxis rows_;
+  PhaseAxis columns_;
+  bool reads_in_place_ = false;  // the phase image would be x
+  bool activates_last_ = false;  // what a pool takes, which the activation leaves the largest
+  int64_t pitch_ = 0;            // elements from one row of a phase to the next
+  int64_t band_ = 0;             // most rows of the convolution's output that a task computes
+  int64_t result_band_ = 0;      // rows of y of a task
+  int64_t filters_ = 0;          // most filters of a task
+  int64_t plane_ = 0;            // elements of one phase of one slice
+  int64_t image_elements_ = 0;
+  int64_t taps_at_once_ = 0;
+  std::vector<int64_t> tap_offsets_, copied_offsets_;
+};
+
+}  // namespace
+
+// Of the phase image of the smallest band, one row or those of a pool's window. A double, because great
+// strides and dilations make the product leave 64 bits, even of a tiny image. Without channels there is no
+// image, but its rows are counted with.
+double least_image_elements(const ConvProblem& problem) {
+  const PhaseAxis rows(problem, 1);
+  const PhaseAxis columns(problem, 2);
+  const Pool& pool = problem.epilogue.pool;
+  const int64_t least_rows = pool.kind == PoolKind::none ? 1 : std::min(problem.output[1], pool.kernel[0]);
+  double product = 1;
+  for (const int64_t factor :
+       {std::max<int64_t>(1, problem.channels_per_group()), problem.filter[0], rows.phases, columns.phases,
+        least_rows + rows.reach, problem.output[2] + columns.reach}) {
+    product *= static_cast<double>(factor);
+  }
+  return product;
+}
+
+std::unique_ptr<Plan> make_position_lanes_plan(const ConvProblem& problem,
+                                               const PositionLanesKernels& kernels,
+                                               const RowLanesKernels& row_kernels,
+                                               std::string_view instruction_set) {
+  if (problem.type == ElementType::float16) {
+    return std::make_unique<PositionLanesPlan<Float16>>(problem, kernels, row_kernels, instruction_set);
+  }
+  if (problem.type == ElementType::bfloat16) {
+    return std::make_unique<PositionLanesPlan<BFloat16>>(problem, kernels, row_kernels, instruction_set);
+  }
+  return std::make_unique<PositionLanesPlan<float>>(problem, kernels, row_kernels, instruction_set);
+}
+
+}  // namespace convswap
