@@ -14,15 +14,16 @@
 
 namespace convswap {
 
-// The activation before a pool: some are a clip, which the kernels do, and the others follow.
+// The activation before a pool: some are a clip, which the kernels do, and the others follow. Those kernels
+// that add the residual clip behind it.
 struct SplitActivation {
   bool clips = false;
   float least = 0, most = 0;  // least <= most
   Activation later = Activation::none;
 
-  explicit SplitActivation(const Epilogue& epilogue) {
+  explicit SplitActivation(const Epilogue& epilogue, bool adds_residual = false) {
     later = activates_after_pool(epilogue) ? Activation::none : epilogue.activation;
-    if (epilogue.has_residual) return;
+    if (epilogue.has_residual && !adds_residual) return;
     if (later == Activation::relu) {
       clips = true, least = 0, most = std::numeric_limits<float>::infinity();
     } else if (later == Activation::clip && epilogue.alpha <= epilogue.beta) {
@@ -38,22 +39,6 @@ struct Rows {
   Element* first;
   int64_t pitch;
 };
-
-// The kernel of an activation; null where there is none.
-inline auto activation_kernel(const ActivationKernels& kernels, Activation activation) {
-  switch (activation) {
-    case Activation::tanh:
-      return kernels.tanh;
-    case Activation::sigmoid:
-      return kernels.sigmoid;
-    case Activation::silu:
-      return kernels.silu;
-    case Activation::hard_swish:
-      return kernels.hard_swish;
-    default:
-      return static_cast<decltype(kernels.silu)>(nullptr);
-  }
-}
 
 // A bias, and the residual of a row, which may be null, then the activation.
 template <typename T, typename Target>

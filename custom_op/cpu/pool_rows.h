@@ -6,9 +6,9 @@
 #include <limits>
 #include <vector>
 
+#include "conv/arithmetic.h"
 #include "conv/epilogue_math.h"
 #include "conv/problem.h"
-#include "conv/with_activation.h"
 #include "cpu/activate.h"
 
 namespace convswap {
@@ -32,11 +32,49 @@ struct RowBand {
   }
 };
 
+// Windows of columns, `kStride` apart, or as far as the pool says where it is 0. Those inside the row are
+// taken side by side, as vectors.
+template <int kStride, typename Take>
+void pool_columns_by(const Pool& pool, int64_t counted_rows, const float* values, int64_t width,
+                     float* results, int64_t y_width, float nothing, Take take) {
+  const int64_t stride = kStride == 0 ? pool.stride[1] : kStride;
+  const int64_t pad = pool.pad_begin[1], kernel = pool.kernel[1];
+  const auto finish = [&](float result, int64_t counted) {
+    return pool.kind == PoolKind::average ? result / static_cast<float>(counted_rows * counted) : result;
+  };
+  const auto pool_one = [&](int64_t q) {
+    const PoolWindow columns(pool, 1, q, width);
+    float result = nothing;
+    for (int64_t column = columns.begin; column < columns.end; ++column) {
+      result = take(result, values[column]);
+    }
+    results[q] = finish(result, columns.counted);
+  };
+  const int64_t begin = std::min(y_width, ceil_divide(pad, stride));
+  const int64_t last = width + pad - kernel;  // where a window may begin
+  const int64_t end = last < 0 ? begin : std::clamp(last / stride + 1, begin, y_width);
+  for (int64_t q = 0; q < begin; ++q) pool_one(q);
+  const float* const from = values + begin * stride - pad;
+  for (int64_t q = begin; q < end; ++q) results[q] = take(nothing, from[(q - begin) * stride]);
+  for (int64_t tap = 1; tap < kernel; ++tap) {
+    for (int64_t q = begin; q < end; ++q) results[q] = take(results[q], from[(q - begin) * stride + tap]);
+  }
+  for (int64_t q = begin; q < end; ++q) results[q] = finish(results[q], kernel);
+  for (int64_t q = end; q < y_width; ++q) pool_one(q);
+}
+
+template <typename... Arguments>
+void pool_columns(const Pool& pool, Arguments... arguments) {
+  if (pool.stride[1] == 1) return pool_columns_by<1>(pool, arguments...);
+  if (pool.stride[1] == 2) return pool_columns_by<2>(pool, arguments...);
+  pool_columns_by<0>(pool, arguments...);
+}
+
 // Writes the band's rows of y, of one filter. `take` adds a value to what a window has come to, which begins
 // as `nothing`. The rows of a window first, whole rows at once, then the columns of what they come to.
 template <typename T, typename Take>
-void pool_rows_by(const ConvProblem& problem, const RowBand& band, const float* unpooled, T* y, float nothing,
-                  Take take) {
+void pool_rows_by(const ConvProblem& problem, const ActivationKernels& kernels, const RowBand& band,
+                  const float* unpooled, T* y, float nothing, Take take) {
   const Epilogue& epilogue = problem.epilogue;
   const Pool& pool = epilogue.pool;
   const int64_t width = problem.output[2], y_width = problem.result[2];
@@ -52,35 +90,26 @@ void pool_rows_by(const ConvProblem& problem, const RowBand& band, const float* 
         column_values[column] = take(column_values[column], values[column]);
       }
     }
-    for (int64_t q = 0; q < y_width; ++q) {
-      const PoolWindow columns(pool, 1, q, width);
-      float result = nothing;
-      for (int64_t column = columns.begin; column < columns.end; ++column) {
-        result = take(result, column_values[column]);
-      }
-      if (pool.kind == PoolKind::average) result /= static_cast<float>(rows.counted * columns.counted);
-      results[q] = result;
+    pool_columns(pool, rows.counted, column_values.data(), width, results.data(), y_width, nothing, take);
+    if (activates_after_pool(epilogue)) {
+      activate_row(epilogue, epilogue.activation, kernels, y_width, results.data());
     }
-    const bool activates = activates_after_pool(epilogue);
-    with_activation(activates ? epilogue.activation : Activation::none, [&](auto constant) {
-      for (int64_t q = 0; q < y_width; ++q) {
-        y[q] = static_cast<T>(
-            vector_activate<decltype(constant)::value>(epilogue.alpha, epilogue.beta, results[q]));
-      }
-    });
+    for (int64_t q = 0; q < y_width; ++q) y[q] = static_cast<T>(results[q]);
   }
 }
 
 // The same, by the problem's pool.
 template <typename T>
-void pool_rows(const ConvProblem& problem, const RowBand& band, const float* unpooled, T* y) {
+void pool_rows(const ConvProblem& problem, const ActivationKernels& kernels, const RowBand& band,
+               const float* unpooled, T* y) {
   if (problem.epilogue.pool.kind == PoolKind::max) {
-    pool_rows_by(problem, band, unpooled, y, -std::numeric_limits<float>::infinity(),
+    pool_rows_by(problem, kernels, band, unpooled, y, -std::numeric_limits<float>::infinity(),
                  [](float most, float value) {
                    return value > most || value != value ? value : most;  // a NaN stays
                  });
   } else {
-    pool_rows_by(problem, band, unpooled, y, 0.0f, [](float sum, float value) { return sum + value; });
+    pool_rows_by(problem, kernels, band, unpooled, y, 0.0f,
+                 [](float sum, float value) { return sum + value; });
   }
 }
 

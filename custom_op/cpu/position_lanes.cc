@@ -67,7 +67,9 @@ class PositionLanesPlan final : public Plan {
         row_kernels_(row_kernels),
         instruction_set_(instruction_set),
         rows_(problem, 1),
-        columns_(problem, 2) {
+        columns_(problem, 2),
+        activation_(activates_after_pool(problem.epilogue) ? Activation::none : problem.epilogue.activation),
+        clip_(problem.epilogue, true) {
     reads_in_place_ = std::is_same_v<T, float> && reads_each_pixel_once(problem);
     pitch_ = problem.output[2] + columns_.reach;
     // No channels, no planes: every output is its bias.
@@ -78,7 +80,6 @@ class PositionLanesPlan final : public Plan {
     band_ = std::clamp<int64_t>(rows, 1, problem.output[1]);
     share_out();
     result_band_ = band_;
-    activates_last_ = activates_after_pool(problem.epilogue);
     if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
       result_band_ = std::max<int64_t>(1, (band_ - pool.kernel[0]) / pool.stride[0] + 1);
       band_ = std::min(problem.output[1], (result_band_ - 1) * pool.stride[0] + pool.kernel[0]);
@@ -285,7 +286,7 @@ class PositionLanesPlan final : public Plan {
     compute_filters(tensors, weights, band, image, unpooled.data(), plane);
     for (int64_t filter = 0; filter < band.filters; ++filter) {
       const int64_t y_plane = band.n * problem_.out_channels + first_filter(band) + filter;
-      pool_rows(problem_, band, unpooled.data() + filter * plane,
+      pool_rows(problem_, kernels_.activations, band, unpooled.data() + filter * plane,
                 static_cast<T*>(tensors.y) +
                     (y_plane * problem_.result[1] + band.first_result) * problem_.result[2]);
     }
@@ -370,45 +371,47 @@ class PositionLanesPlan final : public Plan {
            problem_.output[2];
   }
 
-  void store_row(const float* sums, float bias, int64_t columns, float* target) const {
-    kernels_.add_bias(sums, bias, columns, target);
-  }
-  template <typename Target>
-  void store_row(const float* sums, float bias, int64_t columns, Target* target) const {
-    for (int64_t q = 0; q < columns; ++q) target[q] = static_cast<Target>(sums[q] + bias);
-  }
-
   // Writes what comes of the sums of positions i to `end` that lie inside output rows. `target` is the first
   // filter's first row of the band, the others' lie `plane` further on.
   template <typename Target>
-  void store_tile(const ConvTensors& tensors, const Band& band, int64_t i, int64_t end, const float* sums,
+  void store_tile(const ConvTensors& tensors, const Band& band, int64_t i, int64_t end, float* sums,
                   Target* target, int64_t plane) const {
     // Rows without a gap between them are one.
     const bool is_whole = pitch_ == problem_.output[2];
     const int64_t width = is_whole ? end : problem_.output[2], pitch = is_whole ? end : pitch_;
-    const Epilogue& epilogue = problem_.epilogue;
-    const Activation activation = activates_last_ ? Activation::none : epilogue.activation;
-    const bool is_plain = activation == Activation::none && !epilogue.has_residual;
+    // Longer than rows; a residual, which comes before, is read by rows.
+    const auto activate_all =
+        tensors.z == nullptr ? activation_kernel(kernels_.activations, activation_) : nullptr;
     for (int64_t filter = 0; filter < band.filters; ++filter, sums += kMostPositions, target += plane) {
       const int64_t k = first_filter(band) + filter;
-      const float bias =
-          tensors.b == nullptr ? 0.0f : static_cast<float>(static_cast<const T*>(tensors.b)[k]);
+      float bias = tensors.b == nullptr ? 0.0f : static_cast<float>(static_cast<const T*>(tensors.b)[k]);
+      const T* const residual = tensors.z == nullptr
+                                    ? nullptr
+                                    : static_cast<const T*>(tensors.z) + offset_of(band, k, band.first_row);
+      if (activate_all != nullptr) {
+        kernels_.finish({sums, bias, nullptr, false, 0, 0, end - i, sums});
+        activate_all(sums, end - i);
+        bias = 0;
+      }
       for (int64_t row = i / pitch; row * pitch < end; ++row) {
         const int64_t from = std::max<int64_t>(i - row * pitch, 0);
         const int64_t to = std::min(end - row * pitch, width);
-        Target* const stored = target + row * width;
-        const float* const found = sums + row * pitch - i;
-        if (is_plain) {
-          store_row(found + from, bias, to - from, stored + from);
-          continue;
-        }
-        const T* const residual = epilogue.has_residual ? static_cast<const T*>(tensors.z) +
-                                                              offset_of(band, k, band.first_row + row)
-                                                        : nullptr;
-        finish_row(epilogue, activation, kernels_.activations, to - from, found + from, bias,
-                   residual == nullptr ? nullptr : residual + from, stored + from);
+        const int64_t first = row * width + from;
+        finish(sums + row * pitch + from - i, bias, residual == nullptr ? nullptr : residual + first,
+               activate_all == nullptr ? activation_ : Activation::none, to - from, target + first);
       }
     }
+  }
+
+  template <typename Target>
+  void finish(const float* sums, float bias, const T* residual, Activation activation, int64_t columns,
+              Target* target) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (activation == Activation::none || clip_.clips) {
+        return kernels_.finish({sums, bias, residual, clip_.clips, clip_.least, clip_.most, columns, target});
+      }
+    }
+    finish_row(problem_.epilogue, activation, kernels_.activations, columns, sums, bias, residual, target);
   }
 
   ConvProblem problem_;
@@ -417,8 +420,9 @@ class PositionLanesPlan final : public Plan {
   const std::string instruction_set_;
   PhaseAxis rows_;
   PhaseAxis columns_;
+  const Activation activation_;  // before a pool
+  const SplitActivation clip_;   // of data that are float
   bool reads_in_place_ = false;  // the phase image would be x
-  bool activates_last_ = false;  // what a pool takes, which the activation leaves the largest
   int64_t pitch_ = 0;            // elements from one row of a phase to the next
   int64_t band_ = 0;             // most rows of the convolution's output that a task computes
   int64_t result_band_ = 0;      // rows of y of a task

@@ -36,12 +36,23 @@ struct DotProducts {
   float* sums;  // kMostPositions apart
 };
 
+// What a convolution's sums become with the bias and the residual, limited or not.
+struct FinishedRow {
+  const float* sums;
+  float bias;
+  const float* residual;  // may be null
+  bool clips;             // to [least, most]
+  float least, most;      // least <= most
+  int64_t columns;
+  float* target;
+};
+
 struct PositionLanesKernels {
   int positions;  // how many a tile has at most
   // By vectors of positions, then filters; those of none are unused.
   void (*compute[kMostVectors + 1][kMostFilters + 1])(const PositionTile&);
   void (*multiply_one)(const DotProducts&);
-  void (*add_bias)(const float* sums, float bias, int64_t count, float* target);
+  void (*finish)(const FinishedRow&);
   ActivationKernels activations;
 };
 
@@ -118,13 +129,20 @@ void multiply_one(const DotProducts& dot) {
   for (; first < dot.filters; ++first) multiply_filters<kLanes, 1>(dot, first);
 }
 
+// `Some`: all lanes of a vector, or a part of them.
+template <int kLanes, typename Some>
+void finish_vector(const FinishedRow& row, int64_t i, const Some& some) {
+  typename Lanes<kLanes>::Vector value = some.load(row.sums + i) + row.bias;
+  if (row.residual != nullptr) value += some.load(row.residual + i);
+  if (row.clips) value = clipped<kLanes>(value, row.least, row.most);
+  some.store(row.target + i, value);
+}
+
 template <int kLanes>
-void add_bias(const float* sums, float bias, int64_t count, float* target) {
-  typedef Lanes<kLanes> L;
+void finish_row(const FinishedRow& row) {
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) L::store(target + i, L::load(sums + i) + bias);
-  const Part<kLanes> rest(0, count - i);
-  if (i < count) rest.store(target + i, rest.load(sums + i) + bias);
+  for (; i + kLanes <= row.columns; i += kLanes) finish_vector<kLanes>(row, i, Lanes<kLanes>{});
+  if (i < row.columns) finish_vector<kLanes>(row, i, Part<kLanes>(0, row.columns - i));
 }
 
 template <int kLanes, int kVectors, int kFilters>
@@ -139,7 +157,7 @@ template <int kLanes, int kVectors>
 constexpr PositionLanesKernels kernels_for() {
   static_assert(kLanes * kVectors <= kMostPositions && kVectors <= kMostVectors);
   PositionLanesKernels kernels = {
-      kLanes * kVectors, {}, multiply_one<kLanes>, add_bias<kLanes>, activation_kernels_for<kLanes>()};
+      kLanes * kVectors, {}, multiply_one<kLanes>, finish_row<kLanes>, activation_kernels_for<kLanes>()};
   set_kernels<kLanes, kVectors, kMostFilters>(kernels);
   return kernels;
 }

@@ -164,7 +164,8 @@ class RowLanesPlan final : public Plan {
     }
     if (finishes) finish(band.rows, columns, sums, columns, z, sums);
     const int64_t result = image * problem_.result[1] + band.first_result;
-    pool_rows(problem_, band, sums, static_cast<T*>(tensors.y) + result * problem_.result[2]);
+    pool_rows(problem_, kernels_.activations, band, sums,
+              static_cast<T*>(tensors.y) + result * problem_.result[2]);
   }
 
   // The convolution and its bias, of rows that lie `pitch` apart in the target.
