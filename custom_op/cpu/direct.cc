@@ -1,5 +1,5 @@
-// The CPU's algorithm: float32 sums by vectors of the widest kind that the processor has. Of what the lanes
-// of a vector are depends on the problem: columns of a row for filters of few channels (row_lanes.cc),
+// The CPU's algorithm: float32 sums by vectors of the widest kind that the processor has. What the lanes of a
+// vector stand for depends on the problem: columns of a row for filters of few channels (row_lanes.cc),
 // channels for depthwise ones on small images (channel_lanes.cc), positions of an image for all others
 // (position_lanes.cc).
 

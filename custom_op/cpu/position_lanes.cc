@@ -16,7 +16,7 @@
 //
 // Each task computes some filters of one band of rows of one image, group and output depth; where a pool
 // follows, the rows that its windows take, which then lie in float beside the phase image. Tasks that read
-// the same band share its phase image, which is copied before by all threads.
+// the same band share its phase image, which all threads copy before, where there is room for those of all.
 //
 // Limits: padding is zeros that are multiplied like data, so that an infinite weight over padding gives NaN,
 // where `reference` leaves it out.
@@ -48,13 +48,18 @@ constexpr int64_t kFewestTasks = 32;
 // Handing a task to another thread takes about as long as so many operations.
 constexpr int64_t kFewestOperations = 50'000;
 // Filters of a task that reads the same image as others, and register tiles of a band.
-constexpr int64_t kFewestFilters = 24, kFewestTiles = 2;
+constexpr int64_t kFewestFilters = 12, kFewestTiles = 2;
+// So many tasks are not given up for bands that fill their vectors better.
+constexpr int64_t kEnoughTasks = 8;
+// Filters that go through a band together have weights that stay in the second cache, and what a pool takes
+// of them does.
+constexpr int64_t kMostWeightBytes = 512 * 1024, kMostUnpooledBytes = 256 * 1024;
 // All filters are multiplied with what some taps read of a tile's image before the next are: so much memory
-// stays in the nearest cache. Of so many taps, one position each, it never is more.
+// stays in the nearest cache.
 constexpr int64_t kMostReadBytes = 24 * 1024;
-constexpr int64_t kFewestTapsAtOnce = kMostReadBytes / (kMostPositions * static_cast<int64_t>(sizeof(float)));
-// Positions beyond the last whole vector that are computed one by one.
-constexpr int64_t kMostAlone = 4;
+constexpr int64_t kMostReadElements = kMostReadBytes / static_cast<int64_t>(sizeof(float));
+// Planes so far apart, or a multiple, share few places of the nearest cache.
+constexpr int64_t kConflictingBytes = 2048;
 constexpr int64_t kLine = 16;  // floats of a cache line, and of the widest vector
 
 template <typename T>
@@ -70,7 +75,9 @@ class PositionLanesPlan final : public Plan {
         columns_(problem, 2),
         activation_(activates_after_pool(problem.epilogue) ? Activation::none : problem.epilogue.activation),
         clip_(problem.epilogue, true) {
-    reads_in_place_ = std::is_same_v<T, float> && reads_each_pixel_once(problem);
+    const bool conflicts =
+        problem.input_size() * static_cast<int64_t>(sizeof(float)) % kConflictingBytes == 0;
+    reads_in_place_ = std::is_same_v<T, float> && reads_each_pixel_once(problem) && !conflicts;
     pitch_ = problem.output[2] + columns_.reach;
     // No channels, no planes: every output is its bias.
     const int64_t row_bytes =
@@ -99,6 +106,7 @@ class PositionLanesPlan final : public Plan {
     const int64_t bands = ceil_divide(problem_.result[1], result_band_);
     const int64_t parts = ceil_divide(problem_.filters_per_group(), filters_);
     const int64_t images = problem_.batch * problem_.group * problem_.output[0] * bands;
+    if (images == 0) return;
     const std::vector<float> widened = widened_weights(tensors);
     const float* weights = widened.empty() ? static_cast<const float*>(tensors.w) : widened.data();
     const auto band_of = [&](int64_t image) {
@@ -156,23 +164,38 @@ class PositionLanesPlan final : public Plan {
   int64_t slice_planes() const { return rows_.phases * columns_.phases; }
 
   // Gives filters and rows to more tasks, where images, groups and depths alone would leave threads idle:
-  // filters first, since what they read is shared, then rows, so far as they fill the tiles.
+  // first those whose memory is larger, of which each task then has its own part, while all of them read the
+  // other.
   void share_out() {
     filters_ = std::max<int64_t>(1, problem_.filters_per_group());
     // An empty output may be of any group: there the product could leave 64 bits.
     if (problem_.output_elements() == 0) return;
     const int64_t jobs = problem_.batch * problem_.group * problem_.output[0];
     const int64_t wanted = std::min(kFewestTasks, problem_.operations() / kFewestOperations);
-    const int64_t bands = ceil_divide(problem_.output[1], band_);
-    const int64_t parts = std::clamp<int64_t>(ceil_divide(wanted, jobs * bands), 1,
-                                              std::max<int64_t>(1, filters_ / kFewestFilters));
-    filters_ = ceil_divide(filters_, parts);
-    const int64_t others = jobs * ceil_divide(problem_.filters_per_group(), filters_);
+    const int64_t pixels = slices() * slice_planes() * problem_.output[1] * problem_.output[2];
+    const bool has_more_weights =
+        problem_.filters_per_group() * problem_.filter_size() * problem_.channels_per_group() > pixels;
+    if (has_more_weights) share_filters(jobs * ceil_divide(problem_.output[1], band_), wanted);
+    share_rows(jobs * ceil_divide(problem_.filters_per_group(), filters_), wanted);
+    if (!has_more_weights) share_filters(jobs * ceil_divide(problem_.output[1], band_), wanted);
+  }
+
+  // So far as what all tasks read is little beside what they multiply.
+  void share_filters(int64_t others, int64_t wanted) {
+    const int64_t parts =
+        std::clamp<int64_t>(ceil_divide(wanted, others), 1, std::max<int64_t>(1, filters_ / kFewestFilters));
+    filters_ = std::min(filters_, round_up(ceil_divide(filters_, parts), int64_t{kMostFilters}));
+  }
+
+  // So far as they fill the tiles.
+  void share_rows(int64_t others, int64_t wanted) {
+    const int64_t all = problem_.output[1];
     const int64_t bands_wanted = std::max<int64_t>(1, ceil_divide(wanted, others));
-    const int64_t fewest =
-        std::min(band_, std::max(fewest_rows(), ceil_divide(problem_.output[1], bands_wanted)));
+    const int64_t fewest = std::min(band_, std::max(fewest_rows(), ceil_divide(all, bands_wanted)));
     int64_t best = fewest;
     for (int64_t rows = fewest + 1; rows <= std::min(band_, 2 * fewest - 1); ++rows) {
+      const int64_t bands = ceil_divide(all, rows);
+      if (bands < ceil_divide(all, fewest) && bands * others < kEnoughTasks) break;
       if (vectors_of_bands(rows) < vectors_of_bands(best)) best = rows;
     }
     band_ = best;
@@ -181,8 +204,7 @@ class PositionLanesPlan final : public Plan {
   // Of a filter's positions in all bands of so many rows.
   int64_t vectors_of_bands(int64_t rows) const {
     const auto vectors = [&](int64_t of_band) {
-      const int64_t positions = (of_band - 1) * pitch_ + problem_.output[2];
-      return ceil_divide(positions - alone_of(positions), int64_t{row_kernels_.lanes});
+      return ceil_divide((of_band - 1) * pitch_ + problem_.output[2], int64_t{kernels_.lanes});
     };
     const int64_t whole = problem_.output[1] / rows, rest = problem_.output[1] % rows;
     return whole * vectors(rows) + (rest == 0 ? 0 : vectors(rest));
@@ -203,9 +225,6 @@ class PositionLanesPlan final : public Plan {
   }
 
   void set_tap_offsets() {
-    for (int64_t tap = 0; reads_in_place_ && tap < kFewestTapsAtOnce; ++tap) {
-      copied_offsets_.push_back(tap * kMostPositions);
-    }
     for (int64_t slice = 0; slice < slices(); ++slice) {
       for (int64_t r = 0; r < problem_.filter[1]; ++r) {
         for (int64_t s = 0; s < problem_.filter[2]; ++s) {
@@ -217,12 +236,18 @@ class PositionLanesPlan final : public Plan {
   }
 
   void set_taps_at_once() {
+    // At worst each tap reads memory of its own.
+    taps_at_once_ = kMostReadElements / kernels_.positions;
+    if (reads_in_place_) {
+      for (int64_t tap = 0; tap < taps_at_once_; ++tap) copied_offsets_.push_back(tap * kernels_.positions);
+      return;
+    }
     // Rows that are near share what lies between them, others have it for each tap.
-    const int64_t columns = kMostPositions + columns_.reach;
+    const int64_t columns = kernels_.positions + columns_.reach;
     const int64_t of_slice = columns_.phases * std::min(rows_.phases * (rows_.reach * pitch_ + columns),
                                                         problem_.filter[1] * columns);
-    const int64_t slices_at_once = kMostReadBytes / (of_slice * static_cast<int64_t>(sizeof(float)));
-    taps_at_once_ = std::max(kFewestTapsAtOnce, slices_at_once * problem_.filter[1] * problem_.filter[2]);
+    taps_at_once_ =
+        std::max(taps_at_once_, kMostReadElements / of_slice * problem_.filter[1] * problem_.filter[2]);
   }
 
   // Some slices of a band's phase image.
@@ -263,8 +288,13 @@ class PositionLanesPlan final : public Plan {
   void compute_band(const ConvTensors& tensors, const float* weights, Band band, const float* shared) const {
     const float* const image = image_of(tensors, band, shared);
     const bool pools = problem_.epilogue.pool.kind != PoolKind::none;
-    // What a pool takes lies in memory meanwhile: of few filters it stays in the cache.
-    const int64_t filters = pools ? kFewestFilters : band.filters;
+    int64_t most = kMostWeightBytes / (std::max<int64_t>(1, taps()) * static_cast<int64_t>(sizeof(float)));
+    if (pools) {
+      const int64_t plane = std::max<int64_t>(1, band.rows * problem_.output[2]);
+      most = std::min(most, kMostUnpooledBytes / (plane * static_cast<int64_t>(sizeof(float))));
+    }
+    most = std::max<int64_t>(most / kMostFilters, 1) * kMostFilters;
+    const int64_t filters = ceil_divide(band.filters, ceil_divide(band.filters, most));
     for (const int64_t end = band.first_filter + band.filters; band.first_filter < end;
          band.first_filter += filters) {
       band.filters = std::min(filters, end - band.first_filter);
@@ -302,9 +332,12 @@ class PositionLanesPlan final : public Plan {
     if (static_cast<int64_t>(sums.size()) < band.filters * kMostPositions) {
       sums.resize(band.filters * kMostPositions);
     }
-    for (int64_t i = 0; i < positions; i += kernels_.positions) {
-      const int64_t end = std::min(i + kernels_.positions, positions);
-      multiply(image + i, end - i, weights, band.filters, sums.data());
+    for (int64_t i = 0; i < positions; i += kMostPositions) {
+      const int64_t end = std::min<int64_t>(i + kMostPositions, positions);
+      for (int64_t j = i; j < end; j += kernels_.positions) {
+        const int64_t count = std::min<int64_t>(kernels_.positions, end - j);
+        multiply(image + j, count, weights, band.filters, sums.data() + j - i);
+      }
       store_tile(tensors, band, i, end, sums.data(), target, plane);
     }
   }
@@ -327,8 +360,9 @@ class PositionLanesPlan final : public Plan {
   }
 
   int64_t alone_of(int64_t positions) const {
-    const int64_t rest = positions % row_kernels_.lanes;
-    return reads_in_place_ && rest <= kMostAlone ? rest : 0;
+    const int64_t rest = positions % kernels_.lanes;
+    const int64_t most = positions < kernels_.lanes ? kernels_.lanes / 4 : kernels_.lanes / 8;
+    return reads_in_place_ && rest <= most ? rest : 0;
   }
 
   const float* read_by_taps(const float* position) const {
@@ -342,10 +376,10 @@ class PositionLanesPlan final : public Plan {
   // Of some taps at a time, so that what all filters read stays in the nearest cache.
   void multiply_vectors(const float* image, int64_t positions, const float* weights, int64_t filters,
                         float* sums) const {
-    alignas(64) float copied[kFewestTapsAtOnce * kMostPositions];
-    const int64_t lanes = row_kernels_.lanes, vectors = ceil_divide(positions, lanes);
+    alignas(64) float copied[kMostReadElements];
+    const int64_t lanes = kernels_.lanes, vectors = ceil_divide(positions, lanes);
     const int64_t at_once = ceil_divide(filters, ceil_divide(filters, kMostFilters));  // 8 are 4 and 4
-    const bool copies = reads_in_place_ && positions % lanes != 0;                     // x may end there
+    const bool copies = reads_in_place_ && positions % lanes != 0;  // x may end behind the last position
     for (int64_t tap = 0; tap < std::max<int64_t>(taps(), 1); tap += taps_at_once_) {
       const int64_t count = std::min(taps_at_once_, taps() - tap);
       const int64_t* const offsets = tap_offsets_.data() + tap;
@@ -358,10 +392,10 @@ class PositionLanesPlan final : public Plan {
     }
   }
 
-  static void copy_positions(const float* image, const int64_t* offsets, int64_t taps, int64_t positions,
-                             float* copied) {
+  void copy_positions(const float* image, const int64_t* offsets, int64_t taps, int64_t positions,
+                      float* copied) const {
     for (int64_t tap = 0; tap < taps; ++tap) {
-      std::copy_n(image + offsets[tap], positions, copied + tap * kMostPositions);
+      std::copy_n(image + offsets[tap], positions, copied + copied_offsets_[tap]);
     }
   }
 
@@ -379,26 +413,28 @@ class PositionLanesPlan final : public Plan {
     // Rows without a gap between them are one.
     const bool is_whole = pitch_ == problem_.output[2];
     const int64_t width = is_whole ? end : problem_.output[2], pitch = is_whole ? end : pitch_;
-    // Longer than rows; a residual, which comes before, is read by rows.
-    const auto activate_all =
-        tensors.z == nullptr ? activation_kernel(kernels_.activations, activation_) : nullptr;
+    // All positions at once where the activation has a kernel or, of numbers that are stored by others, is a
+    // clip: there are more of them than of a row. A residual, which comes before, is read by rows.
+    const auto kernel = activation_kernel(kernels_.activations, activation_);
+    const bool clips = clip_.clips && !std::is_same_v<T, float>;
+    const bool activates_all = tensors.z == nullptr && (kernel != nullptr || clips);
     for (int64_t filter = 0; filter < band.filters; ++filter, sums += kMostPositions, target += plane) {
       const int64_t k = first_filter(band) + filter;
       float bias = tensors.b == nullptr ? 0.0f : static_cast<float>(static_cast<const T*>(tensors.b)[k]);
       const T* const residual = tensors.z == nullptr
                                     ? nullptr
                                     : static_cast<const T*>(tensors.z) + offset_of(band, k, band.first_row);
-      if (activate_all != nullptr) {
-        kernels_.finish({sums, bias, nullptr, false, 0, 0, end - i, sums});
-        activate_all(sums, end - i);
-        bias = 0;
+      if (activates_all) {
+        kernels_.finish({sums, bias, nullptr, clips, clip_.least, clip_.most, end - i, sums});
+        if (kernel != nullptr) kernel(sums, end - i);
+        bias = -0.0f;  // which adds nothing, to a zero of either sign
       }
       for (int64_t row = i / pitch; row * pitch < end; ++row) {
         const int64_t from = std::max<int64_t>(i - row * pitch, 0);
         const int64_t to = std::min(end - row * pitch, width);
         const int64_t first = row * width + from;
         finish(sums + row * pitch + from - i, bias, residual == nullptr ? nullptr : residual + first,
-               activate_all == nullptr ? activation_ : Activation::none, to - from, target + first);
+               activates_all ? Activation::none : activation_, to - from, target + first);
       }
     }
   }
@@ -420,7 +456,7 @@ class PositionLanesPlan final : public Plan {
   const std::string instruction_set_;
   PhaseAxis rows_;
   PhaseAxis columns_;
-  const Activation activation_;  // before a pool
+  const Activation activation_;  // but for one that a pool comes before
   const SplitActivation clip_;   // of data that are float
   bool reads_in_place_ = false;  // the phase image would be x
   int64_t pitch_ = 0;            // elements from one row of a phase to the next
@@ -443,13 +479,11 @@ double least_image_elements(const ConvProblem& problem) {
   const PhaseAxis columns(problem, 2);
   const Pool& pool = problem.epilogue.pool;
   const int64_t least_rows = pool.kind == PoolKind::none ? 1 : std::min(problem.output[1], pool.kernel[0]);
-  double product = 1;
-  for (const int64_t factor :
-       {std::max<int64_t>(1, problem.channels_per_group()), problem.filter[0], rows.phases, columns.phases,
-        least_rows + rows.reach, problem.output[2] + columns.reach}) {
-    product *= static_cast<double>(factor);
-  }
-  return product;
+  const auto number = [](int64_t count) { return static_cast<double>(count); };
+  const double plane =
+      number(least_rows + rows.reach) * number(problem.output[2] + columns.reach) + number(kLine);
+  return number(std::max<int64_t>(1, problem.channels_per_group())) * number(problem.filter[0]) *
+         number(rows.phases) * number(columns.phases) * plane;
 }
 
 std::unique_ptr<Plan> make_position_lanes_plan(const ConvProblem& problem,

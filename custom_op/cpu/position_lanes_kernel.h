@@ -49,6 +49,7 @@ struct FinishedRow {
 
 struct PositionLanesKernels {
   int positions;  // how many a tile has at most
+  int lanes;      // of which a vector has so many
   // By vectors of positions, then filters; those of none are unused.
   void (*compute[kMostVectors + 1][kMostFilters + 1])(const PositionTile&);
   void (*multiply_one)(const DotProducts&);
@@ -139,7 +140,7 @@ void finish_vector(const FinishedRow& row, int64_t i, const Some& some) {
 }
 
 template <int kLanes>
-void finish_row(const FinishedRow& row) {
+void finish_lanes(const FinishedRow& row) {
   int64_t i = 0;
   for (; i + kLanes <= row.columns; i += kLanes) finish_vector<kLanes>(row, i, Lanes<kLanes>{});
   if (i < row.columns) finish_vector<kLanes>(row, i, Part<kLanes>(0, row.columns - i));
@@ -156,8 +157,12 @@ constexpr void set_kernels(PositionLanesKernels& kernels) {
 template <int kLanes, int kVectors>
 constexpr PositionLanesKernels kernels_for() {
   static_assert(kLanes * kVectors <= kMostPositions && kVectors <= kMostVectors);
-  PositionLanesKernels kernels = {
-      kLanes * kVectors, {}, multiply_one<kLanes>, finish_row<kLanes>, activation_kernels_for<kLanes>()};
+  PositionLanesKernels kernels = {kLanes * kVectors,
+                                  kLanes,
+                                  {},
+                                  multiply_one<kLanes>,
+                                  finish_lanes<kLanes>,
+                                  activation_kernels_for<kLanes>()};
   set_kernels<kLanes, kVectors, kMostFilters>(kernels);
   return kernels;
 }

@@ -31,6 +31,13 @@ def test_direct_call_computes_what_is_fused(activation, pool, residual, algorith
     check(y, truth(arrays, activation, pool, {}), "float32")
 
 
+@pytest.mark.parametrize("instruction_set", _native.direct_instruction_sets())
+def test_direct_keeps_the_sign_of_a_zero(instruction_set):
+    x, w = -np.ones((1, 16, 8, 8), np.float32), np.ones((16, 16, 1, 1), np.float32)
+    y = _native.conv(x, w, activation="HardSwish", algorithm="direct", instruction_set=instruction_set)
+    assert not y.any() and np.signbit(y).all()
+
+
 def test_direct_pools_some_of_many_filters_at_a_time():
     random = np.random.default_rng(0)
     x = random.standard_normal((1, 20, 18, 17), np.float32)
