@@ -14,6 +14,7 @@
 
 #include "conv/arithmetic.h"
 #include "cpu/finish_rows.h"
+#include "cpu/kept_memory.h"
 
 namespace convswap {
 namespace {
@@ -93,10 +94,6 @@ class ChannelLanesPlan final : public Plan {
       grow(results, result_elements);
       grow(weights, weight_elements);
       grow(bias, lanes);
-    }
-
-    static void grow(std::vector<float>& memory, int64_t elements) {
-      if (static_cast<int64_t>(memory.size()) < elements) memory.resize(elements);
     }
   };
 

@@ -32,6 +32,7 @@
 #include "conv/epilogue_math.h"
 #include "conv/small_floats.h"
 #include "cpu/finish_rows.h"
+#include "cpu/kept_memory.h"
 #include "cpu/phase_axis.h"
 #include "cpu/phase_rows.h"
 #include "cpu/pool_rows.h"
@@ -119,9 +120,7 @@ class PositionLanesPlan final : public Plan {
     const bool shares = parts > 1 && !reads_in_place_ && images <= kMostSharedElements / image_elements_;
     thread_local std::vector<float> shared;
     if (shares) {
-      if (static_cast<int64_t>(shared.size()) < images * image_elements_) {
-        shared.resize(images * image_elements_);
-      }
+      grow(shared, images * image_elements_);
       const int64_t at_once = ceil_divide(slices(), std::min(slices(), ceil_divide(kFewestTasks, images)));
       const int64_t pieces = ceil_divide(slices(), at_once);
       execution.parallel_for(images * pieces, [&, image = shared.data()](std::ptrdiff_t task) {
@@ -280,7 +279,7 @@ class PositionLanesPlan final : public Plan {
     }
     if (shared != nullptr) return shared;
     thread_local std::vector<float> image;
-    if (static_cast<int64_t>(image.size()) < image_elements_) image.resize(image_elements_);
+    grow(image, image_elements_);
     fill_image(static_cast<const T*>(tensors.x), band, 0, slices(), image.data());
     return image.data();
   }
@@ -312,7 +311,7 @@ class PositionLanesPlan final : public Plan {
                       const float* image) const {
     thread_local std::vector<float> unpooled;
     const int64_t plane = band.rows * problem_.output[2];
-    if (static_cast<int64_t>(unpooled.size()) < band.filters * plane) unpooled.resize(band.filters * plane);
+    grow(unpooled, band.filters * plane);
     compute_filters(tensors, weights, band, image, unpooled.data(), plane);
     for (int64_t filter = 0; filter < band.filters; ++filter) {
       const int64_t y_plane = band.n * problem_.out_channels + first_filter(band) + filter;
@@ -329,9 +328,7 @@ class PositionLanesPlan final : public Plan {
     const float* const weights = all_weights + first_filter(band) * taps();
     const int64_t positions = (band.rows - 1) * pitch_ + problem_.output[2];
     thread_local std::vector<float> sums;
-    if (static_cast<int64_t>(sums.size()) < band.filters * kMostPositions) {
-      sums.resize(band.filters * kMostPositions);
-    }
+    grow(sums, band.filters * kMostPositions);
     for (int64_t i = 0; i < positions; i += kMostPositions) {
       const int64_t end = std::min<int64_t>(i + kMostPositions, positions);
       for (int64_t j = i; j < end; j += kernels_.positions) {
@@ -368,7 +365,7 @@ class PositionLanesPlan final : public Plan {
   const float* read_by_taps(const float* position) const {
     if (plane_ == 1) return position;
     thread_local std::vector<float> read;
-    read.resize(taps());
+    grow(read, taps());
     for (int64_t tap = 0; tap < taps(); ++tap) read[tap] = position[tap_offsets_[tap]];
     return read.data();
   }

@@ -18,6 +18,7 @@
 
 #include "conv/small_floats.h"
 #include "cpu/finish_rows.h"
+#include "cpu/kept_memory.h"
 #include "cpu/pool_rows.h"
 #include "cpu/row_strip.h"
 
@@ -119,10 +120,6 @@ class RowLanesPlan final : public Plan {
       grow(weights, static_cast<int64_t>(layout.taps().size()));
     }
 
-    static void grow(std::vector<float>& memory, int64_t elements) {
-      if (static_cast<int64_t>(memory.size()) < elements) memory.resize(elements);
-    }
-
     // It begins with a line of the cache.
     float* strip() {
       const auto address = reinterpret_cast<uintptr_t>(strip_and_line.data());
@@ -156,7 +153,7 @@ class RowLanesPlan final : public Plan {
         return;
       }
     }
-    Memory::grow(memory.sums, band.rows * columns);
+    grow(memory.sums, band.rows * columns);
     float* const sums = memory.sums.data();
     sum(tensors, k, band.rows, columns, memory, sums, columns);
     if (!pools_) {
