@@ -129,9 +129,9 @@ ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision pre
   return spec;
 }
 
-Epilogue read_epilogue(const Attributes& attributes) {
+Epilogue read_epilogue(const Attributes& attributes, ElementType type) {
   Epilogue epilogue;
-  set_activation(epilogue, parse_activation(attributes.text("activation").value_or("None")),
+  set_activation(epilogue, type, parse_activation(attributes.text("activation").value_or("None")),
                  attributes.real("activation_alpha"), attributes.real("activation_beta"));
   epilogue.pool =
       make_pool(parse_pool_kind(attributes.text("pool").value_or("None")),
@@ -141,12 +141,12 @@ Epilogue read_epilogue(const Attributes& attributes) {
   return epilogue;
 }
 
-DepthwiseSpec read_depthwise(const Attributes& attributes) {
+DepthwiseSpec read_depthwise(const Attributes& attributes, ElementType type) {
   DepthwiseSpec depthwise;
   depthwise.pads = attributes.integers("depthwise_pads");
   depthwise.strides = attributes.integers("depthwise_strides");
   depthwise.dilations = attributes.integers("depthwise_dilations");
-  set_activation(depthwise.epilogue,
+  set_activation(depthwise.epilogue, type,
                  parse_activation(attributes.text("depthwise_activation").value_or("None")),
                  attributes.real("depthwise_activation_alpha"), attributes.real("depthwise_activation_beta"));
   return depthwise;

@@ -52,10 +52,10 @@ class InferenceAttributes final : public Attributes {
 // node without the attribute. Throws InvalidArgument.
 ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision);
 
-// The epilogue that the further attributes of a FusedConv describe. Throws InvalidArgument.
-Epilogue read_epilogue(const Attributes& attributes);
+// The epilogue that the further attributes of a FusedConv of that type describe. Throws InvalidArgument.
+Epilogue read_epilogue(const Attributes& attributes, ElementType type);
 
 // And what they say of a depthwise convolution in front. Throws InvalidArgument.
-DepthwiseSpec read_depthwise(const Attributes& attributes);
+DepthwiseSpec read_depthwise(const Attributes& attributes, ElementType type);
 
 }  // namespace convswap

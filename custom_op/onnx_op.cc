@@ -46,8 +46,8 @@ constexpr const char* name_of(OpKind kind) { return kind == OpKind::conv ? "Conv
 ConvSpec read_spec_of(OpKind kind, const Attributes& attributes, ElementType type, Precision precision) {
   ConvSpec spec = read_spec(attributes, type, precision);
   if (kind == OpKind::fused_conv) {
-    spec.epilogue = read_epilogue(attributes);
-    spec.depthwise = read_depthwise(attributes);
+    spec.epilogue = read_epilogue(attributes, type);
+    spec.depthwise = read_depthwise(attributes, type);
   }
   return spec;
 }

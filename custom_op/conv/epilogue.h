@@ -9,7 +9,7 @@ enum class Activation {
   none,
   relu,
   leaky_relu,  // alpha: the slope below zero
-  clip,        // alpha: the least, beta: the most
+  clip,        // alpha: the least, beta: the most; infinite: no bound
   tanh,
   sigmoid,
   hard_sigmoid,  // alpha: the slope, beta: the value at zero

@@ -8,7 +8,6 @@
 
 #include "conv/error.h"
 #include "conv/messages.h"
-#include "conv/spec.h"
 
 namespace convswap {
 namespace {
@@ -55,6 +54,24 @@ float parameter(const ActivationFacts& facts, std::string_view attribute, std::o
       "a number as " + std::string(attribute) + " beside it, but there is " + (given ? "NaN" : "none")));
 }
 
+// The largest finite number of the type, which is Clip's bound if none is given.
+float largest(ElementType type) {
+  switch (type) {
+    case ElementType::float32:
+      return std::numeric_limits<float>::max();
+    case ElementType::float16:
+      return 65504;
+    case ElementType::bfloat16:
+      return 0x1.fep127f;
+    case ElementType::float64:
+      break;
+  }
+  throw InvalidArgument(attribute_message(
+      "activation", "Clip",
+      "numbers as activation_alpha and activation_beta beside it for float64 data, because attributes are "
+      "float32, which lacks the largest float64"));
+}
+
 // Absent, all are `otherwise`.
 void fill(std::string_view attribute, const std::vector<int64_t>& values, size_t length, int64_t least,
           int64_t otherwise, int64_t* to) {
@@ -93,19 +110,18 @@ int64_t pool_extent(const Pool& pool, size_t axis, int64_t input) {
   return count;
 }
 
-void set_activation(Epilogue& epilogue, Activation kind, std::optional<float> alpha,
+void set_activation(Epilogue& epilogue, ElementType type, Activation kind, std::optional<float> alpha,
                     std::optional<float> beta) {
   epilogue.activation = kind;
+  if (kind == Activation::clip) {
+    if (!alpha) alpha = -largest(type);
+    if (!beta) beta = largest(type);
+  }
   const auto facts = std::find_if(std::begin(kActivations), std::end(kActivations),
                                   [&](const ActivationFacts& each) { return each.activation == kind; });
   // What the activation does not read is 0, so that it does not tell two problems apart.
   epilogue.alpha = facts->parameters > 0 ? parameter(*facts, "activation_alpha", alpha) : 0;
   epilogue.beta = facts->parameters > 1 ? parameter(*facts, "activation_beta", beta) : 0;
-  if (kind != Activation::clip) return;
-  constexpr float kMost = std::numeric_limits<float>::max();
-  constexpr float kOpen = std::numeric_limits<float>::infinity();
-  if (epilogue.alpha == -kMost) epilogue.alpha = -kOpen;
-  if (epilogue.beta == kMost) epilogue.beta = kOpen;
 }
 
 std::string text_of(const Epilogue& epilogue) {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "conv/epilogue.h"
+#include "conv/spec.h"
 
 namespace convswap {
 
@@ -16,9 +16,9 @@ namespace convswap {
 Activation parse_activation(std::string_view word);
 PoolKind parse_pool_kind(std::string_view word);
 
-// Clip's bounds at the ends of float32 stand for none, which must not hold infinities back. Throws
-// InvalidArgument where the activation needs a parameter that is not given.
-void set_activation(Epilogue& epilogue, Activation kind, std::optional<float> alpha,
+// Sets the activation of data of type `type`. A bound of Clip that is left out is the type's lowest or
+// largest number, as in ONNX. Throws InvalidArgument if another parameter is left out, or a parameter is NaN.
+void set_activation(Epilogue& epilogue, ElementType type, Activation kind, std::optional<float> alpha,
                     std::optional<float> beta);
 
 // The pool of the attributes; empty lists are absent ones. Throws InvalidArgument.

@@ -36,8 +36,10 @@ CONVSWAP_ANYWHERE inline double reciprocal(double x) { return 1 / x; }
 // The parameters as the formulas take them. NaN stays NaN: each comparison is false for it.
 template <typename Sum>
 CONVSWAP_ANYWHERE inline Sum activate(Activation activation, Sum alpha, Sum beta, Sum x) {
+  // As ONNX defines Clip: `most` wins if it is less than `least`.
   const auto clip = [](Sum value, Sum least, Sum most) {
-    return value < least ? least : value > most ? most : value;
+    value = value < least ? least : value;
+    return value > most ? most : value;
   };
   const auto sigmoid = [](Sum value) { return elementary::reciprocal(Sum(1) + elementary::exp(-value)); };
   switch (activation) {
@@ -75,11 +77,10 @@ CONVSWAP_ANYWHERE inline bool is_increasing(const Epilogue& epilogue) {
   switch (epilogue.activation) {
     case Activation::none:
     case Activation::relu:
+    case Activation::clip:
     case Activation::tanh:
     case Activation::sigmoid:
       return true;
-    case Activation::clip:
-      return epilogue.alpha <= epilogue.beta;
     case Activation::leaky_relu:
     case Activation::hard_sigmoid:
       return epilogue.alpha > 0;  // times 0 an infinity is NaN

@@ -18,7 +18,7 @@ namespace convswap {
 // that add the residual clip behind it.
 struct SplitActivation {
   bool clips = false;
-  float least = 0, most = 0;  // least <= most
+  float least = 0, most = 0;
   Activation later = Activation::none;
 
   explicit SplitActivation(const Epilogue& epilogue, bool adds_residual = false) {
@@ -26,7 +26,7 @@ struct SplitActivation {
     if (epilogue.has_residual && !adds_residual) return;
     if (later == Activation::relu) {
       clips = true, least = 0, most = std::numeric_limits<float>::infinity();
-    } else if (later == Activation::clip && epilogue.alpha <= epilogue.beta) {
+    } else if (later == Activation::clip) {
       clips = true, least = epilogue.alpha, most = epilogue.beta;
     }
     if (clips) later = Activation::none;

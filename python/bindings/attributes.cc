@@ -57,11 +57,11 @@ class Keywords {
   std::vector<std::string> known_;
 };
 
-Epilogue take_epilogue(Keywords& keywords) {
+Epilogue take_epilogue(Keywords& keywords, ElementType type) {
   Epilogue epilogue;
   const Activation activation = parse_activation(keywords.take<std::string>("activation", "None"));
   const std::optional<float> alpha = keywords.take<float>("activation_alpha");
-  set_activation(epilogue, activation, alpha, keywords.take<float>("activation_beta"));
+  set_activation(epilogue, type, activation, alpha, keywords.take<float>("activation_beta"));
   const PoolKind kind = parse_pool_kind(keywords.take<std::string>("pool", "None"));
   const auto kernel_shape = keywords.take<Shape>("pool_kernel_shape", {});
   const auto strides = keywords.take<Shape>("pool_strides", {});
@@ -72,14 +72,15 @@ Epilogue take_epilogue(Keywords& keywords) {
   return epilogue;
 }
 
-DepthwiseSpec take_depthwise(Keywords& keywords) {
+DepthwiseSpec take_depthwise(Keywords& keywords, ElementType type) {
   DepthwiseSpec depthwise;
   depthwise.pads = keywords.take<Shape>("depthwise_pads", {});
   depthwise.strides = keywords.take<Shape>("depthwise_strides", {});
   depthwise.dilations = keywords.take<Shape>("depthwise_dilations", {});
   const Activation activation = parse_activation(keywords.take<std::string>("depthwise_activation", "None"));
   const std::optional<float> alpha = keywords.take<float>("depthwise_activation_alpha");
-  set_activation(depthwise.epilogue, activation, alpha, keywords.take<float>("depthwise_activation_beta"));
+  set_activation(depthwise.epilogue, type, activation, alpha,
+                 keywords.take<float>("depthwise_activation_beta"));
   return depthwise;
 }
 
@@ -96,8 +97,8 @@ ConvSpec spec_of(ElementType type, const std::string& precision, const py::kwarg
   spec.pads = keywords.take<Shape>("pads", {});
   spec.strides = keywords.take<Shape>("strides", {});
   spec.dilations = keywords.take<Shape>("dilations", {});
-  spec.epilogue = take_epilogue(keywords);
-  spec.depthwise = take_depthwise(keywords);
+  spec.epilogue = take_epilogue(keywords, type);
+  spec.depthwise = take_depthwise(keywords, type);
   keywords.check_all_taken();
   return spec;
 }

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.graph.epilogue import OPEN
 from each_case import each
 from fused_cases import ACTIVATIONS, POOLS, SUMS, TYPES, W, X, check, draw, fused_attributes, truth
 
@@ -108,16 +107,6 @@ def test_problem_knows_what_is_fused():
     answer = _native.explain(fused, "cpu")
     assert answer["algorithm"] == _native.choose(fused, "cpu")
     assert (answer["bytes"], answer["operations"]) == (fused.bytes, fused.operations)
-
-
-def test_ends_of_float32_stand_for_no_bound_as_in_a_model():
-    both = {"activation_alpha": -OPEN, "activation_beta": 6.0}
-    assert _native.Problem((1, 1, 4, 4), (1, 1, 1, 1), activation="Clip", **both).text.endswith(
-        "then=Clip(-inf,6)"
-    )
-    x = np.array([-np.inf, -7, 7, np.inf], np.float32).reshape(1, 1, 1, 4)
-    y = _native.conv(x, np.ones((1, 1, 1, 1), np.float32), activation="Clip", **both)
-    np.testing.assert_array_equal(y.ravel(), [-np.inf, -7, 6, 6])
 
 
 @pytest.mark.parametrize(

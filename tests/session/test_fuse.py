@@ -6,17 +6,19 @@ import json
 import math
 from pathlib import Path
 
+import convswap
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import swap_models
 from convswap.cli import main as cli
-from convswap.graph.epilogue import OPEN
 from convswap.graph.swap import swap
 from fuse_models import (
     FILTERS,
     UNIT,
+    X_SHAPE,
     array,
     assert_same,
     assert_same_in_onnx_runtime,
@@ -34,6 +36,7 @@ from fused_conv_reference import attributes_of, counts, expand
 from onnx import TensorProto, helper, numpy_helper
 
 K = FILTERS
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def only_node(result) -> onnx.NodeProto:
@@ -521,17 +524,67 @@ def test_swish_of_opset_24_is_silu():
     ("opset", "inputs", "attributes", "bounds"),
     [
         (7, "c", {"min": 0.0, "max": 6.0}, (0, 6)),
-        (7, "c", {"max": 2.0}, (-OPEN, 2)),
-        (10, "c", {"min": -0.5}, (-0.5, OPEN)),
+        (7, "c", {"max": 2.0}, (-LARGEST, 2)),
+        (10, "c", {"min": -0.5}, (-0.5, LARGEST)),
+        (10, "c", {"min": 0.0, "max": math.inf}, (None, None)),
         (11, "c low high", {}, (-0.25, 1.5)),
-        (13, "c low", {}, (-0.25, OPEN)),
-        (20, "c - high", {}, (-OPEN, 1.5)),
+        (13, "c low", {}, (-0.25, LARGEST)),
+        (20, "c - high", {}, (-LARGEST, 1.5)),
+        (20, "c infinite high", {}, (-math.inf, 1.5)),
     ],
 )
 def test_clip_has_attributes_or_inputs_for_bounds(opset, inputs, attributes, bounds):
-    constants = {"low": -0.25, "high": 1.5}
+    constants = {"low": -0.25, "high": 1.5, "infinite": -math.inf}
     result = fuse(model([conv(), node("Clip", inputs, "y", **attributes)], constants, opset=opset))
-    assert_activation(result, "Clip", *bounds)
+    assert_activation(result, "Relu" if bounds[0] is None else "Clip", *bounds)
+
+
+@pytest.mark.parametrize(
+    ("element_type", "opset", "largest"),
+    [
+        (TensorProto.FLOAT, 13, LARGEST),
+        (TensorProto.FLOAT16, 13, 65504.0),
+        # An attribute is float32 for data of every type.
+        (TensorProto.FLOAT16, 10, LARGEST),
+        (TensorProto.BFLOAT16, 22, 3.3895313892515355e38),
+    ],
+)
+def test_bound_that_clip_leaves_out_is_the_largest_number_of_the_type(element_type, opset, largest):
+    original = model([conv(), node("Clip", "c", "y")], element_type=element_type, opset=opset, ir_version=10)
+    assert_activation(fuse(original), "Clip", -largest, largest)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "limit"),
+    [("c low", "largest"), ("c low most", "largest"), ("c low infinite", "infinite")],
+    ids=["left out", "largest number", "infinite"],
+)
+@pytest.mark.parametrize("element_type", [TensorProto.FLOAT, TensorProto.FLOAT16])
+def test_clip_of_an_overflow_gives_the_bound(element_type, inputs, limit):
+    dtype = helper.tensor_dtype_to_np_dtype(element_type)
+    limits = {"largest": np.finfo(dtype).max, "infinite": dtype.type(np.inf)}
+    constants = {"w": np.full((FILTERS, 3, 3, 3), limits["largest"] / 4), "low": 0.0}
+    constants |= {"most": limits["largest"], "infinite": np.inf}
+    original = model([conv(), node("Clip", inputs, "y")], constants, element_type=element_type)
+    feeds = {"x": np.full(X_SHAPE, 30, dtype)}
+    found = []
+    for proto in (original, swap(original, fuse=True).to_proto()):
+        options = onnxruntime.SessionOptions()
+        convswap.register(options)
+        session = onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        found.append(session.run(None, feeds)[0])
+    assert (found[0] == limits[limit]).all()
+    np.testing.assert_array_equal(found[1], found[0])
+
+
+def test_float64_clip_that_leaves_out_a_bound_is_left():
+    result = fuse(
+        model([conv(), node("Clip", "c low", "y")], {"low": 0.0}, element_type=TensorProto.DOUBLE, opset=13)
+    )
+    (reason,) = reasons(result).values()
+    assert "is no float32, the type of the fused op's attributes" in reason
 
 
 @pytest.mark.parametrize("number", [0.0, 0.5])
@@ -540,11 +593,11 @@ def test_clip_has_attributes_or_inputs_for_bounds(opset, inputs, attributes, bou
 def test_maximum_and_minimum_with_a_number_are_clips(op, inputs, number):
     result = fuse(model([conv(), node(op, inputs, "y")], {"a": [number]}))
     if op == "Min":
-        assert_activation(result, "Clip", -OPEN, number)
+        assert_activation(result, "Clip", -math.inf, number)
     elif number == 0:
         assert_activation(result, "Relu")
     else:
-        assert_activation(result, "Clip", number, OPEN)
+        assert_activation(result, "Clip", number, math.inf)
 
 
 def test_float64_bounds_that_float32_has_are_taken():

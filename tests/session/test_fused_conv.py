@@ -190,8 +190,8 @@ def test_shape_is_inferred_through_the_pool():
             "attribute activation_alpha has another type or no value: expected a real number",
         ),
         (
-            {"activation": "Clip", "activation_alpha": 0.0},
-            "activation Clip: expected a number as activation_beta beside it, but there is none",
+            {"activation": "Clip", "activation_beta": float("nan")},
+            "activation Clip: expected a number as activation_beta beside it, but there is NaN",
         ),
         (
             {"activation": "LeakyRelu"},

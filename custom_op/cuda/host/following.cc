@@ -6,8 +6,7 @@ namespace convswap {
 
 Following following_of(const Epilogue& epilogue) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  // With limits the wrong way round it matters which is applied first.
-  const bool clips = epilogue.activation == Activation::clip && epilogue.alpha <= epilogue.beta;
+  const bool clips = epilogue.activation == Activation::clip;
   const float least = clips ? epilogue.alpha : epilogue.activation == Activation::relu ? 0.0f : -kInfinity;
   return {epilogue, clips || is_floored(epilogue), least, clips ? epilogue.beta : kInfinity};
 }

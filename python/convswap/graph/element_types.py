@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 # What `numpy.dtype.isbuiltin` is for types that a package of its own adds to NumPy.
@@ -11,6 +12,11 @@ _ADDED_BY_OTHERS = 2
 def is_numpys(dtype: np.dtype) -> bool:
     """Return whether NumPy has `dtype` itself; bfloat16 and numbers of 8 and 4 bits a package adds to it."""
     return dtype.isbuiltin != _ADDED_BY_OTHERS
+
+
+def largest(dtype: np.dtype) -> float:
+    """Return the largest finite number of a floating-point `dtype`."""
+    return float(ml_dtypes.finfo(dtype).max)
 
 
 def widened(values: np.ndarray) -> np.ndarray:

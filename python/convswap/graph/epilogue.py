@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
-
-# Stands for "no bound" in the attributes, because not every reader of ONNX takes an infinite one.
-OPEN = float(np.finfo(np.float32).max)
 
 
 class NotFusable(Exception):
@@ -19,8 +15,8 @@ class NotFusable(Exception):
 class Activation:
     """An elementwise function, by the name that the attribute `activation` gives it.
 
-    `alpha` and `beta` are None where they mean nothing. Clip's are its minimum and maximum, -OPEN and OPEN
-    where there is none; LeakyRelu and Elu have `alpha`; HardSigmoid has both.
+    `alpha` and `beta` are None where they mean nothing. Clip's are its minimum and maximum, infinite if there
+    is no bound; LeakyRelu and Elu have `alpha`; HardSigmoid has both.
     """
 
     name: str

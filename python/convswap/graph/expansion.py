@@ -14,7 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from convswap.errors import ConvswapError, unknown_name
-from convswap.graph.epilogue import OPEN
+from convswap.graph.element_types import largest
 
 _CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
 # Of the depthwise convolution in front, whose names begin with "depthwise_".
@@ -149,9 +149,9 @@ class _Expansion:
         """Return the name of the activation of the value; `which` is the attribute that tells of it."""
         activation, x = self._word(attributes, which, _ACTIVATIONS), self._value
 
-        def parameter(name: str) -> float:
+        def parameter(name: str, default: float | None = None) -> float:
             # The op refuses a node that lacks it, too.
-            value = attributes.get(f"{which}_{name}")
+            value = attributes.get(f"{which}_{name}", default)
             if not isinstance(value, float | int):
                 raise ConvswapError(
                     f"{which}_{name} of FusedConv {self._node.name!r} is {value!r}; expected a number"
@@ -168,14 +168,11 @@ class _Expansion:
             case "HardSigmoid":
                 return self._add("HardSigmoid", x, alpha=parameter("alpha"), beta=parameter("beta"))
             case "Clip":
-                alpha, beta = parameter("alpha"), parameter("beta")
-                # The ends of float32 stand for no bound.
+                most = largest(helper.tensor_dtype_to_np_dtype(self._element_type))
+                low, high = parameter("alpha", -most), parameter("beta", most)
                 if self._opset < 11:
-                    bounds = {"min": alpha, "max": beta}
-                    return self._add("Clip", x, **{k: v for k, v in bounds.items() if abs(v) != OPEN})
-                low = "" if alpha == -OPEN else self._constant(alpha)
-                high = "" if beta == OPEN else self._constant(beta)
-                return self._add("Clip", x, low, high)
+                    return self._add("Clip", x, min=low, max=high)
+                return self._add("Clip", x, self._constant(low), self._constant(high))
             case "HardSwish":
                 return self._add("Mul", x, self._add("HardSigmoid", x, alpha=1 / 6, beta=0.5))
             case "SiLU":
@@ -204,7 +201,8 @@ class _Expansion:
         self._value = self._add(attributes["pool"], self._value, **given)
 
     def _constant(self, number: float) -> str:
-        array = np.array(number, helper.tensor_dtype_to_np_dtype(self._element_type))
+        with np.errstate(over="ignore"):  # a bound beyond the type's numbers is none
+            array = np.array(number, helper.tensor_dtype_to_np_dtype(self._element_type))
         return self._add("Constant", value=numpy_helper.from_array(array))
 
     def _add(self, op: str, *inputs: str, **attributes: Any) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import onnx_ir as ir
 
 from convswap.graph.epilogue import NotFusable
 
+_Default = TypeVar("_Default", float, None)
 
-def read_float(node: ir.Node, name: str, default: float) -> float:
+
+def read_float(node: ir.Node, name: str, default: _Default) -> float | _Default:
     """Return the attribute `name`; NotFusable where it is no number."""
     attribute = _attribute(node, name, ir.AttributeType.FLOAT)
     return default if attribute is None else attribute.as_float()

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants
-from convswap.graph.epilogue import OPEN, Activation, NotFusable
+from convswap.graph.element_types import largest
+from convswap.graph.epilogue import Activation, NotFusable
 from convswap.graph.node_attributes import read_float, read_text
 
 _WITHOUT_PARAMETERS = {
@@ -33,17 +34,26 @@ _OTHERS = {
 ACTIVATION_OPS = frozenset(_WITHOUT_PARAMETERS) | frozenset(_OTHERS)
 
 
+# Clip's bounds are attributes, float32 for data of every type, below this opset and inputs from there on.
+_CLIP_HAS_INPUTS = 11
+
+
 def read_activation(
-    node: ir.Node, value: ir.Value, element_type: ir.DataType, constants: Constants
+    node: ir.Node, value: ir.Value, element_type: ir.DataType, constants: Constants, *, opset: int
 ) -> Activation:
     """Return the activation that `node`, of one of ACTIVATION_OPS, applies to its input `value`.
+
+    `opset` is the version of ONNX's own operators in the model.
 
     Raises:
         NotFusable: FusedConv does not have it, with these parameters.
     """
     op = (node.domain, node.op_type)
     if op in (("", "Clip"), ("", "Max"), ("", "Min")):
-        return _clip(*clip_bounds(node, value, constants), element_type)
+        minimum, maximum = clip_bounds(node, value, constants)
+        most = largest((element_type if opset >= _CLIP_HAS_INPUTS else ir.DataType.FLOAT).numpy())
+        minimum = -most if minimum is None else minimum
+        return _clip(minimum, most if maximum is None else maximum, element_type)
     if node.inputs[0] is not value:
         raise NotFusable(f"it does not take {value.name!r} as its data")
     if op in _WITHOUT_PARAMETERS:
@@ -66,8 +76,10 @@ def read_activation(
     return Activation("SiLU")
 
 
-def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[float, float]:
-    """Return the bounds, infinite where open, between which a Clip, Max or Min `node` keeps `value`.
+def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[float | None, float | None]:
+    """Return the bounds between which a Clip, Max or Min `node` keeps `value`.
+
+    Max and Min have one bound; the other is infinite. A bound that a Clip leaves out is None.
 
     Raises:
         NotFusable: they are not constant, or not one number for all elements.
@@ -75,9 +87,8 @@ def clip_bounds(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[f
     if node.op_type == "Clip":
         if node.inputs[0] is not value:
             raise NotFusable(f"it does not take {value.name!r} as its data")
-        # Bounds are attributes below opset 11, inputs from there on.
-        minimum = read_float(node, "min", -math.inf)
-        maximum = read_float(node, "max", math.inf)
+        minimum = read_float(node, "min", None)
+        maximum = read_float(node, "max", None)
         given = [*node.inputs[1:], None, None]
         if given[0] is not None:
             minimum = _bound(given[0], constants)
@@ -106,10 +117,12 @@ def _clip(minimum: float, maximum: float, element_type: ir.DataType) -> Activati
     if (minimum, maximum) == (0.0, math.inf):
         return Activation("Relu")
     if element_type == ir.DataType.DOUBLE:
-        for bound in (minimum, maximum):
-            if math.isfinite(bound) and (abs(bound) >= OPEN or float(np.float32(bound)) != bound):
+        with np.errstate(over="ignore"):
+            as_attributes = np.array([minimum, maximum], np.float32).tolist()
+        for bound, attribute in zip((minimum, maximum), as_attributes, strict=True):
+            if attribute != bound:
                 raise NotFusable(f"its bound {bound!r} is no float32, the type of the fused op's attributes")
-    return Activation("Clip", max(minimum, -OPEN), min(maximum, OPEN))
+    return Activation("Clip", minimum, maximum)
 
 
 def _gelu(node: ir.Node) -> Activation:

@@ -299,7 +299,9 @@ class _Fuser:
             self._append(chain, Stage.FOLDED, [node])
         elif op in ACTIVATION_OPS:
             self._check_order(chain, Stage.ACTIVATION)
-            chain.activation = read_activation(node, chain.result, chain.element_type, self._constants)
+            chain.activation = read_activation(
+                node, chain.result, chain.element_type, self._constants, opset=self._opset
+            )
             self._append(chain, Stage.ACTIVATION, [node])
         elif op in POOL_OPS:
             self._check_order(chain, Stage.POOL)

@@ -183,7 +183,10 @@ class _Region:
 
 def _parameters(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[float, ...]:
     if node.op_type == "Clip":
-        return clip_bounds(node, value, constants)
+        minimum, maximum = clip_bounds(node, value, constants)
+        if minimum is None or maximum is None:
+            raise NotFusable("no spelling has a Clip with one bound")
+        return minimum, maximum
     if node.op_type == "HardSigmoid":
         return (read_float(node, "alpha", 0.2), read_float(node, "beta", 0.5))
     return ()
