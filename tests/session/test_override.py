@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ import onnx
 import onnxruntime
 import pytest
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+from convswap.runtime import override as override_module
 from convswap.runtime.library import register
 from convswap.runtime.override import _precision_of
 from onnx import TensorProto, helper, numpy_helper
@@ -624,3 +626,75 @@ def test_swap_says_why_it_leaves_the_convs_that_onnx_runtime_had_fused_before(tm
     (left,) = result.left
     assert (left.node, left.op) == ("conv1", "com.microsoft.FusedConv")
     assert "use the model as it was before it was optimised" in left.reason
+
+
+# Models in ORT format.
+
+
+def in_ort_format(source: bytes, folder: Path, level: str = "ORT_ENABLE_BASIC", ours: bool = False) -> Path:
+    """Return the file in which ONNX Runtime saves `source` in ORT format, with our Convs if `ours`."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.optimized_model_filepath = str(folder / "model.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    if ours:
+        register(options, override=True)
+    onnxruntime.InferenceSession(source, options, providers=CPU)
+    return folder / "model.ort"
+
+
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC"])
+@pytest.mark.parametrize("pattern", ["relu", "if", "unnamed", "depthwise", "two_that_share_weights"])
+def test_convs_of_a_model_in_ort_format_are_ours(pattern, level, tmp_path, caplog, monkeypatch):
+    checked = []
+    monkeypatch.setattr(override_module, "_check", lambda *found: checked.append(found[1:3]))
+    file = in_ort_format(PATTERNS[pattern], tmp_path, level)
+    y = convswap.override_session(file, providers=CPU).run(None, {"x": X})[0]
+    np.testing.assert_allclose(y, plain_run(PATTERNS[pattern]), rtol=1e-4, atol=1e-4)
+    ((nodes, ours),) = checked
+    convs = Counter(each.name for each in nodes if each.op_type == "Conv")
+    assert ours == convs and ours.total() == PATTERNS[pattern].count(b"Conv") and caplog.records == []
+
+
+def test_model_in_ort_format_is_known_without_its_suffix_and_as_bytes(tmp_path):
+    whole = in_ort_format(PATTERNS["relu"], tmp_path).read_bytes()
+    (tmp_path / "model").write_bytes(whole)
+    for source in (whole, tmp_path / "model"):
+        y = convswap.override_session(source, providers=CPU).run(None, {"x": X})[0]
+        np.testing.assert_allclose(y, plain_run(PATTERNS["relu"]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("level", "op"),
+    [("ORT_ENABLE_EXTENDED", "microsoft.FusedConv"), ("ORT_ENABLE_ALL", "microsoft.nchwc.Conv")],
+)
+def test_convs_that_were_fused_before_ort_format_are_named(level, op, tmp_path, caplog):
+    convswap.override_session(in_ort_format(CONV_RELU_CONV, tmp_path, level), providers=CPU)
+    (record,) = caplog.records
+    assert f"(com.{op})" in record.getMessage() and "before it was optimised" in record.getMessage()
+
+
+def test_conv_in_ort_format_without_a_kernel_of_ours_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(override_module, "_names_of_kernels", lambda _: Counter())
+    with pytest.raises(ConvswapError, match="1 of 1 Conv nodes would not run on convswap: 'conv1' on CPU"):
+        convswap.override_session(in_ort_format(PATTERNS["relu"], tmp_path), providers=CPU)
+
+
+def test_damaged_model_in_ort_format_is_one_line_that_says_so(tmp_path):
+    whole = in_ort_format(PATTERNS["relu"], tmp_path).read_bytes()
+    for length in (8, 60, len(whole) // 2, len(whole) - 200):
+        with pytest.raises(
+            ConvswapError, match=r"it is a model in ORT format; give the \.onnx file"
+        ) as raised:
+            convswap.override_session(whole[:length], providers=CPU)
+        assert "\n" not in str(raised.value)
+
+
+def test_model_saved_in_ort_format_with_the_override_needs_no_more_than_the_entry(tmp_path):
+    file = in_ort_format(PATTERNS["relu"], tmp_path, ours=True)
+    register(options := onnxruntime.SessionOptions(), override=True)
+    kernels("record")
+    y = onnxruntime.InferenceSession(file, options, providers=CPU).run(None, {"x": X})[0]
+    assert kernels("read") == ["conv1"]
+    np.testing.assert_allclose(y, plain_run(PATTERNS["relu"]), rtol=1e-4, atol=1e-4)

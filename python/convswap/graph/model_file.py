@@ -22,6 +22,7 @@ from convswap.graph.external_data import (
     read_what_cannot_be_written_back,
     write_tensors,
 )
+from convswap.graph.file_kinds import HEAD_BYTES, what_else
 from convswap.graph.function_calls import give_references_graphs
 from convswap.graph.root_cause import root_cause
 from convswap.graph.serialisation import from_proto, to_proto
@@ -74,10 +75,13 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     except OSError as error:
         raise ConvswapError(f"cannot read '{file}': {error.strerror or error}") from error
     except _UNSOUND as error:
-        raise ConvswapError(
-            f"'{file}' is not an ONNX model: it cannot be decoded; "
-            "check that it is an .onnx file and was copied completely"
-        ) from error
+        kind = _kind_of(file) or (
+            "it cannot be decoded; check that it is an .onnx file and was copied completely"
+        )
+        raise ConvswapError(f"'{file}' is not an ONNX model: {kind}") from error
+    # Another format may be decoded by chance: the protobuf message of a model needs no field.
+    if not proto.HasField("graph") and (other := _kind_of(file)):
+        raise ConvswapError(f"'{file}' is not an ONNX model: {other}")
     model = model_from_proto(proto, name=f"'{file}'", base_dir=file.absolute().parent)
     try:
         follow_links(model, file)
@@ -88,6 +92,23 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
     except _UNSOUND as error:
         raise ConvswapError(f"'{file}' is not a valid ONNX model: {root_cause(error)}") from error
     return model
+
+
+def _kind_of(file: Path) -> str | None:
+    """Return what a file that is no ONNX model is, where its first bytes tell."""
+    with file.open("rb") as opened:
+        kind = what_else(opened.read(HEAD_BYTES))
+    return None if kind is None else f"it is {kind}"
+
+
+def no_model(given: object, expected: str) -> ConvswapError:
+    """Return the error for an argument whose type is none of those that are `expected`."""
+    kind = what_else(given[:HEAD_BYTES]) if isinstance(given, bytes) else None
+    if kind is not None:
+        return ConvswapError(f"the bytes given are no ONNX model: they are {kind}; expected {expected}")
+    return ConvswapError(
+        f"cannot read a model from an object of type {type(given).__name__}; expected {expected}"
+    )
 
 
 def files_of(model: str | os.PathLike[str]) -> list[Path]:

@@ -23,7 +23,7 @@ from convswap.graph.domain import (
 from convswap.graph.fusion.depthwise import fuse_depthwise
 from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fold_into_convs, fuse_convs
 from convswap.graph.inlining import Reasons, inline_functions_with
-from convswap.graph.model_file import load_model, model_from_proto, save_model
+from convswap.graph.model_file import load_model, model_from_proto, no_model, save_model
 from convswap.graph.name_pattern import name_pattern
 from convswap.graph.other_convolutions import is_named_convolution, why_no_conv
 from convswap.graph.root_cause import root_cause
@@ -289,10 +289,7 @@ def _own_copy(
             raise ConvswapError(f"the model is not a valid ONNX model: {root_cause(error)}") from error
     if isinstance(model, (str, os.PathLike)):
         return load_model(model), f"'{model}'", Path(model)
-    raise ConvswapError(
-        f"cannot swap an object of type {type(model).__name__}; "
-        "expected a path, an onnx.ModelProto or an onnx_ir.Model"
-    )
+    raise no_model(model, "a path, an onnx.ModelProto or an onnx_ir.Model")
 
 
 def _is_conv(node: ir.Node) -> bool:

@@ -6,11 +6,20 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 import onnx
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+from convswap.graph.file_kinds import HEAD_BYTES, what_else
+from convswap.graph.ort_format import (
+    DAMAGED,
+    OrtNode,
+    is_ort_format,
+    nodes_of,
+    with_types_of_registered_ops,
+)
 from convswap.graph.other_convolutions import why_no_conv_any_more
 from convswap.graph.serialisation import graphs_of_proto
 from convswap.runtime.library import PRECISION_ENTRY, register, set_entry
@@ -47,6 +56,9 @@ def override_session(
     A Conv whose inputs are all constant would fail to load, since ONNX Runtime cannot fold it in the
     override mode; for such a model constant folding is switched off.
 
+    `model` may be in ORT format, with the Convs that it was saved with, and is then read into memory. With
+    `register(options, override=True)` alone ONNX Runtime finds no kernel for its Convs.
+
     Nodes that a tool has put in the place of a Conv, as ONNX Runtime does when it writes an optimised model,
     stay with ONNX Runtime: a warning of the logger `convswap` names up to five of them, their op and the
     reason.
@@ -72,10 +84,11 @@ def override_session(
     # A second attempt, without the provider that failed, would go unnoticed.
     arguments.setdefault("enable_fallback", 0)
     source = model if isinstance(model, bytes) else fspath(model)
+    given, ort_nodes = _of_ort_format(source)
 
     def create() -> Any:
         _ask_library("record")
-        return onnxruntime.InferenceSession(source, options, providers=providers, **arguments)
+        return onnxruntime.InferenceSession(given, options, providers=providers, **arguments)
 
     try:
         try:
@@ -86,13 +99,49 @@ def override_session(
             _disable_optimizers(options, ["ConstantFolding"])
             session = create()
     except Exception as error:
-        reason = " ".join(str(error).split())
+        kind = what_else(_head(given))
+        reason = " ".join(str(error).split()) + (f" (it is {kind})" if kind else "")
         raise ConvswapError(f"ONNX Runtime cannot load the model in the override mode: {reason}") from error
     finally:
         answer = _ask_library("read")
-    _check(session, _names_of_kernels(answer), source)
-    _tell_of_others(session)
+    nodes = _placed_nodes(session) if ort_nodes is None else ort_nodes
+    _check(session, nodes, _names_of_kernels(answer), source)
+    _tell_of_others(nodes)
     return session
+
+
+def _of_ort_format(source: str | bytes) -> tuple[str | bytes, list[OrtNode] | None]:
+    """Return what ONNX Runtime is to load for `source`, and its nodes where it is in ORT format.
+
+    Of such a model ONNX Runtime does not report which nodes it placed where.
+    """
+    if not is_ort_format(_head(source)):
+        return source, None
+    whole = source if isinstance(source, bytes) else Path(source).read_bytes()
+    try:
+        return with_types_of_registered_ops(whole), list(nodes_of(whole))
+    except DAMAGED:  # which ONNX Runtime says
+        return source, None
+
+
+def _head(source: str | bytes) -> bytes:
+    """Return the first bytes of a model; none of a file that cannot be read, which ONNX Runtime says."""
+    if isinstance(source, bytes):
+        return source[:HEAD_BYTES]
+    try:
+        with Path(source).open("rb") as file:
+            return file.read(HEAD_BYTES)
+    except OSError:
+        return b""
+
+
+def _placed_nodes(session: Any) -> list[OrtNode]:
+    """Return the nodes of `session` that ONNX Runtime reports, with their providers."""
+    return [
+        OrtNode(node.name, node.domain, node.op_type, part.ep_name)
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    ]
 
 
 def _precision_of(options: Any, providers: Any, arguments: Mapping[str, Any]) -> str | None:
@@ -140,18 +189,15 @@ def _names_of_kernels(answer: Any) -> Counter[str]:
     return Counter(answer.get_session_config_entry(f"{KERNELS_ENTRY}.{index}") for index in range(count))
 
 
-def _check(session: Any, ours: Counter[str], source: str | bytes) -> None:
-    """Raise ConvswapError where a Conv of `session`, made of `source`, has no kernel among `ours`."""
+def _check(session: Any, nodes: Sequence[OrtNode], ours: Counter[str], source: str | bytes) -> None:
+    """Raise ConvswapError where a Conv among `nodes` of `session`, made of `source`, is not among `ours`."""
     if session.get_provider_options().get("CUDAExecutionProvider", {}).get("prefer_nhwc") == "1":
         raise ConvswapError(
             "the CUDA provider's option prefer_nhwc takes the Conv nodes before the override sees them: "
             "leave it out, or swap the model instead (convswap.swap)"
         )
     conv_nodes = [
-        (node.name, part.ep_name)
-        for part in session.get_provider_graph_assignment_info()
-        for node in part.get_nodes()
-        if node.op_type == "Conv" and node.domain in _CONV_DOMAINS
+        (node.name, node.ep_name) for node in nodes if node.op_type == "Conv" and node.domain in _CONV_DOMAINS
     ]
     others = _without_kernel(conv_nodes, ours)
     found = len(others)
@@ -163,9 +209,9 @@ def _check(session: Any, ours: Counter[str], source: str | bytes) -> None:
     if others:
         named = [f"{name!r} on {provider}" for name, provider in others]
         shown = ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
-        nodes = len(conv_nodes) - (found - len(others))
+        count = len(conv_nodes) - (found - len(others))
         raise ConvswapError(
-            f"{len(others)} of {nodes} Conv nodes would not run on convswap: {shown}; an optimiser "
+            f"{len(others)} of {count} Conv nodes would not run on convswap: {shown}; an optimiser "
             "of ONNX Runtime or another provider takes them first: swap the model instead (convswap.swap)"
         )
 
@@ -211,17 +257,16 @@ def _read(path: str) -> onnx.ModelProto:
     return onnx.load_model(path, format="protobuf", load_external_data=False)
 
 
-def _tell_of_others(session: Any) -> None:
-    """Log, in one line for each reason, the nodes of `session` that were Convs before a tool took them."""
+def _tell_of_others(nodes: Iterable[OrtNode]) -> None:
+    """Log, in one line for each reason, those of `nodes` that were Convs before a tool took them."""
     others: dict[str, list[str]] = {}
-    for part in session.get_provider_graph_assignment_info():
-        for node in part.get_nodes():
-            domain = "" if node.domain == "ai.onnx" else node.domain
-            reason = why_no_conv_any_more(domain, node.op_type)
-            if reason is not None:
-                op = f"{domain}.{node.op_type}" if domain else node.op_type
-                others.setdefault(reason, []).append(f"{node.name!r} ({op})")
-    for reason, nodes in others.items():
-        shown = ", ".join(nodes[:_SHOWN]) + (", ..." if len(nodes) > _SHOWN else "")
+    for node in nodes:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        reason = why_no_conv_any_more(domain, node.op_type)
+        if reason is not None:
+            op = f"{domain}.{node.op_type}" if domain else node.op_type
+            others.setdefault(reason, []).append(f"{node.name!r} ({op})")
+    for reason, named in others.items():
+        shown = ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
         said = "these convolutions stay with ONNX Runtime: %s, %d in all; each %s"
-        _LOGGER.warning(said, shown, len(nodes), reason)
+        _LOGGER.warning(said, shown, len(named), reason)
