@@ -118,3 +118,26 @@ def _scaled(model: onnx.ModelProto, factor: float) -> onnx.ModelProto:
                 helper.make_node("Mul", [f"{output}_right", f"{output}_factor"], [output])
             )
     return scaled
+
+
+def float16_overflow(*, second: bool = False) -> onnx.ModelProto:
+    """Return a float16 model whose Conv "large" goes beyond float16 and is divided then.
+
+    With `second` it also has a Conv "small" with an output of its own. ONNX Runtime's CPU provider keeps
+    float32 in between, and answers as float64 does, 81.
+    """
+    half = TensorProto.FLOAT16
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="large"),
+        helper.make_node("Div", ["c", "d"], ["y"]),
+    ]
+    tensors = [constant("w", np.full((2, 3, 3, 3), 100, np.float16)), constant("d", np.float16(1000))]
+    outputs = [tensor_info("y", 1, 2, 6, 6, element_type=half)]
+    if second:
+        nodes.append(helper.make_node("Conv", ["x", "v"], ["z"], name="small"))
+        tensors.append(constant("v", np.full((2, 3, 3, 3), 0.5, np.float16)))
+        outputs.append(tensor_info("z", 1, 2, 6, 6, element_type=half))
+    return built(nodes, [tensor_info("x", 1, 3, 8, 8, element_type=half)], outputs, tensors)
+
+
+FLOAT16_FEEDS = {"x": np.full((1, 3, 8, 8), 30, np.float16)}

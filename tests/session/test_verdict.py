@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import io
 
 import numpy as np
 import onnx
 import pytest
 from comparisons import checked, small_model
 from convswap.comparison import answers as answers_module
-from convswap.comparison.report import verdict
+from convswap.comparison.agreement import agreement
+from convswap.comparison.page import compare_html
+from convswap.comparison.report import print_comparison, verdict
 from convswap.errors import ConvswapError
+from convswap.graph.swap import FLOAT16_ON_CPU
+from convswap.truth.closeness import NO_CLASS
 from onnx import TensorProto, helper
+from rich.console import Console
 from swap_models import tensor_info
 from verdict_models import (
+    FLOAT16_FEEDS,
     after_a_conv,
     class_map,
     constant,
+    float16_overflow,
     make_our_convs_wrong,
     normal,
     quantised_chain,
@@ -28,6 +36,13 @@ C = (2, 4, 6, 6)
 
 def compared(model: onnx.ModelProto, **options):
     return compare(model, device="cpu", time_layers=False, **options)
+
+
+def printed(found) -> str:
+    """Return what the terminal shows, its lines put together."""
+    console = Console(width=120, record=True, file=io.StringIO())
+    print_comparison(found, console)
+    return " ".join(console.export_text().split())
 
 
 def dropout() -> onnx.ModelProto:
@@ -345,3 +360,79 @@ def test_whole_subgraph_is_left_to_the_cpu_provider_where_numpy_fails_in_it():
         "computed in float32 for the truth" in note and "com.microsoft.BiasGelu" in note
         for note in found.notes
     )
+
+
+def test_float16_conv_that_overflows_on_the_cpu_is_condemned_and_a_note_says_why():
+    found = compared(float16_overflow(), inputs=FLOAT16_FEEDS)
+    assert not found.within_tolerance and found.default.relative_l2_error < 1e-2
+    assert FLOAT16_ON_CPU in found.notes and FLOAT16_ON_CPU in found.to_json()["notes"]
+    assert FLOAT16_ON_CPU not in compared(small_model()).notes
+
+
+# Answers of which there is nothing to compare.
+
+
+def answers_of(values: np.ndarray) -> onnx.ModelProto:
+    """Return a model that answers c + `values`, NaN or infinite where those are, for two samples."""
+    return after_a_conv(
+        [helper.make_node("Add", ["c", "v"], ["y"])], [tensor_info("y", *C)], [constant("v", values)]
+    )
+
+
+def empty_answers() -> onnx.ModelProto:
+    zero = constant("zero", np.array([0]))
+    return after_a_conv(
+        [helper.make_node("Slice", ["c", "zero", "zero", "one"], ["y"])],
+        [tensor_info("y", 2, 0, 6, 6)],
+        [zero, constant("one", np.array([1]))],
+    )
+
+
+@pytest.mark.parametrize("kind", ["empty", "nan", "inf"])
+@pytest.mark.parametrize("time_layers", [False, True])
+def test_answers_without_a_finite_element_are_no_agreement(kind, time_layers, monkeypatch):
+    model = empty_answers() if kind == "empty" else answers_of(np.full(C, float(kind), np.float32))
+    found = compare(model, device="cpu", time_layers=time_layers)
+    written = checked(found)
+    assert found.top1_agreement is None and written["top1_agreement"] is None
+    assert written["relative_l2_error"] == {"default": None, "convswap": None}
+    assert found.within_tolerance and "the one Conv is right alone" in verdict(found)
+    assert "samples without a class on either side: 2" in "".join(found.notes)
+    assert "outputs without an element that is finite, of which nothing was compared: 1" in found.notes
+    assert "no image has a class on either side" in printed(found)
+    assert "100 %" not in printed(found) + compare_html(found)
+    make_our_convs_wrong(monkeypatch, 1.5)
+    assert not compare(model, device="cpu", time_layers=time_layers).within_tolerance
+
+
+def test_samples_without_a_class_do_not_count_as_the_same():
+    values = np.zeros(C, np.float32)
+    values[1, 2, 3, 4] = np.nan
+    found = compared(answers_of(values))
+    assert found.top1_agreement == 1.0 and found.without_class == 1 and found.within_tolerance
+    assert "both sides name the same class for 100 % of the images that have one" in printed(found)
+
+
+def test_where_no_conv_has_a_finite_answer_either_nothing_could_be_compared():
+    model = answers_of(np.zeros(C, np.float32))
+    model.graph.initializer[0].CopyFrom(constant("w", np.full((4, 3, 3, 3), np.nan, np.float32)))
+    found = compare(model, device="cpu")
+    assert verdict(found).startswith("NOTHING COULD BE COMPARED: no output has an element that is finite, ")
+    assert found.judgement.found.endswith("no Conv could be checked alone.")
+    assert checked(found)["layers"][0]["relative_l2_error"] == {"default": None, "convswap": None}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "share", "without"),
+    [
+        ([0, 1, 2], [0, 1, 1], 2 / 3, 0),
+        ([0, 1], [0, 1, 1], 2 / 3, 0),
+        ([NO_CLASS, 1], [NO_CLASS, 1], 1.0, 1),
+        ([NO_CLASS, 1], [0, 1], 0.5, 0),
+        ([NO_CLASS], [NO_CLASS], None, 1),
+        ([], [], None, 0),
+        (["ant", "bee"], ["ant", "cat"], 0.5, 0),
+    ],
+)
+def test_agreement_is_over_the_samples_that_have_a_class(one, other, share, without):
+    assert agreement(np.array(one), np.array(other)) == (share, without)

@@ -8,9 +8,11 @@ import warnings
 import numpy as np
 import pytest
 from convswap.truth.closeness import (
+    NO_CLASS,
     NOT_APART,
     Apart,
     apart,
+    are_alike_without_finite,
     max_abs_error,
     relative_l2_error,
     top1_classes,
@@ -103,4 +105,24 @@ def test_top1_is_the_largest_value_of_each_sample():
     assert top1_classes(np.array([[0.1, 0.9], [0.8, 0.2]])).tolist() == [1, 0]
     assert top1_classes(np.arange(12).reshape(2, 3, 2)).tolist() == [5, 5]
     assert top1_classes(np.float32(3.0)).tolist() == [0]
-    assert top1_classes(np.zeros((2, 0))).tolist() == [0, 0]
+
+
+def test_sample_whose_largest_value_is_not_finite_has_no_class():
+    assert top1_classes(np.zeros((2, 0))).tolist() == [NO_CLASS] * 2
+    inf, nan = np.inf, np.nan
+    values = np.array([[0, 1, nan], [0, inf, 1], [-inf, -inf, -inf], [-inf, 2, -inf]])
+    assert top1_classes(values).tolist() == [NO_CLASS, NO_CLASS, NO_CLASS, 1]
+
+
+def test_answers_without_a_finite_element_are_alike_where_they_are_the_same():
+    nothing, nan, inf = np.zeros((0, 3)), np.full(2, np.nan), np.full(2, np.inf)
+    for values in (nothing, nan, inf, nan.astype(np.float16)):
+        assert are_alike_without_finite(values, values.copy())
+    for values, others in (
+        (nan, inf),
+        (nan, nothing),
+        (nan, np.array([np.nan, 1])),
+        (np.ones(2), np.ones(2)),
+    ):
+        assert not are_alike_without_finite(values, others)
+    assert not are_alike_without_finite(np.array([True]), np.array([True]))

@@ -14,10 +14,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 import swap_models as models
+from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph import model_file
-from convswap.graph.swap import swap
+from convswap.graph.swap import FLOAT16_ON_CPU, swap
 from onnx import TensorProto, helper, numpy_helper
+from verdict_models import float16_overflow
 
 
 def all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
@@ -863,3 +865,12 @@ def test_external_data_outside_the_models_folder_are_refused(tmp_path):
 
 
 # With the library
+
+
+def test_only_a_float16_conv_that_is_swapped_has_a_note_about_the_cpu(tmp_path, capsys):
+    onnx.save(float16_overflow(second=True), tmp_path / "half.onnx")
+    result = swap(tmp_path / "half.onnx", only="small")
+    assert result.notes == (FLOAT16_ON_CPU,) and result.report()["notes"] == [FLOAT16_ON_CPU]
+    assert main(["swap", str(tmp_path / "half.onnx"), "-o", str(tmp_path / "swapped.onnx")]) == 0
+    assert f"Note: {FLOAT16_ON_CPU}.\n" in capsys.readouterr().out
+    assert swap(tmp_path / "swapped.onnx").notes == swap(models.two_convs()).notes == ()

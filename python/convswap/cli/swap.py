@@ -51,4 +51,6 @@ def run(options: argparse.Namespace) -> int:
         print(f"  left {left.op} {left.node}: {left.reason}")
     for line in fusion_lines(result.fused, result.not_fused):
         print(f"  {line}")
+    for note in result.notes:
+        print(f"Note: {note}.")
     return 0

@@ -22,6 +22,7 @@ from convswap.truth.closeness import (
     NOT_COMPARABLE,
     Apart,
     apart,
+    are_alike_without_finite,
     counted_outputs,
     max_abs_error,
     relative_l2_error,
@@ -39,7 +40,8 @@ class Answers:
 
     `errors` has the largest absolute and the relative L2 error of each side, NaN where no output has numbers.
     `in_float32` names what was computed in float32 for the truth; `reference` says what stands for the truth
-    where there is none in float64. `without_elements` counts outputs of which there is nothing to compare.
+    where there is none in float64. `without_elements` counts outputs of which there is nothing to compare:
+    neither side has a finite element.
     """
 
     outputs: tuple[OutputErrors, ...]
@@ -69,7 +71,7 @@ def hold_against_truth(
     default, ours = answered[DEFAULT], answered[compared.ours]
     reference = _reference(compared, feeds, default)
     truth = reference.arrays
-    names = [name for name in {**truth, **default, **ours} if not _is_empty(name, truth, default, ours)]
+    names = [name for name in {**truth, **default, **ours} if not _says_nothing(name, default, ours)]
     numbers = [name for name in truth if is_number(truth[name])]
     counted = [numbers[index] for index in counted_outputs([truth[name] for name in numbers])] or list(truth)
     outputs = tuple(
@@ -87,7 +89,10 @@ def hold_against_truth(
         outputs = _looked_into(compared, feeds, outputs)
     return Answers(
         outputs=outputs,
-        errors={side: _errors(arrays, truth, counted) for side, arrays in answered.items()},
+        errors={
+            side: _errors(arrays, truth, [name for name in counted if name in names])
+            for side, arrays in answered.items()
+        },
         in_float32=reference.in_float32,
         reference=reference.note,
         without_elements=sum(name not in names for name in counted),
@@ -129,8 +134,8 @@ def _look_alike(arrays: Arrays, others: Arrays) -> bool:
     )
 
 
-def _is_empty(name: str, *answers: Arrays) -> bool:
-    return all(name in arrays and arrays[name].size == 0 for arrays in answers)
+def _says_nothing(name: str, default: Arrays, ours: Arrays) -> bool:
+    return name in default and name in ours and are_alike_without_finite(ours[name], default[name])
 
 
 def _apart(name: str, arrays: Arrays, others: Arrays) -> Apart:

@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 
 from convswap import _native
+from convswap.comparison.agreement import Agreement, agreement
 from convswap.comparison.answers import Answers, hold_against_truth
 from convswap.comparison.compared import Compared
 from convswap.comparison.judgement import ConvsAlone, Judgement, conv_is_right, judge
@@ -20,7 +21,7 @@ from convswap.comparison.options import CompareOptions
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import DEFAULT_PRECISION, swap
+from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, swap
 from convswap.graph.weights_apart import put_together, taken_apart
 from convswap.inputs.feeds import Feeds, Source, input_shapes
 from convswap.inputs.given import Given
@@ -48,7 +49,7 @@ from convswap.runtime.sessions import (
     run_named,
 )
 from convswap.timing.measure import RUNS, Times, measure
-from convswap.truth.closeness import TRUTH_IMAGES, relative_l2_error
+from convswap.truth.closeness import TRUTH_IMAGES, has_finite, relative_l2_error
 from convswap.truth.evaluation import evaluate
 
 # Eight images of 3x227x227: the float64 values of all layers of a deep network lie in memory together, and
@@ -266,6 +267,7 @@ def _convs_alone(
             inputs = capture.inputs(layer, fed)
             sessions = _layer_sessions(compared, layer, _ranks(inputs), (DEFAULT, compared.ours))
             errors[layer.name] = _layer_errors(compared, layer, sessions, inputs)
+    errors = {name: of_side for name, of_side in errors.items() if not np.isnan(of_side["convswap"])}
     wrong = (
         name
         for name, of_side in errors.items()
@@ -283,6 +285,7 @@ def _comparison(
     options, subject, source = compared.options, compared.subject, compared.source
     swapping, device = compared.swapping, compared.device
     plan, answers, judgement = found
+    same = agreement(runs.classes[DEFAULT], runs.classes[compared.ours])
     return Comparison(
         model=subject.title,
         device=device,
@@ -302,14 +305,20 @@ def _comparison(
             )
             for side in compared.sides
         },
-        top1_agreement=_agreement(runs.classes[DEFAULT], runs.classes[compared.ours]),
+        top1_agreement=same.share,
+        without_class=same.without_class,
         swapped=subject.swapped_before + len(swapping.swapped),
         left=swapping.left,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
         layers=rows,
         tolerance=compared.measure.tolerance,
-        notes=(*plan.notes, *_all_notes(compared, runs.times, answers), *judgement.notes),
+        notes=(
+            *plan.notes,
+            *_all_notes(compared, runs.times, answers),
+            *_without_class(same),
+            *judgement.notes,
+        ),
         judgement=judgement,
         elements_that_differ=_elements_that_differ(answers),
     )
@@ -352,7 +361,12 @@ def _all_notes(compared: Compared, times: Mapping[Side, Times], answers: Answers
         *([answers.reference] if answers.reference else []),
         *(() if compared.options.time_layers else ("the Convs were not timed alone, as asked",)),
         *shape_notes(*compared.shaped),
-        *([f"outputs without an element, of which nothing was compared: {empty}"] if empty else []),
+        *(
+            [f"outputs without an element that is finite, of which nothing was compared: {empty}"]
+            if empty
+            else []
+        ),
+        *([FLOAT16_ON_CPU] if compared.rounds_to_float16_on_cpu else []),
         *_swapped_before(subject.swapped_before),
         *_missing_data(subject.missing),
     )
@@ -367,13 +381,6 @@ def _measure(
 
 def _accuracy(classes: np.ndarray, labels: np.ndarray | None) -> float | None:
     return None if labels is None else float(np.mean(classes == labels))
-
-
-def _agreement(classes: np.ndarray, others: np.ndarray) -> float:
-    """Return the share of samples of the same class; samples that only one side has count as others."""
-    both = min(len(classes), len(others))
-    most = max(len(classes), len(others))
-    return float(np.sum(classes[:both] == others[:both]) / most) if most else 1.0
 
 
 def _truth_images(
@@ -445,9 +452,11 @@ def _layer_errors(
     checked = {name: host_array(value, compared.device) for name, value in inputs.items()}
     model = layer.model(_ranks(inputs), ours=False)
     truth = evaluate(model, checked, compared.layer_weights(layer, ours=False)).outputs[0]
-    return {
+    errors = {
         side.name: relative_l2_error(run(session, checked)[0], truth) for side, session in sessions.items()
     }
+    # Sides without a finite element that are as the truth is show nothing.
+    return {name: error if error > 0 or has_finite(truth) else float("nan") for name, error in errors.items()}
 
 
 def _ranks(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, int]:
@@ -456,6 +465,15 @@ def _ranks(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, int]:
 
 def _shapes(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape()) for name, value in values.items()}
+
+
+def _without_class(same: Agreement) -> list[str]:
+    if not same.without_class:
+        return []
+    return [
+        f"samples without a class on either side: {same.without_class}; their outputs are empty, or the "
+        "largest value is not finite"
+    ]
 
 
 def _swapped_before(count: int) -> list[str]:

@@ -11,7 +11,7 @@ import onnxruntime
 
 from convswap.comparison.judgement import Measure
 from convswap.comparison.options import CompareOptions
-from convswap.graph.swap import DEFAULT_PRECISION, SwapResult
+from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, SwapResult
 from convswap.graph.weights_apart import Weights
 from convswap.inputs.feeds import Source, declared_inputs
 from convswap.inputs.subject import Subject
@@ -64,6 +64,12 @@ class Compared:
         on_cpu = self.device.name == "cpu"
         kinds = {"ieee" if kind == "tf32" and on_cpu else kind for kind in self._arithmetic}
         return max((ROUNDING[kind] for kind in kinds), default=ROUNDING["ieee"])
+
+    @property
+    def rounds_to_float16_on_cpu(self) -> bool:
+        """Whether Convs of ours round to float16 what the default side, on the CPU, keeps in float32."""
+        is_float16 = FLOAT16_ON_CPU in self.swapping.notes or "float16" in self._arithmetic
+        return self.device.name == "cpu" and is_float16
 
     @property
     def quantises(self) -> bool:

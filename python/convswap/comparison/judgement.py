@@ -53,11 +53,15 @@ class ConvsAlone:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether the answers agree; by what, in words that follow "The answers agree:"; notes for a reader."""
+    """Whether the answers agree; by what, in words that follow "The answers agree:"; notes for a reader.
+
+    They agree as well where `nothing_compared`: neither an output nor a Conv alone has a finite element.
+    """
 
     agree: bool
     found: str
     notes: tuple[str, ...] = ()
+    nothing_compared: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,8 @@ def judge(
     """Return whether our answers in `outputs` are right; see the module's text.
 
     Args:
-        outputs: those that have an element; where there are none, the Convs alone say whether ours is right.
+        outputs: those that have a finite element; where there are none, the Convs alone say whether ours is
+            right.
         measure: where it is strict it is taken at its word, and ours may only agree with the default side.
         quantises: whether the model rounds to steps, which a note then gives as the reason.
         alone: finds out how the Convs do alone; called where that has a say.
@@ -123,11 +128,11 @@ def judge(
 
 
 def _without_outputs(convs: ConvsAlone) -> Judgement:
-    """Return what is known of answers without an element, as of a detector that finds nothing."""
-    found = "no output has an element on either side"
+    """Return what is known of answers without a finite element, as of a detector that finds nothing."""
+    found = "no output has an element that is finite, on either side"
     if convs.wrong:
         return Judgement(False, f"{found}, and these Convs are wrong alone: {', '.join(convs.wrong)}.")
-    return Judgement(True, f"{found}; {_all_right(convs)}.")
+    return Judgement(True, f"{found}; {_all_right(convs)}.", nothing_compared=not convs.checked)
 
 
 def _is_right(output: OutputErrors, case: _Case) -> bool:

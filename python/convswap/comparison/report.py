@@ -98,8 +98,7 @@ def _sides_table(comparison: Comparison) -> Table:
         )
         table.add_row(side_title(name, side), *_side_cells(side, faster))
     table.caption = Text(
-        f"errors against float64 on {comparison.truth_images} images; "
-        f"both sides name the same class for {_share(comparison.top1_agreement)} of all images"
+        f"errors against float64 on {comparison.truth_images} images; {_agreement(comparison)}"
     )
     table.caption_justify = "left"
     return table
@@ -195,6 +194,13 @@ def _left_table(comparison: Comparison) -> Table:
     return table
 
 
+def _agreement(comparison: Comparison) -> str:
+    if comparison.top1_agreement is None:
+        return "no image has a class on either side"
+    of = "of the images that have one" if comparison.without_class else "of all images"
+    return f"both sides name the same class for {_share(comparison.top1_agreement)} {of}"
+
+
 def _share(value: float) -> str:
     """Return a share in per cent that says 100 only when it is all."""
     return "100 %" if value == 1 else f"{math.floor(value * 1e4) / 1e2:.2f} %"
@@ -206,11 +212,19 @@ def verdict(comparison: Comparison) -> str:
     found = f"relative L2 error {error(ours)}, at most {tolerance:g} asked for."
     if comparison.judgement is not None:
         found = comparison.judgement.found
-    answer = f"{'The answers agree' if comparison.within_tolerance else 'THE ANSWERS DIFFER'}: {found}"
+    answer = f"{_outcome(comparison)}: {found}"
     swapped = f"{comparison.swapped} Conv swapped, {len(comparison.left)} left"
     if comparison.options.get("fuse"):
         swapped += f", {len(comparison.fused)} fused with what follows"
     return f"{answer}\n{swapped}; {_gain(comparison)}"
+
+
+def _outcome(comparison: Comparison) -> str:
+    if not comparison.within_tolerance:
+        return "THE ANSWERS DIFFER"
+    judgement = comparison.judgement
+    is_known = judgement is None or not judgement.nothing_compared
+    return "The answers agree" if is_known else "NOTHING COULD BE COMPARED"
 
 
 def _gain(comparison: Comparison) -> str:

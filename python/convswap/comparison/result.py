@@ -52,6 +52,8 @@ class LayerResult:
 class Comparison:
     """The outcome of a comparison; `sides` has "default", "convswap" and, with `against="all"`, the others.
 
+    `top1_agreement` is the share of samples of which both sides name the same class; None where no sample has
+    one, as where outputs are empty or not finite. `without_class` samples have none on either side.
     `images` samples went through both sides for accuracy and agreement; `batch` of them were timed;
     `truth_images` were evaluated in float64 for the errors. `notes` are sentences for a reader. `judgement`
     says whether the answers agree; without one, our error alone does. `elements_that_differ` has, for each
@@ -68,7 +70,7 @@ class Comparison:
     truth_images: int
     dataset: str
     sides: Mapping[str, SideResult]
-    top1_agreement: float
+    top1_agreement: float | None
     swapped: int
     left: tuple[Left, ...]
     layers: tuple[LayerResult, ...]
@@ -78,6 +80,7 @@ class Comparison:
     not_fused: tuple[NotFused, ...] = ()
     judgement: Judgement | None = None
     elements_that_differ: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    without_class: int = 0
 
     @property
     def default(self) -> SideResult:

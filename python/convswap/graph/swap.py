@@ -34,6 +34,11 @@ from convswap.graph.value_types import ValueTypes
 DEFAULT_PRECISION = "tf32"
 PRECISIONS = ("tf32", "ieee")
 SUPPORTED_RANKS = range(3, 6)
+# A note for models with Convs in float16. Of bfloat16 ONNX Runtime's CPU provider has no kernels.
+FLOAT16_ON_CPU = (
+    "on the CPU ONNX Runtime keeps float32 between float16 nodes, where a swapped Conv rounds its result to "
+    "float16: beyond 65504 it becomes infinite"
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ class SwapResult:
     `swapped` names the nodes swapped by this call, in the order of the graph; `left` has the convolutions
     that were not; nodes that were swapped before are in neither. `source` is the file that was read, if any.
     `fused` has the Convs that took in what followed them, or a depthwise Conv in front, which `swapped` names
-    too; `not_fused`, where fusing was asked for, what could not be taken in.
+    too; `not_fused`, where fusing was asked for, what could not be taken in. `notes` are sentences for a
+    reader, without a full stop.
     """
 
     model: ir.Model
@@ -62,6 +68,7 @@ class SwapResult:
     source: Path | None = None
     fused: tuple[Fused, ...] = ()
     not_fused: tuple[NotFused, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_proto(self) -> onnx.ModelProto:
         """Return the swapped model as a protobuf message; external data remain references to their files."""
@@ -81,13 +88,14 @@ class SwapResult:
 
         `{"swapped": [name, …], "left": [{"node", "op", "reason"}, …],
         "fused": [{"node", "op", "taken": [{"op", "node"}, …]}, …],
-        "not_fused": [{"node", "follower", "op", "reason"}, …]}`
+        "not_fused": [{"node", "follower", "op", "reason"}, …]}`, and the "notes" where there are any.
         """
         return {
             "swapped": list(self.swapped),
             "left": [{"node": left.node, "op": left.op, "reason": left.reason} for left in self.left],
             "fused": [fused.to_json() for fused in self.fused],
             "not_fused": [not_fused.to_json() for not_fused in self.not_fused],
+            **({"notes": list(self.notes)} if self.notes else {}),
         }
 
 
@@ -221,10 +229,13 @@ class _Swapping:
     nodes: Sequence[ir.Node]  # those swapped
     left: Sequence[Left]
     source: Path | None
+    notes: tuple[str, ...] = ()
 
     def result(self, fused: Sequence[Fused] = (), not_fused: Sequence[NotFused] = ()) -> SwapResult:
         swapped = tuple(self.names[node] for node in self.nodes)
-        return SwapResult(self.copy, swapped, tuple(self.left), self.source, tuple(fused), tuple(not_fused))
+        return SwapResult(
+            self.copy, swapped, tuple(self.left), self.source, tuple(fused), tuple(not_fused), self.notes
+        )
 
 
 def _swapped(
@@ -253,13 +264,14 @@ def _swapped(
     left += _left_in_functions(copy, why_not_inlined)
     if not to_swap and not any(is_ours(node) for node in _nodes(copy)):
         raise _nothing_to_swap(name, left)
+    float16 = any(types.element_type(_values(node)) == ir.DataType.FLOAT16 for node in to_swap)
     if to_swap or fuses:
         types.correct()
     for node in to_swap:
         _become_custom_op(node, names[node], choice_of(names[node]))
     if to_swap:
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
-    return _Swapping(copy, names, types, to_swap, left, source)
+    return _Swapping(copy, names, types, to_swap, left, source, (FLOAT16_ON_CPU,) if float16 else ())
 
 
 def _check_algorithm(algorithm: str) -> None:
@@ -339,7 +351,7 @@ def _why_left(
         return "it has no output"
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         return "its attributes refer to those of a function"
-    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    values = _values(node)
     element_type = types.element_type(values)
     if element_type is None:
         return "its element type is unknown: declare the types of the graph's inputs"
@@ -350,6 +362,10 @@ def _why_left(
     if rank is not None and rank not in SUPPORTED_RANKS:
         return f"its data have rank {rank}; the library computes ranks 3, 4 and 5 (1-D, 2-D and 3-D)"
     return None
+
+
+def _values(node: ir.Node) -> list[ir.Value]:
+    return [value for value in (*node.inputs, *node.outputs) if value is not None]
 
 
 def _why_other_op(node: ir.Node) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from convswap.errors import ConvswapError
 from convswap.inputs.predictions import Predictions
 from convswap.output.drawing import new_figure
+from convswap.truth.closeness import NO_CLASS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +55,8 @@ def draw(predictions: Predictions) -> Figure:
         top = row * _CELL_HEIGHT + _TITLE_HEIGHT
         extent = (left, left + _IMAGE_SIDE, top + _IMAGE_SIDE, top)
         axes.imshow(image, cmap="gray", vmin=0, vmax=255, extent=extent, aspect="auto")
-        predicted = predictions.class_names[predictions.predicted[index]]
+        named = predictions.predicted[index]
+        predicted = "no class" if named == NO_CLASS else predictions.class_names[named]
         true = predictions.class_names[predictions.labels[index]]
         mark, colour = ("✓", "green") if predicted == true else ("✗", "red")
         middle, below = left + _IMAGE_SIDE / 2, top + _IMAGE_SIDE

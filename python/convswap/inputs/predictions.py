@@ -16,7 +16,7 @@ from convswap.inputs.subject import CLASSES, no_labels, open_subject, source_of
 from convswap.runtime.device import Device
 from convswap.runtime.outputs import is_number
 from convswap.runtime.sessions import DEFAULT, make_session, run_named
-from convswap.truth.closeness import top1_classes
+from convswap.truth.closeness import NO_CLASS, top1_classes
 
 # Of a model that gives empty sequences only.
 _NOTHING = np.zeros(0)
@@ -27,7 +27,7 @@ class Predictions:
     """Images with their class by a model and by their labels.
 
     `images` is (n, S, S) with pixel values 0..255; `predicted` and `labels` are (n,), indices into
-    `class_names`. `model` and `dataset` are names.
+    `class_names`, `predicted` also `NO_CLASS`. `model` and `dataset` are names.
     """
 
     model: str
@@ -72,7 +72,8 @@ def predict(
 def predicted_classes(session: onnxruntime.InferenceSession, source: Source) -> np.ndarray:
     """Return the top-1 class (n,) of the first output with numbers for every image of `source`.
 
-    Of a model without such an output it is what the first one says of each, a string.
+    It is `NO_CLASS` where the output is empty or its largest value is not finite. Of a model without such an
+    output it is what the first one says of each, a string.
 
     Raises:
         ConvswapError: the run fails, or the data have labels and the output is not (n, 10).
@@ -94,4 +95,4 @@ def _classes(output: np.ndarray) -> np.ndarray:
     if is_number(output):
         return top1_classes(output)
     samples = output.shape[0] if output.ndim else 1
-    return output.reshape(samples, -1)[:, 0] if output.size else np.zeros(samples, dtype=object)
+    return output.reshape(samples, -1)[:, 0] if output.size else np.full(samples, NO_CLASS, dtype=object)

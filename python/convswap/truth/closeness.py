@@ -22,6 +22,8 @@ TOLERANCES = {"tf32": 2e-3, "ieee": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 ELEMENTS_THAT_MAY_DIFFER = 0.005
 # So many images are evaluated in float64, at most.
 TRUTH_IMAGES = 100
+# Of a sample whose values name no class.
+NO_CLASS = -1
 
 # What a value is off by, of its size, where the arithmetic alone is to blame: a rounding to the 11 or 8 bits
 # of TF32, float16 and bfloat16, and of float32 what sums of a thousand products come to.
@@ -97,11 +99,25 @@ def counted_outputs(outputs: Sequence[np.ndarray]) -> Sequence[int]:
 
 
 def top1_classes(output: np.ndarray) -> np.ndarray:
-    """Return, for each sample along axis 0, the index of its largest value; (n, classes) gives (n,)."""
+    """Return, for each sample along axis 0, the index of its largest value; (n, classes) gives (n,).
+
+    It is `NO_CLASS` where a sample has no value, or its largest is NaN or infinite.
+    """
     samples = output.shape[0] if output.ndim else 1
     if output.size == 0:
-        return np.zeros(samples, dtype=np.int64)
-    return output.reshape(samples, -1).argmax(axis=1)
+        return np.full(samples, NO_CLASS)
+    values = output.reshape(samples, -1)
+    return np.where(np.isfinite(values.max(axis=1)), values.argmax(axis=1), NO_CLASS)
+
+
+def has_finite(values: np.ndarray) -> bool:
+    """Return whether `values` have an element that is no infinity and no NaN."""
+    return values.size > 0 and (values.dtype.kind != "f" or bool(np.isfinite(values).any()))
+
+
+def are_alike_without_finite(values: np.ndarray, others: np.ndarray) -> bool:
+    """Return whether two answers differ in nothing because neither has a finite element."""
+    return not (has_finite(values) or has_finite(others)) and apart(values, others) == NOT_APART
 
 
 def _finite_pair(values: np.ndarray, truth: np.ndarray) -> _Pair | None:
