@@ -15,7 +15,7 @@ from command_line import only_line_of_refusal
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
-from convswap.graph.swap import NodeChoice
+from convswap.graph.swap import FLOAT16_ON_CPU, NodeChoice
 from convswap.optimizing import measuring, preparation, whole
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.optimize import optimize
@@ -26,6 +26,7 @@ from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
 from onnx import helper, numpy_helper
 from swap_models import make_model, tensor_info, weights
+from verdict_models import FLOAT16_FEEDS, float16_overflow
 
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads(Path(preparation.__file__).with_name("schema.json").read_text(encoding="utf-8"))
@@ -466,3 +467,55 @@ def test_a_model_with_a_sequence_and_a_default_is_written_with_the_inputs_that_i
     convswap.register(options)
     session = onnxruntime.InferenceSession(str(found.written), options, providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(session.run(["z"], {"x": x, "parts": own})[0], np.float32([2, 4, 6]))
+
+
+def test_a_conv_that_changes_the_answers_is_left_and_the_others_are_written(pretended, tmp_path):
+    pretended({name: {DEFAULT_WAY: 1.0, Stage.FOLDED: 0.5} for name in ("large", "small")})
+    model = float16_overflow(second=True)
+    found = optimize(model, tmp_path / "faster.onnx", device="cpu", inputs=FLOAT16_FEEDS)
+    rows = {node.node: node for node in found.nodes}
+    assert (rows["large"].taken, rows["small"].taken) == ("default", "swapped")
+    assert rows["large"].why == (
+        "it changes the model's answers: relative L2 error not finite, at most 0.01 may be"
+    )
+    assert found.answers_agree and FLOAT16_ON_CPU in found.notes
+    convswap.register(options := onnxruntime.SessionOptions())
+    session = onnxruntime.InferenceSession(str(found.written), options, providers=["CPUExecutionProvider"])
+    y, z = session.run(None, FLOAT16_FEEDS)
+    np.testing.assert_allclose(y, 81, rtol=1e-3)
+    np.testing.assert_allclose(z, 405, rtol=1e-3)
+    jsonschema.validate(found.to_json(), SCHEMA)
+
+
+def test_where_every_conv_that_gains_changes_the_answers_none_is_taken(pretended, tmp_path):
+    pretended({"large": {DEFAULT_WAY: 1.0, Stage.FOLDED: 0.5}})
+    found = optimize(float16_overflow(), tmp_path / "faster.onnx", device="cpu", inputs=FLOAT16_FEEDS)
+    assert found.written is None and {node.taken for node in found.nodes} == {"default"}
+    assert next(iter(verdict(found))) == "No Conv is taken: 1 of 1 change the answers, and no other gains."
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_answers_without_a_finite_element_are_no_reason_to_write(value, pretended, tmp_path, capsys):
+    pretended(FASTEST_FUSED)
+    model = network()
+    model.graph.node[-1].output[0] = "before"
+    model.graph.node.append(helper.make_node("Add", ["before", "value"], ["y"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(value), "value"))
+    onnx.save(model, tmp_path / "model.onnx")
+    json_file, page = tmp_path / "found.json", tmp_path / "page.html"
+    command = [
+        "optimize",
+        str(tmp_path / "model.onnx"),
+        "-o",
+        str(tmp_path / "faster.onnx"),
+        "--device",
+        "cpu",
+    ]
+    assert main([*command, "--json", str(json_file), "--html", str(page)]) == 1
+    found = json.loads(json_file.read_text(encoding="utf-8"))
+    jsonschema.validate(found, SCHEMA)
+    assert found["relative_l2_error"]["between"] is None and found["written"] is None
+    assert not found["answers_agree"] and not (tmp_path / "faster.onnx").exists()
+    told = capsys.readouterr().out
+    assert "NOTHING COULD BE COMPARED: no output has an element that is finite, on either side." in told
+    assert "answers agree" not in told + page.read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from convswap.graph.fusion.fuse import Fused, Stage
 from convswap.graph.swap import Left
@@ -27,6 +28,10 @@ def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole)
     rows = [
         _node_result(one, one.segment.name in taken, fused, batches, together.get(one.segment.name))
         for one in convs
+    ]
+    rows = [
+        replace(row, why=whole.changes[row.node], changes_answers=True) if row.node in whole.changes else row
+        for row in rows
     ]
     rows += [_left_result(left) for left in prepared.swapping.left]
     known = {row.node for row in rows}

@@ -45,7 +45,7 @@ def optimize(
     where that is faster than both as they are best apart; for those that take most of the time several
     algorithms are tried, and the file tells which was the fastest on this device. Then the whole model is
     timed against the original, and the outputs are compared: only a model that gains and whose answers agree
-    is written.
+    is written. Where they differ, Convs that change them by themselves are left.
 
     Args:
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
@@ -153,5 +153,7 @@ def _notes(prepared: Prepared, kept: KeptMeasurements) -> list[str]:
     device = prepared.device
     if device.name == "cpu" and device.reason != "asked for":
         notes.append(f"measured on the CPU: {device.reason}")
+    if device.name == "cpu":
+        notes += prepared.swapping.notes
     notes += shape_notes(*prepared.shaped)
     return notes

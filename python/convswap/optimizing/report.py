@@ -67,7 +67,10 @@ def verdict(found: Optimization) -> Iterator[str]:
     taken = sum(node.taken != "default" for node in found.nodes)
     measured = sum(node.default_ms is not None for node in found.nodes)
     if found.speedup is None:
-        if measured:
+        changing = sum(node.changes_answers for node in found.nodes)
+        if changing:
+            yield f"No Conv is taken: {changing} of {measured} change the answers, and no other gains."
+        elif measured:
             yield f"Nothing gains: the default provider is as fast here for all {measured} Convs measured."
         else:
             yield f"No Conv can be measured alone: the table says why of each of the {len(found.nodes)}."
@@ -77,13 +80,18 @@ def verdict(found: Optimization) -> Iterator[str]:
     if "optimized" in found.errors:
         errors = (error(found.errors[side]) for side in ("optimized", "default"))
         against = "relative L2 error against float64 {}, the original's {}".format(*errors)
-    yield f"The answers {'agree' if found.answers_agree else 'DIFFER'}: {against}."
+    if found.nothing_compared:
+        yield "NOTHING COULD BE COMPARED: no output has an element that is finite, on either side."
+    else:
+        yield f"The answers {'agree' if found.answers_agree else 'DIFFER'}: {against}."
     yield f"{taken} of {len(found.nodes)} Convs taken; {times_faster(found.speedup)} as fast as the original."
     if found.written is not None:
         yield (
             f"To use {found.written}: convswap.register(options) before InferenceSession(..., options), or "
             "register the library at convswap.library_path()."
         )
+    elif found.nothing_compared:
+        yield "No file is written; feed the model values that it has answers to, with --inputs."
     elif not found.answers_agree:
         yield "No file is written; use the model as it is."
     elif not found.gains:

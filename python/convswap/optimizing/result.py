@@ -22,7 +22,7 @@ class NodeResult:
     measured, as `best_ms` is where none of ours would do: the fastest of ours, or where it takes in more than
     that in the whole model, that. `errors` are relative L2 errors of the Conv alone: of "default", and of the
     precisions that were tried. `algorithm` is what computes it so; where batches differ in it, those of all,
-    with commas between.
+    with commas between. One that `changes_answers` of the model by itself is left.
     """
 
     node: str
@@ -34,6 +34,7 @@ class NodeResult:
     default_ms: Mapping[int, float] | None = None
     best_ms: Mapping[int, float] | None = None
     errors: Mapping[str, float] | None = None
+    changes_answers: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of `nodes` in the JSON of `optimize`."""
@@ -76,7 +77,8 @@ class Optimization:
 
     `whole` is empty where no Conv gains. `errors` are relative L2 errors of the outputs, of "default" and
     "optimized" against the reference that `reference` names, and of one against the other ("between").
-    `written` is the file; None where none was asked for, or the model did not gain, or its answers differ.
+    All are NaN, and `answers_agree` False, where no output has a finite element to compare. `written` is the
+    file; None where none was asked for, or the model did not gain, or its answers differ.
     """
 
     model: str
@@ -90,6 +92,11 @@ class Optimization:
     answers_agree: bool
     written: Path | None
     notes: tuple[str, ...]
+
+    @property
+    def nothing_compared(self) -> bool:
+        """Whether no output has a finite element on either side."""
+        return math.isnan(self.errors.get("between", 0.0))
 
     @property
     def speedup(self) -> float | None:

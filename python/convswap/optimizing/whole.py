@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import onnxruntime
 
 from convswap.errors import ConvswapError
 from convswap.graph.swap import NodeChoice, SwapResult, swap_chosen
@@ -18,10 +19,17 @@ from convswap.optimizing.pairs import MeasuredPair
 from convswap.optimizing.preparation import Apart, Prepared
 from convswap.optimizing.result import WholeResult, gains
 from convswap.optimizing.trials import whole_times
+from convswap.output.tables import error
 from convswap.runtime.device import Device
 from convswap.runtime.outputs import Arrays, is_floating, named_arrays
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, on_device, run_named
-from convswap.truth.closeness import ELEMENTS_THAT_MAY_DIFFER, NOT_COMPARABLE, TOLERANCES, apart
+from convswap.truth.closeness import (
+    ELEMENTS_THAT_MAY_DIFFER,
+    NOT_COMPARABLE,
+    TOLERANCES,
+    apart,
+    are_alike_without_finite,
+)
 from convswap.truth.evaluation import evaluate
 
 # Why a Conv is left as it was.
@@ -41,7 +49,10 @@ _NOT_MUCH_FURTHER = 2.0
 
 @dataclass(frozen=True)
 class Whole:
-    """The model with the Convs in `taken` swapped or fused, against the original; None where none gains."""
+    """The model with the Convs in `taken` swapped or fused, against the original; None where none gains.
+
+    `changes` says of Convs that were left how each changes the answers by itself.
+    """
 
     swapping: SwapResult | None = None
     taken: Mapping[str, NodeChoice] | None = None
@@ -51,6 +62,12 @@ class Whole:
     errors: Mapping[str, float] = field(default_factory=dict)
     reference: str = ""
     answers_agree: bool = False
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def differs(self) -> bool:
+        """Whether answers were compared and differ."""
+        return bool(self.errors) and not self.answers_agree and not math.isnan(self.errors["between"])
 
     @property
     def gains(self) -> bool:
@@ -61,18 +78,38 @@ class Whole:
 def best_whole(prepared: Prepared, measured: Sequence[Measured], pairs: Sequence[MeasuredPair] = ()) -> Whole:
     """Return the model that gains most of those that take some of the Convs which gain, or lose little.
 
-    The last to be tried has, beside the Convs of the best before, the `pairs` that gain.
+    The last to be tried has, beside the Convs of the best before, the `pairs` that gain. Where the answers
+    differ, the Convs that change them by themselves are left, and the others are tried again.
     """
-    gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
     # The same for all, and seconds for a deep model.
     truth = functools.cache(lambda: _truth(prepared, measured))
+    best, differing = _best_of(prepared, truth, measured, pairs)
+    changes = {} if differing is None else _changes(prepared, truth, differing)
+    if not changes:
+        return best
+    others = [one for one in measured if one.segment.name not in changes]
+    pairs = [pair for pair in pairs if changes.keys().isdisjoint(pair.names)]
+    best, _ = _best_of(prepared, truth, others, pairs)
+    return replace(best, changes=changes)
+
+
+def _best_of(
+    prepared: Prepared,
+    truth: Callable[[], Arrays | None],
+    measured: Sequence[Measured],
+    pairs: Sequence[MeasuredPair],
+) -> tuple[Whole, Whole | None]:
+    """Return the best model, and the first that was tried, without pairs, whose answers differ."""
+    gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
     wholes = [_run_whole(prepared, truth, taken) for taken in _to_try(prepared, measured, gaining)]
     best = _best(wholes)
     if prepared.device.name == "cuda":
         # The host that a model waits for has less to do for one node that takes in more than for two.
         deepest = {name: one.deepest(prepared.device) for name, one in best.convs.items()}
         if any(deepest[name] is not one for name, one in best.convs.items()):
-            best = _best([best, _run_whole(prepared, truth, list(deepest.values()))])
+            wholes.append(_run_whole(prepared, truth, list(deepest.values())))
+            best = _best(wholes)
+    differing = next((one for one in wholes if one.differs), None)
     if pairs:
         before = best.taken or {} if best.gains and best.answers_agree else {}
         taken = {*before, *(name for pair in pairs for name in pair.names)}
@@ -80,7 +117,22 @@ def best_whole(prepared: Prepared, measured: Sequence[Measured], pairs: Sequence
         with_pairs = [convs[name] for name in convs if name in taken]
         best = _best([best, _run_whole(prepared, truth, with_pairs, pairs)])
     # Where no Conv gains alone, the whole must by more than the noise of two equal models.
-    return best if gaining or best.pairs or (best.times and _mean(best) >= LEAST_GAIN) else Whole()
+    is_told = gaining or best.pairs or (best.times and _mean(best) >= LEAST_GAIN)
+    return best if is_told else Whole(), differing
+
+
+def _changes(prepared: Prepared, truth: Callable[[], Arrays | None], differing: Whole) -> Mapping[str, str]:
+    """Return, for each Conv of `differing` that changes the answers by itself, how."""
+    found = {}
+    for name, one in differing.convs.items():
+        assert differing.taken is not None
+        _, sessions = _sessions(prepared, {name: differing.taken[name]})
+        errors, _, agree = _answers(prepared, truth, sessions, [one])
+        if not agree:
+            off = error(errors.get("optimized", errors["between"]))
+            most = _tolerance([one], prepared.device)
+            found[name] = f"it changes the model's answers: relative L2 error {off}, at most {most:g} may be"
+    return found
 
 
 def _best(wholes: Sequence[Whole]) -> Whole:
@@ -119,13 +171,11 @@ def _run_whole(
     taken: Sequence[Measured],
     pairs: Sequence[MeasuredPair] = (),
 ) -> Whole:
-    original, device = prepared.original, prepared.device
+    device = prepared.device
     choices = {one.segment.name: one.choice for one in taken}
     for pair in pairs:
         choices |= pair.choices
-    swapping = swap_chosen(put_together(original.model, original.weights), choices, NOT_TAKEN)
-    optimized = Apart(*taken_apart(swapping.model))
-    sessions = [original.session(DEFAULT, device), optimized.session(CONVSWAP, device)]
+    swapping, sessions = _sessions(prepared, choices)
     times = []
     for batch, source in prepared.sources.items():
         feeds = on_device(source.first(batch), device)
@@ -133,13 +183,35 @@ def _run_whole(
         both = [whole_times(sessions, feeds, device) for _ in range(_REPEATS)]
         default, ours = max(both, key=lambda own: own[1] / own[0])
         times.append(WholeResult(batch, default, ours))
-    before, after = (run_named(session, prepared.sample) for session in sessions)
-    tolerance = max(TOLERANCES[_arithmetic(one, device)] for one in taken)
-    errors, reference, agree = _held(
-        truth(), before, after, tolerance, lambda: run_named(sessions[0], prepared.sample)
-    )
+    errors, reference, agree = _answers(prepared, truth, sessions, taken)
     convs = {one.segment.name: one for one in taken}
     return Whole(swapping, choices, convs, tuple(pairs), tuple(times), errors, reference, agree)
+
+
+def _sessions(
+    prepared: Prepared, choices: Mapping[str, NodeChoice]
+) -> tuple[SwapResult, tuple[onnxruntime.InferenceSession, onnxruntime.InferenceSession]]:
+    """Return the model with Convs swapped as `choices` say, and sessions of the original and of that."""
+    original, device = prepared.original, prepared.device
+    swapping = swap_chosen(put_together(original.model, original.weights), choices, NOT_TAKEN)
+    optimized = Apart(*taken_apart(swapping.model))
+    return swapping, (original.session(DEFAULT, device), optimized.session(CONVSWAP, device))
+
+
+def _answers(
+    prepared: Prepared,
+    truth: Callable[[], Arrays | None],
+    sessions: Sequence[onnxruntime.InferenceSession],
+    taken: Sequence[Measured],
+) -> tuple[dict[str, float], str, bool]:
+    """Return what `_held` finds of the answers of both `sessions`, the second with the Convs `taken`."""
+    default, ours = (run_named(session, prepared.sample) for session in sessions)
+    tolerance = _tolerance(taken, prepared.device)
+    return _held(truth(), default, ours, tolerance, lambda: run_named(sessions[0], prepared.sample))
+
+
+def _tolerance(taken: Sequence[Measured], device: Device) -> float:
+    return max(TOLERANCES[_arithmetic(one, device)] for one in taken)
 
 
 def _held(
@@ -148,7 +220,8 @@ def _held(
     """Return the errors of the outputs, what they are held against, and whether all of them agree.
 
     They are held against each other and against the `truth`, where there is one. `again` runs the original
-    once more.
+    once more. Outputs that have no finite element on either side show nothing; where there are no others the
+    answers do not agree, and the errors are NaN.
     """
     if truth is not None and not _look_alike(truth, default):
         # Of what has no such form, or another one there, the original is the judge.
@@ -158,7 +231,11 @@ def _held(
         # Where the original overflows, ours has to as well.
         right = {name: _where_finite(default[name], values) for name, values in truth.items()}
         sides |= {"default": (default, right), "optimized": (ours, right)}
-    names = list({**default, **ours})
+    names = [
+        name
+        for name in {**default, **ours}
+        if not (name in default and name in ours and are_alike_without_finite(ours[name], default[name]))
+    ]
     found = {
         side: {name: _apart(values.get(name), others.get(name)) for name in names}
         for side, (values, others) in sides.items()
@@ -172,10 +249,12 @@ def _held(
         for name in names
         if not _agrees({side: of_name[name] for side, of_name in found.items()}, most[name])
     ]
-    agree = not wrong or _are_random(wrong, found["between"], most, default, again())
+    agree = bool(names) and (not wrong or _are_random(wrong, found["between"], most, default, again()))
     # A class or an index that goes to the other of two that tie is no error of the numbers.
     told = [name for name in names if name in default and is_floating(default[name])] or names
-    errors = {side: max((of_name[name] for name in told), default=0.0) for side, of_name in found.items()}
+    errors = {
+        side: max((of_name[name] for name in told), default=math.nan) for side, of_name in found.items()
+    }
     return errors, "the original's outputs" if truth is None else "float64", agree
 
 
