@@ -519,3 +519,23 @@ def test_answers_without_a_finite_element_are_no_reason_to_write(value, pretende
     told = capsys.readouterr().out
     assert "NOTHING COULD BE COMPARED: no output has an element that is finite, on either side." in told
     assert "answers agree" not in told + page.read_text(encoding="utf-8")
+
+
+def test_a_model_whose_outputs_are_empty_is_written_by_what_its_convs_give(pretended, tmp_path):
+    pretended(FASTEST_FUSED)
+    model = network()
+    # Above every value: as a detector that finds nothing.
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1e9), "high"))
+    model.graph.node[-1].output[0] = "before"
+    model.graph.node.append(helper.make_node("Greater", ["before", "high"], ["is_found"]))
+    model.graph.node.append(helper.make_node("Compress", ["before", "found"], ["y"]))
+    model.graph.node.insert(
+        len(model.graph.node) - 1, helper.make_node("Reshape", ["is_found", "flat"], ["found"])
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.int64([-1]), "flat"))
+    del model.graph.output[:]
+    model.graph.output.append(tensor_info("y", None))
+    found = optimize(model, tmp_path / "faster.onnx", device="cpu")
+    assert found.answers_agree and found.written is not None
+    assert found.to_json()["relative_l2_error"]["between"] is None
+    assert any("Every output is empty" in line for line in verdict(found))

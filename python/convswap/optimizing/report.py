@@ -80,7 +80,9 @@ def verdict(found: Optimization) -> Iterator[str]:
     if "optimized" in found.errors:
         errors = (error(found.errors[side]) for side in ("optimized", "default"))
         against = "relative L2 error against float64 {}, the original's {}".format(*errors)
-    if found.nothing_compared:
+    if found.nothing_compared and found.answers_agree:
+        yield "Every output is empty, on both sides; each Conv taken agrees with float64 by itself."
+    elif found.nothing_compared:
         yield "NOTHING COULD BE COMPARED: no output has an element that is finite, on either side."
     else:
         yield f"The answers {'agree' if found.answers_agree else 'DIFFER'}: {against}."
@@ -90,7 +92,7 @@ def verdict(found: Optimization) -> Iterator[str]:
             f"To use {found.written}: convswap.register(options) before InferenceSession(..., options), or "
             "register the library at convswap.library_path()."
         )
-    elif found.nothing_compared:
+    elif found.nothing_compared and not found.answers_agree:
         yield "No file is written; feed the model values that it has answers to, with --inputs."
     elif not found.answers_agree:
         yield "No file is written; use the model as it is."

@@ -77,8 +77,8 @@ class Optimization:
 
     `whole` is empty where no Conv gains. `errors` are relative L2 errors of the outputs, of "default" and
     "optimized" against the reference that `reference` names, and of one against the other ("between").
-    All are NaN, and `answers_agree` False, where no output has a finite element to compare. `written` is the
-    file; None where none was asked for, or the model did not gain, or its answers differ.
+    All are NaN if no output has a finite element; then `answers_agree` only if all outputs are empty.
+    `written` is the file; None if none was asked for, the model did not gain, or its answers differ.
     """
 
     model: str
