@@ -2,7 +2,9 @@
 # make compare    does so and compares a course network before and after the swap
 # make check      ... and runs, in a minute or so, the style checks and the tests of single parts: tests/unit and
 #                 tests/op without those marked `slow`
-# make test       ... and runs every test, with PyTorch, and that with the oldest ONNX Runtime in .venv-oldest
+# make test       ... and runs the tests that prove the product: all but those marked `extended`
+# make test-all   ... and runs what `make test` leaves out: fuzzing, long draws, builds and packages, PyTorch, the oldest
+#                 ONNX Runtime in .venv-oldest, and the compiler's sanitizers
 # make dev        sets everything up such that edits of Python files count at once, without a build, also for the
 #                 commands above; make clean ends that
 # make tables     ... and measures every network, the course layers and the ladder on an H200, for benchmarks,
@@ -56,7 +58,7 @@ shared_cores = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(kept)
 bench = $(python) -m convswap.cli bench course --device cuda --against all
 algorithms = $(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000
 
-.PHONY: all help dev compare check single_parts test tables wheel lint sanitize clean changed_options
+.PHONY: all help dev compare check single_parts test test-all extended tables wheel lint sanitize clean changed_options
 .DELETE_ON_ERROR:
 
 all: $(stamps)/$(installed)
@@ -65,7 +67,8 @@ all: $(stamps)/$(installed)
 help:
 	@echo 'make            build the library, install the package into .venv'
 	@echo 'make compare    the same, then compare ece408-2019fa with the default provider'
-	@echo 'make test       the same, then run all tests; those marked gpu where there is a card'
+	@echo 'make test       the same, then run the tests; those marked gpu where there is a card'
+	@echo 'make test-all   what make test leaves out: fuzzing, packages, PyTorch, old versions, sanitizers'
 	@echo 'make check      style, unit tests, kernels called directly: under a minute'
 	@echo 'make dev        have an edit of a Python file count at once'
 	@echo 'make lint       style and types alone'
@@ -87,13 +90,22 @@ check: all $(stamps)/lint
 single_parts: all
 	$(shared_cores) $(python) -m pytest $(parallel) -m 'not slow' tests/unit tests/op
 
-test: all $(stamps)/oldest $(stamps)/torch
+# Takes an expression of markers. Beside a card some tests run one by one, afterwards; pytest's status 5 says that
+# there are none.
 ifeq ($(has_card),)
-	$(shared_cores) $(python) -m pytest $(parallel)
+run_tests = @$(shared_cores) $(python) -m pytest $(parallel) -m '$(1)'
 else
-	@$(shared_cores) $(python) -m pytest $(parallel) -m 'not ($(one_by_one))'; together=$$?; \
-	$(python) -m pytest -m '$(one_by_one)' && exit $$together
+run_tests = @$(shared_cores) $(python) -m pytest $(parallel) -m '($(1)) and not ($(one_by_one))'; together=$$?; \
+  $(python) -m pytest -m '($(1)) and ($(one_by_one))'; case $$? in 0 | 5) exit $$together ;; *) exit 1 ;; esac
 endif
+
+test: all
+	$(call run_tests,not extended)
+
+test-all: extended sanitize
+
+extended: all $(stamps)/oldest $(stamps)/torch
+	$(call run_tests,extended)
 
 tables: all
 	$(python) benchmarks/compare_networks.py benchmarks/h200/compare --device cuda

@@ -7,7 +7,9 @@ import io
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from convswap import _native
@@ -81,6 +83,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = why_not_large(needs_card=item.get_closest_marker("gpu") is not None)
         if reason:
             pytest.skip(reason)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say once for each reason how many tests were skipped: a line for each place would be hundreds."""
+    reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} {reason}")
+
+
+@pytest.fixture
+def torch() -> Any:
+    """Return PyTorch; skips where it is not installed."""
+    return pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
 
 
 @pytest.fixture(scope="session")

@@ -127,6 +127,7 @@ def test_family_is_the_definition_in_one_format(family: str) -> None:
     assert computed_of(program, first, first + FEW_SEEDS) >= FEW_SEEDS // 2
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_algorithm_is_the_definition_for_random_problems(programs: dict[str, Path], algorithm: str) -> None:
@@ -148,6 +149,7 @@ def test_algorithm_is_the_definition_for_random_problems(programs: dict[str, Pat
         assert columns_in(told_of(program, seed, seed + 1)) % 128 == 0
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_algorithm_is_the_definition_where_blocks_have_several_images(
@@ -157,6 +159,7 @@ def test_algorithm_is_the_definition_where_blocks_have_several_images(
     assert computed >= LEAST_CROWDED_COMPUTED[algorithm]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", MANY_CHANNELS_SEEDS)
 def test_algorithm_is_the_definition_of_many_channels(programs: dict[str, Path], algorithm: str) -> None:
@@ -164,18 +167,21 @@ def test_algorithm_is_the_definition_of_many_channels(programs: dict[str, Path],
     assert computed_of(programs[algorithm], MANY_CHANNELS, MANY_CHANNELS + seeds) >= 0.7 * seeds
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_many_channels_is_the_definition_of_wide_images(programs: dict[str, Path]) -> None:
     computed = computed_of(programs["many_channels"], WIDE_IMAGES, WIDE_IMAGES + WIDE_SEEDS)
     assert computed >= WIDE_SEEDS // 2
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_pointwise_is_the_definition_of_one_tap() -> None:
     (program,) = build("pointwise")
     assert computed_of(program, POINTWISE, POINTWISE + POINTWISE_SEEDS) >= 0.7 * POINTWISE_SEEDS
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "first"), EVERY_TILING.items())
 def test_every_tiling_is_the_definition(family: str, first: int) -> None:
@@ -193,12 +199,14 @@ def test_depthwise_is_the_definition_of_one_channel_each() -> None:
     assert computed_of(program, DEPTHWISE, DEPTHWISE + DEPTHWISE_SEEDS) == DEPTHWISE_SEEDS
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_sliding_rows_is_the_definition_of_one_channel_each() -> None:
     (program,) = build("sliding_rows")
     assert computed_of(program, SLIDING, SLIDING + SLIDING_SEEDS) == SLIDING_SEEDS
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_separable_is_the_definition_of_a_depthwise_convolution_and_one_tap_behind() -> None:
     (program,) = build("separable")

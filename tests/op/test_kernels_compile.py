@@ -84,6 +84,7 @@ def disassembler() -> str:
     return program
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize(("header", "instance", "capability"), EACH, ids=lambda value: str(value))
 def test_a_kernel_of_each_format_compiles_for_each_card(

@@ -42,6 +42,7 @@ def emulation() -> Path:
     return build("ladder")[0]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_KERNELS, ids=lambda page: page.name)
 def test_rung_is_the_convolution_in_emulation(emulation: Path, page) -> None:

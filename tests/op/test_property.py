@@ -158,6 +158,7 @@ def drawn_by(number: int, monkeypatch) -> dict[str, Draw]:
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_program_names_the_seed_that_failed_and_no_other_and_repeats_it(monkeypatch, capsys):
     # Threads, because a process might not have what is patched here.

@@ -6,6 +6,8 @@ import pytest
 from build_tools import run_script
 from convswap import _native
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.skipif(bool(_native.cuda_devices()), reason="there is a card")
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from build_tools import REPOSITORY, TOOLS, cmake, error_of
 from convswap import _native
 from convswap.models import NETWORKS
 
+pytestmark = pytest.mark.extended
+
 
 def write_program(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")

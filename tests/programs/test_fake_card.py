@@ -40,6 +40,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.mark.extended
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -14,7 +14,7 @@ import pytest
 from build_tools import TOOLS, environment_with_helpers
 from convswap.errors import ConvswapError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 CASES = {"onnx": 120}
 CASES_OF_OTHERS = 80

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from build_tools import run_script
+
+pytestmark = pytest.mark.extended
 
 
 def test_every_chain_has_a_time_for_each_side(tmp_path):

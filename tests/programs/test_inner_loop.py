@@ -12,7 +12,7 @@ import pytest
 from build_tools import BENCHMARKS, TOOLS
 from emulate import FORMATS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 PLANNING, COMPARE, EMULATE = (
     BENCHMARKS / "planning.py",

@@ -15,6 +15,8 @@ from convswap.models import NETWORKS
 from convswap.runtime.rung_texts import read_pages
 from ladder_sources import PAGES, SOURCES
 
+pytestmark = pytest.mark.extended
+
 PAGE = """\
 #pragma once
 

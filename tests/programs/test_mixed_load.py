@@ -26,7 +26,7 @@ from build_tools import TOOLS
 from convswap import _native
 from mixed_load import MIB, CardMemory, Gate, Problem, Sample, Slot, draw_specs, growth, judge
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 # The shortest runs whose third and last "minute" have a rest in each, if nothing else keeps the machine busy.
 SECONDS = {"cpu": 10, "cuda": 15}

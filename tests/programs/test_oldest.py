@@ -31,6 +31,8 @@ from op_sessions import (
     undeclared_model,
 )
 
+pytestmark = pytest.mark.extended
+
 OLDEST = "1.17.3"
 TOO_OLD = "1.16.3"
 ENVIRONMENT = REPOSITORY / ".venv-oldest"
@@ -48,7 +50,8 @@ def oldest_python() -> Path:
     python = ENVIRONMENT / "bin/python"
     if not python.is_file():
         pytest.skip(
-            f"there is no environment of onnxruntime {OLDEST}; `make test` makes it, with Python 3.11 or 3.12"
+            f"there is no environment of onnxruntime {OLDEST}; `make test-all` makes it, with Python 3.11 or "
+            "3.12"
         )
     return python
 
@@ -189,7 +192,9 @@ def test_the_library_works_on_the_oldest_onnx_runtime(oldest_python, files):
 def test_an_older_onnx_runtime_gets_a_status_that_names_both_versions(oldest_python):
     too_old = ENVIRONMENT / "too-old"
     if not (too_old / "onnxruntime").is_dir():
-        pytest.skip(f"onnxruntime {TOO_OLD} is not in {too_old}; `make test` installs it, with Python 3.11")
+        pytest.skip(
+            f"onnxruntime {TOO_OLD} is not in {too_old}; `make test-all` installs it, with Python 3.11"
+        )
     program = (
         "import onnxruntime, sys\n"
         "print(onnxruntime.__version__)\n"

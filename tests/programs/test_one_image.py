@@ -8,6 +8,8 @@ import pytest
 from build_tools import run_script, script
 from convswap.truth.closeness import TOLERANCES
 
+pytestmark = pytest.mark.extended
+
 NETWORKS = ("ece408-2019sp", "ece408-2017-low")
 
 

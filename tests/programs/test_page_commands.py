@@ -24,7 +24,7 @@ from mxnet_files import course_arrays, course_symbol, write_checkpoint
 from PIL import Image
 from test_pages import PAGES, blocks, commands
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 # What is added to a command of the pages, so that it ends soon; where several begin it, the first counts.
 SHORTENED = {
@@ -47,7 +47,7 @@ SHORTENED = {
 }
 # Their tables come from CUPTI, or they compile for the card in hand.
 NEED_A_CARD = ("profile", "study", "warm model.onnx")
-# `make test` has PyTorch, `make` alone has not.
+# `make test-all` has PyTorch, `make` alone has not.
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 # An algorithm that its page shows how to add; test_pages.py compiles and runs it.
 NOT_BUILT = "pixel_rows"

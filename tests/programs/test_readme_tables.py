@@ -11,6 +11,8 @@ import pytest
 from build_tools import REPOSITORY, run_script, script
 from convswap.models import ALL_NETWORKS, LARGE_NETWORKS, NETWORKS
 
+pytestmark = pytest.mark.extended
+
 NETWORK = "ece408-2019sp"
 PLACE = "Before.\n<!-- all-networks -->\nold\n<!-- /all-networks -->\nAfter.\n"
 

@@ -17,6 +17,8 @@ from convswap.planning.ready_made import asked_for, make_for_wheel
 from fake_card import needs_compiler, run_beside_card
 from shared_folder import of_all_workers
 
+pytestmark = pytest.mark.extended
+
 # 64 images of 28 x 28, 50 filters of 5 x 5.
 LAYER = "2017-conv1"
 CHOOSE = """

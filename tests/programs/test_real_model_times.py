@@ -14,6 +14,8 @@ from convswap.inputs.subject import open_subject
 from convswap.runtime.device import choose_device
 from convswap.truth.closeness import TOLERANCES
 
+pytestmark = pytest.mark.extended
+
 SIDES = ["default", "swapped", "fused"]
 
 

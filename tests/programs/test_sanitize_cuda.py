@@ -12,7 +12,7 @@ import pytest
 import sanitize_cuda
 from build_tools import environment_with_helpers
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 REPORT_OF_OURS = """\
 ========= COMPUTE-SANITIZER

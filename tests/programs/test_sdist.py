@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from build_tools import REPOSITORY
 
+pytestmark = pytest.mark.extended
+
 BUILD = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
 
 

@@ -9,7 +9,7 @@ import pytest
 from build_tools import TOOLS
 from session_memory import MOST_MORE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 
 def more_of(kind: str, device: str) -> float:

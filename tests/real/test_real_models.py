@@ -19,6 +19,8 @@ from convswap.runtime.sessions import CONVSWAP, make_session, our_side
 from convswap.truth.closeness import TOLERANCES, relative_l2_error
 from op_sessions import PROVIDERS
 
+pytestmark = pytest.mark.extended
+
 # Float32 on both sides: each rounds every sum by itself, and up to a hundred Convs follow each other.
 TOLERANCE = 1e-4
 # Convs in the branches of an If, which nothing can measure alone.

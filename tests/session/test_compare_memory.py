@@ -210,6 +210,7 @@ def test_model_with_weights_apart_is_explained_as_with_its_weights(fuse, tmp_pat
     assert len(whole.convs) == 1
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "external", "times"),

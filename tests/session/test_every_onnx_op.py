@@ -10,7 +10,10 @@ import convswap
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import helper, numpy_helper
+
+pytestmark = pytest.mark.extended
 
 # Fewer cases than this mean that they are not found as they were: 172 with ONNX 1.23 and ONNX Runtime 1.32.
 LEAST = 140

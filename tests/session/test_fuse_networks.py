@@ -17,7 +17,7 @@ from fuse_models import assert_same, reasons, taken
 from fused_conv_reference import expand
 from onnx_networks import CONVERTED, LIGHT, converted_and_more, converted_case, light_network
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 NOT_TAKEN = "a convolution does not take in this op"
 TANH_AND_POOL = {"conv1": ["FusedConv", "Tanh", "MaxPool"]}

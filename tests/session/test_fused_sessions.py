@@ -67,12 +67,14 @@ def test_fused_course_network_gives_the_same(name, device):
 
 
 # Of VGG all that is fused is in AlexNet too, at a quarter of the weights.
+@pytest.mark.extended
 @pytest.mark.parametrize("name", [name for name in LARGE_NETWORKS if name not in ("convnext-tiny", "vgg16")])
 def test_fused_large_network_gives_the_same(name, device):
     size = LARGE_NETWORKS[name].image_size
     check_fused(exported(name), device, (1, 3, size, size))
 
 
+@pytest.mark.extended
 def test_large_network_in_which_nothing_can_be_fused_gives_the_same(device):
     original = exported("convnext-tiny")
     result = swap(original, fuse=True)
@@ -81,6 +83,7 @@ def test_large_network_in_which_nothing_can_be_fused_gives_the_same(device):
     assert_close(run(result.to_proto(), device, feeds), run(original, "cpu", feeds), device)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", LIGHT)
 def test_network_of_onnx_with_random_weights_gives_the_same(name):
     original, feeds = light_network(name)

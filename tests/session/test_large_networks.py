@@ -56,7 +56,7 @@ from exported_networks import exported
 from numpy_forward import convolve, dense
 from onnx import helper, numpy_helper
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 # As published; torchvision counts the same for its own four. YOLOv8n's 3,157,200 are with the 16 constants
 # that decode boxes.

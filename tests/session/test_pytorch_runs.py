@@ -12,6 +12,8 @@ from convswap.timing.lone_conv import lone_conv, lone_data, lone_weights
 from convswap.timing.suite_layer import SuiteLayer
 from convswap.truth.operators import reference_conv
 
+pytestmark = pytest.mark.extended
+
 torch = pytest.importorskip("torch")
 
 LAYERS = (

@@ -19,7 +19,7 @@ from convswap.graph.swap import swap
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, make_session, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 MODULES = '''
 import sys
@@ -100,11 +100,6 @@ number = 7
 class Holder:
     inner = Small(3)
 '''
-
-
-@pytest.fixture
-def torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[torch]'")
 
 
 @pytest.fixture

@@ -21,14 +21,9 @@ from convswap.models.quantisation import dequantise, quantise
 from convswap.models.stored_weights import in_four_bits
 from fewer_images import load_fewer_test_images
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 NETWORK = "ece408-2017-high"
-
-
-@pytest.fixture
-def torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed: pip install '.[train]'")
 
 
 @pytest.fixture(autouse=True)
