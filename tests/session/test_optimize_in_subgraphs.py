@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from convswap.cli.main import main
+from convswap.graph.serialisation import graphs_of_proto
 from convswap.optimizing import measuring, whole
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.optimize import optimize
@@ -135,10 +136,26 @@ def test_every_way_in_a_branch_is_really_measured(tmp_path):
     assert all(node.algorithm == "direct" for node in measured.values())
 
 
-def test_a_conv_with_the_name_of_another_is_left(pretended):
-    found = optimize(branches(("twice", "twice")), None, device="cpu")
-    assert [(node.node, node.taken) for node in found.nodes if node.taken != "default"] == [("deep", "fused")]
-    assert {node.why for node in found.nodes if node.node == "twice"} == {INNER}
+def test_convs_of_one_name_in_two_branches_are_told_apart_and_taken(pretended, tmp_path):
+    found = optimize(branches(("twice", "twice")), tmp_path / "faster.onnx", device="cpu")
+    assert {node.node: (node.taken, node.why == NOT_RUN) for node in found.nodes} == {
+        "twice": ("default", True),
+        "twice_2": ("fused", False),
+        "deep": ("fused", False),
+    }
+    nodes = [node for graph in graphs_of_proto(onnx.load(found.written).graph) for node in graph.node]
+    assert {node.name: node.op_type for node in nodes if node.name.startswith("twice")} == {
+        "twice": "Conv",
+        "twice_2": "FusedConv",
+    }
+
+
+@pytest.mark.parametrize("names", [("deep", "deep"), ("", ""), ("double", "first_relu")])
+def test_whatever_the_names_all_convs_that_are_run_are_measured(names, pretended):
+    # Both branches have a value `h`.
+    nodes = optimize(branches(names), None, device="cpu").nodes
+    assert len({node.node for node in nodes}) == 3
+    assert sorted(node.taken for node in nodes) == ["default", "fused", "fused"]
 
 
 def test_of_a_conv_that_is_fed_the_models_input_it_is_known_whether_it_is_run(pretended):

@@ -20,6 +20,7 @@ from comparisons import saved, small_model
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.export import export_network
+from convswap.graph.serialisation import graphs_of_proto
 from convswap.output.tables import milliseconds
 from convswap.profiling.profile import profile, profile_with
 from convswap.profiling.records import KERNEL, RUN, SET_UP, WARM_UP, Records
@@ -30,7 +31,7 @@ from convswap.runtime.device import Device
 from onnx import helper
 from pretend_collector import KERNEL_NANOSECONDS, TICK, PretendCollector
 from rich.console import Console
-from swap_models import make_model, tensor_info, weights
+from swap_models import conv_in_if, make_model, tensor_info, weights
 from trace_rules import checked as checked_trace
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -90,6 +91,18 @@ def printed(found: Profile) -> str:
     out = io.StringIO()
     print_profile(found, Console(file=out, width=120, no_color=True, force_terminal=False))
     return out.getvalue()
+
+
+def test_nodes_of_one_name_are_told_apart_alike_on_both_sides():
+    model = conv_in_if()
+    for graph, output in zip(graphs_of_proto(model.graph), "yet", strict=True):
+        graph.node.append(helper.make_node("Neg", [output], [f"{output}_"], name="neg"))
+        graph.output[0].name = f"{output}_"
+    model.graph.node[0].output[0] = "y"
+    ran = pretended(model, against="default").timeline.recording.nodes
+    # In the branch that is run, and behind the If.
+    names = {node.node for node in ran if node.op == "Neg"}
+    assert len(names) == 2 and names - {"neg"} < {"neg_2", "neg_3"}
 
 
 @pytest.fixture(scope="module")

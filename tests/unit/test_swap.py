@@ -18,6 +18,7 @@ from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph import model_file
 from convswap.graph.swap import FLOAT16_ON_CPU, swap
+from convswap.graph.plain_model import plain_model
 from onnx import TensorProto, helper, numpy_helper
 from verdict_models import float16_overflow
 
@@ -271,6 +272,50 @@ def test_types_are_inferred_through_functions_unless_their_calls_multiply():
     with pytest.raises(ConvswapError, match="its element type is unknown"):
         swap(models.functions_that_double(40, "Relu"))
     assert time.process_time() - start < 4
+
+
+def test_nodes_of_one_name_are_told_apart_and_the_main_graph_keeps_its_names():
+    model = models.conv_in_if()
+    model.graph.node.extend(
+        [
+            helper.make_node("Conv", ["y", "again"], ["z"], name="k"),
+            helper.make_node("Relu", ["z"], ["r"], name="k_2"),
+        ]
+    )
+    model.graph.initializer.append(models.weights("again", 4, 4, 1, 1))
+    model.graph.output[0].name = "r"
+    for name in ("conv_then", "conv_else"):
+        node_named(model, name).name = "k"
+    result = swap(model)
+    assert sorted(result.swapped) == ["k", "k_3", "k_4"]
+    assert [node.name for node in result.to_proto().graph.node] == ["choice", "k", "k_2"]
+    assert {node.name for node in all_nodes(result.to_proto().graph)} == {"choice", "k", "k_2", "k_3", "k_4"}
+    assert swap(model, only="^k$").swapped == ("k",)
+    # The caller's model stays as it was, and a swapped one as it is.
+    assert sum(node.name == "k" for node in all_nodes(model.graph)) == 3
+    assert swap(result.to_proto()).to_proto() == result.to_proto()
+
+
+def test_branches_may_have_weights_of_one_name_and_other_channels():
+    model = models.conv_in_if()
+    for channels, (attribute) in zip((3, 6), model.graph.node[0].attribute, strict=True):
+        graph = attribute.g
+        output = graph.output[0].name
+        del graph.node[:], graph.initializer[:]
+        graph.node.extend(
+            [
+                helper.make_node("Concat", ["x"] * (channels // 3), ["a"], axis=1),
+                helper.make_node("Conv", ["a", "d"], ["b"], group=channels, pads=[1] * 4),
+                helper.make_node("Conv", ["b", "f"], [output]),
+            ]
+        )
+        graph.initializer.extend(
+            [models.weights("d", channels, 1, 3, 3), models.weights("f", 4, channels, 1, 1)]
+        )
+    fused = swap(model, fuse=True)
+    assert len(fused.fused) == 2
+    groups = [attributes(node).get("group") for node in all_nodes(plain_model(fused.to_proto()).graph)]
+    assert [group for group in groups if group not in (None, 1)] == [3, 6]
 
 
 def test_names_for_many_nodes_without_one_are_found_in_no_time():

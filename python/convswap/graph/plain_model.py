@@ -25,14 +25,10 @@ def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     _remove_our_domain(copy.opset_import)
-    known = _Known()
-    known.add(copy.graph)
-    for function in copy.functions:
-        known.add_nodes(function.node)
-    _make_plain(copy.graph.node, onnx_opset(copy.opset_import), known)
+    _make_plain(copy.graph.node, onnx_opset(copy.opset_import), _Known().inside(copy.graph))
     for function in copy.functions:
         _remove_our_domain(function.opset_import)
-        _make_plain(function.node, onnx_opset(function.opset_import), known)
+        _make_plain(function.node, onnx_opset(function.opset_import), _Known().with_constants(function.node))
     return copy
 
 
@@ -80,39 +76,48 @@ def count_convolutions(node: onnx.NodeProto) -> int:
     return 2 if node.op_type == FUSED_OP and depthwise_weights(node) else 1
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Known:
-    """What graphs and their subgraphs tell of their values, by name.
+    """What a graph and those around it tell of their values, by name; two branches may have equal names.
 
     That is their element types, and the extents of their first axes.
     """
 
-    types: dict[str, int] = field(default_factory=dict)
-    lengths: dict[str, int] = field(default_factory=dict)
+    types: Mapping[str, int] = field(default_factory=dict)
+    lengths: Mapping[str, int] = field(default_factory=dict)
 
-    def add(self, graph: onnx.GraphProto) -> None:
+    def inside(self, graph: onnx.GraphProto) -> _Known:
+        """Return what is known in `graph`, of itself and of the graphs around it, of which this knows."""
+        types, lengths = dict(self.types), dict(self.lengths)
         for value in (*graph.input, *graph.value_info, *graph.output):
             declared = value.type.tensor_type
             if declared.elem_type:
-                self.types[value.name] = declared.elem_type
+                types[value.name] = declared.elem_type
             if declared.shape.dim and declared.shape.dim[0].dim_value > 0:
-                self.lengths[value.name] = declared.shape.dim[0].dim_value
-        for tensor in graph.initializer:
-            self._add_tensor(tensor.name, tensor)
-        self.add_nodes(graph.node)
+                lengths[value.name] = declared.shape.dim[0].dim_value
+        return (
+            _Known(types, lengths)
+            ._with({tensor.name: tensor for tensor in graph.initializer})
+            .with_constants(graph.node)
+        )
 
-    def add_nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        for node in nodes:
-            for attribute in node.attribute:
-                if node.op_type == "Constant" and attribute.name == "value":
-                    self._add_tensor(node.output[0], attribute.t)
-            for subgraph in subgraphs(node):
-                self.add(subgraph)
+    def with_constants(self, nodes: Iterable[onnx.NodeProto]) -> _Known:
+        """Return this with what Constants among `nodes` tell."""
+        return self._with(
+            {
+                node.output[0]: attribute.t
+                for node in nodes
+                if node.op_type == "Constant"
+                for attribute in node.attribute
+                if attribute.name == "value"
+            }
+        )
 
-    def _add_tensor(self, name: str, tensor: onnx.TensorProto) -> None:
-        self.types[name] = tensor.data_type
-        if tensor.dims:
-            self.lengths[name] = tensor.dims[0]
+    def _with(self, tensors: Mapping[str, onnx.TensorProto]) -> _Known:
+        return _Known(
+            {**self.types, **{name: tensor.data_type for name, tensor in tensors.items()}},
+            {**self.lengths, **{name: tensor.dims[0] for name, tensor in tensors.items() if tensor.dims}},
+        )
 
 
 def _remove_our_domain(opsets: MutableSequence[onnx.OperatorSetIdProto]) -> None:
@@ -125,7 +130,7 @@ def _make_plain(nodes: MutableSequence[onnx.NodeProto], opset: int, known: _Know
     for index in reversed(range(len(nodes))):
         node = nodes[index]
         for graph in subgraphs(node):
-            _make_plain(graph.node, opset, known)
+            _make_plain(graph.node, opset, known.inside(graph))
         if not is_ours(node):
             continue
         if node.op_type != FUSED_OP:

@@ -25,10 +25,10 @@ from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fold_into_convs, 
 from convswap.graph.inlining import Reasons, inline_functions_with
 from convswap.graph.model_file import load_model, model_from_proto, no_model, save_model
 from convswap.graph.name_pattern import name_pattern
+from convswap.graph.node_names import name_from_output, node_names
 from convswap.graph.other_convolutions import is_named_convolution, why_no_conv
 from convswap.graph.root_cause import root_cause
 from convswap.graph.serialisation import to_proto
-from convswap.graph.unique_names import UniqueNames
 from convswap.graph.value_types import ValueTypes
 
 DEFAULT_PRECISION = "tf32"
@@ -112,12 +112,13 @@ def swap(
 
     A Conv of the ONNX domain becomes `convswap.Conv`, version 1, in the main graph, in subgraphs and in
     functions. The node keeps its name, attributes, metadata, inputs and outputs; trailing empty inputs are
-    dropped; a node without a name gets one made from its output's. Constant biases, scales and batch
-    normalisations behind it are folded into its W and B, as ONNX Runtime's optimiser does with ONNX's own
-    Conv and not with ours: the node then has the output of the last of them. Functions that contain a Conv,
-    themselves or through functions they call, are inlined, because ONNX Runtime loads no custom op inside a
-    function; other functions stay. What the model says of the shapes of values that nodes read is taken away
-    where it does not follow from its inputs and constants, see `ValueTypes.correct`.
+    dropped; a node without a name gets one made from its output's, and of nodes that share a name all but the
+    first get a number, see `node_names`. Constant biases, scales and batch normalisations behind it are
+    folded into its W and B, as ONNX Runtime's optimiser does with ONNX's own Conv and not with ours: the node
+    then has the output of the last of them. Functions that contain a Conv, themselves or through functions
+    they call, are inlined, because ONNX Runtime loads no custom op inside a function; other functions stay.
+    What the model says of the shapes of values that nodes read is taken away where it does not follow from
+    its inputs and constants, see `ValueTypes.correct`.
 
     A swapped model comes back unchanged: nodes that were swapped before keep their algorithm, precision and
     what was tuned.
@@ -249,7 +250,7 @@ def _swapped(
     copy, name, source = _own_copy(model)
     copy, why_not_inlined = inline_functions_with(copy, _is_conv)
 
-    names = _node_names(copy)
+    names = node_names(copy)
     types = ValueTypes(copy)
     # All reasons come before the first change, because types are inferred from the model as it was.
     reasons = {
@@ -318,23 +319,6 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
     return ir.traversal.RecursiveGraphIterator(model.graph)
 
 
-def _node_names(model: ir.Model) -> dict[ir.Node, str]:
-    """Return a name for every node: its own, or a unique one made from its op and its output."""
-    taken = UniqueNames(node.name for node in _nodes(model) if node.name)
-    names = {}
-    for node in _nodes(model):
-        name = node.name
-        if not name:
-            name = taken.take(_name_from_output(node))
-        names[node] = name
-    return names
-
-
-def _name_from_output(node: ir.Node) -> str:
-    output = node.outputs[0].name if node.outputs else ""
-    return f"{node.op_type}_{output}"
-
-
 def _why_left(
     node: ir.Node, label: str, why_unwanted: Callable[[str], str | None], types: ValueTypes
 ) -> str | None:
@@ -399,7 +383,7 @@ def _left_in_functions(model: ir.Model, reasons: Reasons) -> Iterator[Left]:
     for identifier, function in model.functions.items():
         for node in function.all_nodes():
             if _is_convolution(node, model):
-                label = node.name or _name_from_output(node)
+                label = node.name or name_from_output(node)
                 reason = (
                     _why_other_op(node) or f"it is inside function {function.name!r}: {reasons[identifier]}"
                 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
@@ -13,7 +12,6 @@ from convswap.graph.branches import Path, branch_model, branch_paths
 from convswap.graph.domain import is_ours
 from convswap.graph.fixed_inputs import with_fixed_inputs
 from convswap.graph.fusion.fuse import Stage
-from convswap.graph.plain_model import subgraphs
 from convswap.graph.replaced import constants_of
 from convswap.graph.swap import NodeChoice, swap_chosen
 from convswap.runtime.layers import ConvLayer, conv_layers
@@ -120,17 +118,15 @@ def _precision_attribute(precision: str) -> onnx.AttributeProto:
 def segments_of(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None) -> tuple[Segment, ...]:
     """Return the segments that can be measured alone: those of the main graph and of branches of Ifs.
 
-    `swapped` and `unfused` are as for `conv_layers`. In a branch the weights have to be constant, and the
-    Conv's name no other's, which `swap_chosen` would swap too.
+    `swapped` and `unfused` are as for `conv_layers`. In a branch the weights have to be constant.
     """
     found = [Segment(layer) for layer in conv_layers(swapped, unfused)]
-    names = Counter(_names_of_ours(swapped.graph))
     for path in branch_paths(swapped.graph):
         branch = _with_constant_weights(branch_model(swapped, path))
         if not any(is_ours(node) for node in branch.graph.node):
             continue
         before = None if unfused is None else branch_model(unfused, path)
-        found += [Segment(layer, path) for layer in conv_layers(branch, before) if names[layer.name] == 1]
+        found += [Segment(layer, path) for layer in conv_layers(branch, before)]
     return tuple(found)
 
 
@@ -140,13 +136,12 @@ def pairs_of(
     """Return the segments of the main graph that have a depthwise Conv in front.
 
     `swapped` and `unfused` are as for `conv_layers`; `fronts` has the name of that Conv, by the name of the
-    one behind it. Names that two nodes have tell nothing.
+    one behind it.
     """
-    names = Counter(_names_of_ours(swapped.graph))
     return tuple(
         Segment(layer, depthwise=fronts[layer.name])
         for layer in conv_layers(swapped, unfused)
-        if layer.convolutions == 2 and layer.name in fronts and names[layer.name] == 1
+        if layer.convolutions == 2 and layer.name in fronts
     )
 
 
@@ -157,14 +152,6 @@ def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
     del branch.graph.node[:]
     branch.graph.node.extend(kept)
     return branch
-
-
-def _names_of_ours(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        if is_ours(node):
-            yield node.name
-        for inner in subgraphs(node):
-            yield from _names_of_ours(inner)
 
 
 def side_by_side(model: onnx.ModelProto, count: int) -> onnx.ModelProto:

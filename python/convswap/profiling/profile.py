@@ -8,6 +8,7 @@ import onnx
 
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.algorithms import check_algorithm
+from convswap.graph.node_names import with_node_names
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.inputs.feeds import declared_inputs
 from convswap.inputs.given import Given
@@ -139,10 +140,10 @@ def profile_with(
     swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
     check_algorithm(algorithm, device.name)
     ours = our_side(device, precision)
-    models: dict[Side, onnx.ModelProto] = {ours: swapping.to_proto()}
+    models: dict[Side, onnx.ModelProto] = {ours: with_node_names(swapping.to_proto())}
     if against is not None:
         others = (DEFAULT, *other_sides(device, against))
-        models = {**{side: subject.plain for side in others}, **models}
+        models = {**dict.fromkeys(others, with_node_names(subject.plain)), **models}
     with telling_shapes(*shaped):
         recording = record(
             models,
