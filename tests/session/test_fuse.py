@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 import swap_models
 from convswap.cli import main as cli
+from convswap.graph.fusion import folding
 from convswap.graph.swap import swap
 from fuse_models import (
     FILTERS,
@@ -177,7 +178,10 @@ def test_swap_folds_nothing_into_convs_that_were_swapped_before_or_do_not_match(
     assert taken(swap(both, only="other")) == {"other": ["Conv", "BatchNormalization"]}
 
 
-def test_biases_and_batch_normalisations_are_folded_in_any_order_with_one_rounding():
+@pytest.mark.parametrize("elements", [1, 3 * K, 1 << 20])
+def test_biases_and_batch_normalisations_are_folded_in_any_order_with_one_rounding(elements, monkeypatch):
+    # Some filters at a time, one at least.
+    monkeypatch.setattr(folding, "_ELEMENTS_AT_A_TIME", elements)
     original = model(
         [
             conv(inputs="x w b"),

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from convswap.comparison.compared import Compared
 from convswap.errors import ConvswapError
-from convswap.runtime.memory import free_memory, in_bytes
-
-# Of what is free, the rest is for the others on the machine, and for what is not counted here.
-_SHARE_OF_FREE = 0.9
-# What lies in memory at a time of a run without training: the inputs and outputs of a few nodes.
-_VALUES_AT_A_TIME = 3
+from convswap.runtime.memory import (
+    free_memory,
+    in_bytes,
+    kept_by_session,
+    mapped,
+    too_large,
+    too_much,
+    values_of_run,
+    while_made,
+)
 
 
 @dataclass(frozen=True)
@@ -34,27 +35,25 @@ class Plan:
 def plan_memory(compared: Compared) -> Plan:
     """Return how to go about the memory that the weights take.
 
-    On the CPU a session keeps the weights a second time, in the order of its kernels, and ONNX Runtime holds
-    those of Convs three times while it makes one. For the truth the largest weight is widened to float64.
+    On the CPU a session keeps the weights a second time, in the order of its kernels, and takes more while it
+    is made. For the truth the largest weight is widened to float64.
 
     Raises:
         ConvswapError: the memory does not suffice even for one side at a time.
     """
-    arrays, free = compared.subject.weights, free_memory()
-    weights = sum(values.nbytes for values in arrays.values())
+    arrays, free = list(compared.subject.weights.values()), free_memory()
+    weights = sum(values.nbytes for values in arrays)
     if free is None:
         return Plan(weights, free)
     # All others are in memory already, and not among what is free.
-    own = sum(values.nbytes for values in arrays.values() if isinstance(_root(values), np.memmap))
-    of_convs = {name for layer in compared.layers for name in layer.constants}
-    making = weights + sum(2 * values.nbytes for name, values in arrays.items() if name in of_convs)
-    widest = max((8 * values.size for values in arrays.values()), default=0)
+    own, making = mapped(arrays), while_made(arrays)
+    widest = max((8 * values.size for values in arrays), default=0)
     least = own + max(making, widest)
-    if least > _SHARE_OF_FREE * free:
+    if too_much(least, free):
         raise _too_large(compared, least, free)
-    others = weights * (len(compared.sides) - 1) if compared.device.name == "cpu" else 0
+    others = kept_by_session(arrays) * (len(compared.sides) - 1) if compared.device.name == "cpu" else 0
     both = max(least, own + making + others)
-    if both > _SHARE_OF_FREE * free:
+    if too_much(both, free):
         note = (
             f"both sides at once would take about {in_bytes(both)} of memory, and {in_bytes(free)} are "
             "free: they were timed one after the other, not in turn"
@@ -71,25 +70,19 @@ def check_memory(compared: Compared, plan: Plan, shapes: Mapping[str, Sequence[i
     """
     if plan.free is None:
         return
-    largest = max((math.prod(shapes[name]) for layer in compared.layers for name in layer.fed), default=0)
-    values = 4 * largest * compared.source.batch * _VALUES_AT_A_TIME
+    fed = (shapes[name] for layer in compared.layers for name in layer.fed)
+    values = values_of_run(fed, compared.source.batch)
     needed = plan.weights + values * (1 if plan.one_side_at_a_time else 2)
-    if needed > _SHARE_OF_FREE * plan.free:
+    if too_much(needed, plan.free):
         raise _too_large(compared, needed, plan.free)
-
-
-def _root(values: np.ndarray) -> object:
-    """Return what holds the memory of an array."""
-    held: object = values
-    while isinstance(held, np.ndarray) and held.base is not None and not isinstance(held, np.memmap):
-        held = held.base
-    return held
 
 
 def _too_large(compared: Compared, needed: int, free: int) -> ConvswapError:
     weights = sum(values.nbytes for values in compared.subject.weights.values())
-    return ConvswapError(
-        f"the memory does not suffice: comparing takes about {in_bytes(needed)}, for weights of "
-        f"{in_bytes(weights)} and batches of {compared.source.batch}, and {in_bytes(free)} are free; "
-        "give a smaller batch, or close other programs"
+    return too_large(
+        "comparing",
+        f"weights of {in_bytes(weights)} and batches of {compared.source.batch}",
+        needed,
+        free,
+        "give a smaller batch, or close other programs",
     )

@@ -6,14 +6,17 @@ ways should not take its weights along each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from convswap.errors import ConvswapError
+from convswap.graph.constants import Constants
 from convswap.graph.model_file import model_from_proto
 from convswap.graph.root_cause import root_cause
 from convswap.graph.serialisation import to_proto
@@ -22,6 +25,7 @@ Weights = Mapping[str, np.ndarray]
 
 # Smaller ones are no burden, and are in the message where whoever looks for a shape or an axis reads them.
 _LARGE_BYTES = 1 << 20
+_WIDEST_BYTES = 8
 # Where arrays begin that ONNX Runtime allocates itself.
 _ALIGNMENT = 64
 # Stands for a file in the message. Nobody opens it: whoever needs the weights is given them.
@@ -51,15 +55,35 @@ def taken_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]
         raise ConvswapError(f"the weights of the model cannot be read: {root_cause(error)}") from error
 
 
+def moved_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return what `taken_apart` does, and leave `model` without these weights.
+
+    A model refers to itself, and would keep them until Python looks for such things.
+    """
+    message, weights = taken_apart(model)
+    for name in weights:
+        model.graph.initializers[name].const_value = None
+    return message, weights
+
+
+def lift_large_constants(model: ir.Model) -> None:
+    """Turn large tensors of Constant nodes into initializers, in place, so that they can be taken apart."""
+    # Before, an initializer had to be an input of the graph, and so part of what users see.
+    if not Constants(model).inputs_may_be_constant:
+        LiftConstantsToInitializersPass(size_limit=_LARGE_BYTES // _WIDEST_BYTES)(model)
+
+
 def put_together(model: onnx.ModelProto, weights: Weights) -> ir.Model:
-    """Return what was taken apart as one model, which shares `weights`.
+    """Return what was taken apart as one model, which shares `weights`, among which may be others too.
 
     Raises:
         ConvswapError: the model is not valid.
     """
     whole = model_from_proto(model)
-    for name, values in weights.items():
-        whole.graph.initializers[name].const_value = ir.Tensor(values, name=name)
+    for tensor in model.graph.initializer:
+        if is_apart(tensor):
+            value = ir.Tensor(weights[tensor.name], name=tensor.name)
+            whole.graph.initializers[tensor.name].const_value = value
     return whole
 
 
@@ -96,8 +120,14 @@ def _aligned(values: np.ndarray) -> np.ndarray:
 
 
 def _copy(values: np.ndarray) -> np.ndarray:
-    room = np.empty(values.nbytes + _ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % _ALIGNMENT
-    copy = room[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy = aligned_empty(values.shape, values.dtype)
     copy[...] = values
     return copy
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Return an array as `np.empty` does, which begins where a session can use it as a weight."""
+    size = math.prod(shape) * dtype.itemsize
+    room = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    return room[start : start + size].view(dtype).reshape(shape)

@@ -17,7 +17,7 @@ from convswap.graph.model_file import is_there, load_model, model_from_proto, no
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.serialisation import to_proto
 from convswap.graph.sparse_tensors import has_sparse_tensors
-from convswap.graph.weights_apart import Weights, taken_apart
+from convswap.graph.weights_apart import Weights, lift_large_constants, taken_apart
 from convswap.inputs.feeds import ImageSource, Input, RandomSource, Source, checked_batch, declared_inputs
 from convswap.inputs.given import GIVEN, Given, given_source
 from convswap.inputs.sample_shapes import InputShape, with_sample_shapes
@@ -119,14 +119,19 @@ def open_apart(
         title, proto = open_model(model)
         return title, *_apart(proto, True)
     # From the file, where they stay and are mapped into memory.
-    proto, weights = taken_apart(_file_model(model))
+    proto, weights = _lifted_apart(_file_model(model))
     # What was read refers to itself, and would stay, weights and all, until Python looks for such things.
     gc.collect()
     return str(model), proto, weights
 
 
 def _apart(model: onnx.ModelProto, wanted: bool) -> tuple[onnx.ModelProto, Weights]:
-    return taken_apart(model_from_proto(model)) if wanted else (model, {})
+    return _lifted_apart(model_from_proto(model)) if wanted else (model, {})
+
+
+def _lifted_apart(model: ir.Model) -> tuple[onnx.ModelProto, Weights]:
+    lift_large_constants(model)
+    return taken_apart(model)
 
 
 def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, onnx.ModelProto]:

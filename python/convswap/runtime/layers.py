@@ -30,7 +30,7 @@ from convswap.graph.plain_model import (
 from convswap.graph.replaced import Replaced, constants_of, find_replaced
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.graph.value_types import ValueTypes
-from convswap.graph.weights_apart import Weights
+from convswap.graph.weights_apart import Weights, is_apart
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import DEFAULT, BoundRun, make_session
 
@@ -105,12 +105,18 @@ class ConvLayer:
             if attribute.name not in OWN_ATTRIBUTES
         }
 
-    def arrays(self, feeds: Mapping[str, np.ndarray]) -> ConvArrays:
-        """Return the arrays of the node's inputs, given those that are not constant."""
-        given = {name: numpy_helper.to_array(tensor) for name, tensor in self.constants.items()}
+    def arrays(self, feeds: Mapping[str, np.ndarray], weights: Weights | None = None) -> ConvArrays:
+        """Return the arrays of the node's inputs, given those that are not constant.
+
+        `weights` has those that are not in the message of a model that was taken apart.
+        """
+        given = {
+            name: (weights or {})[name] if is_apart(tensor) else numpy_helper.to_array(tensor)
+            for name, tensor in self.constants.items()
+        }
         given.update(feeds)
-        data, weights, *others = self._inputs
-        return ConvArrays(given[data], given[weights], *(given.get(name) for name in others))
+        data, filters, *others = self._inputs
+        return ConvArrays(given[data], given[filters], *(given.get(name) for name in others))
 
     @property
     def _inputs(self) -> tuple[str, str, str, str, str, str]:
@@ -257,7 +263,8 @@ class Capture:
         model.graph.output.extend(
             onnx.ValueInfoProto(name=name) for name in self._captured if name not in present
         )
-        self._session = make_session(model, DEFAULT, device, weights=weights)
+        # Each run is for a few values: not worth the memory of weights in the order of other kernels.
+        self._session = make_session(model, DEFAULT, device, optimizes=False, weights=weights)
 
     def inputs(
         self, layer: ConvLayer, feeds: Mapping[str, onnxruntime.OrtValue]

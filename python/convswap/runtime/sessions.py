@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from convswap.runtime.cuda_libraries import load_cuda_libraries
 from convswap.runtime.device import Device
 from convswap.runtime.host_values import contiguous, host_value, run_feeds, takes_no_array
 from convswap.runtime.library import register, set_entry
+from convswap.runtime.memory import freed_at_once
 from convswap.runtime.op_libraries import register_op_libraries
 from convswap.runtime.outputs import Arrays, is_number, named_arrays
 from convswap.runtime.override import ALWAYS_DISABLED, DISABLED_OPTIMIZERS_ENTRY
@@ -34,6 +35,7 @@ _FORBID_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
 # other down by it (by 70 % on two cores), so on the CPU both sides stop spinning between runs, which changes
 # the time of a session on its own by no more than its noise.
 STOP_SPINNING = "session.force_spinning_stop"
+_DISABLE_PREPACKING = "session.disable_prepacking"
 _NO_SYNCHRONISATION = "disable_synchronize_execution_providers"
 # ONNX Runtime 1.31's Python looks this up in the options of every run, and takes 40 us to find that it is not
 # there: many times what starting a short run costs. 0 is what it then assumes.
@@ -113,12 +115,14 @@ def make_session(
     *,
     only_device: bool = False,
     merges_equal_nodes: bool = True,
+    optimizes: bool = True,
     weights: Weights | None = None,
 ) -> onnxruntime.InferenceSession:
     """Return a session of `model` for `side` on `device`.
 
     `only_device` makes it an error when any node would run elsewhere; for models of one node.
     `merges_equal_nodes`: what several nodes compute alike is computed once, as is ONNX Runtime's default.
+    `optimizes`: without it ONNX Runtime runs the nodes as they are, with the weights as they are.
     `weights` are those of a model that was taken apart, see `convswap.graph.weights_apart`, and of others; on
     the CPU they are used where they are, and must outlive the session.
 
@@ -127,14 +131,16 @@ def make_session(
         ConvswapError: ONNX Runtime cannot load the model, or the provider of `device` is not in use.
     """
     load_cuda_libraries(device.name)
-    with session_source(model) as source:
+    own = _own_weights(model, weights or {})
+    with session_source(model) as source, freed_at_once() if own else nullcontext():
         session = load_session(
             source,
             side,
             device,
             only_device=only_device,
             merges_equal_nodes=merges_equal_nodes,
-            weights=_own_weights(model, weights or {}),
+            optimizes=optimizes,
+            weights=own,
         )
     check_session(session, side, device)
     return session
@@ -147,6 +153,7 @@ def load_session(
     *,
     only_device: bool = False,
     merges_equal_nodes: bool = True,
+    optimizes: bool = True,
     profile_prefix: str | None = None,
     weights: Weights | None = None,
 ) -> onnxruntime.InferenceSession:
@@ -167,6 +174,9 @@ def load_session(
         options.add_session_config_entry(
             DISABLED_OPTIMIZERS_ENTRY, f"{_MERGES_EQUAL_NODES};{ALWAYS_DISABLED}"
         )
+    if not optimizes:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry(_DISABLE_PREPACKING, "1")
     if device.name == "cpu":
         options.add_session_config_entry(STOP_SPINNING, "1")
     elif only_device:

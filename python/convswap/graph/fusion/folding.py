@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from convswap.graph.constants import Constants
 from convswap.graph.epilogue import NotFusable
 from convswap.graph.node_attributes import read_float, read_int
+from convswap.graph.weights_apart import aligned_empty
 
 # The largest relative error of rounding to a type, among its normal numbers.
 _ROUNDING = {
@@ -20,6 +22,8 @@ _ROUNDING = {
 }
 # ONNX has it as a float32.
 _DEFAULT_EPSILON = float(np.float32(1e-5))
+# Weights are folded by so many elements at a time: in float64 all of them would take many times their memory.
+_ELEMENTS_AT_A_TIME = 1 << 20
 
 
 class Folding:
@@ -89,7 +93,11 @@ class Folding:
 
     def weights(self) -> np.ndarray:
         """Return W as it is to be, in the type that it has."""
-        return self._fold_weights(self._factor)
+        tensor = self._weights_tensor()
+        folded = aligned_empty(tensor.shape.numpy(), self._element_type.numpy())
+        for filters, values in self._folded_weights(self._factor):
+            folded[filters] = values
+        return folded
 
     def bias(self) -> np.ndarray:
         """Return B as it is to be, in the type of W; `filters` must be known."""
@@ -107,20 +115,30 @@ class Folding:
 
     def _set(self, factor: np.ndarray | None, offset: np.ndarray) -> None:
         if factor is not None and factor is not self._factor:
-            self._fold_weights(factor)
+            for _ in self._folded_weights(factor):
+                pass
         with np.errstate(over="ignore"):
             rounded = offset.astype(self._element_type.numpy())
         if not np.isfinite(rounded.astype(np.float64)).all():
             raise NotFusable("the folded bias would not be finite")
         self._factor, self._offset = factor, offset
 
-    def _fold_weights(self, factor: np.ndarray | None) -> np.ndarray:
-        tensor = self._constants.tensor(self._weights)
-        assert tensor is not None
-        exact = _float64(tensor)
-        with np.errstate(all="ignore"):
+    def _folded_weights(self, factor: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield the weights as `factor` makes them, some filters at a time, or raise NotFusable."""
+        tensor = self._weights_tensor()
+        given = tensor.numpy()
+        step = max(1, _ELEMENTS_AT_A_TIME // max(1, math.prod(given.shape[1:])))
+        for start in range(0, given.shape[0], step):
+            filters = slice(start, start + step)
+            exact = _in_float64(given[filters], tensor)
             if factor is not None:
-                exact = exact * factor.reshape(-1, *(1,) * (exact.ndim - 1))
+                with np.errstate(all="ignore"):
+                    exact = exact * factor[filters].reshape(-1, *(1,) * (exact.ndim - 1))
+            yield filters, self._rounded(exact)
+
+    def _rounded(self, exact: np.ndarray) -> np.ndarray:
+        """Return weights in the type that they are to have, or raise NotFusable where that loses too much."""
+        with np.errstate(all="ignore"):
             rounded = exact.astype(self._element_type.numpy())
             back = rounded.astype(np.float64)
         if not np.isfinite(back).all():
@@ -132,6 +150,11 @@ class Folding:
         if (lost > 1.01 * allowed).any():
             raise NotFusable(f"the folded weights would be too small for {rounded.dtype}")
         return rounded
+
+    def _weights_tensor(self) -> ir.TensorProtocol:
+        tensor = self._constants.tensor(self._weights)
+        assert tensor is not None
+        return tensor
 
     def _current_offset(self) -> np.ndarray:
         if self._offset is not None:
@@ -162,8 +185,13 @@ def numbers_for_filters(tensor: ir.TensorProtocol, filters: int, rank: int) -> n
 
 
 def _float64(tensor: ir.TensorProtocol) -> np.ndarray:
+    return _in_float64(tensor.numpy(), tensor)
+
+
+def _in_float64(values: np.ndarray, tensor: ir.TensorProtocol) -> np.ndarray:
+    """Return `values`, which are some of `tensor`, in float64."""
     if not tensor.dtype.is_floating_point():
         raise NotFusable(f"the constant {tensor.name!r} is of no floating-point type")
     # Signalling NaN, of which damaged models may have some, would give a warning.
     with np.errstate(invalid="ignore"):
-        return tensor.numpy().astype(np.float64)
+        return values.astype(np.float64)
