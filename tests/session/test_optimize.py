@@ -16,7 +16,7 @@ from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import FLOAT16_ON_CPU, NodeChoice
-from convswap.optimizing import measuring, preparation, whole
+from convswap.optimizing import measuring, memory, preparation, whole
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.preparation import OptimizeOptions
@@ -274,8 +274,8 @@ def test_float16_may_differ_by_what_float16_loses(pretended):
 
 def test_float64_is_asked_once_however_many_models_are_tried(pretended, monkeypatch):
     pretended(FASTEST_FUSED)
-    real, tried, asked = whole.swap_chosen, [], []
-    monkeypatch.setattr(whole, "swap_chosen", lambda *given: tried.append(given) or real(*given))
+    real, tried, asked = whole._run_whole, [], []
+    monkeypatch.setattr(whole, "_run_whole", lambda *given: tried.append(given) or real(*given))
     evaluate = whole.evaluate
     monkeypatch.setattr(whole, "evaluate", lambda *given: asked.append(given) or evaluate(*given))
     assert optimize(network(), None, device="cpu").reference == "float64"
@@ -344,7 +344,7 @@ def test_every_way_of_a_segment_computes_the_same(name):
     shape = {"stem": (2, 3, 12, 12), "block": (2, 8, 12, 12), "last": (2, 8, 12, 12)}[name]
     feeds = {fed: random.standard_normal(shape).astype(np.float32) for fed in segment.layer.fed}
     shapes = {fed: values.shape for fed, values in feeds.items()}
-    expected = make_session(segment.default_model(shapes), DEFAULT, CPU).run(None, feeds)[0]
+    expected = segment.default_model(shapes).session(DEFAULT, CPU).run(None, feeds)[0]
     assert (
         segment.stages
         == {
@@ -354,7 +354,7 @@ def test_every_way_of_a_segment_computes_the_same(name):
         }[name]
     )
     for stage in segment.stages:
-        model = side_by_side(segment.our_model(shapes, NodeChoice(precision="ieee", last=stage)), 3)
+        model = side_by_side(segment.our_model(shapes, NodeChoice(precision="ieee", last=stage)).model, 3)
         outputs = make_session(model, CONVSWAP, CPU, merges_equal_nodes=False).run(None, feeds)
         assert len(outputs) == 3
         for values in outputs:
@@ -439,11 +439,18 @@ def test_a_swapped_model_is_refused():
 
 def test_memory_that_will_not_do_is_told_in_one_line_before_the_start(monkeypatch, tmp_path, capsys):
     onnx.save(network(), tmp_path / "model.onnx")
-    monkeypatch.setattr(preparation, "free_memory", lambda: 1_000)
+    monkeypatch.setattr(memory, "free_memory", lambda: 1_000)
     model, faster = str(tmp_path / "model.onnx"), str(tmp_path / "faster.onnx")
     assert main(["optimize", model, "-o", faster, "--device", "cpu"]) == 2
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "memory" in line)
     assert line.startswith("convswap: the memory does not suffice: optimizing takes about")
+
+
+def test_batch_whose_values_do_not_fit_is_refused_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: 10_000_000)
+    monkeypatch.setattr(measuring, "times_of", lambda *_: pytest.fail("it was measured"))
+    with pytest.raises(ConvswapError, match=r"memory does not suffice: optimizing .* batches of 5000, and"):
+        optimize(network(), None, device="cpu", batches=[1, 5000])
 
 
 def test_a_model_with_a_sequence_and_a_default_is_written_with_the_inputs_that_it_has(pretended, tmp_path):

@@ -21,7 +21,7 @@ from convswap.optimizing.preparation import OptimizeOptions, prepare
 from convswap.optimizing.segment_inputs import SegmentInputs
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, make_session, on_device
-from onnx import helper
+from onnx import helper, numpy_helper
 from swap_models import make_model, tensor_info, weights
 
 CPU = Device("cpu", "asked for")
@@ -299,6 +299,30 @@ def test_a_precision_is_judged_by_what_the_rule_chooses_at_every_batch(monkeypat
     assert 0 < first < both < 1e-6
 
 
+def test_weights_that_are_apart_and_folded_into_are_those_that_errors_and_digests_are_of():
+    """A Conv with weights of 1 MiB, which `optimize` has in memory once, and a batch normalisation."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"], name="norm"),
+        helper.make_node("Relu", ["n"], ["y"], name="relu"),
+    ]
+    tensors = [weights("w", 512, 512, 1, 1), *(weights(name, 512) for name in "sbm")]
+    tensors.append(numpy_helper.from_array(np.full(512, 2, np.float32), "v"))
+    digests = []
+    for factor in (1, 2):
+        tensors[0] = numpy_helper.from_array(factor * numpy_helper.to_array(tensors[0]), "w")
+        model = make_model(nodes, tensors, inputs=[tensor_info("x", 1, 512, 4, 4)])
+        prepared = prepare(model, OptimizeOptions(), CPU)
+        assert prepared.original.weights.keys() == {"w"} and prepared.original.model.ByteSize() < 20_000
+        (segment,) = prepared.segments
+        digests.append(segment.weights_digest)
+        fed = on_device({"x": np.ones((1, 512, 4, 4), np.float32)}, CPU)
+        errors = trials.errors_of(segment, [fed], CPU)
+        assert errors.keys() == {"default", "tf32"} and all(0 < error < 1e-6 for error in errors.values())
+        assert 0 < trials.error_by(segment, fed, "ieee", "direct", CPU) < 1e-6
+    assert digests[0] != digests[1]
+
+
 def test_an_algorithm_that_does_not_take_the_part_has_no_error(monkeypatch):
     prepared = prepare(network(), OptimizeOptions(), CPU)
     segment = prepared.segments[0]
@@ -313,6 +337,6 @@ def test_the_problem_of_each_stage_is_that_of_the_node_which_is_written():
     shapes = {name: (2, 8, 12, 12) for name in segment.layer.fed}
     for stage in segment.stages:
         written = segment.our_model(shapes, NodeChoice(precision="ieee", last=stage))
-        (conv,) = convswap.explain(written, device="cpu").convs
+        (conv,) = convswap.explain(written.model, device="cpu").convs
         layer = segment.our_layer(shapes, NodeChoice(precision="ieee", last=stage))
         assert conv.problem == layer.problem(shapes).text

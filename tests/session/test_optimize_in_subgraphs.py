@@ -176,6 +176,29 @@ def test_a_conv_of_a_branch_whose_weights_are_computed_is_left_and_the_others_ar
     assert (found["kept"].why, found["deep"].taken) == (INNER, "fused")
 
 
+def test_large_weights_of_the_graph_around_a_branch_are_folded_into_and_written(pretended, tmp_path):
+    """Weights of 1 MiB in a Constant, which a Conv of the main graph reads and one of a branch."""
+    node = helper.make_node
+    branch = [node("Conv", ["c", "w"], ["d"], name="inner"), node("Mul", ["d", "half"], ["t"], name="scale")]
+    then = helper.make_graph(branch, "then", [], [tensor_info("t", *ANY_SHAPE)])
+    other = helper.make_graph([node("Neg", ["c"], ["e"])], "else", [], [tensor_info("e", *ANY_SHAPE)])
+    model = make_model(
+        [
+            node("Constant", [], ["w"], value=weights("", 512, 512, 1, 1)),
+            node("Conv", ["x", "w"], ["c"], name="outer"),
+            node("If", ["flag"], ["y"], then_branch=then, else_branch=other),
+        ],
+        [weights("half", 1, 512, 1, 1), helper.make_tensor("flag", TensorProto.BOOL, [], [True])],
+        inputs=[tensor_info("x", 1, 512, 2, 2)],
+    )
+    found = optimize(model, tmp_path / "faster.onnx", device="cpu")
+    assert {node.node: node.taken for node in found.nodes} == {"outer": "swapped", "inner": "swapped"}
+    assert found.reference == "float64" and 0 < found.errors["optimized"] < 1e-5
+    written = onnx.load(found.written)
+    names = {own.name for graph in graphs_of_proto(written.graph) for own in graph.node}
+    assert {"outer", "inner"} <= names and "scale" not in names
+
+
 def test_it_says_that_no_conv_of_a_loop_can_be_measured_and_writes_no_model(tmp_path, device):
     output = tmp_path / "optimized.onnx"
     found = optimize(conv_in_loop(), output, device=device)

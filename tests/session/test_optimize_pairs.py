@@ -222,8 +222,9 @@ def test_pair_that_does_not_run_stays_two(pretended, monkeypatch, tmp_path):
     assert set(written_nodes(found)) == set(NAMES)
 
 
-def test_pair_that_two_nodes_share_a_name_with_is_none():
+def test_a_node_of_the_same_name_is_no_part_of_a_pair():
     twice = network()
     twice.graph.node.append(helper.make_node("Conv", ["x", "ew"], ["other"], name="pointwise"))
     twice.graph.output.append(declare("other", ("n", C, 9, 8)))
-    assert prepare(twice, OptimizeOptions(), CPU).pairs == ()
+    prepared = prepare(twice, OptimizeOptions(), CPU)
+    assert [pair.name for pair in prepared.pairs] == ["pointwise"] and "pointwise_2" in prepared.swapped

@@ -46,7 +46,7 @@ def run_wholes(monkeypatch, found):
     """Have whole models of Convs by these names run in these milliseconds, where the original takes 1."""
     asked = []
 
-    def run_whole(prepared, truth, taken):
+    def run_whole(original, taken):
         names = tuple(one.segment.name for one in taken)
         asked.append(names)
         milliseconds, agree = found[names]
@@ -103,7 +103,7 @@ def test_on_a_card_what_takes_in_more_is_tried_though_alone_less_is_faster(monke
     monkeypatch.setattr(Measured, "problems", ["a problem"])
     asked = []
 
-    def run_whole(prepared, truth, taken):
+    def run_whole(original, taken):
         asked.append({one.segment.name: one.ours for one in taken})
         times = (WholeResult(1, 1.0, 0.9 - 0.1 * len(asked)),)
         named = {one.segment.name: one for one in taken}

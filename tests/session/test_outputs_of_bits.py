@@ -123,7 +123,7 @@ def conv_in_bfloat16() -> onnx.ModelProto:
 
 @pytest.fixture
 def segment():
-    return segments_of(ir.to_proto(swap(conv_in_bfloat16()).model), None)[0]
+    return segments_of(ir.to_proto(swap(conv_in_bfloat16()).model), None, {})[0]
 
 
 @pytest.fixture

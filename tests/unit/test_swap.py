@@ -17,8 +17,8 @@ import swap_models as models
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph import model_file
-from convswap.graph.swap import FLOAT16_ON_CPU, swap
 from convswap.graph.plain_model import plain_model
+from convswap.graph.swap import FLOAT16_ON_CPU, swap
 from onnx import TensorProto, helper, numpy_helper
 from verdict_models import float16_overflow
 

@@ -21,7 +21,7 @@ _INNER = "it is in a subgraph, where it cannot be measured alone"
 def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole) -> list[NodeResult]:
     """Return what was taken for every Conv: those that were measured, then the others."""
     taken = whole.taken or {}
-    fused = {} if whole.swapping is None else {one.node: one for one in whole.swapping.fused}
+    fused = {one.node: one for one in whole.fused}
     batches = list(prepared.sources)
     together = {name: pair for pair in whole.pairs for name in pair.names}
     convs = [whole.convs.get(one.segment.name, one) for one in measured]
@@ -33,12 +33,12 @@ def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole)
         replace(row, why=whole.changes[row.node], changes_answers=True) if row.node in whole.changes else row
         for row in rows
     ]
-    rows += [_left_result(left) for left in prepared.swapping.left]
+    rows += [_left_result(left) for left in prepared.left]
     known = {row.node for row in rows}
     not_run = {segment.name for segment in prepared.segments}
     return rows + [
         NodeResult(name, "default", _NOT_RUN if name in not_run else _INNER)
-        for name in prepared.swapping.swapped
+        for name in prepared.swapped
         if name not in known
     ]
 

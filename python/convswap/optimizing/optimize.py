@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from convswap.graph.swap import swap_chosen
+from convswap.graph.swap import SwapResult, swap_chosen
+from convswap.graph.weights_apart import put_together
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
 from convswap.inputs.subject import open_model
@@ -79,12 +82,19 @@ def optimize_with(
     """Do what `optimize` does, with its errors."""
     options.check()
     with sessions_with(options.op_libraries):
-        return _optimize_with(model, output, options, progress or silent)
+        found, swapping = _found(model, options, progress or silent)
+    if output is None or swapping is None:
+        return found
+    # What was measured with is gone by now: to be written, a model is copied twice.
+    gc.collect()
+    swapping.save(output)
+    return replace(found, written=Path(output))
 
 
-def _optimize_with(
-    model: Model, output: str | os.PathLike[str] | None, options: OptimizeOptions, report: Progress
-) -> Optimization:
+def _found(
+    model: Model, options: OptimizeOptions, report: Progress
+) -> tuple[Optimization, SwapResult | None]:
+    """Return what is found, nothing written, and the model to write; None where it does not gain."""
     device = choose_device(options.device)
     report("reading the model")
     prepared = prepare(model, options, device)
@@ -93,8 +103,7 @@ def _optimize_with(
         measured, pairs = _measure(prepared, kept, report)
         report("running the whole model")
         whole = best_whole(prepared, measured, pairs)
-    written = None if output is None else _save(whole, model, options, output)
-    return Optimization(
+    found = Optimization(
         model=prepared.subject.title,
         device=device,
         environment=environment(device),
@@ -104,9 +113,10 @@ def _optimize_with(
         errors=whole.errors,
         reference=whole.reference,
         answers_agree=whole.answers_agree,
-        written=written,
+        written=None,
         notes=tuple(_notes(prepared, kept)),
     )
+    return found, _to_write(whole, prepared, model)
 
 
 def _measure(
@@ -121,19 +131,17 @@ def _measure(
     return measured, gaining_pairs(prepared, measured, inputs, kept, report)
 
 
-def _save(
-    whole: Whole, model: Model, options: OptimizeOptions, output: str | os.PathLike[str]
-) -> Path | None:
-    """Write the model with what was taken, if it gains, and return the file."""
-    if not (whole.gains and whole.answers_agree and whole.swapping is not None and whole.taken is not None):
+def _to_write(whole: Whole, prepared: Prepared, model: Model) -> SwapResult | None:
+    """Return the model with what was taken, if it gains."""
+    if not (whole.gains and whole.answers_agree and whole.taken is not None):
         return None
-    swapping = whole.swapping
-    if options.inputs is not None:
+    original = prepared.original
+    if prepared.options.inputs is None:
+        as_given = put_together(original.model, original.weights)
+    else:
         # What ran may have had tensors in the place of its sequences, optionals and defaults.
         _, as_given = open_model(model)
-        swapping = swap_chosen(as_given, whole.taken, NOT_TAKEN)
-    swapping.save(output)
-    return Path(output)
+    return swap_chosen(as_given, whole.taken, NOT_TAKEN)
 
 
 def _told_options(prepared: Prepared) -> dict[str, Any]:
@@ -154,6 +162,6 @@ def _notes(prepared: Prepared, kept: KeptMeasurements) -> list[str]:
     if device.name == "cpu" and device.reason != "asked for":
         notes.append(f"measured on the CPU: {device.reason}")
     if device.name == "cpu":
-        notes += prepared.swapping.notes
+        notes += prepared.notes
     notes += shape_notes(*prepared.shaped)
     return notes

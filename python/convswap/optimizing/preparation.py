@@ -8,32 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
-import onnxruntime
 
 from convswap.errors import ConvswapError, require_count, unknown_name
-from convswap.graph.model_file import files_of, is_there, model_from_proto
 from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import PRECISIONS, SwapResult, swap, swap_apart
-from convswap.graph.weights_apart import Weights, put_together, taken_apart
+from convswap.graph.swap import PRECISIONS, Left, swap, swap_apart
+from convswap.graph.weights_apart import moved_apart, put_together
 from convswap.inputs.feeds import Feeds, Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import Subject, open_subject, source_of
+from convswap.optimizing.apart import Apart
+from convswap.optimizing.memory import check_model
 from convswap.optimizing.segments import Segment, pairs_of, segments_of
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer
-from convswap.runtime.memory import free_memory, in_bytes
 from convswap.runtime.op_libraries import OpLibraries
-from convswap.runtime.sessions import Side, make_session
 
 Model = str | os.PathLike[str] | onnx.ModelProto
-
-# What the process takes at most, of the model's own size: the model as it was read, the weights that sessions
-# share and a copy with all Convs swapped, and on the CPU each session's weights in the order of its kernels.
-# 7.0 were measured of a fully connected layer of 0.63 GB.
-_TIMES_ITS_SIZE = {"cpu": 7.5, "cuda": 4.5}
-# Of what is free, the rest is for the others on the machine.
-_SHARE_OF_FREE = 0.9
 
 # "match": for every Conv a precision that is as accurate as the default provider is on that Conv.
 MATCH = "match"
@@ -63,23 +54,12 @@ class OptimizeOptions:
 
 
 @dataclass(frozen=True)
-class Apart:
-    """A model without its large weights, and those, as `convswap.graph.weights_apart` has them."""
-
-    model: onnx.ModelProto
-    weights: Weights
-
-    def session(self, side: Side, device: Device) -> onnxruntime.InferenceSession:
-        """Return a session of the whole model; its errors are those of `make_session`."""
-        return make_session(self.model, side, device, weights=self.weights)
-
-
-@dataclass(frozen=True)
 class Prepared:
-    """A model, the same with all Convs fused as far as they go, and its data at every batch.
+    """A model, what a swap of all its Convs would be, and its data at every batch.
 
-    `original` is the former, `swapped` the latter. `segments` has each Conv by itself, `pairs` depthwise ones
-    with the 1x1 Convs behind them.
+    `original` is the model, `inlined` the same without functions that have Convs: the Convs of `segments`,
+    which have each by itself, and of `pairs`, depthwise ones with the 1x1 Convs behind them, are fed values
+    of it. `swapped` names the Convs that can be swapped, `left` has the others, `notes` are the swap's.
     """
 
     options: OptimizeOptions
@@ -87,14 +67,16 @@ class Prepared:
     subject: Subject
     sources: Mapping[int, Source]  # by batch
     original: Apart
-    swapping: SwapResult
-    swapped: Apart
+    inlined: onnx.ModelProto
+    swapped: tuple[str, ...]
+    left: tuple[Left, ...]
+    notes: tuple[str, ...]
     segments: tuple[Segment, ...]
     pairs: tuple[Segment, ...] = ()
 
     def capture(self, layers: Sequence[ConvLayer]) -> Capture:
         """Return what gives `layers`, of the main graph, their inputs."""
-        return Capture(self.swapped.model, layers, self.device, self.swapped.weights)
+        return Capture(self.inlined, layers, self.device, self.original.weights)
 
     @property
     def sample(self) -> Feeds:
@@ -110,57 +92,43 @@ class Prepared:
 
 def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
     """Return `model` prepared; the errors are those of `optimize`."""
-    _check_memory(model, device)
-    subject = open_subject(model, None, options.input_shape, options.inputs, tensor_inputs=True)
+    subject = open_subject(
+        model, None, options.input_shape, options.inputs, weights_apart=True, tensor_inputs=True
+    )
     if subject.swapped_before:
         raise ConvswapError(
             f"'{subject.title}' has {subject.swapped_before} Conv swapped already; give the model as it was"
         )
+    check_model(subject.plain, subject.weights, device)
     sources = [_source(subject, batch, device) for batch in options.batches or (None,)]
     # A depthwise Conv and the one behind it stay two here: each is measured by itself, then both together.
-    original = Apart(*taken_apart(model_from_proto(subject.plain)))
+    original = Apart(subject.plain, subject.weights)
     swapping = swap_apart(put_together(original.model, original.weights))
+    swapped = moved_apart(swapping.model)[0]
+    unfused = unfused_model(original.model, swapping)
     return Prepared(
         options=options,
         device=device,
         subject=subject,
         sources={source.batch: source for source in sources},
         original=original,
-        swapping=swapping,
-        swapped=Apart(*taken_apart(swapping.model)),
-        segments=segments_of(swapping.to_proto(), unfused_model(subject.plain, swapping)),
-        pairs=_pairs(subject.plain),
+        inlined=swapped if unfused is None else unfused,
+        swapped=swapping.swapped,
+        left=swapping.left,
+        notes=swapping.notes,
+        segments=segments_of(swapped, unfused, original.weights),
+        pairs=_pairs(original),
     )
 
 
-def _check_memory(model: Model, device: Device) -> None:
-    """Refuse a model that is so large that the system would end the process.
-
-    Raises:
-        ConvswapError: it is.
-    """
-    free, size = free_memory(), _size(model)
-    needed = round(_TIMES_ITS_SIZE[device.name] * size)
-    if free is not None and needed > _SHARE_OF_FREE * free:
-        raise ConvswapError(
-            f"the memory does not suffice: optimizing takes about {in_bytes(needed)}, for a model of "
-            f"{in_bytes(size)}, and {in_bytes(free)} are free; close other programs, or use "
-            "`convswap compare` and `convswap swap`, which take less"
-        )
-
-
-def _size(model: Model) -> int:
-    if isinstance(model, onnx.ModelProto):
-        return model.ByteSize()
-    # A network's name is no file, and no network is that large.
-    return sum(file.stat().st_size for file in files_of(model) if is_there(file))
-
-
-def _pairs(plain: onnx.ModelProto) -> tuple[Segment, ...]:
-    swapping = swap(plain, fuse=True)
+def _pairs(original: Apart) -> tuple[Segment, ...]:
+    swapping = swap(put_together(original.model, original.weights), fuse=True)
+    swapped = moved_apart(swapping.model)[0]
     # No other Conv is taken in.
     fronts = {one.node: one.taken[0][1] for one in swapping.fused if one.taken[0][0] == "Conv"}
-    return pairs_of(swapping.to_proto(), unfused_model(plain, swapping), fronts) if fronts else ()
+    if not fronts:
+        return ()
+    return pairs_of(swapped, unfused_model(original.model, swapping), fronts, original.weights)
 
 
 def _source(subject: Subject, batch: int | None, device: Device) -> Source:

@@ -8,10 +8,12 @@ import onnxruntime
 
 from convswap.graph.branches import Inner, home_of, with_inner_values
 from convswap.graph.plain_model import plain_model
-from convswap.optimizing.preparation import Apart, Prepared
+from convswap.optimizing.apart import Apart
+from convswap.optimizing.memory import check_batch
+from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.segments import Segment, Shapes
 from convswap.runtime.device import Device
-from convswap.runtime.sessions import DEFAULT, BoundRun, on_device
+from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device
 
 Values = Mapping[str, onnxruntime.OrtValue]
 Inputs = Sequence[Values]
@@ -21,6 +23,9 @@ class SegmentInputs:
     """Gives what each segment is fed, one segment at a time: together they may not fit into memory."""
 
     def __init__(self, prepared: Prepared) -> None:
+        layers = [segment.layer for segment in prepared.segments if not segment.path]
+        shapes = prepared.capture(layers).shapes(on_device(prepared.sample, prepared.device))
+        check_batch(shapes.values(), max(prepared.sources))
         # A session for each batch: cuDNN chooses anew where the shapes are not those of the run before.
         self._at_batches = [
             _AtBatch(prepared, on_device(source.first(batch), prepared.device))
@@ -53,7 +58,8 @@ class _AtBatch:
         outside = [segment.layer for segment in prepared.segments if not segment.path]
         inside = [segment for segment in prepared.segments if segment.path]
         self._capture = prepared.capture(outside) if outside else None
-        self._of_branches = _BranchCapture(prepared.swapped, inside, device) if inside else None
+        whole = Apart(prepared.inlined, prepared.original.weights)
+        self._of_branches = _BranchCapture(whole, inside, device) if inside else None
 
     def inputs(self, segment: Segment) -> Values | None:
         """Return what `segment` is fed; None where it is in a branch that is not run."""
@@ -67,16 +73,16 @@ class _AtBatch:
 class _BranchCapture:
     """What `Capture` is for the main graph, for segments in the branches of Ifs."""
 
-    def __init__(self, swapped: Apart, segments: Sequence[Segment], device: Device) -> None:
-        self._graph, self._device = swapped.model.graph, device
+    def __init__(self, whole: Apart, segments: Sequence[Segment], device: Device) -> None:
+        self._graph, self._device = whole.model.graph, device
         wanted = {
             home: segment.layer.element_type
             for segment in segments
             for home in (_result(segment), *self._homes(segment).values())
             if home is not None
         }
-        model, self._outputs = with_inner_values(plain_model(swapped.model), wanted)
-        self._session = Apart(model, swapped.weights).session(DEFAULT, device)
+        model, self._outputs = with_inner_values(plain_model(whole.model), wanted)
+        self._session = make_session(model, DEFAULT, device, optimizes=False, weights=whole.weights)
 
     def inputs(self, segment: Segment, feeds: Values) -> Values | None:
         """Return what `segment` is fed when the model is fed `feeds`; None where its branch is not run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import onnx
 
@@ -13,7 +13,9 @@ from convswap.graph.domain import is_ours
 from convswap.graph.fixed_inputs import with_fixed_inputs
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.replaced import constants_of
-from convswap.graph.swap import NodeChoice, swap_chosen
+from convswap.graph.swap import NodeChoice
+from convswap.graph.weights_apart import Weights, is_apart
+from convswap.optimizing.apart import Apart
 from convswap.runtime.layers import ConvLayer, conv_layers
 
 Shapes = Mapping[str, Sequence[int]]
@@ -26,12 +28,14 @@ _CONV_ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "s
 class Segment:
     """A Conv and the nodes that it can take in; `layer` has taken in all of them.
 
-    `depthwise` is the name of the depthwise Conv in front, where that is among them.
+    `depthwise` is the name of the depthwise Conv in front, where that is among them. `weights` has the large
+    ones of the model as it was, which are in no message.
     """
 
     layer: ConvLayer
     path: Path = ()  # to the branch that it is in
     depthwise: str = ""
+    weights: Weights = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -52,8 +56,11 @@ class Segment:
     def weights_digest(self) -> str:
         """What tells its constants from others."""
         digest = hashlib.sha256()
-        for name in sorted(self.layer.constants):
-            digest.update(self.layer.constants[name].SerializeToString(deterministic=True))
+        constants = (self.layer.replaced or self.layer).constants
+        for name in sorted(constants):
+            digest.update(constants[name].SerializeToString(deterministic=True))
+            if is_apart(constants[name]):
+                digest.update(self.weights[name].data)
         return digest.hexdigest()[:16]
 
     def _names(self, attribute: str) -> bool:
@@ -64,7 +71,7 @@ class Segment:
         nodes = self.layer.replaced.nodes if self.layer.replaced is not None else (self.layer.node,)
         return f"{self.layer.problem(shapes).text} : {' '.join(node.op_type for node in nodes)}"
 
-    def default_model(self, shapes: Shapes) -> onnx.ModelProto:
+    def default_model(self, shapes: Shapes) -> Apart:
         """Return the segment as it was, for inputs of `shapes`."""
         ranks = {name: len(shape) for name, shape in shapes.items()}
         model = with_fixed_inputs(self.layer.model(ranks, ours=False), shapes)
@@ -72,19 +79,18 @@ class Segment:
         convs = [node for node in model.graph.node if node.op_type == "Conv"]
         for node, name in zip(convs, names, strict=True):
             node.name = name
-        return model
+        return Apart(model, self.weights)
 
-    def our_model(self, shapes: Shapes, choice: NodeChoice) -> onnx.ModelProto:
+    def our_model(self, shapes: Shapes, choice: NodeChoice) -> Apart:
         """Return the segment with its Conv swapped, and fused up to a stage."""
-        result = swap_chosen(self.default_model(shapes), {self.name: choice}, "it is another")
-        return result.to_proto()
+        return self.default_model(shapes).swapped({self.name: choice}, "it is another")[0]
 
     def our_layer(self, shapes: Shapes, choice: NodeChoice) -> ConvLayer:
         """Return our op of `our_model`, with all that it takes in.
 
         It is asked for there, since a Conv that takes in something also gets a bias.
         """
-        (layer,) = conv_layers(self.our_model(shapes, choice))
+        (layer,) = conv_layers(self.our_model(shapes, choice).model)
         return layer
 
     def conv_alone(self, precision: str) -> ConvLayer:
@@ -101,6 +107,17 @@ class Segment:
         constants = {name: tensor for name, tensor in self.layer.constants.items() if name in node.input}
         return replace(self.layer, node=node, constants=constants, replaced=None)
 
+    def weights_alone(self, shapes: Shapes) -> Weights:
+        """Return the large weights of `conv_alone`, by their names, for inputs of `shapes`."""
+        names = [str(name) for name in self.layer.node.input[1:3]]
+        folded = [name for name in names if name not in self.weights and is_apart(self.layer.constants[name])]
+        if not folded:
+            return self.weights
+        our = self.our_model(shapes, NodeChoice(last=Stage.FOLDED))
+        (layer,) = conv_layers(our.model)
+        same = dict(zip(names, layer.node.input[1:3], strict=True))
+        return {**self.weights, **{name: our.weights[same[name]] for name in folded}}
+
     def with_precision(self, precision: str) -> ConvLayer:
         """Return our op with all that it can take in, in that precision."""
         node = onnx.NodeProto()
@@ -115,31 +132,34 @@ def _precision_attribute(precision: str) -> onnx.AttributeProto:
     return onnx.helper.make_attribute("precision", precision)
 
 
-def segments_of(swapped: onnx.ModelProto, unfused: onnx.ModelProto | None) -> tuple[Segment, ...]:
+def segments_of(
+    swapped: onnx.ModelProto, unfused: onnx.ModelProto | None, weights: Weights
+) -> tuple[Segment, ...]:
     """Return the segments that can be measured alone: those of the main graph and of branches of Ifs.
 
-    `swapped` and `unfused` are as for `conv_layers`. In a branch the weights have to be constant.
+    `swapped` and `unfused` are as for `conv_layers`, `weights` the large ones of the model that was swapped.
+    In a branch the weights have to be constant.
     """
-    found = [Segment(layer) for layer in conv_layers(swapped, unfused)]
+    found = [Segment(layer, weights=weights) for layer in conv_layers(swapped, unfused)]
     for path in branch_paths(swapped.graph):
         branch = _with_constant_weights(branch_model(swapped, path))
         if not any(is_ours(node) for node in branch.graph.node):
             continue
         before = None if unfused is None else branch_model(unfused, path)
-        found += [Segment(layer, path) for layer in conv_layers(branch, before)]
+        found += [Segment(layer, path, weights=weights) for layer in conv_layers(branch, before)]
     return tuple(found)
 
 
 def pairs_of(
-    swapped: onnx.ModelProto, unfused: onnx.ModelProto | None, fronts: Mapping[str, str]
+    swapped: onnx.ModelProto, unfused: onnx.ModelProto | None, fronts: Mapping[str, str], weights: Weights
 ) -> tuple[Segment, ...]:
     """Return the segments of the main graph that have a depthwise Conv in front.
 
-    `swapped` and `unfused` are as for `conv_layers`; `fronts` has the name of that Conv, by the name of the
-    one behind it.
+    `swapped`, `unfused` and `weights` are as for `segments_of`; `fronts` has the name of that Conv,
+    by the name of the one behind it.
     """
     return tuple(
-        Segment(layer, depthwise=fronts[layer.name])
+        Segment(layer, depthwise=fronts[layer.name], weights=weights)
         for layer in conv_layers(swapped, unfused)
         if layer.convolutions == 2 and layer.name in fronts
     )

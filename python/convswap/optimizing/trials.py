@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-import onnx
 import onnxruntime
 from onnx import helper
 
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.graph.swap import NodeChoice, swap_chosen
+from convswap.graph.swap import NodeChoice
+from convswap.graph.weights_apart import Weights
+from convswap.optimizing.apart import Apart
 from convswap.optimizing.choice import DEFAULT_WAY, Way, is_as_accurate
 from convswap.optimizing.segments import Segment, side_by_side
 from convswap.runtime.device import Device
@@ -45,9 +46,12 @@ def times_of(segment: Segment, inputs: Values, precision: str, device: Device) -
     runs: dict[Way, BoundRun] = {
         DEFAULT_WAY: _copies_run(segment.default_model(shapes), copies, DEFAULT, inputs, device)
     }
+    folded: Weights = {}
     for stage in segment.stages:
         model = segment.our_model(shapes, NodeChoice(precision=precision, last=stage))
-        runs[stage] = _copies_run(model, copies, CONVSWAP, inputs, device)
+        # What is folded into weights is the same at all stages.
+        folded = folded or model.weights
+        runs[stage] = _copies_run(Apart(model.model, folded), copies, CONVSWAP, inputs, device)
     return _in_turn(runs, copies)
 
 
@@ -85,7 +89,7 @@ def times_of_choices(
     for number, choices in enumerate(ways):
         model = segment.default_model(shapes)
         if choices:
-            model = swap_chosen(model, choices, "it is as fast as it was").to_proto()
+            model, _ = model.swapped(choices, "it is as fast as it was")
         runs[number] = _copies_run(model, copies, CONVSWAP if choices else DEFAULT, inputs, device)
     return list(_in_turn(runs, copies).values())
 
@@ -94,8 +98,10 @@ def _shapes(inputs: Values) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape()) for name, value in inputs.items()}
 
 
-def _copies_run(model: onnx.ModelProto, copies: int, side: Side, inputs: Values, device: Device) -> BoundRun:
-    session = make_session(side_by_side(model, copies), side, device, merges_equal_nodes=False)
+def _copies_run(model: Apart, copies: int, side: Side, inputs: Values, device: Device) -> BoundRun:
+    session = make_session(
+        side_by_side(model.model, copies), side, device, merges_equal_nodes=False, weights=model.weights
+    )
     return BoundRun(session, inputs, device)
 
 
@@ -147,18 +153,20 @@ class _Judged:
 
     def __init__(self, segment: Segment, inputs: Values, device: Device) -> None:
         self._device = device
+        self._weights = segment.weights_alone(_shapes(inputs))
         alone = segment.conv_alone("ieee")
         self._fed = {name: host_array(inputs[name], device) for name in alone.fed}
         data_name = str(alone.node.input[0])
         operations = alone.problem({name: values.shape for name, values in self._fed.items()}).operations
         self._fed[data_name] = _part(self._fed[data_name], operations, alone)
-        arrays = alone.arrays(self._fed)
+        arrays = alone.arrays(self._fed, self._weights)
         self._truth = reference_conv(arrays.x, arrays.w, arrays.bias, alone.attributes)
 
     def error(self, layer: ConvLayer, side: Side) -> float:
         """Return the relative L2 error of `layer` on that part."""
         model = layer.model({name: values.ndim for name, values in self._fed.items()}, ours=side.ours)
-        return relative_l2_error(run(make_session(model, side, self._device), self._fed)[0], self._truth)
+        session = make_session(model, side, self._device, weights=self._weights)
+        return relative_l2_error(run(session, self._fed)[0], self._truth)
 
     def by_rule(
         self, segment: Segment, precision: str, by_batch: Sequence[Mapping[str, tuple[int, ...]]]

@@ -11,12 +11,12 @@ import numpy as np
 import onnxruntime
 
 from convswap.errors import ConvswapError
-from convswap.graph.swap import NodeChoice, SwapResult, swap_chosen
-from convswap.graph.weights_apart import put_together, taken_apart
+from convswap.graph.fusion.fuse import Fused
+from convswap.graph.swap import NodeChoice, SwapResult
 from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN, speedup
 from convswap.optimizing.measuring import Measured
 from convswap.optimizing.pairs import MeasuredPair
-from convswap.optimizing.preparation import Apart, Prepared
+from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.result import WholeResult, gains
 from convswap.optimizing.trials import whole_times
 from convswap.output.tables import error
@@ -54,8 +54,8 @@ class Whole:
     `changes` says of Convs that were left how each changes the answers by itself.
     """
 
-    swapping: SwapResult | None = None
     taken: Mapping[str, NodeChoice] | None = None
+    fused: tuple[Fused, ...] = ()
     convs: Mapping[str, Measured] = field(default_factory=dict)  # what was taken, by their names
     pairs: tuple[MeasuredPair, ...] = ()  # of which one node computes both Convs
     times: tuple[WholeResult, ...] = ()
@@ -81,33 +81,30 @@ def best_whole(prepared: Prepared, measured: Sequence[Measured], pairs: Sequence
     The last to be tried has, beside the Convs of the best before, the `pairs` that gain. Where the answers
     differ, the Convs that change them by themselves are left, and the others are tried again.
     """
-    # The same for all, and seconds for a deep model.
-    truth = functools.cache(lambda: _truth(prepared, measured))
-    best, differing = _best_of(prepared, truth, measured, pairs)
-    changes = {} if differing is None else _changes(prepared, truth, differing)
+    original = _Original(prepared, measured)
+    best, differing = _best_of(original, measured, pairs)
+    changes = {} if differing is None else _changes(original, differing)
     if not changes:
         return best
     others = [one for one in measured if one.segment.name not in changes]
     pairs = [pair for pair in pairs if changes.keys().isdisjoint(pair.names)]
-    best, _ = _best_of(prepared, truth, others, pairs)
+    best, _ = _best_of(original, others, pairs)
     return replace(best, changes=changes)
 
 
 def _best_of(
-    prepared: Prepared,
-    truth: Callable[[], Arrays | None],
-    measured: Sequence[Measured],
-    pairs: Sequence[MeasuredPair],
+    original: _Original, measured: Sequence[Measured], pairs: Sequence[MeasuredPair]
 ) -> tuple[Whole, Whole | None]:
     """Return the best model, and the first that was tried, without pairs, whose answers differ."""
+    prepared = original.prepared
     gaining = sorted((one for one in measured if one.way is not DEFAULT_WAY), key=lambda one: -one.saved)
-    wholes = [_run_whole(prepared, truth, taken) for taken in _to_try(prepared, measured, gaining)]
+    wholes = [_run_whole(original, taken) for taken in _to_try(prepared, measured, gaining)]
     best = _best(wholes)
     if prepared.device.name == "cuda":
         # The host that a model waits for has less to do for one node that takes in more than for two.
         deepest = {name: one.deepest(prepared.device) for name, one in best.convs.items()}
         if any(deepest[name] is not one for name, one in best.convs.items()):
-            wholes.append(_run_whole(prepared, truth, list(deepest.values())))
+            wholes.append(_run_whole(original, list(deepest.values())))
             best = _best(wholes)
     differing = next((one for one in wholes if one.differs), None)
     if pairs:
@@ -115,22 +112,22 @@ def _best_of(
         taken = {*before, *(name for pair in pairs for name in pair.names)}
         convs = {one.segment.name: one for one in measured} | dict(best.convs)
         with_pairs = [convs[name] for name in convs if name in taken]
-        best = _best([best, _run_whole(prepared, truth, with_pairs, pairs)])
+        best = _best([best, _run_whole(original, with_pairs, pairs)])
     # Where no Conv gains alone, the whole must by more than the noise of two equal models.
     is_told = gaining or best.pairs or (best.times and _mean(best) >= LEAST_GAIN)
     return best if is_told else Whole(), differing
 
 
-def _changes(prepared: Prepared, truth: Callable[[], Arrays | None], differing: Whole) -> Mapping[str, str]:
+def _changes(original: _Original, differing: Whole) -> Mapping[str, str]:
     """Return, for each Conv of `differing` that changes the answers by itself, how."""
     found = {}
     for name, one in differing.convs.items():
         assert differing.taken is not None
-        _, sessions = _sessions(prepared, {name: differing.taken[name]})
-        errors, _, agree = _answers(prepared, truth, sessions, [one])
+        _, sessions = original.swapped({name: differing.taken[name]})
+        errors, _, agree = original.held(sessions, [one])
         if not agree:
             off = error(errors.get("optimized", errors["between"]))
-            most = _tolerance([one], prepared.device)
+            most = _tolerance([one], original.prepared.device)
             found[name] = f"it changes the model's answers: relative L2 error {off}, at most {most:g} may be"
     return found
 
@@ -165,17 +162,47 @@ def _mean(whole: Whole) -> float:
     return speedup([one.default_ms for one in whole.times], [one.optimized_ms for one in whole.times])
 
 
-def _run_whole(
-    prepared: Prepared,
-    truth: Callable[[], Arrays | None],
-    taken: Sequence[Measured],
-    pairs: Sequence[MeasuredPair] = (),
-) -> Whole:
-    device = prepared.device
+class _Original:
+    """The model as it was, with what all others are held against, each had once."""
+
+    def __init__(self, prepared: Prepared, measured: Sequence[Measured]) -> None:
+        self.prepared, self._measured = prepared, measured
+
+    @functools.cached_property
+    def truth(self) -> Arrays | None:
+        """The outputs by float64, as of `_truth`: seconds for a deep model."""
+        return _truth(self.prepared, self._measured)
+
+    @functools.cached_property
+    def session(self) -> onnxruntime.InferenceSession:
+        """The model as it was; while it is made, it takes several times the memory of its weights."""
+        return self.prepared.original.session(DEFAULT, self.prepared.device)
+
+    def swapped(
+        self, choices: Mapping[str, NodeChoice]
+    ) -> tuple[SwapResult, Sequence[onnxruntime.InferenceSession]]:
+        """Return the model with Convs swapped as `choices` say, and sessions of the original and of that."""
+        # One after the other, and before there are weights that something was folded into.
+        _, default = self.truth, self.session
+        optimized, swapping = self.prepared.original.swapped(choices, NOT_TAKEN)
+        return swapping, (default, optimized.session(CONVSWAP, self.prepared.device))
+
+    def held(
+        self, sessions: Sequence[onnxruntime.InferenceSession], taken: Sequence[Measured]
+    ) -> tuple[dict[str, float], str, bool]:
+        """Return what `_held` finds of the answers of both `sessions`, the second with the Convs `taken`."""
+        sample = self.prepared.sample
+        default, ours = (run_named(session, sample) for session in sessions)
+        tolerance = _tolerance(taken, self.prepared.device)
+        return _held(self.truth, default, ours, tolerance, lambda: run_named(sessions[0], sample))
+
+
+def _run_whole(original: _Original, taken: Sequence[Measured], pairs: Sequence[MeasuredPair] = ()) -> Whole:
+    prepared, device = original.prepared, original.prepared.device
     choices = {one.segment.name: one.choice for one in taken}
     for pair in pairs:
         choices |= pair.choices
-    swapping, sessions = _sessions(prepared, choices)
+    swapping, sessions = original.swapped(choices)
     times = []
     for batch, source in prepared.sources.items():
         feeds = on_device(source.first(batch), device)
@@ -183,31 +210,9 @@ def _run_whole(
         both = [whole_times(sessions, feeds, device) for _ in range(_REPEATS)]
         default, ours = max(both, key=lambda own: own[1] / own[0])
         times.append(WholeResult(batch, default, ours))
-    errors, reference, agree = _answers(prepared, truth, sessions, taken)
+    errors, reference, agree = original.held(sessions, taken)
     convs = {one.segment.name: one for one in taken}
-    return Whole(swapping, choices, convs, tuple(pairs), tuple(times), errors, reference, agree)
-
-
-def _sessions(
-    prepared: Prepared, choices: Mapping[str, NodeChoice]
-) -> tuple[SwapResult, tuple[onnxruntime.InferenceSession, onnxruntime.InferenceSession]]:
-    """Return the model with Convs swapped as `choices` say, and sessions of the original and of that."""
-    original, device = prepared.original, prepared.device
-    swapping = swap_chosen(put_together(original.model, original.weights), choices, NOT_TAKEN)
-    optimized = Apart(*taken_apart(swapping.model))
-    return swapping, (original.session(DEFAULT, device), optimized.session(CONVSWAP, device))
-
-
-def _answers(
-    prepared: Prepared,
-    truth: Callable[[], Arrays | None],
-    sessions: Sequence[onnxruntime.InferenceSession],
-    taken: Sequence[Measured],
-) -> tuple[dict[str, float], str, bool]:
-    """Return what `_held` finds of the answers of both `sessions`, the second with the Convs `taken`."""
-    default, ours = (run_named(session, prepared.sample) for session in sessions)
-    tolerance = _tolerance(taken, prepared.device)
-    return _held(truth(), default, ours, tolerance, lambda: run_named(sessions[0], prepared.sample))
+    return Whole(choices, swapping.fused, convs, tuple(pairs), tuple(times), errors, reference, agree)
 
 
 def _tolerance(taken: Sequence[Measured], device: Device) -> float:
