@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from convswap.cli import (
     bench,
@@ -108,6 +108,16 @@ class _Parser(argparse.ArgumentParser):
         raise ConvswapError(f"{message}; see `{self.prog} --help`")
 
 
+class _Version(argparse.Action):
+    """Prints the version of the package, which is looked up only then: that takes longer than parsing."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_asked: Any, **_options: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"convswap {version('convswap')}")
+        parser.exit()
+
+
 def parser_of_all() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = _Parser(
@@ -115,6 +125,9 @@ def parser_of_all() -> argparse.ArgumentParser:
         usage="convswap COMMAND ...",
         description="Fast convolutions for ONNX models in ONNX Runtime.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="print the version and exit"
     )
     commands = parser.add_subparsers(
         metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="convswap"
