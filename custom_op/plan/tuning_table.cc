@@ -76,6 +76,8 @@ std::string field_text(std::string_view text) {
 
 TuningTable parse_tuning_table(std::string_view text) {
   TuningTable table;
+  // A byte order mark, which some editors put in front.
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   const std::vector<std::string_view> lines = split(text, "\n");
   if (lines.size() < 2 || lines.front() != kTuningHeader) {
     table.damage = "its first line is not '" + std::string(kTuningHeader) + "'";

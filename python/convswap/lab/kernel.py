@@ -57,7 +57,7 @@ def kernel_of(source: str | os.PathLike[str]) -> Kernel:
             f"'{path}' has {len(content):,} bytes: expected a CUDA file of at most {_MOST_BYTES:,}"
         )
     try:
-        return _kernel(path.name, content.decode())
+        return _kernel(path.name, content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ConvswapError(
             f"'{path}' is no text in UTF-8 (byte {error.start}): expected a CUDA file"
