@@ -174,6 +174,9 @@ compiler or it refuses the source.)");
       "kernel_store", &store_facts,
       R"(Where compiled kernels are kept: "folder", "unused" (why it is not used; empty where it is), "kernels" and
 "bytes".)");
+  module.def(
+      "take_kernel_store_warning", &take_kernel_store_warning,
+      R"(One line about a kernel that was damaged or could not be kept; "" where there is nothing new to say.)");
   module.def("clear_kernel_store", &clear_kernel_store,
              "Deletes all kernels that are kept; returns how many.");
 }

@@ -290,6 +290,9 @@ class KernelStoreFacts(TypedDict):
 def kernel_store() -> KernelStoreFacts:
     """Return where compiled kernels are kept, why they are not, and how many there are."""
 
+def take_kernel_store_warning() -> str:
+    """One line about a kernel that was damaged or could not be kept; "" where there is nothing new to say."""
+
 def clear_kernel_store() -> int:
     """Delete all kernels that are kept; return how many."""
 

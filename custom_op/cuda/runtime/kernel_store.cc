@@ -245,12 +245,17 @@ void StoredKernel::write(const KernelCode& code) const {
   static std::atomic<int> count{0};
   const std::string beside =
       path_ + "." + std::to_string(getpid()) + "." + std::to_string(++count) + std::string(kUnfinished);
-  bool is_whole = false;
+  int fault = 0;
   {
     const File file(beside, O_WRONLY | O_CREAT | O_EXCL);
-    is_whole = file.is_open() && write_whole(file.number(), text_of(key_, code));
+    if (!file.is_open() || !write_whole(file.number(), text_of(key_, code))) fault = errno;
   }
-  if (!is_whole || rename(beside.c_str(), path_.c_str()) != 0) unlink(beside.c_str());
+  if (fault == 0 && rename(beside.c_str(), path_.c_str()) != 0) fault = errno;
+  if (fault != 0) {
+    unlink(beside.c_str());
+    store_warning().set("kernels cannot be kept in the kernel store '" + folder_ +
+                        "': " + std::strerror(fault) + "; each process compiles them again");
+  }
   drop_oldest(folder_);
 }
 

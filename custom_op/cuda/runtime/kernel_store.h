@@ -54,7 +54,8 @@ class StoredKernel {
   int lock_ = -1;
 };
 
-// One line about damage that was met since the last call; empty where there was none.
+// One line about damage, or about a kernel that could not be written, since the last call; empty where there
+// was none.
 std::string take_kernel_store_warning();
 
 }  // namespace convswap

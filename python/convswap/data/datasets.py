@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from convswap.data import synthetic
-from convswap.data.fetch import PinnedFile, fetch, sha256_of
+from convswap.data.fetch import NotKept, PinnedFile, fetch, sha256_of
 from convswap.data.idx import read_idx
 from convswap.data.resize import resize_as_the_course
 from convswap.errors import ConvswapError, unknown_name
+from convswap.progress import note
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -170,10 +172,20 @@ def _content(file: PinnedFile, home: str, progress: Progress | None) -> bytes:
     if given is not None:
         return _given_content(file, given)
     content = _content_in_cache(file)
-    if content is None:
-        fetch(file, home, _cache_folder(), progress=progress)
-        content = _read(_cache_folder() / file.name, file.size)
-    return content
+    return _downloaded(file, home, progress) if content is None else content
+
+
+def _downloaded(file: PinnedFile, home: str, progress: Progress | None) -> bytes:
+    """Return the content of a file that is downloaded, and kept in the user's cache where possible."""
+    try:
+        folder = _cache_folder()
+        fetch(file, home, folder, progress=progress)
+        return _read(folder / file.name, file.size)
+    except NotKept as error:
+        note(f"{error}; for now it is downloaded each time")
+    with tempfile.TemporaryDirectory(prefix="convswap-") as beside:
+        fetch(file, home, Path(beside), progress=progress, by_hand=Path("$CONVSWAP_DATA/fashion-mnist"))
+        return _read(Path(beside) / file.name, file.size)
 
 
 def _path_in_data_folder(file: PinnedFile) -> Path | None:
@@ -198,11 +210,10 @@ def _given_content(file: PinnedFile, path: Path) -> bytes:
 
 
 def _content_in_cache(file: PinnedFile) -> bytes | None:
-    path = _cache_folder() / file.name
     try:
-        content = _read(path, file.size + 1) if path.exists() else b""
-    except OSError as error:
-        raise _cannot_read(path, error) from None
+        content = _read(_cache_folder() / file.name, file.size + 1)
+    except ConvswapError:  # not there, or not readable
+        return None
     return content if file.matches(content) else None
 
 
@@ -213,7 +224,7 @@ def _cache_folder() -> Path:
         try:
             base = Path.home() / ".cache"
         except RuntimeError:
-            raise ConvswapError(
+            raise NotKept(
                 "there is no home folder to keep data in; set XDG_CACHE_HOME or CONVSWAP_DATA to a folder"
             ) from None
     return base / "convswap" / "fashion-mnist"

@@ -44,6 +44,10 @@ class PinnedFile:
             return False
 
 
+class NotKept(ConvswapError):
+    """The folder that a file was to be kept in cannot be written."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """How long a download goes on.
@@ -70,13 +74,15 @@ def fetch(
     *,
     progress: Progress | None = None,
     patience: Patience | None = None,
+    by_hand: Path | None = None,
 ) -> None:
     """Bring `home`/`file.name` into `folder` unless it is there already, whole.
 
     What has arrived stays in `folder` as `<name>.part`, whatever ends the call, and the next call goes on
     from there. A bar goes to `progress`, else to standard error if that is a terminal. Raises ConvswapError,
     naming the address and the folder, if the address cannot be reached, answers with something else or keeps
-    cutting the connection, and if the folder cannot be written.
+    cutting the connection, and NotKept if the folder cannot be written. Messages tell to put the file into
+    `by_hand`, by default `folder`.
     """
     address = f"{home.rstrip('/')}/{file.name}"
     try:
@@ -85,9 +91,9 @@ def fetch(
             if file.is_intact_at(folder / file.name):
                 return
             with _advance_shown(file, address, progress) as advance:
-                _Download(file, address, folder, patience or Patience(), advance).run()
+                _Download(file, address, folder, patience or Patience(), advance, by_hand or folder).run()
     except OSError as error:
-        raise ConvswapError(
+        raise NotKept(
             f"cannot keep {file.name} in {folder}: {error.strerror or error}; "
             "set XDG_CACHE_HOME to a folder that can be written"
         ) from None
@@ -169,6 +175,7 @@ class _Download:
     folder: Path
     patience: Patience
     advance: Callable[[int], None]
+    by_hand: Path
     reached: bool = False
 
     @property
@@ -281,5 +288,5 @@ class _Download:
     def _failure(self, reason: str) -> ConvswapError:
         return ConvswapError(
             f"cannot download {self.address}: {' '.join(reason.split())}; put it and the files beside it "
-            f"into {self.folder} by hand, or use --data synthetic, which needs no files"
+            f"into {self.by_hand} by hand, or use --data synthetic, which needs no files"
         )

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.optimizing.choice import DEFAULT_WAY, Way
-from convswap.output.files import write_json
-from convswap.runtime.tuning import check_storable, table_path
+from convswap.output.files import json_text, write_cache
+from convswap.progress import note
+from convswap.runtime.tuning import table_path
 
 _NAME = "optimize.json"
 _DEFAULT = "default"
@@ -69,14 +71,22 @@ _Kept = TypeVar("_Kept", Measurement, ByAlgorithm)
 
 
 class KeptMeasurements:
-    """The measurements of one device and one set of versions, by what was measured."""
+    """The measurements of one device and one set of versions, by what was measured.
+
+    Where they cannot be kept for later calls, one note says so, and they serve this call alone. `path` is
+    None where there is no home folder.
+    """
 
     def __init__(self, environment: Mapping[str, str | None]) -> None:
-        check_storable()
-        self.path: Path = table_path().with_name(_NAME)
+        self.path: Path | None = None
+        self._is_lost = False
+        try:
+            self.path = table_path().with_name(_NAME)
+        except ConvswapError as error:
+            self._lose(error)
         self._machine = " | ".join(f"{name} {value}" for name, value in sorted(environment.items()))
         self._all = self._read()
-        self._added: set[str] = set()
+        self._added: dict[str, Any] = {}
         self.found = 0  # of what was measured by earlier calls
 
     def get(self, key: str) -> Measurement | None:
@@ -97,16 +107,26 @@ class KeptMeasurements:
 
     def add(self, key: str, measured: Measurement | ByAlgorithm) -> None:
         """Keep `measured`, at once, so that an interrupted call loses nothing."""
-        self._added.add(key)
+        self._added[key] = measured.to_json()
         # Others may have written since.
         self._all = self._read()
-        self._all.setdefault(self._machine, {})[key] = measured.to_json()
-        write_json(self.path, self._all)
+        self._all.setdefault(self._machine, {}).update(self._added)
+        if self.path is None or self._is_lost:
+            return
+        try:
+            write_cache(self.path, json_text(self._all))
+        except ConvswapError as error:
+            self._lose(error)
+
+    def _lose(self, error: ConvswapError) -> None:
+        self._is_lost = True
+        note(f"the measurements are not kept for later calls: {error}")
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            text = self.path.read_text(encoding="utf-8-sig") if self.path and self.path.is_file() else ""
+            kept = json.loads(text)
+        except (OSError, ValueError, RecursionError):
             return {}
         return (
             {machine: own for machine, own in kept.items() if isinstance(own, dict)}

@@ -70,10 +70,14 @@ class TunedProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(PlannedModel):
-    """What `tune` measured, and stored in the table at `table`."""
+    """What `tune` measured, and stored in the table at `table`.
+
+    `not_stored` tells why that could not be done, None where it was; `table` is None without a home folder.
+    """
 
     problems: tuple[TunedProblem, ...]
-    table: Path
+    table: Path | None
+    not_stored: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap tune --json` writes."""
@@ -98,6 +102,7 @@ def tune(
     """Measure each algorithm that supports it on each distinct problem of `model`, and store the results.
 
     Results are stored problem by problem, in the user's tuning table, so that an interrupted call loses none.
+    Where the table cannot be written, the results come all the same, with `not_stored`.
     The method is that of `convswap.trials`, on seeded normal data.
 
     Args:
@@ -116,7 +121,8 @@ def tune(
 
     Raises:
         ConvswapError: an argument is not known or out of range, the model cannot be read, swapped or run, the
-            device cannot be used, its memory does not suffice, or the table cannot be written.
+            device cannot be used, its memory does not suffice, or the table that $CONVSWAP_TUNING names
+            cannot be written.
     """
     if algorithm in {rung.name for rung in rungs()}:
         raise ConvswapError(
@@ -140,8 +146,8 @@ def tune(
     groups = _groups(conv for conv in problems.convs if wanted.search(conv.layer.name))
     if not groups:
         raise ConvswapError(_nothing_to_measure(problems, only))
-    check_storable()
-    measured = _measured(groups, chosen, algorithm, runs, progress or silent)
+    table = _Store()
+    measured = _measured(groups, chosen, algorithm, runs, progress or silent, table)
     return Tuning(
         model=problems.title,
         device=chosen,
@@ -153,7 +159,8 @@ def tune(
         left=problems.left,
         fused=problems.fused,
         not_fused=problems.not_fused,
-        table=table_path(),
+        table=table.path,
+        not_stored=table.fault,
         notes=(*problems.notes, *_notes(chosen, groups[len(measured) :])),
     )
 
@@ -186,12 +193,44 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
     console.print(table)
     for note in tuning.notes:
         console.print(Text(f"Note: {note}."))
+    if tuning.not_stored is not None:
+        console.print(Text("No later process knows these times: they could not be stored."))
+        return
     console.print(
         Text(
             f"Problems stored in {tuning.table}: {len(tuning.problems)}. They count where the algorithm is "
             "tuned, as after `convswap swap --algorithm tuned`."
         )
     )
+
+
+class _Store:
+    """The tuning table, as far as it can be written: `fault` tells why it cannot, None where it can.
+
+    Raises ConvswapError, before anything is measured, where a table that the user names cannot be.
+    """
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.fault: str | None = None
+        try:
+            self.path = table_path()
+            check_storable()
+        except ConvswapError as error:
+            if os.environ.get("CONVSWAP_TUNING"):
+                raise
+            self._lose(error)
+
+    def add(self, entry: TuningEntry) -> None:
+        """Store what was measured of a problem, at once, so that an interrupted call loses nothing."""
+        if self.fault is None:
+            try:
+                store([entry])
+            except ConvswapError as error:
+                self._lose(error)
+
+    def _lose(self, error: ConvswapError) -> None:
+        self.fault = f"what was measured could not be stored: {error}"
 
 
 def _nothing_to_measure(problems: ConvProblems, only: str | None) -> str:
@@ -216,7 +255,12 @@ def _groups(convs: Iterable[PlannedConv]) -> list[list[PlannedConv]]:
 
 
 def _measured(
-    groups: Sequence[Sequence[PlannedConv]], device: Device, algorithm: str, runs: int, report: Progress
+    groups: Sequence[Sequence[PlannedConv]],
+    device: Device,
+    algorithm: str,
+    runs: int,
+    report: Progress,
+    table: _Store,
 ) -> list[TunedProblem]:
     """Return the problems that were measured until the time was up, each stored as soon as it was."""
     end = time.monotonic() + TOTAL_SECONDS
@@ -227,7 +271,7 @@ def _measured(
             break
         report(f"measuring problem {number} of {len(groups)}: {_names(group)}")
         tuned = _measure(group, device, algorithm, runs, seconds)
-        store([_entry(tuned, device)])
+        table.add(_entry(tuned, device))
         measured.append(tuned)
     return measured
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
 from rich.console import Console
@@ -19,9 +21,9 @@ from convswap.inputs.feeds import declared_inputs, fixed_batch
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import open_model
-from convswap.output.files import check_writable
+from convswap.output.files import check_writable, write_bytes
 from convswap.planning.problems import ConvProblems, conv_problems, naming_conv
-from convswap.progress import Progress, silent
+from convswap.progress import Progress, note, silent
 from convswap.runtime.device import Device, absent_card, choose_device
 from convswap.runtime.op_libraries import OpLibraries
 
@@ -34,6 +36,7 @@ class Warmed:
     """What `warm` compiled: kernels by their names, for cards of each compute capability (90 for 9.0).
 
     `title` is the model's; `pack` the file that they were written to, None where they are in the store alone.
+    `not_kept` tells why the store does not keep them, "" where it does.
     """
 
     title: str
@@ -41,6 +44,7 @@ class Warmed:
     kernels: tuple[tuple[str, int], ...]
     bytes: int
     pack: str | None
+    not_kept: str
 
 
 def warm(
@@ -111,6 +115,10 @@ def warm(
         raise ConvswapError(f"{title}: no Conv of it is swapped, so that no kernel is needed")
     writer = _native.PackWriter()
     size = _compile(writer, list(wanted), report)
+    unused = _native.kernel_store()["unused"]
+    not_kept = f"the kernel store is not used: {unused}" if unused else _native.take_kernel_store_warning()
+    if not_kept:
+        note(not_kept)
     if pack is not None:
         _write(writer, pack)
     return Warmed(
@@ -119,6 +127,7 @@ def warm(
         kernels=tuple(wanted),
         bytes=size,
         pack=None if pack is None else os.fspath(pack),
+        not_kept=not_kept,
     )
 
 
@@ -135,8 +144,7 @@ def print_warmed(warmed: Warmed, console: Console) -> None:
     """Print what was compiled, and where it is."""
     capabilities = sorted({capability for _, capability in warmed.kernels})
     cards = ", ".join(f"{capability / 10:.1f}" for capability in capabilities)
-    store = _native.kernel_store()
-    where = f"kept in {store['folder']}" if not store["unused"] else f"not kept: {store['unused']}"
+    where = f"kept in {_native.kernel_store()['folder']}" if not warmed.not_kept else "not kept"
     batches = ", ".join(f"{batch:,}" for batch in warmed.batches)
     console.print(
         Text(
@@ -202,7 +210,11 @@ def _compile(writer: _native.PackWriter, wanted: Sequence[tuple[str, int]], repo
 
 
 def _write(writer: _native.PackWriter, pack: str | os.PathLike[str]) -> None:
-    try:
-        writer.write(os.fspath(pack))
-    except RuntimeError as error:
-        raise ConvswapError(str(error)) from error
+    with tempfile.TemporaryDirectory(prefix="convswap-") as folder:
+        part = Path(folder) / "kernels.pack"
+        try:
+            writer.write(os.fspath(part))
+        except RuntimeError as error:
+            raise ConvswapError(f"cannot write '{pack}': {error}") from error
+        # The writer replaces files, and would replace a device.
+        write_bytes(pack, part.read_bytes())
