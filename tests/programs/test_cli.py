@@ -407,7 +407,8 @@ def test_result_is_not_written_over_the_weights_of_a_model(arguments, here, caps
     )
     before = Path("weights.bin").read_bytes()
     line = refusal(capsys, *arguments)
-    assert line.endswith("; choose another name") and f"cannot write '{arguments[-1]}': it is also '" in line
+    assert line.endswith("; choose another name") and f"cannot write '{arguments[-1]}': it is " in line
+    assert f", and {arguments[-2]} would replace it; " in line
     assert Path("weights.bin").read_bytes() == before
     assert sorted(path.name for path in here.iterdir()) == ["model.onnx", "weights.bin"]
 

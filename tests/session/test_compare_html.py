@@ -209,7 +209,10 @@ def test_command_writes_the_page_of_what_it_prints(capsys, tmp_path, monkeypatch
     ("arguments", "told"),
     [
         (["--html", "no/such/c.html"], "there is no folder 'no/such'"),
-        (["--json", "one", "--html", "one"], "cannot write 'one': it is also 'one'"),
+        (
+            ["--json", "one", "--html", "one"],
+            "cannot write 'one': it is what --json writes, and --html would",
+        ),
         (["--html", "."], "cannot write '.': it is a folder"),
     ],
 )
@@ -226,7 +229,7 @@ def test_page_never_takes_the_place_of_the_model(capsys, tmp_path, monkeypatch):
     before = (tmp_path / "net.onnx").read_bytes()
     capsys.readouterr()
     told = refusal(capsys, "compare", "net.onnx", "--html", "net.onnx")
-    assert "cannot write 'net.onnx': it is also 'net.onnx'" in told
+    assert "cannot write 'net.onnx': it is the model that is read, and --html would replace it" in told
     assert (tmp_path / "net.onnx").read_bytes() == before
 
 

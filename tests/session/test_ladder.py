@@ -130,7 +130,10 @@ def test_without_a_card_the_processor_climbs_alone_and_one_line_says_so(capsys, 
         (["--device", "gpu"], "unknown device 'gpu'"),
         (["--json", "no/such/l.json"], "there is no folder 'no/such'"),
         (["--html", "no/such/l.html"], "there is no folder 'no/such'"),
-        (["--json", "one", "--html", "one"], "cannot write 'one': it is also 'one'"),
+        (
+            ["--json", "one", "--html", "one"],
+            "cannot write 'one': it is what --json writes, and --html would",
+        ),
     ],
 )
 def test_bad_input_is_refused_in_one_line(capsys, tmp_path, monkeypatch, arguments, told):

@@ -336,8 +336,14 @@ def test_the_command_writes_tables_json_and_trace(on_pretended_card, capsys):
         (["damaged.onnx", "--against", "defualt"], "did you mean 'default'?"),
         (["damaged.onnx", "--precision", "tf23"], "did you mean 'tf32'?"),
         (["damaged.onnx", "--json", "none/p.json"], "there is no folder 'none'"),
-        (["damaged.onnx", "--trace", "damaged.onnx"], "it is also 'damaged.onnx'"),
-        (["damaged.onnx", "--json", "a.json", "--trace", "a.json"], "it is also 'a.json'"),
+        (
+            ["damaged.onnx", "--trace", "damaged.onnx"],
+            "'damaged.onnx': it is the model that is read, and --trace would",
+        ),
+        (
+            ["damaged.onnx", "--json", "a.json", "--trace", "a.json"],
+            "'a.json': it is what --json writes, and --trace would",
+        ),
         (["ece408-2019sp", "--data", "synthetic", "--batch", "0"], "batch must be at least 1"),
     ],
 )

@@ -280,7 +280,10 @@ def test_the_command_writes_table_json_and_plots(on_pretended_card, capsys):
         (["alexnet", "--algorithm", "naiv"], "unknown algorithm"),
         (["alexnet", "-o", "plots.pdf"], "the plots are a PNG"),
         (["alexnet", "-o", "none/plots.png"], "there is no folder 'none'"),
-        (["alexnet", "-o", "plots.png", "--json", "plots.png"], "it is also 'plots.png'"),
+        (
+            ["alexnet", "-o", "plots.png", "--json", "plots.png"],
+            "'plots.png': it is what --json writes, and -o would replace it",
+        ),
     ],
 )
 def test_bad_usage_gets_one_line(on_pretended_card, capsys, arguments, line):

@@ -15,10 +15,9 @@ from convswap.cli.arguments import (
     whole_numbers,
 )
 from convswap.cli.completion import suite_names
-from convswap.cli.results import check_result, write_found
+from convswap.cli.results import check_results, give_results
 from convswap.cli.terminal import console, progress_line
 from convswap.errors import ConvswapError
-from convswap.output.files import check_writable
 
 HELP = "time the layers of a suite, alone"
 
@@ -74,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     from convswap.bench.report import print_suite
     from convswap.bench.suite_runs import run_suite
 
-    check_writable(options.json)
+    check_results({"--json": options.json})
     rows: list[dict[str, Any]] = []
     try:
         with progress_line() as progress:
@@ -88,8 +87,7 @@ def run(options: argparse.Namespace) -> int:
     finally:
         # Also those that a stop, or a layer that memory does not suffice for, came after.
         if rows:
-            write_found(options, rows)
-            print_suite(rows, console(), options.device, options.against)
+            give_results(lambda: print_suite(rows, console(), options.device, options.against), options, rows)
     return 0
 
 
@@ -112,15 +110,14 @@ def _bench_alternating(options: argparse.Namespace) -> int:
     from convswap.bench.alternating import print_alternating, run_alternating
 
     refuse_beside("--alternate", {"--against": options.against}, {"--against": "default"})
-    check_writable(options.json)
+    check_results({"--json": options.json})
     with progress_line() as progress:
         rows = run_alternating(
             _suite(options),
             **_asked(options),
             progress=progress,
         )
-    write_found(options, rows)
-    print_alternating(rows, console(), options.device)
+    give_results(lambda: print_alternating(rows, console(), options.device), options, rows)
     return 0
 
 
@@ -133,7 +130,7 @@ def _bench_first_run(options: argparse.Namespace) -> int:
     batches = whole_numbers("--batch", options.batch, "1,64,512")
     if batches is not None and len(batches) != 1:
         raise ConvswapError(f"--first-run takes one batch size, but --batch {options.batch} was given")
-    check_result(options.json, options.first_run)
+    check_results({"--json": options.json}, model=options.first_run, options=options)
     with progress_line() as progress:
         found = first_run(
             options.first_run,
@@ -146,6 +143,5 @@ def _bench_first_run(options: argparse.Namespace) -> int:
             op_libraries=options.op_library,
             progress=progress,
         )
-    write_found(options, found)
-    print_first_run(found, console(), options.device)
+    give_results(lambda: print_first_run(found, console(), options.device), options, found)
     return 0

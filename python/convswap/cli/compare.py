@@ -16,9 +16,8 @@ from convswap.cli.arguments import (
     given_inputs,
     input_shape,
 )
-from convswap.cli.results import check_result, write_found
+from convswap.cli.results import check_results, give_results
 from convswap.cli.terminal import console, progress_line
-from convswap.output.files import write_text
 
 HELP = "accuracy and time of a model before and after the swap"
 
@@ -55,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
     from convswap.comparison.options import CompareOptions
     from convswap.comparison.report import print_comparison, print_course_lines
 
-    check_result(options.json, options.model, options.html)
-    check_result(options.html, options.model, options.json)
+    written = {"--json": options.json, "--html": options.html}
+    check_results(written, model=options.model, options=options)
     with progress_line() as progress:
         asked = CompareOptions(
             data=options.data,
@@ -76,15 +75,19 @@ def run(options: argparse.Namespace) -> int:
             op_libraries=options.op_library,
         )
         comparison = compare_with(options.model, asked, progress)
-    write_found(options, comparison.to_json())
-    if options.html:
+
+    def page() -> str:
         from convswap.comparison.page import compare_html
 
         asked_for = shlex.join(["convswap", *options.words])
         made = f"Made by `{asked_for}` on {datetime.date.today():%Y-%m-%d}."
-        write_text(options.html, compare_html(comparison, made))
-    out = console()
-    print_comparison(comparison, out)
-    if options.course:
-        print_course_lines(comparison, out)
+        return compare_html(comparison, made)
+
+    def show() -> None:
+        out = console()
+        print_comparison(comparison, out)
+        if options.course:
+            print_course_lines(comparison, out)
+
+    give_results(show, options, comparison.to_json(), (options.html, page))
     return 0 if comparison.within_tolerance else 1

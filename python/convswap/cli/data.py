@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from convswap.cli.results import check_results, show_and_write
 from convswap.cli.terminal import progress_line
 from convswap.errors import ConvswapError
-from convswap.output.files import check_writable, write_bytes
 
 HELP = "look at the data sets"
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.output and Path(options.output).suffix.lower() != ".png":
         raise ConvswapError(f"cannot write '{options.output}': a contact sheet is a PNG; name a .png file")
-    check_writable(options.output, options.model)
+    check_results({"-o": options.output or f"{options.data or 'fashion-mnist'}.png"}, model=options.model)
     check_count(options.images)
     with progress_line() as progress:
         progress("reading the model and the data")
@@ -45,6 +45,6 @@ def run(options: argparse.Namespace) -> int:
         progress("drawing")
         sheet = png(draw(predictions))
     output = options.output or f"{predictions.dataset}.png"
-    write_bytes(output, sheet)
-    print(f"{output}: {predictions.right} of {len(predictions.labels)} named right by {predictions.model}")
+    told = f"{output}: {predictions.right} of {len(predictions.labels)} named right by {predictions.model}"
+    show_and_write(lambda: print(told), (output, lambda: sheet))
     return 0

@@ -11,7 +11,7 @@ from convswap.cli.arguments import (
     given_inputs,
     input_shape,
 )
-from convswap.cli.results import check_result, write_found
+from convswap.cli.results import check_results, give_results
 from convswap.cli.terminal import console
 
 HELP = "the plan of every Conv of a model, and why"
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
     from convswap.planning.explain import explain, print_plan
 
-    check_result(options.json, options.model)
+    check_results({"--json": options.json}, model=options.model, options=options)
     plan = explain(
         options.model,
         batch=options.batch,
@@ -46,6 +46,5 @@ def run(options: argparse.Namespace) -> int:
         op_libraries=options.op_library,
         compute_capability=capability(options.compute_capability),
     )
-    write_found(options, plan.to_json())
-    print_plan(plan, console())
+    give_results(lambda: print_plan(plan, console()), options, plan.to_json())
     return 0

@@ -11,9 +11,9 @@ from convswap.cli.arguments import (
     whole_numbers,
 )
 from convswap.cli.completion import network_names
+from convswap.cli.results import check_results
 from convswap.cli.terminal import progress_line
 from convswap.errors import ConvswapError
-from convswap.output.files import check_writable
 from convswap.progress import Progress
 
 HELP = "write a network or a course checkpoint as an ONNX model"
@@ -55,6 +55,7 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
     from convswap import export
+    from convswap.graph.model_file import check_model_target
 
     if options.list:
         own = ("list", "command", "words")
@@ -76,22 +77,20 @@ def run(options: argparse.Namespace) -> int:
         raise ConvswapError(
             f"export needs one of {', '.join(sources)}; given: {' and '.join(given) or 'none of them'}"
         )
-    check_writable(
-        options.output,
-        options.mxnet_symbol,
-        options.mxnet_params,
-        options.mini_dnn,
-        options.alexnet,
-        options.weights,
-    )
+    read = {
+        f"what {_shown(name)} reads": getattr(options, name)
+        for name in ("mxnet_symbol", "mxnet_params", "mini_dnn", "alexnet", "weights")
+    }
+    output = options.output or f"{_default_name(options)}.onnx"
+    check_results({"-o": output}, read=read)
+    check_model_target(output)
     with progress_line() as progress:
         if options.network:
-            model, name = _export_network(options, progress), options.network
+            model = _export_network(options, progress)
         elif options.torch:
-            model, name = _export_torch(options, progress), options.torch.rpartition(":")[2]
+            model = _export_torch(options, progress)
         else:
-            model, name = _read_checkpoint(options, progress)
-    output = options.output or f"{name}.onnx"
+            model = _read_checkpoint(options, progress)
     export.save(model, output)
     print(output)
     return 0
@@ -123,18 +122,31 @@ def _export_torch(options: argparse.Namespace, progress: Progress) -> Any:
     return export.export_torch(options.torch, shape)
 
 
-def _read_checkpoint(options: argparse.Namespace, progress: Progress) -> tuple[Any, str]:
-    """Return the model of a checkpoint, and a name for its file."""
+def _default_name(options: argparse.Namespace) -> str:
+    """Return what the model's file is called without -o, but for its suffix."""
+    if options.torch:
+        return str(options.torch.rpartition(":")[2])
+    if options.alexnet:
+        return Path(options.alexnet).stem
+    if options.mini_dnn:
+        return Path(options.mini_dnn).name.removesuffix(".bin")
+    if options.mxnet_symbol:
+        return Path(options.mxnet_symbol).name.removesuffix(".json").removesuffix("-symbol")
+    return str(options.network)
+
+
+def _read_checkpoint(options: argparse.Namespace, progress: Progress) -> Any:
+    """Return the model of a checkpoint."""
     from convswap import export
 
     if options.alexnet:
         _refuse_options(options, "--alexnet", "data", "weights", "image_size", "input_shape")
         progress(f"reading {options.alexnet}")
-        return export.read_alexnet(options.alexnet), Path(options.alexnet).stem
+        return export.read_alexnet(options.alexnet)
     if options.mini_dnn:
         source = "--mini-dnn, whose network and weights are fixed"
         _refuse_options(options, source, "data", "weights", "image_size", "input_shape")
-        return export.read_mini_dnn(options.mini_dnn), Path(options.mini_dnn).name.removesuffix(".bin")
+        return export.read_mini_dnn(options.mini_dnn)
     wanted = {
         "--mxnet-symbol": options.mxnet_symbol,
         "--mxnet-params": options.mxnet_params,
@@ -147,8 +159,7 @@ def _read_checkpoint(options: argparse.Namespace, progress: Progress) -> tuple[A
         )
     source = "an MXNet checkpoint, whose weights are already trained"
     _refuse_options(options, source, "data", "weights", "input_shape")
-    model = export.read_mxnet(options.mxnet_symbol, options.mxnet_params, options.image_size)
-    return model, Path(options.mxnet_symbol).name.removesuffix(".json").removesuffix("-symbol")
+    return export.read_mxnet(options.mxnet_symbol, options.mxnet_params, options.image_size)
 
 
 def _refuse_options(options: argparse.Namespace, source: str, *names: str) -> None:

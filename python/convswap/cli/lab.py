@@ -10,10 +10,10 @@ from rich.text import Text
 
 from convswap.cli.arguments import capability
 from convswap.cli.completion import names_or_files, network_names
-from convswap.cli.results import write_found
+from convswap.cli.results import check_results, give_results, show_and_write
 from convswap.cli.terminal import console, progress_line
 from convswap.errors import ConvswapError
-from convswap.output.files import check_writable, write_text
+from convswap.progress import note
 
 if TYPE_CHECKING:
     from convswap.lab.result import LabResult
@@ -123,7 +123,7 @@ def _keep(result: LabResult) -> None:
     try:
         remember(result)
     except ConvswapError as error:
-        print(f"convswap: {error}", file=sys.stderr)
+        note(str(error))
 
 
 def run_new(options: argparse.Namespace) -> int:
@@ -140,7 +140,9 @@ def run_run(options: argparse.Namespace) -> int:
     from convswap.lab.laboratory import DEFAULT_TARGET, run
     from convswap.lab.report import print_result
 
-    check_writable(options.json, options.file, options.target)
+    check_results(
+        {"--json": options.json}, model=options.target, read={"the kernel that is read": options.file}
+    )
     with progress_line() as progress:
         result = run(
             options.file,
@@ -149,9 +151,8 @@ def run_run(options: argparse.Namespace) -> int:
             profile=options.profile,
             progress=progress,
         )
-    write_found(options, result.to_json())
     _keep(result)
-    print_result(result, console())
+    give_results(lambda: print_result(result, console()), options, result.to_json())
     return 0 if result.fault is None else 1
 
 
@@ -181,11 +182,9 @@ def run_rank(options: argparse.Namespace) -> int:
     from convswap.lab.rank_report import print_ranking, ranking_html
     from convswap.lab.ranking import ranked
 
-    check_writable(options.html)
+    check_results({"--html": options.html})
     rows = ranked(card=options.card, network=options.network)
-    if options.html:
-        write_text(options.html, ranking_html(rows))
-    print_ranking(rows, console())
+    show_and_write(lambda: print_ranking(rows, console()), (options.html, lambda: ranking_html(rows)))
     return 0
 
 
@@ -195,12 +194,10 @@ def run_submit(options: argparse.Namespace) -> int:
     from convswap.lab.rank_report import class_csv, print_class
     from convswap.lab.submitting import submit
 
-    check_writable(options.csv)
+    check_results({"--csv": options.csv}, model=options.target)
     with progress_line() as progress:
         results = submit(options.folder, options.target or DEFAULT_TARGET, **how(options), progress=progress)
     for result in results:
         _keep(result)
-    if options.csv:
-        write_text(options.csv, class_csv(results))
-    print_class(results, console())
+    show_and_write(lambda: print_class(results, console()), (options.csv, lambda: class_csv(results)))
     return 0

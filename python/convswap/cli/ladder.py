@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from convswap.cli.results import check_drawing, write_found
+from convswap.cli.results import check_drawing, check_results, give_results
 from convswap.cli.terminal import console, progress_line
-from convswap.output.files import check_writable, write_text
 
 HELP = "every step from plain loops to tensor cores, timed"
 
@@ -33,8 +32,7 @@ def run(options: argparse.Namespace) -> int:
     from convswap.ladder.page import ladder_html
     from convswap.ladder.report import print_ladder
 
-    check_writable(options.json, options.html)
-    check_writable(options.html, options.json)
+    check_results({"--json": options.json, "--html": options.html})
     check_drawing(options.html)
     with progress_line() as progress:
         found = climb(
@@ -44,8 +42,10 @@ def run(options: argparse.Namespace) -> int:
             device=options.device,
             progress=progress,
         )
-    write_found(options, found.to_json())
-    if options.html:
-        write_text(options.html, ladder_html(found))
-    print_ladder(found, console())
+    give_results(
+        lambda: print_ladder(found, console()),
+        options,
+        found.to_json(),
+        (options.html, lambda: ladder_html(found)),
+    )
     return 0 if found.is_right else 1

@@ -15,9 +15,9 @@ from convswap.cli.arguments import (
     input_shape,
     whole_numbers,
 )
-from convswap.cli.results import check_result, write_found
+from convswap.cli.results import check_results, give_results
 from convswap.cli.terminal import console, progress_line
-from convswap.output.files import write_text
+from convswap.errors import ConvswapError
 
 HELP = "swap or fuse the Convs that gain on this device, measured; the answers checked"
 
@@ -52,9 +52,9 @@ def run(options: argparse.Namespace) -> int:
     from convswap.optimizing.preparation import OptimizeOptions
     from convswap.optimizing.report import print_optimization
 
-    check_result(options.output, options.model, options.json, options.html)
-    check_result(options.json, options.model, options.output, options.html)
-    check_result(options.html, options.model, options.output, options.json)
+    written = {"-o": options.output, "--json": options.json, "--html": options.html}
+    beside = {"where the weights of OUT.onnx may go": f"{options.output}.data"}
+    check_results(written, model=options.model, read=beside, options=options)
     batches = whole_numbers("--batch", options.batch, "1,32")
     with progress_line() as progress:
         asked = OptimizeOptions(
@@ -66,10 +66,13 @@ def run(options: argparse.Namespace) -> int:
             op_libraries=options.op_library,
         )
         found = optimize_with(options.model, options.output, asked, progress)
-    write_found(options, found.to_json())
-    if options.html:
+
+    def page() -> str:
         asked_for = shlex.join(["convswap", *options.words])
         made = f"Made by `{asked_for}` on {datetime.date.today():%Y-%m-%d}."
-        write_text(options.html, optimize_html(found, made))
-    print_optimization(found, console())
+        return optimize_html(found, made)
+
+    give_results(lambda: print_optimization(found, console()), options, found.to_json(), (options.html, page))
+    if found.not_written is not None:
+        raise ConvswapError(found.not_written)
     return 0 if found.written is not None else 1

@@ -13,9 +13,8 @@ from convswap.cli.arguments import (
     given_inputs,
     input_shape,
 )
-from convswap.cli.results import check_result, write_found
+from convswap.cli.results import check_results, give_results
 from convswap.cli.terminal import console, progress_line
-from convswap.output.files import write_text
 
 HELP = "GPU kernels, copies and CUDA calls of a model, most expensive first, by CUPTI"
 
@@ -53,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
     from convswap.profiling.report import print_profile
     from convswap.profiling.trace import trace_text
 
-    check_result(options.json, options.model)
-    check_result(options.trace, options.model, options.json)
+    written = {"--json": options.json, "--trace": options.trace}
+    check_results(written, model=options.model, options=options)
     with progress_line() as progress:
         found = profile(
             options.model,
@@ -73,8 +72,10 @@ def run(options: argparse.Namespace) -> int:
             op_libraries=options.op_library,
             progress=progress,
         )
-    write_found(options, found.to_json())
-    if options.trace:
-        write_text(options.trace, trace_text(found))
-    print_profile(found, console())
+    give_results(
+        lambda: print_profile(found, console()),
+        options,
+        found.to_json(),
+        (options.trace, lambda: trace_text(found)),
+    )
     return 0

@@ -10,10 +10,9 @@ from convswap.cli.arguments import (
     add_kernel_options,
     whole_numbers,
 )
-from convswap.cli.results import write_found
+from convswap.cli.results import check_results, give_results
 from convswap.cli.terminal import console, progress_line
 from convswap.errors import ConvswapError
-from convswap.output.files import check_writable, write_bytes
 
 HELP = "the parts of AlexNet's time over batch sizes, by CUPTI"
 
@@ -43,8 +42,7 @@ def run(options: argparse.Namespace) -> int:
     output = options.output or f"{options.network}-study.png"
     if Path(output).suffix.lower() != ".png":
         raise ConvswapError(f"cannot write '{output}': the plots are a PNG; name a .png file")
-    check_writable(options.json)
-    check_writable(output, options.json)
+    check_results({"--json": options.json, "-o": output})
     with progress_line() as progress:
         found = study(
             options.network,
@@ -55,8 +53,11 @@ def run(options: argparse.Namespace) -> int:
             runs=options.runs,
             progress=progress,
         )
-    write_found(options, found.to_json())
-    print_study(found, console())
-    write_bytes(output, png(draw_study(found)))
+    give_results(
+        lambda: print_study(found, console()),
+        options,
+        found.to_json(),
+        (output, lambda: png(draw_study(found))),
+    )
     print(output)
     return 0

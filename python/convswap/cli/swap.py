@@ -9,8 +9,8 @@ from convswap.cli.arguments import (
     FUSE_HELP,
     add_kernel_options,
 )
-from convswap.cli.results import check_result
-from convswap.output.files import write_json
+from convswap.cli.results import check_results, show_and_write
+from convswap.output.files import json_text
 
 HELP = "replace the Conv nodes of a model by convswap.Conv"
 
@@ -34,7 +34,11 @@ def run(options: argparse.Namespace) -> int:
     from convswap.graph.fusion.fuse import fusion_lines
     from convswap.graph.swap import swap
 
-    check_result(options.report, options.model, options.output, f"{options.output}.data")
+    output = {
+        "what -o writes": options.output,
+        "where the weights of OUT.onnx may go": f"{options.output}.data",
+    }
+    check_results({"--report": options.report}, model=options.model, read=output)
     result = swap(
         options.model,
         algorithm=options.algorithm,
@@ -43,14 +47,16 @@ def run(options: argparse.Namespace) -> int:
         fuse=options.fuse,
     )
     result.save(options.output, force=options.force)
-    if options.report:
-        write_json(options.report, result.report())
     fused = f", {len(result.fused)} fused with what follows" if options.fuse else ""
-    print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.left)} left{fused}")
-    for left in result.left:
-        print(f"  left {left.op} {left.node}: {left.reason}")
-    for line in fusion_lines(result.fused, result.not_fused):
-        print(f"  {line}")
-    for note in result.notes:
-        print(f"Note: {note}.")
+
+    def show() -> None:
+        print(f"{options.output}: {len(result.swapped)} Conv swapped, {len(result.left)} left{fused}")
+        for left in result.left:
+            print(f"  left {left.op} {left.node}: {left.reason}")
+        for line in fusion_lines(result.fused, result.not_fused):
+            print(f"  {line}")
+        for note in result.notes:
+            print(f"Note: {note}.")
+
+    show_and_write(show, (options.report, lambda: json_text(result.report())))
     return 0

@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from convswap.cli.completion import network_names
+from convswap.cli.results import check_results, show_and_write
 from convswap.cli.terminal import progress_line
-from convswap.output.files import check_writable, write_bytes
 
 HELP = "train a course network with PyTorch and store its weights"
 
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     from convswap.export import train_network
 
     output = options.output or f"{options.network}.trained.npz"
-    check_writable(output)
+    check_results({"-o": output})
     with progress_line() as progress:
         trained = train_network(
             options.network,
@@ -44,9 +44,9 @@ def run(options: argparse.Namespace) -> int:
             device=options.device,
             progress=progress,
         )
-    write_bytes(output, trained.content)
-    print(
+    told = (
         f"{output}: {len(trained.content)} bytes, accuracy {trained.test_accuracy:.4f} of the test images "
         f"after loading, {trained.held_out_accuracy:.4f} of the training images held out"
     )
+    show_and_write(lambda: print(told), (output, lambda: trained.content))
     return 0

@@ -10,8 +10,9 @@ from convswap.cli.arguments import (
     given_inputs,
     input_shape,
 )
-from convswap.cli.results import check_result, write_found
+from convswap.cli.results import check_results, give_results
 from convswap.cli.terminal import console, progress_line
+from convswap.errors import ConvswapError
 
 HELP = "measure every algorithm and remember the best"
 
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     from convswap.planning.tune import print_tuning, tune
     from convswap.timing.trials import RUNS
 
-    check_result(options.json, options.model)
+    check_results({"--json": options.json}, model=options.model, options=options)
     with progress_line() as progress:
         tuning = tune(
             options.model,
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
             op_libraries=options.op_library,
             progress=progress,
         )
-    write_found(options, tuning.to_json())
-    print_tuning(tuning, console())
+    give_results(lambda: print_tuning(tuning, console()), options, tuning.to_json())
+    if tuning.not_stored is not None:
+        raise ConvswapError(tuning.not_stored)
     return 0

@@ -16,9 +16,9 @@ from convswap.cli.arguments import (
     refuse_beside,
     whole_numbers,
 )
+from convswap.cli.results import check_results
 from convswap.cli.terminal import console, progress_line
 from convswap.errors import ConvswapError
-from convswap.output.files import check_writable
 
 HELP = "compile what a model needs, here or for other cards"
 
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.model is None:
         raise ConvswapError("warm: expected a MODEL, or --clear; see `convswap warm --help`")
-    check_writable(options.output, options.model)
+    check_results({"-o": options.output}, model=options.model, options=options)
     capabilities = options.compute_capability and [
         capability(text) for text in options.compute_capability.split(",")
     ]

@@ -27,7 +27,7 @@ from convswap.graph.function_calls import give_references_graphs
 from convswap.graph.root_cause import root_cause
 from convswap.graph.serialisation import from_proto, to_proto
 from convswap.graph.sparse_tensors import with_dense_tensors
-from convswap.output.files import followed
+from convswap.output.files import check_folder, followed
 
 # protobuf refuses messages from 2 GiB on; what is left below that is room for the nodes and their names.
 LARGEST_INLINE_BYTES = 2_000_000_000
@@ -189,23 +189,16 @@ def save_model(
             be written, or the model cannot be serialised.
     """
     target = Path(path)
-    data_target = target.with_name(f"{target.name}.data") if target.name else target
     try:
         external = _needs_external_data(model)
     except _UNSOUND as error:
         raise ConvswapError(
             f"cannot write '{target}': the model is not sound: {root_cause(error)}"
         ) from error
-    target = target if external else followed(target)
-    written = [target, data_target] if external else [target]
-    for file in written:
-        if file.exists() and not file.is_file():
-            kind = "a directory" if file.is_dir() else "not a regular file"
-            raise ConvswapError(f"cannot write to '{file}': it is {kind}; give the path of an .onnx file")
-    if not target.parent.is_dir():
-        raise ConvswapError(f"cannot write '{target}': there is no folder '{target.parent}'; make it first")
+    target, data_target = check_model_target(path, external=external)
     if not force:
         own = [Path(tensor.path) for tensor in external_tensors(model)]
+        written = [target, data_target] if external else [target]
         _refuse_to_overwrite(written, [*own, Path(source)] if source is not None else own)
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convswap-") as folder:
@@ -223,6 +216,30 @@ def save_model(
         raise ConvswapError(
             f"cannot write '{target}': the model is not sound: {root_cause(error)}"
         ) from error
+
+
+def check_model_target(path: str | os.PathLike[str], *, external: bool = False) -> tuple[Path, Path]:
+    """Return the files that a model saved to `path` is written to: its own, and with `external` one of data.
+
+    Raises:
+        ConvswapError: one is there and no regular file, or the folder is missing or not writable.
+    """
+    target = Path(path)
+    data_target = target.with_name(f"{target.name}.data") if target.name else target
+    try:
+        target = target if external else followed(target)
+        for file in [target, data_target] if external else [target]:
+            if file.exists() and not file.is_file():
+                kind = "a directory" if file.is_dir() else "not a regular file"
+                raise ConvswapError(f"cannot write to '{file}': it is {kind}; give the path of an .onnx file")
+        if not target.parent.is_dir():
+            raise ConvswapError(
+                f"cannot write '{target}': there is no folder '{target.parent}'; make it first"
+            )
+    except OSError as error:  # a name that is too long, for one
+        raise ConvswapError(f"cannot write '{target}': {error.strerror}") from None
+    check_folder(target, target.parent)
+    return target, data_target
 
 
 @contextlib.contextmanager

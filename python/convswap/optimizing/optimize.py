@@ -9,6 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
+
+from convswap.errors import ConvswapError
+from convswap.graph.model_file import check_model_target, files_of
 from convswap.graph.swap import SwapResult, swap_chosen
 from convswap.graph.weights_apart import put_together
 from convswap.inputs.given import Given
@@ -23,6 +27,7 @@ from convswap.optimizing.preparation import MATCH, Model, OptimizeOptions, Prepa
 from convswap.optimizing.result import Optimization
 from convswap.optimizing.segment_inputs import SegmentInputs
 from convswap.optimizing.whole import NOT_TAKEN, Whole, best_whole
+from convswap.output.files import check_writable
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, environment
 from convswap.runtime.op_libraries import OpLibraries, sessions_with
@@ -67,10 +72,15 @@ def optimize(
         ConvswapError: an argument is not known or out of range, the model cannot be read, swapped or run, the
             device cannot be used, or the file cannot be written.
     """
+    if output is not None and not isinstance(model, onnx.ModelProto):
+        check_writable(output, {"a file of the model that is read": files_of(model)}, "output")
     options = OptimizeOptions(
         None if batches is None else tuple(batches), device, precision, input_shape, inputs, op_libraries
     )
-    return optimize_with(model, output, options, progress)
+    found = optimize_with(model, output, options, progress)
+    if found.not_written is not None:
+        raise ConvswapError(found.not_written)
+    return found
 
 
 def optimize_with(
@@ -79,15 +89,20 @@ def optimize_with(
     options: OptimizeOptions,
     progress: Progress | None = None,
 ) -> Optimization:
-    """Do what `optimize` does, with its errors."""
+    """Do what `optimize` does, with its errors, but for a model that could not be saved in the end."""
     options.check()
+    if output is not None:
+        check_model_target(output)
     with sessions_with(options.op_libraries):
         found, swapping = _found(model, options, progress or silent)
     if output is None or swapping is None:
         return found
     # What was measured with is gone by now: to be written, a model is copied twice.
     gc.collect()
-    swapping.save(output)
+    try:
+        swapping.save(output)
+    except ConvswapError as error:  # what was measured is worth telling
+        return replace(found, not_written=str(error))
     return replace(found, written=Path(output))
 
 

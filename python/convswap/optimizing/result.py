@@ -78,7 +78,8 @@ class Optimization:
     `whole` is empty where no Conv gains. `errors` are relative L2 errors of the outputs, of "default" and
     "optimized" against the reference that `reference` names, and of one against the other ("between").
     All are NaN if no output has a finite element; then `answers_agree` only if all outputs are empty.
-    `written` is the file; None if none was asked for, the model did not gain, or its answers differ.
+    `written` is the file; None if none was asked for, the model did not gain, its answers differ, or it could
+    not be written, of which `not_written` tells why.
     """
 
     model: str
@@ -92,6 +93,7 @@ class Optimization:
     answers_agree: bool
     written: Path | None
     notes: tuple[str, ...]
+    not_written: str | None = None
 
     @property
     def nothing_compared(self) -> bool:

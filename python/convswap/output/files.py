@@ -12,27 +12,32 @@ import math
 import os
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from convswap.errors import ConvswapError
 
 
-def check_writable(path: str | os.PathLike[str] | None, *others: str | os.PathLike[str] | None) -> None:
+def check_writable(
+    path: str | os.PathLike[str] | None,
+    taken: Mapping[str, Iterable[str | os.PathLike[str]]] | None = None,
+    option: str = "the result",
+) -> None:
     """Raise ConvswapError where a result file cannot be written to `path`; None is no file at all.
 
-    `others` are the files that the same command reads or writes: the result must be none of them, unless it
-    is no regular file.
+    `taken` has the other files that the same command reads or writes, by their roles, as in "the model that
+    is read": what `option` writes must be none of them, unless it is no regular file.
     """
     if path is None:
         return
     try:
-        _check_writable(Path(path), [Path(other) for other in others if other is not None])
+        _check_writable(Path(path), taken or {}, option)
     except OSError as error:  # a name that is too long, for one
         raise _cannot_write(path, error) from None
 
 
-def _check_writable(given: Path, others: list[Path]) -> None:
+def _check_writable(given: Path, taken: Mapping[str, Iterable[str | os.PathLike[str]]], option: str) -> None:
     if given.is_dir():
         raise ConvswapError(f"cannot write '{given}': it is a folder; name a file")
     if _is_written_straight(given):
@@ -42,11 +47,26 @@ def _check_writable(given: Path, others: list[Path]) -> None:
     target = followed(given)
     if not target.parent.is_dir():
         raise ConvswapError(f"cannot write '{given}': there is no folder '{target.parent}'; make it first")
-    for other in others:
-        if _is_same_file(target, other):
-            raise ConvswapError(f"cannot write '{given}': it is also '{other}'; choose another name")
-    if not os.access(target.parent, os.W_OK):
-        raise ConvswapError(f"cannot write '{given}': the folder '{target.parent}' is not writable")
+    for role, others in taken.items():
+        if any(_is_same_file(target, Path(other)) for other in others):
+            raise ConvswapError(
+                f"cannot write '{given}': it is {role}, and {option} would replace it; choose another name"
+            )
+    check_folder(given, target.parent)
+
+
+def check_folder(given: Path, folder: Path) -> None:
+    """Raise ConvswapError where no file can be made in `folder`, which is the one of the result `given`.
+
+    Permissions do not tell: root may do what a read-only file system, a full disk or /proc refuses.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".convswap-", buffering=0) as trial:
+            trial.write(b"\n")
+    except OSError as error:
+        raise ConvswapError(
+            f"cannot write '{given}': the folder '{folder}' is not writable ({error.strerror}); name another"
+        ) from None
 
 
 def followed(path: Path) -> Path:
@@ -79,7 +99,12 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
     Raises ConvswapError where the file cannot be written.
     """
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return `value` as the text of a JSON file."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -88,6 +113,20 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     Raises ConvswapError where the file cannot be written.
     """
     write_bytes(path, text.encode(errors="replace"))
+
+
+def write_cache(path: Path, text: str) -> None:
+    """Write `text` to `path`, a file of the user's cache, all of it or nothing, and make its folder first.
+
+    Raises ConvswapError where the file cannot be written, or something else is in its place.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise ConvswapError(f"'{path}' is no regular file; remove it")
+        _replace(followed(path), text.encode(errors="replace"))
+    except OSError as error:
+        raise ConvswapError(f"cannot write in the folder '{path.parent}': {error.strerror}") from None
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
