@@ -211,7 +211,7 @@ def test_command_writes_the_page_of_what_it_prints(capsys, tmp_path, monkeypatch
         (["--html", "no/such/c.html"], "there is no folder 'no/such'"),
         (
             ["--json", "one", "--html", "one"],
-            "cannot write 'one': it is what --json writes, and --html would",
+            "cannot write 'one': it is what --json writes, and",
         ),
         (["--html", "."], "cannot write '.': it is a folder"),
     ],

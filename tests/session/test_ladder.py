@@ -132,7 +132,7 @@ def test_without_a_card_the_processor_climbs_alone_and_one_line_says_so(capsys, 
         (["--html", "no/such/l.html"], "there is no folder 'no/such'"),
         (
             ["--json", "one", "--html", "one"],
-            "cannot write 'one': it is what --json writes, and --html would",
+            "cannot write 'one': it is what --json writes, and",
         ),
     ],
 )
