@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from convswap import _native
 from cuda_driver import free_bytes
+from hypothesis import settings
 from repeats import SHARE, time_fewer_runs
 
 # Not the user's own; kept from one run to the next.
@@ -24,6 +25,10 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A machine that does much else takes longer for an example than Hypothesis allows by itself.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 if SHARE in os.environ:
     time_fewer_runs()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -104,8 +103,8 @@ def test_of_many_processes_one_compiles(folder: Path) -> None:
     assert {process.returncode for process in processes} == {0}
     assert len({size for size, _ in answers}) == 1
     seconds = sorted(float(taken) for _, taken in answers)
-    # The compiler takes seconds of a processor, and what is read a few milliseconds.
-    assert seconds[-1] > 0.5 and seconds[-2] < 0.3
+    # The compiler takes seconds of a processor, and reading what it made a hundredth of them.
+    assert seconds[-2] < seconds[-1] / 4
     assert len(list(folder.glob("*.kernel"))) == 1
 
 
@@ -118,13 +117,10 @@ def test_a_process_ends_while_kernels_are_compiled(folder: Path) -> None:
         'names = [f"toeplitz::kernel<TwoScaledFloat16, {tiles}, true>" for tiles in (8, 10, 12)]\n'
         "_native.compile_ahead(names, 90)\n"
         "time.sleep(0.5)\n"
-        'print(time.time(), "ends")\n'
     )
-    done = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert done.stdout is not None
-    began, _ = done.stdout.readline().split()
-    assert done.wait(timeout=30) == 0
-    assert time.time() - float(began) < 1.5
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == 0
+    # A process that waited for the compiler would have kept what it made.
     assert not list(folder.glob("*.kernel")) and not list(folder.glob("*.part"))
 
 

@@ -94,7 +94,8 @@ class Started:
 
 def test_time_without_a_card_is_the_clock_s():
     side = Started()
-    assert 1.0 <= session_sample(side, None)(20) < 5.0  # of a sleep; the machine may be busy
+    # Of a run, not of all 20; the machine may be busy.
+    assert 1.0 <= session_sample(side, None)(20) < 20.0
     assert side.runs == 20
 
 
