@@ -207,7 +207,13 @@ def with_outputs_of(kind: str) -> onnx.ModelProto:
         ],
         "a sequence": [node("SequenceConstruct", ["y", "t"], ["more"])],
         "infinity": [node("Mul", ["t", "much"], ["large"]), node("Exp", ["large"], ["more"])],
-        "infinity in float32": [node("Mul", ["t", "some"], ["large"]), node("Exp", ["large"], ["more"])],
+        # Infinity or 1: between them Exp would magnify what processors round differently.
+        "infinity in float32": [
+            node("Sign", ["t"], ["sign"]),
+            node("Mul", ["sign", "some"], ["large"]),
+            node("Relu", ["large"], ["positive"]),
+            node("Exp", ["positive"], ["more"]),
+        ],
         "random numbers": [node("RandomNormalLike", ["t"], ["noise"]), node("Add", ["t", "noise"], ["more"])],
         "no element": [node("Slice", ["t", "zero", "zero"], ["more"])],
     }
