@@ -166,8 +166,8 @@ def sums(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the least and the largest value of each sum, and which sums are undetermined.
 
-    A sum that overflows is undetermined if its terms of the other sign may overflow too: its value depends on
-    the order of the additions. So is a sum with an operand that rounds to infinity.
+    A sum whose terms may overflow is undetermined, because its value depends on the order of the additions,
+    unless it is infinite in any order. So is a sum with an operand that rounds to infinity.
     """
     x, w, b, z = (None if array is None else array.astype(np.float64) for array in arrays[:4])
     attributes = draw.case.attributes
@@ -181,8 +181,8 @@ def sums(
     rounds = draw.type == "float32" and draw.precision == "tf32"
     unit = ROUNDINGS[draw.type].sums if draw.type == "float64" else TENSOR_CORE
     error = 1.01 * (2 * (TF32_OPERAND if rounds else 0.0) + (draw.case.terms + 14) * unit) * magnitude
-    undetermined = (magnitude + error > largest) & ~(magnitude - np.abs(total) < largest / 2)
-    undetermined |= ~np.isfinite(total) & (magnitude + error > largest)
+    is_infinite = (np.abs(total) > largest + error) & (magnitude - np.abs(total) < largest / 2)
+    undetermined = (magnitude + error > largest) & ~(is_infinite & np.isfinite(total))
     if rounds:
         undetermined |= convolve(size(x) > LARGEST_TF32, np.ones_like(w), **attributes) > 0
     low, high = total - error, total + error
