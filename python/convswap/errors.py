@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import operator
+import os
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 INSTALL_CPU = "pip install onnxruntime"
 # Without the last, the CUDA provider of onnxruntime-gpu does not start: its extras leave cuBLAS out.
@@ -31,19 +35,54 @@ def unknown_name(kind: str, given: str, known: Iterable[str]) -> ConvswapError:
     `kind` is what the name stands for, in the words of the user: "network", "algorithm".
     """
     names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.4) if isinstance(given, str) else []
     advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     return ConvswapError(f"unknown {kind} {given!r}; {advice}")
 
 
 def require_count(name: str, given: int | None) -> None:
-    """Raise ConvswapError where `given`, called `name`, is below 1 or beyond `LARGEST_COUNT`."""
+    """Raise ConvswapError where `given`, called `name`, is no whole number from 1 to `LARGEST_COUNT`."""
+    if given is not None and not is_whole_number(given):
+        raise ConvswapError(f"{name} must be a whole number, but {given!r} was given; give one such as 64")
     if given is not None and given < 1:
         raise ConvswapError(f"{name} must be at least 1, but {given} was given; leave it out or give more")
     if given is not None and given > LARGEST_COUNT:
         raise ConvswapError(
             f"{name} must be at most {LARGEST_COUNT}, but {given} was given; leave it out or give less"
         )
+
+
+def is_whole_number(given: Any) -> bool:
+    """Return whether `given` is a whole number of Python or NumPy."""
+    try:
+        operator.index(given)
+    except TypeError:
+        return False
+    return not isinstance(given, bool)
+
+
+def batch_sizes(given: Any) -> tuple[int, ...]:
+    """Return the batch sizes that were given, as one or as several.
+
+    Raises ConvswapError where one is no whole number, or out of range.
+    """
+    sizes = tuple(given) if isinstance(given, Iterable) and not is_whole_number(given) else (given,)
+    for size in sizes:
+        if isinstance(given, str) or not is_whole_number(size):
+            raise ConvswapError(
+                f"batches were given as {given!r}; expected whole numbers from 1 on, as in [1, 64]"
+            )
+        require_count("batch", size)
+    if not sizes:
+        raise ConvswapError(f"batches were given as {given!r}; expected each once, and one at least")
+    return tuple(map(int, sizes))
+
+
+def as_path(given: object, expected: str) -> Path:
+    """Return the path that was given; raise ConvswapError, which says what was `expected`, for no path."""
+    if isinstance(given, (str, os.PathLike)):
+        return Path(given)
+    raise ConvswapError(f"an object of type {type(given).__name__} was given; expected {expected}")
 
 
 def short_of_memory(error: MemoryError) -> ConvswapError:

@@ -274,7 +274,7 @@ def test_the_command_writes_table_json_and_plots(on_pretended_card, capsys):
     [
         (["vgg16"], "unknown study 'vgg16'"),
         (["alexnet", "--batches", "1,two"], "--batches '1,two': expected whole numbers"),
-        (["alexnet", "--batches", "0"], "batches must be whole numbers from 1 on"),
+        (["alexnet", "--batches", "0"], "batch must be at least 1, but 0 was given"),
         (["alexnet", "--runs", "0"], "runs must be at least 1"),
         (["alexnet", "--precision", "tf23"], "did you mean 'tf32'?"),
         (["alexnet", "--algorithm", "naiv"], "unknown algorithm"),

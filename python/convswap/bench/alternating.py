@@ -16,7 +16,7 @@ from rich.text import Text
 from convswap import _native
 from convswap.bench.report import print_missing_default
 from convswap.bench.request import BenchRequest, bench_request
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.output.tables import milliseconds, plain_table
 from convswap.progress import Progress
@@ -51,7 +51,7 @@ def run_alternating(
     layers: str | None = None,
     precision: str = DEFAULT_PRECISION,
     algorithm: str = "auto",
-    batches: Sequence[int] | None,
+    batches: int | Sequence[int] | None,
     device: str | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
@@ -64,6 +64,7 @@ def run_alternating(
     Raises:
         ConvswapError: as `run_suite`, or there are fewer than two different batches.
     """
+    batches = batches if batches is None else batch_sizes(batches)
     if batches is None or len(set(batches)) != len(batches) or len(batches) < 2:
         given = "none" if batches is None else ",".join(map(str, batches))
         raise ConvswapError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.errors import ConvswapError, batch_sizes, unknown_name
 from convswap.graph.algorithms import check_algorithm
 from convswap.runtime.device import Device, choose_device
 from convswap.timing.lone_conv import LONE_PRECISIONS
@@ -31,7 +31,7 @@ class BenchRequest:
 def bench_request(
     suite: str,
     layers: str | None,
-    batches: Sequence[int] | None,
+    batches: int | Sequence[int] | None,
     precision: str,
     algorithm: str,
     device: str | None,
@@ -46,10 +46,9 @@ def bench_request(
         raise unknown_name("precision", precision, LONE_PRECISIONS)
     check_algorithm(algorithm)
     chosen = choose_device(device)
-    sizes = () if batches is None else tuple(batches)
+    sizes = () if batches is None else batch_sizes(batches)
     check_algorithm(algorithm, chosen.name)
     for batch in sizes:
-        require_count("batch", batch)
         if sizes.count(batch) > 1:
             raise ConvswapError(f"batch {batch} was given more than once; give each size once")
     wanted = tuple(suite_layers(suite, layers))

@@ -37,7 +37,7 @@ def run_suite(
     layers: str | None = None,
     precision: str = DEFAULT_PRECISION,
     algorithm: str = "auto",
-    batches: Sequence[int] | None = None,
+    batches: int | Sequence[int] | None = None,
     device: str | None = None,
     against: str = "default",
     progress: Progress | None = None,

@@ -127,12 +127,9 @@ def input_shape(options: argparse.Namespace) -> list[int] | dict[str, list[int]]
 
 def capability(text: str | None) -> int | None:
     """Return 90 for "9.0" and for "90"."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d{1,2})\.?(\d)", text)
-    if match is None:
-        raise ConvswapError(f"--compute-capability {text!r}: expected one such as 8.0 or 9.0")
-    return int(match[1] + match[2])
+    from convswap.runtime.cards import as_capability
+
+    return None if text is None else as_capability(text, "--compute-capability")
 
 
 def whole_numbers(option: str, text: str | None, example: str) -> list[int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS
@@ -38,5 +39,5 @@ class CompareOptions:
             raise unknown_name("choice of sides", self.against, AGAINST)
         if self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS)
-        if self.tolerance is not None and not self.tolerance >= 0:
-            raise ConvswapError(f"tolerance must be a number from 0 on, but {self.tolerance} was given")
+        if self.tolerance is not None and not (isinstance(self.tolerance, Real) and self.tolerance >= 0):
+            raise ConvswapError(f"tolerance must be a number from 0 on, but {self.tolerance!r} was given")

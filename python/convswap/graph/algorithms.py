@@ -34,7 +34,7 @@ def rungs() -> list[_native.Algorithm]:
 
 
 def _means_rung(name: str) -> bool:
-    return name.startswith("ladd")
+    return isinstance(name, str) and name.startswith("ladd")
 
 
 def able_algorithms(problem: Any, device: str) -> list[str]:

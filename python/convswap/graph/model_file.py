@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, as_path
 from convswap.graph.external_data import (
     check_external_data,
     external_tensors,
@@ -62,9 +62,9 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
         ConvswapError: the path is empty, there is no such file, it is not a regular file, it is not an ONNX
             model, or its external data are missing, too short, or outside the model's folder.
     """
+    file = model_path(path)
     if not os.fspath(path):
         raise ConvswapError("the name of the model is empty; expected the path of an ONNX model")
-    file = Path(path)
     if not is_there(file):
         raise ConvswapError(f"no such file: '{file}'; expected the path of an ONNX model")
     if not file.is_file():
@@ -111,9 +111,16 @@ def no_model(given: object, expected: str) -> ConvswapError:
     )
 
 
+def model_path(model: str | os.PathLike[str]) -> Path:
+    """Return the path of a model that was given by it; raise ConvswapError where something else was given."""
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model)
+    raise no_model(model, "a path, a network's name or an onnx.ModelProto")
+
+
 def files_of(model: str | os.PathLike[str]) -> list[Path]:
     """Return the ONNX file `model` and those of its external data; the name alone where none can be read."""
-    file = Path(model)
+    file = model_path(model)
     # Why it cannot be read, whoever reads it says.
     with contextlib.suppress(ConvswapError):
         if is_there(file):
@@ -188,7 +195,7 @@ def save_model(
         ConvswapError: the target is one of the model's own files, is no regular file, has no folder, cannot
             be written, or the model cannot be serialised.
     """
-    target = Path(path)
+    target = as_path(path, "the path of an .onnx file to write")
     try:
         external = _needs_external_data(model)
     except _UNSOUND as error:
@@ -224,7 +231,7 @@ def check_model_target(path: str | os.PathLike[str], *, external: bool = False) 
     Raises:
         ConvswapError: one is there and no regular file, or the folder is missing or not writable.
     """
-    target = Path(path)
+    target = as_path(path, "the path of an .onnx file to write")
     data_target = target.with_name(f"{target.name}.data") if target.name else target
     try:
         target = target if external else followed(target)

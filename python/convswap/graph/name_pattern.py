@@ -13,6 +13,11 @@ def name_pattern(expression: str | None, names: str, example: str) -> re.Pattern
     Raises:
         ConvswapError: it is not a regular expression. `names` and `example` say what one would match.
     """
+    if not isinstance(expression, str | None):
+        raise ConvswapError(
+            f"{expression!r} is not a regular expression; expected text that matches {names}, such as "
+            f"{example!r}"
+        )
     try:
         return re.compile(expression or "")
     except re.error as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -13,7 +12,7 @@ import onnx_ir as ir
 from convswap.data import datasets
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.export import export_network
-from convswap.graph.model_file import is_there, load_model, model_from_proto, no_model
+from convswap.graph.model_file import is_there, load_model, model_from_proto, model_path
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.serialisation import to_proto
 from convswap.graph.sparse_tensors import has_sparse_tensors
@@ -154,9 +153,7 @@ def open_model(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[str, on
 
 
 def _file_model(model: str | os.PathLike[str]) -> ir.Model:
-    if not isinstance(model, (str, os.PathLike)):
-        raise no_model(model, "a path or an onnx.ModelProto")
-    path = Path(model)
+    path = model_path(model)
     if not is_there(path) and path.suffix == "" and path.name == str(model):
         raise unknown_name("network", str(model), ALL_NETWORKS)
     return load_model(model)

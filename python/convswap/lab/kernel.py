@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from convswap import _native
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, as_path
 
 # Far more than anybody types; beyond it, it is another file.
 _MOST_BYTES = 1 << 20
@@ -41,7 +40,7 @@ def kernel_of(source: str | os.PathLike[str]) -> Kernel:
     """
     if isinstance(source, str) and "\n" in source:
         return _kernel("kernel.cu", source)
-    path = Path(source)
+    path = as_path(source, "a file such as mine.cu")
     try:
         content = path.read_bytes()
     except IsADirectoryError:

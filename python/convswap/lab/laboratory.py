@@ -13,6 +13,7 @@ from convswap.lab.kernel import Kernel, kernel_of
 from convswap.lab.process import LabProcess
 from convswap.lab.result import LabResult
 from convswap.progress import Progress, silent
+from convswap.runtime.cards import as_capability
 
 DEFAULT_TARGET = "ece408-2017-high"
 # What one check of one kernel may take; it takes a thousandth.
@@ -31,7 +32,7 @@ def run(
     marks: bool = True,
     time: bool = True,
     profile: bool = False,
-    compute_capability: int | None = None,
+    compute_capability: int | float | str | None = None,
     progress: Progress | None = None,
     process: LabProcess | None = None,
 ) -> LabResult:
@@ -60,15 +61,15 @@ def run(
             known or out of range.
     """
     kernel = kernel_of(source)
-    if not 0 < seconds <= _MOST_SECONDS:
+    if not isinstance(seconds, (int, float)) or not 0 < seconds <= _MOST_SECONDS:
         raise ConvswapError(
-            f"seconds must be above 0 and at most {_MOST_SECONDS}, but {seconds:g} were given"
+            f"seconds must be above 0 and at most {_MOST_SECONDS}, but {seconds!r} were given"
         )
     require_count("batch", batch)
-    if compute_capability is not None and not _OLDEST <= compute_capability <= _NEWEST:
+    capability = None if compute_capability is None else as_capability(compute_capability)
+    if capability is not None and not _OLDEST <= capability <= _NEWEST:
         raise ConvswapError(
-            f"compute capability {compute_capability / 10:.1f}: expected one from {_OLDEST / 10:.1f} on, "
-            "such as 9.0"
+            f"compute capability {capability / 10:.1f}: expected one from {_OLDEST / 10:.1f} on, such as 9.0"
         )
     options = {
         "batch": batch,
@@ -76,7 +77,7 @@ def run(
         "seconds": seconds,
         "marks": marks,
         "time": time,
-        "compute_capability": compute_capability,
+        "compute_capability": capability,
     }
     if process is not None:
         return _run(kernel, target, options, profile, progress or silent, process)

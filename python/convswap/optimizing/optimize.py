@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.model_file import check_model_target, files_of
 from convswap.graph.swap import SwapResult, swap_chosen
 from convswap.graph.weights_apart import put_together
@@ -37,7 +37,7 @@ def optimize(
     model: Model,
     output: str | os.PathLike[str] | None = None,
     *,
-    batches: Sequence[int] | None = None,
+    batches: int | Sequence[int] | None = None,
     device: str | None = None,
     precision: str = MATCH,
     input_shape: InputShape | None = None,
@@ -74,9 +74,8 @@ def optimize(
     """
     if output is not None and not isinstance(model, onnx.ModelProto):
         check_writable(output, {"a file of the model that is read": files_of(model)}, "output")
-    options = OptimizeOptions(
-        None if batches is None else tuple(batches), device, precision, input_shape, inputs, op_libraries
-    )
+    sizes = None if batches is None else batch_sizes(batches)
+    options = OptimizeOptions(sizes, device, precision, input_shape, inputs, op_libraries)
     found = optimize_with(model, output, options, progress)
     if found.not_written is not None:
         raise ConvswapError(found.not_written)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, as_path
 
 
 def check_writable(
@@ -32,7 +32,7 @@ def check_writable(
     if path is None:
         return
     try:
-        _check_writable(Path(path), taken or {}, option)
+        _check_writable(as_path(path, "the path of a file to write"), taken or {}, option)
     except OSError as error:  # a name that is too long, for one
         raise _cannot_write(path, error) from None
 

@@ -21,6 +21,7 @@ from convswap.inputs.sample_shapes import InputShape
 from convswap.output.tables import milliseconds, plain_table, three_digits, versions_line
 from convswap.planning.planned_model import PlannedModel
 from convswap.planning.problems import PlannedConv, conv_problems, naming_conv
+from convswap.runtime.cards import as_capability
 from convswap.runtime.device import Device, absent_card, choose_device, environment
 from convswap.runtime.floor import bound_by, floor_ms
 from convswap.runtime.op_libraries import OpLibraries
@@ -88,7 +89,7 @@ def explain(
     input_shape: InputShape | None = None,
     inputs: Given | None = None,
     op_libraries: OpLibraries = (),
-    compute_capability: int | None = None,
+    compute_capability: int | float | str | None = None,
 ) -> ModelPlan:
     """Return the plan of every Conv of `model` that would be swapped, without running any of them.
 
@@ -102,14 +103,15 @@ def explain(
         input_shape: the shape of one sample where the model leaves it open, as for `compare`.
         inputs: what the model is fed, as for `compare`: the shapes of these values are planned.
         op_libraries: files with custom ops of others that the model needs.
-        compute_capability: plan for a typical card of this compute capability (90 for 9.0) instead of a
+        compute_capability: plan for a typical card of this compute capability (90 or "9.0") instead of a
             device of this machine; its launch shapes and floors are not known.
 
     Raises:
         ConvswapError: an argument is not known or out of range, the model cannot be read or swapped, the
             device cannot be used, or an algorithm asked for by name cannot compute one of the Convs.
     """
-    planned_for, run_on = _devices(device, compute_capability)
+    capability = None if compute_capability is None else as_capability(compute_capability)
+    planned_for, run_on = _devices(device, capability)
     problems = conv_problems(
         model,
         batch=batch,
@@ -123,12 +125,12 @@ def explain(
         run_on=run_on,
         weights_apart=True,
     )
-    convs = tuple(_plan(conv, planned_for, compute_capability or 0) for conv in problems.convs)
+    convs = tuple(_plan(conv, planned_for, capability or 0) for conv in problems.convs)
     is_tuned = any(conv.layer.setting("algorithm", AUTO) == TUNED for conv in problems.convs)
     return ModelPlan(
         model=problems.title,
         device=planned_for,
-        environment=environment(run_on) if compute_capability is None else {},
+        environment=environment(run_on) if capability is None else {},
         batch=problems.batch,
         precision=precision,
         algorithm=algorithm,
@@ -136,7 +138,7 @@ def explain(
         left=problems.left,
         fused=problems.fused,
         not_fused=problems.not_fused,
-        notes=(*problems.notes, *_notes(convs, planned_for, compute_capability), *_damage(is_tuned)),
+        notes=(*problems.notes, *_notes(convs, planned_for, capability), *_damage(is_tuned)),
     )
 
 

@@ -124,7 +124,7 @@ def tune(
             device cannot be used, its memory does not suffice, or the table that $CONVSWAP_TUNING names
             cannot be written.
     """
-    if algorithm in {rung.name for rung in rungs()}:
+    if algorithm in [rung.name for rung in rungs()]:
         raise ConvswapError(
             f"algorithm {algorithm!r} is a rung of the ladder, which tune does not measure; "
             "`convswap ladder` does"

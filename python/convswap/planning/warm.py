@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convswap import _native
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.algorithms import AUTO
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.feeds import declared_inputs, fixed_batch
@@ -24,6 +24,7 @@ from convswap.inputs.subject import open_model
 from convswap.output.files import check_writable, write_bytes
 from convswap.planning.problems import ConvProblems, conv_problems, naming_conv
 from convswap.progress import Progress, note, silent
+from convswap.runtime.cards import as_capability
 from convswap.runtime.device import Device, absent_card, choose_device
 from convswap.runtime.op_libraries import OpLibraries
 
@@ -50,8 +51,8 @@ class Warmed:
 def warm(
     model: str | os.PathLike[str] | onnx.ModelProto,
     *,
-    batches: Sequence[int] | None = None,
-    compute_capabilities: Sequence[int] | None = None,
+    batches: int | Sequence[int] | None = None,
+    compute_capabilities: int | str | Sequence[int | str] | None = None,
     precision: str = DEFAULT_PRECISION,
     algorithm: str = AUTO,
     fuse: bool = False,
@@ -67,7 +68,7 @@ def warm(
         model: a network's name, the path of an ONNX file, or a model that holds its weights itself.
         batches: how many samples runs will take; by default what the model is fixed to, as many as are in
             `inputs`, or `BATCHES`. A kernel serves many: only another choice needs another.
-        compute_capabilities: of the cards, such as 80 and 90, which need not be here; by default of this
+        compute_capabilities: of the cards, such as 80 and "9.0", which need not be here; by default of this
             machine's.
         precision: "tf32" or "ieee".
         algorithm: the name of an algorithm of the catalog, "auto" or "tuned".
@@ -88,7 +89,7 @@ def warm(
     compiler = _native.kernel_compiler()
     if compiler["why_not"]:
         raise ConvswapError(compiler["why_not"])
-    asked = _usual_batches(model, inputs) if batches is None else batches
+    asked = _usual_batches(model, inputs) if batches is None else batch_sizes(batches)
     wanted: dict[tuple[str, int], None] = {}
     planned: dict[int, None] = {}
     title = ""
@@ -163,9 +164,12 @@ def clear() -> int:
     return _native.clear_kernel_store()
 
 
-def _cards(asked: Sequence[int] | None) -> list[Device]:
+def _cards(asked: int | str | Sequence[int | str] | None) -> list[Device]:
     if asked is not None:
-        return [absent_card(capability) for capability in dict.fromkeys(asked)]
+        named = [asked] if isinstance(asked, (int, float, str)) else asked
+        if not named:
+            raise ConvswapError("no compute capability was given; give one such as 9.0, or leave them out")
+        return [absent_card(capability) for capability in dict.fromkeys(map(as_capability, named))]
     device = choose_device()
     if device.card is None:
         raise ConvswapError(

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.errors import ConvswapError, batch_sizes, require_count, unknown_name
 from convswap.export import export_network
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
@@ -152,7 +152,7 @@ class Study:
 def study(
     network: str = NETWORK,
     *,
-    batches: Sequence[int] | None = None,
+    batches: int | Sequence[int] | None = None,
     precision: str = DEFAULT_PRECISION,
     algorithm: str = "auto",
     fuse: bool = False,
@@ -169,10 +169,7 @@ def study(
     """
     if network not in STUDIES:
         raise unknown_name("study", network, STUDIES)
-    sizes = tuple(BATCHES if batches is None else batches)
-    if not sizes or min(sizes) < 1:
-        raise ConvswapError(f"batches must be whole numbers from 1 on, but {list(sizes)} were given")
-    require_count("batch", max(sizes))
+    sizes = batch_sizes(BATCHES if batches is None else batches)
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     require_count("runs", runs)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, as_path
 
 # Where the package is installed, and beside its Python files the library, the kernels that lie ready, the
 # texts of the rungs, and what the lab needs of C++.
@@ -83,7 +83,7 @@ def register(
     if precision is not None:
         set_entry(session_options, PRECISION_ENTRY, precision)
     if pack is not None:
-        set_entry(session_options, PACK_ENTRY, os.fspath(pack))
+        set_entry(session_options, PACK_ENTRY, os.fspath(as_path(pack, "a file of `convswap warm`")))
     if compiles is not None:
         set_entry(session_options, COMPILE_ENTRY, "auto" if compiles else "never")
     try:

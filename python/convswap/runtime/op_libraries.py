@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 
 import onnxruntime
 
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, as_path
 from convswap.runtime.library import library_path
 
 # A session is made in many places for one answer, down to those of a single node, and each needs them.
 _IN_USE: ContextVar[tuple[str, ...]] = ContextVar("op_libraries", default=())
 
-OpLibraries = Sequence[str | os.PathLike[str]]
+OpLibraries = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @contextmanager
@@ -27,9 +26,10 @@ def sessions_with(files: OpLibraries) -> Iterator[None]:
         ConvswapError: there is no such file, or ONNX Runtime cannot register it.
     """
     # One path is no sequence of letters.
-    named = [files] if isinstance(files, (str, os.PathLike)) else files
+    named = files if isinstance(files, Iterable) and not isinstance(files, (str, os.PathLike)) else [files]
+    expected = "the file of an op library, such as libops.so, or several"
     # With a folder, since the loader would look for a bare name in the system's.
-    paths = list(dict.fromkeys(Path(file).resolve() for file in named))
+    paths = list(dict.fromkeys(as_path(file, expected).resolve() for file in named))
     options = onnxruntime.SessionOptions()
     for path in paths:
         if not path.is_file():

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+from convswap.errors import NO_ONNXRUNTIME, ConvswapError, as_path
 from convswap.graph.file_kinds import HEAD_BYTES, what_else
 from convswap.graph.ort_format import (
     DAMAGED,
@@ -83,8 +83,10 @@ def override_session(
     register(options, override=True, precision=_precision_of(options, providers, arguments))
     # A second attempt, without the provider that failed, would go unnoticed.
     arguments.setdefault("enable_fallback", 0)
-    source = model if isinstance(model, bytes) else fspath(model)
+    expected = "the path of an ONNX file, or a model as bytes"
+    source = model if isinstance(model, bytes) else fspath(as_path(model, expected))
     given, ort_nodes = _of_ort_format(source)
+    providers = [providers] if isinstance(providers, str) else providers
 
     def create() -> Any:
         _ask_library("record")
