@@ -23,6 +23,11 @@ os.environ.setdefault("CONVSWAP_CACHE", str(Path(__file__).resolve().parents[1] 
 # ONNX Runtime reads it when it is imported, which none of the imports above do. Tests must send nothing.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
+# Of the terminal that tests are started from, rich would take its width and what it can show.
+os.environ.update(COLUMNS="80", LINES="25", TERM="xterm")
+for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
