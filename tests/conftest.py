@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,14 @@ from repeats import SHARE, time_fewer_runs
 
 # Not the user's own; kept from one run to the next.
 os.environ.setdefault("CONVSWAP_CACHE", str(Path(__file__).resolve().parents[1] / "build" / "test_cache"))
+
+# Of the user's times and tables tests neither read nor change any, nor those of an earlier run.
+_tables = tempfile.TemporaryDirectory(prefix="convswap-tables-")
+os.environ["CONVSWAP_TUNING"] = str(Path(_tables.name) / "tuning.txt")
+
+# Servers of tests are on this machine, which a proxy may not reach.
+_direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+os.environ["no_proxy"] = f"{_direct},127.0.0.1"
 
 # ONNX Runtime reads it when it is imported, which none of the imports above do. Tests must send nothing.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
