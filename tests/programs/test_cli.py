@@ -1,5 +1,6 @@
 """The command line as a user types it."""
 
+import errno
 import io
 import json
 import os
@@ -12,8 +13,9 @@ from pathlib import Path
 import onnx
 import pytest
 import swap_models
-from command_line import refusal
+from command_line import only_line_of_refusal, refusal
 from comparisons import SCHEMA
+from convswap import _native
 from convswap.bench import suite_runs
 from convswap.cli import train
 from convswap.cli.main import GROUPS, main
@@ -496,3 +498,71 @@ def test_completion_of_another_shell_is_refused(capsys):
 def test_completion_without_argcomplete_says_what_to_type(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "argcomplete", None)
     assert "pip install argcomplete" in refusal(capsys, "completion", "bash")
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"convswap {_native.__version__}\n")
+
+
+def full_disk(*_written):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["explain", "network.onnx", "--device", "cpu", "--json"], "conv1"),
+        (
+            ["compare", "network.onnx", "--images", "9", "--device", "cpu", "--no-layers", "--html"],
+            "whole model",
+        ),
+        (["bench", "--layers", "2017-conv1", "--batch", "1", "--device", "cpu", "--json"], "2017-conv1"),
+        (["swap", "network.onnx", "-o", "s.onnx", "--report"], "2 Conv swapped"),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_results_that_cannot_be_written_are_shown_before_the_error(
+    network, capsys, monkeypatch, arguments, shown
+):
+    monkeypatch.setattr("convswap.output.files._replace", full_disk)
+    assert main([*arguments, "result.png"]) == 2
+    told = capsys.readouterr()
+    assert shown in told.out
+    assert told.err.splitlines()[-1] == "convswap: cannot write 'result.png': No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["optimize", "network.onnx", "-o", "pipe"], "'pipe': it is not a regular file"),
+        (["export", "ece408-2019sp", "-o", "pipe"], "'pipe': it is not a regular file"),
+        (["explain", "network.onnx", "--json", "/proc/r.json"], "the folder '/proc' is not writable"),
+        (["optimize", "network.onnx", "-o", "network.onnx"], "it is the model that is read, and -o would"),
+        (
+            ["optimize", "network.onnx", "-o", "o.onnx", "--json", "o.onnx"],
+            "it is what -o writes, and --json",
+        ),
+        (
+            ["explain", "network.onnx", "--inputs", "i.npz", "--json", "i.npz"],
+            "it is what --inputs reads, and",
+        ),
+        (
+            ["lab", "submit", "kernels", "network.onnx", "--csv", "network.onnx"],
+            "it is the model that is read",
+        ),
+        (
+            ["export", "ece408-2020", "--weights", "i.npz", "-o", "i.npz"],
+            "it is what --weights reads, and -o",
+        ),
+    ],
+    ids=lambda given: " ".join(given[:1] + given[-2:]) if isinstance(given, list) else "",
+)
+def test_a_result_that_cannot_be_written_is_refused_before_the_work(network, capsys, arguments, expected):
+    os.mkfifo("pipe")
+    Path("i.npz").write_bytes(b"values")
+    before = network.read_bytes()
+    capsys.readouterr()
+    assert expected in only_line_of_refusal(capsys, *arguments)
+    assert (network.read_bytes(), Path("i.npz").read_bytes()) == (before, b"values")

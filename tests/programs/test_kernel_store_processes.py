@@ -29,9 +29,14 @@ def test_a_full_disk_is_no_error(folder: Path) -> None:
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "assert _native.compile_kernel('naive::kernel<float>', 90)\n"
+        "print(_native.take_kernel_store_warning())\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        f"kernels cannot be kept in the kernel store '{folder}': File too large; each process compiles them "
+        "again\n"
+    )
     assert not list(folder.glob("*.kernel")) and not list(folder.glob("*.part"))
 
 

@@ -19,6 +19,7 @@ from command_line import only_line_of_refusal, refusal
 from convswap import _native, lab
 from convswap.cli.main import main
 from convswap.lab.host_program import find_host_compiler
+from convswap.lab.kernel import kernel_of
 from convswap.lab.process import LabProcess
 from convswap.lab.result import LabResult
 from convswap.lab.watching import watch
@@ -228,3 +229,10 @@ def test_an_interrupt_ends_the_worker_too_and_exits_130(tmp_path) -> None:
 def children_of(parent: int) -> list[int]:
     folder = Path(f"/proc/{parent}/task/{parent}/children")
     return [int(number) for number in folder.read_text().split()]
+
+
+def test_a_kernel_with_a_byte_order_mark_is_read_without_it(tmp_path):
+    file = lab.new(tmp_path / "mine.cu")
+    text = file.read_text(encoding="utf-8")
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert kernel_of(file).text == text

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import onnxruntime
 import pytest
 from convswap import _native, register
+from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.planning.warm import warm
 from fake_card import LAYER, needs_compiler, run_beside_card
@@ -183,6 +186,30 @@ def test_a_model_is_warmed_for_cards_that_are_not_here(tmp_path: Path) -> None:
     # What the planner takes for these batches, and no more.
     problem = _native.Problem((64, 1, 28, 28), (50, 1, 5, 5), True)
     assert (*_native.kernels_of(problem, "cuda", compute_capability=90), 90) in found.kernels
+
+
+@needs_compiler
+def test_a_store_that_cannot_be_used_costs_a_note_and_a_pack_is_written(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path / "file"))
+    pack = tmp_path / "model.pack"
+    asked = ["ece408-2017-high", "--batch", "1", "--compute-capability", "9.0", "-o", str(pack)]
+    assert main(["warm", *asked]) == 0
+    told = capsys.readouterr()
+    assert "convswap: the kernel store is not used: it cannot be made: Not a directory\n" in told.err
+    assert "not kept" in told.out and _native.pack_contents(str(pack))
+
+
+@needs_compiler
+def test_a_pack_is_written_into_a_device_and_does_not_replace_it(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    warm("ece408-2017-high", batches=1, compute_capabilities="9.0", pack=pipe)
+    reader.join()
+    (tmp_path / "copy").write_bytes(read[0])
+    assert pipe.is_fifo() and _native.pack_contents(str(tmp_path / "copy"))
 
 
 # As a run on the card would: a typical one may have more multiprocessors, and takes other kernels.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -310,6 +312,69 @@ def test_a_damaged_file_of_measurements_is_measured_anew(pretended, tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "optimize.json").write_text('{"a": [1], "b"')
     assert optimize(network(), None, device="cpu").speedup == 2.0
+
+
+@pytest.mark.parametrize("fault", ["no folder", "a folder", "a device", "no home folder"])
+def test_measurements_that_cannot_be_kept_cost_one_note(pretended, tmp_path, monkeypatch, capsys, fault):
+    pretended(FASTEST_FUSED)
+    kept = tmp_path / "kept"
+    if fault == "no folder":
+        kept.write_text("")
+    elif fault == "no home folder":
+        monkeypatch.setattr("convswap.optimizing.kept.table_path", no_home_folder)
+    else:
+        kept.mkdir()
+        (kept / "optimize.json").mkdir() if fault == "a folder" else os.mkfifo(kept / "optimize.json")
+    assert optimize(network(), None, device="cpu").speedup == 2.0
+    notes = capsys.readouterr().err.splitlines()
+    assert len(notes) == 1
+    assert notes[0].startswith("convswap: the measurements are not kept for later calls: ")
+
+
+def no_home_folder():
+    raise ConvswapError("there is no home folder")
+
+
+def test_measurements_with_a_byte_order_mark_are_found(pretended, tmp_path):
+    pretended(FASTEST_FUSED)
+    optimize(network(), None, device="cpu")
+    file = tmp_path / "kept" / "optimize.json"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert any("earlier call" in note for note in optimize(network(), None, device="cpu").notes)
+
+
+def test_one_batch_is_taken_for_several(pretended):
+    pretended(FASTEST_FUSED)
+    assert optimize(network(), None, device="cpu", batches=4).options["batches"] == [4]
+
+
+@pytest.mark.parametrize("target", ["pipe", "/proc/o.onnx", "model.onnx"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, target):
+    onnx.save(network(), tmp_path / "model.onnx")
+    os.mkfifo(tmp_path / "pipe")
+    told = []
+    with pytest.raises(ConvswapError, match="cannot write"):
+        optimize(tmp_path / "model.onnx", tmp_path / target, device="cpu", progress=told.append)
+    assert told == []
+
+
+def test_a_model_that_cannot_be_written_in_the_end_is_told_after_the_results(
+    pretended, tmp_path, monkeypatch, capsys
+):
+    pretended(FASTEST_FUSED)
+    onnx.save(network(), tmp_path / "model.onnx")
+    monkeypatch.setattr("convswap.graph.model_file.to_proto", full_disk)
+    output = tmp_path / "o.onnx"
+    assert main(["optimize", str(tmp_path / "model.onnx"), "-o", str(output), "--device", "cpu"]) == 2
+    told = capsys.readouterr()
+    assert "stem" in told.out and "To use" not in told.out
+    assert told.err.splitlines()[-1] == f"convswap: cannot write '{output}': No space left on device"
+    with pytest.raises(ConvswapError, match="No space left"):
+        optimize(network(), output, device="cpu")
+
+
+def full_disk(*_written):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_precision_match_takes_what_is_as_accurate_on_each_conv(monkeypatch):

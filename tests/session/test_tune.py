@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -277,6 +279,27 @@ def test_a_table_that_cannot_be_written_is_refused_before_anything_is_measured(m
     assert "it is a folder" in only_line_of_refusal(
         capsys, "tune", "ece408-2019sp", "--device", "cpu", "--batch", "1"
     )
+
+
+@pytest.mark.parametrize("fault", ["no folder", "full disk"])
+def test_a_cache_that_cannot_be_written_costs_the_table_but_not_the_times(
+    monkeypatch, tmp_path, capsys, fault
+):
+    monkeypatch.delenv("CONVSWAP_TUNING", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if fault == "no folder":
+        (tmp_path / "cache").write_text("")
+    else:
+        monkeypatch.setattr("convswap.output.files._replace", full_disk)
+    onnx.save(three_convs(), tmp_path / "model.onnx")
+    assert main(["tune", str(tmp_path / "model.onnx"), "--device", "cpu", "--runs", "1"]) == 2
+    told = capsys.readouterr()
+    assert "reference" in told.out and "they could not be stored" in told.out
+    assert told.err.splitlines()[-1].startswith("convswap: what was measured could not be stored: cannot ")
+
+
+def full_disk(*_written):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.gpu

@@ -385,3 +385,9 @@ def test_concurrent_writers_lose_nothing_and_no_reader_sees_a_damaged_table(tabl
     assert all(writer.wait() == 0 for writer in writers)
     assert {known.problem for known in read_table()[0]} == {f"{w} {n}" for w in range(4) for n in range(8)}
     assert sorted(path.name for path in table.parent.iterdir()) == ["tuning.txt", "tuning.txt.lock"]
+
+
+def test_a_byte_order_mark_in_front_is_no_damage(table):
+    write(table, GOOD)
+    table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
+    assert (len(read_table()[0]), read_table()[1], tuned()) == (1, "", "reference")

@@ -430,3 +430,37 @@ def test_an_altered_idx_file_is_refused_or_read_right(position: int, value: int)
     except ConvswapError:
         return
     np.testing.assert_array_equal(read, SMALL_LABELS)
+
+
+@pytest.mark.parametrize("cache", ["a file", "no home folder"])
+def test_a_cache_that_cannot_be_written_costs_a_note_and_a_second_download(
+    small_set: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache: str
+) -> None:
+    if cache == "a file":
+        small_set.parents[1].write_text("")
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(Path, "home", no_home)
+    assert not datasets.available("fashion-mnist")
+    with serving(SMALL_FILES, ["serve"]) as server:
+        assert_is_small_set(datasets.load("fashion-mnist", home=server.home))
+        assert_is_small_set(datasets.load("fashion-mnist", home=server.home))
+        assert server.names == ["pixels.gz", "labels.gz"] * 2
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("convswap: ")]
+    assert len(notes) == 4 and all("for now it is downloaded each time" in line for line in notes)
+
+
+def no_home() -> Path:
+    raise RuntimeError("there is none")
+
+
+def test_a_cached_file_that_cannot_be_read_is_downloaded_for_now(small_set: Path) -> None:
+    (small_set / "pixels.gz").mkdir(parents=True)
+    with serving(SMALL_FILES, ["serve"]) as server:
+        assert_is_small_set(datasets.load("fashion-mnist", home=server.home))
+
+
+def test_a_download_without_a_cache_names_the_folder_to_put_files_into(small_set: Path) -> None:
+    small_set.parents[1].write_text("")
+    with pytest.raises(ConvswapError, match=r"into \$CONVSWAP_DATA/fashion-mnist by hand"):
+        datasets.load("fashion-mnist", home="http://127.0.0.1:9/")

@@ -14,7 +14,7 @@ from convswap.inputs.feeds import Input, declared_inputs
 from convswap.inputs.given import GivenInputs, GivenSource, given_feeds, given_source
 from convswap.inputs.sample_shapes import shape_notes, telling_shapes
 from onnx import TensorProto, helper
-from PIL import Image
+from PIL import ExifTags, Image
 from swap_models import make_model, tensor_info
 
 INT64 = TensorProto.INT64
@@ -455,3 +455,28 @@ def test_what_was_given_is_told_where_the_model_leaves_its_shape_open():
         "the model leaves the shape of input 'x' [?, ?] open: what was given is 4x5",
         "the model leaves the shape of input 'state' [2, ?, 8] open: what was given is 2x4x8",
     ]
+
+
+@pytest.mark.parametrize("array", ["x.npy", "X.NPY", "x.npz"])
+def test_a_folder_of_arrays_and_images_is_refused(tmp_path, array):
+    save_image(tmp_path / "a.png")
+    np.save(tmp_path / "x", counting(1, 3, 4, 6))
+    (tmp_path / "x.npy").rename(tmp_path / array)
+    told = message(tmp_path)
+    assert f"has arrays, such as {array}, and images, such as a.png; give a folder with one kind" in told
+
+
+def test_images_are_turned_upright_by_their_exif_orientation(tmp_path):
+    stored = Image.new("RGB", (4, 6), "black")
+    stored.putpixel((0, 5), (255, 255, 255))  # at the bottom left
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # a quarter turn clockwise makes it upright
+    stored.save(tmp_path / "a.png", exif=exif)
+    fed = given_feeds(tmp_path, IMAGES)["x"]
+    assert fed.shape == (1, 3, 4, 6)
+    assert fed[0, :, 0, 0].tolist() == [1, 1, 1] and fed.sum() == 3
+
+
+def test_an_alpha_channel_is_left_out_and_the_colours_stay_as_they_are_stored(tmp_path):
+    save_image(tmp_path / "a.png", mode="RGBA", value=(255, 51, 0, 0))
+    assert given_feeds(tmp_path, SMALL)["x"][0, :, 0, 0].tolist() == [1, pytest.approx(0.2), 0]

@@ -71,6 +71,24 @@ def test_a_device_stays_one_even_for_root(tmp_path):
     assert device.is_char_device()
 
 
+def test_a_folder_that_takes_no_files_is_refused_even_for_root():
+    expected = r"^cannot write '/proc/r\.json': the folder '/proc' is not writable \(.+\); name another$"
+    with pytest.raises(ConvswapError, match=expected):
+        check_writable("/proc/r.json")
+
+
+@pytest.mark.parametrize("name", ["in.npz", "link.npz"])
+def test_two_files_that_are_one_are_refused_with_the_roles_of_both(tmp_path, name):
+    (tmp_path / "in.npz").write_bytes(b"values")
+    (tmp_path / "link.npz").symlink_to("in.npz")
+    with pytest.raises(ConvswapError) as raised:
+        check_writable(tmp_path / name, {"what --inputs reads": [tmp_path / "in.npz"]}, "--json")
+    assert str(raised.value) == (
+        f"cannot write '{tmp_path / name}': it is what --inputs reads, and --json would replace it; "
+        "choose another name"
+    )
+
+
 def test_a_name_that_is_too_long_is_refused_in_one_line(tmp_path):
     name = "n" * 300
     with pytest.raises(ConvswapError, match=f"^cannot write '.*{name}': File name too long$"):

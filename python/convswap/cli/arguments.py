@@ -53,7 +53,8 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     feeding.add_argument(
         "--inputs",
         metavar="FILE.npz|FOLDER",
-        help="arrays by the names of the inputs; a folder of NAME.npy, or of images for one image input",
+        help="arrays by the names of the inputs; a folder of NAME.npy, or of images for one image input: "
+        "upright by their EXIF orientation, an alpha channel left out",
     )
     feeding.add_argument("--mean", metavar="M,...", help="of images: (scale pixel - mean) / std; default: 0")
     feeding.add_argument("--std", metavar="S,...", help="one number, or one for each channel; default: 1")

@@ -12,17 +12,26 @@ import numpy as np
 from convswap.errors import ConvswapError
 from convswap.inputs.feeds import Feeds
 
+_ARRAYS = (".npy", ".npz")
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 # What a file of NumPy's own format begins with.
 _MAGIC = b"\x93NUMPY"
 
 
 def image_files(path: Path) -> list[Path]:
-    """Return the images in the folder `path`, by name; none where it is no folder or has arrays."""
+    """Return the images in the folder `path`, by name; none where it is no folder or has arrays.
+
+    Raises:
+        ConvswapError: the folder has images and arrays, or cannot be read.
+    """
     files = _files(path) if path.is_dir() else []
-    if any(file.suffix == ".npy" for file in files):
-        return []
-    return [file for file in files if file.suffix.lower() in _IMAGES]
+    arrays, images = ([file for file in files if file.suffix.lower() in kind] for kind in (_ARRAYS, _IMAGES))
+    if arrays and images:
+        raise ConvswapError(
+            f"folder '{path}' has arrays, such as {arrays[0].name}, and images, such as {images[0].name}; "
+            "give a folder with one kind of them"
+        )
+    return images
 
 
 def read_arrays(path: Path, inputs: Sequence[str]) -> Feeds:

@@ -31,9 +31,10 @@ def image_batch(
 ) -> npt.NDArray[np.generic]:
     """Return the images in `files` as the one input of a model, of its element type.
 
-    They are scaled to the height and width that the input is fixed to, in proportion where it fixes one of
-    them. A pixel p of 0..255 becomes (scale p - mean) / std; `scale` is by default 1/255, and 1 for an input
-    of whole numbers, to which results are rounded.
+    Each is turned upright by its EXIF orientation, as viewers show it. An alpha channel is left out: the
+    colours stay as they are stored. They are scaled to the height and width that the input is fixed to, in
+    proportion where it fixes one of them. A pixel p of 0..255 becomes (scale p - mean) / std; `scale` is by
+    default 1/255, and 1 for an input of whole numbers, to which results are rounded.
 
     Raises:
         ConvswapError: the model takes no images, one cannot be read, they have several sizes where the input
@@ -85,9 +86,9 @@ def _refuse_several_sizes(files: Sequence[Path], planes: Sequence[npt.NDArray[np
 
 
 def _pixels(file: Path, one: Input) -> npt.NDArray[np.uint8]:
-    """Return an image as (channels, height, width)."""
+    """Return an image as (channels, height, width): upright by its EXIF orientation, alpha left out."""
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ModuleNotFoundError:
         raise ConvswapError("images are read by Pillow, which is missing: pip install pillow") from None
     try:
@@ -97,7 +98,7 @@ def _pixels(file: Path, one: Input) -> npt.NDArray[np.uint8]:
                     f"image '{file}' has pixels of mode {opened.mode}; give images of 8 bits a channel, or "
                     "an .npz file"
                 )
-            image = opened.convert(_MODES[int(one.shape[1] or 0)])
+            image = ImageOps.exif_transpose(opened).convert(_MODES[int(one.shape[1] or 0)])
     except (ConvswapError, MemoryError):
         raise
     except Exception as error:  # Its decoders raise whatever they stumble over.
