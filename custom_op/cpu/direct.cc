@@ -5,6 +5,7 @@
 
 #include "cpu/direct.h"
 
+#include <algorithm>
 #include <string>
 
 #include "conv/error.h"
@@ -12,12 +13,15 @@
 #include "cpu/channel_lanes.h"
 #include "cpu/position_lanes.h"
 #include "cpu/row_lanes.h"
+#include "plan/user_cache.h"
 
 namespace convswap {
 namespace {
 
 // Each thread keeps the memory of its image for the next run.
 constexpr int64_t kMostImageElements = 64 << 20;
+
+constexpr const char* kMostVariable = "CONVSWAP_MAX_INSTRUCTION_SET";
 
 struct InstructionSet {
   std::string_view name;
@@ -27,8 +31,8 @@ struct InstructionSet {
   const ChannelLanesKernels& channel_lanes;
 };
 
-const std::vector<InstructionSet>& instruction_sets() {
-  static const std::vector<InstructionSet> sets = {
+std::vector<InstructionSet> compiled_instruction_sets() {
+  return {
       {"avx512", __builtin_cpu_supports("avx512f") != 0, position_lanes_kernels_avx512(),
        row_lanes_kernels_avx512(), channel_lanes_kernels_avx512()},
       {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), position_lanes_kernels_avx2(),
@@ -36,6 +40,23 @@ const std::vector<InstructionSet>& instruction_sets() {
       {"baseline", true, position_lanes_kernels_baseline(), row_lanes_kernels_baseline(),
        channel_lanes_kernels_baseline()},
   };
+}
+
+// Those up to $CONVSWAP_MAX_INSTRUCTION_SET, which has tests compute what a lesser processor would.
+std::vector<InstructionSet> allowed_instruction_sets() {
+  const std::vector<InstructionSet> all = compiled_instruction_sets();
+  const std::string most = environment(kMostVariable);
+  if (most.empty()) return all;
+  const auto best = std::ranges::find_if(all, [&](const InstructionSet& set) { return set.name == most; });
+  if (best != all.end()) return {best, all.end()};
+  std::vector<std::string> known;
+  for (const InstructionSet& set : all) known.emplace_back(set.name);
+  throw InvalidArgument(std::string(kMostVariable) + ": " +
+                        unknown_name_message("instruction set", most, known));
+}
+
+const std::vector<InstructionSet>& instruction_sets() {
+  static const std::vector<InstructionSet> sets = allowed_instruction_sets();
   return sets;
 }
 

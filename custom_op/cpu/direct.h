@@ -9,7 +9,8 @@
 namespace convswap {
 
 // The instruction sets that `direct` is compiled for and this processor has, best first: some of "avx512",
-// "avx2", "baseline".
+// "avx2", "baseline". $CONVSWAP_MAX_INSTRUCTION_SET leaves out those better than the one it names; throws
+// InvalidArgument if it names none.
 std::vector<std::string_view> direct_instruction_sets();
 
 // A plan of `direct` for one of direct_instruction_sets(); the algorithm itself takes the best. Tests call

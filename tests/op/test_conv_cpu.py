@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,24 @@ def test_direct_is_the_definition_for_many_draws(instruction_set):
             case.check(y, FLOAT32)
         except AssertionError as error:
             raise AssertionError(f"{case}: {error}") from error
+
+
+def sets_up_to(most: str) -> subprocess.CompletedProcess[str]:
+    program = "from convswap import _native; print(*_native.direct_instruction_sets())"
+    environment = {**os.environ, "CONVSWAP_MAX_INSTRUCTION_SET": most}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("most", INSTRUCTION_SETS)
+def test_no_instruction_set_is_better_than_the_one_in_the_environment(most):
+    allowed = INSTRUCTION_SETS[INSTRUCTION_SETS.index(most) :]
+    assert sets_up_to(most).stdout.split() == allowed
+
+
+def test_instruction_set_in_the_environment_that_there_is_not_is_refused():
+    refused = sets_up_to("avx3").stderr
+    assert "CONVSWAP_MAX_INSTRUCTION_SET: unknown instruction set 'avx3'; did you mean 'avx2'?" in refused
 
 
 @pytest.mark.parametrize(
