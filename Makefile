@@ -4,7 +4,8 @@
 #                 tests/op without those marked `slow`
 # make test       ... and runs the tests that prove the product: all but those marked `extended`
 # make test-all   ... and runs what `make test` leaves out: fuzzing, long draws, builds and packages, PyTorch, the oldest
-#                 ONNX Runtime in .venv-oldest, and the compiler's sanitizers
+#                 ONNX Runtime in .venv-oldest, the CPU's kernels for lesser processors than this one, and the
+#                 compiler's sanitizers
 # make dev        sets everything up such that edits of Python files count at once, without a build, also for the
 #                 commands above; make clean ends that
 # make tables     ... and measures every network, the course layers and the ladder on an H200, for benchmarks,
@@ -58,7 +59,8 @@ shared_cores = $(if $(parallel),OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(kept)
 bench = $(python) -m convswap.cli bench course --device cuda --against all
 algorithms = $(python) -m convswap.cli bench course --device cuda --against algorithms --batch 1,8,64,512,4096,10000
 
-.PHONY: all help dev compare check single_parts test test-all extended tables wheel lint sanitize clean changed_options
+.PHONY: all help dev compare check single_parts test test-all extended instruction_sets tables wheel lint sanitize \
+  clean changed_options
 .DELETE_ON_ERROR:
 
 all: $(stamps)/$(installed)
@@ -68,7 +70,7 @@ help:
 	@echo 'make            build the library, install the package into .venv'
 	@echo 'make compare    the same, then compare ece408-2019fa with the default provider'
 	@echo 'make test       the same, then run the tests; those marked gpu where there is a card'
-	@echo 'make test-all   what make test leaves out: fuzzing, packages, PyTorch, old versions, sanitizers'
+	@echo 'make test-all   what make test leaves out: fuzzing, packages, PyTorch, old versions and CPUs, sanitizers'
 	@echo 'make check      style, unit tests, kernels called directly: under a minute'
 	@echo 'make dev        have an edit of a Python file count at once'
 	@echo 'make lint       style and types alone'
@@ -102,7 +104,15 @@ endif
 test: all
 	$(call run_tests,not extended)
 
-test-all: extended sanitize
+test-all: extended instruction_sets sanitize
+
+# The CPU's kernels take the best instructions of the processor by themselves.
+instruction_sets: all
+	@for most in avx2 baseline; do \
+	  echo "CONVSWAP_MAX_INSTRUCTION_SET=$$most"; \
+	  CONVSWAP_MAX_INSTRUCTION_SET=$$most $(shared_cores) $(python) -m pytest $(parallel) \
+	    -m 'not (gpu or slow or extended)' tests/op || exit 1; \
+	done
 
 extended: all $(stamps)/oldest $(stamps)/torch
 	$(call run_tests,extended)
