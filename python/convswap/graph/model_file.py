@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -124,7 +125,10 @@ def files_of(model: str | os.PathLike[str]) -> list[Path]:
     # Why it cannot be read, whoever reads it says.
     with contextlib.suppress(ConvswapError):
         if is_there(file):
-            return [file, *sorted({Path(tensor.path) for tensor in external_tensors(load_model(file))})]
+            files = [file, *sorted({Path(tensor.path) for tensor in external_tensors(load_model(file))})]
+            # A model refers to itself: its weights would stay in memory until Python looks for such things.
+            gc.collect()
+            return files
     return [file]
 
 
