@@ -107,9 +107,7 @@ def no_model(given: object, expected: str) -> ConvswapError:
     kind = what_else(given[:HEAD_BYTES]) if isinstance(given, bytes) else None
     if kind is not None:
         return ConvswapError(f"the bytes given are no ONNX model: they are {kind}; expected {expected}")
-    return ConvswapError(
-        f"cannot read a model from an object of type {type(given).__name__}; expected {expected}"
-    )
+    return ConvswapError(f"an object of type {type(given).__name__} was given; expected {expected}")
 
 
 def model_path(model: str | os.PathLike[str]) -> Path:
