@@ -463,7 +463,7 @@ def test_report_is_json_of_what_was_swapped_and_left():
 
 
 def test_something_else_than_a_model_is_an_error():
-    with pytest.raises(ConvswapError, match=r"of type ndarray; expected a path"):
+    with pytest.raises(ConvswapError, match=r"of type ndarray was given; expected a path"):
         swap(np.zeros(3))
 
 
