@@ -90,7 +90,7 @@ check: all $(stamps)/lint
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint single_parts
 
 single_parts: all
-	$(shared_cores) $(python) -m pytest $(parallel) -m 'not slow' tests/unit tests/op
+	$(shared_cores) $(python) -m pytest $(parallel) -m 'not (slow or extended)' tests/unit tests/op
 
 # Takes an expression of markers. Beside a card some tests run one by one, afterwards; pytest's status 5 says that
 # there are none.

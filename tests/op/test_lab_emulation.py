@@ -42,6 +42,7 @@ def fault_in(text: str, seconds: float = SECONDS) -> Fault | None:
     return check_in_emulation(kernel, cases, COMPILER, seconds)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("faulty", HERE, ids=lambda faulty: faulty.name)
 def test_what_is_wrong_is_told_in_one_paragraph(faulty: Faulty) -> None:

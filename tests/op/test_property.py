@@ -40,8 +40,14 @@ LEAST_SEPARABLE = 40
 LEAST_OF_PATHS = {"rows from strips": 60, "small images": 10}
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("number", [*SEEDS, PAIRS_SEED])
+@pytest.mark.parametrize(
+    ("number", "device"),
+    [
+        (SEEDS[0], "cpu"),
+        *(pytest.param(number, "cpu", marks=pytest.mark.extended) for number in (*SEEDS[1:], PAIRS_SEED)),
+        *(pytest.param(number, "cuda", marks=pytest.mark.gpu) for number in (*SEEDS, PAIRS_SEED)),
+    ],
+)
 def test_every_algorithm_is_the_convolution_within_its_rounding(number, device):
     # Every problem is computed by at least one algorithm of the device.
     examples = repeats(EXAMPLES)
@@ -79,6 +85,7 @@ def test_pairs_are_drawn_that_one_kernel_takes_and_others():
     assert {len(draw.case.x_shape) - 2 for draw in every} == {1, 2, 3}
 
 
+@pytest.mark.extended
 def test_every_cuda_algorithm_but_the_special_ones_is_planned_for_half_of_the_draws_at_least(drawn):
     names = [entry.name for entry in _native.catalog() if entry.device == "cuda" and not entry.is_rung]
     assert {"implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"} <= set(names)

@@ -340,6 +340,7 @@ sys.exit(run())
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "handler", "status"),
     [
@@ -437,6 +438,7 @@ def test_model_that_fails_at_its_run_is_told_once_and_without_colour(here, capfd
     assert all(line.startswith("convswap: ") for line in written.splitlines())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_streams_change_no_exit_status(closed):
     for arguments, status in (("export --list", 0), ("compare no-such-file.onnx", 2)):

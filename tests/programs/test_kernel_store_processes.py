@@ -12,7 +12,10 @@ from convswap import _native
 
 COMPILER = _native.kernel_compiler()
 
-pytestmark = pytest.mark.skipif(bool(COMPILER["why_not"]), reason=COMPILER["why_not"] or "NVRTC is there")
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.skipif(bool(COMPILER["why_not"]), reason=COMPILER["why_not"] or "NVRTC is there"),
+]
 
 
 @pytest.fixture

@@ -126,6 +126,7 @@ def test_run_without_a_card_checks_and_says_that_nothing_is_timed(capsys, tmp_pa
     assert found["right"] and found["fault"] is None and found["milliseconds"] is None
 
 
+@pytest.mark.extended
 @needs_compilers
 def test_kernels_that_do_not_end_are_stopped_and_the_next_one_runs() -> None:
     stages: list[str] = []
@@ -145,6 +146,7 @@ def test_kernels_that_do_not_end_are_stopped_and_the_next_one_runs() -> None:
     assert "compiling kernel.cu" in stages
 
 
+@pytest.mark.extended
 @needs_compilers
 def test_class_is_one_table(capsys, tmp_path) -> None:
     folder = tmp_path / "class"

@@ -61,6 +61,7 @@ assert result.card is None and "timed nowhere" in result.notes[0], result
 """
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("device", "opens"), [([], True), (["cpu"], False)])

@@ -63,6 +63,7 @@ def test_commands_plan_and_measure_what_the_library_passes_on(here, twice, capsy
     assert main(["compare", "model.onnx", "--no-layers", *named]) == 0
 
 
+@pytest.mark.extended
 def test_first_run_has_the_library_in_its_processes(twice):
     found = first_run(model_of_twice(), device="cpu", processes=1, op_libraries=[twice])
     assert found["convswap_ms"] > 0

@@ -169,6 +169,7 @@ def test_a_card_takes_what_it_can_run(tmp_path: Path) -> None:
         assert (said == "computed") == computes, said
 
 
+@pytest.mark.extended
 @needs_compiler
 def test_a_model_is_warmed_for_cards_that_are_not_here(tmp_path: Path) -> None:
     path = tmp_path / "model.pack"

@@ -77,6 +77,7 @@ def logits(model, images):
     return session.run(["logits"], {"image": images})[0]
 
 
+@pytest.mark.extended
 def test_the_model_computes_what_the_file_means(layers, model):
     # Pixels as the file was trained for: at this size the normalisation across channels divides by 1.4.
     images = np.random.default_rng(3).normal(size=(2, 227, 227, 3)) * 64
@@ -103,6 +104,7 @@ def test_the_model_has_named_layers_inferred_shapes_and_a_symbolic_batch(model):
     assert properties["convswap.weights"] == "bvlc_alexnet.npy"
 
 
+@pytest.mark.extended
 def test_the_command_writes_the_model(weights_file, model, tmp_path, capsys):
     output = tmp_path / "mine.onnx"
     assert cli.main(["export", "--alexnet", str(weights_file), "-o", str(output)]) == 0

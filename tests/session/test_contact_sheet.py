@@ -132,6 +132,7 @@ def test_texts_stay_within_the_picture_and_apart(drawing):
         assert not any(box.overlaps(other) for other in boxes[index + 1 :])
 
 
+@pytest.mark.extended
 def test_the_command_draws_the_sheet_and_says_how_many_are_right(drawing, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["data", "show", "--data", "synthetic", "--images", "12"]) == 0

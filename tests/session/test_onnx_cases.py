@@ -99,6 +99,7 @@ def read_model(name: str) -> OnnxCase:
     return OnnxCase(model, {model.graph.node[0].input[0]: tensor("input_0.pb")}, tensor("output_0.pb"))
 
 
+@pytest.mark.extended
 def test_all_six_node_cases_of_conv_are_here(node_cases):
     assert len(NODE_CASES) == 6
     assert sorted(node_cases) == sorted(NODE_CASES)

@@ -223,6 +223,7 @@ def test_shapes_that_follow_only_from_a_run_are_of_what_is_asked_for():
     assert "x=1x1x4x105" in planned.convs[0].problem
 
 
+@pytest.mark.extended
 def test_first_run_is_fed_what_is_asked_for():
     found = first_run(of_20_by_30(), device="cpu", processes=1, input_shape={"x": (3, 20, 30)})
     assert found["convswap_ms"] > 0 and found["input_shapes"] == {"x": [1, 3, 20, 30]}
@@ -265,7 +266,13 @@ def test_command_line_hands_the_shapes_on(function, tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.parametrize(
-    "command", [["compare", "--no-layers"], ["explain"], ["bench", "--first-run"]], ids=str
+    "command",
+    [
+        ["compare", "--no-layers"],
+        ["explain"],
+        pytest.param(["bench", "--first-run"], marks=pytest.mark.extended),
+    ],
+    ids=str,
 )
 def test_command_prints_what_was_made_up(command, tmp_path, monkeypatch, capsys):
     module = importlib.import_module("convswap.bench.first_run")

@@ -107,6 +107,7 @@ def test_parts_follow_the_nodes():
         assert row.parts["copy in"] == row.parts["copy out"] == 0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "said",
     [
@@ -137,6 +138,7 @@ def test_a_batch_for_which_memory_is_short_gets_a_row_that_says_so_and_the_study
     assert written["rows"][1]["convolution_ms"] is not None
 
 
+@pytest.mark.extended
 def test_a_host_without_memory_for_the_images_is_a_row_too(monkeypatch):
     really = module.random_feeds
 

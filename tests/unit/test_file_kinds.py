@@ -86,5 +86,5 @@ def test_model_of_another_type_is_refused_and_bytes_say_what_they_are(function):
     with pytest.raises(ConvswapError, match=r"they are a model in ORT format; .* expected a path"):
         function(b"\x20\0\0\0ORTM\0\0\0\0")
     for given in (model().SerializeToString(), 3, io.BytesIO()):
-        with pytest.raises(ConvswapError, match=f"object of type {type(given).__name__} was given; expected a path"):
+        with pytest.raises(ConvswapError, match=f"type {type(given).__name__} was given; expected a path"):
             function(given)
