@@ -95,8 +95,8 @@ ALGORITHMS = (
     "row_windows",
     "tiled",
 )
-# A format of the data for the families that compile in seconds, and so many problems of it: for `make check` and
-# `make test`. `make test-all` runs every family in all its formats.
+# A format of the data for the families that compile in seconds, and so many problems of it, for `make check`
+# and `make test`; `make test-all` runs every family in all its formats.
 FEW_SEEDS = 20
 ONE_FORMAT = {
     "implicit_gemm": "Bfloat16Pairs",
