@@ -38,10 +38,11 @@ class PhaseRows {
     return group + (c * problem_.input[0] + d) * problem_.input[1] * problem_.input[2];
   }
 
-  // The planes of one phase of rows, of all phases of columns. A null slice lies in the padding.
+  // The planes of one phase of rows, of all phases of columns. A null slice lies in the padding, as do all
+  // columns of an image that has none.
   template <typename T>
   void fill(const T* slice, const Window& window, float* planes) const {
-    if (slice == nullptr) return clear_rows(0, window.rows, window, planes);
+    if (slice == nullptr || problem_.input[2] == 0) return clear_rows(0, window.rows, window, planes);
     const auto [begin, end] = window.inside;
     clear_rows(0, begin, window, planes);
     if (begin < end) {
