@@ -39,7 +39,7 @@ sources := $(compiled) $(shell find python models export -not -path '*__pycache_
 # Once `make dev` has been asked for: of Python the folders alone, since new files need a link.
 linked := $(compiled) $(shell find python models export -type d -not -name __pycache__)
 installed := $(if $(wildcard $(stamps)/dev),dev,build)
-c_sources := $(shell find custom_op python examples tests/emulation tests/fake_driver tests/op_library -name '*.cc' -o -name '*.h' -o -name '*.cuh')
+c_sources := $(shell find custom_op python examples tests/fake_driver tests/op_library -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 # Tests run three at a time, since some wait, on two cores as well, beside a card one for 6 GB of its memory and at most
 # eight; there those of times and those that fill the memory run afterwards, one by one. Where a Python that was given has
@@ -130,7 +130,7 @@ tables: all
 	$(algorithms) --precision float16 --json benchmarks/h200/bench-algorithms-float16.json
 	$(bench) --precision ieee --json benchmarks/h200/bench-ieee.json
 	$(bench) --precision float16 --json benchmarks/h200/bench-float16.json
-	$(python) -m convswap.cli study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json -o docs/alexnet-study.png
+	$(python) -m convswap.cli study alexnet --runs 10 --json benchmarks/h200/study-alexnet.json -o docs/tutorial/alexnet-study.png
 	$(python) benchmarks/readme_tables.py
 	$(python) benchmarks/ladder_page.py --measure
 

@@ -1,4 +1,4 @@
-"""Write docs/ladder.md and its plot from the rungs' files and the results.
+"""Write docs/tutorial/ladder.md and its plot from the rungs' files and the results.
 
 The results are what these commands wrote on the card that the folder is named after, for each network:
 
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from convswap.errors import ConvswapError
-from convswap.ladder.plot import ladder_svg
 from convswap.models import NETWORKS
 from convswap.output.tables import error, three_digits
-from convswap.runtime.rung_texts import Page, read_pages
+from convswap.tutorial.ladder.plot import ladder_svg
+from convswap.tutorial.ladder.rung_texts import Page, read_pages
 
 HERE = Path(__file__).parent
 NETWORK = "ece408-2017-high"
@@ -41,7 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=HERE / "h200" / "ladder")
     parser.add_argument("--measure", action="store_true", help="run the ladder of every course network first")
-    parser.add_argument("--docs", type=Path, default=HERE.parent / "docs", help="default: docs")
+    parser.add_argument(
+        "--docs", type=Path, default=HERE.parent / "docs" / "tutorial", help="default: docs/tutorial"
+    )
     options = parser.parse_args()
     if options.measure:
         measure(options.results)
@@ -50,7 +52,7 @@ def main() -> None:
     except ConvswapError as mistake:
         raise SystemExit(str(mistake)) from mistake
     found = results(options.results, pages)
-    options.docs.mkdir(exist_ok=True)
+    options.docs.mkdir(parents=True, exist_ok=True)
     written = [options.docs / "ladder.md"]
     written[0].write_text(page_text(pages, found), encoding="utf-8")
     if NETWORK in found:
@@ -96,7 +98,7 @@ def command(network: str, folder: Path) -> str:
 
 
 def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return docs/ladder.md."""
+    """Return docs/tutorial/ladder.md."""
     source = (HERE.parent / "custom_op" / "conv" / "ladder_convolution.h").read_text(encoding="utf-8")
     definition = re.search(r"^struct Convolution \{.*?^\};\n", source, re.DOTALL | re.MULTILINE)
     formula = re.search(r"^//   (y\[n\].*)$", source, re.MULTILINE)

@@ -19,7 +19,8 @@ endif()
 cmake_minimum_required(VERSION 3.25)
 
 # What is included is read in turn.
-file(GLOB wanted RELATIVE "${SOURCES}" "${SOURCES}/cuda/*/kernel.cuh" "${SOURCES}/cuda/ladder/[0-9][0-9]_*.cuh"
+file(GLOB wanted RELATIVE "${SOURCES}" "${SOURCES}/cuda/*/kernel.cuh" "${SOURCES}/cuda/tutorial/*/kernel.cuh"
+  "${SOURCES}/cuda/tutorial/ladder/[0-9][0-9]_*.cuh"
   "${SOURCES}/convswap/lab.h")
 set(found)
 set(entries "")

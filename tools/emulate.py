@@ -1,4 +1,4 @@
-"""Kernels on the CPU, thread by thread: builds a program of tests/emulation and runs it.
+"""Kernels on the CPU, thread by thread: builds a program of custom_op/emulation and runs it.
 
     python tools/emulate.py toeplitz                         # its kernels for every format, 20 problems
     python tools/emulate.py toeplitz --format Float16Pairs        # for one, compiled in a quarter of the time
@@ -7,7 +7,7 @@
     python tools/emulate.py ladder --rung ladder_05_flat_blocks
 
 It takes g++ and CMake, nothing of CUDA. What was built stays in build/emulation: a second call compiles
-what has changed. What such a run finds, and what it cannot, tests/emulation/cuda_emulation.h says.
+what has changed. What such a run finds, and what it cannot, custom_op/emulation/cuda_emulation.h says.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SOURCE = REPOSITORY / "tests" / "emulation"
+SOURCE = REPOSITORY / "custom_op" / "emulation"
 FOLDER = REPOSITORY / "build" / "emulation"
 _OF_TENSOR_CORES = ("ScaledFloat16Pairs", "TwoScaledFloat16", "Float16Pairs", "Bfloat16Pairs")
 _ELEMENTS = ("float", "Float16", "BFloat16")
-# As in tests/emulation/CMakeLists.txt.
+# As in custom_op/emulation/CMakeLists.txt.
 FORMATS = {
     "few_channels": _OF_TENSOR_CORES,
     "toeplitz": _OF_TENSOR_CORES,
@@ -47,7 +47,7 @@ class BuildError(Exception):
 
 
 def build(*names: str) -> list[Path]:
-    """Compile programs of tests/emulation/CMakeLists.txt, what has changed of them, and return their paths.
+    """Compile programs of custom_op/emulation, what has changed of them, and return their paths.
 
     Raises BuildError with what the compiler says, or where there is no CMake.
     """

@@ -89,7 +89,7 @@ test() {
   # them. What a sanitized library needs from the system is not what a release needs.
   run_tests parts detect_leaks=0 -m 'not slow' tests/programs/test_sanitized.py tests/programs/test_library.py \
     tests/op/test_conv_cpu.py tests/op/test_direct_paths.py tests/op/test_element_types.py \
-    tests/op/test_extreme_problems.py tests/op/test_ladder_kernels.py tests/op/test_native_epilogue.py \
+    tests/op/test_extreme_problems.py tests/tutorial/test_ladder_kernels.py tests/op/test_native_epilogue.py \
     'tests/op/test_property.py::test_every_algorithm_is_the_convolution_within_its_rounding[0-cpu]' \
     tests/session/test_fused_conv.py tests/session/test_override.py tests/session/test_plan_cache.py \
     tests/session/test_tuning_table.py tests/unit/test_conv_shapes.py tests/unit/test_explain.py \

@@ -8,11 +8,11 @@
 
 #include "bindings.h"
 #include "cuda/host/launch.h"
-#include "cuda/lab/fill.h"
-#include "cuda/lab/plan.h"
-#include "cuda/lab/source.h"
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/loaded_kernels.h"
+#include "cuda/tutorial/lab/fill.h"
+#include "cuda/tutorial/lab/plan.h"
+#include "cuda/tutorial/lab/source.h"
 #include "plan/device.h"
 
 namespace py = pybind11;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from build_tools import REPOSITORY
-from convswap.runtime.rung_texts import Page, read_pages
+from convswap.tutorial.ladder.rung_texts import Page, read_pages
 
 SOURCES = REPOSITORY / "custom_op"
 PAGES = read_pages(SOURCES)

@@ -81,7 +81,7 @@ class PretendTimer:
 
 def pretend_card(monkeypatch: Any, kernel: PretendKernel = right_kernel) -> None:
     """Have the lab believe that there is a card, on which `kernel` is what the user's file does."""
-    from convswap.lab import bench_top, card_check, card_times, opening, targets
+    from convswap.tutorial.lab import bench_top, card_check, card_times, opening, targets
 
     def conv_device(
         *arrays: Any, algorithm: str = "auto", precision: str = "", lab: str = "", **how: Any

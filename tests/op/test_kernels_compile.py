@@ -25,7 +25,7 @@ INSTRUCTIONS = {
     "cuda/separable/kernel.cuh": r"\bHMMA\.",
     "cuda/sliced_k/kernel.cuh": r"\bHMMA\.",
     "cuda/toeplitz/kernel.cuh": r"\bHGMMA\.",
-    "cuda/ladder/14_tensor_cores.cuh": r"\bHMMA\.",
+    "cuda/tutorial/ladder/14_tensor_cores.cuh": r"\bHMMA\.",
 }
 
 # Where the addresses of global variables lie. NVRTC makes such of what is set as a whole, `{0u, 1u}`, and of
@@ -118,8 +118,10 @@ def test_code_tells_no_other_cards_apart() -> None:
 
 def test_every_header_with_kernels_is_a_family() -> None:
     folder = Path(__file__).resolve().parents[2] / "custom_op"
-    headers = {str(path.relative_to(folder)) for path in (folder / "cuda").glob("*/kernel.cuh")}
-    headers |= {str(path.relative_to(folder)) for path in (folder / "cuda" / "ladder").glob("[01]*.cuh")}
+    headers = {str(path.relative_to(folder)) for path in (folder / "cuda").rglob("kernel.cuh")}
+    headers |= {
+        str(path.relative_to(folder)) for path in (folder / "cuda" / "tutorial" / "ladder").glob("[01]*.cuh")
+    }
     assert headers == set(FAMILIES)
 
 

@@ -94,9 +94,9 @@ def test_the_installed_package_is_complete() -> None:
     assert {file for file in sources if not file.startswith("convswap/rungs/")} == {
         "convswap/emulation/cuda_emulation.h",
         "convswap/include/convswap/lab.h",
-        "convswap/lab/emulation/run_kernel.cc",
+        "convswap/tutorial/lab/emulation/run_kernel.cc",
     }
-    assert "convswap/rungs/cpu/ladder/01_loops.h" in sources
+    assert "convswap/rungs/cpu/tutorial/ladder/01_loops.h" in sources
 
 
 def set_up(folder: Path, step: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from convswap.cli.main import parser_of_all
 
 PAGES = [
     *(REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
-    *sorted((REPOSITORY / "docs").glob("*.md")),
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -65,7 +65,9 @@ def test_blocks_of_python_are_python(page):
 def test_every_page_of_docs_is_linked_from_the_first():
     first = (REPOSITORY / "README.md").read_text()
     assert [
-        page.name for page in PAGES if page.parent.name == "docs" and f"docs/{page.name}" not in first
+        page.name
+        for page in PAGES
+        if page.parent != REPOSITORY and str(page.relative_to(REPOSITORY)) not in first
     ] == []
 
 

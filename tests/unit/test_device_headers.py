@@ -18,7 +18,7 @@ NEEDS = {
     "separable/kernel.cuh": (800, "compute capability 8.0 or newer"),
     "sliced_k/kernel.cuh": (800, "compute capability 8.0 or newer"),
     "toeplitz/kernel.cuh": (900, "compute capability 9.0 alone"),
-    "ladder/14_tensor_cores.cuh": (800, "compute capability 8.0"),
+    "tutorial/ladder/14_tensor_cores.cuh": (800, "compute capability 8.0"),
 }
 
 

@@ -18,7 +18,7 @@ TARGETS = {
     "core": sorted(
         path for room in ("conv", "plan", "cpu", "cuda") for path in (SOURCES / room).rglob("*.cc")
     ),
-    "convswap": sorted(SOURCES.glob("*.cc")),
+    "convswap": sorted((SOURCES / "onnx").glob("*.cc")),
     "_native": sorted((REPOSITORY / "python" / "bindings").glob("*.cc")),
 }
 BUILD = (REPOSITORY / "CMakeLists.txt").read_text()

@@ -10,7 +10,9 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "custom_op"
-FILES = sorted([*SOURCES.rglob("*.cc"), *SOURCES.rglob("*.h")])
+FILES = sorted(
+    path for end in ("cc", "h") for path in SOURCES.rglob(f"*.{end}") if "emulation" not in path.parts
+)
 PRECOMPILED = re.compile(r"target_precompile_headers\(core PRIVATE ([^)]*)\)")
 # Of each such header what shows that a file needs it: names in std, which may be in std::ranges.
 NAMES = {

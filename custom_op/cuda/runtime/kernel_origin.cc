@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "conv/error.h"
-#include "cuda/lab/source.h"
 #include "cuda/runtime/shared_library.h"
+#include "cuda/tutorial/lab/source.h"
 #include "plan/device.h"
 
 namespace convswap {

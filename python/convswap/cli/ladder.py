@@ -28,9 +28,9 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
-    from convswap.ladder.climb import DEFAULT_NETWORK, climb
-    from convswap.ladder.page import ladder_html
-    from convswap.ladder.report import print_ladder
+    from convswap.tutorial.ladder.climb import DEFAULT_NETWORK, climb
+    from convswap.tutorial.ladder.page import ladder_html
+    from convswap.tutorial.ladder.report import print_ladder
 
     check_results({"--json": options.json, "--html": options.html})
     check_drawing(options.html)

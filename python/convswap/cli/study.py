@@ -36,8 +36,8 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
     from convswap.inputs.contact_sheet import png
-    from convswap.profiling.study import study
-    from convswap.profiling.study_report import draw_study, print_study
+    from convswap.tutorial.study.report import draw_study, print_study
+    from convswap.tutorial.study.study import study
 
     output = options.output or f"{options.network}-study.png"
     if Path(output).suffix.lower() != ".png":

@@ -1,0 +1,149 @@
+// The algorithm `lab`: the kernel of a user's own, which the session has by its entry convswap.lab. It is
+// compiled and started as its file says, once for each run.
+
+#include "convswap/lab.h"
+
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "conv/error.h"
+#include "cuda/runtime/driver.h"
+#include "cuda/runtime/kernel_origin.h"
+#include "cuda/runtime/loaded_kernels.h"
+#include "cuda/tutorial/lab/plan.h"
+#include "cuda/tutorial/lab/source.h"
+#include "plan/algorithm.h"
+
+namespace convswap {
+namespace lab {
+namespace {
+
+// Shared memory that the launch asks for beyond this must be allowed first.
+constexpr int64_t kAlwaysAllowed = 48 << 10;
+
+Conv sizes_of(const ConvProblem& problem) {
+  const auto narrow = [](int64_t value) { return static_cast<int>(value); };
+  return {.batch = narrow(problem.batch),
+          .channels = narrow(problem.in_channels),
+          .height = narrow(problem.input[1]),
+          .width = narrow(problem.input[2]),
+          .filters = narrow(problem.out_channels),
+          .filter_height = narrow(problem.filter[1]),
+          .filter_width = narrow(problem.filter[2]),
+          .out_height = narrow(problem.output[1]),
+          .out_width = narrow(problem.output[2]),
+          .stride_h = narrow(problem.stride[1]),
+          .stride_w = narrow(problem.stride[2]),
+          .pad_top = narrow(problem.pad_begin[1]),
+          .pad_left = narrow(problem.pad_begin[2]),
+          .dilation_h = narrow(problem.dilation[1]),
+          .dilation_w = narrow(problem.dilation[2]),
+          .groups = narrow(problem.group)};
+}
+
+class LabPlan final : public Plan {
+ public:
+  LabPlan(const ConvProblem& problem, const Device& device, std::shared_ptr<const Source> source)
+      : sizes_(sizes_of(problem)),
+        device_(device.index),
+        source_(std::move(source)),
+        launch_(launch_of(*source_, problem, device)) {}
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    const DeviceGuard guard(device_);
+    void* y = tensors.y;
+    const void *x = tensors.x, *w = tensors.w, *b = tensors.b;
+    Conv all = sizes_;
+    if (source_->interface() == Interface::conv) {
+      void* arguments[] = {&y, &x, &w, &b, &all};
+      enqueue(launch_, execution.stream, arguments);
+    } else {
+      void* arguments[] = {
+          &y, &x, &w, &all.batch, &all.filters, &all.channels, &all.height, &all.width, &all.filter_width};
+      enqueue(launch_, execution.stream, arguments);
+    }
+  }
+
+  std::string describe() const override {
+    return source_->name() + ": " + std::to_string(launch_.grid.count()) + " blocks of " +
+           std::to_string(launch_.block.count()) + " threads";
+  }
+
+  std::vector<KernelFacts> kernels() const override {
+    const DeviceGuard guard(device_);
+    return {kernel_facts(source_->name(), launch_)};
+  }
+
+ private:
+  Conv sizes_;
+  int device_;
+  std::shared_ptr<const Source> source_;
+  Launch launch_;
+};
+
+class Lab final : public Algorithm {
+ public:
+  std::string_view name() const override { return "lab"; }
+  DeviceKind device_kind() const override { return DeviceKind::cuda; }
+  bool fuses(const ConvProblem&) const override { return false; }
+
+  Offer offer(const ConvProblem& problem, const Device& device) const override {
+    const std::shared_ptr<const Source> source = device.kernels == nullptr ? nullptr : device.kernels->lab;
+    if (source == nullptr) {
+      return Offer::refusal("no kernel was given: the session entry convswap.lab names its file");
+    }
+    try {
+      if (std::string reason = source->why_not(problem); !reason.empty()) {
+        return Offer::refusal(std::move(reason));
+      }
+      static_cast<void>(source->launch_for(problem, device.shared_memory_per_block));
+    } catch (const InvalidArgument& error) {
+      return Offer::refusal(error.what());
+    }
+    return {{}, std::nullopt, [problem, device, source] {
+              return std::make_unique<LabPlan>(problem, device, source);
+            }};
+  }
+};
+
+}  // namespace
+
+KernelRequest request_for(const Source& source, int compute_capability) {
+  return {.header = source.name(),
+          .kernel = "forward",
+          .variable = {},
+          .compute_capability = compute_capability,
+          .program = source.program()};
+}
+
+Launch launch_of(const Source& source, const ConvProblem& problem, const Device& device) {
+  const DeviceGuard guard(device.index);
+  const LaunchShape shape = source.launch_for(problem, device.shared_memory_per_block);
+  Launch launch;
+  launch.kernel = find_kernel(request_for(source, device.compute_capability), device, sizeof(void*));
+  launch.grid = shape.grid, launch.block = shape.block;
+  launch.shared_bytes = static_cast<std::size_t>(shape.shared_bytes);
+  if (shape.shared_bytes > kAlwaysAllowed) {
+    // What the kernel declares itself counts too.
+    const int64_t declared = kernel_facts("", launch).shared_bytes - shape.shared_bytes;
+    if (shape.shared_bytes + declared > device.shared_memory_per_block) {
+      throw InvalidArgument(source.name() + " declares " + std::to_string(declared) +
+                            " bytes of shared memory and asks for " + std::to_string(shape.shared_bytes) +
+                            " more in its launch line: a block has at most " +
+                            std::to_string(device.shared_memory_per_block));
+    }
+    allow_shared_memory(launch.kernel, static_cast<int>(device.shared_memory_per_block - declared));
+  }
+  return launch;
+}
+
+}  // namespace lab
+
+const Algorithm& cuda_lab() {
+  static const lab::Lab algorithm;
+  return algorithm;
+}
+
+}  // namespace convswap

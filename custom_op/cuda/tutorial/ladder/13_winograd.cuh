@@ -1,0 +1,235 @@
+#pragma once
+
+// Rung 13. Winograd's short convolutions
+//
+// Idea: Two polynomials can be multiplied by evaluating both at a few points, multiplying the values, and
+// interpolating: a multiplication per point instead of one per pair of coefficients. Two numbers times a
+// filter of five is such a product: six coefficients, so six points. What we need is its reverse, six numbers
+// of the image in and two outputs, and the same steps taken backwards (transposed) give it, again with six
+// multiplications instead of 10. A tile of 2×2 outputs of a 5×5 filter takes 36 instead of 100; with 7×7, 64
+// instead of 196. (The points are 0, 1, -1, 2, -2 and infinity, which stands for the highest coefficient; for
+// 7×7 also 1/2 and -1/2. S. Winograd, *Arithmetic Complexity of Computations*, 1980; A. Lavin and S. Gray,
+// *Fast Algorithms for Convolutional Neural Networks*, 2016.) A first kernel evaluates all filters once. In
+// the second a block transforms the 6×6 or 8×8 windows of 16 tiles, multiplies them by the filters point by
+// point, summing over the channels, and transforms the sums to the four outputs of each tile.
+//
+// Tiles of 2×2 are the smallest; larger ones would save more and round worse, since points like 4 or 1/4
+// raise numbers to powers that float32 cannot add without loss. As they are, the relative L2 error is
+// some six times that of the other rungs in float32: 2.3e-7 against 4.0e-8 for ece408-2017-high.
+//
+// Gain: 2.8 times fewer multiplications for 5×5, 3.1 times for 7×7.
+//
+// Slower: Multiplications are not what these layers lack. The transformation of a window is worth its
+// additions when there are many filters to use it, that of the sums when there are many channels to be summed
+// before it; one channel, the first layer of every course network, has nothing to sum. And each product takes
+// two numbers from memory, one from shared memory and one from global memory by way of the caches.
+//
+// Counter: `smsp__sass_thread_inst_executed_op_ffma_pred_on.sum`, the multiplications with addition: down;
+// and `smsp__sass_thread_inst_executed_op_fadd_pred_on.sum`, the additions alone: up.
+
+#include "cpu/tutorial/ladder/convolution.h"
+#include "cuda/tutorial/ladder/sizes.h"
+
+namespace convswap::ladder {
+
+extern __shared__ float shared[];
+
+// A block has kWinogradTiles tiles, 16, each of kTileOutputs outputs down and across, 2, and kWinogradThreads
+// threads that share its filters, 256 (sizes.h).
+
+// The matrices of the three steps, for filters of 5x5 (6 points) and of 7x7 (8 points): a filter is evaluated
+// at the points and divided by a constant of each, a window goes through the transposed interpolation, and
+// the products through the transposed evaluation.
+struct Filter5 {
+  __device__ static constexpr float at(int row, int column) {
+    constexpr float kMatrix[6][5] = {{1.0f / 4, 0, 0, 0, 0},
+                                     {-1.0f / 6, -1.0f / 6, -1.0f / 6, -1.0f / 6, -1.0f / 6},
+                                     {-1.0f / 6, 1.0f / 6, -1.0f / 6, 1.0f / 6, -1.0f / 6},
+                                     {1.0f / 24, 1.0f / 12, 1.0f / 6, 1.0f / 3, 2.0f / 3},
+                                     {1.0f / 24, -1.0f / 12, 1.0f / 6, -1.0f / 3, 2.0f / 3},
+                                     {0, 0, 0, 0, 1}};
+    return kMatrix[row][column];
+  }
+};
+
+struct Window5 {
+  __device__ static constexpr float at(int row, int column) {
+    constexpr float kMatrix[6][6] = {{4, 0, -5, 0, 1, 0},  {0, -4, -4, 1, 1, 0}, {0, 4, -4, -1, 1, 0},
+                                     {0, -2, -1, 2, 1, 0}, {0, 2, -1, -2, 1, 0}, {0, 4, 0, -5, 0, 1}};
+    return kMatrix[row][column];
+  }
+};
+
+struct Output5 {
+  __device__ static constexpr float at(int row, int column) {
+    constexpr float kMatrix[2][6] = {{1, 1, 1, 1, 1, 0}, {0, 1, -1, 2, -2, 1}};
+    return kMatrix[row][column];
+  }
+};
+
+struct Filter7 {
+  __device__ static constexpr float at(int row, int column) {
+    constexpr float kMatrix[8][7] = {
+        {-1.0f / 4, 0, 0, 0, 0, 0, 0},
+        {-1.0f / 18, -1.0f / 18, -1.0f / 18, -1.0f / 18, -1.0f / 18, -1.0f / 18, -1.0f / 18},
+        {-1.0f / 18, 1.0f / 18, -1.0f / 18, 1.0f / 18, -1.0f / 18, 1.0f / 18, -1.0f / 18},
+        {1.0f / 360, 1.0f / 180, 1.0f / 90, 1.0f / 45, 2.0f / 45, 4.0f / 45, 8.0f / 45},
+        {1.0f / 360, -1.0f / 180, 1.0f / 90, -1.0f / 45, 2.0f / 45, -4.0f / 45, 8.0f / 45},
+        {16.0f / 45, 8.0f / 45, 4.0f / 45, 2.0f / 45, 1.0f / 45, 1.0f / 90, 1.0f / 180},
+        {16.0f / 45, -8.0f / 45, 4.0f / 45, -2.0f / 45, 1.0f / 45, -1.0f / 90, 1.0f / 180},
+        {0, 0, 0, 0, 0, 0, 1.0f / 4}};
+    return kMatrix[row][column];
+  }
+};
+
+struct Window7 {
+  __device__ static constexpr float at(int row, int column) {
+    constexpr float kMatrix[8][8] = {{-4, 0, 21, 0, -21, 0, 4, 0},  {0, 4, 4, -17, -17, 4, 4, 0},
+                                     {0, -4, 4, 17, -17, -4, 4, 0}, {0, 2, 1, -10, -5, 8, 4, 0},
+                                     {0, -2, 1, 10, -5, -8, 4, 0},  {0, 4, 8, -5, -10, 1, 2, 0},
+                                     {0, -4, 8, 5, -10, -1, 2, 0},  {0, -4, 0, 21, 0, -21, 0, 4}};
+    return kMatrix[row][column];
+  }
+};
+
+struct Output7 {
+  __device__ static constexpr float at(int row, int column) {
+    constexpr float kMatrix[2][8] = {{1, 1, 1, 1, 1, 1, 1, 0}, {0, 1, -1, 2, -2, 1.0f / 2, -1.0f / 2, 1}};
+    return kMatrix[row][column];
+  }
+};
+
+// Points<5> and Points<7>: which matrices belong to a size of filters.
+template <int kFilter>
+struct Points;
+
+template <>
+struct Points<5> {
+  static constexpr int kCount = 6;
+  using Filter = Filter5;
+  using Window = Window5;
+  using Output = Output5;
+};
+
+template <>
+struct Points<7> {
+  static constexpr int kCount = 8;
+  using Filter = Filter7;
+  using Window = Window7;
+  using Output = Output7;
+};
+
+// result = matrix * square * transposed matrix: along the columns first, then along the rows.
+template <typename Matrix, int kRows, int kColumns>
+__device__ inline void transform(const float (&square)[kColumns][kColumns], float (&result)[kRows][kRows]) {
+  float half[kRows][kColumns];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      half[i][j] = 0.0f;
+#pragma unroll
+      for (int m = 0; m < kColumns; ++m) {
+        if (Matrix::at(i, m) != 0.0f) half[i][j] += Matrix::at(i, m) * square[m][j];
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kRows; ++j) {
+      result[i][j] = 0.0f;
+#pragma unroll
+      for (int m = 0; m < kColumns; ++m) {
+        if (Matrix::at(j, m) != 0.0f) result[i][j] += half[i][m] * Matrix::at(j, m);
+      }
+    }
+  }
+}
+
+// scratch: channels x points x points x filters.
+template <int kFilter>
+__global__ void evaluate_filters(Convolution conv) {
+  constexpr int kPoints = Points<kFilter>::kCount;
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= conv.filters * conv.channels) return;
+  const int c = i / conv.filters, k = i % conv.filters;
+  float filter[kFilter][kFilter], values[kPoints][kPoints];
+#pragma unroll
+  for (int r = 0; r < kFilter; ++r) {
+#pragma unroll
+    for (int s = 0; s < kFilter; ++s) {
+      filter[r][s] = conv.w[((k * conv.channels + c) * kFilter + r) * kFilter + s];
+    }
+  }
+  transform<typename Points<kFilter>::Filter>(filter, values);
+#pragma unroll
+  for (int point = 0; point < kPoints * kPoints; ++point) {
+    conv.scratch[(c * kPoints * kPoints + point) * conv.filters + k] =
+        values[point / kPoints][point % kPoints];
+  }
+}
+
+template <int kFilter>
+__global__ void __launch_bounds__(kWinogradThreads) winograd(Convolution conv) {
+  constexpr int kPoints = Points<kFilter>::kCount;
+  const int tile_rows = (conv.out_height + 1) / kTileOutputs;
+  const int tile_columns = (conv.out_width + 1) / kTileOutputs;
+  const int tiles = conv.batch * tile_rows * tile_columns;
+  float* const windows = shared;  // channels x points x points x kWinogradTiles
+
+  for (int i = threadIdx.x; i < conv.channels * kWinogradTiles; i += kWinogradThreads) {
+    const int c = i / kWinogradTiles, tile = blockIdx.x * kWinogradTiles + i % kWinogradTiles;
+    if (tile >= tiles) continue;
+    const int n = tile / (tile_rows * tile_columns);
+    const int h = tile / tile_columns % tile_rows * kTileOutputs, w = tile % tile_columns * kTileOutputs;
+    float window[kPoints][kPoints], values[kPoints][kPoints];
+#pragma unroll
+    for (int row = 0; row < kPoints; ++row) {
+#pragma unroll
+      for (int column = 0; column < kPoints; ++column) {
+        // The last tile of a row or column may reach over the image's end.
+        const bool is_inside = h + row < conv.height && w + column < conv.width;
+        window[row][column] =
+            is_inside ? conv.x[((n * conv.channels + c) * conv.height + h + row) * conv.width + w + column]
+                      : 0.0f;
+      }
+    }
+    transform<typename Points<kFilter>::Window>(window, values);
+#pragma unroll
+    for (int point = 0; point < kPoints * kPoints; ++point) {
+      windows[(c * kPoints * kPoints + point) * kWinogradTiles + i % kWinogradTiles] =
+          values[point / kPoints][point % kPoints];
+    }
+  }
+  __syncthreads();
+
+  const int own = threadIdx.x % kWinogradTiles, tile = blockIdx.x * kWinogradTiles + own;
+  if (tile >= tiles) return;
+  const int n = tile / (tile_rows * tile_columns);
+  const int p = tile / tile_columns % tile_rows * kTileOutputs, q = tile % tile_columns * kTileOutputs;
+  for (int k = threadIdx.x / kWinogradTiles; k < conv.filters; k += kWinogradThreads / kWinogradTiles) {
+    float products[kPoints][kPoints] = {}, results[kTileOutputs][kTileOutputs];
+    for (int c = 0; c < conv.channels; ++c) {
+#pragma unroll
+      for (int point = 0; point < kPoints * kPoints; ++point) {
+        products[point / kPoints][point % kPoints] +=
+            windows[(c * kPoints * kPoints + point) * kWinogradTiles + own] *
+            conv.scratch[(c * kPoints * kPoints + point) * conv.filters + k];
+      }
+    }
+    transform<typename Points<kFilter>::Output>(products, results);
+    const float bias = conv.b[k];
+#pragma unroll
+    for (int row = 0; row < kTileOutputs; ++row) {
+#pragma unroll
+      for (int column = 0; column < kTileOutputs; ++column) {
+        if (p + row >= conv.out_height || q + column >= conv.out_width) continue;
+        conv.y[((n * conv.filters + k) * conv.out_height + p + row) * conv.out_width + q + column] =
+            results[row][column] + bias;
+      }
+    }
+  }
+}
+
+}  // namespace convswap::ladder

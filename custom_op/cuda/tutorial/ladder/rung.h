@@ -1,0 +1,77 @@
+#pragma once
+
+// What the rungs of the ladder share on the host: their limits, and a plan that starts kernels.
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "conv/arithmetic.h"
+#include "cpu/tutorial/ladder/convolution.h"
+#include "cuda/host/kernels.h"
+#include "cuda/host/launch.h"
+#include "plan/algorithm.h"
+
+namespace convswap::ladder {
+
+// A kernel of the ladder and how it is started. It takes a Convolution, and of the batch the `images` from
+// `first_image` on; 0 images stand for all.
+struct RungLaunch {
+  std::string name;    // for people
+  std::string kernel;  // the instance (cuda/host/kernels.h)
+  Extents grid, block;
+  std::size_t shared_bytes = 0;
+  int64_t first_image = 0;
+  int64_t images = 0;
+};
+
+// A rung's kernels, for KnownKernels: `file` is the source's name without its ending.
+KernelFamily kernels_of(const std::string& file, std::vector<std::string> instances);
+
+// So many blocks of `size` as it takes for `count`.
+inline unsigned blocks_for(int64_t count, int64_t size) {
+  return static_cast<unsigned>(ceil_divide(count, size));
+}
+
+// Starts kernels one after the other.
+class LaunchPlan : public Plan {
+ public:
+  LaunchPlan(const ConvProblem& problem, const Device& device, std::vector<RungLaunch> launches,
+             std::size_t scratch_bytes);
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override;
+  std::string describe() const override;
+  std::size_t scratch_bytes() const override { return scratch_bytes_; }
+  std::vector<KernelFacts> kernels() const override;
+
+ private:
+  Launch launch_of(const RungLaunch& launch) const;
+
+  ConvProblem problem_;
+  int device_;
+  std::vector<RungLaunch> launches_;
+  std::map<std::string, const void*> kernels_;  // on the device, by their instances
+  std::size_t scratch_bytes_;
+  const float* no_bias_ = nullptr;
+};
+
+// A rung on the card. What it takes is what the ladder takes, less its own limits.
+class Rung : public Algorithm {
+ public:
+  DeviceKind device_kind() const final { return DeviceKind::cuda; }
+  bool is_rung() const final { return true; }
+  Offer offer(const ConvProblem& problem, const Device& device) const final;
+
+ protected:
+  // Why the rung leaves a problem that the ladder takes; empty where it does not.
+  virtual std::string why_not_here(const ConvProblem&, const Device&) const { return {}; }
+
+  // Asked for problems without such a reason.
+  virtual std::vector<RungLaunch> launches(const ConvProblem& problem) const = 0;
+  virtual std::size_t scratch_bytes(const ConvProblem&) const { return 0; }
+  virtual std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const;
+};
+
+}  // namespace convswap::ladder

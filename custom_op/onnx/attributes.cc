@@ -1,0 +1,155 @@
+#include "onnx/attributes.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "conv/epilogue_attributes.h"
+#include "conv/error.h"
+
+namespace convswap {
+namespace {
+
+[[noreturn]] void throw_wrong_type(const char* name, const char* expected) {
+  throw InvalidArgument("attribute " + std::string(name) + " has another type or no value: expected " +
+                        expected + ", or no such attribute");
+}
+
+// The getters answer an absent attribute and one of another type with the same error code; only the message
+// tells them apart. Absent is a default, another type is the user's mistake.
+bool is_present(const OrtApi& api, OrtStatus* status, const char* name, const char* expected) {
+  if (status == nullptr) return true;
+  const std::string message = api.GetErrorMessage(status);
+  api.ReleaseStatus(status);
+  if (message.find("No attribute with") == std::string::npos) throw_wrong_type(name, expected);
+  return false;
+}
+
+}  // namespace
+
+std::optional<int64_t> KernelAttributes::integer(const char* name) const {
+  int64_t value = 0;
+  if (!is_present(api_, api_.KernelInfoGetAttribute_int64(info_, name, &value), name, "an integer")) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::optional<float> KernelAttributes::real(const char* name) const {
+  float value = 0;
+  if (!is_present(api_, api_.KernelInfoGetAttribute_float(info_, name, &value), name, "a real number")) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::vector<int64_t> KernelAttributes::integers(const char* name) const {
+  size_t size = 0;
+  constexpr char kExpected[] = "a list of integers";
+  if (!is_present(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &size), name,
+                  kExpected)) {
+    return {};
+  }
+  // To this getter an attribute of any other type, a single integer too, is a list of no integers.
+  if (size == 0) throw_wrong_type(name, kExpected);
+  std::vector<int64_t> values(size);
+  check(api_, api_.KernelInfoGetAttributeArray_int64(info_, name, values.data(), &size));
+  return values;
+}
+
+std::optional<std::string> KernelAttributes::text(const char* name) const {
+  size_t size = 0;  // with the terminating zero
+  if (!is_present(api_, api_.KernelInfoGetAttribute_string(info_, name, nullptr, &size), name, "a string")) {
+    return std::nullopt;
+  }
+  std::string value(size, '\0');
+  check(api_, api_.KernelInfoGetAttribute_string(info_, name, value.data(), &size));
+  return std::string(value.c_str());
+}
+
+// The bytes of the attribute; empty where it is absent.
+std::string InferenceAttributes::read(const char* name, OrtOpAttrType type) const {
+  const OrtOpAttr* attribute = nullptr;
+  if (OrtStatus* status = api_.ShapeInferContext_GetAttribute(context_, name, &attribute);
+      status != nullptr) {
+    api_.ReleaseStatus(status);
+    return {};
+  }
+  size_t size = 0;
+  if (OrtStatus* status = api_.ReadOpAttr(attribute, type, nullptr, 0, &size); status != nullptr) {
+    api_.ReleaseStatus(status);  // says only that the buffer is too small
+  }
+  std::string bytes(size, '\0');
+  if (size > 0) check(api_, api_.ReadOpAttr(attribute, type, bytes.data(), size, &size));
+  return bytes;
+}
+
+std::optional<int64_t> InferenceAttributes::integer(const char* name) const {
+  const std::string bytes = read(name, ORT_OP_ATTR_INT);
+  if (bytes.size() != sizeof(int64_t)) return std::nullopt;
+  int64_t value = 0;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+std::vector<int64_t> InferenceAttributes::integers(const char* name) const {
+  const std::string bytes = read(name, ORT_OP_ATTR_INTS);
+  std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
+  // Unlike memcpy, it takes the null data of an absent attribute.
+  std::copy_n(bytes.data(), values.size() * sizeof(int64_t), reinterpret_cast<char*>(values.data()));
+  return values;
+}
+
+std::optional<float> InferenceAttributes::real(const char* name) const {
+  const std::string bytes = read(name, ORT_OP_ATTR_FLOAT);
+  if (bytes.size() != sizeof(float)) return std::nullopt;
+  float value = 0;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+std::optional<std::string> InferenceAttributes::text(const char* name) const {
+  std::string value = read(name, ORT_OP_ATTR_STRING);
+  if (value.empty()) return std::nullopt;
+  return std::string(value.c_str());
+}
+
+ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision) {
+  ConvSpec spec;
+  spec.type = type;
+  spec.precision = precision;
+  if (const std::optional<std::string> word = attributes.text("precision")) {
+    spec.precision = parse_precision(*word);
+  }
+  spec.auto_pad = parse_auto_pad(attributes.text("auto_pad").value_or("NOTSET"));
+  spec.group = attributes.integer("group").value_or(1);
+  spec.kernel_shape = attributes.integers("kernel_shape");
+  spec.pads = attributes.integers("pads");
+  spec.strides = attributes.integers("strides");
+  spec.dilations = attributes.integers("dilations");
+  return spec;
+}
+
+Epilogue read_epilogue(const Attributes& attributes, ElementType type) {
+  Epilogue epilogue;
+  set_activation(epilogue, type, parse_activation(attributes.text("activation").value_or("None")),
+                 attributes.real("activation_alpha"), attributes.real("activation_beta"));
+  epilogue.pool =
+      make_pool(parse_pool_kind(attributes.text("pool").value_or("None")),
+                attributes.integers("pool_kernel_shape"), attributes.integers("pool_strides"),
+                attributes.integers("pool_pads"), attributes.integer("pool_ceil_mode").value_or(0) != 0,
+                attributes.integer("pool_count_include_pad").value_or(0) != 0);
+  return epilogue;
+}
+
+DepthwiseSpec read_depthwise(const Attributes& attributes, ElementType type) {
+  DepthwiseSpec depthwise;
+  depthwise.pads = attributes.integers("depthwise_pads");
+  depthwise.strides = attributes.integers("depthwise_strides");
+  depthwise.dilations = attributes.integers("depthwise_dilations");
+  set_activation(depthwise.epilogue, type,
+                 parse_activation(attributes.text("depthwise_activation").value_or("None")),
+                 attributes.real("depthwise_activation_alpha"), attributes.real("depthwise_activation_beta"));
+  return depthwise;
+}
+
+}  // namespace convswap

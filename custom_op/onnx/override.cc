@@ -1,0 +1,84 @@
+#include "onnx/override.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "onnx/entries.h"
+#include "onnx/optimizers.h"
+
+namespace convswap {
+namespace {
+
+constexpr char kOverrideEntry[] = "convswap.override";
+constexpr char kPrecisionEntry[] = "convswap.precision";
+constexpr char kKernelsEntry[] = "convswap.kernels";
+// ONNX Runtime takes at most 1024 bytes, in newer versions more.
+constexpr size_t kLongestName = 1000;
+
+struct Recorder {
+  bool on = false;
+  std::vector<std::string> nodes;
+};
+
+thread_local Recorder recorder;
+
+// The name without what is too long, cut between two characters of UTF-8.
+std::string shortened(const std::string& name) {
+  if (name.size() <= kLongestName) return name;
+  size_t end = kLongestName;
+  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;
+  return name.substr(0, end);
+}
+
+}  // namespace
+
+bool override_requested(const OrtApi& api, const OrtSessionOptions* options) {
+  const std::string value = entry(api, options, kOverrideEntry).value_or("0");
+  if (value != "0" && value != "1") throw unknown_value(kOverrideEntry, value, "0 or 1");
+  return value == "1";
+}
+
+Precision override_precision(const OrtApi& api, const OrtSessionOptions* options) {
+  const std::string value = entry(api, options, kPrecisionEntry).value_or("tf32");
+  if (value != "tf32" && value != "ieee") throw unknown_value(kPrecisionEntry, value, "tf32 or ieee");
+  return parse_precision(value);
+}
+
+void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
+  if (base.GetApi(kDisablesOptimizersSince) == nullptr) {
+    throw OnnxRuntimeError(
+        ORT_NOT_IMPLEMENTED,
+        "the override mode needs ONNX Runtime 1." + std::to_string(kDisablesOptimizersSince) +
+            " or newer and this is " + base.GetVersionString() +
+            ", whose optimizers would replace Conv nodes first: install a newer onnxruntime "
+            "or onnxruntime-gpu, or swap the model instead");
+  }
+  // They turn a Conv of the CPU provider into another op: with an activation, with the addition that follows
+  // a Conv with bias, or in a blocked layout.
+  disable_optimizers(
+      api, options, {"ConvActivationFusion", "ConvAddActivationFusion", "NchwcTransformer", kTakesOurDomain});
+}
+
+void answer_kernels(const OrtApi& api, OrtSessionOptions* options) {
+  const std::optional<std::string> request = entry(api, options, kKernelsEntry);
+  if (!request) return;
+  if (*request != "record" && *request != "read") {
+    throw unknown_value(kKernelsEntry, *request, "record or read");
+  }
+  const std::vector<std::string> nodes = std::move(recorder.nodes);
+  recorder = {*request == "record", {}};
+  if (recorder.on) return;
+  const std::string prefix = std::string(kKernelsEntry) + ".";
+  check(api,
+        api.AddSessionConfigEntry(options, (prefix + "count").c_str(), std::to_string(nodes.size()).c_str()));
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    check(api, api.AddSessionConfigEntry(options, (prefix + std::to_string(i)).c_str(), nodes[i].c_str()));
+  }
+}
+
+void note_kernel(const std::string& node) {
+  if (recorder.on) recorder.nodes.push_back(shortened(node));
+}
+
+}  // namespace convswap

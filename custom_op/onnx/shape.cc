@@ -1,0 +1,98 @@
+#include <atomic>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "conv/open_shapes.h"
+#include "conv/problem.h"
+#include "onnx/op.h"
+
+namespace convswap {
+namespace {
+
+struct InputInfo {
+  OrtTensorTypeAndShapeInfo* info = nullptr;  // the context's: not ours to release
+  std::optional<Shape> shape;                 // none where not even the rank is known
+
+  InputInfo(const OrtApi& api, const OrtShapeInferContext* context, size_t index) {
+    check(api, api.ShapeInferContext_GetInputTypeShape(context, index, &info));
+    if (Shape declared = shape_of(api, info); !declared.empty()) shape = std::move(declared);
+  }
+};
+
+// The output shape with kOpen for what cannot be known yet: that of inputs that fit, of which what depends on
+// an open extent is forgotten.
+Shape output_shape(const ConvSpec& spec, const std::optional<Shape>& x, const std::optional<Shape>& w) {
+  const OpenShapes whole = OpenShapes{x, w, {}}.filled(spec);
+  Shape output = make_problem(spec, *whole.x, *whole.w, nullptr).result_shape();
+  const auto is_known_of = [](const std::optional<Shape>& shape, size_t axis) {
+    return shape && is_known(*shape, axis);
+  };
+  if (!is_known_of(x, 0)) output[0] = kOpen;
+  if (!is_known_of(w, 0)) output[1] = kOpen;
+  for (size_t axis = 2; axis < output.size(); ++axis) {
+    const bool has_filter = is_known_of(w, axis) || axis - 2 < spec.kernel_shape.size();
+    if (!is_known_of(x, axis) || !has_filter) output[axis] = kOpen;
+  }
+  return output;
+}
+
+// What the depthwise convolution in front makes of the image, as far as its weights are known.
+std::optional<Shape> depthwise_output(const ConvSpec& spec, const std::optional<Shape>& x,
+                                      const std::optional<Shape>& weights) {
+  if (weights && is_known(*weights, 0)) {
+    return output_shape(depthwise_spec(spec, (*weights)[0]), x, weights);
+  }
+  std::optional<Shape> output = x;
+  for (size_t axis = 2; output && axis < output->size(); ++axis) (*output)[axis] = kOpen;
+  return output;
+}
+
+// A name for each unknown dimension: an unnamed one would be taken for a dimension of size -1. The batch
+// keeps its name. Every other name is new, because ONNX Runtime takes equal names for equal sizes.
+std::vector<std::string> dimension_names(const OrtApi& api, const InputInfo& x, const Shape& output) {
+  static std::atomic<uint64_t> unknown_dimensions{0};
+  std::vector<const char*> input_names(x.shape ? x.shape->size() : 0, "");
+  check(api, api.GetSymbolicDimensions(x.info, input_names.data(), input_names.size()));
+  std::vector<std::string> names(output.size());
+  for (size_t axis = 0; axis < output.size(); ++axis) {
+    if (output[axis] != kOpen) continue;
+    const bool is_named_batch = axis == 0 && !input_names.empty() && *input_names[0] != '\0';
+    names[axis] = is_named_batch ? input_names[0] : "convswap_" + std::to_string(unknown_dimensions++);
+  }
+  return names;
+}
+
+}  // namespace
+
+void infer_conv_shape(const OrtApi& api, OrtShapeInferContext* context, const ConvSpec& spec) {
+  const InputInfo x(api, context, 0);
+  const InputInfo w(api, context, 1);
+  std::optional<Shape> image = x.shape;
+  size_t inputs = 0;
+  check(api, api.ShapeInferContext_GetInputCount(context, &inputs));
+  // One that is left out has no type, of which ONNX Runtime tells no shape.
+  if (inputs > 4) {
+    const InputInfo weights(api, context, 4);
+    if (weights.shape || !spec.depthwise.is_empty()) image = depthwise_output(spec, image, weights.shape);
+  }
+  // Without a rank there is nothing to say: an output without dimensions would be taken for a scalar.
+  if (!image && !w.shape) return;
+
+  const Shape shape = output_shape(spec, image, w.shape);
+  const std::vector<std::string> names = dimension_names(api, x, shape);
+  std::vector<const char*> pointers;
+  for (const std::string& name : names) pointers.push_back(name.c_str());
+
+  OrtTensorTypeAndShapeInfo* raw = nullptr;
+  check(api, api.CreateTensorTypeAndShapeInfo(&raw));
+  const ShapeInfo output(raw, {&api});
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  check(api, api.GetTensorElementType(x.info, &type));
+  check(api, api.SetTensorElementType(raw, type));
+  check(api, api.SetDimensions(raw, shape.data(), shape.size()));
+  check(api, api.SetSymbolicDimensions(raw, pointers.data(), pointers.size()));
+  check(api, api.ShapeInferContext_SetOutputTypeShape(context, 0, raw));
+}
+
+}  // namespace convswap

@@ -1,0 +1,208 @@
+"""Checks a kernel without a card: thread by thread on the processor, where there is a compiler for it."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from convswap.tutorial.lab.cases import Case
+from convswap.tutorial.lab.faults import Fault, Outcome, fault_of
+from convswap.tutorial.lab.host_program import build_host_program
+from convswap.tutorial.lab.kernel import Kernel
+
+# What a block of the largest card may have; the emulation has more.
+SHARED_BYTES = 232_448
+# A case takes a tenth of a second.
+SECONDS = 20
+# What a program may print or write: results, and a kernel's own words.
+_MOST_FILE_BYTES = 64 << 20
+_PRINTED_SHOWN = 200
+_FLOOD = 1 << 16
+
+
+def check_in_emulation(
+    kernel: Kernel, cases: Sequence[Case], compiler: str, seconds: float = SECONDS
+) -> Fault | None:
+    """Run `kernel` on the processor for each of `cases`, twice; return the first fault, or None.
+
+    Raises:
+        NotTranslatedError: the kernel uses something of CUDA that the emulation has not.
+        ConvswapError: the launch line gives none that a card takes.
+    """
+    with tempfile.TemporaryDirectory(prefix="convswap-lab-") as name:
+        folder = Path(name)
+        program = build_host_program(kernel, compiler, folder)
+        (folder / "problems").write_bytes(b"".join(_packed(kernel, case) for case in cases))
+        printed, status = _run(program, folder, seconds)
+        outcomes = dict(_read_results(folder / "results", len(cases)))
+        for number, case in enumerate(cases):
+            outcome = outcomes.get(number)
+            if outcome is None:
+                return _stopped(kernel, case, status, printed, seconds)
+            if fault := fault_of(kernel.name, case, outcome):
+                return fault
+        return _flood(kernel, printed)
+
+
+def _packed(kernel: Kernel, case: Case) -> bytes:
+    """Return the problem as `run_kernel.cc` reads it."""
+    grid, block, shared = kernel.source.launch(case.problem, SHARED_BYTES)
+    x, w, bias = case.arrays
+    (batch, channels, height, width), (filters, _, rows, columns) = case.x_shape, case.w_shape
+    out = case.problem.output_shape
+    given = case.attributes
+    strides, dilations = given.get("strides", [1, 1]), given.get("dilations", [1, 1])
+    pads, group = given.get("pads", [0, 0, 0, 0]), given.get("group", 1)
+    sizes = [
+        batch,
+        channels,
+        height,
+        width,
+        filters,
+        rows,
+        columns,
+        *out[2:],
+        *strides,
+        *pads[:2],
+        *dilations,
+    ]
+    counts = [x.size, w.size, 0 if bias is None else bias.size, int(np.prod(out))]
+    header = [*grid, *block, shared, kernel.interface == "conv", *sizes, group, *counts]
+    tensors = [x, w, *([] if bias is None else [bias])]
+    return struct.pack(f"{len(header)}i", *header) + b"".join(tensor.tobytes() for tensor in tensors)
+
+
+def _run(program: Path, folder: Path, seconds: float) -> tuple[bytes, int | None]:
+    """Return what the program printed, at most `_MOST_FILE_BYTES`, and its status; None: it took too long."""
+
+    printed = folder / "printed"
+    with printed.open("wb") as output:
+        started = subprocess.Popen(
+            [program, folder / "problems", folder / "results"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        with contextlib.suppress(ProcessLookupError):  # it may have ended already
+            resource.prlimit(started.pid, resource.RLIMIT_FSIZE, (_MOST_FILE_BYTES, _MOST_FILE_BYTES))
+            resource.prlimit(started.pid, resource.RLIMIT_CORE, (0, 0))
+        try:
+            status: int | None = started.wait(seconds)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+            status = None
+    return printed.read_bytes(), status
+
+
+def _read_results(path: Path, most: int) -> Iterator[tuple[int, Outcome]]:
+    """Yield what each problem left that came to its end."""
+    content = path.read_bytes() if path.exists() else b""
+    at = 0
+    left: dict[int, list[np.ndarray]] = {}
+    outside: dict[int, dict[str, int]] = {}
+    changed: dict[int, dict[str, int]] = {}
+    while (end := content.find(b"\n", at)) >= 0:
+        word, *rest = content[at:end].decode().split()
+        at = end + 1
+        number = int(rest[0])
+        if word == "outside":
+            outside.setdefault(number, {}).setdefault(rest[1], int(rest[2]))
+        elif word == "changed":
+            changed.setdefault(number, {}).setdefault(rest[1], int(rest[2]))
+        elif word == "y":
+            bytes_of_y = 4 * int(rest[1])
+            left.setdefault(number, []).append(np.frombuffer(content[at : at + bytes_of_y], np.float32))
+            at += bytes_of_y + 1
+    for number in range(most):
+        runs = left.get(number, [])
+        if len(runs) == 2:
+            yield number, Outcome(runs[0], runs[1], outside.get(number, {}), changed.get(number, {}))
+
+
+def _stopped(kernel: Kernel, case: Case, status: int | None, printed: bytes, seconds: float) -> Fault:
+    """Return the fault of a program that ended before the case did."""
+    name, detail = kernel.name, {"case": str(case)}
+    if len(printed) > _FLOOD and (status is None or status == -signal.SIGXFSZ):
+        fault = _flood(kernel, printed)
+        assert fault is not None
+        return fault
+    if status is None:
+        return Fault(
+            "time",
+            f"{name} does not come to an end: for {case}, it was stopped after {seconds:g} s. A loop's "
+            "condition stays true; see what changes its counter, and what a while waits for.",
+            detail,
+        )
+    said = printed.decode(errors="replace").strip().splitlines()
+    if status == 1 and said:
+        return _reported(name, case, said[-1])
+    if status == -signal.SIGFPE:
+        return Fault(
+            "crash",
+            f"{name} divides a whole number by zero: for {case}. A card gives any number then.",
+            detail,
+        )
+    if status == -signal.SIGILL:
+        return Fault(
+            "crash",
+            f"{name} reads or writes several numbers at once, as float4, at an address that is no multiple "
+            f"of their size: for {case}. A row begins at such an address only where its width is a multiple "
+            "too.",
+            detail,
+        )
+    if status == -signal.SIGABRT and said:
+        return Fault("crash", f"{name} stops itself: for {case}, {said[-1][:_PRINTED_SHOWN]}", detail)
+    return Fault(
+        "crash",
+        f"{name} crashes: for {case}, it reads or writes at an address that belongs to no tensor, or a "
+        "thread needs more memory for its own arrays and calls than it has. See every index that is "
+        "computed, and functions that call themselves.",
+        detail,
+    )
+
+
+# What the emulation says of itself, and what that means for the author.
+_REPORTS = {
+    "threads wait for each other for ever": (
+        "crash",
+        "threads wait for each other for ever: not all threads of a block reach the same __syncthreads(). "
+        "Take it out of the `if`, and return behind it",
+    ),
+    "a write beyond shared memory": (
+        "outside",
+        "a thread writes beyond the shared memory of its block: give more in shared(...) of the launch "
+        "line, or see the index",
+    ),
+    "__trap()": ("crash", "a thread calls __trap()"),
+}
+
+
+def _reported(name: str, case: Case, said: str) -> Fault:
+    for words, (kind, meaning) in _REPORTS.items():
+        if said.startswith(words):
+            where = said.removeprefix(words).strip()
+            return Fault(kind, f"{name}: for {case}, {where}, {meaning}.", {"case": str(case)})
+    return Fault("crash", f"{name}: for {case}, {said[:_PRINTED_SHOWN]}.", {"case": str(case)})
+
+
+def _flood(kernel: Kernel, printed: bytes) -> Fault | None:
+    """Return the fault of a kernel that prints more than anybody reads."""
+    if len(printed) <= _FLOOD:
+        return None
+    lines = printed[:_MOST_FILE_BYTES].count(b"\n")
+    first = printed[:_PRINTED_SHOWN].decode(errors="replace").strip().splitlines()
+    return Fault(
+        "output",
+        f"{kernel.name} prints more than {lines:,} lines, the first is {first[0] if first else ''!r}: a "
+        "print takes thousands of times as long as the arithmetic. Print of one thread alone, or nothing.",
+        {"lines": lines},
+    )

@@ -1,0 +1,246 @@
+"""Climb the ladder: every rung on a course network, with its times, its errors and what the card says of it.
+
+On the card a rung computes all images in one batch, in sessions of ONNX Runtime on one stream: one for each
+convolution, fed what the network feeds it, and one for the network. Times are the card's own, by events, the
+median of `back_to_back.ROUNDS` rounds of runs. The rungs on the processor, which take seconds where the
+others take milliseconds, run once on 500 images, and their times are multiplied.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from convswap import _native
+from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.graph.swap import swap
+from convswap.inputs.feeds import Source
+from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
+from convswap.models import NETWORKS
+from convswap.progress import Progress, silent
+from convswap.runtime.device import Device, choose_device, environment
+from convswap.runtime.floor import floor_ms
+from convswap.runtime.layers import Capture, ConvLayer, conv_layers
+from convswap.runtime.sessions import CONVSWAP, BoundRun, make_session, on_device, plain_errors, run
+from convswap.timing.back_to_back import back_to_back, session_sample
+from convswap.timing.gpu_timer import GpuTimer
+from convswap.truth.closeness import TOLERANCES, TRUTH_IMAGES, relative_l2_error, top1_classes
+from convswap.tutorial.ladder.layers import apart_session, session_of, truth_of
+from convswap.tutorial.ladder.rows import Ladder, Measured, Row, RungLayer
+from convswap.tutorial.ladder.rung_texts import Page, read_pages
+
+DEFAULT_NETWORK = "ece408-2017-high"
+# The batch of the course's reports, which all times are for unless another is asked for.
+IMAGES = 10_000
+CPU_IMAGES = 500
+# What a round of runs of one session may take. The ladder has some fifty of them, and a minute.
+ROUND_MS = 30.0
+# One yardstick for all rungs: that of the precision in which the last ones compute.
+FLOOR_PRECISION = "tf32"
+
+
+def climb(
+    network: str = DEFAULT_NETWORK,
+    *,
+    data: str | None = None,
+    images: int | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Ladder:
+    """Run every rung on the convolutions of `network`; return what was found.
+
+    Args:
+        network: the name of one of the course's networks.
+        data: "fashion-mnist" or "synthetic"; by default the first where it is to be had.
+        images: how many images the times are for, and a run takes on the card; by default 10,000 of
+            Fashion-MNIST.
+        device: "cuda" or "cpu"; by default the GPU where there is one. On the CPU the rungs of the card are
+            left out.
+        progress: called with a few words before every rung.
+
+    Raises:
+        ConvswapError: an argument is not known or out of range, the data are not there, the device cannot be
+            used, or its memory does not suffice.
+    """
+    if network not in NETWORKS:
+        raise unknown_name("course network", network, NETWORKS)
+    require_count("images", images)
+    pages = read_pages()
+    chosen = choose_device(device)
+    report = progress or silent
+    report("reading the network and the images")
+    subject = open_subject(network, data)
+    few = min(CPU_IMAGES, images or CPU_IMAGES)
+    grounds = {"cpu": _Ground.of(subject, few, Device("cpu", "asked for"))}
+    if chosen.name == "cuda":
+        grounds["cuda"] = _Ground.of(subject, images, chosen)
+    all_images = grounds["cuda"].source.images if chosen.name == "cuda" else images or IMAGES
+    rows: list[Row] = []
+    for page in pages:
+        if page.device not in grounds:
+            rows.append(Row(page, TOLERANCES[page.precision], why_not="it runs on a card"))
+            continue
+        report(f"rung {page.number} of {len(pages)}: {page.title}")
+        before = next((row.page.name for row in reversed(rows) if row.measured is not None), "auto")
+        rows.append(grounds[page.device].climb(page, all_images, before))
+    found = Ladder(network, chosen, environment(chosen), all_images, subject.dataset, tuple(rows))
+    return replace(found, notes=tuple(_notes(found)))
+
+
+@dataclass
+class _Ground:
+    """A device on which rungs run, with the network's images and the inputs of its convolutions there.
+
+    `feeds` are the network's, `inputs` those of its convolutions, by name, for all images of `source`;
+    `checked` are the inputs of a few images, on the host, and `truths` what layers give for them, in float64.
+    """
+
+    device: Device
+    subject: Subject
+    source: Source
+    timer: GpuTimer | None
+    feeds: Mapping[str, onnxruntime.OrtValue]
+    inputs: Mapping[str, onnxruntime.OrtValue]
+    checked: Mapping[str, np.ndarray]
+    truths: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, subject: Subject, images: int | None, device: Device) -> _Ground:
+        source = source_of(subject, images, images or IMAGES, device)
+        if source.labels is None:
+            raise no_labels(subject.dataset)
+        swapped = ir.to_proto(swap(subject.model).model)
+        layers = conv_layers(swapped)
+        capture = Capture(swapped, layers, device)
+        feeds = on_device(source.first(source.images), device)
+        few = on_device(source.first(min(TRUTH_IMAGES, source.images)), device)
+        inputs: dict[str, onnxruntime.OrtValue] = {}
+        checked: dict[str, np.ndarray] = {}
+        for layer in layers:
+            inputs |= capture.inputs(layer, feeds)
+            checked |= {name: value.numpy() for name, value in capture.inputs(layer, few).items()}
+        timer = GpuTimer() if device.name == "cuda" else None
+        return cls(device, subject, source, timer, feeds, inputs, checked)
+
+    def climb(self, page: Page, all_images: int, before: str) -> Row:
+        """Return the row of a rung; `before` names the algorithm of the one before it."""
+        tolerance = TOLERANCES[page.precision]
+        swapped = ir.to_proto(
+            swap(self.subject.model, algorithm=page.name, precision=page.precision, fuse=page.fuses).model
+        )
+        layers = conv_layers(swapped)
+        for layer in layers:
+            problem = layer.problem(self._shapes(layer))
+            if reason := _native.why_not(problem, page.name, self.device.name):
+                return Row(page, tolerance, why_not=f"{layer.name}: {reason}")
+        scale = all_images / self.source.images
+        network_ms, accuracy = self._network(swapped)
+        measured = Measured(
+            layers=tuple(self._layer(layer, page, scale, before) for layer in layers),
+            network_ms=network_ms * scale,
+            accuracy=accuracy,
+            timed_images=self.source.images,
+        )
+        return Row(page, tolerance, measured)
+
+    def _network(self, swapped: onnx.ModelProto) -> tuple[float, float | None]:
+        """Return the milliseconds of the network, and its top-1 accuracy on the images of the run."""
+        session = make_session(swapped, CONVSWAP.with_options(self._options), self.device)
+        bound = BoundRun(session, self.feeds, self.device)
+        milliseconds = self._time(bound)
+        classes = top1_classes(bound.values()[0].numpy())
+        labels = self.source.labels
+        return milliseconds, None if labels is None else float(np.mean(classes == labels))
+
+    def _layer(self, layer: ConvLayer, page: Page, scale: float, before: str) -> RungLayer:
+        shapes = self._shapes(layer)
+        ranks = {name: len(shape) for name, shape in shapes.items()}
+        fed = {name: self.inputs[name] for name in layer.fed}
+        session = session_of(layer, ranks, self.device, self._options)
+        bound = BoundRun(session, fed, self.device)
+        op_ms = self._time(bound)
+        problem = layer.problem(shapes)
+        y = run(session, {name: self.checked[name] for name in layer.fed})[0]
+        apart_ms = None
+        if layer.fused:
+            del bound, session
+            apart = apart_session(layer, ranks, self.device, self._options, before)
+            apart_ms = self._time(BoundRun(apart, fed, self.device)) * scale
+        explained = _native.explain(problem, self.device.name, page.name)
+        return RungLayer(
+            node=layer.name,
+            op_ms=op_ms * scale,
+            bytes=int(problem.bytes * scale),
+            operations=int(problem.operations * scale),
+            floor_ms=floor_ms(problem, self.device.card, FLOOR_PRECISION),
+            relative_l2_error=relative_l2_error(y, self._truth(layer)),
+            kernels=tuple(explained["kernels"] or ()),
+            fused=layer.fused,
+            apart_ms=apart_ms,
+        )
+
+    def _truth(self, layer: ConvLayer) -> np.ndarray:
+        key = layer.name, layer.node.op_type
+        if key not in self.truths:
+            self.truths[key] = truth_of(layer, {name: self.checked[name] for name in layer.fed})
+        return self.truths[key]
+
+    def _shapes(self, layer: ConvLayer) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(self.inputs[name].shape()) for name in layer.fed}
+
+    @property
+    def _options(self) -> Mapping[str, str]:
+        return {} if self.timer is None else self.timer.provider_options
+
+    def _time(self, bound: BoundRun) -> float:
+        """Return the milliseconds of a run: on the card by its own clock, else of one run alone."""
+        with _memory():
+            if self.timer is not None:
+                return back_to_back([session_sample(bound, self.timer)], round_ms=ROUND_MS)[0]
+            start = time.perf_counter()
+            bound.once()
+            return (time.perf_counter() - start) * 1e3
+
+
+@contextmanager
+def _memory() -> Iterator[None]:
+    """Add to the error of a run what to do where the card's memory does not suffice."""
+    try:
+        with plain_errors("ONNX Runtime cannot run the model"):
+            yield
+    except ConvswapError as error:
+        raise ConvswapError(f"{error}; if memory is short, give fewer --images") from error
+
+
+def _notes(ladder: Ladder) -> Iterator[str]:
+    device, rows, images = ladder.device, ladder.rows, ladder.images
+    once = [row for row in rows if row.measured is not None and row.measured.timed_images != images]
+    if once:
+        numbers = ", ".join(str(row.page.number) for row in once)
+        ran = min(CPU_IMAGES, images)
+        yield (
+            f"rung {numbers} ran once, on {ran} images on the processor; its times are multiplied to "
+            f"{images:,}, and its accuracy is that of the {ran}"
+        )
+    if device.name == "cpu":
+        left = sum(row.page.device == "cuda" for row in rows)
+        why = "the CPU was asked for" if device.reason == "asked for" else device.reason
+        yield f"{left} rungs are CUDA kernels, which need a card: {why}"
+    for row in rows:
+        if row.why_not and device.name == "cuda":
+            yield f"rung {row.page.number} was left out: {row.why_not}"
+        if row.measured is not None and (replaced := ladder.replaced_ms(row)) is not None:
+            ops = ", ".join(
+                f"{layer.node}: {' and '.join(layer.fused)}" for layer in row.measured.layers if layer.fused
+            )
+            yield (
+                f"rung {row.page.number} takes in what follows ({ops}); it is compared with the rung before "
+                f"and those ops of ONNX Runtime, {replaced:.3g} ms together"
+            )

@@ -1,0 +1,210 @@
+"""What climbing the ladder found: a row for each rung, how they compare, and their JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from convswap import _native
+from convswap.output.files import finite
+from convswap.runtime.device import Device
+from convswap.tutorial.ladder.rung_texts import Page
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class RungLayer:
+    """One convolution of the network, by a rung: milliseconds for all images, and what the card did for them.
+
+    `floor_ms` is None where the card's ceilings are not known. `kernels` is empty on the CPU. `fused` names
+    the ops that are computed with the convolution; `apart_ms` is what it and they take by the rung before,
+    None where nothing is fused.
+    """
+
+    node: str
+    op_ms: float
+    bytes: int
+    operations: int
+    floor_ms: float | None
+    relative_l2_error: float
+    kernels: tuple[_native.KernelFacts, ...] = ()
+    fused: tuple[str, ...] = ()
+    apart_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A rung's figures: those of each convolution, and the network's.
+
+    `timed_images` is how many images were run; all times are for all images, so that those of fewer are
+    multiplied. `network_ms` is the time of the whole network, `accuracy` its top-1 share of the images that
+    were run.
+    """
+
+    layers: tuple[RungLayer, ...]
+    network_ms: float
+    accuracy: float | None
+    timed_images: int
+
+    @property
+    def op_ms(self) -> float:
+        """The time of all convolutions, with what is fused with them."""
+        return sum(layer.op_ms for layer in self.layers)
+
+    @property
+    def floor_ms(self) -> float | None:
+        """The sum of the layers' floors; None where one is not known."""
+        floors = [layer.floor_ms for layer in self.layers if layer.floor_ms is not None]
+        return sum(floors) if len(floors) == len(self.layers) else None
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        """The bytes that must move, by the time that they took."""
+        return sum(layer.bytes for layer in self.layers) / self.op_ms / 1e6
+
+    @property
+    def relative_l2_error(self) -> float:
+        """The worst layer's."""
+        return max(layer.relative_l2_error for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A rung with its figures; without, `why_not` says why it does not compute this network here."""
+
+    page: Page
+    tolerance: float
+    measured: Measured | None = None
+    why_not: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the rung computes nothing, or within the tolerance of its precision."""
+        return self.measured is None or self.measured.relative_l2_error <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rows of all rungs for a network, in order; `notes` are sentences for a reader."""
+
+    model: str
+    device: Device
+    environment: Mapping[str, str | None]
+    images: int
+    dataset: str
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every rung that was run is."""
+        return all(row.is_right for row in self.rows)
+
+    def replaced_ms(self, row: Row) -> float | None:
+        """Return what the rung before takes for what `row` computes, with the ops that `row` fuses.
+
+        None where it fuses nothing, or is the first.
+        """
+        before = self._measured_before(row)
+        if row.measured is None or not before or all(layer.apart_ms is None for layer in row.measured.layers):
+            return None
+        times = {layer.node: layer.op_ms for layer in before[-1].layers}
+        return sum(
+            times[layer.node] if layer.apart_ms is None else layer.apart_ms for layer in row.measured.layers
+        )
+
+    def speedup_over_the_one_before(self, row: Row) -> float | None:
+        """Return how many times faster `row` is than the last one before it that ran; None for the first."""
+        before = self._measured_before(row)
+        if row.measured is None or not before:
+            return None
+        replaced = self.replaced_ms(row)
+        return (before[-1].op_ms if replaced is None else replaced) / row.measured.op_ms
+
+    def speedup_over_the_first(self, row: Row) -> float | None:
+        """Return how many times faster `row` is than the first rung that ran; None for that one.
+
+        Where ops are fused, the first's time includes them as the rung before computes them.
+        """
+        before = self._measured_before(row)
+        return None if not before else self._speedup_over(row, before[0])
+
+    def speedup_over_the_first_on_the_card(self, row: Row) -> float | None:
+        """Return the same over the first rung on the card that ran; None where that is not before `row`."""
+        before = [
+            other.measured
+            for other in self.rows[: self.rows.index(row)]
+            if other.measured is not None and other.page.device == "cuda"
+        ]
+        return None if not before else self._speedup_over(row, before[0])
+
+    def _speedup_over(self, row: Row, first: Measured) -> float | None:
+        if row.measured is None:
+            return None
+        replaced = self.replaced_ms(row)
+        extra = 0.0 if replaced is None else replaced - self._measured_before(row)[-1].op_ms
+        return (first.op_ms + extra) / row.measured.op_ms
+
+    def _measured_before(self, row: Row) -> Sequence[Measured]:
+        rows = self.rows[: self.rows.index(row)]
+        return [other.measured for other in rows if other.measured is not None]
+
+    def reported(self, row: Row) -> str:
+        """Return what the course's report said of the rung's time, on its own card; "" where nothing.
+
+        Where no report names this network, it is that of another, which is then named.
+        """
+        reports = row.page.reported
+        if self.model in reports or not reports:
+            return reports.get(self.model, "")
+        network, text = next(iter(reports.items()))
+        return f"{text} ({network})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `convswap ladder --json` writes; an infinite or NaN number becomes None."""
+        found = {
+            "schema": SCHEMA,
+            "model": self.model,
+            "device": self.device.name,
+            "environment": dict(self.environment),
+            "images": self.images,
+            "dataset": self.dataset,
+            "within_tolerance": self.is_right,
+            "rungs": [self._row_json(row) for row in self.rows],
+            "notes": list(self.notes),
+        }
+        return {key: finite(value) for key, value in found.items()}
+
+    def _row_json(self, row: Row) -> dict[str, Any]:
+        page, measured = row.page, row.measured
+        found: dict[str, Any] = {
+            "number": page.number,
+            "algorithm": page.name,
+            "title": page.title,
+            "device": page.device,
+            "precision": page.precision,
+            "reported": self.reported(row) or None,
+            "tolerance": row.tolerance,
+            "why_not": row.why_not or None,
+        }
+        if measured is None:
+            return found
+        floor = measured.floor_ms
+        return found | {
+            "within_tolerance": row.is_right,
+            "op_ms": measured.op_ms,
+            "speedup_before": self.speedup_over_the_one_before(row),
+            "speedup_first": self.speedup_over_the_first(row),
+            "speedup_first_on_card": self.speedup_over_the_first_on_the_card(row),
+            "replaced_ms": self.replaced_ms(row),
+            "floor_ms": floor,
+            "percent_of_floor": None if floor is None else 100 * floor / measured.op_ms,
+            "gigabytes_per_second": measured.gigabytes_per_second,
+            "network_ms": measured.network_ms,
+            "accuracy": measured.accuracy,
+            "timed_images": measured.timed_images,
+            "relative_l2_error": measured.relative_l2_error,
+            "layers": [asdict(layer) for layer in measured.layers],
+        }

@@ -1,0 +1,1 @@
+"""The parts of AlexNet's time over batch sizes."""

@@ -1,0 +1,240 @@
+"""The lab as a user meets it without a card: its commands, and the process that kernels run in."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from command_line import only_line_of_refusal, refusal
+from convswap import _native, lab
+from convswap.cli.main import main
+from convswap.tutorial.lab.host_program import find_host_compiler
+from convswap.tutorial.lab.kernel import kernel_of
+from convswap.tutorial.lab.process import LabProcess
+from convswap.tutorial.lab.result import LabResult
+from convswap.tutorial.lab.watching import watch
+from faulty_kernels import COURSE, FAULTY
+
+WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
+SCHEMA = json.loads((Path(lab.__file__).parent / "schema.json").read_text(encoding="utf-8"))
+needs_compilers = pytest.mark.skipif(
+    bool(WHY_NO_COMPILER) or find_host_compiler() is None, reason=WHY_NO_COMPILER or "there is no g++"
+)
+
+
+def faulty(name: str) -> str:
+    (text,) = [each.text for each in FAULTY if each.name == name]
+    return text
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep the ranking apart, and with it the kernels, which are compiled in no time."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CONVSWAP_CACHE", str(folder))
+        yield folder
+
+
+def test_new_writes_a_file_and_overwrites_none(capsys, tmp_path) -> None:
+    file = tmp_path / "mine.cu"
+    assert main(["lab", "new", str(file)]) == 0
+    assert f"convswap lab run {file}" in capsys.readouterr().out
+    assert "convswap lab run mine.cu" in file.read_text()
+    assert "is there already" in only_line_of_refusal(capsys, "lab", "new", str(file))
+    other = str(tmp_path / "other.cu")
+    assert main(["lab", "new", other, "--from", "ladder_04_shared_memory"]) == 0
+    assert "Rung 4 of the ladder" in Path(other).read_text()
+    third = str(tmp_path / "third.cu")
+    asked = ("lab", "new", third, "--from")
+    assert "two kernels" in only_line_of_refusal(capsys, *asked, "ladder_11_im2col")
+    assert "did you mean" in only_line_of_refusal(capsys, *asked, "ladder_4_shared_memory")
+    assert "leave --what out" in only_line_of_refusal(
+        capsys, *asked, "ladder_04_shared_memory", "--what", "conv"
+    )
+    assert "known: conv, course" in only_line_of_refusal(capsys, "lab", "new", third, "--what", "gemm")
+    assert "no folder" in only_line_of_refusal(capsys, "lab", "new", str(tmp_path / "a" / "b.cu"))
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("nowhere.cu", "convswap lab new nowhere.cu"),
+        (".", "convswap lab submit"),
+        (b"\xff\xfe" + b"x\n" * 3, "UTF-8"),
+        (b"\0", "a byte 0"),
+        (b"int main() {}\n", "expected __global__ void forward"),
+        (COURSE.encode() + b"// launch: grid(B) block(1)\n", "a second '// launch:'"),
+        (COURSE.encode() + b"// interface: gemm\n", "expected course or conv"),
+        (COURSE.encode() + b"// only: M = 3\n", "column 3"),
+        (COURSE.replace("grid(B, M,", "grid(B, M, 1,").encode(), "expected at most 3"),
+        (COURSE.replace("grid(B, M,", f"grid({'(' * 80}B, M,").encode(), "fewer than 50 parentheses"),
+        (COURSE.replace("grid(B, M,", f"grid({'9' * 30}, M,").encode(), "a number below 2^63"),
+        (COURSE.replace("grid(B, M,", "grid(exit(1), M,").encode(), "expected one of ceil_div(a, b)"),
+    ],
+    ids=range(12),
+)
+def test_a_file_that_is_none_gets_one_clear_line(capsys, monkeypatch, tmp_path, file, words) -> None:
+    monkeypatch.chdir(tmp_path)
+    if isinstance(file, bytes):
+        Path("mine.cu").write_bytes(file)
+        file = "mine.cu"
+    assert words in only_line_of_refusal(capsys, "lab", "run", file)
+
+
+def test_other_wrong_arguments_get_one_clear_line(capsys, monkeypatch, tmp_path, cache) -> None:
+    monkeypatch.chdir(tmp_path)
+    lab.new("mine.cu")
+    assert "seconds must be above 0" in only_line_of_refusal(
+        capsys, "lab", "run", "mine.cu", "--seconds", "0"
+    )
+    assert "batch must be at least 1" in only_line_of_refusal(capsys, "lab", "run", "mine.cu", "--batch", "0")
+    old = ("lab", "run", "mine.cu", "--compute-capability", "6.1")
+    assert "capability 6.1: expected one from 7.5 on" in only_line_of_refusal(capsys, *old)
+    assert "cannot write" in only_line_of_refusal(capsys, "lab", "run", "mine.cu", "--json", "mine.cu")
+    assert "is no folder" in refusal(capsys, "lab", "submit", "mine.cu")
+    Path("empty").mkdir()
+    assert "no file that ends in .cu" in refusal(capsys, "lab", "submit", "empty")
+    assert "unknown network or layer 'nonet'" in refusal(capsys, "lab", "run", "mine.cu", "nonet")
+    assert main(["lab", "rank", "--html", "page.html"]) == 0
+    assert "no kernel has been timed yet" in capsys.readouterr().out
+    (cache / "lab.sqlite").write_text("no database, for sure, but something else")
+    assert "the ranking" in only_line_of_refusal(capsys, "lab", "rank")
+    (cache / "lab.sqlite").unlink()
+
+
+@needs_compilers
+def test_run_without_a_card_checks_and_says_that_nothing_is_timed(capsys, tmp_path) -> None:
+    file = str(lab.new(tmp_path / "mine.cu"))
+    written = tmp_path / "found.json"
+    assert main(["lab", "run", file, "--device", "cpu", "--json", str(written)]) == 0
+    out = capsys.readouterr().out
+    assert "mine.cu is right: 8 convolutions on the processor, thread by thread" in out
+    assert "timed nowhere" in out
+    found = json.loads(written.read_text())
+    jsonschema.validate(found, SCHEMA)
+    assert found["right"] and found["fault"] is None and found["milliseconds"] is None
+
+
+@pytest.mark.extended
+@needs_compilers
+def test_kernels_that_do_not_end_are_stopped_and_the_next_one_runs() -> None:
+    stages: list[str] = []
+    with LabProcess() as process:
+        how = {"device": "cpu", "process": process, "progress": stages.append}
+        huge = lab.run(faulty("huge compile"), seconds=0.4, **how)
+        assert huge.fault is not None and huge.fault.kind in ("time", "compile")
+        endless = lab.run(faulty("infinite loop"), seconds=1.0, **how)
+        assert endless.fault is not None and endless.fault.kind == "time", endless.fault
+        flood = lab.run(faulty("printf flood"), **how)
+        assert flood.fault is not None and flood.fault.kind == "output"
+        unknown = lab.run(faulty("unknown name"), **how)
+        assert unknown.fault is not None and "^" in unknown.fault.text
+        for result in (huge, endless, flood, unknown):
+            jsonschema.validate(result.to_json(), SCHEMA)
+        assert lab.run(COURSE, **how).is_right
+    assert "compiling kernel.cu" in stages
+
+
+@pytest.mark.extended
+@needs_compilers
+def test_class_is_one_table(capsys, tmp_path) -> None:
+    folder = tmp_path / "class"
+    folder.mkdir()
+    (folder / "ada.cu").write_text(COURSE)
+    (folder / "bob.cu").write_text(faulty("one channel alone"))
+    (folder / "eve.cu").write_text("hello\n")
+    table = tmp_path / "class.csv"
+    assert main(["lab", "submit", str(folder), "--device", "cpu", "--csv", str(table)]) == 0
+    rows = list(csv.DictReader(table.open(encoding="utf-8")))
+    assert [(row["file"], row["right"], row["fault"]) for row in rows] == [
+        ("ada.cu", "yes", ""),
+        ("bob.cu", "no", "wrong"),
+        ("eve.cu", "no", "launch"),
+    ]
+    assert (
+        "expected" in rows[1]["text"] and "bob.cu: bob.cu computes something else" in capsys.readouterr().out
+    )
+
+
+@needs_compilers
+def test_watch_tells_what_comes_of_each_save(tmp_path) -> None:
+    file = tmp_path / "mine.cu"
+    file.write_text(COURSE)
+    told: list[object] = []
+    seconds: list[float] = []
+
+    def tell(result: object, taken: float) -> None:
+        told.append(result)
+        seconds.append(taken)
+        if len(told) == 1:
+            file.write_text("no launch line, but __global__\n")
+        if len(told) == 2:
+            # As editors do it.
+            (tmp_path / "new").write_text(faulty("unknown name"))
+            (tmp_path / "new").replace(file)
+
+    watching = threading.Thread(
+        target=lambda: watch(file, "ece408-2017-high", tell, saves=2, device="cpu"), daemon=True
+    )
+    watching.start()
+    watching.join(120)
+    first, second, third = told
+    assert isinstance(first, LabResult) and first.is_right
+    assert "does not say how its kernel is started" in str(second)
+    assert isinstance(third, LabResult) and third.fault is not None and third.fault.kind == "compile"
+    # The worker is warm, and nothing is compiled for the processor.
+    assert seconds[2] < 3
+
+
+@pytest.mark.slow
+@needs_compilers
+def test_an_interrupt_ends_the_worker_too_and_exits_130(tmp_path) -> None:
+    file = tmp_path / "mine.cu"
+    file.write_text(faulty("infinite loop"))
+    command = [
+        sys.executable,
+        "-m",
+        "convswap.cli",
+        "lab",
+        "run",
+        str(file),
+        "--device",
+        "cpu",
+        "--seconds",
+        "60",
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "thread by thread" in line:
+            break
+    (worker,) = children_of(process.pid)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert "Traceback" not in process.stderr.read()
+    assert process.wait(20) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def children_of(parent: int) -> list[int]:
+    folder = Path(f"/proc/{parent}/task/{parent}/children")
+    return [int(number) for number in folder.read_text().split()]
+
+
+def test_a_kernel_with_a_byte_order_mark_is_read_without_it(tmp_path):
+    file = lab.new(tmp_path / "mine.cu")
+    text = file.read_text(encoding="utf-8")
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert kernel_of(file).text == text

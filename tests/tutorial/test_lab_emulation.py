@@ -1,0 +1,103 @@
+"""Kernels that are wrong, told without a card: by NVRTC, by their launch, or thread by thread."""
+
+from __future__ import annotations
+
+import pytest
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.tutorial.lab.cases import cases_for
+from convswap.tutorial.lab.compiling import compile_kernel
+from convswap.tutorial.lab.emulation_check import SHARED_BYTES, check_in_emulation
+from convswap.tutorial.lab.faults import Fault
+from convswap.tutorial.lab.host_program import NotTranslatedError, build_host_program, find_host_compiler
+from convswap.tutorial.lab.kernel import kernel_of
+from convswap.tutorial.lab.rung_copies import copied_rungs, rung_copy
+from convswap.tutorial.lab.templates import BY_INTERFACE
+from faulty_kernels import COURSE, FAULTY, SUM, Faulty
+from ladder_sources import PAGES
+
+WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
+COMPILER = find_host_compiler()
+HERE = [faulty for faulty in FAULTY if faulty.where == "anywhere"]
+# What a host's time and load may add to a kernel that ends at once.
+SECONDS = 5.0
+pytestmark = [
+    pytest.mark.skipif(bool(WHY_NO_COMPILER), reason=WHY_NO_COMPILER or "NVRTC is there"),
+    pytest.mark.skipif(COMPILER is None, reason="there is no g++"),
+]
+
+
+def fault_in(text: str, seconds: float = SECONDS) -> Fault | None:
+    kernel = kernel_of(text)
+    fault = compile_kernel(kernel, 90)
+    if fault is not None:
+        return fault
+    cases = cases_for(kernel)
+    for case in cases:
+        try:
+            kernel.source.launch(case.problem, SHARED_BYTES)
+        except ConvswapError as error:
+            return Fault("launch", str(error))
+    assert COMPILER is not None
+    return check_in_emulation(kernel, cases, COMPILER, seconds)
+
+
+@pytest.mark.extended
+@pytest.mark.slow
+@pytest.mark.parametrize("faulty", HERE, ids=lambda faulty: faulty.name)
+def test_what_is_wrong_is_told_in_one_paragraph(faulty: Faulty) -> None:
+    if "refused" in faulty.kinds:
+        with pytest.raises(ConvswapError, match=r"kernel\.cu"):
+            kernel_of(faulty.text)
+        return
+    fault = fault_in(faulty.text, 1.0 if "time" in faulty.kinds else SECONDS)
+    assert fault is not None, "it was found right"
+    assert fault.kind in faulty.kinds, fault.text
+    assert "kernel.cu" in fault.text and "Traceback" not in fault.text
+    assert fault.kind == "compile" or "\n" not in fault.text
+    if fault.kind == "wrong":
+        assert "expected" in fault.text and "got" in fault.text and len(fault.detail["index"]) == 4
+    if faulty.name == "unknown name":
+        line = 1 + faulty.text[: faulty.text.index("channels;")].count("\n")
+        assert f"kernel.cu({line})" in fault.text and "\n" + " " * 4 in fault.text and "^" in fault.text
+        assert fault.detail["lines"] == [line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*BY_INTERFACE, "ladder_09_constants"])
+def test_files_to_begin_with_are_right(name: str) -> None:
+    text = BY_INTERFACE.get(name) or rung_copy(name)
+    assert fault_in(text) is None
+
+
+def test_every_rung_is_copied_or_it_is_said_why_not() -> None:
+    refused = 0
+    for page in PAGES:
+        if page.name in copied_rungs():
+            text = rung_copy(page.name)
+            # Nothing of the rung's own names is left, and the launch fits the interface.
+            assert "conv." not in text and "Convolution" not in text
+            assert kernel_of(text).interface == "course"
+            continue
+        with pytest.raises(
+            ConvswapError, match=f"{page.name} cannot be copied into a file of one kernel: it"
+        ):
+            rung_copy(page.name)
+        refused += 1
+    assert refused == len(PAGES) - len(copied_rungs()) > 0
+
+
+def test_what_the_emulation_does_not_know_is_said(tmp_path) -> None:
+    kernel = kernel_of(COURSE.replace(SUM, SUM + ' asm volatile("mov.u32 %0, %%clock;" : "=f"(sum));'))
+    assert COMPILER is not None
+    with pytest.raises(NotTranslatedError, match="error"):
+        build_host_program(kernel, COMPILER, tmp_path)
+
+
+def test_compiler_that_fortifies_by_itself_is_no_obstacle(tmp_path) -> None:
+    """Some distributions' longjmp stops a program whose fibers jump to each other."""
+    compiler = tmp_path / "fortifying"
+    compiler.write_text(f'#!/bin/sh\nexec {COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')
+    compiler.chmod(0o755)
+    program = build_host_program(kernel_of(rung_copy("ladder_04_shared_memory")), str(compiler), tmp_path)
+    assert b"longjmp_chk" not in program.read_bytes()

@@ -1,0 +1,267 @@
+"""What the lab does on a card, step by step, on one that is pretended: the kernel is a function of Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from convswap import _native
+from convswap.errors import ConvswapError
+from convswap.runtime.device import Device
+from convswap.runtime.layers import conv_layers
+from convswap.runtime.library import LAB_ENTRY
+from convswap.runtime.sessions import CONVSWAP, make_session
+from convswap.tutorial.lab.bench_top import BenchTop
+from convswap.tutorial.lab.faults import Fault
+from convswap.tutorial.lab.kernel import kernel_of
+from convswap.tutorial.lab.rank_report import class_csv, ranking_html
+from convswap.tutorial.lab.ranking import ranked, remember
+from convswap.tutorial.lab.result import LabResult, result_from_json
+from convswap.tutorial.lab.targets import open_target
+from convswap.tutorial.lab.templates import BY_INTERFACE, COURSE
+from op_sessions import conv_model
+from pretend_card import pretend_card, right_kernel
+
+OPTIONS = {"batch": 2, "device": None, "seconds": 10.0, "marks": True, "time": True}
+WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]
+pytestmark = pytest.mark.skipif(bool(WHY_NO_COMPILER), reason=WHY_NO_COMPILER or "NVRTC is there")
+
+
+@pytest.fixture(autouse=True)
+def no_emulation(monkeypatch) -> None:
+    """Leave out the check on the processor, which has tests of its own."""
+    from convswap.tutorial.lab import bench_top
+
+    monkeypatch.setattr(bench_top, "find_host_compiler", lambda: None)
+
+
+def run(
+    tmp_path: Path, target: str = "ece408-2017-high", what: str = "course", **changed: object
+) -> LabResult:
+    path = tmp_path / "mine.cu"
+    path.write_text(BY_INTERFACE[what])
+    stages: list[str] = []
+    bench_top = BenchTop(lambda stage, _seconds, **_shown: stages.append(stage))
+    result = bench_top.run(kernel_of(path), str(path), target, {**OPTIONS, **changed})
+    assert stages[0] == "compiling mine.cu"
+    return result
+
+
+def test_right_kernel_is_checked_timed_and_ranked(monkeypatch, tmp_path) -> None:
+    pretend_card(monkeypatch)
+    result = run(tmp_path)
+    assert result.fault is None and result.is_right
+    assert result.cases == 8 + 1 and result.relative_l2_error < 1e-5
+    assert result.network_error < 1e-5
+    (layer,) = result.layers
+    assert layer.milliseconds > 0 and list(layer.marks) == ["default provider", "auto"]
+    assert result.hint
+    assert result_from_json(result.to_json()) == result
+    table = tmp_path / "lab.sqlite"
+    remember(result, table)
+    remember(result, table)
+    rows = ranked(card="h200", network="2017", path=table)
+    assert sorted(row.is_mark for row in rows) == [False, True, True]
+    assert [row.milliseconds for row in rows] == sorted(row.milliseconds for row in rows)
+    assert ranked(card="A100", path=table) == []
+    assert "our best" in ranking_html(rows) and "mine.cu" in ranking_html(rows)
+    assert class_csv([result]).splitlines()[1].startswith("mine.cu,yes,,")
+
+
+def test_default_provider_is_timed_once_for_its_versions_and_our_best_each_time(
+    monkeypatch, tmp_path
+) -> None:
+    from convswap.tutorial.lab import card_times
+
+    pretend_card(monkeypatch)
+    monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path / "cache"))
+    timed: list[str] = []
+
+    def time(self, one, side, algorithm) -> float:
+        timed.append(str(algorithm))
+        return 1.0 + len(timed)
+
+    monkeypatch.setattr(card_times.CardTimes, "_time", time)
+    marks = [dict(run(tmp_path).layers[0].marks) for _ in range(2)]
+    assert timed == ["None", "auto", "direct", "auto", "direct"]  # the pretended kernel is ours
+    assert marks[0]["default provider"] == marks[1]["default provider"] == 2.0
+    assert marks[1]["auto"] == 5.0
+    monkeypatch.setattr(card_times, "cudnn_version", lambda: 90_000)
+    assert run(tmp_path).layers[0].marks["default provider"] == 7.0
+
+
+def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp_path) -> None:
+    from convswap.tutorial.lab import bench_top as module
+    from convswap.tutorial.lab import opening
+
+    begun, compiled, done = threading.Event(), threading.Event(), []
+    compile_kernel, open_target = module.compile_kernel, module.open_target
+
+    class Context:
+        @staticmethod
+        def DeviceArray(shape):
+            assert compiled.wait(60)
+            done.append("context")
+            raise RuntimeError("which whoever needs the card will tell")
+
+    def compile_beside(*asked):
+        assert begun.wait(60)
+        compiled.set()
+        return compile_kernel(*asked)
+
+    def open_after(*asked):
+        done.append("target")
+        return open_target(*asked)
+
+    pretend_card(monkeypatch)
+    monkeypatch.setattr(opening, "load_cuda_libraries", lambda device: (done.append(device), begun.set()))
+    monkeypatch.setattr(opening, "_native", Context)
+    monkeypatch.setattr(module, "compile_kernel", compile_beside)
+    monkeypatch.setattr(module, "open_target", open_after)
+    path = tmp_path / "mine.cu"
+    path.write_text(COURSE)
+    bench_top = BenchTop(lambda *_, **__: None)
+    for _ in range(2):
+        result = bench_top.run(kernel_of(path), str(path), "2019fa-conv2", {**OPTIONS, "time": False})
+        assert result.fault is None
+    assert done == ["cuda", "context", "target", "target"]
+
+
+def test_worker_opens_the_card_before_it_imports_what_is_slow() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "convswap.tutorial.lab.worker"]
+    said = subprocess.run(command, input="", capture_output=True, text=True, check=True).stderr
+    imported = [line.rpartition("|")[2].strip() for line in said.splitlines()]
+    first = imported.index("convswap.tutorial.lab.opening")
+    assert all(
+        imported.index(name) > first for name in ("onnx", "onnx_ir", "convswap.tutorial.lab.bench_top")
+    )
+
+
+def test_layer_of_a_suite_and_model_with_bias_are_targets(monkeypatch, tmp_path) -> None:
+    pretend_card(monkeypatch)
+    result = run(tmp_path, "2019fa-conv2")
+    assert result.fault is None and len(result.layers) == 1 and result.network_error is None
+    model = str(tmp_path / "biased.onnx")
+    weights, bias = np.ones((4, 2, 3, 3), np.float32), np.arange(4, dtype=np.float32)
+    Path(model).write_bytes(conv_model(x=[3, 2, 9, 9], w=weights, b=bias, domain=""))
+    whole = run(tmp_path, model, "conv", time=False)
+    assert whole.fault is None and whole.cases == 15 + 1 and not whole.layers
+    with pytest.raises(ConvswapError, match=r"mine.cu computes no convolution of .*bias.*convswap lab new"):
+        run(tmp_path, model)
+
+
+def test_nodes_of_a_network_name_the_kernel_where_it_takes_them(tmp_path) -> None:
+    kernel = kernel_of(COURSE.replace("// launch:", "// only: C > 1\n// launch:"))
+    target = open_target("ece408-2019fa", kernel, None, Device("cpu", "asked for"))
+    named = {node.name: algorithm_of(node) for node in target.swapped.graph.node if node.op_type == "Conv"}
+    assert sorted(named.values()) == ["auto", "lab"]
+    assert target.batch == 10_000 and [one.why_not[:12] for one in target.layers] == ["the file is ", ""]
+    assert target.taken[0].shapes == {target.taken[0].layer.fed[0]: (10_000, 12, 33, 33)}
+
+
+def algorithm_of(node) -> str:
+    return next((each.s.decode() for each in node.attribute if each.name == "algorithm"), "auto")
+
+
+def test_session_reads_the_kernel_when_the_library_is_registered(tmp_path) -> None:
+    (layer,) = conv_layers(onnx.load_from_string(conv_model()))
+    model = layer.model({name: 4 for name in layer.fed}, ours=True)
+    path = tmp_path / "mine.cu"
+    side = CONVSWAP.with_entries({LAB_ENTRY: str(path)})
+    with pytest.raises(ConvswapError, match=r"the kernel '.*mine.cu' \(convswap.lab\) cannot be read"):
+        make_session(model, side, Device("cpu", "asked for"))
+    path.write_text("// launch: grid(B block(1)\n__global__ void forward() {}\n")
+    with pytest.raises(ConvswapError, match=r"mine\.cu:1: .*expected"):
+        make_session(model, side, Device("cpu", "asked for"))
+    path.write_text(COURSE)
+    make_session(model, side, Device("cpu", "asked for"))
+
+
+def test_what_a_kernel_does_wrong_on_the_card_is_told(monkeypatch, tmp_path) -> None:
+    def outside(x, w, b, y, **how) -> None:
+        right_kernel(x, w, b, y, **how)
+        fence = (y.with_fence().size - y.values.size) // 2
+        y.with_fence()[fence + y.values.size] = 1.0
+
+    def unwritten(x, w, b, y, **how) -> None:
+        values = y.to_numpy()
+        right_kernel(x, w, b, y, **how)
+        y.values[..., -1] = values[..., -1]
+
+    def wrong(x, w, b, y, **how) -> None:
+        right_kernel(x, w, b, y, **how)
+        y.values[..., -1] += 1
+
+    def racing(x, w, b, y, **how) -> None:
+        right_kernel(x, w, b, y, **how)
+        racing.runs += 1
+        y.values[..., 0] += racing.runs % 2
+
+    def changing(x, w, b, y, **how) -> None:
+        right_kernel(x, w, b, y, **how)
+        x.values[..., 0] = 0
+
+    def faulting(x, w, b, y, **how) -> None:
+        raise RuntimeError("cuEventSynchronize(events.end): an illegal memory access was encountered")
+
+    racing.runs = 1
+    said = {}
+    for kernel in (outside, unwritten, wrong, racing, changing, faulting):
+        with monkeypatch.context() as patched:
+            pretend_card(patched, kernel)
+            fault = run(tmp_path, "2017-conv1").fault
+            said[kernel.__name__] = fault.kind
+            assert "B=1 M=1 C=1 H=5 W=5 K=3" in fault.text
+    assert said == {
+        "outside": "outside",
+        "unwritten": "unwritten",
+        "wrong": "wrong",
+        "racing": "race",
+        "changing": "outside",
+        "faulting": "crash",
+    }
+
+
+@pytest.mark.parametrize("said", [None, Fault("outside", "beyond shared memory", {})])
+def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_is_told(
+    said: Fault | None, monkeypatch, tmp_path
+) -> None:
+    """The emulation may know it better than the card, and call it something else."""
+    from convswap.tutorial.lab import bench_top
+
+    def faulting(x, w, b, y, **how) -> None:
+        raise RuntimeError("cuEventSynchronize(events.end): an illegal memory access was encountered")
+
+    pretend_card(monkeypatch, faulting)
+    monkeypatch.setattr(bench_top, "find_host_compiler", lambda: "g++")
+    monkeypatch.setattr(bench_top, "check_in_emulation", lambda *_: said)
+    path = tmp_path / "mine.cu"
+    path.write_text(COURSE)
+    top = BenchTop(lambda *_, **_shown: None)
+    assert not top.is_lost
+    fault = top.run(kernel_of(path), str(path), "2017-conv1", OPTIONS).fault
+    assert fault is not None and fault.kind == ("crash" if said is None else said.kind)
+    assert top.is_lost
+
+    def wrong(x, w, b, y, **how) -> None:
+        right_kernel(x, w, b, y, **how)
+        y.values[..., -1] += 1
+
+    pretend_card(monkeypatch, wrong)
+    top = BenchTop(lambda *_, **_shown: None)
+    assert top.run(kernel_of(path), str(path), "2017-conv1", OPTIONS).fault.kind == "wrong"
+    assert not top.is_lost
+
+
+def test_kernel_that_is_right_alone_but_not_in_the_model_is_told(monkeypatch, tmp_path) -> None:
+    pretend_card(monkeypatch)
+    from convswap.tutorial.lab import bench_top
+
+    monkeypatch.setattr(bench_top, "network_error", lambda *_: float(np.inf))
+    fault = run(tmp_path).fault
+    assert fault.kind == "wrong" and "changes the answers of ece408-2017-high" in fault.text

@@ -1,0 +1,316 @@
+"""The study of AlexNet splits a run into the parts that the course asks for, on both sides."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import sys
+
+import onnx
+import pytest
+from command_line import refusal
+from convswap.cli.main import main
+from convswap.errors import ConvswapError
+from convswap.profiling import recording
+from convswap.profiling.attribution import Attributed
+from convswap.profiling.records import COPY, KERNEL, SET, Activity, NodeRun
+from convswap.runtime.device import Device
+from convswap.tutorial.study import study as module
+from convswap.tutorial.study.report import draw_study, print_study
+from convswap.tutorial.study.study import BATCHES, PARTS, Study, StudyRow, part_of, study, study_with
+from onnx import helper
+from pretend_collector import PretendCollector
+from rich.console import Console
+from swap_models import make_model, tensor_info, weights
+
+CPU = Device("cpu", "asked for")
+
+
+def small_alexnet() -> onnx.ModelProto:
+    """Return one layer of each sort of AlexNet."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="conv1"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu1"),
+        helper.make_node("LRN", ["b"], ["c"], name="lrn1", size=5),
+        helper.make_node("MaxPool", ["c"], ["d"], name="pool1", kernel_shape=[3, 3], strides=[2, 2]),
+        helper.make_node("Flatten", ["d"], ["e"], name="flatten1"),
+        helper.make_node("Gemm", ["e", "v"], ["y"], name="fc1"),
+    ]
+    tensors = [weights("w", 8, 3, 5, 5), weights("v", 8 * 13 * 13, 10)]
+    return make_model(nodes, tensors, inputs=[tensor_info("x", "n", 3, 32, 32)])
+
+
+def pretended(**options) -> Study:
+    usual = {
+        "batches": (1, 2, 4),
+        "precision": "tf32",
+        "algorithm": "auto",
+        "fuse": False,
+        "runs": 3,
+        "progress": lambda _: None,
+    }
+    return study_with(PretendCollector(), CPU, small_alexnet(), **{**usual, **options})
+
+
+def printed(found: Study) -> str:
+    out = io.StringIO()
+    print_study(found, Console(file=out, width=120, no_color=True, force_terminal=False))
+    return out.getvalue()
+
+
+def work(op: str | None, name: str = "kernel", kind: str = KERNEL) -> Attributed:
+    node = None if op is None else NodeRun("node", op, 0, 1)
+    return Attributed(Activity(kind, name, 0, 1, 1), None, node)
+
+
+@pytest.mark.parametrize(
+    ("one", "part"),
+    [
+        (work("Conv"), "convolution"),
+        (work("FusedConv"), "convolution"),
+        (work("Conv", "[CUDA memset]", SET), "convolution"),
+        (work("Gemm"), "fully connected"),
+        (work("MatMul"), "fully connected"),
+        (work("MaxPool"), "max-pool"),
+        (work("LRN"), "other"),
+        (work("Relu"), "other"),
+        (work(None, "[CUDA memcpy HtoD]", COPY), "copy in"),
+        (work(None, "[CUDA memcpy DtoH]", COPY), "copy out"),
+        (work(None), "other"),
+        (work("MemcpyFromHost", "[CUDA memcpy HtoD]", COPY), "other"),
+    ],
+)
+def test_each_kernel_and_copy_counts_for_one_part(one, part):
+    assert part_of(one) == part
+
+
+def test_there_is_a_row_for_each_batch_and_side_whose_parts_are_its_time():
+    found = pretended()
+    assert [(row.batch, row.side) for row in found.rows] == [
+        (batch, side) for batch in (1, 2, 4) for side in ("default", "convswap")
+    ]
+    for row in found.rows:
+        assert tuple(row.parts) == PARTS
+        assert row.runs == 3 and not row.failure
+        assert row.session_ms > 0 and row.first_run_ms > 0
+        assert row.set_up_ms == row.session_ms + row.first_run_ms
+        assert row.total_ms == sum(row.parts.values())
+
+
+def test_parts_follow_the_nodes():
+    """With a kernel pretended at every tick, a batch large enough has all that AlexNet has."""
+    (default, ours) = pretended(batches=(64,), runs=5).rows
+    for row in (default, ours):
+        for part in ("convolution", "fully connected", "max-pool", "other"):
+            assert row.parts[part] > 0, (row.side, part)
+        assert row.parts["copy in"] == row.parts["copy out"] == 0
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Failed to allocate memory for requested buffer of size 123",
+        "CUDA failure 2: out of memory ; GPU=0",
+        "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED",
+        "std::bad_alloc",
+    ],
+)
+def test_a_batch_for_which_memory_is_short_gets_a_row_that_says_so_and_the_study_goes_on(monkeypatch, said):
+    really = recording.record
+
+    def record(models, feeds, *arguments, **options):
+        (side,) = models
+        if len(feeds["x"]) == 2 and side.name == "default":
+            raise ConvswapError(f"ONNX Runtime cannot run the model: {said}")
+        return really(models, feeds, *arguments, **options)
+
+    monkeypatch.setattr(module, "record", record)
+    found = pretended(batches=(2, 4), runs=1)
+    failures = {(row.batch, row.side): row.failure for row in found.rows}
+    assert failures.pop((2, "default")) == "out of memory"
+    assert set(failures.values()) == {""}
+    assert [row.batch for row in found.of_side("default")] == [4]
+    assert "Note: batch 2, default: out of memory." in printed(found)
+    written = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert written["rows"][0]["convolution_ms"] is None and written["rows"][0]["failure"] == "out of memory"
+    assert written["rows"][1]["convolution_ms"] is not None
+
+
+@pytest.mark.extended
+def test_a_host_without_memory_for_the_images_is_a_row_too(monkeypatch):
+    really = module.random_feeds
+
+    def feeds(inputs, batch, seed):
+        if batch == 4:
+            raise MemoryError("Unable to allocate 600 GiB")
+        return really(inputs, batch, seed)
+
+    monkeypatch.setattr(module, "random_feeds", feeds)
+    assert [row.failure for row in pretended().rows] == ["", "", "", "", *["the host is out of memory"] * 2]
+
+
+def test_any_other_failure_ends_the_study(monkeypatch):
+    def record(*_arguments, **_options):
+        raise ConvswapError("ONNX Runtime cannot run the model: it is broken")
+
+    monkeypatch.setattr(module, "record", record)
+    with pytest.raises(ConvswapError, match="it is broken"):
+        pretended()
+
+
+def example() -> Study:
+    rows = [
+        StudyRow(
+            batch,
+            side,
+            dict(zip(PARTS, (0.1 * batch, scale * batch, 0.3, 0.05 * batch, 0.2, 0.01), strict=True)),
+            run_ms=2.0 * batch,
+            session_ms=100.0,
+            first_run_ms=20.0,
+            runs=20,
+        )
+        for batch in BATCHES
+        for side, scale in (("default", 0.4), ("convswap", 0.2))
+    ]
+    rows[-2] = StudyRow(1024, "default", {}, failure="out of memory")
+    return Study(CPU, "tf32", "auto", False, {"onnxruntime": "1.31.1", "cupti": "13.0.1"}, tuple(rows))
+
+
+def test_the_table_fits_120_columns_and_names_every_part():
+    text = printed(example())
+    assert max(map(len, text.splitlines())) <= 120
+    header = next(line for line in text.splitlines() if "batch" in line and "side" in line)
+    for part in PARTS:
+        assert part in header
+    for heading in ("card", "run", "set-up"):
+        assert heading in header
+    row = next(line for line in text.splitlines() if line.split()[:2] == ["512", "default"])
+    assert row.split()[2:] == ["51.2", "205", "0.300", "25.6", "0.200", "0.0100", "282", "1,024", "120"]
+
+
+def test_the_plots_show_both_sides_and_every_part():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed, so nothing can be drawn")
+    figure = draw_study(example())
+    total, distribution = figure.axes
+    lines = {line.get_label(): line for line in total.lines}
+    assert list(lines) == ["default", "convswap"]
+    assert list(lines["default"].get_xdata()) == list(BATCHES[:-1])
+    assert list(lines["convswap"].get_ydata()) == pytest.approx(
+        [row.total_ms for row in example().of_side("convswap")]
+    )
+    assert (total.get_xscale(), total.get_yscale()) == ("log", "log")
+    assert [text.get_text() for text in distribution.get_legend().get_texts()] == list(PARTS)
+    bars = distribution.patches
+    assert len(bars) == len(PARTS) * (len(BATCHES) * 2 - 1)
+    by_place: dict[float, float] = {}
+    for bar in bars:
+        by_place[bar.get_x()] = by_place.get(bar.get_x(), 0) + bar.get_height()
+    assert list(by_place.values()) == pytest.approx([100] * len(by_place))
+    assert len(by_place) == len(BATCHES) * 2 - 1
+
+
+def test_a_study_without_any_times_has_no_plots():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed, so nothing can be drawn")
+    rows = (StudyRow(1, "default", {}, failure="out of memory"),)
+    with pytest.raises(ConvswapError, match="nothing to draw"):
+        draw_study(Study(CPU, "tf32", "auto", False, {}, rows))
+
+
+def test_a_missing_matplotlib_says_what_to_type(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConvswapError, match="pip install matplotlib"):
+        draw_study(example())
+
+
+@pytest.fixture
+def on_pretended_card(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "profiled_card", lambda: CPU)
+    monkeypatch.setattr(module, "CuptiCollector", PretendCollector)
+    monkeypatch.setattr(module, "export_network", lambda name: small_alexnet())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_both_sides_of_a_batch_are_recorded_the_same_way(on_pretended_card, monkeypatch):
+    collector = PretendCollector()
+    monkeypatch.setattr(module, "CuptiCollector", lambda: collector)
+    study(batches=[1, 3], runs=1)
+    # The first session of each side loads libraries; then the first side's kernels decide for both.
+    assert collector.prepared_for == [None, None, None, True, None, True]
+
+
+def test_the_command_writes_table_json_and_plots(on_pretended_card, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed, so nothing can be drawn")
+    assert main(["study", "alexnet", "--batches", "1,3", "--runs", "2", "--json", "rows.json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[-1] == "alexnet-study.png"
+    assert "convswap: batch 3, default" in captured.err
+    written = json.loads((on_pretended_card / "rows.json").read_text())
+    assert [row["batch"] for row in written["rows"]] == [1, 1, 3, 3]
+    assert set(written["rows"][0]) == {
+        "batch",
+        "side",
+        "copy_in_ms",
+        "convolution_ms",
+        "fully_connected_ms",
+        "max_pool_ms",
+        "other_ms",
+        "copy_out_ms",
+        "total_ms",
+        "run_ms",
+        "set_up_ms",
+        "session_ms",
+        "first_run_ms",
+        "runs",
+        "long_kernels",
+        "failure",
+    }
+    assert {row["long_kernels"] for row in written["rows"]} == {True}
+    assert (on_pretended_card / "alexnet-study.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["vgg16"], "unknown study 'vgg16'"),
+        (["alexnet", "--batches", "1,two"], "--batches '1,two': expected whole numbers"),
+        (["alexnet", "--batches", "0"], "batch must be at least 1, but 0 was given"),
+        (["alexnet", "--runs", "0"], "runs must be at least 1"),
+        (["alexnet", "--precision", "tf23"], "did you mean 'tf32'?"),
+        (["alexnet", "--algorithm", "naiv"], "unknown algorithm"),
+        (["alexnet", "-o", "plots.pdf"], "the plots are a PNG"),
+        (["alexnet", "-o", "none/plots.png"], "there is no folder 'none'"),
+        (
+            ["alexnet", "-o", "plots.png", "--json", "plots.png"],
+            "it is what --json writes",
+        ),
+    ],
+)
+def test_bad_usage_gets_one_line(on_pretended_card, capsys, arguments, line):
+    assert line in refusal(capsys, "study", *arguments)
+
+
+def test_no_card_is_one_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    absent = Device("cpu", "no NVIDIA card or driver was found")
+    monkeypatch.setattr(
+        importlib.import_module("convswap.profiling.profile"), "choose_device", lambda: absent
+    )
+    assert "profiling needs an NVIDIA card" in refusal(capsys, "study", "alexnet")
+
+
+@pytest.mark.alone
+@pytest.mark.gpu
+@pytest.mark.skipif(importlib.util.find_spec("cupti") is None, reason="cupti-python is not installed")
+def test_on_a_card_every_part_takes_time_and_more_images_take_more(cuda):
+    found = study(batches=[1, 64], runs=5)
+    for row in found.rows:
+        assert not row.failure
+        assert all(row.parts[part] > 0 for part in PARTS), row
+        assert row.total_ms <= row.run_ms * 1.05
+    for side in found.sides:
+        one, many = found.of_side(side)
+        for part in ("copy in", "convolution", "max-pool"):
+            assert many.parts[part] > one.parts[part]
