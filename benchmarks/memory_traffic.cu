@@ -21,7 +21,7 @@
 #include <tuple>
 #include <vector>
 
-#include "cuda/primitives/bulk_store.cuh"
+#include "cuda/primitives/tma.cuh"
 
 namespace {
 

@@ -1,9 +1,8 @@
 // Kernels with a fault each, and one without: `faults NAME` runs one, for what the emulation says of it.
 
 #include "cuda/primitives/async_copy.cuh"
-#include "cuda/primitives/bulk_load.cuh"
-#include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/shared_store.cuh"
+#include "cuda/primitives/tma.cuh"
 #include "cuda_emulation.h"
 
 namespace {

@@ -2,9 +2,9 @@
 
 // What the kernel of depthwise is told; see depthwise.cc.
 
-#include "cuda/following.h"
-#include "cuda/geometry.h"
+#include "cuda/epilogue/following.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
 
 namespace convswap::depthwise {
 

@@ -5,7 +5,7 @@
 
 #include "conv/arithmetic.h"
 #include "cuda/depthwise/arguments.h"
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 

@@ -2,9 +2,9 @@
 
 // Results from sums: residual, activation, and out they go.
 
-#include "cuda/activations.cuh"
 #include "cuda/depthwise/arguments.h"
-#include "cuda/primitives/global_store.cuh"
+#include "cuda/epilogue/activations.cuh"
+#include "cuda/primitives/global_memory.cuh"
 
 namespace convswap::depthwise {
 

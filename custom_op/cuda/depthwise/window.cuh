@@ -3,10 +3,9 @@
 // The part of x that a block needs, brought to shared memory with zeros around the image.
 
 #include "cuda/depthwise/block.cuh"
-#include "cuda/primitives/global_load.cuh"
-#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/conversions.cuh"
+#include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/shared_store.cuh"
-#include "cuda/primitives/small_float_pairs.cuh"
 
 namespace convswap::depthwise {
 

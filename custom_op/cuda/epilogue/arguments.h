@@ -3,8 +3,8 @@
 // What the kernels of the epilogue stage are told.
 
 #include "conv/epilogue.h"
-#include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
 
 namespace convswap::epilogue {
 

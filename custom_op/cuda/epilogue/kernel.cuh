@@ -5,9 +5,9 @@
 #include "conv/epilogue_math.h"
 #include "conv/small_floats.h"  // what its instances are named by
 #include "conv/with_activation.h"
-#include "cuda/definition.cuh"
 #include "cuda/epilogue/arguments.h"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/naive_conv.cuh"
 
 namespace convswap::epilogue {
 

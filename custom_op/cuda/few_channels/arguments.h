@@ -2,11 +2,11 @@
 
 // What the kernel of few_channels is told.
 
-#include "cuda/definition.h"
+#include "cuda/epilogue/following.h"
 #include "cuda/few_channels/layout.h"
-#include "cuda/following.h"
-#include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
+#include "cuda/primitives/naive_conv.h"
 
 namespace convswap::few_channels {
 

@@ -45,7 +45,7 @@
 
 #include "cuda/few_channels/plan.h"
 #include "cuda/host/activation_cost.h"
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/limits.h"
 
 namespace convswap {

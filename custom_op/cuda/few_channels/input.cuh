@@ -6,7 +6,7 @@
 #include "cuda/primitives/async_copy.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/shared_store.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
 
 namespace convswap::few_channels {
 

@@ -2,13 +2,13 @@
 
 // The kernel of the algorithm `few_channels`; few_channels.cc tells the idea, plan.cc fills the arguments.
 
-#include "cuda/activations.cuh"
-#include "cuda/definition.cuh"
+#include "cuda/epilogue/activations.cuh"
 #include "cuda/few_channels/input.cuh"
 #include "cuda/few_channels/tile.cuh"
 #include "cuda/few_channels/unit.cuh"
 #include "cuda/few_channels/weights.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/naive_conv.cuh"
 
 namespace convswap::few_channels {
 

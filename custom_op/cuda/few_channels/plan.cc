@@ -10,8 +10,7 @@
 #include "conv/arithmetic.h"
 #include "cuda/few_channels/arguments.h"
 #include "cuda/few_channels/instances.h"
-#include "cuda/host/definition.h"
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 

@@ -2,13 +2,13 @@
 
 // What a warp does at a time: multiply, and store the results.
 
-#include "cuda/activations.cuh"
+#include "cuda/epilogue/activations.cuh"
 #include "cuda/few_channels/arguments.h"
-#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/shared_store.cuh"
 #include "cuda/primitives/tensor_core.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
 
 namespace convswap::few_channels {
 

@@ -3,8 +3,7 @@
 // The way of the weights into shared memory.
 
 #include "cuda/few_channels/arguments.h"
-#include "cuda/filter_windows.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
 
 namespace convswap::few_channels {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/host/geometry.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/kernels.h"
 #include "cuda/host/launch.h"
 

@@ -3,10 +3,10 @@
 // What the kernel of `implicit_gemm` is told; implicit_gemm.cc explains the words. tiling.cc decides,
 // plan.cc fills in.
 
-#include "cuda/definition.h"
-#include "cuda/geometry.h"
 #include "cuda/implicit_gemm/layout.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
+#include "cuda/primitives/naive_conv.h"
 
 namespace convswap::implicit_gemm {
 

@@ -4,9 +4,9 @@
 // where the tensor core reads it.
 
 #include "cuda/implicit_gemm/arguments.h"
-#include "cuda/primitives/bulk_load.cuh"
 #include "cuda/primitives/shared_store.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
+#include "cuda/primitives/tma.cuh"
 
 namespace convswap::implicit_gemm {
 

@@ -5,12 +5,12 @@
 #include "cuda/implicit_gemm/image.cuh"
 #include "cuda/implicit_gemm/results.cuh"
 #include "cuda/implicit_gemm/weights.cuh"
-#include "cuda/primitives/arrival_barrier.cuh"
-#include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/ring.cuh"
-#include "cuda/primitives/warpgroup_barrier.cuh"
+#include "cuda/primitives/tma.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 
 namespace convswap::implicit_gemm {

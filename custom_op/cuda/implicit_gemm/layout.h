@@ -2,9 +2,8 @@
 
 // What the tiling of `implicit_gemm` and its kernel agree on; implicit_gemm.cc explains the words.
 
-#include "cuda/primitives/arrival_barrier.h"
+#include "cuda/primitives/mbarrier.h"
 #include "cuda/primitives/shared_offset.h"
-#include "cuda/primitives/transaction_barrier.h"
 
 namespace convswap::implicit_gemm {
 
@@ -42,7 +41,7 @@ constexpr int kThreads = kProducers + kStorers + kConsumers;
 // Registers of a thread: that the kernel begins with, and by roles.
 constexpr int kRegisters = 168, kRegistersOfProducers = 88, kRegistersOfConsumers = 208;
 static_assert(kRegistersOfProducers * 128 + kRegistersOfConsumers * kConsumers <= kRegisters * kThreads);
-// Barriers of their own, behind those of the block's three warpgroups (warpgroup_barrier.cuh).
+// Barriers of their own, behind those of the block's three warpgroups (warpgroup.cuh).
 constexpr int kProducerBarrier = 4, kConsumerBarrier = 5;
 
 constexpr int kSlots = 2;        // of converted images

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "cuda/host/definition.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/implicit_gemm/arguments.h"

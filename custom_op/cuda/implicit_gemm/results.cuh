@@ -3,11 +3,11 @@
 // The way of the results: from the sums to shared memory, where they lie as in y, and from there to y.
 
 #include "conv/anywhere.h"
-#include "cuda/definition.cuh"
 #include "cuda/implicit_gemm/arguments.h"
-#include "cuda/primitives/bulk_store.cuh"
+#include "cuda/primitives/naive_conv.cuh"
 #include "cuda/primitives/shared_store.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
+#include "cuda/primitives/tma.cuh"
 
 namespace convswap::implicit_gemm {
 

@@ -3,10 +3,9 @@
 // The way of the weights: into registers of the consumers, and what finds no room there into shared
 // memory.
 
-#include "cuda/filter_windows.cuh"
 #include "cuda/implicit_gemm/arguments.h"
-#include "cuda/primitives/warpgroup_barrier.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 
 namespace convswap::implicit_gemm {
 

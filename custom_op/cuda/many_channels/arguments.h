@@ -3,11 +3,11 @@
 // What the kernels of `many_channels` are told; many_channels.cc explains the words. tiling.cc decides,
 // plan.cc fills in.
 
-#include "cuda/definition.h"
-#include "cuda/following.h"
-#include "cuda/geometry.h"
+#include "cuda/epilogue/following.h"
 #include "cuda/many_channels/layout.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
+#include "cuda/primitives/naive_conv.h"
 
 namespace convswap::many_channels {
 

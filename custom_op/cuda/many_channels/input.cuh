@@ -4,10 +4,10 @@
 // shared memory, as the tensor core reads them.
 
 #include "cuda/many_channels/share.cuh"
-#include "cuda/primitives/bulk_store.cuh"
-#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/registers.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
+#include "cuda/primitives/tma.cuh"
 
 namespace convswap::many_channels {
 

@@ -4,10 +4,10 @@
 
 #include "cuda/many_channels/producers.cuh"
 #include "cuda/many_channels/results.cuh"
-#include "cuda/primitives/arrival_barrier.cuh"
-#include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
-#include "cuda/primitives/warpgroup_barrier.cuh"
+#include "cuda/primitives/mbarrier.cuh"
+#include "cuda/primitives/tma.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 
 namespace convswap::many_channels {

@@ -2,9 +2,8 @@
 
 // What the tiling of `many_channels` and its kernels agree on; many_channels.cc explains the words.
 
-#include "cuda/primitives/arrival_barrier.h"
+#include "cuda/primitives/mbarrier.h"
 #include "cuda/primitives/shared_offset.h"
-#include "cuda/primitives/transaction_barrier.h"
 
 namespace convswap::many_channels {
 
@@ -25,7 +24,7 @@ constexpr int kConsumers = 128 * kConsumerWarpgroups;
 constexpr int kProducers = 64;
 constexpr int kThreads = kConsumers + kProducers;
 constexpr int kPixelWarp = kConsumers / 32, kWeightWarp = kPixelWarp + 1;
-// A barrier of their own, behind those of the block's three warpgroups (warpgroup_barrier.cuh).
+// A barrier of their own, behind those of the block's three warpgroups (warpgroup.cuh).
 constexpr int kProducerBarrier = 4;
 // Of the kernel that prepares weights and pixels, each block of which takes a filter or chunks of a tile.
 constexpr int kPreparers = 512, kPreparersOfMultiprocessor = 3 * kPreparers;

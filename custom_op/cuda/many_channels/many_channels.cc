@@ -60,7 +60,7 @@
 #include <utility>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/limits.h"
 #include "cuda/many_channels/plan.h"
 #include "plan/epilogue_stage.h"

@@ -6,10 +6,8 @@
 #include <utility>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/definition.h"
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
-#include "cuda/host/geometry.h"
 #include "cuda/host/kernels.h"
 #include "cuda/host/launch.h"
 #include "cuda/many_channels/arguments.h"

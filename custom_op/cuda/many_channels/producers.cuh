@@ -5,8 +5,7 @@
 #include "cuda/many_channels/input.cuh"
 #include "cuda/many_channels/weights.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
-#include "cuda/primitives/elected.cuh"
-#include "cuda/primitives/warpgroup_barrier.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 
 namespace convswap::many_channels {
 

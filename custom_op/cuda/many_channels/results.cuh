@@ -2,13 +2,13 @@
 
 // The way of the results: from the sums to y, with what follows the convolution.
 
-#include "cuda/activations.cuh"
-#include "cuda/definition.cuh"
+#include "cuda/epilogue/activations.cuh"
 #include "cuda/many_channels/share.cuh"
-#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/naive_conv.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/registers.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
 
 namespace convswap::many_channels {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/shared_layout.h"
 #include "cuda/many_channels/instances.h"
 

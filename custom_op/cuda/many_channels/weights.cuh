@@ -4,11 +4,11 @@
 // shared memory.
 
 #include "cuda/many_channels/share.cuh"
-#include "cuda/primitives/arrival_barrier.cuh"
-#include "cuda/primitives/bulk_load.cuh"
-#include "cuda/primitives/elected.cuh"
+#include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/ring.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
+#include "cuda/primitives/tma.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 
 namespace convswap::many_channels {
 

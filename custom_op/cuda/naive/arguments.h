@@ -1,7 +1,7 @@
 #pragma once
 
-#include "cuda/definition.h"
-#include "cuda/geometry.h"
+#include "cuda/primitives/geometry.h"
+#include "cuda/primitives/naive_conv.h"
 
 namespace convswap::naive {
 

@@ -3,9 +3,9 @@
 // The kernel of the algorithm `naive`; see naive.cc.
 
 #include "conv/small_floats.h"  // what its instances are named by
-#include "cuda/definition.cuh"
 #include "cuda/naive/arguments.h"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/naive_conv.cuh"
 
 namespace convswap::naive {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/definition.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/naive/arguments.h"

@@ -2,9 +2,9 @@
 
 // What the kernel of `pointwise` is told; plan.cc fills it in.
 
-#include "cuda/following.h"
-#include "cuda/geometry.h"
+#include "cuda/epilogue/following.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
 
 namespace convswap::pointwise {
 

@@ -10,7 +10,7 @@
 #include "cuda/pointwise/waiting.cuh"
 #include "cuda/pointwise/weights.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
-#include "cuda/primitives/warpgroup_barrier.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 
 namespace convswap::pointwise {

@@ -4,8 +4,7 @@
 
 #include "conv/small_floats.h"
 #include "cuda/pointwise/layout.h"
-#include "cuda/primitives/small_float_pairs.cuh"
-#include "cuda/primitives/tensor_float32.cuh"
+#include "cuda/primitives/conversions.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 
 namespace convswap::pointwise {

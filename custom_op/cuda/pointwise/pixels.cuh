@@ -2,7 +2,7 @@
 
 #include "cuda/pointwise/arguments.h"
 #include "cuda/pointwise/numbers.cuh"
-#include "cuda/primitives/warpgroup_barrier.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 
 namespace convswap::pointwise {
 

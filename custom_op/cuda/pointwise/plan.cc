@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/pointwise/arguments.h"

@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "cuda/host/algorithm_by_tiling.h"
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/limits.h"
 #include "cuda/pointwise/plan.h"
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "cuda/activations.cuh"
+#include "cuda/epilogue/activations.cuh"
 #include "cuda/pointwise/arguments.h"
 #include "cuda/pointwise/numbers.cuh"
 #include "cuda/pointwise/pixels.cuh"
-#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/global_memory.cuh"
 
 namespace convswap::pointwise {
 

@@ -5,7 +5,7 @@
 #include "cuda/pointwise/layout.h"
 #include "cuda/pointwise/numbers.cuh"
 #include "cuda/primitives/async_copy.cuh"
-#include "cuda/primitives/warpgroup_barrier.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 
 namespace convswap::pointwise {
 

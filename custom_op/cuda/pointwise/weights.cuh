@@ -3,7 +3,7 @@
 #include "cuda/pointwise/arguments.h"
 #include "cuda/pointwise/numbers.cuh"
 #include "cuda/primitives/async_copy.cuh"
-#include "cuda/primitives/bulk_store.cuh"
+#include "cuda/primitives/tma.cuh"
 
 namespace convswap::pointwise {
 

@@ -2,11 +2,11 @@
 
 // What the kernel of row_windows is told; plan.cc fills it in, row_windows.cc explains the words.
 
-#include "cuda/definition.h"
-#include "cuda/following.h"
-#include "cuda/geometry.h"
-#include "cuda/primitives/arrival_barrier.h"
+#include "cuda/epilogue/following.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
+#include "cuda/primitives/mbarrier.h"
+#include "cuda/primitives/naive_conv.h"
 #include "cuda/primitives/shared_offset.h"
 #include "cuda/row_windows/layout.h"
 

@@ -2,12 +2,12 @@
 
 // The kernel of the algorithm `row_windows`; row_windows.cc tells the idea, plan.cc fills the arguments.
 
-#include "cuda/primitives/arrival_barrier.cuh"
-#include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/ring.cuh"
-#include "cuda/primitives/warpgroup_barrier.cuh"
+#include "cuda/primitives/tma.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 #include "cuda/row_windows/results.cuh"
 #include "cuda/row_windows/weights.cuh"
 #include "cuda/row_windows/windows.cuh"

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "cuda/host/definition.h"
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/row_windows/arguments.h"

@@ -30,7 +30,7 @@
 #include <string>
 
 #include "cuda/host/algorithm_by_tiling.h"
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/limits.h"
 #include "cuda/row_windows/plan.h"
 

@@ -2,9 +2,9 @@
 
 // What the kernel of separable is told; see separable.cc.
 
-#include "cuda/following.h"
-#include "cuda/geometry.h"
+#include "cuda/epilogue/following.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
 
 namespace convswap::separable {
 

@@ -1,6 +1,6 @@
 #include "cuda/separable/plan.h"
 
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/separable/arguments.h"

@@ -4,11 +4,10 @@
 // these.
 
 #include "conv/small_floats.h"
-#include "cuda/activations.cuh"
-#include "cuda/primitives/global_load.cuh"
-#include "cuda/primitives/global_store.cuh"
+#include "cuda/epilogue/activations.cuh"
+#include "cuda/primitives/conversions.cuh"
+#include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
-#include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 #include "cuda/separable/arguments.h"
 #include "cuda/separable/layout.h"

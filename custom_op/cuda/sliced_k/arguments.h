@@ -2,10 +2,10 @@
 
 // What the kernel of sliced_k is told; see sliced_k.cc.
 
-#include "cuda/definition.h"
-#include "cuda/following.h"
-#include "cuda/geometry.h"
+#include "cuda/epilogue/following.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
+#include "cuda/primitives/naive_conv.h"
 
 namespace convswap::sliced_k {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/global_memory.cuh"
 #include "cuda/sliced_k/arguments.h"
 #include "cuda/sliced_k/layout.h"
 #include "cuda/sliced_k/numbers.cuh"

@@ -1,8 +1,7 @@
 #include "cuda/sliced_k/plan.h"
 
 #include "conv/arithmetic.h"
-#include "cuda/host/definition.h"
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/sliced_k/arguments.h"

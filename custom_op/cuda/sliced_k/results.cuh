@@ -1,7 +1,7 @@
 #pragma once
 
-#include "cuda/activations.cuh"
-#include "cuda/definition.cuh"
+#include "cuda/epilogue/activations.cuh"
+#include "cuda/primitives/naive_conv.cuh"
 #include "cuda/sliced_k/arguments.h"
 #include "cuda/sliced_k/layout.h"
 #include "cuda/sliced_k/pixels.cuh"

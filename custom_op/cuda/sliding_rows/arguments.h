@@ -2,9 +2,9 @@
 
 // What the kernel of sliding_rows is told; see sliding_rows.cc.
 
-#include "cuda/following.h"
-#include "cuda/geometry.h"
+#include "cuda/epilogue/following.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
 
 namespace convswap::sliding_rows {
 

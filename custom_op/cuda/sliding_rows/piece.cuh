@@ -2,8 +2,8 @@
 
 // Neighbouring columns of a row of x, in registers as they lie in memory.
 
-#include "cuda/primitives/global_load.cuh"
-#include "cuda/primitives/small_float_pairs.cuh"
+#include "cuda/primitives/conversions.cuh"
+#include "cuda/primitives/global_memory.cuh"
 
 namespace convswap::sliding_rows {
 

@@ -1,6 +1,6 @@
 #include "cuda/sliding_rows/plan.h"
 
-#include "cuda/host/following.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/sliding_rows/arguments.h"

@@ -2,9 +2,9 @@
 
 // Results from the sums of a lane: residual, activation, and out they go.
 
-#include "cuda/activations.cuh"
-#include "cuda/primitives/global_store.cuh"
-#include "cuda/primitives/small_float_pairs.cuh"
+#include "cuda/epilogue/activations.cuh"
+#include "cuda/primitives/conversions.cuh"
+#include "cuda/primitives/global_memory.cuh"
 #include "cuda/sliding_rows/arguments.h"
 
 namespace convswap::sliding_rows {

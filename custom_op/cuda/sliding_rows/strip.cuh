@@ -2,7 +2,7 @@
 
 // A lane's way down: outputs of neighbouring columns, row by row.
 
-#include "cuda/primitives/global_store.cuh"
+#include "cuda/primitives/global_memory.cuh"
 #include "cuda/sliding_rows/piece.cuh"
 #include "cuda/sliding_rows/results.cuh"
 #include "cuda/sliding_rows/row.cuh"

@@ -3,8 +3,8 @@
 // What the kernel of `tiled` is given; see tiled.cc.
 
 #include "conv/epilogue.h"
-#include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
 
 namespace convswap::tiled {
 

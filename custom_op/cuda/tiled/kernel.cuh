@@ -5,8 +5,8 @@
 #include "conv/epilogue_math.h"
 #include "conv/small_floats.h"  // what its instances are named by
 #include "cuda/primitives/dependent_launch.cuh"
-#include "cuda/primitives/prefetch.cuh"
-#include "cuda/sum_of.cuh"
+#include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/naive_conv.cuh"
 #include "cuda/tiled/arguments.h"
 
 namespace convswap::tiled {

@@ -3,9 +3,9 @@
 // What the kernel of `toeplitz` is told; toeplitz.cc explains the words. tiling.cc decides, plan.cc fills
 // in.
 
-#include "cuda/definition.h"
-#include "cuda/geometry.h"
 #include "cuda/primitives/fast_divisor.cuh"
+#include "cuda/primitives/geometry.h"
+#include "cuda/primitives/naive_conv.h"
 #include "cuda/toeplitz/layout.h"
 
 namespace convswap::toeplitz {

@@ -2,7 +2,7 @@
 
 // What follows the convolution, computed of a tile's results in shared memory.
 
-#include "cuda/activations.cuh"
+#include "cuda/epilogue/activations.cuh"
 #include "cuda/toeplitz/results.cuh"
 
 namespace convswap::toeplitz {

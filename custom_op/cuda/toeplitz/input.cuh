@@ -2,11 +2,11 @@
 
 // The way of a tile's input into the cores of a warpgroup.
 
-#include "cuda/primitives/bulk_load.cuh"
-#include "cuda/primitives/prefetch.cuh"
+#include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/shared_store.cuh"
-#include "cuda/primitives/warpgroup_barrier.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
+#include "cuda/primitives/tma.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 #include "cuda/toeplitz/tile.cuh"
 
 namespace convswap::toeplitz {

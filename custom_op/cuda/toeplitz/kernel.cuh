@@ -2,8 +2,8 @@
 
 // The kernel of the algorithm `toeplitz`; toeplitz.cc tells the idea, plan.cc fills the arguments.
 
-#include "cuda/definition.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/naive_conv.cuh"
 #include "cuda/primitives/ring.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 #include "cuda/toeplitz/epilogue.cuh"

@@ -3,8 +3,8 @@
 // What the tiling of `toeplitz` and its kernel agree on; toeplitz.cc explains the words.
 
 #include "conv/anywhere.h"
+#include "cuda/primitives/mbarrier.h"
 #include "cuda/primitives/shared_offset.h"
-#include "cuda/primitives/transaction_barrier.h"
 
 namespace convswap::toeplitz {
 

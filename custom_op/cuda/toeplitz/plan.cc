@@ -7,7 +7,7 @@
 #include <string>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/definition.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/primitives/warpgroup.h"

@@ -3,11 +3,11 @@
 // The way of a tile's results: from the sums to shared memory, where they lie as in y, and from there to y.
 
 #include "conv/anywhere.h"
-#include "cuda/primitives/bulk_store.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/shared_store.cuh"
-#include "cuda/primitives/warpgroup_barrier.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
+#include "cuda/primitives/tma.cuh"
+#include "cuda/primitives/warpgroup.cuh"
 #include "cuda/toeplitz/tile.cuh"
 
 namespace convswap::toeplitz {

@@ -2,8 +2,7 @@
 
 // The way of the weights into shared memory: as the Toeplitz matrix.
 
-#include "cuda/filter_windows.cuh"
-#include "cuda/tensor_core_formats.cuh"
+#include "cuda/primitives/tensor_core_formats.cuh"
 #include "cuda/toeplitz/input.cuh"
 
 namespace convswap::toeplitz {

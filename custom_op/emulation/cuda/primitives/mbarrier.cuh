@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "cuda/primitives/arrival_barrier.h"
+#include "cuda/primitives/mbarrier.h"
 #include "cuda_emulation.h"
 
 namespace convswap {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/primitives/arrival_barrier.h"
+#include "cuda/primitives/mbarrier.h"
 
 namespace convswap {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "conv/epilogue_math.h"
-#include "cuda/following.h"
+#include "cuda/epilogue/following.h"
 #include "cuda/primitives/nan_extremes.cuh"
 
 namespace convswap {

@@ -15,4 +15,6 @@ inline bool sync_threads_and(int barrier, int threads, bool agrees) {
   return emulation::meet_named(barrier, threads, agrees);
 }
 
+inline bool is_elected() { return threadIdx.x % 32 == 0; }
+
 }  // namespace convswap

@@ -1,7 +1,11 @@
 #pragma once
 
+// What plans tell kernels of a problem.
+
 #include "conv/problem.h"
-#include "cuda/geometry.h"
+#include "cuda/epilogue/following.h"
+#include "cuda/primitives/geometry.h"
+#include "cuda/primitives/naive_conv.h"
 #include "plan/algorithm.h"
 
 namespace convswap {
@@ -19,5 +23,12 @@ bool is_aligned(const void* data, const ConvProblem& problem, int elements);
 inline Tensors<void> tensors_of(const ConvTensors& tensors, const Execution& execution) {
   return {tensors.x, tensors.w, tensors.b, tensors.z, tensors.y, execution.weights_stay};
 }
+
+Definition definition_of(const ConvProblem& problem);
+
+Following following_of(const Epilogue& epilogue);
+
+// Whether its activation does nothing but limit.
+inline bool only_limits(const Epilogue& epilogue) { return following_of(epilogue).only_limits; }
 
 }  // namespace convswap

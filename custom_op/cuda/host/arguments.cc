@@ -1,6 +1,8 @@
-#include "cuda/host/geometry.h"
+#include "cuda/host/arguments.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 namespace convswap {
 
@@ -33,6 +35,30 @@ Geometry geometry_of(const ConvProblem& problem) {
 
 bool is_aligned(const void* data, const ConvProblem& problem, int elements) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(elements * size_of(problem.type)) == 0;
+}
+
+Definition definition_of(const ConvProblem& problem) {
+  Definition to{};
+  to.in_channels = problem.in_channels;
+  to.out_channels = problem.out_channels;
+  to.channels_per_group = problem.channels_per_group();
+  to.filters_per_group = problem.filters_per_group();
+  std::copy(problem.input.begin(), problem.input.end(), to.input);
+  std::copy(problem.filter.begin(), problem.filter.end(), to.filter);
+  std::copy(problem.output.begin(), problem.output.end(), to.output);
+  std::copy(problem.stride.begin(), problem.stride.end(), to.stride);
+  std::copy(problem.dilation.begin(), problem.dilation.end(), to.dilation);
+  std::copy(problem.result.begin(), problem.result.end(), to.result);
+  std::copy(problem.pad_begin.begin(), problem.pad_begin.end(), to.pad);
+  to.epilogue = problem.epilogue;
+  return to;
+}
+
+Following following_of(const Epilogue& epilogue) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const bool clips = epilogue.activation == Activation::clip;
+  const float least = clips ? epilogue.alpha : epilogue.activation == Activation::relu ? 0.0f : -kInfinity;
+  return {epilogue, clips || is_floored(epilogue), least, clips ? epilogue.beta : kInfinity};
 }
 
 }  // namespace convswap

@@ -1,13 +1,22 @@
 #pragma once
 
-// The definition, computed: see definition.h.
+// A convolution as the ONNX operator defines it, computed: see naive_conv.h.
 
 #include "conv/epilogue_math.h"
-#include "cuda/definition.h"
-#include "cuda/geometry.h"
-#include "cuda/sum_of.cuh"
+#include "cuda/primitives/geometry.h"
+#include "cuda/primitives/naive_conv.h"
 
 namespace convswap {
+
+// What sums of products of T are kept in.
+template <typename T>
+struct SumOf {
+  using Type = float;
+};
+template <>
+struct SumOf<double> {
+  using Type = double;
+};
 
 // The sum of one output, without its bias, over some of its group's channels. T is the element type, Sum what
 // its products are summed in.
