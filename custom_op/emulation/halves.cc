@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "cuda/few_channels/tiling.h"
+#include "cuda/few_channels/family.h"
 
 int main(int count, char** arguments) {
   if (count != 3) return 2;

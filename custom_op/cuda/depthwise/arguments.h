@@ -1,12 +1,22 @@
 #pragma once
 
-// What the kernel of depthwise is told; see depthwise.cc.
+// What the plan of depthwise and its kernel agree on, and what the kernel is told; depthwise.cc explains the
+// words.
 
+#include "conv/anywhere.h"
 #include "cuda/epilogue/following.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 
 namespace convswap::depthwise {
+
+constexpr int kMostThreads = 256;
+
+// Columns of the image that are loaded together.
+constexpr int kMostTogether = 4;
+
+// The parts of a block's shared memory: places of planes in x, then the window, filters, biases.
+CONVSWAP_ANYWHERE constexpr int source_words(int window_planes) { return (2 * window_planes + 3) / 4 * 4; }
 
 template <typename T>
 struct Arguments : Tensors<T>, Geometry {

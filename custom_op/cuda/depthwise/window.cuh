@@ -1,13 +1,58 @@
 #pragma once
 
-// The part of x that a block needs, brought to shared memory with zeros around the image.
+// Where a block of the kernel of depthwise stands, and the parts of its shared memory.
 
-#include "cuda/depthwise/block.cuh"
+#include "cuda/depthwise/arguments.h"
 #include "cuda/primitives/conversions.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/shared_store.cuh"
 
 namespace convswap::depthwise {
+
+// Where a block stands: its first plane, row and column of the output.
+struct Tile {
+  int plane, row, column;
+
+  template <typename T>
+  __device__ explicit Tile(const Arguments<T>& a) {
+    const unsigned line = a.tiles_across.quotient_of_any(blockIdx.x);
+    column = static_cast<int>(blockIdx.x - line * a.tiles_across.divisor) * a.tile_columns;
+    const unsigned group = a.tiles_down.quotient_of_any(line);
+    row = static_cast<int>(line - group * a.tiles_down.divisor) * a.tile_rows;
+    plane = static_cast<int>(group) * a.block_planes;
+  }
+};
+
+// The parts of shared memory.
+struct BlockMemory {
+  long long* sources;  // where each plane of the window begins in x; -1 where it is all padding
+  float* window;
+  float* weights;  // of the filter of each plane
+  float* bias;     // one of each plane
+
+  template <typename T>
+  __device__ BlockMemory(const Arguments<T>& a, float* shared) {
+    sources = reinterpret_cast<long long*>(shared);
+    window = shared + source_words(a.block_planes * a.filter_depth);
+    weights = window + a.window_words;
+    bias = weights + a.block_planes * static_cast<int>(a.taps.divisor);
+  }
+};
+
+// Of a plane of the output: its image, filter and depth.
+struct PlaneNumbers {
+  int image, filter, depth;
+
+  template <typename T>
+  __device__ PlaneNumbers(const Arguments<T>& a, int plane) {
+    const int row = static_cast<int>(a.output_depth.quotient_of_any(plane));
+    depth = plane - row * static_cast<int>(a.output_depth.divisor);
+    image = static_cast<int>(a.image_filters.quotient_of_any(row));
+    filter = row - image * static_cast<int>(a.image_filters.divisor);
+  }
+};
+
+// The part of x that a block needs, brought to shared memory with zeros around the image.
 
 // Neighbouring columns as they lie in x, and as float32.
 template <typename T, int kCount>
@@ -152,5 +197,38 @@ __device__ inline void load_window(const Arguments<T>& a, const Tile& tile, cons
     load_following_planes<1>(a, tile, memory);
   }
 }
+
+// The filters of a block's planes, brought to shared memory.
+
+// The filters and biases of the block's planes, the first of a thread asked for before the window is.
+template <typename T>
+struct Filters {
+  const Arguments<T>& a;
+  const Tile& tile;
+  int count;
+  T first;
+
+  __device__ Filters(const Arguments<T>& arguments, const Tile& of) : a(arguments), tile(of) {
+    count = a.block_planes * (static_cast<int>(a.taps.divisor) + 1);
+    first = weight(static_cast<int>(threadIdx.x));
+  }
+
+  // The biases lie behind the weights.
+  __device__ T weight(int i) const {
+    if (i >= count) return T(0.0f);
+    const int weights = a.block_planes * static_cast<int>(a.taps.divisor);
+    const int plane = i < weights ? static_cast<int>(a.taps.quotient(i)) : i - weights;
+    if (tile.plane + plane >= a.planes) return T(0.0f);
+    const long long filter = PlaneNumbers(a, tile.plane + plane).filter;
+    if (i >= weights) return a.b == nullptr ? T(0.0f) : a.b[filter];
+    return a.w[filter * a.taps.divisor + (i - plane * static_cast<int>(a.taps.divisor))];
+  }
+
+  __device__ void store(const BlockMemory& memory) const {
+    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    if (thread < count) memory.weights[thread] = static_cast<float>(first);
+    for (int i = thread + threads; i < count; i += threads) memory.weights[i] = static_cast<float>(weight(i));
+  }
+};
 
 }  // namespace convswap::depthwise

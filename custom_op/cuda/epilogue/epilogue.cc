@@ -12,7 +12,7 @@
 #include "conv/epilogue_attributes.h"
 #include "conv/small_floats.h"
 #include "cuda/epilogue/arguments.h"
-#include "cuda/epilogue/instances.h"
+#include "cuda/epilogue/family.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "plan/epilogue_stage.h"

@@ -38,24 +38,223 @@
 // which reads and writes the output again, and which only float32 data allow.
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cuda/few_channels/plan.h"
+#include "conv/arithmetic.h"
+#include "cuda/few_channels/arguments.h"
+#include "cuda/few_channels/family.h"
 #include "cuda/host/activation_cost.h"
+#include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/arguments.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
 
 namespace convswap {
 namespace few_channels {
 namespace {
 
-class FewChannels final : public Algorithm {
+// What the multiplication takes the pass for.
+ConvProblem folded_problem_of(const ConvProblem& problem, const Pass& pass) {
+  return folded_problem(problem_with_channels(problem, pass.channels), pass.tiling.folds);
+}
+
+const KnownKernels known({.header = "cuda/few_channels/kernel.cuh",
+                          .instances = instance_names("few_channels::kernel", kTensorCoreFormats, kInstances),
+                          .least_capability = 80});
+
+struct Family {
+  using Tiling = Pass;
+  using Arguments = few_channels::Arguments<void>;
+  static std::string name(const Pass&) { return "few_channels"; }
+
+  static std::string kernel_name(const ConvProblem& problem, const Pass& pass) {
+    const int bundle = FilterBundles(folded_problem_of(problem, pass)).size;
+    return instance_name("few_channels::kernel", tensor_core_format(problem),
+                         Instance{bundle, pass.tiling.taps, pass.tiling.tiles}.arguments());
+  }
+
+  static Arguments arguments_of(const ConvProblem& problem, const Device&, const Pass& pass) {
+    const few_channels::Tiling& tiling = pass.tiling;
+    const ConvProblem folded = folded_problem_of(problem, pass);
+    Arguments to{};
+    static_cast<Geometry&>(to) = geometry_of(problem);
+    to.definition = definition_of(problem);
+    to.log2_folds = std::countr_zero(static_cast<unsigned>(tiling.folds));
+    to.folded_filters = narrow(folded.filters_per_group());
+    to.folded_filter_height = narrow(folded.filter[1]);
+    to.folded_stride_height = narrow(folded.stride[1]);
+    to.folded_rows = narrow(folded.output[1]);
+    to.first_channel = narrow(pass.first_channel);
+    to.pass_channels = narrow(pass.channels);
+    to.accumulates = pass.first_channel > 0;
+    to.activates = problem.epilogue.activation != Activation::none &&
+                   pass.first_channel + pass.channels == problem.channels_per_group();
+    to.following = following_of(problem.epilogue);
+    to.input_elements = problem.batch * problem.in_channels * problem.input_size();
+
+    to.tile_images = tiling.tile_images();
+    to.tile_rows = tiling.tile_rows();
+    to.half_images = tiling.halves_images ? tiling.images : 0;
+    to.half_rows = tiling.halves_images ? 0 : tiling.rows;
+    to.half_offset =
+        narrow((to.half_images * problem.out_channels * problem.output[1] + to.half_rows * tiling.folds) *
+               problem.output[2]);
+    to.places_images = tiling.images;
+    to.places_rows = tiling.rows;
+    to.places_quads = tiling.quads;
+    to.bands = FastDivisor(narrow(ceil_divide(folded.output[1], to.tile_rows)));
+    to.column_tiles = FastDivisor(narrow(ceil_divide(quads_per_output_row(problem), tiling.quads)));
+    to.tiles = narrow(tiling.tile_count);
+    to.quads_per_row = FastDivisor(tiling.quads);
+    to.quads_per_image = FastDivisor(tiling.rows * tiling.quads);
+
+    const FilterBundles bundles(folded);
+    to.raw_rows = tiling.raw_rows;
+    to.raw_columns = tiling.raw_columns;
+    to.raw_words = narrow(tiling.raw_words);
+    to.part_words = narrow(tiling.part_words);
+    to.zero_words = tiling.zero_words;
+    to.runs_per_plane = tiling.runs_per_plane;
+    to.runs = to.tile_images * to.pass_channels * to.runs_per_plane;
+    to.run_elements = tiling.run_elements;
+    to.runs_per_plane_divisor = FastDivisor(to.runs_per_plane);
+    to.channels_divisor = FastDivisor(to.pass_channels);
+    to.copy_sharers = FastDivisor(std::max(1, tiling.warps / to.runs));
+
+    to.bundle_channels = narrow(bundles.channels);
+    to.bundle_rows = narrow(bundles.size / bundles.channels);
+    to.row_step = narrow(bundles.row_step * problem.dilation[1]);
+    to.planes = narrow(bundles.planes);
+    to.phases = narrow(bundles.phases);
+    to.line_words = tiling.line_words;
+    to.plane_words = narrow(tiling.plane_words);
+    to.columns = FastDivisor(tiling.columns);
+    to.lines_per_plane = FastDivisor(tiling.lines);
+    to.lines = tiling.images * to.planes * tiling.lines;
+    to.planes_divisor = FastDivisor(to.planes);
+    to.phases_divisor = FastDivisor(to.phases);
+
+    to.bundles = narrow(bundles.count);
+    to.steps = narrow(bundles.steps());
+    to.shared = tiling.shared;
+    to.filter_blocks = tiling.filter_blocks;
+    to.filter_splits = tiling.filter_splits;
+    to.filter_block_divisor = FastDivisor(tiling.filter_blocks);
+    to.store_width = store_width(problem);
+    const int64_t plane = problem.output_size();
+    const auto offset_of = [&](int filter) {
+      return filter / tiling.folds * plane + filter % tiling.folds * problem.output[2];
+    };
+    for (int i = 0; i < kFiltersPerTile; ++i) {
+      if (i % 2 == 0) to.even_filters[i / 2] = static_cast<unsigned>(offset_of(i));
+      if (i % tiling.folds == 0) to.first_folds |= 1u << i;
+    }
+    to.odd_filter = static_cast<unsigned>(offset_of(1));
+    to.next_filters = offset_of(kFiltersPerTile);
+    return to;
+  }
+
+  static void bind(const ConvProblem& problem, const Pass&, Arguments& to) {
+    if (to.accumulates) to.b = nullptr;
+    to.copies_16_bytes = reinterpret_cast<uintptr_t>(to.x) % 16 == 0;
+    while (to.store_width > 1 && !is_aligned(to.y, problem, to.store_width)) to.store_width /= 2;
+  }
+
+  static int threads(const Pass& pass) { return 32 * pass.tiling.warps; }
+  static int64_t shared_bytes(const Pass& pass) { return pass.tiling.shared_bytes; }
+
+  static Extents grid_of(const ConvProblem& problem, const Device& device, const Pass& pass,
+                         const Launch& launch) {
+    const int resident = resident_blocks(launch);
+    if (resident == 0) throw std::runtime_error("few_channels: a block does not fit on " + device.name);
+    const int64_t rows = problem.group * pass.tiling.filter_splits;
+    const int64_t slots = int64_t{device.multiprocessors} * resident;
+    return {static_cast<unsigned>(grid_columns(pass.tiling.tile_count, rows, slots)),
+            static_cast<unsigned>(rows)};
+  }
+
+  static std::string describe(const ConvProblem&, const Pass& pass, const Launch& launch) {
+    const few_channels::Tiling& tiling = pass.tiling;
+    return "tiles of " + std::to_string(tiling.tile_images()) + " images x " +
+           std::to_string(tiling.tile_rows() * tiling.folds) + " rows x " +
+           std::to_string(tiling.quads * kQuad) + " columns x " +
+           std::to_string(tiling.filter_blocks * tiling.tiles * kFiltersPerTile / tiling.folds) +
+           " filters (" + std::to_string(tiling.tiles * kFiltersPerTile) + " at a time, of " +
+           std::to_string(tiling.folds) + " rows each), " + text_of(launch);
+  }
+};
+
+// For a cycle of a scheduler 0.003 of each result of a multiprocessor: chosen by what the suite `fused` took
+// (benchmarks/activations.md), not fitted. Of several passes the last calls it, which takes longer; such have
+// not been timed.
+double activation_nanoseconds(const ConvProblem& problem, const Device& device) {
+  const double results =
+      static_cast<double>(problem.batch * problem.out_channels) * static_cast<double>(problem.output_size());
+  return 0.003 * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
+}
+
+// What the algorithm chooses: all passes.
+struct Passes {
+  std::vector<Pass> all;
+  double cost;  // nanoseconds, estimated
+};
+
+std::optional<Passes> best_passes(const ConvProblem& problem, const Device& device) {
+  Passes passes{passes_of(problem, device), activation_nanoseconds(problem, device)};
+  if (passes.all.empty() || (passes.all.size() > 1 && problem.type != ElementType::float32)) {
+    return std::nullopt;
+  }
+  for (const Pass& pass : passes.all) passes.cost += pass.tiling.estimate;
+  return passes;
+}
+
+// A launch for each pass, one after the other.
+class PassesPlan final : public Plan {
+ public:
+  PassesPlan(const ConvProblem& problem, const Device& device, const Passes& passes) {
+    for (const Pass& pass : passes.all)
+      passes_.push_back(std::make_unique<KernelPlan<Family>>(problem, device, pass));
+  }
+
+  static std::vector<std::string> kernel_names(const ConvProblem& problem, const Passes& passes) {
+    std::vector<std::string> names;
+    for (const Pass& pass : passes.all) {
+      std::string name = Family::kernel_name(problem, pass);
+      if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+    }
+    return names;
+  }
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    for (const auto& pass : passes_) pass->run(tensors, execution);
+  }
+
+  std::vector<KernelFacts> kernels() const override {
+    std::vector<KernelFacts> facts;
+    for (const auto& pass : passes_) facts.push_back(pass->kernels().front());
+    return facts;
+  }
+
+  std::string describe() const override {
+    const std::string each = passes_.front()->describe();
+    return passes_.size() == 1 ? each : std::to_string(passes_.size()) + " passes, each " + each;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Plan>> passes_;
+};
+
+class FewChannels final : public AlgorithmByTiling<PassesPlan, best_passes> {
  public:
   std::string_view name() const override { return "few_channels"; }
-  DeviceKind device_kind() const override { return DeviceKind::cuda; }
   bool rounds_depthwise() const override { return true; }
   bool fuses(const ConvProblem& problem) const override {
     const Epilogue& epilogue = problem.epilogue;
@@ -63,44 +262,19 @@ class FewChannels final : public Algorithm {
            (only_limits(epilogue) || is_swish(epilogue));
   }
 
-  Offer offer(const ConvProblem& problem, const Device& device) const override {
-    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
-      return Offer::refusal(std::move(reason));
-    }
-    const std::vector<Pass> passes = passes_of(problem, device);
-    if (passes.empty() || (passes.size() > 1 && problem.type != ElementType::float32)) {
-      return Offer::refusal("its smallest tile, one channel of a filter's reach, does not fit into the " +
-                            std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " +
-                            device.name);
-    }
-    double nanoseconds = activation_nanoseconds(problem, device);
-    for (const Pass& pass : passes) nanoseconds += pass.tiling.estimate;
-    return {{},
-            nanoseconds * 1e-6,
-            [problem, device, passes] { return few_channels::make_plan(problem, device, passes); },
-            [problem, passes] { return few_channels::kernel_names(problem, passes); }};
-  }
-
  private:
-  // For a cycle of a scheduler 0.003 of each result of a multiprocessor: chosen by what the suite `fused`
-  // took (benchmarks/activations.md), not fitted. Of several passes the last calls it, which takes longer;
-  // such have not been timed.
-  static double activation_nanoseconds(const ConvProblem& problem, const Device& device) {
-    const double results = static_cast<double>(problem.batch * problem.out_channels) *
-                           static_cast<double>(problem.output_size());
-    return 0.003 * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
+  std::string why_no_tiling(const ConvProblem&, const Device& device) const override {
+    return why_not_fitting("its smallest tile, one channel of a filter's reach, does", device);
   }
 
-  // Before tilings are sought.
-  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+  std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
     // The kernel's indices inside an image have 32 bits; the six planes between the first and the last but
     // one of eight filters have them without a sign.
     std::string reason = why_not_indexed(
         {problem.batch, problem.in_channels, problem.out_channels, problem.output_size() * 3 / 2,
-         problem.input[1] + problem.pad_begin[1] + problem.pad_end[1] + problem.stride[1],
-         problem.input[2] + problem.pad_begin[2] + problem.pad_end[2] + problem.stride[2],
+         padded_input(problem, 1) + problem.stride[1], padded_input(problem, 2) + problem.stride[2],
          problem.channels_per_group() * problem.filter_size() * 16});
     if (!reason.empty()) return reason;
     const FilterBundles bundles(problem);

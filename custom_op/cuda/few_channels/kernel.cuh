@@ -1,10 +1,9 @@
 #pragma once
 
-// The kernel of the algorithm `few_channels`; few_channels.cc tells the idea, plan.cc fills the arguments.
+// The kernel of the algorithm `few_channels`; few_channels.cc tells the idea and fills the arguments.
 
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/few_channels/input.cuh"
-#include "cuda/few_channels/tile.cuh"
 #include "cuda/few_channels/unit.cuh"
 #include "cuda/few_channels/weights.cuh"
 #include "cuda/primitives/dependent_launch.cuh"

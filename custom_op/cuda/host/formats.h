@@ -11,6 +11,7 @@ namespace convswap {
 inline constexpr std::string_view kTensorCoreFormats[] = {"ScaledFloat16Pairs", "TwoScaledFloat16",
                                                           "Float16Pairs", "Bfloat16Pairs"};
 inline constexpr std::string_view kElements[] = {"float", "double", "Float16", "BFloat16"};
+inline constexpr std::string_view kElementsButFloat64[] = {"float", "Float16", "BFloat16"};
 
 // What the tensor cores are given of a problem's data: one of these formats.
 std::string_view tensor_core_format(const ConvProblem& problem);

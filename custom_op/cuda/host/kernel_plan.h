@@ -10,6 +10,13 @@
 
 namespace convswap {
 
+// The grid's columns and rows, the threads of a block and its shared memory, for people.
+inline std::string text_of(const Launch& launch) {
+  return std::to_string(launch.grid.x) + " x " + std::to_string(launch.grid.y) + " blocks of " +
+         std::to_string(launch.block.count()) + " threads, " + std::to_string(launch.shared_bytes) +
+         " bytes of shared memory";
+}
+
 // The plan whose runs start one kernel. What a family of kernels adds are static members of `Family`:
 //
 //   Tiling, Arguments                           what a search has found; what the kernel takes, which begins
@@ -43,6 +50,10 @@ class KernelPlan final : public Plan {
     if (launch_.shared_bytes > 0) allow_shared_memory(launch_.kernel, device.shared_memory_per_block);
     launch_.start = earliest_start(launch_.kernel);
     launch_.grid = Family::grid_of(problem, device, tiling_, launch_);
+  }
+
+  static std::vector<std::string> kernel_names(const ConvProblem& problem, const Tiling& tiling) {
+    return {Family::kernel_name(problem, tiling)};
   }
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {

@@ -1,7 +1,7 @@
 #pragma once
 
 // Kernels by name: "toeplitz::kernel<ScaledFloat16Pairs, 8, true>" is the kernel of toeplitz with these
-// arguments of its template. A family lists its instances once (its instances.h); what its plans ask for,
+// arguments of its template. A family lists its instances once (its family.h); what its plans ask for,
 // what is made ahead of time and what tests compile comes from that list.
 
 #include <cstddef>

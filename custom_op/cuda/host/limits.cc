@@ -50,7 +50,16 @@ std::string why_not_hopper(const Device& device) {
   return "it needs compute capability 9.0, and " + device.name + " has " + dotted(device.compute_capability);
 }
 
+std::string why_not_fitting(const std::string& what, const Device& device) {
+  return what + " not fit into the " + std::to_string(device.shared_memory_per_block) +
+         " bytes of shared memory of " + device.name;
+}
+
 int64_t most_products_of_ieee(const Device& device) { return device.compute_capability >= 90 ? 44 : 22; }
+
+int64_t padded_input(const ConvProblem& problem, int axis) {
+  return problem.input[axis] + problem.pad_begin[axis] + problem.pad_end[axis];
+}
 
 std::string why_not_indexed(std::initializer_list<int64_t> largest) {
   constexpr int64_t kMostIndex = 1 << 30;

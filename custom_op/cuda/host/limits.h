@@ -36,6 +36,12 @@ std::string why_not_from(int compute_capability, const Device& device);
 // The same of kernels with instructions for warpgroups, which need compute capability 9.0 and no other.
 std::string why_not_hopper(const Device& device);
 
+// Why there is no tiling: `what` ("its tiles do") not fit into the shared memory of a block of the device.
+std::string why_not_fitting(const std::string& what, const Device& device);
+
+// The extent of the input along an axis, with its padding.
+int64_t padded_input(const ConvProblem& problem, int axis);
+
 // Why a kernel whose indices have 32 bits cannot reach so far; empty where it can.
 std::string why_not_indexed(std::initializer_list<int64_t> largest);
 

@@ -43,54 +43,143 @@
 // convolution is computed by a second kernel. A block takes whole images, so that it is for batches that
 // fill the card.
 
-#include <memory>
-#include <optional>
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/algorithm_by_tiling.h"
+#include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
+#include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
-#include "cuda/implicit_gemm/plan.h"
+#include "cuda/implicit_gemm/arguments.h"
+#include "cuda/implicit_gemm/family.h"
 
 namespace convswap {
 namespace implicit_gemm {
 namespace {
 
-class ImplicitGemm final : public Algorithm {
+const KnownKernels known({.header = "cuda/implicit_gemm/kernel.cuh",
+                          .instances = instance_names("implicit_gemm::kernel", kTensorCoreFormats,
+                                                      kInstances),
+                          .least_capability = 90,
+                          .is_for_it_alone = true});
+
+struct Family {
+  using Tiling = implicit_gemm::Tiling;
+  using Arguments = implicit_gemm::Arguments<void>;
+  static std::string name(const Tiling&) { return "implicit_gemm"; }
+
+  static std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
+    return instance_name("implicit_gemm::kernel", tensor_core_format(problem),
+                         Instance{tiling.tiles}.arguments());
+  }
+
+  static Arguments arguments_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
+    Arguments to{};
+    static_cast<Geometry&>(to) = geometry_of(problem);
+    to.definition = definition_of(problem);
+    to.input_elements = problem.batch * problem.in_channels * problem.input_size();
+    to.block_filters = tiling.filters;
+    to.filter_blocks = tiling.filter_blocks;
+    to.dilation_height_divisor = FastDivisor(to.dilation_height);
+    to.dilation_width_divisor = FastDivisor(to.dilation_width);
+    to.input_width_divisor = FastDivisor(to.input_width);
+
+    to.folds = tiling.folds;
+    to.chunks = narrow(tiling.chunks);
+    to.half_chunk = narrow(tiling.half_chunk);
+    to.pairs_rows = tiling.pairs_rows;
+    to.row_phases = FastDivisor(narrow(tiling.row_phases));
+    to.column_phases = FastDivisor(narrow(tiling.column_phases));
+    to.pitch = FastDivisor(narrow(tiling.pitch));
+    to.plane_places = narrow(tiling.plane_places);
+    to.plane_rows = narrow(tiling.plane_rows);
+    to.bundle_places = narrow(tiling.bundle_places);
+    to.part_places = narrow(tiling.part_places);
+    to.slot_places = narrow(tiling.slot_places);
+    to.steps = narrow(tiling.steps());
+    to.steps_held = narrow(tiling.steps_held());
+    to.turn_ends = std::max(0, to.steps - (to.steps < kLongSum ? kStepsOfBoth : kStepsOfBothInLongSums));
+    to.output_chunks = narrow(tiling.output_chunks);
+    to.first_ragged = problem.output[1] % tiling.folds == 0
+                          ? to.output_chunks
+                          : narrow((tiling.groups - 1) * tiling.pitch / tiling.columns());
+    to.stages = tiling.stages;
+    to.stage_bytes = narrow(tiling.stage_bytes);
+    to.buffers = tiling.buffers;
+    to.buffer_bytes = narrow(tiling.buffer_bytes);
+    to.late_filters = tiling.late_filters;
+    to.late_bytes = narrow(tiling.late_bytes);
+    to.writes_pairs = writes_pairs(problem, tiling);
+    to.results_bytes = narrow(tiling.results_bytes);
+    to.shared = tiling.shared;
+    std::copy(tiling.owners.begin(), tiling.owners.end(), to.rows);
+    for (int step = 0; step < to.steps; ++step) {
+      // The distance of the halves has no sign; what is no half meets weights of zero, wherever it is read.
+      HalfStep first = tiling.half_steps[2 * step], second = tiling.half_steps[2 * step + 1];
+      if (second.bundle >= 0 && tiling.place_of(second) < tiling.place_of(first)) std::swap(first, second);
+      const int64_t place = tiling.place_of(first);
+      const int64_t distance = second.bundle < 0 ? 1 : tiling.place_of(second) - place;
+      to.half_steps[2 * step] = first, to.half_steps[2 * step + 1] = second;
+      to.step_places[step] = static_cast<unsigned>(place) | static_cast<unsigned>(distance) << 16;
+    }
+    // A y that the cache cannot hold shall not drive out of it what is asked for next.
+    to.leaves_first = problem.output_elements() * size_of(problem.type) > device.second_level_cache;
+    return to;
+  }
+
+  static void bind(const ConvProblem& problem, const Tiling&, Arguments& to) {
+    to.y_misalignment =
+        narrow(static_cast<int64_t>(reinterpret_cast<uintptr_t>(to.y) % kAlignment) / size_of(problem.type));
+  }
+
+  static int threads(const Tiling&) { return kThreads; }
+  static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
+
+  static Extents grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling,
+                         const Launch&) {
+    const int64_t blocks_per_image = problem.group * tiling.filter_blocks;
+    const int64_t share = std::max<int64_t>(1, device.multiprocessors / blocks_per_image);
+    return {static_cast<unsigned>(std::min(problem.batch, share)), static_cast<unsigned>(blocks_per_image)};
+  }
+
+  static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
+    return "whole images, " + std::to_string(tiling.filters) + " filters x " + std::to_string(tiling.folds) +
+           " rows at a time; products of 64 x " + std::to_string(tiling.steps() * kDepth) + " x " +
+           std::to_string(tiling.output_chunks * tiling.columns()) + ", the weights of " +
+           std::to_string(tiling.steps_held()) + " of " + std::to_string(tiling.steps()) +
+           " steps in registers; " + (tiling.pairs_rows ? "two rows in a place; " : "") +
+           (tiling.stages == 1 ? "1 chunk of channels on its way, "
+                               : std::to_string(tiling.stages) + " chunks of channels on their way, ") +
+           (tiling.buffers == 1 ? "1 buffer" : std::to_string(tiling.buffers) + " buffers") + " for results" +
+           (tiling.late_filters == 0 ? "; "
+                                     : " and one for " + std::to_string(tiling.late_filters) + " filters; ") +
+           text_of(launch);
+  }
+};
+
+class ImplicitGemm final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling> {
  public:
   std::string_view name() const override { return "implicit_gemm"; }
-  DeviceKind device_kind() const override { return DeviceKind::cuda; }
   bool rounds_depthwise() const override { return true; }
   bool fuses(const ConvProblem&) const override { return false; }
 
-  Offer offer(const ConvProblem& problem, const Device& device) const override {
-    if (std::string reason = why_not_at_all(problem, device); !reason.empty()) {
-      return Offer::refusal(std::move(reason));
-    }
-    const std::optional<Tiling> tiling = best_tiling(problem, device);
-    if (!tiling) return Offer::refusal(why_no_tiling(problem, device));
-    return {{},
-            tiling->cost * 1e-6,
-            [problem, device, own = *tiling] { return implicit_gemm::make_plan(problem, device, own); },
-            [problem, own = *tiling] { return std::vector{implicit_gemm::kernel_name(problem, own)}; }};
-  }
-
  private:
-  // Before a tiling is sought.
-  static std::string why_not_at_all(const ConvProblem& problem, const Device& device) {
+  std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
     if (std::string reason = why_not_flat(problem); !reason.empty()) return reason;
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (problem.input_size() == 0) return "the input has no pixels";
     // What fits into shared memory needs fewer bits than its indices have, but for the following.
     const int64_t blocks = problem.group * ceil_divide(problem.filters_per_group(), kRows);
-    std::string reason = why_not_indexed(
-        {problem.batch, problem.in_channels, problem.out_channels, blocks,
-         problem.input_size() * kChunkChannels, problem.input[1] + problem.pad_begin[1] + problem.pad_end[1],
-         problem.input[2] + problem.pad_begin[2] + problem.pad_end[2], problem.stride[1] * kRows,
-         problem.stride[2], problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
-         problem.channels_per_group() * problem.filter_size() * kRows});
+    std::string reason =
+        why_not_indexed({problem.batch, problem.in_channels, problem.out_channels, blocks,
+                         problem.input_size() * kChunkChannels, padded_input(problem, 1),
+                         padded_input(problem, 2), problem.stride[1] * kRows, problem.stride[2],
+                         problem.dilation[1] * problem.filter[1], problem.dilation[2] * problem.filter[2],
+                         problem.channels_per_group() * problem.filter_size() * kRows});
     if (!reason.empty()) return reason;
     if (blocks > kMostGridRows) {
       return "it takes at most " + std::to_string(kMostGridRows) + " groups of at most " +
@@ -99,13 +188,12 @@ class ImplicitGemm final : public Algorithm {
     return {};
   }
 
-  static std::string why_no_tiling(const ConvProblem& problem, const Device& device) {
+  std::string why_no_tiling(const ConvProblem& problem, const Device& device) const override {
     if (const int64_t most = most_steps(problem, device); fewest_steps(problem, device) > most) {
       return "its sums take more than " + std::to_string(most) + " products of the tensor core" +
              (parts_of(problem) > 1 ? ", the most for precision ieee" : "");
     }
-    return "its images and their results do not fit into the " +
-           std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
+    return why_not_fitting("its images and their results do", device);
   }
 };
 

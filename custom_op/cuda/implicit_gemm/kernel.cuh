@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel of the algorithm `implicit_gemm`; implicit_gemm.cc tells the idea, plan.cc fills the arguments.
+// The kernel of the algorithm `implicit_gemm`; implicit_gemm.cc tells the idea and fills the arguments.
 
 #include "cuda/implicit_gemm/image.cuh"
 #include "cuda/implicit_gemm/results.cuh"
@@ -9,6 +9,7 @@
 #include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/registers.cuh"
 #include "cuda/primitives/ring.cuh"
+#include "cuda/primitives/shared_part.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
@@ -29,12 +30,6 @@ struct Share {
   }
 };
 
-// The parts of shared memory, found each time: a register is worth more than an addition.
-template <typename Part>
-__device__ inline Part* shared_part(Offset<Part> offset) {
-  extern __shared__ __align__(128) unsigned char shared[];
-  return offset.in(shared);
-}
 template <typename Element>
 __device__ inline BlockState& state_of_block(const Arguments<Element>& problem) {
   return *shared_part(problem.shared.state);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernels of the algorithm `many_channels`; many_channels.cc tells the idea, plan.cc fills the arguments.
+// The kernels of the algorithm `many_channels`; many_channels.cc tells the idea and fills the arguments.
 
 #include "cuda/many_channels/producers.cuh"
 #include "cuda/many_channels/results.cuh"

@@ -2,8 +2,7 @@
 
 // Producers: the warps of a block that have copied what the others multiply.
 
-#include "cuda/many_channels/input.cuh"
-#include "cuda/many_channels/weights.cuh"
+#include "cuda/many_channels/prepare.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/warpgroup.cuh"
 

@@ -3,15 +3,10 @@
 // What a block works on: places of the outputs, and filters.
 
 #include "cuda/many_channels/arguments.h"
+#include "cuda/primitives/shared_part.cuh"
 
 namespace convswap::many_channels {
 
-// The parts of shared memory, found each time: a register is worth more than an addition.
-template <typename Part>
-__device__ inline Part* shared_part(Offset<Part> offset) {
-  extern __shared__ __align__(128) unsigned char shared[];
-  return offset.in(shared);
-}
 template <typename Element>
 __device__ inline BlockState& state_of_block(const Arguments<Element>& problem) {
   return *shared_part(problem.shared.state);

@@ -5,17 +5,15 @@
 // window; where windows overlap, a kernel of its own pools. The rule takes it where nothing else applies.
 
 #include <algorithm>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/naive/arguments.h"
-#include "plan/algorithm.h"
 #include "plan/epilogue_stage.h"
 
 namespace convswap {
@@ -58,28 +56,21 @@ struct Family {
   }
 };
 
+// Without an estimate: the rule takes it where no other algorithm can compute the problem.
+std::vector<Family::Tiling> tilings_of(const ConvProblem&, const Device&) { return {Family::Tiling{}}; }
+
 bool windows_overlap(const Pool& pool) {
   return pool.kernel[0] > pool.stride[0] || pool.kernel[1] > pool.stride[1];
 }
 
-class Naive final : public Algorithm {
+class Naive final : public AlgorithmByTiling<KernelPlan<Family>, tilings_of> {
  public:
   std::string_view name() const override { return "naive"; }
-  DeviceKind device_kind() const override { return DeviceKind::cuda; }
 
   // Where a pool's windows overlap, each one's thread would compute again what its neighbours compute.
   bool fuses(const ConvProblem& problem) const override {
     return !windows_overlap(problem.epilogue.pool) ||
            !epilogue_stage(DeviceKind::cuda)->why_not(problem).empty();
-  }
-
-  // Without an estimate: the rule takes it where no other algorithm can compute the problem.
-  Offer offer(const ConvProblem& problem, const Device& device) const override {
-    return {
-        {},
-        std::nullopt,
-        [problem, device] { return std::make_unique<KernelPlan<Family>>(problem, device, Family::Tiling{}); },
-        [problem] { return std::vector{Family::kernel_name(problem, Family::Tiling{})}; }};
   }
 };
 

@@ -1,12 +1,19 @@
 #pragma once
 
-// What the kernel of `pointwise` is told; plan.cc fills it in.
+// What the plan of pointwise and its kernel agree on, and what the kernel is told; pointwise.cc explains the
+// words.
 
 #include "cuda/epilogue/following.h"
 #include "cuda/primitives/fast_divisor.cuh"
 #include "cuda/primitives/geometry.h"
 
 namespace convswap::pointwise {
+
+constexpr int kPixels = 64;                            // of a tile, and of a product: its rows
+constexpr int kTileFilters = 8;                        // of a product's columns
+constexpr int kDepthBytes = 32;                        // of a product: channels of a pixel, or of a filter
+constexpr int kCoreBytes = 16;                         // neighbouring channels of a filter that lie together
+constexpr int kSlotStepBytes = kPixels * kDepthBytes;  // of a slot: what a product takes of a tile
 
 template <typename Element>
 struct Arguments : Tensors<Element> {

@@ -2,18 +2,144 @@
 
 // The kernel of the algorithm `pointwise`; pointwise.cc tells the idea.
 
+#include "cuda/epilogue/activations.cuh"
 #include "cuda/pointwise/arguments.h"
-#include "cuda/pointwise/layout.h"
-#include "cuda/pointwise/numbers.cuh"
 #include "cuda/pointwise/pixels.cuh"
-#include "cuda/pointwise/results.cuh"
-#include "cuda/pointwise/waiting.cuh"
-#include "cuda/pointwise/weights.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
+#include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/warpgroup.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 
 namespace convswap::pointwise {
+
+// Stores the results of a tile: of a thread's two pixels for every eight filters two, neighbours.
+template <int kTiles, typename Element>
+class Results {
+ public:
+  __device__ Results(const Arguments<Element>& problem, const ThreadPixels& own, int tile, int first,
+                     int first_of_all)
+      : problem_(problem),
+        filter_(own.quarter * 2),
+        left_(problem.filters - first - filter_),
+        plane_(problem.output_plane.divisor) {
+    // Of filters and pixels that are none the first residual is added, and nothing is stored.
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const unsigned number = own.number(tile, i);
+      exist_[i] = number < problem.pixels;
+      const Pixel pixel(problem, exist_[i] ? number : 0u);
+      at_[i] =
+          (static_cast<long long>(pixel.image) * problem.out_channels + first_of_all + filter_) * plane_ +
+          pixel.output;
+    }
+  }
+
+  __device__ void store(float (&sums)[kTiles][4], const float* bias) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const float2 pair = *reinterpret_cast<const float2*>(bias + t * kTileFilters + filter_);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) sums[t][2 * i] += pair.x, sums[t][2 * i + 1] += pair.y;
+    }
+    if (problem_.z != nullptr) {
+      if (problem_.stores_pairs) {
+        add_pairs(sums);
+      } else {
+        add_each(sums);
+      }
+    }
+    if (problem_.following.epilogue.activation != Activation::none) {
+      finish_many(problem_.following, [&](auto finish) {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) finish(sums[t]);
+      });
+    }
+    if (problem_.stores_pairs) {
+      store_pairs(sums);
+    } else {
+      store_each(sums);
+    }
+  }
+
+ private:
+  using Of = Numbers<Element>;
+  using Pair = typename Of::Pair;
+
+  __device__ bool is_filter(int t, int j) const { return t * kTileFilters + j < left_; }
+
+  __device__ void add_pairs(float (&sums)[kTiles][4]) const {
+    const Element* from = problem_.z + at_[0];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      // A few at a time: not all fit into registers.
+      if (t % 4 == 0) asm volatile("" ::: "memory");
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const bool is_there = exist_[0] && is_filter(t, j);
+        const float2 both = Of::floats_of(*reinterpret_cast<const Pair*>(
+            is_there ? from + j * static_cast<long long>(plane_) : problem_.z));
+        sums[t][j] += both.x, sums[t][2 + j] += both.y;
+      }
+      from += kTileFilters * static_cast<long long>(plane_);
+    }
+  }
+
+  __device__ void add_each(float (&sums)[kTiles][4]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Element* from = problem_.z + at_[i];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        if (t % 4 == 0) asm volatile("" ::: "memory");
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const bool is_there = exist_[i] && is_filter(t, j);
+          sums[t][2 * i + j] +=
+              static_cast<float>(*(is_there ? from + j * static_cast<long long>(plane_) : problem_.z));
+        }
+        from += kTileFilters * static_cast<long long>(plane_);
+      }
+    }
+  }
+
+  __device__ void store_pairs(const float (&sums)[kTiles][4]) const {
+    unsigned long long to = global_address(problem_.y + at_[0]);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        store_global_if(exist_[0] && is_filter(t, j), beyond(to, j), Of::pair_of(sums[t][j], sums[t][2 + j]));
+      }
+      to = beyond(to, kTileFilters);
+    }
+  }
+
+  __device__ void store_each(const float (&sums)[kTiles][4]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      unsigned long long to = global_address(problem_.y + at_[i]);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          store_global_if(exist_[i] && is_filter(t, j), beyond(to, j), Of::one_of(sums[t][2 * i + j]));
+        }
+        to = beyond(to, kTileFilters);
+      }
+    }
+  }
+
+  // In another plane.
+  __device__ unsigned long long beyond(unsigned long long address, unsigned planes) const {
+    return address_beyond(address, planes, plane_ * static_cast<unsigned>(sizeof(Element)));
+  }
+
+  const Arguments<Element>& problem_;
+  int filter_, left_;
+  unsigned plane_;
+  long long at_[2];
+  bool exist_[2];
+};
 
 // Blocks stay; a row of the grid has the filters of a block of a group, whose warpgroups take tiles in turns.
 template <typename Element, int kTiles, int kWarpgroups, int kSteps, int kSlots>

@@ -1,10 +1,99 @@
 #pragma once
 
+// What a thread loads of its two pixels, and what the products take of it: for each element type.
+
+#include "conv/small_floats.h"
 #include "cuda/pointwise/arguments.h"
-#include "cuda/pointwise/numbers.cuh"
+#include "cuda/primitives/async_copy.cuh"
+#include "cuda/primitives/conversions.cuh"
+#include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
+#include "cuda/primitives/warpgroup_multiply.cuh"
 
 namespace convswap::pointwise {
+
+// The words of a product: of a thread's channels, both pixels.
+using Words = unsigned[4];
+
+// kLoads: a thread's channels of a product, of which number `load` is channel_of(lane % 4, load).
+template <typename Element>
+struct Numbers;
+
+template <>
+struct Numbers<float> {
+  using Product = TensorFloat32;
+  static constexpr int kLoads = 2;
+  static __device__ int channel_of(int quarter, int load) { return quarter + 4 * load; }
+
+  // A channel of two pixels, as it lies where they are neighbours, and the words that it is.
+  using Pair = uint2;
+  static __device__ Pair pair_at(const float* first, const float* second) {
+    return make_uint2(__float_as_uint(*first), __float_as_uint(*second));
+  }
+  static __device__ void put(Words& to, int load, Pair pair) {
+    to[2 * load] = pair.x, to[2 * load + 1] = pair.y;
+  }
+
+  // What was loaded as the product takes it.
+  static __device__ void finish(Words& words) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = of_weights(words[i]);
+  }
+
+  // A word of a filter's channels, of which `left` are left, and as the product takes it.
+  static __device__ unsigned word_at(const float* from, int left, int word) {
+    return left > word ? __float_as_uint(from[word]) : 0u;
+  }
+  static constexpr bool kRoundsWeights = true;
+  static __device__ unsigned of_weights(unsigned word) {
+    return round_to_tensor_float32(__uint_as_float(word));
+  }
+
+  // Results of two neighbouring pixels, and of one.
+  static __device__ Pair pair_of(float first, float second) {
+    return make_uint2(__float_as_uint(first), __float_as_uint(second));
+  }
+  static __device__ float2 floats_of(Pair pair) {
+    return make_float2(__uint_as_float(pair.x), __uint_as_float(pair.y));
+  }
+  static __device__ unsigned one_of(float result) { return __float_as_uint(result); }
+};
+
+// Of 16 bits: a word has two channels of a pixel to the products, and two pixels of a channel in memory.
+template <typename Small>
+struct Numbers {
+  using Product = Small;
+  static constexpr int kLoads = 4;
+  static __device__ int channel_of(int quarter, int load) { return 2 * quarter + load % 2 + load / 2 * 8; }
+
+  using Pair = unsigned;
+  static __device__ Pair pair_at(const Small* first, const Small* second) {
+    return first->bits | static_cast<unsigned>(second->bits) << 16;
+  }
+  static __device__ void put(Words& to, int load, Pair pair) { to[load] = pair; }
+
+  static __device__ void finish(Words& words) {
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const unsigned even = words[i], odd = words[i + 1];
+      words[i] = (even & 0xffffu) | odd << 16;
+      words[i + 1] = even >> 16 | (odd & 0xffff0000u);
+    }
+  }
+
+  static constexpr bool kRoundsWeights = false;
+  static __device__ unsigned word_at(const Small* from, int left, int word) {
+    const unsigned lower = left > 2 * word ? from[2 * word].bits : 0u;
+    const unsigned upper = left > 2 * word + 1 ? from[2 * word + 1].bits : 0u;
+    return lower | upper << 16;
+  }
+
+  static __device__ Pair pair_of(float first, float second) { return rounded_pair<Small>(first, second); }
+  static __device__ float2 floats_of(Pair pair) {
+    return make_float2(lower_of_pair<Small>(pair), upper_of_pair<Small>(pair));
+  }
+  static __device__ unsigned short one_of(float result) { return Small(result).bits; }
+};
 
 // Where the pixel of a number lies in the first channel of its image, and its output in the first plane.
 struct Pixel {
@@ -114,6 +203,177 @@ class ChunkLoader {
   const ThreadPixels& own_;
   int group_, tile_, stride_, chunk_ = 0;
   const Element* from_[2];
+};
+
+// Where a thread's chunks wait until they are multiplied: one in registers, or a few in shared memory.
+
+// The channels of a chunk of a thread's pixels, product after product.
+template <int kSteps>
+using Chunk = Words[kSteps];
+
+// A chunk in registers, as ChunkLoader loads it.
+template <typename Element, int kSteps>
+struct InRegisters {
+  using Of = Numbers<Element>;
+  using Pair = typename Of::Pair;
+
+  __device__ explicit InRegisters(Chunk<kSteps>& chunk) : to(chunk) {}
+  // Zeros where it is not there.
+  __device__ void load_pair(int step, int load, const Element* from, bool is_there) const {
+    Of::put(to[step], load, is_there ? *reinterpret_cast<const Pair*>(from) : Pair{});
+  }
+  __device__ void load_each(int step, int load, const Element* first, const Element* second,
+                            bool is_there) const {
+    Of::put(to[step], load, is_there ? Of::pair_at(first, second) : Pair{});
+  }
+
+  Chunk<kSteps>& to;
+};
+
+// A chunk in shared memory, of which a thread has its own pairs alone, so that nothing but the thread itself
+// has to wait for them.
+template <typename Element, int kSteps>
+class InSlot {
+ public:
+  using Of = Numbers<Element>;
+  using Pair = typename Of::Pair;
+  static_assert(kSteps * Of::kLoads * kWarpgroupThreads * sizeof(Pair) == kSteps * kSlotStepBytes);
+
+  __device__ explicit InSlot(unsigned char* slot)
+      : own_(reinterpret_cast<Pair*>(slot) + thread_of_warpgroup()) {}
+
+  __device__ void load_pair(int step, int load, const Element* from, bool is_there) const {
+    copy_async<sizeof(Pair)>(place(step, load), from, is_there);
+  }
+  // Where a tensor turns out not to be aligned, which is not known when the tiling is chosen.
+  __device__ void load_each(int step, int load, const Element* first, const Element* second,
+                            bool is_there) const {
+    *place(step, load) = is_there ? Of::pair_at(first, second) : Pair{};
+  }
+
+  __device__ void take(Chunk<kSteps>& to) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int load = 0; load < Of::kLoads; ++load) Of::put(to[step], load, *place(step, load));
+    }
+  }
+
+ private:
+  __device__ Pair* place(int step, int load) const {
+    return own_ + (step * Of::kLoads + load) * kWarpgroupThreads;
+  }
+
+  Pair* own_;
+};
+
+// The slots of a warpgroup, which its chunks take in turns.
+template <typename Element, int kSteps, int kSlots>
+class Slots {
+ public:
+  __device__ explicit Slots(unsigned char* all)
+      : first_(all + warpgroup_of_block() * (kSlots * kSteps * kSlotStepBytes)) {}
+
+  // Starts the copies of all slots but one.
+  template <typename Loader>
+  __device__ void fill(Loader& loader) {
+    for (int slot = 0; slot < kSlots - 1; ++slot) start(loader, slot);
+  }
+
+  // Starts the copies of the chunk that is kSlots - 1 further on, into the slot whose chunk was taken last
+  // and has been multiplied, so that nobody reads it any more; then takes the next chunk.
+  template <typename Loader>
+  __device__ void take_next(Loader& loader, Chunk<kSteps>& to) {
+    start(loader, next_ == 0 ? kSlots - 1 : next_ - 1);
+    wait_for_copies<kSlots - 1>();
+    slot(next_).take(to);
+    if (++next_ == kSlots) next_ = 0;
+  }
+
+ private:
+  __device__ InSlot<Element, kSteps> slot(int number) const {
+    return InSlot<Element, kSteps>(first_ + number * (kSteps * kSlotStepBytes));
+  }
+
+  template <typename Loader>
+  __device__ void start(Loader& loader, int number) const {
+    loader.load_next(slot(number));
+    commit_copies();
+  }
+
+  unsigned char* first_;
+  int next_ = 0;
+};
+
+// A block's filters, for all its tiles: weights as the tensor core takes them, core after core of channels
+// those of all filters, then the bias.
+template <int kFilters>
+struct Filters {
+  uint4* weights;
+  float* bias;
+
+  // Starts the copies of the weights, which are one group of each thread. `first`: of the group, and of all.
+  template <typename Element>
+  __device__ void start_copies(const Arguments<Element>& problem, int cores, int first,
+                               int first_of_all) const {
+    using Of = Numbers<Element>;
+    constexpr int kCore = kCoreBytes / sizeof(Element);
+    const bool are_whole =
+        problem.channels % kCore == 0 && reinterpret_cast<unsigned long long>(problem.w) % kCoreBytes == 0;
+    for_each(cores, [&](int core, int filter, uint4& to) {
+      const Element* const from =
+          problem.w + static_cast<long long>(first_of_all + filter) * problem.channels + core * kCore;
+      const int left = first + filter < problem.filters ? problem.channels - core * kCore : 0;
+      if (!are_whole) {
+        to = make_uint4(Of::word_at(from, left, 0), Of::word_at(from, left, 1), Of::word_at(from, left, 2),
+                        Of::word_at(from, left, 3));
+      } else if (left > 0) {
+        copy_async_16_bytes(&to, from);
+      } else {
+        to = make_uint4(0u, 0u, 0u, 0u);
+      }
+    });
+    commit_copies();
+  }
+
+  // Of the thread's filter, where it has one.
+  template <typename Element>
+  static __device__ Element bias_of_thread(const Arguments<Element>& problem, int first, int first_of_all) {
+    const int own = static_cast<int>(threadIdx.x);
+    const bool is_there = own < kFilters && first + own < problem.filters && problem.b != nullptr;
+    return is_there ? problem.b[first_of_all + own] : Element(0.0f);
+  }
+
+  // Waits for the copies, behind which the thread has started kLater groups, and has the block meet.
+  template <int kLater, typename Element>
+  __device__ void finish(int cores, Element bias_of_own) const {
+    using Of = Numbers<Element>;
+    if (threadIdx.x < kFilters) bias[threadIdx.x] = static_cast<float>(bias_of_own);
+    wait_for_copies<kLater>();
+    if constexpr (Of::kRoundsWeights) {
+      for_each(cores, [](int, int, uint4& own) {
+        own = make_uint4(Of::of_weights(own.x), Of::of_weights(own.y), Of::of_weights(own.z),
+                         Of::of_weights(own.w));
+      });
+    }
+    show_to_copies_and_products();
+    __syncthreads();
+  }
+
+ private:
+  // Calls back with a thread's cores of filters. A warp has four cores, 64 bytes, of eight filters, which go
+  // to as many different banks at a time.
+  template <typename Call>
+  __device__ void for_each(int cores, const Call& call) const {
+    constexpr int kAcross = 4, kDown = 8;
+    static_assert(kFilters % kDown == 0);
+    for (int i = threadIdx.x; i < cores * kFilters; i += blockDim.x) {
+      const int rest = i / (kAcross * kDown);
+      const int core = rest / (kFilters / kDown) * kAcross + i / kDown % kAcross;
+      const int filter = rest % (kFilters / kDown) * kDown + i % kDown;
+      call(core, filter, weights[core * kFilters + filter]);
+    }
+  }
 };
 
 }  // namespace convswap::pointwise

@@ -27,18 +27,93 @@
 // without a residual, which first layers have none of, are computed with it, all else by a second kernel,
 // unless that would round twice.
 
+#include <algorithm>
 #include <string>
 
 #include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/arguments.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
-#include "cuda/row_windows/plan.h"
+#include "cuda/row_windows/arguments.h"
+#include "cuda/row_windows/family.h"
 
 namespace convswap {
 namespace row_windows {
 namespace {
 
-class RowWindows final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
+const KnownKernels known({.header = "cuda/row_windows/kernel.cuh",
+                          .instances = instance_names("row_windows::kernel", kElementsButFloat64),
+                          .least_capability = 90,
+                          .is_for_it_alone = true});
+
+struct Family {
+  using Tiling = row_windows::Tiling;
+  using Arguments = row_windows::Arguments<void>;
+  static std::string name(const Tiling&) { return "row_windows"; }
+  static std::string kernel_name(const ConvProblem& problem, const Tiling&) {
+    return instance_name("row_windows::kernel", element_name(problem.type));
+  }
+
+  static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
+    Arguments to{};
+    static_cast<Geometry&>(to) = geometry_of(problem);
+    to.following = following_of(problem.epilogue);
+    to.shared = tiling.shared;
+    to.block_filters = narrow(tiling.block_filters);
+    to.folds = narrow(tiling.folds);
+    to.row_phases = narrow(tiling.row_phases);
+    to.lead = narrow(tiling.lead);
+    to.groups = narrow(tiling.groups);
+    to.bands = narrow(tiling.bands);
+    to.band_rows = narrow(tiling.band_rows);
+    to.pitch = narrow(tiling.pitch);
+    to.phase_places = narrow(tiling.phase_places);
+    to.channel_places = narrow(tiling.channel_places);
+    to.slot_places = narrow(tiling.slot_places);
+    to.column_chunks = narrow(tiling.column_chunks);
+    to.steps = narrow(tiling.steps());
+    to.tiles = narrow(problem.batch * tiling.bands);
+    to.bands_divisor = FastDivisor(narrow(tiling.bands));
+    to.filter_blocks = FastDivisor(narrow(tiling.filter_blocks));
+    std::ranges::copy(tiling.step_places, to.step_places);
+    std::ranges::copy(tiling.depth, to.depth);
+    to.definition = definition_of(problem);
+    return to;
+  }
+
+  static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
+    const int of_word = numbers_of_word(problem);
+    const int words = is_aligned(to.x, problem, kWordsOfPair * of_word) ? kWordsOfPair
+                      : is_aligned(to.x, problem, of_word)              ? 1
+                                                                        : 0;
+    to.loading = loading_of(problem, tiling.lead, words);
+    to.segment_places = segment_places_of(to.loading);
+    to.segments = narrow(segments_of(problem, tiling, to.segment_places));
+    to.stored_together = most_together(problem);
+    while (!is_aligned(to.y, problem, to.stored_together)) to.stored_together /= 2;
+  }
+
+  static int threads(const Tiling&) { return kThreads; }
+  static int64_t shared_bytes(const Tiling& tiling) { return tiling.shared_bytes; }
+
+  static Extents grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling,
+                         const Launch&) {
+    const int64_t rows = problem.group * tiling.filter_blocks;
+    const int64_t share = std::max<int64_t>(1, device.multiprocessors / rows);
+    return {static_cast<unsigned>(std::min(problem.batch * tiling.bands, share)),
+            static_cast<unsigned>(rows)};
+  }
+
+  static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
+    const auto text = [](int64_t number) { return std::to_string(number); };
+    return "bands of " + text(tiling.groups) + " x " + text(tiling.folds) + " output rows, " +
+           text(tiling.column_chunks) + " x " + text(tiling.steps()) + " products of " + text(kColumns) +
+           " columns, " + text_of(launch);
+  }
+};
+
+class RowWindows final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tilings> {
  public:
   std::string_view name() const override { return "row_windows"; }
   bool rounds_depthwise() const override { return true; }
@@ -49,9 +124,8 @@ class RowWindows final : public AlgorithmByTiling<cheapest_tilings, make_plan, k
   }
 
  private:
-  std::string why_no_tiling(const Device& device) const override {
-    return "its windows of a row of outputs do not fit into the " +
-           std::to_string(device.shared_memory_per_block) + " bytes of shared memory of " + device.name;
+  std::string why_no_tiling(const ConvProblem&, const Device& device) const override {
+    return why_not_fitting("its windows of a row of outputs do", device);
   }
 
   std::string why_not_at_all(const ConvProblem& problem, const Device& device) const override {
@@ -61,12 +135,9 @@ class RowWindows final : public AlgorithmByTiling<cheapest_tilings, make_plan, k
     }
     if (std::string reason = why_not_hopper(device); !reason.empty()) return reason;
     if (problem.dilation[2] != 1 && problem.filter[2] > 1) return "the columns of its filters are dilated";
-    const auto padded = [&](int axis) {
-      return problem.input[axis] + problem.pad_begin[axis] + problem.pad_end[axis];
-    };
-    std::string reason =
-        why_not_indexed({padded(1), padded(2), problem.in_channels, problem.out_channels, problem.filter[1],
-                         problem.filter[2], problem.dilation[1], problem.stride[1], problem.stride[2]});
+    std::string reason = why_not_indexed(
+        {padded_input(problem, 1), padded_input(problem, 2), problem.in_channels, problem.out_channels,
+         problem.filter[1], problem.filter[2], problem.dilation[1], problem.stride[1], problem.stride[2]});
     if (!reason.empty()) return reason;
     // Each by itself first, so that their product is none that 64 bits do not hold.
     constexpr int64_t kMostPlaces = kMostSteps * kPlacesOfStep;
@@ -81,7 +152,8 @@ class RowWindows final : public AlgorithmByTiling<cheapest_tilings, make_plan, k
     if (problem.group * ((problem.filters_per_group() + kRows - 1) / kRows) > kMostGridRows) {
       return "it takes at most " + std::to_string(kMostGridRows) + " times 64 filters of one group";
     }
-    return why_not_indexed({problem.in_channels * problem.input_size(), padded(1) * padded(2),
+    return why_not_indexed({problem.in_channels * problem.input_size(),
+                            padded_input(problem, 1) * padded_input(problem, 2),
                             problem.out_channels * problem.output_size(), problem.batch * problem.output[1],
                             64 * problem.output[2]});
   }

@@ -1,9 +1,104 @@
 #pragma once
 
-#include "cuda/row_windows/numbers.cuh"
-#include "cuda/row_windows/tile.cuh"
+// How a window of an image's row is loaded, and what the products take of it: for each element type.
+
+#include "conv/small_floats.h"
+#include "cuda/primitives/conversions.cuh"
+#include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/warpgroup_multiply.cuh"
+#include "cuda/row_windows/arguments.h"
 
 namespace convswap::row_windows {
+
+// What is loaded is rounded, or put together, only when all loads are under way.
+template <typename Element>
+struct Numbers;
+
+template <>
+struct Numbers<float> {
+  using Product = TensorFloat32;
+  static constexpr int kOfWindow = kPlaceBytes / 4;
+  static __device__ void load_one(bool condition, unsigned long long address, unsigned& to) {
+    load_global_if(condition, address, to);
+  }
+  static __device__ unsigned word_of(unsigned bits) { return round_to_tensor_float32(__uint_as_float(bits)); }
+  static __device__ uint4 window_of(const unsigned (&numbers)[kOfWindow]) {
+    return make_uint4(word_of(numbers[0]), word_of(numbers[1]), word_of(numbers[2]), word_of(numbers[3]));
+  }
+  // Of weights.
+  static __device__ uint4 window_of(const float (&numbers)[kOfWindow]) {
+    return make_uint4(round_to_tensor_float32(numbers[0]), round_to_tensor_float32(numbers[1]),
+                      round_to_tensor_float32(numbers[2]), round_to_tensor_float32(numbers[3]));
+  }
+
+  // Two neighbouring results, those of the lane beside this one, and four.
+  using Pair = uint2;
+  static __device__ Pair pair_of(float first, float second) {
+    return make_uint2(__float_as_uint(first), __float_as_uint(second));
+  }
+  static __device__ Pair beside(Pair pair) {
+    return make_uint2(__shfl_xor_sync(0xffffffffu, pair.x, 1), __shfl_xor_sync(0xffffffffu, pair.y, 1));
+  }
+  using Four = uint4;
+  static __device__ Four four_of(Pair first, Pair second) {
+    return make_uint4(first.x, first.y, second.x, second.y);
+  }
+  static __device__ unsigned one_of(float result) { return __float_as_uint(result); }
+};
+
+template <typename Small>
+struct Numbers {
+  using Product = Small;
+  static constexpr int kOfWindow = kPlaceBytes / 2;
+  static __device__ void load_one(bool condition, unsigned long long address, unsigned& to) {
+    load_global_16_if(condition, address, to);
+  }
+  static __device__ unsigned word_of(unsigned pair) { return pair; }
+  static __device__ uint4 window_of(const unsigned (&numbers)[kOfWindow]) {
+    return make_uint4(numbers[0] | numbers[1] << 16, numbers[2] | numbers[3] << 16,
+                      numbers[4] | numbers[5] << 16, numbers[6] | numbers[7] << 16);
+  }
+  static __device__ uint4 window_of(const float (&numbers)[kOfWindow]) {
+    return make_uint4(
+        rounded_pair<Small>(numbers[0], numbers[1]), rounded_pair<Small>(numbers[2], numbers[3]),
+        rounded_pair<Small>(numbers[4], numbers[5]), rounded_pair<Small>(numbers[6], numbers[7]));
+  }
+
+  using Pair = unsigned;
+  static __device__ Pair pair_of(float first, float second) { return rounded_pair<Small>(first, second); }
+  static __device__ Pair beside(Pair pair) { return __shfl_xor_sync(0xffffffffu, pair, 1); }
+  using Four = uint2;
+  static __device__ Four four_of(Pair first, Pair second) { return make_uint2(first, second); }
+  static __device__ unsigned short one_of(float result) { return Small(result).bits; }
+};
+
+// What a block has of every band: the filters of a group or, where they are more than a product has rows, a
+// part of them.
+struct Share {
+  int first_channel, first_filter, filters;
+
+  template <typename Element>
+  __device__ explicit Share(const Arguments<Element>& problem) {
+    const int group = problem.filter_blocks.quotient_of_any(blockIdx.y);
+    const int of_group =
+        static_cast<int>(blockIdx.y - group * problem.filter_blocks.divisor) * problem.block_filters;
+    first_channel = group * problem.channels;
+    first_filter = group * problem.filters + of_group;
+    filters = min(problem.block_filters, problem.filters - of_group);
+  }
+};
+
+// A band by its number through all images.
+struct Band {
+  int image, first_row;  // of the output
+
+  __device__ Band(int image, int first_row) : image(image), first_row(first_row) {}
+
+  template <typename Element>
+  __device__ Band(const Arguments<Element>& problem, int number)
+      : image(problem.bands_divisor.quotient_of_any(number)),
+        first_row((number - image * problem.bands) * problem.groups * problem.folds) {}
+};
 
 // By the producers. Behind the last are some that are none.
 template <typename Element>
@@ -187,5 +282,46 @@ class SegmentsOfWords {
   unsigned words_[kAtOnce][kLoads];
   int places_[kAtOnce], windows_[kAtOnce];  // of the lane's first window; as many as there are from it on
 };
+
+// Lays out a block's weights and bias for all its bands, by the consumers, of which this is number `thread`:
+// place after place along the depth those of all rows of a product. Row m is filter m % block_filters of
+// output row m / block_filters of a group; what a filter does not read of a window is zeros.
+template <typename Element>
+__device__ inline void put_weights(const Arguments<Element>& problem, const Share& share, int thread,
+                                   uint4* weights, float* bias) {
+  using Of = Numbers<Element>;
+  const int places = problem.steps * kPlacesOfStep;
+  for (int i = thread; i < places * kRows; i += kConsumers) {
+    const DepthPlace place = problem.depth[i / kRows];
+    const int row = i % kRows;
+    const int fold = row / problem.block_filters, filter = row - fold * problem.block_filters;
+    const int down = place.row - fold * problem.stride_height;
+    const int r = down / problem.dilation_height;
+    const bool exists = place.channel >= 0 && fold < problem.folds && filter < share.filters && down >= 0 &&
+                        r * problem.dilation_height == down && r < problem.filter_height;
+    float numbers[Of::kOfWindow] = {};
+    if (exists) {
+      const Element* const from =
+          problem.w +
+          ((static_cast<long long>(share.first_filter + filter) * problem.channels + place.channel) *
+               problem.filter_height +
+           r) *
+              problem.filter_width;
+#pragma unroll
+      for (int e = 0; e < Of::kOfWindow; ++e) {
+        const int tap = place.tap + e;
+        if (static_cast<unsigned>(tap) < static_cast<unsigned>(problem.filter_width)) {
+          numbers[e] = static_cast<float>(from[tap]);
+        }
+      }
+    }
+    weights[i] = Of::window_of(numbers);
+  }
+  for (int i = thread; i < problem.block_filters; i += kConsumers) {
+    bias[i] = problem.b != nullptr && i < share.filters
+                  ? static_cast<float>(problem.b[share.first_filter + i])
+                  : 0.0f;
+  }
+}
 
 }  // namespace convswap::row_windows

@@ -10,7 +10,6 @@
 #include "cuda/primitives/nan_extremes.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 #include "cuda/separable/arguments.h"
-#include "cuda/separable/layout.h"
 
 namespace convswap::separable {
 

@@ -3,12 +3,201 @@
 // The kernel of sliced_k; see sliced_k.cc.
 
 #include "conv/small_floats.h"  // what its instances are named by
+#include "cuda/epilogue/activations.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
-#include "cuda/sliced_k/filters.cuh"
-#include "cuda/sliced_k/pixels.cuh"
-#include "cuda/sliced_k/results.cuh"
+#include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/naive_conv.cuh"
+#include "cuda/sliced_k/arguments.h"
+#include "cuda/sliced_k/operands.cuh"
 
 namespace convswap::sliced_k {
+
+// A pixel of the output by its number through all images.
+struct Pixel {
+  int image, place, row, column;
+
+  template <typename Element>
+  __device__ Pixel(const Arguments<Element>& a, unsigned number)
+      : image(a.plane.quotient_of_any(number)),
+        place(static_cast<int>(number - image * a.plane.divisor)),
+        row(a.width.quotient_of_any(place)),
+        column(place - row * static_cast<int>(a.width.divisor)) {}
+};
+
+// The number, in its block, of column `column` of a tile: where a thread loads its pixels of a channel
+// together they are neighbours.
+template <int kPixelTiles>
+__device__ inline int pixel_of(bool together, int tile, int column) {
+  return together ? kPixelTiles * column + tile : kTilePixels * tile + column;
+}
+
+// A lane's pixels of a block, one of each tile, of which it loads what they are multiplied with, step by
+// step.
+template <typename Format, bool kOneTap, int kPixelTiles>
+class Pixels {
+ public:
+  using Of = Numbers<Format>;
+  using Element = typename Of::Element;
+  using Step = unsigned[kPixelTiles][4];
+
+  __device__ Pixels(const Arguments<Element>& a, int group, unsigned first, int lane)
+      : a_(a), quarter_(lane % 4 * 4) {
+    const unsigned long long x = global_address(a.x) + static_cast<long long>(group) * a.channels *
+                                                           a.input_plane * static_cast<int>(sizeof(Element));
+#pragma unroll
+    for (int t = 0; t < kPixelTiles; ++t) {
+      const unsigned number = first + pixel_of<kPixelTiles>(a.loads_pixels_together, t, lane / 4);
+      const bool exists = number < a.pixels;
+      const Pixel pixel(a, exists ? number : 0u);
+      const int row = pixel.row * a.stride_height - a.pad_height;
+      const int column = pixel.column * a.stride_width - a.pad_width;
+      own_[t] = x + (static_cast<long long>(pixel.image) * a.in_channels * a.input_plane +
+                     row * a.input_width + column) *
+                        static_cast<int>(sizeof(Element));
+      // No tap of a pixel that is none lies in an image.
+      row_[t] = exists ? row : kNowhere;
+      column_[t] = column;
+    }
+  }
+
+  __device__ void load(int step, Step& to) const {
+    const int first = step * kStepDepth + quarter_;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kOneTap) {
+        load_channel(first + i, i, to);
+      } else {
+        load_tap(first + i, i, to);
+      }
+    }
+  }
+
+ private:
+  // Plus a row or a tap's row, which are below 2^28, or once more itself, it is less than none.
+  static constexpr int kNowhere = -(1 << 30);
+
+  __device__ void load_channel(int channel, int i, Step& to) const {
+    const bool is_there = channel < a_.depth;
+    const unsigned plane = a_.input_plane * static_cast<unsigned>(sizeof(Element));
+    if (a_.loads_pixels_together) {
+      const unsigned long long from = address_beyond(own_[0], channel, plane);
+      const bool exists = is_there && row_[0] >= 0;
+      constexpr int kBytes = kPixelTiles * static_cast<int>(sizeof(Element));
+      if constexpr (kBytes == 2) {
+        to[0][i] = 0;
+        Of::load_one(exists, from, to[0][i]);
+      } else if constexpr (kBytes == 4) {
+        to[0][i] = 0;
+        load_global_if(exists, from, to[0][i]);
+      } else if constexpr (kBytes == 8) {
+        uint2 both{};
+        load_global_if(exists, from, both);
+        to[0][i] = both.x, to[1][i] = both.y;
+      } else {
+        uint4 all{};
+        load_global_if(exists, from, all);
+        to[0][i] = all.x, to[1][i] = all.y, to[2][i] = all.z, to[3][i] = all.w;
+      }
+      return;
+    }
+#pragma unroll
+    for (int t = 0; t < kPixelTiles; ++t) {
+      to[t][i] = 0;
+      Of::load_one(is_there && row_[t] >= 0, address_beyond(own_[t], channel, plane), to[t][i]);
+    }
+  }
+
+  __device__ void load_tap(int number, int i, Step& to) const {
+    const int channel = a_.taps.quotient(number);
+    const int tap = number - channel * static_cast<int>(a_.taps.divisor);
+    const int tap_row = a_.columns.quotient(tap);
+    const int tap_column = tap - tap_row * static_cast<int>(a_.columns.divisor);
+    const int down = tap_row * a_.dilation_height, across = tap_column * a_.dilation_width;
+    const int down_or_nowhere = number < a_.depth ? down : kNowhere;
+    const long long further =
+        (static_cast<long long>(channel) * a_.input_plane + down * a_.input_width + across) *
+        static_cast<int>(sizeof(Element));
+#pragma unroll
+    for (int t = 0; t < kPixelTiles; ++t) {
+      const bool is_inside =
+          static_cast<unsigned>(row_[t] + down_or_nowhere) < static_cast<unsigned>(a_.input_height) &&
+          static_cast<unsigned>(column_[t] + across) < static_cast<unsigned>(a_.input_width);
+      to[t][i] = 0;
+      Of::load_one(is_inside, own_[t] + further, to[t][i]);
+    }
+  }
+
+  const Arguments<Element>& a_;
+  int quarter_;
+  unsigned long long own_[kPixelTiles];
+  int row_[kPixelTiles], column_[kPixelTiles];
+};
+
+// The sum of an output as the definition says. Where numbers are split, an infinity would leave no number: it
+// is multiplied also with the smaller part of another, which may be zero or have the other sign.
+template <typename Element>
+__device__ __noinline__ float sum_as_defined(const Arguments<Element>& a, const Pixel& pixel, int filter) {
+  return defined_sum<Element, float>(a, a.definition, pixel.image, filter, 0, pixel.row, pixel.column, 0,
+                                     a.channels);
+}
+
+// The sums of a block's warps meet in shared memory, a tile of each warp behind the other, and are added in
+// the order of the warps, so that the result is the same each time.
+template <int kFilterTiles, int kPixelTiles, int kWarps>
+struct Meeting {
+  static constexpr int kFilters = kFilterTiles * kTileFilters;
+  static constexpr int kPixels = kPixelTiles * kTilePixels;
+  static constexpr int kPitch = sums_pitch(kPixelTiles);
+  static constexpr int kThreads = kWarps * kWarp;
+
+  // Of a warp, by the lanes that have them (cuda/primitives/tensor_core.cuh), tile beside tile.
+  static __device__ void put(float* shared, int warp, int lane,
+                             const float (&sums)[kFilterTiles][kPixelTiles][4]) {
+    float* const own = shared + warp * (kFilters * kPitch) + lane / 4 * kPitch + lane % 4 * 2;
+#pragma unroll
+    for (int f = 0; f < kFilterTiles; ++f) {
+#pragma unroll
+      for (int t = 0; t < kPixelTiles; ++t) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float* const to = own + (f * kTileFilters + half * 8) * kPitch + t * kTilePixels;
+          *reinterpret_cast<float2*>(to) = make_float2(sums[f][t][2 * half], sums[f][t][2 * half + 1]);
+        }
+      }
+    }
+  }
+
+  // Residual, activation, and out they go: neighbouring threads have neighbouring pixels.
+  template <bool kSplits, typename Element>
+  static __device__ void store(const Arguments<Element>& a, const float* shared, int group, int first_filter,
+                               unsigned first_pixel) {
+    static_assert(kThreads % kPixels == 0);
+    const int within = static_cast<int>(threadIdx.x) % kPixels;
+    const unsigned number = first_pixel + within;
+    if (number >= a.pixels) return;
+    const Pixel pixel(a, number);
+    const int place =
+        a.loads_pixels_together ? within % kPixelTiles * kTilePixels + within / kPixelTiles : within;
+    const int left = a.filters - first_filter;
+#pragma unroll 1
+    for (int f = static_cast<int>(threadIdx.x) / kPixels; f < kFilters && f < left; f += kThreads / kPixels) {
+      float sums[] = {0.0f};
+      float& sum = sums[0];
+#pragma unroll
+      for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * kFilters + f) * kPitch + place];
+      const int filter = group * a.filters + first_filter + f;
+      if constexpr (kSplits) {
+        if (!(fabsf(sum) < infinity())) sum = sum_as_defined(a, pixel, filter);
+      }
+      if (a.b != nullptr) sum += static_cast<float>(a.b[filter]);
+      const long long at =
+          (static_cast<long long>(pixel.image) * a.out_channels + filter) * a.output_plane + pixel.place;
+      if (a.z != nullptr) sum += static_cast<float>(a.z[at]);
+      finish_values(a.following, sums);
+      a.y[at] = static_cast<Element>(sum);
+    }
+  }
+};
 
 // What a warp multiplies in a step.
 template <typename OwnFilters, typename OwnPixels>

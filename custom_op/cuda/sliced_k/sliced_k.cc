@@ -21,20 +21,76 @@
 // the grid for each 16 filters of a group. A pool is a second kernel. Padding is zeros that are multiplied
 // like data, so that an infinite weight over padding gives NaN where numbers are not split.
 
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "conv/arithmetic.h"
 #include "cuda/host/algorithm_by_tiling.h"
+#include "cuda/host/arguments.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
-#include "cuda/sliced_k/plan.h"
+#include "cuda/sliced_k/arguments.h"
+#include "cuda/sliced_k/family.h"
 
 namespace convswap {
 namespace sliced_k {
 namespace {
 
-class SlicedK final : public AlgorithmByTiling<cheapest_tilings, make_plan, kernel_name> {
+constexpr std::string_view kFormats[] = {"float", "Tf32Pairs", "Float16", "BFloat16"};
+const KnownKernels known({.header = "cuda/sliced_k/kernel.cuh",
+                          .instances = instance_names("sliced_k::kernel", kFormats, kInstances),
+                          .least_capability = 80});
+
+struct Family {
+  using Tiling = sliced_k::Tiling;
+  using Arguments = sliced_k::Arguments<void>;
+  static std::string name(const Tiling&) { return "sliced_k"; }
+
+  static std::string kernel_name(const ConvProblem& problem, const Tiling& tiling) {
+    return instance_name("sliced_k::kernel", splits(problem) ? "Tf32Pairs" : element_name(problem.type),
+                         tiling.instance.arguments());
+  }
+
+  static Arguments arguments_of(const ConvProblem& problem, const Device&, const Tiling& tiling) {
+    Arguments to{};
+    static_cast<Geometry&>(to) = geometry_of(problem);
+    to.following = following_of(problem.epilogue);
+    to.definition = definition_of(problem);
+    to.depth = narrow(depth_of(problem));
+    to.steps = narrow(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
+    to.pixels = static_cast<unsigned>(problem.batch * problem.output_size());
+    to.plane = FastDivisor(narrow(problem.output_size()));
+    to.width = FastDivisor(narrow(problem.output[2]));
+    to.taps = FastDivisor(narrow(problem.filter_size()));
+    to.columns = FastDivisor(narrow(problem.filter[2]));
+    to.filter_blocks = FastDivisor(narrow(tiling.filter_blocks));
+    return to;
+  }
+
+  static void bind(const ConvProblem& problem, const Tiling& tiling, Arguments& to) {
+    to.loads_weights_together = loads_weights_together(problem) && is_aligned(to.w, problem, 4);
+    to.loads_pixels_together = loads_pixels_together(problem, tiling.instance) &&
+                               is_aligned(to.x, problem, tiling.instance.pixel_tiles);
+  }
+
+  static int threads(const Tiling& tiling) { return tiling.instance.warps * kWarp; }
+  static int64_t shared_bytes(const Tiling& tiling) { return shared_bytes_of(tiling.instance); }
+
+  static Extents grid_of(const ConvProblem& problem, const Device&, const Tiling& tiling, const Launch&) {
+    return {static_cast<unsigned>(tiling.pixel_blocks),
+            static_cast<unsigned>(problem.group * tiling.filter_blocks)};
+  }
+
+  static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
+    const Instance& own = tiling.instance;
+    return "blocks of " + std::to_string(own.filters()) + " filters x " + std::to_string(own.pixels()) +
+           " pixels, whose depth is shared by " + std::to_string(own.warps) + " warps, " +
+           std::to_string(launch.shared_bytes) + " bytes of shared memory, " +
+           std::to_string(launch.grid.count()) + " blocks";
+  }
+};
+
+class SlicedK final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tilings> {
  public:
   std::string_view name() const override { return "sliced_k"; }
 
@@ -50,19 +106,17 @@ class SlicedK final : public AlgorithmByTiling<cheapest_tilings, make_plan, kern
     if (problem.group * filter_blocks > kMostGridRows) {
       return "it takes at most " + std::to_string(kMostGridRows) + " times 16 filters of one group";
     }
-    const auto padded = [&](int axis) {
-      return problem.input[axis] + problem.pad_begin[axis] + problem.pad_end[axis];
-    };
     // Each by itself first, so that products of them are none that 64 bits do not hold.
     const int64_t depth = depth_of(problem), taps = problem.filter_size();
-    std::string reason = why_not_indexed({padded(1), padded(2), problem.in_channels, problem.out_channels,
-                                          problem.filter[1], problem.filter[2], 4 * depth});
+    std::string reason =
+        why_not_indexed({padded_input(problem, 1), padded_input(problem, 2), problem.in_channels,
+                         problem.out_channels, problem.filter[1], problem.filter[2], 4 * depth});
     if (!reason.empty()) return reason;
     // What FastDivisor::quotient divides, times the divisor, is below 2^32, four times the largest index.
-    return why_not_indexed({problem.in_channels * problem.input_size(), 4 * padded(1) * padded(2),
-                            problem.out_channels * problem.output_size(),
-                            problem.batch * problem.output_size() + kMostPixels,
-                            (depth + kStepDepth) * taps / 4, taps * problem.filter[2] / 4});
+    return why_not_indexed(
+        {problem.in_channels * problem.input_size(), 4 * padded_input(problem, 1) * padded_input(problem, 2),
+         problem.out_channels * problem.output_size(), problem.batch * problem.output_size() + kMostPixels,
+         (depth + kStepDepth) * taps / 4, taps * problem.filter[2] / 4});
   }
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel of the algorithm `toeplitz`; toeplitz.cc tells the idea, plan.cc fills the arguments.
+// The kernel of the algorithm `toeplitz`; toeplitz.cc tells the idea and fills the arguments.
 
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/naive_conv.cuh"

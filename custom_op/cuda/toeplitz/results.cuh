@@ -8,7 +8,7 @@
 #include "cuda/primitives/tensor_core_formats.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
-#include "cuda/toeplitz/tile.cuh"
+#include "cuda/toeplitz/input.cuh"
 
 namespace convswap::toeplitz {
 

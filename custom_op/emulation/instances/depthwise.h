@@ -5,7 +5,7 @@
 
 #include "compiled.h"
 #include "conv/small_floats.h"
-#include "cuda/depthwise/instances.h"
+#include "cuda/depthwise/family.h"
 #include "cuda/depthwise/kernel.cuh"
 #include "cuda/host/kernels.h"
 

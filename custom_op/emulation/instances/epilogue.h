@@ -5,7 +5,7 @@
 
 #include "compiled.h"
 #include "conv/small_floats.h"
-#include "cuda/epilogue/instances.h"
+#include "cuda/epilogue/family.h"
 #include "cuda/epilogue/kernel.cuh"
 #include "cuda/host/kernels.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "compiled.h"
-#include "cuda/few_channels/instances.h"
+#include "cuda/few_channels/family.h"
 #include "cuda/few_channels/kernel.cuh"
 #include "cuda/host/kernels.h"
 

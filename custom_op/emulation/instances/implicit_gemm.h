@@ -5,7 +5,7 @@
 
 #include "compiled.h"
 #include "cuda/host/kernels.h"
-#include "cuda/implicit_gemm/instances.h"
+#include "cuda/implicit_gemm/family.h"
 #include "cuda/implicit_gemm/kernel.cuh"
 
 namespace convswap::implicit_gemm {

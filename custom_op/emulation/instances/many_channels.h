@@ -5,7 +5,7 @@
 
 #include "compiled.h"
 #include "cuda/host/kernels.h"
-#include "cuda/many_channels/instances.h"
+#include "cuda/many_channels/family.h"
 #include "cuda/many_channels/kernel.cuh"
 
 namespace convswap::many_channels {

@@ -5,7 +5,7 @@
 
 #include "compiled.h"
 #include "cuda/host/kernels.h"
-#include "cuda/pointwise/instances.h"
+#include "cuda/pointwise/family.h"
 #include "cuda/pointwise/kernel.cuh"
 
 namespace convswap::pointwise {

@@ -6,7 +6,7 @@
 #include "compiled.h"
 #include "conv/small_floats.h"
 #include "cuda/host/kernels.h"
-#include "cuda/separable/instances.h"
+#include "cuda/separable/family.h"
 #include "cuda/separable/kernel.cuh"
 
 namespace convswap::separable {

@@ -6,7 +6,7 @@
 #include "compiled.h"
 #include "conv/small_floats.h"
 #include "cuda/host/kernels.h"
-#include "cuda/sliced_k/instances.h"
+#include "cuda/sliced_k/family.h"
 #include "cuda/sliced_k/kernel.cuh"
 
 namespace convswap::sliced_k {

@@ -6,7 +6,7 @@
 #include "compiled.h"
 #include "conv/small_floats.h"
 #include "cuda/host/kernels.h"
-#include "cuda/sliding_rows/instances.h"
+#include "cuda/sliding_rows/family.h"
 #include "cuda/sliding_rows/kernel.cuh"
 
 namespace convswap::sliding_rows {

@@ -7,7 +7,7 @@
 #include "compiled.h"
 #include "conv/small_floats.h"
 #include "cuda/host/kernels.h"
-#include "cuda/tiled/instances.h"
+#include "cuda/tiled/family.h"
 #include "cuda/tiled/kernel.cuh"
 
 namespace convswap::tiled {

@@ -5,7 +5,7 @@
 
 #include "compiled.h"
 #include "cuda/host/kernels.h"
-#include "cuda/toeplitz/instances.h"
+#include "cuda/toeplitz/family.h"
 #include "cuda/toeplitz/kernel.cuh"
 
 namespace convswap::toeplitz {

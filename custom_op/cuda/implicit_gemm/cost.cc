@@ -1,0 +1,339 @@
+// Chooses what a block of implicit_gemm does: the cheapest by estimate among some candidates, without any
+// measurement.
+
+#include <cmath>
+
+#include "conv/arithmetic.h"
+#include "cuda/host/formats.h"
+#include "cuda/host/limits.h"
+#include "cuda/host/shared_layout.h"
+#include "cuda/implicit_gemm/family.h"
+
+namespace convswap::implicit_gemm {
+namespace {
+
+// From the first row that the folds' filters read to the last.
+int64_t rows_across(const ConvProblem& problem, int64_t folds) {
+  return (folds - 1) * problem.stride[1] + (problem.filter[1] - 1) * problem.dilation[1] + 1;
+}
+
+// The half steps along the depth: bundle after bundle, the rows that any fold reads, and their taps; of the
+// half-filled bundle two rows or two taps at a time.
+std::vector<HalfStep> half_steps_of(const ConvProblem& problem, const Tiling& tiling) {
+  const int64_t rows = rows_across(problem, tiling.folds);
+  // One more, which nothing reads, for a pair of the last.
+  std::vector<bool> is_read(rows + 1);
+  for (int64_t fold = 0; fold < tiling.folds; ++fold) {
+    for (int64_t r = 0; r < problem.filter[1]; ++r) {
+      is_read[fold * problem.stride[1] + r * problem.dilation[1]] = true;
+    }
+  }
+  std::vector<HalfStep> found;
+  for (int64_t bundle = 0; bundle < tiling.bundles; ++bundle) {
+    const bool is_half = 2 * bundle == tiling.half_chunk;
+    const int64_t down = is_half && tiling.pairs_rows ? 2 : 1;
+    const int64_t across = is_half && !tiling.pairs_rows && problem.dilation[2] == 1 ? 2 : 1;
+    for (int64_t row = 0; row < rows; row += down) {
+      if (!is_read[row] && !(down == 2 && is_read[row + 1])) continue;
+      for (int64_t s = 0; s < problem.filter[2]; s += across) {
+        found.push_back({static_cast<short>(bundle), static_cast<short>(row),
+                         static_cast<short>(s * problem.dilation[2])});
+      }
+    }
+  }
+  found.resize(round_up(found.size(), 2 * kStepsAtOnce), {-1, 0, 0});
+  return found;
+}
+
+// What no tiling's steps are below: those of one fold, as if its rows could be paired.
+int64_t least_steps(const ConvProblem& problem) {
+  // Of a place's eight numbers, four are of the half-filled bundle.
+  const int64_t chunks = ceil_divide(problem.channels_per_group(), kChunkChannels);
+  const int64_t taps = problem.filter[1] * problem.filter[2];
+  const int64_t side_by_side =
+      problem.dilation[2] == 1 ? problem.filter[1] * ceil_divide(problem.filter[2], 2) : taps;
+  const int64_t of_half = std::min(side_by_side, ceil_divide(problem.filter[1], 2) * problem.filter[2]);
+  return round_up(ceil_divide(chunks / 2 * taps + chunks % 2 * of_half, 2), kStepsAtOnce);
+}
+
+class Tiler {
+ public:
+  Tiler(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device) {}
+
+  std::optional<Tiling> best() const {
+    std::optional<Tiling> best;
+    Tiling tiling = start();
+    for (tiling.folds = 1; can_fold(tiling); tiling.folds *= 2) {
+      choose_owners(tiling);
+      for (const bool pairs_rows : {false, true}) {
+        if (!cut(tiling, pairs_rows)) continue;
+        for (const int tiles : {kMostTiles, kFewerTiles}) {
+          set_tiles(tiling, tiles);
+          for (tiling.stages = 1; tiling.stages <= kMostStages; ++tiling.stages) {
+            for (tiling.buffers = 1; tiling.buffers <= kMostBuffers; ++tiling.buffers) {
+              if (!measure(tiling)) continue;
+              tiling.cost = cost(tiling);
+              if (!best || tiling.cost < best->cost) best = tiling;
+            }
+          }
+        }
+      }
+    }
+    return best;
+  }
+
+  int64_t fewest_steps() const {
+    const int64_t least = least_steps(problem_);
+    if (least > kMostSteps) return least;
+    std::optional<int64_t> fewest;
+    Tiling tiling = start();
+    // Folds of more rows than there is room for places do not fit, and would take long to count.
+    for (tiling.folds = 1; can_fold(tiling) && rows_across(problem_, tiling.folds) <= most_places();
+         tiling.folds *= 2) {
+      tiling.row_phases = tiling.folds * problem_.stride[1];
+      for (const bool pairs_rows : {false, true}) {
+        if (pairs_rows && !can_pair_rows(tiling)) continue;
+        tiling.pairs_rows = pairs_rows;
+        tiling.half_steps = half_steps_of(problem_, tiling);
+        fewest = std::min(fewest.value_or(tiling.steps()), tiling.steps());
+      }
+    }
+    return fewest.value_or(least);
+  }
+
+ private:
+  int64_t most_places() const { return device_.shared_memory_per_block / kPlaceBytes; }
+
+  bool can_fold(const Tiling& tiling) const {
+    return tiling.folds * tiling.filters <= kRows && tiling.folds <= problem_.output[1];
+  }
+
+  // What does not depend on the choices.
+  Tiling start() const {
+    Tiling tiling;
+    tiling.filter_blocks = static_cast<int>(ceil_divide(problem_.filters_per_group(), kRows));
+    tiling.filters = static_cast<int>(ceil_divide(problem_.filters_per_group(), tiling.filter_blocks));
+    tiling.chunks = ceil_divide(problem_.channels_per_group(), kChunkChannels);
+    tiling.bundles = ceil_divide(tiling.chunks, 2);
+    tiling.half_chunk = tiling.chunks % 2 == 1 ? tiling.chunks - 1 : -1;
+    tiling.column_phases = problem_.stride[2];
+    return tiling;
+  }
+
+  // Sets what follows from the number of folds and whether two rows share a place; false where they cannot,
+  // sums get too long or an image does not fit.
+  bool cut(Tiling& tiling, bool pairs_rows) const {
+    const int64_t most = most_places();
+    tiling.row_phases = tiling.folds * problem_.stride[1];
+    if (pairs_rows && !can_pair_rows(tiling)) return false;
+    tiling.pairs_rows = pairs_rows;
+    tiling.groups = ceil_divide(problem_.output[1], tiling.folds);
+    const int64_t rows_beyond = (rows_across(problem_, tiling.folds) - 1) / tiling.row_phases;
+    const int64_t columns_beyond = (problem_.filter[2] - 1) * problem_.dilation[2] / tiling.column_phases;
+    tiling.plane_rows = tiling.groups + rows_beyond;
+    tiling.pitch = problem_.output[2] + columns_beyond;
+    const int64_t planes = tiling.row_phases * tiling.column_phases;
+    if (tiling.plane_rows > most || tiling.pitch > most || planes > most) return false;
+    tiling.plane_places = tiling.plane_rows * tiling.pitch;
+    if (tiling.plane_places > most || planes * tiling.plane_places > most) return false;
+    tiling.bundle_places = planes * tiling.plane_places;
+    // Before they are listed, which bounds the list.
+    if (tiling.bundles * tiling.bundle_places > most || least_steps(problem_) > kMostSteps) return false;
+    tiling.half_steps = half_steps_of(problem_, tiling);
+    if (tiling.steps() > most_steps(problem_, device_)) return false;
+    tiling.part_places =
+        tiling.bundles * tiling.bundle_places - (tiling.pairs_rows ? tiling.bundle_places / 2 : 0);
+    tiling.shared_steps = tiling.steps() - tiling.steps_held() + (parts_of(problem_) - 1) * tiling.steps();
+    tiling.stage_bytes = round_up(
+        std::min<int64_t>(kChunkChannels, problem_.channels_per_group()) * problem_.input_size() * size() +
+            2 * kAlignment,
+        kAlignment);
+    return true;
+  }
+
+  // Sets what follows from the tiles of a product.
+  void set_tiles(Tiling& tiling, int tiles) const {
+    tiling.tiles = tiles;
+    tiling.output_chunks =
+        ceil_divide((tiling.groups - 1) * tiling.pitch + problem_.output[2], tiling.columns());
+    // The last product reads beyond the last output.
+    int64_t farthest = 1;
+    for (const HalfStep& half : tiling.half_steps) farthest = std::max(farthest, tiling.place_of(half) + 1);
+    tiling.slot_places = (parts_of(problem_) - 1) * tiling.part_places +
+                         std::max(tiling.part_places, farthest + tiling.output_chunks * tiling.columns());
+  }
+
+  bool can_pair_rows(const Tiling& tiling) const {
+    return tiling.half_chunk >= 0 && tiling.row_phases % 2 == 0;
+  }
+
+  // The tensor core takes addresses and distances of 14 bits, in units of a place.
+  int64_t most_shared_bytes() const {
+    return std::min<int64_t>(device_.shared_memory_per_block, ((1 << 14) - 64) * kPlaceBytes);
+  }
+
+  // Sets the places in shared memory; false where they are too many. What is left beside one buffer is a
+  // second place for the last filters' results.
+  bool measure(Tiling& tiling) const {
+    const auto set_late_filters = [&](int64_t filters) {
+      tiling.late_filters = static_cast<int>(filters);
+      tiling.late_bytes =
+          filters == 0 ? 0 : round_up(filters * problem_.output_size() * size() + kAlignment, 128);
+      return set_places(tiling);
+    };
+    if (!set_late_filters(0)) return false;
+    if (tiling.buffers > 1) return true;
+    const int64_t left = (most_shared_bytes() - tiling.shared_bytes) / 128 * 128 - kLateGap - kAlignment;
+    return set_late_filters(std::min<int64_t>(
+        tiling.filters - 1, std::max<int64_t>(0, left) / (problem_.output_size() * size())));
+  }
+
+  bool set_places(Tiling& tiling) const {
+    const int64_t most = most_shared_bytes();
+    const int64_t late_bytes = tiling.late_filters == 0 ? 0 : kLateGap + tiling.late_bytes;
+    tiling.buffer_bytes =
+        round_up((tiling.filters * problem_.output_size() + kAlignment / size()) * size(), 128);
+    tiling.results_bytes = std::max<int64_t>(tiling.buffers * tiling.buffer_bytes + late_bytes, kStagedBytes);
+    if (tiling.results_bytes > most) return false;
+    SharedOffsets& shared = tiling.shared;
+    SharedLayout block(128, most);
+    block.place<unsigned>(tiling.shared_steps * kStepUnits * 4);
+    shared.slots = block.place<unsigned char>(kSlots * tiling.slot_places * kPlaceBytes);
+    shared.stages = block.place<unsigned char>(tiling.stages * tiling.stage_bytes);
+    shared.results = block.place<unsigned char>(tiling.results_bytes);
+    // Behind the results, for sums that are none.
+    shared.unread = block.place<unsigned char>(kConsumers * kUnreadBytes);
+    shared.pixels = block.place<PixelPlaces>(problem_.input_size());
+    shared.outputs = block.place<int>(tiling.output_chunks * kOutputsOfChunk);
+    shared.scales = block.place<RowScale>(kConsumerWarpgroups * kRows);
+    shared.tops = block.place<int>(tiling.filters);
+    shared.state = block.place<BlockState>(1);
+    tiling.shared_bytes = block.end();
+    return block.end() <= most;
+  }
+
+  // Chooses the owners of the product's rows. A warp writes the results of eight at once; each time the
+  // filter and fold is taken whose results meet those of the others least in the banks of shared memory.
+  void choose_owners(Tiling& tiling) const {
+    constexpr int kBanks = 32;
+    tiling.owners.fill({-1, 0});
+    tiling.bank_turns = 0;
+    const auto bank = [&](const RowOwner& owner, int i) {
+      const int64_t element = owner.filter * problem_.output_size() + owner.fold * problem_.output[2] + 2 * i;
+      return element * size() / 4 % kBanks;
+    };
+    std::vector<RowOwner> left;
+    for (int fold = 0; fold < tiling.folds; ++fold) {
+      for (int filter = 0; filter < tiling.filters; ++filter) {
+        left.push_back({static_cast<short>(filter), static_cast<short>(fold)});
+      }
+    }
+    for (int row = 0; !left.empty(); row += 8) {
+      std::array<int, kBanks> asked{};
+      for (int i = 0; i < 8 && !left.empty(); ++i) {
+        const auto meetings = [&](const RowOwner& owner) {
+          int count = 0;
+          for (int j = 0; j < 4; ++j) count += asked[bank(owner, j)];
+          return count;
+        };
+        const auto chosen = std::min_element(left.begin(), left.end(), [&](const auto& a, const auto& b) {
+          return meetings(a) < meetings(b);
+        });
+        for (int j = 0; j < 4; ++j) ++asked[bank(*chosen, j)];
+        tiling.owners[row + i] = *chosen;
+        left.erase(chosen);
+      }
+      tiling.bank_turns += *std::max_element(asked.begin(), asked.end());
+    }
+  }
+
+  int64_t size() const { return size_of(problem_.type); }
+
+  // Nanoseconds. The parts of an image are fitted to 113 measurements of version 8 on an H200, of the
+  // course's layers and ten others, in all precisions and with other tilings than the chosen ones; the factor
+  // for an image is of version 9, in precision ieee of version 10; what a block takes before its first image
+  // and behind its last, and what loads take, of version 10, of several groups by 68 problems of the suite
+  // small-groups (benchmarks/few_channels.md); what it costs to pair rows, and how far loads slow down
+  // products that take longer than they do, of version 11. They are runs back to back, each of which started
+  // early, so that kEarlierNanoseconds need not be taken off. Beside version 12, on the course's layers at
+  // batches from 512 on, it comes out 9 % too short to 13 % too long, the last for 120 columns in float16; at
+  // batch 64, where no block has two images, 4 to 22 % too long.
+  double cost(const Tiling& tiling) const {
+    const double terms = terms_of(problem_), parts = parts_of(problem_);
+    const double steps = static_cast<double>(tiling.steps());
+    const double held = static_cast<double>(tiling.steps_held()) * (terms > 1 ? 2 : 1);
+    const double of_most = static_cast<double>(tiling.tiles) / kMostTiles;
+    const double multiplying = 534 + of_most * (8.3 * steps * terms + 20.7 * (steps * terms - held));
+    const double writing =
+        of_most * (463 + 5.2 * std::pow(tiling.bank_turns, 1.5)) * (writes_pairs(problem_, tiling) ? 0.5 : 1);
+    // Warpgroups in turns: one writes while the other multiplies.
+    const double output_chunk = std::max(multiplying, (multiplying + writing) / 2);
+    const double rounds =
+        std::ceil(static_cast<double>(problem_.input_size()) / (kPixelsAtOnce * kProducers));
+    const double chunks = static_cast<double>(tiling.chunks);
+    const double converting = 400 + 100 * rounds * (2 + parts) / 3;
+    const double of_byte = problem_.is_grouped() ? 0.018 : 0.0377;
+    const double loading = 1000 + of_byte * static_cast<double>(tiling.stage_bytes);
+    // Those who convert wait for loads, of which there are as many on their way as stages.
+    const double given = chunks * std::max(converting, (converting + loading) / tiling.stages);
+    const double waited_for =
+        tiling.buffers == 1 ? 1 - static_cast<double>(tiling.late_filters) / tiling.filters : 0;
+    const double storing = 0.0117 * static_cast<double>(tiling.buffer_bytes) * waited_for;
+    const double of_image = (parts > 1 ? 1.1 : 0.93) * (tiling.pairs_rows ? 1.01 : 1);
+    const double multiplied = of_image * (static_cast<double>(tiling.output_chunks) * output_chunk +
+                                          chunks * converting + storing + 126);
+    const double image = longer_of<4>(given, multiplied);
+
+    const double blocks_per_image = static_cast<double>(problem_.group * tiling.filter_blocks);
+    const double share = std::max(1.0, std::floor(device_.multiprocessors / blocks_per_image));
+    const double waves = std::ceil(blocks_per_image / device_.multiprocessors);
+    const double images = std::ceil(static_cast<double>(problem_.batch) / share);
+    const double around = problem_.is_grouped() ? 6500 : 9500;
+    const double computing = waves * (around + 250 * steps * parts + images * image);
+    const double bytes =
+        static_cast<double>(problem_.batch * size() *
+                            (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
+                             problem_.out_channels * problem_.output_size()));
+    // What 2020's second layer takes longer with 120 columns in TF32, where memory bounds it; taken for all.
+    const double moving = 2.8e-4 * bytes * (tiling.tiles == kMostTiles ? 1 : 1.015);
+    return longer_of<8>(computing, moving);
+  }
+
+  // Of what goes on at the same time: where both are near each other they take longer than either, the more
+  // so the lower kPower is, which is for what varies more.
+  template <int kPower>
+  static double longer_of(double a, double b) {
+    return std::pow(std::pow(a, kPower) + std::pow(b, kPower), 1.0 / kPower);
+  }
+
+  const ConvProblem& problem_;
+  const Device& device_;
+};
+
+}  // namespace
+
+int64_t Tiling::place_of(const HalfStep& half) const {
+  if (half.bundle < 0) return 0;
+  const int64_t rows = pairs_rows && 2 * half.bundle == half_chunk ? 2 : 1;  // of a place
+  const int64_t plane = half.row % row_phases / rows * column_phases + half.column % column_phases;
+  return half.bundle * bundle_places + plane * plane_places + half.row / row_phases * pitch +
+         half.column / column_phases;
+}
+
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
+  return Tiler(problem, device).best();
+}
+
+bool writes_pairs(const ConvProblem& problem, const Tiling& tiling) {
+  return problem.output[2] % 2 == 0 && tiling.pitch % 2 == 0;
+}
+
+int64_t fewest_steps(const ConvProblem& problem, const Device& device) {
+  return Tiler(problem, device).fewest_steps();
+}
+
+int64_t most_steps(const ConvProblem& problem, const Device& device) {
+  return parts_of(problem) > 1 ? std::min<int64_t>(kMostSteps, most_products_of_ieee(device)) : kMostSteps;
+}
+
+}  // namespace convswap::implicit_gemm

@@ -1,0 +1,50 @@
+#pragma once
+
+// The tilings that row_windows chooses among.
+
+#include <cstdint>
+#include <vector>
+
+#include "conv/problem.h"
+#include "cuda/row_windows/arguments.h"
+#include "plan/device.h"
+
+namespace convswap::row_windows {
+
+// How a block goes through an image; row_windows.cc explains the words.
+struct Tiling {
+  int64_t filter_blocks = 1, block_filters = 0;  // of a group, of a block
+  int64_t folds = 1, row_phases = 1, lead = 0;
+  int64_t groups = 0, bands = 0;  // of output rows in a band, of an image
+  int64_t band_rows = 0, pitch = 0;
+  int64_t phase_places = 0, channel_places = 0, slot_places = 0;
+  int64_t column_chunks = 0;
+  std::vector<DepthPlace> depth;      // two for each step
+  std::vector<unsigned> step_places;  // as the kernel takes them
+  SharedOffsets shared;
+  int64_t shared_bytes = 0;
+  double cost = 0;  // nanoseconds, estimated
+
+  int64_t steps() const { return static_cast<int64_t>(step_places.size()); }
+};
+
+// Numbers of a word; how windows are loaded where images begin at a multiple of so many words.
+int numbers_of_word(const ConvProblem& problem);
+Loading loading_of(const ConvProblem& problem, int64_t lead, int words);
+
+// Neighbouring results that are one store where tensors begin at a multiple of as many.
+int most_together(const ConvProblem& problem);
+
+// Segments of all rows that a band reads, and those behind them that are none.
+int64_t segments_of(const ConvProblem& problem, const Tiling& tiling, int segment_places);
+
+// Windows along the depth, of one output row.
+int64_t fewest_places(const ConvProblem& problem);
+
+// Whether windows that a filter's row has behind each other are those of other outputs.
+bool can_place_windows(const ConvProblem& problem);
+
+// All that fit into the device's shared memory, the cheapest by estimate first.
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+
+}  // namespace convswap::row_windows

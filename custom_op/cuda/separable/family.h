@@ -1,0 +1,52 @@
+#pragma once
+
+// The kernel instances of separable, and the tilings that it chooses among.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "conv/problem.h"
+#include "cuda/separable/arguments.h"
+#include "plan/device.h"
+
+namespace convswap::separable {
+
+struct Instance {
+  int stride;        // of the depthwise convolution
+  int filter_tiles;  // of the convolution behind it, all in one block
+  int rows;          // that a thread computes
+  int down, across;  // threads of a channel
+
+  int threads() const { return kStepChannels * down * across; }
+  int tile_rows() const { return down * rows; }
+  int tile_columns() const { return across * kColumns; }
+  int most_filters() const { return filter_tiles * kTileFilters; }
+  // As the kernel's template takes them.
+  std::string arguments() const {
+    return std::to_string(stride) + ", " + std::to_string(filter_tiles) + ", " + std::to_string(rows) + ", " +
+           std::to_string(down) + ", " + std::to_string(across);
+  }
+};
+
+inline constexpr Instance kInstances[] = {
+    {1, 1, 4, 2, 7}, {1, 1, 4, 2, 8}, {1, 1, 2, 2, 7}, {1, 1, 2, 2, 8}, {1, 1, 1, 2, 7},
+    {1, 1, 1, 2, 8}, {1, 2, 4, 2, 7}, {1, 2, 4, 2, 8}, {1, 2, 2, 2, 7}, {1, 2, 2, 2, 8},
+    {1, 2, 1, 2, 7}, {1, 2, 1, 2, 8}, {2, 1, 2, 2, 7}, {2, 1, 2, 2, 8}, {2, 1, 1, 2, 7},
+    {2, 1, 1, 2, 8}, {2, 2, 2, 2, 7}, {2, 2, 2, 2, 8}, {2, 2, 1, 2, 7}, {2, 2, 1, 2, 8},
+};
+
+// What a block computes.
+struct Tiling {
+  Instance instance{};
+  int64_t tiles_down = 1, tiles_across = 1;  // of an image
+  int64_t blocks = 1;
+  double cost = 0;  // nanoseconds, estimated
+};
+
+int64_t shared_bytes_of(const Instance& instance);
+
+// All that compute the problem, the cheapest by the estimate first.
+std::vector<Tiling> cheapest_tilings(const ConvProblem& problem, const Device& device);
+
+}  // namespace convswap::separable

@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "conv/arithmetic.h"
+#include "cuda/host/launch.h"
+#include "cuda/tiled/arguments.h"
+#include "cuda/tiled/family.h"
+
+namespace convswap::tiled {
+namespace {
+
+constexpr int kMostSplits = 8, kMostFilterThreads = 64, kMostThreadsOfAxis = 16;
+// Blocks that ask for more leave no room for others, which could compute while they wait.
+constexpr int64_t kBytesForThree = 72 * 1024;
+
+// Of a plane, and the channels times the taps of the depth, which are as more channels.
+int64_t taps_of_plane(const ConvProblem& problem) { return problem.filter[1] * problem.filter[2]; }
+int64_t stacked_channels(const ConvProblem& problem) {
+  return problem.channels_per_group() * problem.filter[0];
+}
+
+// Bytes of what is staged and summed up.
+int64_t number_bytes(const ConvProblem& problem) { return problem.type == ElementType::float64 ? 8 : 4; }
+
+// The least pitch with which a warp reads different banks: `across` neighbours of rows `step` rows apart.
+int window_pitch(int64_t width, int across, int64_t step) {
+  for (int64_t pitch = width; across < 32 && pitch < width + 32; ++pitch) {
+    if (step * pitch % (2 * across) == across) return static_cast<int>(pitch);
+  }
+  return static_cast<int>(width);
+}
+
+// Sets what is staged, all channels at a time or as many as leave room for other blocks. False where not even
+// one channel fits.
+bool stage_channels(const ConvProblem& problem, const Device& device, Tiling& tiling) {
+  const auto reach = [&](int axis, int extent) {
+    return (extent - 1) * problem.stride[axis] + (problem.filter[axis] - 1) * problem.dilation[axis] + 1;
+  };
+  const int64_t height = reach(1, tiling.rows), width = reach(2, tiling.columns);
+  const int64_t most_numbers = device.shared_memory_per_block / number_bytes(problem);
+  if (width > most_numbers || height > most_numbers) return false;
+  const int pitch = window_pitch(width, tiling.columns / tiling.columns_of_thread, 2 * problem.stride[1]);
+  // A multiple of four floats, so that the weights behind it begin where 16 bytes do.
+  const int64_t plane = ceil_divide(height * pitch, 4) * 4;
+  // An odd number of fours: eight taps of four filters then lie in 32 banks.
+  const int64_t fours = ceil_divide(tiling.filters, 4) | 1;
+  const int64_t each = plane + taps_of_plane(problem) * fours * 4;
+  const int64_t results = static_cast<int64_t>(tiling.splits) * tiling.filters * tiling.rows * tiling.columns;
+  if (std::max(each, results) > most_numbers) return false;
+  const int64_t numbers =
+      std::max(std::min<int64_t>(most_numbers, kBytesForThree / number_bytes(problem)), each);
+  const int64_t channels = std::min(stacked_channels(problem), numbers / each);
+  tiling.window_height = static_cast<int>(height), tiling.window_width = static_cast<int>(width);
+  tiling.window_pitch = pitch, tiling.window_plane = static_cast<int>(plane);
+  tiling.weight_pitch = static_cast<int>(fours * 4);
+  tiling.channels = static_cast<int>(channels);
+  tiling.shared_bytes = static_cast<int>(std::max(channels * each, results) * number_bytes(problem));
+  return true;
+}
+
+struct Costs {
+  double launch_nanoseconds, block_cycles;
+  double staged, result;  // instructions, of a number that is staged, and of a result
+};
+// Fitted by least squares, those near the fastest counting most, to 22,600 tilings of the course layers and
+// of layers of large networks measured at batches 1 and 64 with version 1 of the kernel: these choose a
+// tiling.
+constexpr Costs kAmongTilings = {2890, 1980, 98.6, 42.4};
+// And by hand to 315 times of what they choose, of the layers of the suites course and one-image with version
+// 3, for the choice among algorithms (benchmarks/tiled.md).
+constexpr Costs kAmongAlgorithms = {2760, 700, 130, 90};
+
+// Nanoseconds on an H200.
+double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling, const Costs& costs) {
+  constexpr double kCyclesPerNanosecond = 1.755, kBytesPerNanosecond = 32.6;
+  // Instructions a cycle, those of a warp alone and those of a multiprocessor.
+  constexpr double kOfWarp = 0.325, kOfMultiprocessor = 3.53;
+  constexpr double kStageCycles = 165;
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const int64_t channels = stacked_channels(problem);
+  const int64_t blocks = problem.batch * problem.output[0] * ceil_divide(problem.output[1], tiling.rows) *
+                         ceil_divide(problem.output[2], tiling.columns) * problem.group *
+                         ceil_divide(problem.filters_per_group(), tiling.filters);
+  const double stages = number(ceil_divide(channels, tiling.channels));
+  const double filter_rows = number(ceil_divide(channels * problem.filter[1], tiling.splits));
+  const double of_tap = 1.64 * tiling.filters_of_thread * 2 * tiling.columns_of_thread + 4;
+  const double staged =
+      number(channels) * number(tiling.window_height * tiling.window_width +
+                                taps_of_plane(problem) * ceil_divide(tiling.filters, 4) * 4);
+  const double results = number(tiling.filters) * tiling.rows * tiling.columns;
+  const double of_thread =
+      filter_rows * (number(problem.filter[2]) * of_tap + 3.7) + stages * 138 +
+      (staged * costs.staged + results * (costs.result + 3.0 * tiling.splits)) / tiling.threads;
+  const double warps = tiling.threads / 32;
+  const int registers = tiling.columns_of_thread == 4 ? 128 : tiling.filters_of_thread == 8 ? 80 : 64;
+  const int64_t of_multiprocessor = ceil_divide(blocks, std::max(1, device.multiprocessors));
+  const double resident = number(std::max<int64_t>(
+      1, std::min<int64_t>({of_multiprocessor, 65'536 / (registers * tiling.threads), 2048 / tiling.threads,
+                            device.shared_memory_per_multiprocessor / (tiling.shared_bytes + 1024)})));
+  const double rate = std::min(kOfMultiprocessor, kOfWarp * resident * warps);
+  const double waves = std::ceil(number(of_multiprocessor) / resident);
+  const double cycles = number(of_multiprocessor) * warps * of_thread / rate +
+                        waves * (stages * kStageCycles / resident + costs.block_cycles);
+  // Course layers in 16 bits, which are converted as they are staged, took up to 1.28 times as long as in
+  // float32 at batch 8. float64, which has half of float32's rate, took 1.05 to 1.7 times as long in 16
+  // layers of two and three dimensions.
+  const double of_type = problem.type == ElementType::float64        ? 1.4
+                         : size_of(problem.type) < 4 && channels > 1 ? 1.25
+                                                                     : 1;
+  // Where no pool follows, all activations but Relu are called: by the suite `fused` with SiLU and HardSwish
+  // (benchmarks/activations.md). Others take no less.
+  constexpr double kCalledCycles = 1.1;
+  const bool calls = problem.epilogue.pool.kind == PoolKind::none && !is_floored(problem.epilogue);
+  const double activating = calls ? kCalledCycles * number(problem.batch) * number(problem.out_channels) *
+                                        number(problem.output_size()) / std::max(1, device.multiprocessors)
+                                  : 0;
+  const double memory =
+      number(problem.tensor_bytes()) / (kBytesPerNanosecond * std::max(1, device.multiprocessors));
+  return costs.launch_nanoseconds - kEarlierNanoseconds +
+         std::max((of_type * cycles + activating) / kCyclesPerNanosecond, memory);
+}
+
+std::span<const Instance> instances_for(const ConvProblem& problem) {
+  if (problem.type == ElementType::float64) return kFloat64Instances;
+  return kInstances;
+}
+
+}  // namespace
+
+std::optional<Tiling> best_tiling(const ConvProblem& problem, const Device& device) {
+  const Pool& pool = problem.epilogue.pool;
+  const auto most = [&](int axis) {
+    return std::min<int64_t>(kMostThreadsOfAxis, std::max<int64_t>(1, 2 * problem.output[axis]));
+  };
+  std::optional<Tiling> best;
+  for (int down = 1; down <= most(1); down *= 2) {
+    for (int across = 1; across <= most(2); across *= 2) {
+      for (const Instance& own : instances_for(problem)) {
+        if (2 * down % pool.kernel[0] != 0 || own.columns * across % pool.kernel[1] != 0) continue;
+        for (int filter_threads = 1; filter_threads <= kMostFilterThreads; filter_threads *= 2) {
+          const int of_split = down * across * filter_threads;
+          for (int splits = 1; splits <= kMostSplits && of_split * splits <= kMostThreads; splits *= 2) {
+            Tiling tiling;
+            tiling.rows = 2 * down, tiling.columns = own.columns * across;
+            tiling.columns_of_thread = own.columns, tiling.filters_of_thread = own.filters;
+            tiling.filters = own.filters * filter_threads;
+            tiling.splits = splits;
+            tiling.threads = static_cast<int>(ceil_divide(of_split * splits, 32) * 32);
+            if (!stage_channels(problem, device, tiling)) continue;
+            tiling.cost = cost_of(problem, device, tiling, kAmongTilings);
+            if (!best || tiling.cost < best->cost) best = tiling;
+          }
+        }
+      }
+    }
+  }
+  if (best) best->cost = cost_of(problem, device, *best, kAmongAlgorithms);
+  return best;
+}
+
+}  // namespace convswap::tiled

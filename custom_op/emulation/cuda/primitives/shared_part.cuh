@@ -1,0 +1,15 @@
+#pragma once
+
+#include "cuda/primitives/shared_offset.h"
+
+namespace convswap {
+
+namespace FAMILY {
+extern unsigned char shared[];
+}
+template <typename Part>
+Part* shared_part(Offset<Part> offset) {
+  return offset.in(FAMILY::shared);
+}
+
+}  // namespace convswap
