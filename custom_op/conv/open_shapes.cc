@@ -75,7 +75,7 @@ void check_open_shapes(const ConvSpec& spec, const OpenShapes& shapes) {
   const bool is_open = !has_weights || !shapes.x || has_open(shapes.x) || has_open(shapes.bias);
   try {
     const OpenShapes whole = shapes.filled(spec);
-    make_problem(spec, *whole.x, *whole.w, whole.bias ? &*whole.bias : nullptr);
+    make_problem(spec, *whole.x, *whole.w, whole.bias);
   } catch (const InvalidArgument& error) {
     if (!is_open) throw;
     throw InvalidArgument(std::string(error.what()) +

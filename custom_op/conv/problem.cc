@@ -216,8 +216,8 @@ size_t ConvProblemHash::operator()(const ConvProblem& problem) const {
   return static_cast<size_t>(hash);
 }
 
-ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, const Shape* bias,
-                         const Shape* residual) {
+ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w,
+                         const std::optional<Shape>& bias, const std::optional<Shape>& residual) {
   check_spec(spec);
   if (x.size() < 3 || x.size() > 5) {
     throw InvalidArgument(shape_message("input", x, "3, 4 or 5 dimensions: (N, C, spatial...)"));
@@ -243,7 +243,7 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
                                             " have " + std::to_string(w[1]) + " per group and group is " +
                                             std::to_string(spec.group)));
   }
-  if (bias != nullptr && *bias != Shape{w[0]}) {
+  if (bias && *bias != Shape{w[0]}) {
     throw InvalidArgument(
         shape_message("bias", *bias, "[" + std::to_string(w[0]) + "], one value per output channel"));
   }
@@ -253,7 +253,7 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
   problem.type = spec.type;
   problem.precision = spec.precision;
   problem.spatial_rank = static_cast<int>(spatial_rank);
-  problem.has_bias = bias != nullptr;
+  problem.has_bias = bias.has_value();
   problem.batch = x[0];
   problem.in_channels = x[1];
   problem.out_channels = w[0];
@@ -267,15 +267,15 @@ ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, c
     resolve_axis(spec, i, spatial_rank, axis, problem);
   }
   problem.epilogue = spec.epilogue;
-  problem.epilogue.has_residual = residual != nullptr;
+  problem.epilogue.has_residual = residual.has_value();
   resolve_result(problem);
-  if (residual != nullptr) check_residual(problem, *residual);
+  if (residual) check_residual(problem, *residual);
   return problem;
 }
 
 ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes) {
-  if (shapes.depthwise == nullptr) {
-    if (shapes.depthwise_bias != nullptr || !spec.depthwise.is_empty()) {
+  if (!shapes.depthwise) {
+    if (shapes.depthwise_bias || !spec.depthwise.is_empty()) {
       throw InvalidArgument(
           "a bias or attributes of a depthwise convolution are given, and no weights of one: expected its "
           "weights D too");

@@ -82,25 +82,19 @@ struct ConvProblemHash {
 };
 
 // Resolves padding and checks every shape. `x` is (N, C, spatial...), `w` is (K, C / group, filter...);
-// `bias` is null or (K), `residual` null or the shape of the convolution's output. Padding follows the ONNX
-// operator: with SAME_UPPER and SAME_LOWER the output has ceil(input / stride) positions and an odd pad goes
-// to the end or to the beginning. Throws InvalidArgument.
-ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w, const Shape* bias,
-                         const Shape* residual = nullptr);
+// `bias`, where there is one, (K), and `residual` the shape of the convolution's output. Padding follows the
+// ONNX operator: with SAME_UPPER and SAME_LOWER the output has ceil(input / stride) positions and an odd pad
+// goes to the end or to the beginning. Throws InvalidArgument.
+ConvProblem make_problem(const ConvSpec& spec, const Shape& x, const Shape& w,
+                         const std::optional<Shape>& bias = std::nullopt,
+                         const std::optional<Shape>& residual = std::nullopt);
 
-// The shapes of a node's inputs; null of those that are left out. `depthwise` is (C, 1, filter...), of a
-// depthwise convolution of x in front, `depthwise_bias` (C).
+// The shapes of a node's inputs. `depthwise` is (C, 1, filter...), of a depthwise convolution of x in front,
+// `depthwise_bias` (C).
 struct InputShapes {
-  const Shape& x;
-  const Shape& w;
-  const Shape* bias = nullptr;
-  const Shape* residual = nullptr;
-  const Shape* depthwise = nullptr;
-  const Shape* depthwise_bias = nullptr;
+  Shape x, w;
+  std::optional<Shape> bias, residual, depthwise, depthwise_bias;
 };
 ConvProblem make_problem(const ConvSpec& spec, const InputShapes& shapes);
-
-// As InputShapes has it.
-inline const Shape* pointer_to(const std::optional<Shape>& shape) { return shape ? &*shape : nullptr; }
 
 }  // namespace convswap

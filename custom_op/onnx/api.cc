@@ -56,4 +56,11 @@ Shape shape_of(const OrtApi& api, const OrtValue* tensor) {
   return shape_of(api, info);
 }
 
+const OrtValue* constant_input(const OrtApi& api, const OrtKernelInfo* info, size_t index) {
+  int is_constant = 0;
+  const OrtValue* constant = nullptr;
+  check(api, api.KernelInfoGetConstantInput_tensor(info, index, &is_constant, &constant));
+  return is_constant ? constant : nullptr;
+}
+
 }  // namespace convswap

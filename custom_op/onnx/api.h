@@ -51,4 +51,7 @@ using TypeInfo = std::unique_ptr<OrtTypeInfo, ReleaseTypeInfo>;
 Shape shape_of(const OrtApi& api, const OrtTensorTypeAndShapeInfo* info);
 Shape shape_of(const OrtApi& api, const OrtValue* tensor);
 
+// The constant that an input of a node is; null where it is none.
+const OrtValue* constant_input(const OrtApi& api, const OrtKernelInfo* info, size_t index);
+
 }  // namespace convswap

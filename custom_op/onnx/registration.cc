@@ -1,8 +1,118 @@
-// The one exported symbol: what ONNX Runtime calls when an application registers the library.
+// What the library adds to an application's session options, and the one exported symbol: what ONNX Runtime
+// calls when an application registers the library.
 
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "onnx/op.h"
+#include "onnx/session_options.h"
+
+namespace convswap {
+namespace {
+
+constexpr char kDomain[] = "convswap";
+
+// The ops and domains of one ONNX Runtime, for sessions whose kernels come from the same place. They are
+// never destroyed: sessions use them until the process ends.
+class Registry {
+ public:
+  Registry(const OrtApiBase& base, const OrtApi& api, const KernelOrigin* origin) {
+    for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+      for (const ElementType type :
+           {ElementType::float32, ElementType::float64, ElementType::float16, ElementType::bfloat16}) {
+        convs_.emplace_back(OpVariant{base, api, OpKind::conv, kind, type, Precision::tf32, origin});
+        ieee_convs_.emplace_back(OpVariant{base, api, OpKind::conv, kind, type, Precision::ieee, origin});
+        fused_convs_.emplace_back(
+            OpVariant{base, api, OpKind::fused_conv, kind, type, Precision::tf32, origin});
+      }
+    }
+    check(api, api.CreateCustomOpDomain(kDomain, &domain_));
+    check(api, api.CreateCustomOpDomain("", &tf32_domain_));
+    check(api, api.CreateCustomOpDomain("", &ieee_domain_));
+    for (const ConvOp& op : convs_) {
+      check(api, api.CustomOpDomain_Add(domain_, &op));
+      check(api, api.CustomOpDomain_Add(tf32_domain_, &op));
+    }
+    for (const ConvOp& op : ieee_convs_) check(api, api.CustomOpDomain_Add(ieee_domain_, &op));
+    for (const ConvOp& op : fused_convs_) check(api, api.CustomOpDomain_Add(domain_, &op));
+  }
+
+  OrtCustomOpDomain* domain() const { return domain_; }
+  OrtCustomOpDomain* onnx_domain(Precision precision) const {
+    return precision == Precision::ieee ? ieee_domain_ : tf32_domain_;
+  }
+
+ private:
+  // Which never move: ONNX Runtime keeps their addresses.
+  std::deque<ConvOp> convs_, ieee_convs_, fused_convs_;
+  OrtCustomOpDomain* domain_ = nullptr;
+  OrtCustomOpDomain *tf32_domain_ = nullptr, *ieee_domain_ = nullptr;  // ONNX's own
+};
+
+const Registry& registry_of(const OrtApiBase& base, const OrtApi& api, const KernelOrigin* origin) {
+  static std::mutex mutex;
+  static auto& registries =
+      *new std::map<std::pair<const OrtApi*, const KernelOrigin*>, std::unique_ptr<Registry>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<Registry>& registry = registries[{&api, origin}];
+  if (!registry) registry = std::make_unique<Registry>(base, api, origin);
+  return *registry;
+}
+
+// ONNX Runtime refuses to make a session with a domain that is there twice, so each leaves a mark.
+void add_domain_once(const OrtApi& api, OrtSessionOptions* options, OrtCustomOpDomain* domain,
+                     const char* mark) {
+  if (has_entry(api, options, mark)) return;
+  check(api, api.AddCustomOpDomain(options, domain));
+  check(api, api.AddSessionConfigEntry(options, mark, "1"));
+}
+
+// The one domain of that name stays what it is, and sessions of these options take their kernels from where
+// it does.
+void check_same_origin(const OrtApi& api, OrtSessionOptions* options, const KernelOrigin* origin) {
+  constexpr char kMark[] = "convswap.registered.origin";
+  const std::string own = std::to_string(reinterpret_cast<std::uintptr_t>(origin));
+  if (!has_entry(api, options, "convswap.registered")) {
+    check(api, api.AddSessionConfigEntry(options, kMark, own.c_str()));
+  } else if (entry(api, options, kMark) != own) {
+    throw OnnxRuntimeError(ORT_INVALID_ARGUMENT,
+                           "these session options were registered with another convswap.pack, "
+                           "convswap.compile or convswap.lab: set them before convswap is registered, in new "
+                           "options");
+  }
+}
+
+// Adds the domain `convswap` with its ops Conv and FusedConv to the session options; in the override mode
+// also our op as Conv of the ONNX domain, which then replaces ONNX Runtime's own. Throws.
+void register_ops(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {
+  const KernelOrigin* const origin = kernel_origin_of(api, options);
+  check_same_origin(api, options, origin);
+  const Registry& registry = registry_of(base, api, origin);
+  answer_kernels(api, options);
+  add_domain_once(api, options, registry.domain(), "convswap.registered");
+  if (!override_requested(api, options)) return disable_optimizers(api, options, {kTakesOurDomain});
+  const Precision precision = override_precision(api, options);
+  keep_conv_nodes(base, api, options);
+  const auto mark_of = [](Precision each) {
+    return "convswap.registered.override." + std::string(name_of(each));
+  };
+  // The one domain of that name stays what it is, and sessions of these options compute as it does.
+  const Precision other = precision == Precision::ieee ? Precision::tf32 : Precision::ieee;
+  if (has_entry(api, options, mark_of(other).c_str())) {
+    throw OnnxRuntimeError(ORT_INVALID_ARGUMENT,
+                           "these session options override in precision " + std::string(name_of(other)) +
+                               " already: make new ones for " + std::string(name_of(precision)));
+  }
+  add_domain_once(api, options, registry.onnx_domain(precision), mark_of(precision).c_str());
+}
+
+}  // namespace
+}  // namespace convswap
 
 extern "C" __attribute__((visibility("default"))) OrtStatus* ORT_API_CALL
 RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {

@@ -213,7 +213,9 @@ struct DeviceInputs {
   const DeviceArray* depthwise_bias = nullptr;
 };
 
-const Shape* shape_or_null(const DeviceArray* array) { return array == nullptr ? nullptr : &array->shape(); }
+std::optional<Shape> shape_or_none(const DeviceArray* array) {
+  return array == nullptr ? std::nullopt : std::optional(array->shape());
+}
 const void* pointer_or_null(const DeviceArray* array) {
   return array == nullptr ? nullptr : array->pointer();
 }
@@ -225,8 +227,8 @@ double conv_device(const DeviceInputs& inputs, DeviceArray& y, const ConvSpec& s
   if (runs < 1) throw InvalidArgument("runs " + std::to_string(runs) + ": expected at least 1");
   const DeviceArray &x = inputs.x, &w = inputs.w;
   const ConvProblem problem =
-      make_problem(spec, {x.shape(), w.shape(), shape_or_null(inputs.b), shape_or_null(inputs.residual),
-                          shape_or_null(inputs.depthwise), shape_or_null(inputs.depthwise_bias)});
+      make_problem(spec, {x.shape(), w.shape(), shape_or_none(inputs.b), shape_or_none(inputs.residual),
+                          shape_or_none(inputs.depthwise), shape_or_none(inputs.depthwise_bias)});
   const std::pair<const char*, const DeviceArray*> others[] = {{"w", &w},
                                                                {"b", inputs.b},
                                                                {"residual", inputs.residual},

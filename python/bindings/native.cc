@@ -35,10 +35,13 @@ ConvProblem problem_of(const Shape& x_shape, const Shape& w_shape, bool has_bias
                        const std::optional<Shape>& depthwise_shape, bool has_depthwise_bias,
                        const ConvSpec& spec) {
   if (w_shape.empty()) throw InvalidArgument("weights of shape []: expected 3, 4 or 5 dimensions");
-  const Shape bias{w_shape[0]};
-  const Shape depthwise_bias{depthwise_shape && !depthwise_shape->empty() ? depthwise_shape->front() : 0};
-  return make_problem(spec, {x_shape, w_shape, has_bias ? &bias : nullptr, pointer_to(residual_shape),
-                             pointer_to(depthwise_shape), has_depthwise_bias ? &depthwise_bias : nullptr});
+  InputShapes shapes{x_shape, w_shape, {}, residual_shape, depthwise_shape, {}};
+  if (has_bias) shapes.bias = Shape{w_shape[0]};
+  if (has_depthwise_bias) {
+    shapes.depthwise_bias =
+        Shape{depthwise_shape && !depthwise_shape->empty() ? depthwise_shape->front() : 0};
+  }
+  return make_problem(spec, shapes);
 }
 
 // The device that a planning question is about: a card of this machine, or with `compute_capability` one
@@ -185,14 +188,9 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
   const auto data_or_null = [](const std::optional<py::array>& array) {
     return array ? array->data() : nullptr;
   };
-  const std::optional<Shape> bias_shape = shape_or_none(b), residual_shape = shape_or_none(residual);
-  const std::optional<Shape> depthwise_shape = shape_or_none(depthwise);
-  const std::optional<Shape> depthwise_bias_shape = shape_or_none(depthwise_bias);
-  const Shape x_shape = shape_of(x), w_shape = shape_of(w);
-  const ConvProblem problem =
-      make_problem(spec_of(type, "tf32", attributes),
-                   {x_shape, w_shape, pointer_to(bias_shape), pointer_to(residual_shape),
-                    pointer_to(depthwise_shape), pointer_to(depthwise_bias_shape)});
+  const ConvProblem problem = make_problem(
+      spec_of(type, "tf32", attributes), {shape_of(x), shape_of(w), shape_or_none(b), shape_or_none(residual),
+                                          shape_or_none(depthwise), shape_or_none(depthwise_bias)});
   const Choice chosen = convswap::choose(problem, cpu_device(), algorithm);
   if (!instruction_set.empty() && chosen.algorithm.name() != "direct") {
     throw InvalidArgument("instruction_set '" + instruction_set + "' was given for the algorithm '" +

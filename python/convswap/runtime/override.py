@@ -25,10 +25,10 @@ from convswap.graph.serialisation import graphs_of_proto
 from convswap.runtime.library import PRECISION_ENTRY, register, set_entry
 
 DISABLED_OPTIMIZERS_ENTRY = "optimization.disable_specified_optimizers"
-# What the library adds to that entry in any session, see custom_op/onnx/optimizers.h.
+# What the library adds to that entry in any session, see custom_op/onnx/session_options.h.
 ALWAYS_DISABLED = "WeightBiasQuantization"
 RECORD_ASSIGNMENT_ENTRY = "session.record_ep_graph_assignment_info"
-# The library's own account of its kernels; see custom_op/onnx/override.h.
+# The library's own account of its kernels; see custom_op/onnx/session_options.h.
 KERNELS_ENTRY = "convswap.kernels"
 # The library cuts names to it, since ONNX Runtime limits the length of an entry.
 _LONGEST_NAME = 1000

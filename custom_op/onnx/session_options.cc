@@ -1,18 +1,21 @@
-#include "onnx/override.h"
+#include "onnx/session_options.h"
 
-#include <optional>
+#include <sstream>
 #include <utility>
 #include <vector>
-
-#include "onnx/entries.h"
-#include "onnx/optimizers.h"
 
 namespace convswap {
 namespace {
 
+constexpr char kPackEntry[] = "convswap.pack";
+constexpr char kCompileEntry[] = "convswap.compile";
+constexpr char kLabEntry[] = "convswap.lab";
 constexpr char kOverrideEntry[] = "convswap.override";
 constexpr char kPrecisionEntry[] = "convswap.precision";
 constexpr char kKernelsEntry[] = "convswap.kernels";
+constexpr char kDisabledEntry[] = "optimization.disable_specified_optimizers";
+// Since this version ONNX Runtime has sessions without certain optimisers.
+constexpr uint32_t kDisablesOptimizersSince = 18;
 // ONNX Runtime takes at most 1024 bytes, in newer versions more.
 constexpr size_t kLongestName = 1000;
 
@@ -31,7 +34,43 @@ std::string shortened(const std::string& name) {
   return name.substr(0, end);
 }
 
+bool contains(const std::string& list, const std::string& name) {
+  std::istringstream names(list);
+  for (std::string each; std::getline(names, each, ';');) {
+    if (each == name) return true;
+  }
+  return false;
+}
+
+// For an entry whose value is none of those expected.
+OnnxRuntimeError unknown_value(const char* key, const std::string& given, const char* expected) {
+  return {ORT_INVALID_ARGUMENT,
+          "session config entry " + std::string(key) + " is '" + given + "'; expected " + expected};
+}
+
 }  // namespace
+
+bool has_entry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
+  int present = 0;
+  check(api, api.HasSessionConfigEntry(options, key, &present));
+  return present != 0;
+}
+
+std::optional<std::string> entry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
+  if (!has_entry(api, options, key)) return std::nullopt;
+  size_t size = 0;
+  check(api, api.GetSessionConfigEntry(options, key, nullptr, &size));
+  std::string value(size, '\0');
+  check(api, api.GetSessionConfigEntry(options, key, value.data(), &size));
+  return std::string(value.c_str());
+}
+
+const KernelOrigin* kernel_origin_of(const OrtApi& api, const OrtSessionOptions* options) {
+  const std::string compile = entry(api, options, kCompileEntry).value_or("auto");
+  if (compile != "auto" && compile != "never") throw unknown_value(kCompileEntry, compile, "auto or never");
+  return kernel_origin(entry(api, options, kPackEntry).value_or(""), compile == "auto",
+                       entry(api, options, kLabEntry).value_or(""));
+}
 
 bool override_requested(const OrtApi& api, const OrtSessionOptions* options) {
   const std::string value = entry(api, options, kOverrideEntry).value_or("0");
@@ -43,6 +82,16 @@ Precision override_precision(const OrtApi& api, const OrtSessionOptions* options
   const std::string value = entry(api, options, kPrecisionEntry).value_or("tf32");
   if (value != "tf32" && value != "ieee") throw unknown_value(kPrecisionEntry, value, "tf32 or ieee");
   return parse_precision(value);
+}
+
+void disable_optimizers(const OrtApi& api, OrtSessionOptions* options,
+                        std::initializer_list<const char*> names) {
+  const std::string given = entry(api, options, kDisabledEntry).value_or("");
+  std::string disabled = given;
+  for (const char* name : names) {
+    if (!contains(disabled, name)) disabled += (disabled.empty() ? "" : ";") + std::string(name);
+  }
+  if (disabled != given) check(api, api.AddSessionConfigEntry(options, kDisabledEntry, disabled.c_str()));
 }
 
 void keep_conv_nodes(const OrtApiBase& base, const OrtApi& api, OrtSessionOptions* options) {

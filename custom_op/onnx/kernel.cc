@@ -1,0 +1,274 @@
+#include "onnx/kernel.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "conv/error.h"
+#include "conv/open_shapes.h"
+#include "cuda/runtime/kernel_store.h"
+#include "plan/background.h"
+#include "plan/first_error.h"
+#include "plan/kernel_supply.h"
+#include "plan/planner.h"
+#include "plan/tuning_file.h"
+
+namespace convswap {
+namespace {
+
+// ONNX Runtime's thread pool as a ParallelFor.
+ParallelFor session_threads(const OrtApi& api, const OrtKernelContext* context) {
+  return [&api, context](std::ptrdiff_t tasks, const std::function<void(std::ptrdiff_t)>& body) {
+    struct Call {
+      const std::function<void(std::ptrdiff_t)>& body;
+      FirstError error;
+    } call{body, {}};
+    const auto run_task = [](void* data, size_t task) {
+      Call& running = *static_cast<Call*>(data);
+      running.error.guard([&] { running.body(static_cast<std::ptrdiff_t>(task)); });
+    };
+    check(api, api.KernelContext_ParallelFor(context, run_task, static_cast<size_t>(tasks), 0, &call));
+    call.error.rethrow();
+  };
+}
+
+// The batches that plans are made for ahead of time: that of the shape, or where it is open some that are
+// usual; none where another extent is open too.
+std::vector<int64_t> batches_to_plan(const Shape& x) {
+  const auto is_open = [](int64_t extent) { return extent < 0; };
+  if (x.size() < 3 || std::any_of(x.begin() + 1, x.end(), is_open)) return {};
+  if (is_open(x[0])) return {1, 8, 64, 512};
+  return {x[0]};
+}
+
+// The card that the session is on: the only one, or that which its weights lie on; nothing where neither
+// tells.
+std::optional<int> device_of_session(const OrtApi& api, const OrtKernelInfo* info) {
+  const int cards = cuda_device_count();
+  if (cards <= 1) return cards == 1 ? std::optional<int>(0) : std::nullopt;
+  const OrtValue* const weights = constant_input(api, info, kW);
+  if (weights == nullptr) return std::nullopt;
+  const OrtMemoryInfo* memory = nullptr;
+  OrtMemoryInfoDeviceType type = OrtMemoryInfoDeviceType_CPU;
+  check(api, api.GetTensorMemoryInfo(weights, &memory));
+  api.MemoryInfoGetDeviceType(memory, &type);
+  if (type != OrtMemoryInfoDeviceType_GPU) return std::nullopt;
+  int index = 0;
+  check(api, api.MemoryInfoGetId(memory, &index));
+  return index;
+}
+
+// Makes the plan of a node for inputs of such shapes. Only whether there is a residual counts of it: its
+// shape follows from the others.
+void make_plan(PlanCache& plans, const ConvSpec& spec, InputShapes shapes, const Device& device) {
+  if (shapes.residual) {
+    shapes.residual.reset();
+    shapes.residual = make_problem(spec, shapes).without_epilogue().result_shape();
+  }
+  const ConvProblem problem = make_problem(spec, shapes);
+  if (problem.result_elements() > 0) plans.get(problem, device);
+}
+
+}  // namespace
+
+ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Precision precision) {
+  ConvSpec spec = read_spec(attributes, type, precision);
+  if (op == OpKind::fused_conv) {
+    spec.epilogue = read_epilogue(attributes, type);
+    spec.depthwise = read_depthwise(attributes, type);
+  }
+  return spec;
+}
+
+std::shared_ptr<const KnownRun> RecentRuns::find(const NodeInputs::Keys& keys, int device_index) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::ranges::find_if(
+      runs_, [&](const auto& run) { return run != nullptr && run->is_of(keys, device_index); });
+  return found == runs_.end() ? nullptr : *found;
+}
+
+void RecentRuns::add(std::shared_ptr<const KnownRun> run) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  runs_[next_].swap(run);  // the former is destroyed when the lock is free
+  next_ = (next_ + 1) % runs_.size();
+}
+
+ConvKernel::ConvKernel(const OpVariant& variant, const OrtKernelInfo* info, std::string title)
+    : own_(variant),
+      title_(std::move(title)),
+      lends_scratch_(lends_scratch(own_.base)),
+      spec_(read_spec(own_.op, KernelAttributes(own_.api, info), own_.type, own_.precision)),
+      plans_(std::make_shared<PlanCache>(
+          KernelAttributes(own_.api, info).text("algorithm").value_or(std::string(kAuto)),
+          Preferences(KernelAttributes(own_.api, info).text("tuned").value_or("")))),
+      is_tuned_(plans_->algorithm() == kTuned),
+      inputs_(own_.api, info),
+      prepared_weights_(own_.api) {
+  // On a card ONNX Runtime copies constants to memory of its own.
+  if (own_.device == DeviceKind::cpu) aligned_constants_.emplace(own_.api, info, size_of(own_.type));
+  check_spec(spec_);
+  check_algorithm_name(plans_->algorithm(), own_.device);
+  const PerInput<DeclaredInput> inputs = declared_inputs(own_.api, info);
+  check_shapes(inputs);
+  if (own_.device == DeviceKind::cuda) plan_ahead(info, inputs);
+}
+
+void ConvKernel::compute(OrtKernelContext* context) {
+  const InputTensors tensors = inputs_.of(context);
+  const std::shared_ptr<const KnownRun> run = known_run(context, tensors);
+  const OrtApi& api = own_.api;
+  OrtValue* y = nullptr;
+  check(api, api.KernelContext_GetOutput(context, 0, run->result.data(), run->result.size(), &y));
+  if (is_tuned_) log_warning(context, take_tuning_warning());
+  if (own_.device == DeviceKind::cuda) log_warning(context, take_kernel_store_warning());
+  if (run->plan == nullptr) return;
+
+  const Scratch scratch(own_.base, api, context, tensors[kX], run->scratch_bytes, own_.device);
+  Execution execution = execution_of(context, scratch.pointer());
+  if (aligned_constants_) {
+    AlignedTensors aligned(api, *aligned_constants_, size_of(spec_.type));
+    const auto input = [&](const OrtValue* tensor) { return aligned.input(tensor); };
+    run->plan->run(conv_tensors(tensors, aligned.output(y), input), execution);
+    aligned.finish();
+    return;
+  }
+  const ConvTensors on_card =
+      conv_tensors(tensors, aligned_data(y), [&](const OrtValue* tensor) { return aligned_data(tensor); });
+  execution.prepared_weights = prepared(*run, context, tensors[kW], on_card.w, execution.stream);
+  execution.weights_stay = inputs_.has_constants_only(tensors);
+  run->plan->run(on_card, execution);
+}
+
+// What is known of runs of such inputs, found out where it is not.
+std::shared_ptr<const KnownRun> ConvKernel::known_run(const OrtKernelContext* context,
+                                                      const InputTensors& tensors) {
+  const NodeInputs::Keys keys = inputs_.keys(tensors);
+  const int index = device_index(tensors[kX]);
+  if (std::shared_ptr<const KnownRun> known = recent_runs_.find(keys, index)) return known;
+
+  const ConvProblem problem = make_problem(spec_, shapes_of(own_.api, tensors));
+  const Device& device =
+      own_.device == DeviceKind::cpu ? cpu_device() : cuda_device(index, own_.origin, lends_scratch_);
+  auto run = std::make_shared<KnownRun>(keys, device, problem.result_shape());
+  if (problem.result_elements() > 0) {
+    run->plan =
+        plans_->get(problem, device, [&](const Offer& offer) { tell_of_compiling(context, device, offer); });
+    run->scratch_bytes = run->plan->scratch_bytes();
+    run->takes_prepared_weights = own_.device == DeviceKind::cuda && inputs_.has_constant_weights() &&
+                                  run->plan->prepared_form().bytes > 0;
+  }
+  recent_runs_.add(run);
+  return run;
+}
+
+// Checks what the model tells of the shapes.
+void ConvKernel::check_shapes(const PerInput<DeclaredInput>& inputs) const {
+  check_open_shapes(spec_, {inputs[kD].is_given ? depthwise_result(inputs) : inputs[kX].shape,
+                            inputs[kW].shape, inputs[kB].shape});
+}
+
+// Of the depthwise convolution in front, as far as the model tells.
+std::optional<Shape> ConvKernel::depthwise_result(const PerInput<DeclaredInput>& inputs) const {
+  const auto is_whole = [](const std::optional<Shape>& shape) {
+    return shape && std::find(shape->begin(), shape->end(), kOpen) == shape->end();
+  };
+  const std::optional<Shape>&x = inputs[kX].shape, &weights = inputs[kD].shape;
+  if (weights && is_known(*weights, 0) && (*weights)[0] > 0) {
+    const ConvSpec alone = depthwise_spec(spec_, (*weights)[0]);
+    try {
+      check_open_shapes(alone, {x, weights, inputs[kDb].shape});
+      if (is_whole(x) && is_whole(weights)) return make_problem(alone, *x, *weights).result_shape();
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument("the depthwise convolution in front: " + std::string(error.what()));
+    }
+  }
+  std::optional<Shape> result = x;
+  if (result) std::fill(result->begin() + std::min<ptrdiff_t>(2, std::ssize(*result)), result->end(), kOpen);
+  return result;
+}
+
+// The weights as the plan of the run wants them prepared; null where it takes them as they are.
+const void* ConvKernel::prepared(const KnownRun& run, const OrtKernelContext* context,
+                                 const OrtValue* weights, const void* data, void* stream) {
+  if (!run.takes_prepared_weights) return nullptr;
+  if (const void* const known = run.prepared_weights; known != nullptr) return known;
+  return run.prepared_weights =
+             prepared_weights_.get(*run.plan, run.device.index, context, weights, data, stream);
+}
+
+// Has plans made, and their kernels compiled, before the first run asks for them: of the shapes that the
+// model tells, and where its batch is open, of usual ones.
+void ConvKernel::plan_ahead(const OrtKernelInfo* info, const PerInput<DeclaredInput>& inputs) const {
+  const std::optional<int> index = device_of_session(own_.api, info);
+  const std::optional<Shape>&x = inputs[kX].shape, &w = inputs[kW].shape;
+  const bool is_unclear =
+      std::ranges::any_of(inputs, [](const DeclaredInput& input) { return input.is_given && !input.shape; });
+  if (!index || !x || !w || is_unclear) return;
+  for (const int64_t batch : batches_to_plan(*x)) {
+    InputShapes shapes{*x, *w, inputs[kB].shape, inputs[kZ].shape, inputs[kD].shape, inputs[kDb].shape};
+    const bool is_open = (*x)[0] != batch;
+    shapes.x[0] = batch;
+    const auto work = [node_plans = std::weak_ptr(plans_), spec = spec_, shapes = std::move(shapes),
+                       origin = own_.origin, lends = lends_scratch_, index = *index] {
+      const std::shared_ptr<PlanCache> plans = node_plans.lock();
+      if (plans == nullptr) return;  // the session has been closed
+      make_plan(*plans, spec, shapes, cuda_device(index, origin, lends));
+    };
+    in_background(is_open ? When::late : When::soon, work);
+  }
+}
+
+// A run that waits for the compiler says so, in the first of a process.
+void ConvKernel::tell_of_compiling(const OrtKernelContext* context, const Device& device,
+                                   const Offer& offer) const {
+  static std::atomic<bool> is_told{false};
+  if (own_.device == DeviceKind::cpu || is_told) return;
+  const std::string what = what_is_compiled(device, offer);
+  if (!what.empty() && !is_told.exchange(true)) log_warning(context, what);
+}
+
+// A line of ONNX Runtime's log, for what costs time and never an answer, such as a damaged tuning table;
+// none where the text is empty.
+void ConvKernel::log_warning(const OrtKernelContext* context, const std::string& text) const {
+  if (text.empty()) return;
+  const OrtApi& api = own_.api;
+  const OrtLogger* logger = nullptr;
+  check(api, api.KernelContext_GetLogger(context, &logger));
+  check(api, api.Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, text.c_str(), "onnx/kernel.cc",
+                                   __LINE__, "convswap"));
+}
+
+// Of a card, where no copy is made: memory that a user bound may begin anywhere.
+void* ConvKernel::aligned_data(const OrtValue* tensor) const {
+  void* const data = data_of(own_.api, tensor);
+  if (!is_aligned(data, size_of(spec_.type))) {
+    throw InvalidArgument("a tensor begins at an address that is no multiple of its elements' " +
+                          std::to_string(size_of(spec_.type)) + " bytes: bind memory that does");
+  }
+  return data;
+}
+
+// The number of the card that a tensor is on; of the processor's, 0.
+int ConvKernel::device_index(const OrtValue* tensor) const {
+  int index = 0;
+  if (own_.device == DeviceKind::cpu) return index;
+  const OrtMemoryInfo* memory = nullptr;
+  check(own_.api, own_.api.GetTensorMemoryInfo(tensor, &memory));
+  check(own_.api, own_.api.MemoryInfoGetId(memory, &index));
+  return index;
+}
+
+Execution ConvKernel::execution_of(OrtKernelContext* context, void* scratch) const {
+  Execution execution;
+  execution.scratch = scratch;
+  if (own_.device == DeviceKind::cpu) {
+    execution.parallel_for = session_threads(own_.api, context);
+  } else {
+    check(own_.api, own_.api.KernelContext_GetGPUComputeStream(context, &execution.stream));
+  }
+  return execution;
+}
+
+}  // namespace convswap
