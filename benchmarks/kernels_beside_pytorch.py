@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    names = [each.name for each in _native.catalog() if each.device == "cuda" and not each.is_rung]
+    names = [each.name for each in _native.catalog() if each.device == "cuda" and not each.by_name_alone]
     if options.algorithm not in (*names, "auto"):
         parser.error(f"{options.algorithm!r} is no algorithm of a card: expected auto or {', '.join(names)}")
     if unknown := [each for each in options.precision.split(",") if each not in PRECISIONS]:

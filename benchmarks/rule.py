@@ -102,7 +102,7 @@ def candidates(problem: _native.Problem, within: float) -> dict[str, float | Non
     taken = _native.choose(problem, "cuda")
     estimates: dict[str, float | None] = {}
     for entry in _native.catalog():
-        if entry.device != "cuda" or entry.is_rung or _native.why_not(problem, entry.name, "cuda"):
+        if entry.device != "cuda" or entry.by_name_alone or _native.why_not(problem, entry.name, "cuda"):
             continue
         (estimate, *_) = _native.alternatives(problem, entry.name, 1)
         if estimate is not None:

@@ -18,10 +18,8 @@ endif()
 # A script has no policies of its own, and CMake before 4 then knows no IN_LIST.
 cmake_minimum_required(VERSION 3.25)
 
-# What is included is read in turn.
-file(GLOB wanted RELATIVE "${SOURCES}" "${SOURCES}/cuda/*/kernel.cuh" "${SOURCES}/cuda/tutorial/*/kernel.cuh"
-  "${SOURCES}/cuda/tutorial/ladder/[0-9][0-9]_*.cuh"
-  "${SOURCES}/convswap/lab.h")
+# What is included is read in turn. What a user's own kernel includes is in `convswap`.
+file(GLOB_RECURSE wanted RELATIVE "${SOURCES}" "${SOURCES}/cuda/*.cuh" "${SOURCES}/convswap/*.h")
 set(found)
 set(entries "")
 set(all "")

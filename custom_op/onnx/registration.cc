@@ -81,9 +81,8 @@ void check_same_origin(const OrtApi& api, OrtSessionOptions* options, const Kern
     check(api, api.AddSessionConfigEntry(options, kMark, own.c_str()));
   } else if (entry(api, options, kMark) != own) {
     throw OnnxRuntimeError(ORT_INVALID_ARGUMENT,
-                           "these session options were registered with another convswap.pack, "
-                           "convswap.compile or convswap.lab: set them before convswap is registered, in new "
-                           "options");
+                           "these session options were registered with another " + kernel_origin_entries() +
+                               ": set them before convswap is registered, in new options");
   }
 }
 

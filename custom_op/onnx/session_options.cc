@@ -1,15 +1,17 @@
 #include "onnx/session_options.h"
 
+#include <map>
 #include <sstream>
 #include <utility>
 #include <vector>
+
+#include "plan/catalog.h"
 
 namespace convswap {
 namespace {
 
 constexpr char kPackEntry[] = "convswap.pack";
 constexpr char kCompileEntry[] = "convswap.compile";
-constexpr char kLabEntry[] = "convswap.lab";
 constexpr char kOverrideEntry[] = "convswap.override";
 constexpr char kPrecisionEntry[] = "convswap.precision";
 constexpr char kKernelsEntry[] = "convswap.kernels";
@@ -65,11 +67,25 @@ std::optional<std::string> entry(const OrtApi& api, const OrtSessionOptions* opt
   return std::string(value.c_str());
 }
 
+std::string kernel_origin_entries() {
+  std::vector<std::string> before{kPackEntry};
+  std::string last = kCompileEntry;
+  for (const SessionFile* file : session_files()) before.push_back(std::exchange(last, file->entry));
+  std::string text;
+  for (const std::string& each : before) text += (text.empty() ? "" : ", ") + each;
+  return text + " or " + last;
+}
+
 const KernelOrigin* kernel_origin_of(const OrtApi& api, const OrtSessionOptions* options) {
   const std::string compile = entry(api, options, kCompileEntry).value_or("auto");
   if (compile != "auto" && compile != "never") throw unknown_value(kCompileEntry, compile, "auto or never");
-  return kernel_origin(entry(api, options, kPackEntry).value_or(""), compile == "auto",
-                       entry(api, options, kLabEntry).value_or(""));
+  std::map<std::string, std::string> files;
+  for (const SessionFile* file : session_files()) {
+    const std::string key(file->entry);
+    const std::string path = entry(api, options, key.c_str()).value_or("");
+    if (!path.empty()) files.emplace(key, path);
+  }
+  return kernel_origin(entry(api, options, kPackEntry).value_or(""), compile == "auto", files);
 }
 
 bool override_requested(const OrtApi& api, const OrtSessionOptions* options) {

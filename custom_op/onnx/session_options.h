@@ -15,6 +15,8 @@
 //   convswap.pack = FILE        a pack of kernels
 //   convswap.compile = never    nothing is compiled; auto or absent: what no pack has
 //
+// and the entries of plan/catalog.h's session_files, each a file that one algorithm computes with.
+//
 // The override mode: our op in the place of ONNX Runtime's own Conv, for unmodified models.
 //
 //   convswap.override = 1      the override mode; 0 or absent: only the op convswap.Conv
@@ -34,6 +36,9 @@ bool has_entry(const OrtApi& api, const OrtSessionOptions* options, const char* 
 
 // Its value; nothing where there is none.
 std::optional<std::string> entry(const OrtApi& api, const OrtSessionOptions* options, const char* key);
+
+// The entries of where kernels come from, in words: "convswap.pack or convswap.compile".
+std::string kernel_origin_entries();
 
 // What `options` say of where kernels come from. Null where they say nothing. Throws where an entry has
 // another value, or a file is not what it should be.

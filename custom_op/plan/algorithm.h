@@ -99,6 +99,13 @@ struct Offer {
   bool is_refusal() const { return !why_not.empty(); }
 };
 
+// A file that an algorithm computes with, which the session brings along: a session config entry names it.
+struct SessionFile {
+  std::string_view entry;  // "convswap.NAME"
+  // What is in it. `name` is the file's own, for messages. Throws InvalidArgument.
+  std::shared_ptr<const void> (*read)(const std::string& name, const std::string& text);
+};
+
 // One way to compute convolutions on one kind of device.
 class Algorithm {
  public:
@@ -108,9 +115,13 @@ class Algorithm {
   virtual std::string_view name() const = 0;
   virtual DeviceKind device_kind() const = 0;
 
-  // Whether it is a step of the ladder, kept for those who want to read and to measure it. Nobody gets one
-  // who has not asked for it by name.
-  virtual bool is_rung() const { return false; }
+  // Why nobody gets it who has not asked for it by name, as the end of a sentence: "is ..., taken by its own
+  // name alone". Empty where the rule may choose it.
+  virtual std::string_view why_by_name_alone() const { return {}; }
+  bool by_name_alone() const { return !why_by_name_alone().empty(); }
+
+  // Null where it needs none. One that does is in no list, and is found by its name.
+  virtual const SessionFile* session_file() const { return nullptr; }
 
   // Whether it rounds float32 data of depthwise convolutions in precision tf32, to as few bits or about as
   // few.

@@ -1,5 +1,8 @@
 #include "plan/catalog.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "plan/epilogue_stage.h"
 
 namespace convswap {
@@ -9,10 +12,10 @@ namespace convswap {
 #include "plan/catalog.def"
 #undef CONVSWAP_CPU
 #undef CONVSWAP_GPU
-// The user's own kernel, which a session brings along: found by its name, and in no list.
-const Algorithm& cuda_lab();
 
-const std::vector<const Algorithm*>& catalog() {
+namespace {
+
+const std::vector<const Algorithm*>& all_algorithms() {
   static const std::vector<const Algorithm*> algorithms = {
 #define CONVSWAP_CPU(name) &cpu_##name(),
 #define CONVSWAP_GPU(name) &cuda_##name(),
@@ -23,6 +26,26 @@ const std::vector<const Algorithm*>& catalog() {
   return algorithms;
 }
 
+}  // namespace
+
+const std::vector<const Algorithm*>& catalog() {
+  static const std::vector<const Algorithm*> listed = [] {
+    std::vector<const Algorithm*> found;
+    std::ranges::copy_if(all_algorithms(), std::back_inserter(found),
+                         [](const Algorithm* algorithm) { return algorithm->session_file() == nullptr; });
+    return found;
+  }();
+  return listed;
+}
+
+std::vector<const SessionFile*> session_files() {
+  std::vector<const SessionFile*> files;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (const SessionFile* const file = algorithm->session_file()) files.push_back(file);
+  }
+  return files;
+}
+
 const EpilogueStage& cuda_epilogue_stage();
 
 const EpilogueStage* epilogue_stage(DeviceKind kind) {
@@ -30,21 +53,10 @@ const EpilogueStage* epilogue_stage(DeviceKind kind) {
 }
 
 const Algorithm* find_algorithm(std::string_view name, DeviceKind kind) {
-  for (const Algorithm* algorithm : catalog()) {
+  for (const Algorithm* algorithm : all_algorithms()) {
     if (algorithm->device_kind() == kind && algorithm->name() == name) return algorithm;
   }
-  if (kind == DeviceKind::cuda && name == cuda_lab().name()) return &cuda_lab();
   return nullptr;
-}
-
-std::vector<std::string> algorithm_names(DeviceKind kind, bool rungs) {
-  std::vector<std::string> names;
-  for (const Algorithm* algorithm : catalog()) {
-    if (algorithm->device_kind() == kind && algorithm->is_rung() == rungs) {
-      names.emplace_back(algorithm->name());
-    }
-  }
-  return names;
 }
 
 }  // namespace convswap

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -8,14 +7,13 @@
 
 namespace convswap {
 
-// Every algorithm of this build, in the order of catalog.def, but for the user's own.
+// Every algorithm of this build, in the order of catalog.def, but for those that need a session's file.
 const std::vector<const Algorithm*>& catalog();
 
 // The algorithm with this name for this kind of device; null where there is none.
 const Algorithm* find_algorithm(std::string_view name, DeviceKind kind);
 
-// The names of the algorithms for a kind of device, in the catalog's order: the ladder's rungs, or all
-// others.
-std::vector<std::string> algorithm_names(DeviceKind kind, bool rungs);
+// The files that sessions may bring along, each for one algorithm.
+std::vector<const SessionFile*> session_files();
 
 }  // namespace convswap

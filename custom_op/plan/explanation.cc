@@ -76,7 +76,7 @@ Explanation explain(const ConvProblem& problem, const Device& device, std::strin
       is_earlier = false;
       continue;
     }
-    if (algorithm->is_rung()) continue;
+    if (algorithm->by_name_alone()) continue;
     const Offer offer = offer_of(*algorithm, problem, device);
     const std::optional<double> own = time_of(choice.measured, algorithm->name());
     const bool supports = !offer.is_refusal();

@@ -26,7 +26,7 @@ struct Explanation {
   std::string decided_by;  // "name", "rule", "tuned" or, for the node's own preferences, "file"
   std::string why;
   std::optional<double> milliseconds;  // as the tuning table or the node has it, where that decided
-  std::vector<OtherAlgorithm> others;  // of the same kind of device, no rungs, in the catalog's order
+  std::vector<OtherAlgorithm> others;  // of those the rule chooses among, in the catalog's order
 };
 
 // Explains what `choose` answers, and throws what it throws.

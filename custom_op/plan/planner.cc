@@ -1,7 +1,9 @@
 #include "plan/planner.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "conv/error.h"
 #include "conv/messages.h"
@@ -12,8 +14,8 @@
 namespace convswap {
 namespace {
 
-// What the names of all rungs begin with, or most of it, should one be misspelt.
-constexpr std::string_view kRungPrefix = "ladd";
+// With so many letters of its name, an algorithm that is taken by name alone is meant, should it be misspelt.
+constexpr size_t kMeantBy = 4;
 
 struct Best {
   const Algorithm* algorithm = nullptr;  // null where none supports the problem
@@ -44,7 +46,7 @@ void take_better(Best& best, const ConvProblem& problem, const Algorithm& algori
 Best best_by_rule(const ConvProblem& problem, const Device& device, std::string& reasons) {
   Best best;
   for (const Algorithm* algorithm : catalog()) {
-    if (algorithm->device_kind() != device.kind || algorithm->is_rung()) continue;
+    if (algorithm->device_kind() != device.kind || algorithm->by_name_alone()) continue;
     if (!problem.before.empty() && !algorithm->takes_depthwise()) continue;
     Offer offer = offer_of(*algorithm, problem, device);
     if (offer.is_refusal()) {
@@ -76,6 +78,20 @@ Choice choose_by_name(const ConvProblem& problem, const Device& device, std::str
   return {algorithm, std::move(offer), true, std::nullopt, {}};
 }
 
+// The names of the algorithms for a kind of device that `requested` may mean, in the catalog's order: those
+// that the rule chooses among, or those that are taken by name alone and begin as it does.
+std::vector<std::string> names_like(std::string_view requested, DeviceKind kind) {
+  std::vector<std::string> by_rule, by_name;
+  for (const Algorithm* algorithm : catalog()) {
+    if (algorithm->device_kind() != kind) continue;
+    (algorithm->by_name_alone() ? by_name : by_rule).emplace_back(algorithm->name());
+  }
+  const bool means_by_name = std::ranges::any_of(by_name, [&](const std::string& name) {
+    return name.substr(0, kMeantBy) == requested.substr(0, kMeantBy);
+  });
+  return means_by_name ? by_name : by_rule;
+}
+
 // What the entry's algorithm, null where the catalog has none of its name, offers; a refusal where it cannot
 // be taken. The table, like a model, is a file that anyone may edit, and another build of the same version
 // may have other algorithms.
@@ -83,7 +99,7 @@ Offer offer_of_named(const Algorithm* named, const TuningEntry& entry, const Con
                      const Device& device) {
   const std::string names = "the tuning table names '" + entry.algorithm + "', which ";
   if (named == nullptr) return Offer::refusal(names + "is not in the catalog");
-  if (named->is_rung()) return Offer::refusal(names + "is a rung of the ladder, taken by its own name alone");
+  if (named->by_name_alone()) return Offer::refusal(names + std::string(named->why_by_name_alone()));
   Offer offer = offer_of(*named, problem, device);
   if (offer.is_refusal()) offer.why_not = names + "cannot compute it: " + offer.why_not;
   return offer;
@@ -99,9 +115,7 @@ std::string why_none(const ConvProblem& problem, const Device& device) {
 
 void check_algorithm_name(std::string_view requested, DeviceKind kind) {
   if (leaves_choice(requested) || find_algorithm(requested, kind) != nullptr) return;
-  // Who does not climb the ladder need not read the names of its rungs.
-  const bool means_rung = requested.substr(0, kRungPrefix.size()) == kRungPrefix;
-  std::vector<std::string> names = algorithm_names(kind, means_rung);
+  std::vector<std::string> names = names_like(requested, kind);
   names.insert(names.end(), {std::string(kAuto), std::string(kTuned)});
   throw InvalidArgument(
       unknown_name_message("algorithm for the device " + std::string(name_of(kind)), requested, names));

@@ -10,8 +10,8 @@ void register_device(pybind11::module_& module);
 // The kernels: their list, their compiler and their store.
 void register_kernels(pybind11::module_& module);
 
-// A user's own kernel.
-void register_lab(pybind11::module_& module);
+// What the tutorial has of its own.
+void register_tutorial(pybind11::module_& module);
 
 // The tuning table: where it is, what it holds.
 void register_tuning(pybind11::module_& module);

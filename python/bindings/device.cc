@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -314,24 +315,25 @@ void register_device_array(py::module_& module) {
       [](const DeviceArray& x, const DeviceArray& w, const DeviceArray* b, DeviceArray& y,
          const DeviceArray* residual, const DeviceArray* depthwise, const DeviceArray* depthwise_bias,
          const std::string& algorithm, const std::string& precision, int runs, int alternative, bool prepared,
-         const std::string& pack, bool compiles, const std::string& lab, const py::kwargs& attributes) {
+         const std::string& pack, bool compiles, const std::map<std::string, std::string>& files,
+         const py::kwargs& attributes) {
         const ConvSpec spec = spec_of(x.type(), precision, attributes);
         const py::gil_scoped_release released;
         return conv_device({x, w, b, residual, depthwise, depthwise_bias}, y, spec, algorithm, runs,
-                           alternative, prepared, kernel_origin(pack, compiles, lab));
+                           alternative, prepared, kernel_origin(pack, compiles, files));
       },
       py::arg("x"), py::arg("w"), py::arg("b").none(true), py::arg("y"), py::kw_only(),
       py::arg("residual").none(true) = py::none(), py::arg("depthwise").none(true) = py::none(),
       py::arg("depthwise_bias").none(true) = py::none(), py::arg("algorithm") = "auto",
       py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("alternative") = 0,
-      py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true, py::arg("lab") = "",
+      py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true, py::arg("files") = std::map<std::string, std::string>(),
       R"(Computes y on the card by a CUDA algorithm, with what is fused with it, and waits for it.
 
 `residual` is of the shape of the convolution's result, `depthwise`, (C, 1, filter...), and `depthwise_bias`, (C), are
 those of a depthwise convolution of x in front; `alternative` is a number of `alternatives`; with `prepared`
-the weights are prepared once before the runs, where the algorithm prepares them, as those of a session are; `pack`,
-`compiles` and `lab` say where kernels come from, as the session entries convswap.pack, convswap.compile and convswap.lab
-do; further keyword arguments are the attributes of our Conv and FusedConv.
+the weights are prepared once before the runs, where the algorithm prepares them, as those of a session are; `pack` and
+`compiles` say where kernels come from, as the session entries convswap.pack and convswap.compile do, and `files` has the
+paths of other session entries; further keyword arguments are the attributes of our Conv and FusedConv.
 
 Returns the mean time of one of `runs` back-to-back runs in milliseconds, by CUDA events, without the host's time to
 start them. Raises ConvswapError for shapes or attributes that do not fit, RuntimeError where CUDA fails.)");

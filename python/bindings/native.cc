@@ -73,7 +73,7 @@ std::map<std::string, std::optional<double>> estimates(const ConvProblem& proble
   const Device asked = asked_device(device, index, compute_capability);
   std::map<std::string, std::optional<double>> found;
   for (const Algorithm* algorithm : catalog()) {
-    if (algorithm->device_kind() != asked.kind || algorithm->is_rung()) continue;
+    if (algorithm->device_kind() != asked.kind || algorithm->by_name_alone()) continue;
     const Offer offer = offer_of(*algorithm, problem, asked);
     if (!offer.is_refusal()) found.emplace(algorithm->name(), offer.milliseconds);
   }
@@ -92,7 +92,7 @@ std::vector<std::string> kernels_of(const ConvProblem& problem, const std::strin
   if (!asked.is_here && leaves_choice(algorithm)) {
     for (const std::string& name : own.anywhere(problem, asked.kind)) {
       const Algorithm* const named = find_algorithm(name, asked.kind);
-      if (named != nullptr && !named->is_rung()) offers.push_back(offer_of(*named, problem, asked));
+      if (named != nullptr && !named->by_name_alone()) offers.push_back(offer_of(*named, problem, asked));
     }
   }
   std::vector<std::string> names;
@@ -262,11 +262,11 @@ void register_planner(py::module_& module) {
           "device", [](const Algorithm& algorithm) { return std::string(name_of(algorithm.device_kind())); },
           "'cpu' or 'cuda'.")
       .def_property_readonly(
-          "is_rung", [](const Algorithm& algorithm) { return algorithm.is_rung(); },
-          "Whether it is a step of the ladder, which nobody gets without asking for it by name.");
+          "by_name_alone", [](const Algorithm& algorithm) { return algorithm.by_name_alone(); },
+          "Whether nobody gets it without asking for it by name.");
   module.def(
       "catalog", &catalog, py::return_value_policy::reference,
-      "Every algorithm of this build, for each device the fastest first, then the ladder's rungs in order.");
+      "Every algorithm of this build, for each device the fastest first, then those that are taken by name alone.");
   module.def("why_not", &why_not, py::arg("problem"), py::arg("algorithm"), py::arg("device"), py::kw_only(),
              py::arg("index") = 0, py::arg("compute_capability") = 0, py::arg("lends_scratch") = true,
              R"(Why the algorithm cannot compute the problem on the device; '' where it can.
@@ -285,7 +285,7 @@ compute the problem.)");
       py::arg("compute_capability") = 0,
       R"(The milliseconds that each algorithm that can compute the problem is estimated to take, by its name.
 
-None where it has no estimate; the rungs of the ladder are left out.)");
+None where it has no estimate; those that are taken by name alone are left out.)");
   module.def(
       "describe_plan",
       [](const ConvProblem& problem, const std::string& device, const std::string& algorithm, int index) {
@@ -333,7 +333,7 @@ that decided, else None; "plan", the launch shape in words, and
 "kernels", a list of dictionaries "name", "registers" and "spilled_bytes" of a thread, "shared_bytes" and
 "threads" of a block, and "blocks", each None for a card that is not here; "bytes"; "operations"; and "others", a
 list of dictionaries "algorithm", "supports" (whether it could compute the problem), "why_not" and
-"milliseconds", without the rungs of the ladder.
+"milliseconds", without those that are taken by name alone.
 
 Raises ConvswapError where `algorithm` is unknown or cannot compute the problem, RuntimeError where the card is
 not there.)");
@@ -378,7 +378,7 @@ PYBIND11_MODULE(_native, module) {
   register_planner(module);
   register_conv(module);
   register_kernels(module);
-  register_lab(module);
+  register_tutorial(module);
   register_tuning(module);
   module.def(
       "direct_instruction_sets",

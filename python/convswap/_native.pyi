@@ -78,11 +78,11 @@ class Algorithm:
         """The kind of device."""
 
     @property
-    def is_rung(self) -> bool:
-        """Whether it is a step of the ladder, which nobody gets without asking for it by name."""
+    def by_name_alone(self) -> bool:
+        """Whether nobody gets it without asking for it by name."""
 
 def catalog() -> list[Algorithm]:
-    """Return every algorithm of this build, for each device the fastest first, then the ladder's rungs."""
+    """Return every algorithm of this build, for each device the fastest first, then those taken by name alone."""
 
 def why_not(
     problem: Problem,
@@ -354,7 +354,7 @@ def conv_device(
     prepared: bool = False,
     pack: str = "",
     compiles: bool = True,
-    lab: str = "",
+    files: dict[str, str] = ...,
     auto_pad: str = "NOTSET",
     pads: Sequence[int] = (),
     strides: Sequence[int] = (),

@@ -87,7 +87,7 @@ def test_pairs_are_drawn_that_one_kernel_takes_and_others():
 
 @pytest.mark.extended
 def test_every_cuda_algorithm_but_the_special_ones_is_planned_for_half_of_the_draws_at_least(drawn):
-    names = [entry.name for entry in _native.catalog() if entry.device == "cuda" and not entry.is_rung]
+    names = [entry.name for entry in _native.catalog() if entry.device == "cuda" and not entry.by_name_alone]
     assert {"implicit_gemm", "toeplitz", "few_channels", "tiled", "naive"} <= set(names)
     problems = [draw.problem for draw in drawn]
     supported = {

@@ -32,7 +32,7 @@ def test_every_activation_pool_type_and_algorithm_is_drawn(monkeypatch):
     assert {draw.epilogue.get("pool") for draw in drawn} == {None, "MaxPool", "AveragePool"}
     assert {draw.type for draw in drawn} == {"float32", "float64", "float16", "bfloat16"}
     for entry in _native.catalog():
-        if entry.device == "cuda" and not entry.is_rung:
+        if entry.device == "cuda" and not entry.by_name_alone:
             reasons = {
                 _native.why_not(draw.problem, entry.name, "cuda", compute_capability=90) for draw in drawn
             }

@@ -27,7 +27,7 @@ EPILOGUES = {
 }
 # A kernel in the sources, with what it does.
 ENTRY = r"__global__.*?\{\n(.*?)\n\}"
-ALGORITHMS = [each.name for each in _native.catalog() if each.device == "cuda" and not each.is_rung]
+ALGORITHMS = [each.name for each in _native.catalog() if each.device == "cuda" and not each.by_name_alone]
 
 
 def taps_of(algorithm: str) -> int:

@@ -26,12 +26,12 @@ x, w = (_native.DeviceArray.from_numpy(np.ones(shape, np.float32), fence=256)
         for shape in ((2, 1, 28, 28), (50, 1, 5, 5)))
 y = _native.DeviceArray(problem.output_shape, fence=256)
 _native.fill_shared_memory()
-_native.conv_device(x, w, None, y, algorithm="lab", lab=file)
+_native.conv_device(x, w, None, y, algorithm="lab", files={"convswap.lab": file})
 assert x.damage() is None and y.damage() is None
 assert x.to_numpy().sum() == 2 * 28 * 28
 for lab, words in (("", "no kernel was given"), (file + ".none", "cannot be read")):
     try:
-        _native.conv_device(x, w, None, y, algorithm="lab", lab=lab)
+        _native.conv_device(x, w, None, y, algorithm="lab", files={"convswap.lab": lab})
     except ConvswapError as error:
         assert words in str(error), error
     else:

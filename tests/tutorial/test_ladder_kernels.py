@@ -56,7 +56,7 @@ def test_rung_is_the_convolution_in_emulation(emulation: Path, page) -> None:
 
 
 def test_every_rung_of_the_sources_is_in_the_catalog_in_order() -> None:
-    rungs = [(entry.device, entry.name) for entry in _native.catalog() if entry.is_rung]
+    rungs = [(entry.device, entry.name) for entry in _native.catalog() if entry.by_name_alone]
     assert rungs == [(page.device, page.name) for page in PAGES]
 
 
@@ -113,7 +113,7 @@ def test_what_is_fused_with_a_convolution_is_left_to_the_last_rung(fused) -> Non
 def test_nobody_gets_a_rung_without_asking_for_it(device, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("CONVSWAP_TUNING", str(tmp_path / "tuning.txt"))
     card = {"compute_capability": 90} if device == "cuda" else {}
-    names = {entry.name for entry in _native.catalog() if entry.is_rung}
+    names = {entry.name for entry in _native.catalog() if entry.by_name_alone}
     for layer in COURSE:
         for how in ({}, {"precision": "ieee"}):
             problem = _native.Problem(layer.input_shape(10), layer.weight_shape, **how)

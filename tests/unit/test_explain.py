@@ -93,7 +93,7 @@ def test_native_explanation_of_a_card_that_is_not_here():
     modern = _native.explain(PROBLEM, "cuda", compute_capability=90)
     assert modern["algorithm"] == _native.choose(PROBLEM, "cuda", compute_capability=90)
     assert {other["algorithm"] for other in modern["others"]} | {modern["algorithm"]} == {
-        entry.name for entry in _native.catalog() if entry.device == "cuda" and not entry.is_rung
+        entry.name for entry in _native.catalog() if entry.device == "cuda" and not entry.by_name_alone
     }
 
 

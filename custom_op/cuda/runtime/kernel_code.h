@@ -11,7 +11,7 @@ namespace convswap {
 struct KernelRequest {
   std::string header;    // that has it: "cuda/toeplitz/kernel.cuh"
   std::string kernel;    // "toeplitz::kernel<ScaledFloat16Pairs, 8, true>"
-  std::string variable;  // that the host fills, in constant memory: "ladder::filters_of_layer"; mostly empty
+  std::string variable;  // that the host fills, in constant memory; mostly empty
   int compute_capability = 0;  // 90 for 9.0
   bool is_portable = false;    // as PTX, for newer cards too: their driver compiles it to its end
   // The program of a user's own that has the kernel, in the place of `header`, which is then its file's name.

@@ -14,7 +14,7 @@
 
 #include "conv/error.h"
 #include "cuda/runtime/shared_library.h"
-#include "cuda/tutorial/lab/source.h"
+#include "plan/catalog.h"
 #include "plan/device.h"
 
 namespace convswap {
@@ -46,36 +46,49 @@ std::shared_ptr<const Pack> read_ready_made() {
   }
 }
 
-std::string text_of_kernel(const std::string& path) {
+// The paths and texts of a session's files, by their entries: one that was written anew is another one.
+using SessionTexts = std::map<std::string, std::pair<std::string, std::string>>;
+
+std::string session_text(const std::string& entry, const std::string& path) {
   std::ifstream file(path);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file)
-    throw InvalidArgument("the kernel '" + path + "' (convswap.lab) cannot be read: expected a file");
+  if (!file) {
+    throw InvalidArgument("the kernel '" + path + "' (" + entry + ") cannot be read: expected a file");
+  }
   return text;
+}
+
+std::map<std::string, std::shared_ptr<const void>, std::less<>> parsed(const SessionTexts& texts) {
+  std::map<std::string, std::shared_ptr<const void>, std::less<>> files;
+  for (const SessionFile* file : session_files()) {
+    const auto given = texts.find(std::string(file->entry));
+    if (given == texts.end()) continue;
+    const auto& [path, text] = given->second;
+    files.emplace(file->entry, file->read(path.substr(path.rfind('/') + 1), text));
+  }
+  return files;
 }
 
 }  // namespace
 
-const KernelOrigin* kernel_origin(const std::string& pack, bool compiles, const std::string& lab) {
-  if (pack.empty() && compiles && lab.empty()) return nullptr;
-  const std::string text = lab.empty() ? "" : text_of_kernel(lab);
+const KernelOrigin* kernel_origin(const std::string& pack, bool compiles,
+                                  const std::map<std::string, std::string>& files) {
+  if (pack.empty() && compiles && files.empty()) return nullptr;
+  SessionTexts texts;
+  for (const auto& [entry, path] : files) texts[entry] = {path, session_text(entry, path)};
   // A file that was written anew is another one.
   struct stat facts{};
   if (!pack.empty()) static_cast<void>(stat(pack.c_str(), &facts));
-  using Key = std::tuple<std::string, ino_t, time_t, off_t, bool, std::string, std::string>;
-  const Key key{pack, facts.st_ino, facts.st_mtim.tv_sec, facts.st_size, compiles, lab, text};
+  using Key = std::tuple<std::string, ino_t, time_t, off_t, bool, SessionTexts>;
+  const Key key{pack, facts.st_ino, facts.st_mtim.tv_sec, facts.st_size, compiles, texts};
   static std::mutex mutex;
   static auto& origins = *new std::map<Key, std::unique_ptr<const KernelOrigin>>;
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<const KernelOrigin>& origin = origins[key];
   if (!origin) {
-    std::shared_ptr<const lab::Source> source;
-    if (!lab.empty()) {
-      const std::string name = lab.substr(lab.rfind('/') + 1);
-      source = std::make_shared<const lab::Source>(lab::Source::parse(name, text));
-    }
+    auto own = parsed(texts);
     origin = std::make_unique<const KernelOrigin>(
-        KernelOrigin{pack.empty() ? nullptr : Pack::read(pack), compiles, std::move(source)});
+        KernelOrigin{pack.empty() ? nullptr : Pack::read(pack), compiles, std::move(own)});
   }
   return origin.get();
 }

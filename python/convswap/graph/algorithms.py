@@ -19,7 +19,7 @@ def check_algorithm(name: str, device: str | None = None) -> None:
     if name in (AUTO, TUNED, *(entry.name for entry in named)):
         return
     # Who does not climb the ladder need not read the names of its rungs.
-    usable = [AUTO, TUNED, *(entry.name for entry in named if entry.is_rung == _means_rung(name))]
+    usable = [AUTO, TUNED, *(entry.name for entry in named if entry.by_name_alone == _means_rung(name))]
     if any(entry.name == name for entry in catalog):
         raise ConvswapError(
             f"algorithm {name!r} is not for the device {device}, which has {', '.join(usable)}"
@@ -30,7 +30,7 @@ def check_algorithm(name: str, device: str | None = None) -> None:
 
 def rungs() -> list[_native.Algorithm]:
     """Return the rungs of the ladder in this build, from the first to the last."""
-    return [entry for entry in _native.catalog() if entry.is_rung]
+    return [entry for entry in _native.catalog() if entry.by_name_alone]
 
 
 def _means_rung(name: str) -> bool:
@@ -45,5 +45,5 @@ def able_algorithms(problem: Any, device: str) -> list[str]:
     return [
         entry.name
         for entry in _native.catalog()
-        if entry.device == device and not entry.is_rung and not _native.why_not(problem, entry.name, device)
+        if entry.device == device and not entry.by_name_alone and not _native.why_not(problem, entry.name, device)
     ]

@@ -34,7 +34,7 @@ class Loops final : public Algorithm {
  public:
   std::string_view name() const override { return "ladder_01_loops"; }
   DeviceKind device_kind() const override { return DeviceKind::cpu; }
-  bool is_rung() const override { return true; }
+  std::string_view why_by_name_alone() const override { return ladder::kRung; }
 
   Offer offer(const ConvProblem& problem, const Device&) const override {
     if (std::string reason = ladder::why_not(problem); !reason.empty())

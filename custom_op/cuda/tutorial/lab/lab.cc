@@ -3,13 +3,12 @@
 
 #include "convswap/lab.h"
 
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "conv/error.h"
-#include "cuda/runtime/driver.h"
+#include "cuda/host/kernels.h"
 #include "cuda/runtime/kernel_origin.h"
 #include "cuda/runtime/loaded_kernels.h"
 #include "cuda/tutorial/lab/plan.h"
@@ -22,6 +21,9 @@ namespace {
 
 // Shared memory that the launch asks for beyond this must be allowed first.
 constexpr int64_t kAlwaysAllowed = 48 << 10;
+
+constexpr char kFillKernel[] = "lab::fill_shared_memory";
+const KnownKernels known({.header = "cuda/tutorial/lab/kernel.cuh", .instances = {kFillKernel}});
 
 Conv sizes_of(const ConvProblem& problem) {
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
@@ -83,14 +85,28 @@ class LabPlan final : public Plan {
   Launch launch_;
 };
 
+constexpr SessionFile kFile{"convswap.lab",
+                        [](const std::string& name, const std::string& text) -> std::shared_ptr<const void> {
+                          return std::make_shared<const Source>(Source::parse(name, text));
+                        }};
+
+// What the session has brought along; null where that is nothing.
+std::shared_ptr<const Source> source_of(const Device& device) {
+  if (device.kernels == nullptr) return nullptr;
+  const auto found = device.kernels->files.find(kFile.entry);
+  return found == device.kernels->files.end() ? nullptr
+                                              : std::static_pointer_cast<const Source>(found->second);
+}
+
 class Lab final : public Algorithm {
  public:
   std::string_view name() const override { return "lab"; }
   DeviceKind device_kind() const override { return DeviceKind::cuda; }
   bool fuses(const ConvProblem&) const override { return false; }
+  const SessionFile* session_file() const override { return &kFile; }
 
   Offer offer(const ConvProblem& problem, const Device& device) const override {
-    const std::shared_ptr<const Source> source = device.kernels == nullptr ? nullptr : device.kernels->lab;
+    const std::shared_ptr<const Source> source = source_of(device);
     if (source == nullptr) {
       return Offer::refusal("no kernel was given: the session entry convswap.lab names its file");
     }
@@ -137,6 +153,22 @@ Launch launch_of(const Source& source, const ConvProblem& problem, const Device&
     allow_shared_memory(launch.kernel, static_cast<int>(device.shared_memory_per_block - declared));
   }
   return launch;
+}
+
+void fill_shared_memory(const Device& device, void* stream) {
+  // A block takes all that it may have, so that each multiprocessor holds one at a time; several rounds of
+  // blocks reach them all.
+  constexpr unsigned kThreads = 256, kRounds = 4;
+  const DeviceGuard guard(device.index);
+  int words = device.shared_memory_per_block / static_cast<int>(sizeof(unsigned));
+  Launch launch;
+  launch.kernel = find_kernel(kFillKernel, device, sizeof words);
+  launch.grid = {kRounds * static_cast<unsigned>(device.multiprocessors)};
+  launch.block = {kThreads};
+  launch.shared_bytes = static_cast<std::size_t>(device.shared_memory_per_block);
+  allow_shared_memory(launch.kernel, device.shared_memory_per_block);
+  void* arguments[] = {&words};
+  enqueue(launch, stream, arguments);
 }
 
 }  // namespace lab

@@ -24,7 +24,6 @@
 
 #include <memory>
 
-#include "cpu/tutorial/ladder/problem.h"
 #include "cuda/tutorial/ladder/stand_in.h"
 
 namespace convswap {

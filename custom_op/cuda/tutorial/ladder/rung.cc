@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "cpu/tutorial/ladder/problem.h"
 #include "cuda/host/launch.h"
 #include "cuda/tutorial/ladder/no_bias.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "conv/arithmetic.h"
-#include "cpu/tutorial/ladder/convolution.h"
+#include "cpu/tutorial/ladder/problem.h"
 #include "cuda/host/kernels.h"
 #include "cuda/host/launch.h"
 #include "plan/algorithm.h"
@@ -61,7 +61,7 @@ class LaunchPlan : public Plan {
 class Rung : public Algorithm {
  public:
   DeviceKind device_kind() const final { return DeviceKind::cuda; }
-  bool is_rung() const final { return true; }
+  std::string_view why_by_name_alone() const final { return kRung; }
   Offer offer(const ConvProblem& problem, const Device& device) const final;
 
  protected:

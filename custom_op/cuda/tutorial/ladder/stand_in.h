@@ -1,21 +1,39 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
-#include "plan/algorithm.h"
+#include "cpu/tutorial/ladder/problem.h"
+#include "plan/epilogue_stage.h"
 
-namespace convswap::ladder {
+namespace convswap {
+
+const Algorithm& cuda_toeplitz();
+const Algorithm& cuda_few_channels();
+
+namespace ladder {
 
 // A rung that has no kernel of its own: it computes with the first of the library's fast algorithms that can.
 class StandIn : public Algorithm {
  public:
   DeviceKind device_kind() const final { return DeviceKind::cuda; }
-  bool is_rung() const final { return true; }
-  Offer offer(const ConvProblem& problem, const Device& device) const final;
+  std::string_view why_by_name_alone() const final { return kRung; }
+
+  Offer offer(const ConvProblem& problem, const Device& device) const final {
+    std::string reasons = why_not_here(problem);
+    if (!reasons.empty()) return Offer::refusal(std::move(reasons));
+    for (const Algorithm* algorithm : {&cuda_toeplitz(), &cuda_few_channels()}) {
+      Offer offer = offer_of(*algorithm, problem, device);
+      if (!offer.is_refusal()) return {{}, std::nullopt, std::move(offer.make), std::move(offer.kernels)};
+      reasons += (reasons.empty() ? "" : "; ") + std::string(algorithm->name()) + ": " + offer.why_not;
+    }
+    return Offer::refusal(std::move(reasons));
+  }
 
  protected:
   // Why the rung leaves a problem, whatever the algorithms could do; empty where it does not.
   virtual std::string why_not_here(const ConvProblem& problem) const = 0;
 };
 
-}  // namespace convswap::ladder
+}  // namespace ladder
+}  // namespace convswap

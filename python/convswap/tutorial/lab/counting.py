@@ -24,7 +24,7 @@ def counters_of(path: str, one: TargetLayer) -> dict[str, float]:
     y = _native.DeviceArray(case.problem.output_shape)
 
     def launch() -> None:
-        _native.conv_device(*arrays, y, algorithm=ALGORITHM, lab=path, **case.attributes)
+        _native.conv_device(*arrays, y, algorithm=ALGORITHM, files={"convswap.lab": path}, **case.attributes)
 
     launch()  # which compiles and loads
     counters = Counters(NAMES)

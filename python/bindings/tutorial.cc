@@ -1,4 +1,5 @@
-// What Python needs of a user's own kernel: what its file says, its compilation, and the card's facts.
+// What Python needs of the tutorial, of a user's own kernel: what its file says, its compilation, and the
+// card's facts.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -10,7 +11,6 @@
 #include "cuda/host/launch.h"
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/loaded_kernels.h"
-#include "cuda/tutorial/lab/fill.h"
 #include "cuda/tutorial/lab/plan.h"
 #include "cuda/tutorial/lab/source.h"
 #include "plan/device.h"
@@ -63,7 +63,7 @@ py::dict facts_of_kernel(const lab::Source& source, const ConvProblem& problem, 
 
 }  // namespace
 
-void register_lab(py::module_& module) {
+void register_tutorial(py::module_& module) {
   py::class_<lab::Source>(module, "LabSource",
                           "A kernel of the user's own: its text, and what its comments say of it. Raises "
                           "ConvswapError, with file and line, where they do not say what they must.")
