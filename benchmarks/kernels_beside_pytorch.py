@@ -25,7 +25,7 @@ import numpy as np
 from convswap import _native
 from convswap.bench.pytorch_runs import convolution, memory_formats, tensor_of
 from convswap.errors import ConvswapError
-from convswap.runtime.floor import floor_ms
+from convswap.timing.floor import floor_ms
 from convswap.timing.suite_layer import SuiteLayer
 from convswap.timing.suites import suite_layers, usual_batch
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.runtime.floor import floor_ms
+from convswap.timing.floor import floor_ms
 from convswap.timing.lone_conv import lone_data, lone_weights
 from convswap.timing.suite_layer import SuiteLayer
 from convswap.timing.suites import suite_layers

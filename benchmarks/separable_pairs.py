@@ -23,7 +23,7 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.output.files import check_writable, write_json
 from convswap.runtime.device import choose_device, environment
-from convswap.runtime.floor import floor_ms
+from convswap.timing.floor import floor_ms
 from convswap.truth.closeness import relative_l2_error
 
 RUNS, ROUNDS = 20, 5

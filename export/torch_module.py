@@ -14,9 +14,8 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from convswap.errors import ConvswapError, unknown_name
+from convswap.errors import ConvswapError, root_cause, unknown_name
 from convswap.export.builder import INPUT, IR_VERSION, OPSET
-from convswap.graph.root_cause import root_cause
 
 SEED = 0
 # The side of the images that most published networks are trained on.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import onnx
-from convswap.graph.expansion import expand_fused
+from convswap.graph.plain_model import expand_fused
 from onnx import helper
 
 CONV = {"algorithm", "precision", "auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}

@@ -12,7 +12,7 @@ from convswap.bench.first_run import first_run
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.runtime.device import Device
-from convswap.runtime.op_libraries import op_libraries_in_use, sessions_with
+from convswap.runtime.library import op_libraries_in_use, sessions_with
 from convswap.runtime.sessions import DEFAULT, make_session
 from op_library import build_op_libraries, model_of_twice
 from tuning_files import table

@@ -19,9 +19,9 @@ from convswap.errors import ConvswapError
 from convswap.models import NETWORKS, Convolution
 from convswap.runtime import sessions
 from convswap.runtime.device import Device
-from convswap.runtime.floor import ceilings, floor_ms
 from convswap.runtime.sessions import Side
 from convswap.timing import back_to_back
+from convswap.timing.floor import ceilings, floor_ms
 from convswap.timing.lone_conv import lone_conv
 from convswap.timing.suites import SUITES
 from rich.console import Console

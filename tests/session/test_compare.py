@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from comparisons import checked, example, saved, small_model
 from convswap.comparison import answers as answers_module
-from convswap.comparison import compared as compared_module
+from convswap.comparison import preparation as compared_module
 from convswap.comparison.compare import Comparison, compare
 from convswap.comparison.report import verdict
 from convswap.data import datasets

@@ -13,8 +13,7 @@ import pytest
 from command_line import refusal
 from comparisons import LONG_NODE, REASON, example
 from convswap.cli.main import main
-from convswap.comparison.page import MOST_LAYERS, compare_html
-from convswap.comparison.report import print_comparison
+from convswap.comparison.report import MOST_LAYERS, compare_html, print_comparison
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.fusion.fuse import Fused
 from convswap.timing.measure import Times

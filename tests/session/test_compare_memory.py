@@ -25,7 +25,7 @@ from verdict_models import built, constant, normal
 
 compare = importlib.import_module("convswap.comparison.compare").compare
 CPU = Device("cpu", "asked for")
-planning = importlib.import_module("convswap.comparison.memory")
+planning = importlib.import_module("convswap.comparison.preparation")
 
 
 def with_large_weights(columns: int = 4096) -> onnx.ModelProto:

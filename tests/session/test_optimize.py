@@ -18,7 +18,7 @@ from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import FLOAT16_ON_CPU, NodeChoice
-from convswap.optimizing import measuring, memory, preparation, whole
+from convswap.optimizing import measuring, preparation, whole
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.preparation import OptimizeOptions
@@ -510,7 +510,7 @@ def test_a_swapped_model_is_refused():
 
 def test_memory_that_will_not_do_is_told_in_one_line_before_the_start(monkeypatch, tmp_path, capsys):
     onnx.save(network(), tmp_path / "model.onnx")
-    monkeypatch.setattr(memory, "free_memory", lambda: 1_000)
+    monkeypatch.setattr(preparation, "free_memory", lambda: 1_000)
     model, faster = str(tmp_path / "model.onnx"), str(tmp_path / "faster.onnx")
     assert main(["optimize", model, "-o", faster, "--device", "cpu"]) == 2
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "memory" in line)
@@ -518,7 +518,7 @@ def test_memory_that_will_not_do_is_told_in_one_line_before_the_start(monkeypatc
 
 
 def test_batch_whose_values_do_not_fit_is_refused_before_anything_is_measured(monkeypatch):
-    monkeypatch.setattr(memory, "free_memory", lambda: 10_000_000)
+    monkeypatch.setattr(preparation, "free_memory", lambda: 10_000_000)
     monkeypatch.setattr(measuring, "times_of", lambda *_: pytest.fail("it was measured"))
     with pytest.raises(ConvswapError, match=r"memory does not suffice: optimizing .* batches of 5000, and"):
         optimize(network(), None, device="cpu", batches=[1, 5000])

@@ -13,12 +13,11 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import NodeChoice
-from convswap.optimizing import algorithms, compiling, measuring, trials, whole
+from convswap.optimizing import measuring, trials, whole
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.kept import KeptMeasurements
 from convswap.optimizing.optimize import optimize
-from convswap.optimizing.preparation import OptimizeOptions, prepare
-from convswap.optimizing.segment_inputs import SegmentInputs
+from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, make_session, on_device
 from onnx import helper, numpy_helper
@@ -67,8 +66,8 @@ def pretended(monkeypatch):
 
         monkeypatch.setattr(measuring, "times_of", times_of)
         monkeypatch.setattr(whole, "whole_times", lambda sessions, feeds, device: [2.0, 1.0])
-        monkeypatch.setattr(algorithms, "candidates", lambda problem, device: ["direct", "reference"])
-        monkeypatch.setattr(algorithms, "times_by_algorithm", times_by_algorithm)
+        monkeypatch.setattr(measuring, "candidates", lambda problem, device: ["direct", "reference"])
+        monkeypatch.setattr(measuring, "times_by_algorithm", times_by_algorithm)
         return asked
 
     return pretend
@@ -164,7 +163,7 @@ def test_a_conv_that_gains_nothing_or_takes_no_time_is_not_tried(pretended, firs
 def test_a_second_call_tries_nothing_again(pretended, monkeypatch):
     pretended({"first": (0.5, 0.4), "second": (0.5, 0.6)})
     first = optimize(network(), None, device="cpu")
-    monkeypatch.setattr(algorithms, "times_by_algorithm", lambda *_: pytest.fail("it was tried before"))
+    monkeypatch.setattr(measuring, "times_by_algorithm", lambda *_: pytest.fail("it was tried before"))
     second = optimize(network(), None, device="cpu")
     assert [node.to_json() for node in second.nodes] == [node.to_json() for node in first.nodes]
 
@@ -179,7 +178,7 @@ def test_one_that_is_less_accurate_than_the_default_is_not_taken(pretended, monk
         judged.append((segment.name, precision, algorithm))
         return {"first": 2e-3, "second": 1e-3}[segment.name]
 
-    monkeypatch.setattr(algorithms, "error_by", error_by)
+    monkeypatch.setattr(measuring, "error_by", error_by)
     for _ in range(2):
         found = optimize(network(), None, device="cpu", batches=[2])
         assert [node.algorithm for node in found.nodes] == ["direct", "reference"]
@@ -191,14 +190,14 @@ def test_one_that_is_less_accurate_than_the_default_is_not_taken(pretended, monk
 def test_one_whose_error_cannot_be_told_is_not_taken(pretended, monkeypatch, error):
     pretended({"first": (0.5, 0.4), "second": (0.5, 0.4)})
     monkeypatch.setattr(measuring, "_precision", lambda *_: ("tf32", {"default": 1e-3, "tf32": 1e-3}))
-    monkeypatch.setattr(algorithms, "error_by", lambda *_: error)
+    monkeypatch.setattr(measuring, "error_by", lambda *_: error)
     assert {node.algorithm for node in optimize(network(), None, device="cpu").nodes} == {"direct"}
 
 
 def test_on_a_cpu_there_is_nothing_to_try_and_no_time_goes_by(pretended, monkeypatch, tmp_path):
-    real = algorithms.candidates
+    real = measuring.candidates
     pretended({})
-    monkeypatch.setattr(algorithms, "candidates", real)
+    monkeypatch.setattr(measuring, "candidates", real)
     found = optimize(network(), tmp_path / "faster.onnx", device="cpu")
     assert tuned_of(onnx.load(found.written)) == {}
     assert [node.algorithm for node in found.nodes] == ["direct", "direct"]
@@ -217,13 +216,13 @@ def test_on_a_card_all_that_is_tried_is_compiled_before_the_first_is_timed(prete
             planned.append((problem.text.split("w=")[1].split()[0], device, algorithm))
             raise RuntimeError("there is no card, and what is wrong with a kernel is said when it is run")
 
-    monkeypatch.setattr(compiling, "_native", Native())
+    monkeypatch.setattr(measuring, "_native", Native())
     prepared = prepare(network(), OptimizeOptions(), CPU)
     inputs, kept = SegmentInputs(prepared), KeptMeasurements({})
     measured = measuring.measure_convs(prepared, inputs, kept, lambda _: None)
     card = replace(prepared, device=Device("cuda", "asked for", {"name": "a card"}))
     monkeypatch.setattr(_native, "tuning_device", lambda device: "cuda a card")
-    found = algorithms.with_fastest_algorithms(measured, card, inputs, kept, lambda _: None)
+    found = measuring.with_fastest_algorithms(measured, card, inputs, kept, lambda _: None)
     assert sorted(planned) == [
         (weights, "cuda", name) for weights in ("4x8x3x3", "8x3x3x3") for name in ("direct", "reference")
     ]
@@ -251,8 +250,8 @@ def test_what_could_be_the_fastest_by_its_estimate_is_tried(monkeypatch, estimat
         def choose(problem, device):
             return expected[0]
 
-    monkeypatch.setattr(algorithms, "_native", Native)
-    assert algorithms.candidates(None, "cuda") == expected
+    monkeypatch.setattr(measuring, "_native", Native)
+    assert measuring.candidates(None, "cuda") == expected
 
 
 def test_the_times_are_of_each_algorithm_that_runs():

@@ -14,10 +14,8 @@ from convswap.graph.serialisation import graphs_of_proto
 from convswap.optimizing import measuring, whole
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.optimize import optimize
-from convswap.optimizing.page import optimize_html
-from convswap.optimizing.preparation import OptimizeOptions, prepare
-from convswap.optimizing.report import verdict
-from convswap.optimizing.segment_inputs import SegmentInputs
+from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
+from convswap.optimizing.report import optimize_html, verdict
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper
 from swap_models import ANY_SHAPE, conv_in_if, conv_in_loop, make_model, tensor_info, weights

@@ -17,8 +17,7 @@ from convswap.optimizing.kept import KeptMeasurements
 from convswap.optimizing.measuring import measure_convs
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.pairs import gaining_pairs
-from convswap.optimizing.preparation import OptimizeOptions, prepare
-from convswap.optimizing.segment_inputs import SegmentInputs
+from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
 from convswap.optimizing.trials import times_of_choices
 from convswap.progress import silent
 from convswap.runtime.device import Device

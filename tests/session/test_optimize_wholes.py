@@ -11,10 +11,9 @@ from convswap.optimizing import measuring, whole
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.kept import Measurement
 from convswap.optimizing.measuring import Measured
-from convswap.optimizing.nodes import node_results
-from convswap.optimizing.preparation import OptimizeOptions, prepare
+from convswap.optimizing.optimize import node_results
+from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
 from convswap.optimizing.result import WholeResult
-from convswap.optimizing.segment_inputs import SegmentInputs
 from convswap.optimizing.whole import Whole, best_whole
 from convswap.runtime.device import Device
 from test_optimize import CPU, network

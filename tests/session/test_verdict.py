@@ -10,9 +10,8 @@ import onnx
 import pytest
 from comparisons import checked, small_model
 from convswap.comparison import answers as answers_module
-from convswap.comparison.agreement import agreement
-from convswap.comparison.page import compare_html
-from convswap.comparison.report import print_comparison, verdict
+from convswap.comparison.answers import agreement
+from convswap.comparison.report import compare_html, print_comparison, verdict
 from convswap.errors import ConvswapError
 from convswap.graph.swap import FLOAT16_ON_CPU
 from convswap.truth.closeness import NO_CLASS

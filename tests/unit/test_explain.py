@@ -16,7 +16,7 @@ from convswap import _native
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.planning.explain import ModelPlan, print_plan
-from convswap.runtime.floor import bound_by, ceilings, floor_ms
+from convswap.timing.floor import bound_by, ceilings, floor_ms
 from onnx import TensorProto, helper, numpy_helper
 from op_sessions import CASE, case_model
 from rich.console import Console

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from convswap.runtime.floor import ceilings
+from convswap.timing.floor import ceilings
 
 # What the driver tells, and what a copy reaches: of an H200 3,201 MHz, twice a clock, 6,144 bits, and 4.3
 # TB/s, of an H100 2,619 MHz, 5,120 bits, and 3.0 TB/s.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convswap.runtime.outputs import named_arrays
+from convswap.runtime.values import named_arrays
 from convswap.truth.closeness import NOT_APART, NOT_COMPARABLE, apart
 
 

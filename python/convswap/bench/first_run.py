@@ -34,7 +34,7 @@ from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.output.tables import milliseconds, plain_table
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, device_lines, environment
-from convswap.runtime.op_libraries import OpLibraries, op_libraries_in_use, sessions_with
+from convswap.runtime.library import OpLibraries, op_libraries_in_use, sessions_with
 
 PROCESSES = 5
 SIDES = ("default", "convswap")

@@ -20,7 +20,7 @@ import onnx
 from convswap.errors import ConvswapError, short_of_memory
 from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
 from convswap.runtime.device import choose_device
-from convswap.runtime.op_libraries import sessions_with
+from convswap.runtime.library import sessions_with
 from convswap.runtime.sessions import (
     DEFAULT,
     BoundRun,

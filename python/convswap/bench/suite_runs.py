@@ -18,9 +18,9 @@ from convswap.errors import unknown_name
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.progress import Progress
 from convswap.runtime.device import Device
-from convswap.runtime.floor import floor_ms
 from convswap.runtime.sessions import AGAINST, DEFAULT, BoundRun, on_device, other_sides, our_side
 from convswap.timing.back_to_back import ROUNDS, RUNS, back_to_back, session_sample
+from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.timing.lone_conv import lone_conv, lone_data, lone_error, lone_sessions, lone_weights
 from convswap.timing.measure import measure

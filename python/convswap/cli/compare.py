@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
     from convswap.comparison.compare import compare_with
-    from convswap.comparison.options import CompareOptions
+    from convswap.comparison.preparation import CompareOptions
     from convswap.comparison.report import print_comparison, print_course_lines
 
     written = {"--json": options.json, "--html": options.html}
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         comparison = compare_with(options.model, asked, progress)
 
     def page() -> str:
-        from convswap.comparison.page import compare_html
+        from convswap.comparison.report import compare_html
 
         asked_for = shlex.join(["convswap", *options.words])
         made = f"Made by `{asked_for}` on {datetime.date.today():%Y-%m-%d}."

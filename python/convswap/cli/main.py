@@ -34,7 +34,7 @@ from convswap.cli import (
     warm,
 )
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError, short_of_memory
-from convswap.runtime.onnxruntime_package import NAME, why_broken
+from convswap.runtime.packages import NAME, why_broken
 
 # As the help lists them: what a title says, and its commands.
 GROUPS: Mapping[str, tuple[ModuleType, ...]] = {

@@ -48,9 +48,8 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
     from convswap.optimizing.optimize import optimize_with
-    from convswap.optimizing.page import optimize_html
     from convswap.optimizing.preparation import OptimizeOptions
-    from convswap.optimizing.report import print_optimization
+    from convswap.optimizing.report import optimize_html, print_optimization
 
     written = {"-o": options.output, "--json": options.json, "--html": options.html}
     beside = {"where the weights of OUT.onnx may go": f"{options.output}.data"}

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from convswap.comparison.compared import Compared
 from convswap.comparison.judgement import OutputErrors
+from convswap.comparison.perturbation import nudged, seeded
+from convswap.comparison.preparation import Compared
 from convswap.errors import ConvswapError
-from convswap.graph.nudges import nudged
-from convswap.graph.seeds import seeded
 from convswap.inputs.feeds import Feeds
 from convswap.progress import Progress
 from convswap.runtime.device import Device
-from convswap.runtime.outputs import Arrays, is_floating, is_number, named_arrays
 from convswap.runtime.sessions import DEFAULT, Side, make_session, run_named
+from convswap.runtime.values import Arrays, is_floating, is_number, named_arrays
 from convswap.truth.closeness import (
+    NO_CLASS,
     NOT_APART,
     NOT_COMPARABLE,
     Apart,
@@ -212,3 +213,29 @@ def _nudged_answer(compared: Compared, feeds: Feeds, seed: int) -> Arrays | None
         return run_named(session, given)
     except ConvswapError:
         return None
+
+
+class Agreement(NamedTuple):
+    """The share of samples of the same class, None where no sample has one; `without_class` have none.
+
+    A sample that has a class on one side only counts as one of another class.
+    """
+
+    share: float | None
+    without_class: int
+
+
+def agreement(classes: np.ndarray, others: np.ndarray) -> Agreement:
+    """Return for how many samples the classes of two sides, (n,) and (m,), are the same."""
+    count = max(len(classes), len(others))
+    one, other = (_padded(named, count) for named in (classes, others))
+    named = (one != NO_CLASS) | (other != NO_CLASS)
+    share = float(np.mean(one[named] == other[named])) if named.any() else None
+    return Agreement(share, count - int(named.sum()))
+
+
+def _padded(classes: np.ndarray, count: int) -> np.ndarray:
+    """Return `classes`, numbers or strings, of `count` samples."""
+    padded = np.full(count, NO_CLASS, dtype=object)
+    padded[: len(classes)] = classes
+    return padded

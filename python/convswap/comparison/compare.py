@@ -12,12 +12,9 @@ import onnx
 import onnxruntime
 
 from convswap import _native
-from convswap.comparison.agreement import Agreement, agreement
-from convswap.comparison.answers import Answers, hold_against_truth
-from convswap.comparison.compared import Compared
+from convswap.comparison.answers import Agreement, Answers, agreement, hold_against_truth
 from convswap.comparison.judgement import ConvsAlone, Judgement, conv_is_right, judge
-from convswap.comparison.memory import Plan, check_memory, plan_memory
-from convswap.comparison.options import CompareOptions
+from convswap.comparison.preparation import Compared, CompareOptions, Plan, check_memory, plan_memory
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.replaced import unfused_model
@@ -30,10 +27,8 @@ from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shape
 from convswap.inputs.subject import no_labels, open_subject, source_of
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
-from convswap.runtime.floor import floor_ms
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
-from convswap.runtime.op_libraries import OpLibraries, sessions_with
-from convswap.runtime.outputs import Arrays
+from convswap.runtime.library import OpLibraries, sessions_with
 from convswap.runtime.sessions import (
     DEFAULT,
     NO_OTHER_SIDE_ON_CPU,
@@ -48,6 +43,8 @@ from convswap.runtime.sessions import (
     run,
     run_named,
 )
+from convswap.runtime.values import Arrays
+from convswap.timing.floor import floor_ms
 from convswap.timing.measure import RUNS, Times, measure
 from convswap.truth.closeness import TRUTH_IMAGES, has_finite, relative_l2_error
 from convswap.truth.evaluation import evaluate

@@ -1,8 +1,9 @@
-"""The tables of a comparison, on a terminal of any width or in 120 columns."""
+"""The tables of a comparison, on a terminal or in 120 columns, and on one page of HTML with bars."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
@@ -10,10 +11,14 @@ from rich.text import Text
 
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.fusion.fuse import fusion_remarks
-from convswap.output.tables import error, milliseconds, plain_table, times_faster, versions_line
+from convswap.output.bar_page import Bar, BarPage, BarRow, bar_html
+from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
 
 # Two measurements of the same differ by as much.
 _NO_SLOWER = 0.98
+
+# More would be bars that nobody reads; the tables have them all.
+MOST_LAYERS = 40
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -239,3 +244,75 @@ def _gain(comparison: Comparison) -> str:
         of_convs = f"{slower} Conv slower alone: " if slower else ""
         gain += f" {of_convs}`convswap optimize` swaps only what gains."
     return gain
+
+
+def compare_html(comparison: Comparison, made: str = "") -> str:
+    """Return the page; `made` says by what command and when, at its end."""
+    title, *circumstances = heading(comparison).splitlines()
+    answer, gain = verdict(comparison).splitlines()
+    shown = _longest(comparison)
+    return bar_html(
+        BarPage(
+            title=title,
+            speedup=times_faster(comparison.speedup),
+            answer=answer,
+            is_wrong=not comparison.within_tolerance,
+            gain=gain,
+            circumstances=circumstances,
+            whole=_whole_rows(comparison),
+            layers=_layer_rows(shown),
+            layers_note=_layers_note(comparison, shown),
+            tables=comparison_tables(comparison),
+            remarks=[f"{remark}." for remark in remarks(comparison)],
+            made=made,
+        )
+    )
+
+
+def _whole_rows(comparison: Comparison) -> list[BarRow]:
+    times = {name: side.times.median for name, side in comparison.sides.items()}
+    longest = max(times.values())
+    return [
+        BarRow(side_title(name, comparison.sides[name]), "", (_bar(name, time, longest),))
+        for name, time in times.items()
+    ]
+
+
+def _longest(comparison: Comparison) -> list[LayerResult]:
+    """Return the layers to show, in the model's order: of too many those that take the default longest."""
+    by_time = sorted(comparison.layers, key=lambda layer: -layer.milliseconds["default"])[:MOST_LAYERS]
+    return [layer for layer in comparison.layers if layer in by_time]
+
+
+def _layer_rows(layers: list[LayerResult]) -> list[BarRow]:
+    longest = max((time for layer in layers for time in _both(layer).values()), default=0.0)
+    return [
+        BarRow(
+            layer.title,
+            _told(layer),
+            tuple(_bar(name, time, longest) for name, time in _both(layer).items()),
+            None if layer.floor_ms is None else layer.floor_ms / longest,
+        )
+        for layer in layers
+    ]
+
+
+def _told(layer: LayerResult) -> str:
+    faster = times_faster(layer.milliseconds["default"] / layer.milliseconds["convswap"])
+    default, ours = (error(layer.relative_l2_error[side]) for side in ("default", "convswap"))
+    return f"{layer.algorithm}, {faster}; error {default} by default, {ours} ours"
+
+
+def _layers_note(comparison: Comparison, shown: list[LayerResult]) -> str:
+    note = f"Median milliseconds for a batch of {comparison.batch:,}; bars begin at zero, all on one scale."
+    if len(shown) < len(comparison.layers):
+        note += f" Of {len(comparison.layers)} layers the {len(shown)} that take the default longest."
+    return note
+
+
+def _both(layer: LayerResult) -> Mapping[str, float]:
+    return {name: layer.milliseconds[name] for name in ("default", "convswap")}
+
+
+def _bar(side: str, time: float, longest: float) -> Bar:
+    return Bar(side if side in ("default", "convswap") else "other", time / longest, three_digits(time))

@@ -26,16 +26,16 @@ from rich.text import Text
 from convswap.data import datasets
 from convswap.errors import INSTALL_CPU, INSTALL_CUDA, ConvswapError
 from convswap.runtime.cards import cuda_cards, driver_of, why_no_card
-from convswap.runtime.cupti_package import (
+from convswap.runtime.library import INSTALLED, library_path, register
+from convswap.runtime.packages import (
     INSTALL_CUPTI,
     PACKAGE,
     installed_version,
     newer_than_driver,
+    why_broken,
     why_not_for,
     why_not_importable,
 )
-from convswap.runtime.library import INSTALLED, library_path, register
-from convswap.runtime.onnxruntime_package import why_broken
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_ONNXRUNTIME = (1, 17)

@@ -6,14 +6,14 @@ and of the If, up to the main graph; the other branch, which has no such value, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
 from onnx import helper
 
 from convswap.graph.constants import PASSING_OPS
-from convswap.graph.unique_names import UniqueNames
+from convswap.graph.names import UniqueNames, names_in
 
 # The way to a branch from the main graph, which is (): for each If its first output, and the attribute.
 Path = tuple[tuple[str, str], ...]
@@ -87,7 +87,7 @@ def with_inner_values(
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    names = UniqueNames(_names_in(copy.graph))
+    names = UniqueNames(names_in(copy.graph))
     found = {}
     for value in _brought_out(copy.graph, (), wanted, names):
         name = names.take(f"{value.name}/out")
@@ -148,16 +148,3 @@ def _branches(node: onnx.NodeProto) -> dict[str, onnx.GraphProto]:
 
 def _passes_constants(node: onnx.NodeProto) -> bool:
     return node.domain in _ONNX and (("", node.op_type) in PASSING_OPS or node.op_type == "Constant")
-
-
-def _names_in(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names of all values and nodes of `graph` and of the graphs in it."""
-    values: Sequence[Sequence[onnx.ValueInfoProto | onnx.TensorProto]] = (graph.input, graph.initializer)
-    for value in (value for kind in values for value in kind):
-        yield str(value.name)
-    for node in graph.node:
-        yield node.name
-        yield from node.output
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.g.node else attribute.graphs:
-                yield from _names_in(inner)

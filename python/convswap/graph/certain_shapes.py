@@ -17,13 +17,12 @@ import onnx_ir as ir
 from convswap.errors import ConvswapError
 from convswap.graph.constants import Constants
 from convswap.graph.domain import DOMAIN, FUSED_OP, is_our_conv
-from convswap.graph.epilogue import NotFusable
-from convswap.graph.function_calls import count_copies
-from convswap.graph.node_attributes import read_int, read_ints, read_text
+from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
+from convswap.graph.functions import count_copies
+from convswap.graph.names import UniqueNames, values_of
 from convswap.graph.plain_model import plain_model
 from convswap.graph.serialisation import from_proto, to_proto
 from convswap.graph.symbolic_extents import Label, SymbolicExtents
-from convswap.graph.unique_names import UniqueNames
 
 Extent = int | str | None
 
@@ -84,14 +83,6 @@ def certain_shapes(model: ir.Model) -> CertainShapes:
     except Exception:
         # A model that cannot be inferred is not an error here: its Convs are left, with the reason.
         return CertainShapes()
-
-
-def values_of(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Yield the values that `graph` itself defines: inputs, initializers and node outputs."""
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs
 
 
 def extents_of(value: ir.Value | ir.TensorProtocol) -> tuple[Extent, ...] | None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
+import ml_dtypes
+import numpy as np
 import onnx_ir as ir
+
+_Default = TypeVar("_Default", float, None)
 
 
 class NotFusable(Exception):
@@ -62,3 +67,39 @@ class Pool:
         if self.op == "AveragePool":
             found.append(ir.AttrInt64("pool_count_include_pad", int(self.count_include_pad)))
         return found
+
+
+def read_float(node: ir.Node, name: str, default: _Default) -> float | _Default:
+    """Return the attribute `name`; NotFusable where it is no number."""
+    attribute = _attribute(node, name, ir.AttributeType.FLOAT)
+    return default if attribute is None else attribute.as_float()
+
+
+def read_int(node: ir.Node, name: str, default: int) -> int:
+    """Return the attribute `name`; NotFusable where it is no whole number."""
+    attribute = _attribute(node, name, ir.AttributeType.INT)
+    return default if attribute is None else attribute.as_int()
+
+
+def read_ints(node: ir.Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the attribute `name`; NotFusable where it is no list of whole numbers."""
+    attribute = _attribute(node, name, ir.AttributeType.INTS)
+    return default if attribute is None else tuple(attribute.as_ints())
+
+
+def read_text(node: ir.Node, name: str, default: str) -> str:
+    """Return the attribute `name`; NotFusable where it is no string."""
+    attribute = _attribute(node, name, ir.AttributeType.STRING)
+    return default if attribute is None else attribute.as_string()
+
+
+def _attribute(node: ir.Node, name: str, kind: ir.AttributeType) -> ir.Attr | None:
+    attribute = node.attributes.get(name)
+    if attribute is not None and (attribute.is_ref() or attribute.type != kind):
+        raise NotFusable(f"its attribute {name!r} is not of the type that ONNX gives it")
+    return attribute
+
+
+def largest(dtype: np.dtype) -> float:
+    """Return the largest finite number of a floating-point `dtype`."""
+    return float(ml_dtypes.finfo(dtype).max)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from convswap.errors import ConvswapError
-from convswap.graph.root_cause import root_cause
+from convswap.errors import ConvswapError, root_cause
 
 # Where tensors begin in data files: on a page, where every version of ONNX Runtime can map them, or, the
 # smaller ones, on a cache line.

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
-from convswap.errors import ConvswapError, as_path
+from convswap.errors import ConvswapError, as_path, root_cause
 from convswap.graph.external_data import (
     check_external_data,
     external_tensors,
@@ -23,11 +23,9 @@ from convswap.graph.external_data import (
     read_what_cannot_be_written_back,
     write_tensors,
 )
-from convswap.graph.file_kinds import HEAD_BYTES, what_else
-from convswap.graph.function_calls import give_references_graphs
-from convswap.graph.root_cause import root_cause
-from convswap.graph.serialisation import from_proto, to_proto
-from convswap.graph.sparse_tensors import with_dense_tensors
+from convswap.graph.file_formats import HEAD_BYTES, what_else
+from convswap.graph.functions import give_references_graphs
+from convswap.graph.serialisation import from_proto, to_proto, with_dense_tensors
 from convswap.output.files import check_folder, followed
 
 # protobuf refuses messages from 2 GiB on; what is left below that is room for the nodes and their names.

@@ -1,19 +1,27 @@
-"""ONNX models to onnx-ir and back, with the types of values that onnx-ir does not know: maps, opaque ones."""
+"""ONNX models to onnx-ir and back, with what onnx-ir lacks: maps, opaque values, sparse tensors."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
+
+from convswap.errors import ConvswapError
 
 # Of the metadata of values: its type, as onnx writes it. Metadata are what onnx-ir keeps wherever it takes a
 # value.
 _TYPE_KEY = "convswap.type"
+
+# protobuf refuses messages from there on, so that a dense tensor has to be smaller.
+_MOST_BYTES = 2**31
 
 
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
@@ -64,27 +72,42 @@ def quiet_onnx_ir() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs among the attributes of `node`."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
 def graphs_of_proto(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield `graph` and the graphs in its nodes, at any depth."""
     yield graph
     for node in graph.node:
-        yield from _graphs_in(node)
-
-
-def _graphs_in(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+        for inner in subgraphs(node):
             yield from graphs_of_proto(inner)
+
+
+def graphs_of_model(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yield the main graph of `model` and the graphs in its nodes and in those of its functions."""
+    yield from graphs_of_proto(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            for inner in subgraphs(node):
+                yield from graphs_of_proto(inner)
+
+
+def nodes_of_model(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of all graphs and functions of `model`."""
+    for body in (*graphs_of_model(model), *model.functions):
+        yield from body.node
 
 
 def _values(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
     """Yield what `proto` tells of its values, in every graph and function."""
-    graphs = list(graphs_of_proto(proto.graph))
     for function in proto.functions:
         yield from function.value_info
-        for node in function.node:
-            graphs += _graphs_in(node)
-    for graph in graphs:
+    for graph in graphs_of_model(proto):
         yield from graph.input
         yield from graph.output
         yield from graph.value_info
@@ -95,3 +118,72 @@ def _is_known(value_type: onnx.TypeProto, *, may_be_missing: bool = True) -> boo
     if kind in ("sequence_type", "optional_type"):
         return _is_known(getattr(value_type, kind).elem_type, may_be_missing=False)
     return kind in ("tensor_type", "sparse_tensor_type") or (kind is None and may_be_missing)
+
+
+def with_dense_tensors(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Return `model` with sparse initializers and constants made dense, in its subgraphs and functions too.
+
+    It is `model` itself where there are none, else a copy. `name` stands for the model in messages.
+
+    Raises:
+        ConvswapError: one is in a file of its own, or would be of 2 GiB or more.
+        ValueError: one is inconsistent.
+    """
+    if not has_sparse_tensors(model):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for graph in graphs_of_model(copy):
+        graph.initializer.extend(_dense(sparse, name) for sparse in graph.sparse_initializer)
+        graph.ClearField("sparse_initializer")
+    for attribute in _sparse_constants(copy):
+        dense = _dense(attribute.sparse_tensor, name)
+        attribute.Clear()
+        attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
+        attribute.t.CopyFrom(dense)
+    return copy
+
+
+def has_sparse_tensors(model: onnx.ModelProto) -> bool:
+    """Return whether `model` has sparse initializers or constants, in its main graph or elsewhere."""
+    return any(graph.sparse_initializer for graph in graphs_of_model(model)) or any(_sparse_constants(model))
+
+
+def _sparse_constants(model: onnx.ModelProto) -> Iterator[onnx.AttributeProto]:
+    for node in nodes_of_model(model):
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            yield from (one for one in node.attribute if one.HasField("sparse_tensor"))
+
+
+def _dense(sparse: onnx.SparseTensorProto, name: str) -> onnx.TensorProto:
+    """Return `sparse` as a dense tensor; its indices are places in memory order, or have a row for each."""
+    what = f"{name} has the sparse tensor {sparse.values.name!r}"
+    if any(part.data_location == onnx.TensorProto.EXTERNAL for part in (sparse.values, sparse.indices)):
+        raise ConvswapError(f"{what}, whose values are in a file of their own; store them in the model")
+    shape = tuple(sparse.dims)
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"the shape of sparse tensor {sparse.values.name!r} is {list(shape)}")
+    size = math.prod(shape) * ir.DataType(sparse.values.data_type).itemsize
+    if size >= _MOST_BYTES:
+        raise ConvswapError(
+            f"{what} of shape {list(shape)}, which is {size / 2**30:,.1f} GiB as a dense one, and only less "
+            "than 2 GiB can be made dense; store it as a dense tensor in a file beside the model"
+        )
+    return numpy_helper.from_array(_array(sparse, shape), sparse.values.name)
+
+
+def _array(sparse: onnx.SparseTensorProto, shape: tuple[int, ...]) -> np.ndarray:
+    values, indices = (numpy_helper.to_array(part) for part in (sparse.values, sparse.indices))
+    dense = np.zeros(math.prod(shape), values.dtype)
+    if indices.ndim == 2:
+        # Refuses what is outside.
+        indices = np.ravel_multi_index(tuple(indices.T), shape) if indices.size else indices[:, 0]
+    if values.ndim != 1 or indices.shape != values.shape:
+        raise ValueError(
+            f"sparse tensor {sparse.values.name!r} has indices of shape {list(indices.shape)} for values of "
+            f"shape {list(values.shape)}"
+        )
+    if indices.size and not 0 <= indices.min() <= indices.max() < dense.size:
+        raise ValueError(f"sparse tensor {sparse.values.name!r} has indices outside of its shape")
+    dense[indices] = values
+    return dense.reshape(shape)

@@ -11,23 +11,22 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from convswap.errors import ConvswapError, unknown_name
+from convswap.errors import ConvswapError, root_cause, unknown_name
 from convswap.graph.domain import (
     DOMAIN,
     DOMAIN_VERSION,
     SUPPORTED_ELEMENT_TYPES,
+    is_named_convolution,
     is_our_conv,
     is_ours,
     op_name,
+    why_no_conv,
 )
+from convswap.graph.functions import Reasons, inline_functions_with
 from convswap.graph.fusion.depthwise import fuse_depthwise
 from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fold_into_convs, fuse_convs
-from convswap.graph.inlining import Reasons, inline_functions_with
 from convswap.graph.model_file import load_model, model_from_proto, no_model, save_model
-from convswap.graph.name_pattern import name_pattern
-from convswap.graph.node_names import name_from_output, node_names
-from convswap.graph.other_convolutions import is_named_convolution, why_no_conv
-from convswap.graph.root_cause import root_cause
+from convswap.graph.names import name_from_output, name_pattern, node_names
 from convswap.graph.serialisation import to_proto
 from convswap.graph.value_types import ValueTypes
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from convswap.graph.epilogue import NotFusable
-from convswap.graph.node_attributes import read_int, read_ints, read_text
+from convswap.graph.epilogue import NotFusable, read_int, read_ints, read_text
 
 # A number; a symbol; ("+", label, n) for label + n; or ("step", n) for the n-th quotient that was met, since
 # quotients within each other would nest as deep as the model.

@@ -7,11 +7,9 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from convswap.graph.certain_shapes import CertainShapes, Extent, certain_shapes, extents_of, values_of
+from convswap.graph.certain_shapes import CertainShapes, Extent, certain_shapes, extents_of
 from convswap.graph.constants import Constants
 from convswap.graph.symbolic_extents import Label
-
-__all__ = ["ValueTypes", "values_of"]
 
 
 class ValueTypes:

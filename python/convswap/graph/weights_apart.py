@@ -15,10 +15,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
-from convswap.errors import ConvswapError
+from convswap.errors import ConvswapError, root_cause
 from convswap.graph.constants import Constants
 from convswap.graph.model_file import model_from_proto
-from convswap.graph.root_cause import root_cause
 from convswap.graph.serialisation import to_proto
 
 Weights = Mapping[str, np.ndarray]

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from convswap.errors import ConvswapError, require_count
-from convswap.graph.element_types import is_numpys
+from convswap.runtime.values import is_numpys
 
 Feeds = dict[str, np.ndarray]
 

@@ -14,8 +14,8 @@ from convswap.errors import ConvswapError
 from convswap.inputs.feeds import ImageSource, Source
 from convswap.inputs.subject import CLASSES, no_labels, open_subject, source_of
 from convswap.runtime.device import Device
-from convswap.runtime.outputs import is_number
 from convswap.runtime.sessions import DEFAULT, make_session, run_named
+from convswap.runtime.values import is_number
 from convswap.truth.closeness import NO_CLASS, top1_classes
 
 # Of a model that gives empty sequences only.

@@ -14,8 +14,7 @@ from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.export import export_network
 from convswap.graph.model_file import is_there, load_model, model_from_proto, model_path
 from convswap.graph.plain_model import count_swapped, plain_model
-from convswap.graph.serialisation import to_proto
-from convswap.graph.sparse_tensors import has_sparse_tensors
+from convswap.graph.serialisation import has_sparse_tensors, to_proto
 from convswap.graph.weights_apart import Weights, lift_large_constants, taken_apart
 from convswap.inputs.feeds import ImageSource, Input, RandomSource, Source, checked_batch, declared_inputs
 from convswap.inputs.given import GIVEN, Given, given_source

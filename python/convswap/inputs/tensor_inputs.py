@@ -17,8 +17,7 @@ import onnx
 from onnx import helper
 
 from convswap.errors import ConvswapError, unknown_name
-from convswap.graph.serialisation import graphs_of_proto
-from convswap.graph.unique_names import UniqueNames
+from convswap.graph.names import UniqueNames, names_in
 from convswap.inputs.feeds import declared_input
 from convswap.inputs.given import Given, Value, as_array, check_shape, values_by_name
 
@@ -75,15 +74,7 @@ class _Change:
         self._model = model
         self.values: dict[str, Any] = dict(values)
         self._inputs = {value.name for value in model.graph.input}
-        graphs = list(graphs_of_proto(model.graph))
-        self._taken = UniqueNames(
-            name
-            for graph in graphs
-            for name in (
-                *(value.name for value in (*graph.input, *graph.initializer)),
-                *(name for node in graph.node for name in (node.name, *node.output)),
-            )
-        )
+        self._taken = UniqueNames(names_in(model.graph))
 
     def drop_default(self, value: onnx.ValueInfoProto) -> None:
         """Make `value`, an input with an initializer, one without."""

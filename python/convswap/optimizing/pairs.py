@@ -14,11 +14,9 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.swap import NodeChoice
 from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN, LEAST_SPEEDUP, speedup
-from convswap.optimizing.compiling import compile_side_by_side
 from convswap.optimizing.kept import ByAlgorithm, KeptMeasurements
-from convswap.optimizing.measuring import Measured
-from convswap.optimizing.preparation import Prepared
-from convswap.optimizing.segment_inputs import Inputs, SegmentInputs
+from convswap.optimizing.measuring import Measured, compile_side_by_side
+from convswap.optimizing.preparation import Inputs, Prepared, SegmentInputs
 from convswap.optimizing.segments import Segment, Shapes
 from convswap.optimizing.trials import times_of_choices
 from convswap.progress import Progress

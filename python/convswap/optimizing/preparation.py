@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
+import onnxruntime
 
 from convswap.errors import ConvswapError, require_count, unknown_name
+from convswap.graph.branches import Inner, home_of, with_inner_values
+from convswap.graph.plain_model import plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import PRECISIONS, Left, swap, swap_apart
-from convswap.graph.weights_apart import moved_apart, put_together
+from convswap.graph.weights_apart import Weights, moved_apart, put_together
 from convswap.inputs.feeds import Feeds, Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import Subject, open_subject, source_of
 from convswap.optimizing.apart import Apart
-from convswap.optimizing.memory import check_model
-from convswap.optimizing.segments import Segment, pairs_of, segments_of
+from convswap.optimizing.segments import Segment, Shapes, pairs_of, segments_of
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer
-from convswap.runtime.op_libraries import OpLibraries
+from convswap.runtime.library import OpLibraries
+from convswap.runtime.memory import (
+    free_memory,
+    in_bytes,
+    kept_by_session,
+    mapped,
+    too_large,
+    too_much,
+    values_of_run,
+    while_made,
+)
+from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device
 
 Model = str | os.PathLike[str] | onnx.ModelProto
 
 # "match": for every Conv a precision that is as accurate as the default provider is on that Conv.
 MATCH = "match"
+
+# The message of a model, of its large weights apart, is copied for every model that is made of it.
+_MESSAGES = 4
+# The original and the model with Convs swapped.
+_SIDES = 2
+
+Values = Mapping[str, onnxruntime.OrtValue]
+Inputs = Sequence[Values]
 
 
 @dataclass(frozen=True)
@@ -134,3 +156,128 @@ def _pairs(original: Apart) -> tuple[Segment, ...]:
 def _source(subject: Subject, batch: int | None, device: Device) -> Source:
     # What a user gave is repeated where it is of fewer samples; of a data set so many are made.
     return source_of(subject, None if subject.given is not None else batch, batch, device)
+
+
+def check_model(model: onnx.ModelProto, weights: Weights, device: Device) -> None:
+    """Refuse a model that is so large that the system would end the process; `weights` are apart from it.
+
+    The most is taken where a session of the original is made; or one with some Convs swapped beside it, which
+    may have weights of its own; or for the truth, which widens the largest weight to float64.
+
+    Raises:
+        ConvswapError: it is.
+    """
+    free = free_memory()
+    if free is None:
+        return
+    arrays = list(weights.values())
+    total = sum(values.nbytes for values in arrays)
+    kept = kept_by_session(arrays) if device.name == "cpu" else 0
+    widest = max((8 * values.size for values in arrays), default=0)
+    *others, largest = sorted(arrays, key=lambda values: values.nbytes) or [np.empty(0)]
+    all_swapped = kept + total + kept_by_session(arrays)
+    one_swapped = kept + 2 * largest.nbytes + while_made(others)
+    most = max(while_made(arrays), all_swapped, one_swapped, widest)
+    size = model.ByteSize()
+    needed = mapped(arrays) + most + _MESSAGES * size
+    if too_much(needed, free):
+        what = f"a model of {in_bytes(total + size)}"
+        advice = "close other programs, or use `convswap compare` and `convswap swap`, which take less"
+        raise too_large("optimizing", what, needed, free, advice)
+
+
+def check_batch(shapes: Iterable[Sequence[int]], batch: int) -> None:
+    """Refuse a batch whose values are too large; `shapes` are those of what the Convs are fed, for a sample.
+
+    Raises:
+        ConvswapError: they are.
+    """
+    free, needed = free_memory(), _SIDES * values_of_run(shapes, batch)
+    if free is not None and too_much(needed, free):
+        advice = "give a smaller batch, or close other programs"
+        raise too_large("optimizing", f"batches of {batch}", needed, free, advice)
+
+
+class SegmentInputs:
+    """Gives what each segment is fed, one segment at a time: together they may not fit into memory."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        layers = [segment.layer for segment in prepared.segments if not segment.path]
+        shapes = prepared.capture(layers).shapes(on_device(prepared.sample, prepared.device))
+        check_batch(shapes.values(), max(prepared.sources))
+        # A session for each batch: cuDNN chooses anew where the shapes are not those of the run before.
+        self._at_batches = [
+            _AtBatch(prepared, on_device(source.first(batch), prepared.device))
+            for batch, source in prepared.sources.items()
+        ]
+
+    def of(self, segment: Segment) -> Inputs | None:
+        """Return what `segment` is fed at each batch, in the memory of the device.
+
+        None where it is in a branch that is not run at every batch.
+        """
+        found = [own.inputs(segment) for own in self._at_batches]
+        run = [values for values in found if values is not None]
+        return run if len(run) == len(found) else None
+
+    def shapes(self, segment: Segment) -> tuple[Shapes, ...] | None:
+        """Return the shapes of these."""
+        fed = self.of(segment)
+        if fed is None:
+            return None
+        return tuple({name: tuple(value.shape()) for name, value in own.items()} for own in fed)
+
+
+class _AtBatch:
+    """What segments are fed when the model is fed `feeds`."""
+
+    def __init__(self, prepared: Prepared, feeds: Values) -> None:
+        self._feeds = feeds
+        device = prepared.device
+        outside = [segment.layer for segment in prepared.segments if not segment.path]
+        inside = [segment for segment in prepared.segments if segment.path]
+        self._capture = prepared.capture(outside) if outside else None
+        whole = Apart(prepared.inlined, prepared.original.weights)
+        self._of_branches = _BranchCapture(whole, inside, device) if inside else None
+
+    def inputs(self, segment: Segment) -> Values | None:
+        """Return what `segment` is fed; None where it is in a branch that is not run."""
+        if segment.path:
+            assert self._of_branches is not None
+            return self._of_branches.inputs(segment, self._feeds)
+        assert self._capture is not None
+        return self._capture.inputs(segment.layer, self._feeds)
+
+
+class _BranchCapture:
+    """What `Capture` is for the main graph, for segments in the branches of Ifs."""
+
+    def __init__(self, whole: Apart, segments: Sequence[Segment], device: Device) -> None:
+        self._graph, self._device = whole.model.graph, device
+        wanted = {
+            home: segment.layer.element_type
+            for segment in segments
+            for home in (_result(segment), *self._homes(segment).values())
+            if home is not None
+        }
+        model, self._outputs = with_inner_values(plain_model(whole.model), wanted)
+        self._session = make_session(model, DEFAULT, device, optimizes=False, weights=whole.weights)
+
+    def inputs(self, segment: Segment, feeds: Values) -> Values | None:
+        """Return what `segment` is fed when the model is fed `feeds`; None where its branch is not run."""
+        homes, result = self._homes(segment), self._outputs[_result(segment)]
+        captured = {name: self._outputs[home] for name, home in homes.items() if home is not None}
+        run = BoundRun(self._session, feeds, self._device, [result, *captured.values()])
+        run.once()
+        values = dict(zip(run.outputs, run.values(), strict=True))
+        # What a Conv computes has three axes at least.
+        if len(values[result].shape()) == 1:
+            return None
+        return {name: values[captured[name]] if name in captured else feeds[name] for name in homes}
+
+    def _homes(self, segment: Segment) -> dict[str, Inner | None]:
+        return {name: home_of(self._graph, segment.path, name) for name in segment.layer.fed}
+
+
+def _result(segment: Segment) -> Inner:
+    return Inner(segment.path, str(segment.layer.node.output[0]))

@@ -21,8 +21,8 @@ from convswap.optimizing.result import WholeResult, gains
 from convswap.optimizing.trials import whole_times
 from convswap.output.tables import error
 from convswap.runtime.device import Device
-from convswap.runtime.outputs import Arrays, is_floating, named_arrays
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, on_device, run_named
+from convswap.runtime.values import Arrays, is_floating, named_arrays
 from convswap.truth.closeness import (
     ELEMENTS_THAT_MAY_DIFFER,
     NOT_COMPARABLE,

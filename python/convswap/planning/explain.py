@@ -23,9 +23,9 @@ from convswap.planning.planned_model import PlannedModel
 from convswap.planning.problems import PlannedConv, conv_problems, naming_conv
 from convswap.runtime.cards import as_capability
 from convswap.runtime.device import Device, absent_card, choose_device, environment
-from convswap.runtime.floor import bound_by, floor_ms
-from convswap.runtime.op_libraries import OpLibraries
+from convswap.runtime.library import OpLibraries
 from convswap.runtime.tuning import read_table
+from convswap.timing.floor import bound_by, floor_ms
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from convswap.graph.algorithms import check_algorithm
 from convswap.graph.fixed_inputs import with_fixed_inputs
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.model_file import model_from_proto
+from convswap.graph.names import values_of
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import Left, swap
-from convswap.graph.value_types import ValueTypes, values_of
+from convswap.graph.value_types import ValueTypes
 from convswap.graph.weights_apart import Weights, put_together, taken_apart
 from convswap.inputs.given import Given
 from convswap.inputs.one_run import OneRun, one_run
@@ -27,7 +28,7 @@ from convswap.inputs.subject import open_apart, open_model
 from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
-from convswap.runtime.op_libraries import OpLibraries, sessions_with
+from convswap.runtime.library import OpLibraries, sessions_with
 from convswap.runtime.sessions import on_device
 
 Shapes = dict[str, tuple[int, ...]]

@@ -16,7 +16,7 @@ from rich.text import Text
 from convswap import _native
 from convswap.errors import ConvswapError, require_count
 from convswap.graph.algorithms import AUTO, able_algorithms, rungs
-from convswap.graph.name_pattern import name_pattern
+from convswap.graph.names import name_pattern
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
@@ -25,7 +25,7 @@ from convswap.planning.planned_model import PlannedModel
 from convswap.planning.problems import ConvProblems, PlannedConv, conv_problems, naming_conv
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
-from convswap.runtime.op_libraries import OpLibraries
+from convswap.runtime.library import OpLibraries
 from convswap.runtime.tuning import TuningEntry, check_storable, store, table_path
 from convswap.timing.conv_runs import samples_of
 from convswap.timing.trials import RUNS, SECONDS, Trial, explain_stars, race, trial_lines

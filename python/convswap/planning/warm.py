@@ -26,7 +26,7 @@ from convswap.planning.problems import ConvProblems, conv_problems, naming_conv
 from convswap.progress import Progress, note, silent
 from convswap.runtime.cards import as_capability
 from convswap.runtime.device import Device, absent_card, choose_device
-from convswap.runtime.op_libraries import OpLibraries
+from convswap.runtime.library import OpLibraries
 
 # Of a model whose batch is open.
 BATCHES = (1, 8, 64, 512)

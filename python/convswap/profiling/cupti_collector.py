@@ -24,7 +24,7 @@ from typing import Any
 
 from convswap.errors import ConvswapError
 from convswap.profiling.records import COPY, KERNEL, SET, Activity, Call, Records
-from convswap.runtime.cupti_package import INSTALL_CUPTI
+from convswap.runtime.packages import INSTALL_CUPTI
 
 SUBSCRIBER = "convswap profile"
 _KINDS = ("MEMCPY", "MEMSET", "RUNTIME", "DRIVER")

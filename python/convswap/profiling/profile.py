@@ -8,7 +8,9 @@ import onnx
 
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.algorithms import check_algorithm
-from convswap.graph.node_names import with_node_names
+from convswap.graph.model_file import model_from_proto
+from convswap.graph.names import node_names
+from convswap.graph.serialisation import to_proto
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.inputs.feeds import declared_inputs
 from convswap.inputs.given import Given
@@ -19,9 +21,9 @@ from convswap.profiling.recording import record
 from convswap.profiling.records import KERNEL, RUN, Collector
 from convswap.profiling.result import Profile, Timeline, sides_of, timeline_of
 from convswap.progress import Progress, silent
-from convswap.runtime.cupti_package import installed_version, why_not_for
 from convswap.runtime.device import Device, choose_device, environment
-from convswap.runtime.op_libraries import OpLibraries, sessions_with
+from convswap.runtime.library import OpLibraries, sessions_with
+from convswap.runtime.packages import installed_version, why_not_for
 from convswap.runtime.sessions import AGAINST, DEFAULT, Side, other_sides, our_side
 
 
@@ -140,10 +142,10 @@ def profile_with(
     swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
     check_algorithm(algorithm, device.name)
     ours = our_side(device, precision)
-    models: dict[Side, onnx.ModelProto] = {ours: with_node_names(swapping.to_proto())}
+    models: dict[Side, onnx.ModelProto] = {ours: _with_node_names(swapping.to_proto())}
     if against is not None:
         others = (DEFAULT, *other_sides(device, against))
-        models = {**dict.fromkeys(others, with_node_names(subject.plain)), **models}
+        models = {**dict.fromkeys(others, _with_node_names(subject.plain)), **models}
     with telling_shapes(*shaped):
         recording = record(
             models,
@@ -216,3 +218,11 @@ def _nothing_recorded(timeline: Timeline) -> list[str]:
     return [
         "CUPTI recorded no work of the card at all; on a virtual card or under WSL it may have to be allowed"
     ]
+
+
+def _with_node_names(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of `proto` whose nodes have the names that `node_names` gives; not those of functions."""
+    model = model_from_proto(proto)
+    for node, name in node_names(model).items():
+        node.name = name
+    return to_proto(model)

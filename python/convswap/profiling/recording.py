@@ -25,7 +25,6 @@ from convswap.profiling.clock_map import ClockMap, SystemClocks
 from convswap.profiling.node_runs import read_node_runs
 from convswap.profiling.records import RUN, SET_UP, WARM_UP, Collector, NodeRun, Records, Window
 from convswap.progress import Progress
-from convswap.runtime.bits import are_bits
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import (
     BoundRun,
@@ -37,6 +36,7 @@ from convswap.runtime.sessions import (
     run_to_values,
     session_source,
 )
+from convswap.runtime.values import are_bits
 from convswap.timing.measure import WARM_UPS, timed_runs
 
 # Runs a model once and waits for the outputs.

@@ -18,11 +18,11 @@ from onnx import helper, numpy_helper
 from convswap import _native
 from convswap.graph.algorithms import AUTO
 from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
-from convswap.graph.expansion import fused_parts
 from convswap.graph.model_file import model_from_proto
 from convswap.graph.plain_model import (
     OWN_ATTRIBUTES,
     count_convolutions,
+    fused_parts,
     onnx_opset,
     plain_model,
     plain_nodes,

@@ -1,8 +1,11 @@
-"""The compiled op library, and how a session loads it."""
+"""The compiled op library, and those of others that a model may need: how a session loads them."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,11 @@ PRECISION_ENTRY = "convswap.precision"
 PACK_ENTRY = "convswap.pack"
 COMPILE_ENTRY = "convswap.compile"
 LAB_ENTRY = "convswap.lab"
+
+# A session is made in many places for one answer, down to those of a single node, and each needs them.
+_IN_USE: ContextVar[tuple[str, ...]] = ContextVar("op_libraries", default=())
+
+OpLibraries = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def library_path() -> Path:
@@ -91,3 +99,60 @@ def register(
     except Exception as error:  # onnxruntime's own exception types are private to it
         reason = str(error).strip().splitlines()[0]
         raise ConvswapError(f"ONNX Runtime did not load {path.name}: {reason}") from error
+
+
+@contextmanager
+def sessions_with(files: OpLibraries) -> Iterator[None]:
+    """Have all sessions that are made in this context load the libraries `files`, on both sides.
+
+    Raises:
+        ConvswapError: there is no such file, or ONNX Runtime cannot register it.
+    """
+    import onnxruntime
+
+    # One path is no sequence of letters.
+    named = files if isinstance(files, Iterable) and not isinstance(files, (str, os.PathLike)) else [files]
+    expected = "the file of an op library, such as libops.so, or several"
+    # With a folder, since the loader would look for a bare name in the system's.
+    paths = list(dict.fromkeys(as_path(file, expected).resolve() for file in named))
+    options = onnxruntime.SessionOptions()
+    for path in paths:
+        if not path.is_file():
+            raise ConvswapError(f"there is no op library '{path}'; give the file of one, such as libops.so")
+        if path == library_path().resolve():
+            raise ConvswapError(
+                f"op library '{path}' is convswap's own, which is loaded anyway; leave it out"
+            )
+        _register(options, str(path))
+    token = _IN_USE.set(tuple(map(str, paths)))
+    try:
+        yield
+    finally:
+        _IN_USE.reset(token)
+
+
+def op_libraries_in_use() -> tuple[str, ...]:
+    """Return the paths of the libraries in use, to be named to another process."""
+    return _IN_USE.get()
+
+
+def register_op_libraries(options: Any) -> Any:
+    """Register the libraries in use in `options`, an `onnxruntime.SessionOptions`, and return these.
+
+    Raises:
+        ConvswapError: ONNX Runtime cannot.
+    """
+    for file in _IN_USE.get():
+        _register(options, file)
+    return options
+
+
+def _register(options: Any, file: str) -> None:
+    try:
+        options.register_custom_ops_library(file)
+    except Exception as error:  # onnxruntime's own exception types are private to it
+        reason = " ".join(str(error).split())
+        raise ConvswapError(
+            f"ONNX Runtime cannot register the op library '{file}': {reason}; give a library of custom ops "
+            "that is built for this machine"
+        ) from error

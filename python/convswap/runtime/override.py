@@ -12,15 +12,16 @@ from typing import Any
 import onnx
 
 from convswap.errors import NO_ONNXRUNTIME, ConvswapError, as_path
-from convswap.graph.file_kinds import HEAD_BYTES, what_else
-from convswap.graph.ort_format import (
+from convswap.graph.domain import why_no_conv_any_more
+from convswap.graph.file_formats import (
     DAMAGED,
+    HEAD_BYTES,
     OrtNode,
     is_ort_format,
     nodes_of,
+    what_else,
     with_types_of_registered_ops,
 )
-from convswap.graph.other_convolutions import why_no_conv_any_more
 from convswap.graph.serialisation import graphs_of_proto
 from convswap.runtime.library import PRECISION_ENTRY, register, set_entry
 

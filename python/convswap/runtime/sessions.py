@@ -15,17 +15,25 @@ from onnx import helper
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import DOMAIN, OUR_OPS
-from convswap.graph.element_types import widened
 from convswap.graph.weights_apart import Weights, is_apart
-from convswap.runtime.bits import are_bits, array_from_bits, onnx_type
-from convswap.runtime.cuda_libraries import load_cuda_libraries
 from convswap.runtime.device import Device
-from convswap.runtime.host_values import contiguous, host_value, run_feeds, takes_no_array
-from convswap.runtime.library import register, set_entry
+from convswap.runtime.library import register, register_op_libraries, set_entry
 from convswap.runtime.memory import freed_at_once
-from convswap.runtime.op_libraries import register_op_libraries
-from convswap.runtime.outputs import Arrays, is_number, named_arrays
 from convswap.runtime.override import ALWAYS_DISABLED, DISABLED_OPTIMIZERS_ENTRY
+from convswap.runtime.packages import load_cuda_libraries
+from convswap.runtime.values import (
+    Arrays,
+    are_bits,
+    array_from_bits,
+    contiguous,
+    host_value,
+    is_number,
+    named_arrays,
+    onnx_type,
+    run_feeds,
+    takes_no_array,
+    widened,
+)
 
 # Makes ONNX Runtime keep which provider took which node (from 1.24 on; ignored before).
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"

@@ -12,7 +12,7 @@ from dataclasses import astuple, replace
 from types import MappingProxyType
 
 from convswap.errors import ConvswapError, unknown_name
-from convswap.graph.name_pattern import name_pattern
+from convswap.graph.names import name_pattern
 from convswap.models import LARGE_NETWORKS, Convolution, Network, place
 from convswap.timing.published_layers import depthwise, efficientnet_b0, espcn, pp_ocr_v4
 from convswap.timing.suite_layer import SuiteLayer

@@ -2,7 +2,7 @@
 
 Every floating-point weight, constant, type and Cast target becomes float64; then ONNX's reference evaluator
 computes the model, with the operators of `truth/operators.py` in place of its slow or inexact ones, and the
-functions as `truth/functions.py` writes them. A value is let go of after its last use, and a weight is
+functions as `truth/rewriting.py` writes them. A value is let go of after its last use, and a weight is
 widened when it is read, so that the memory which this takes is that of the values at one place of the model.
 
 What cannot be computed so is run alone by the CPU provider in float32, and named in the result: an operator
@@ -26,10 +26,10 @@ from onnx.reference.op_run import RuntimeContextError
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import op_name
-from convswap.truth.functions import write_attributes_into_functions
+from convswap.graph.serialisation import subgraphs
 from convswap.truth.operators import OPERATORS
-from convswap.truth.provider_node import ProviderNode, free_names, subgraphs_of, widened
-from convswap.truth.retyping import WIDER, copy_without_weights, retype
+from convswap.truth.provider_node import ProviderNode, free_names, widened
+from convswap.truth.rewriting import WIDER, copy_without_weights, retype, write_attributes_into_functions
 
 # The evaluator has these, but as Python loops over every pixel or time step.
 _LEFT_TO_THE_CPU_PROVIDER = {
@@ -111,7 +111,7 @@ class _Shared:
     def note(self, node: onnx.NodeProto, part_of: str | None = None) -> None:
         """Keep in mind that `node` was computed in float32."""
         what = part_of or op_name(node)
-        self.in_float32.add(f"{what} with its subgraphs" if any(subgraphs_of(node)) else what)
+        self.in_float32.add(f"{what} with its subgraphs" if any(subgraphs(node)) else what)
 
 
 def _same(values: np.ndarray) -> np.ndarray:
@@ -219,7 +219,7 @@ def _evaluator_class(shared: _Shared) -> type[_Float64Evaluator]:
 
 def _names_read(node: onnx.NodeProto) -> Iterator[str]:
     yield from dict.fromkeys(name for name in node.input if name)
-    for graph in subgraphs_of(node):
+    for graph in subgraphs(node):
         yield from free_names(graph)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from onnx import TensorProto, helper
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import op_name
-from convswap.runtime.op_libraries import register_op_libraries
-from convswap.truth.retyping import (
+from convswap.graph.serialisation import subgraphs
+from convswap.runtime.library import register_op_libraries
+from convswap.truth.rewriting import (
     AS_IT_IS,
     IN_FLOAT16,
     IN_FLOAT32,
@@ -50,7 +51,7 @@ class ProviderNode:
             dict.fromkeys(
                 [
                     *(name for name in node.input if name),
-                    *(name for graph in subgraphs_of(node) for name in free_names(graph)),
+                    *(name for graph in subgraphs(node) for name in free_names(graph)),
                 ]
             )
         )
@@ -123,14 +124,6 @@ class ProviderNode:
         return serialized
 
 
-def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs among the attributes of `node`."""
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def free_names(graph: onnx.GraphProto) -> list[str]:
     """Return the names of the values around `graph` that it or its own subgraphs read."""
     own = {value.name for value in graph.input}
@@ -138,7 +131,7 @@ def free_names(graph: onnx.GraphProto) -> list[str]:
     own.update(sparse.values.name for sparse in graph.sparse_initializer)
     found = []
     for node in graph.node:
-        inner = [name for subgraph in subgraphs_of(node) for name in free_names(subgraph)]
+        inner = [name for subgraph in subgraphs(node) for name in free_names(subgraph)]
         found += [name for name in (*node.input, *inner) if name and name not in own]
         own.update(node.output)
     found += [value.name for value in graph.output if value.name not in own]
@@ -213,7 +206,7 @@ def _link(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> None:
             value = attributes.get(attribute.ref_attr_name)
             if value is not None:
                 node.attribute.append(helper.make_attribute(attribute.name, _plain(value)))
-    for graph in subgraphs_of(node):
+    for graph in subgraphs(node):
         for inner in graph.node:
             _link(inner, attributes)
 

@@ -8,9 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants
-from convswap.graph.element_types import largest
-from convswap.graph.epilogue import Activation, NotFusable
-from convswap.graph.node_attributes import read_float, read_text
+from convswap.graph.epilogue import Activation, NotFusable, largest, read_float, read_text
 
 _WITHOUT_PARAMETERS = {
     ("", "Relu"): "Relu",

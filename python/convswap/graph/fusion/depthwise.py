@@ -13,9 +13,8 @@ import onnx_ir as ir
 
 from convswap.graph.constants import Constants
 from convswap.graph.domain import FUSED_OP, is_ours
-from convswap.graph.epilogue import NO_ACTIVATION, NotFusable
+from convswap.graph.epilogue import NO_ACTIVATION, NotFusable, read_int, read_ints, read_text
 from convswap.graph.fusion.fuse import Fused, NotFused
-from convswap.graph.node_attributes import read_int, read_ints, read_text
 from convswap.graph.value_types import ValueTypes
 
 # What `tuned` nodes look up is the problem of both together.

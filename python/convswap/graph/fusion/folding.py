@@ -9,8 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants
-from convswap.graph.epilogue import NotFusable
-from convswap.graph.node_attributes import read_float, read_int
+from convswap.graph.epilogue import NotFusable, read_float, read_int
 from convswap.graph.weights_apart import aligned_empty
 
 # The largest relative error of rounding to a type, among its normal numbers.

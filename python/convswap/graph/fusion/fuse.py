@@ -27,8 +27,8 @@ from convswap.graph.fusion.activations import ACTIVATION_OPS, read_activation
 from convswap.graph.fusion.folding import Folding, numbers_for_filters
 from convswap.graph.fusion.pooling import POOL_OPS, read_pool
 from convswap.graph.fusion.spelled_activations import find_spelled_activation
-from convswap.graph.unique_names import UniqueNames
-from convswap.graph.value_types import ValueTypes, values_of
+from convswap.graph.names import UniqueNames, values_of
+from convswap.graph.value_types import ValueTypes
 
 # Before, Add and others broadcast by attributes, and BatchNormalization said by `is_test` what it does.
 _OLDEST_OPSET = 7

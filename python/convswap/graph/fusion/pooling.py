@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from convswap.graph.epilogue import NotFusable, Pool
-from convswap.graph.node_attributes import read_int, read_ints, read_text
+from convswap.graph.epilogue import NotFusable, Pool, read_int, read_ints, read_text
 
 POOL_OPS = frozenset({("", "MaxPool"), ("", "AveragePool")})
 

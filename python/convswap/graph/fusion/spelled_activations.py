@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from convswap.graph.constants import Constants
-from convswap.graph.epilogue import Activation, NotFusable
+from convswap.graph.epilogue import Activation, NotFusable, read_float
 from convswap.graph.fusion.activations import clip_bounds
-from convswap.graph.node_attributes import read_float
 
 # Maps the powers of x and of f to their coefficient.
 Polynomial = dict[tuple[int, int], float]

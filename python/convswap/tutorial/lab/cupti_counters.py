@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from convswap.errors import ConvswapError
-from convswap.runtime.cupti_package import INSTALL_CUPTI
+from convswap.runtime.packages import INSTALL_CUPTI
 
 _LIBRARIES = ("libnvperf_host.so", "libnvperf_target.so", "libcupti.so.13")
 _RANGE_PROFILER = 0

@@ -7,7 +7,7 @@ import threading
 
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.runtime.cuda_libraries import load_cuda_libraries
+from convswap.runtime.packages import load_cuda_libraries
 
 
 class Opening:

@@ -26,10 +26,10 @@ from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
 from convswap.models import NETWORKS
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
-from convswap.runtime.floor import floor_ms
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.sessions import CONVSWAP, BoundRun, make_session, on_device, plain_errors, run
 from convswap.timing.back_to_back import back_to_back, session_sample
+from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.truth.closeness import TOLERANCES, TRUTH_IMAGES, relative_l2_error, top1_classes
 from convswap.tutorial.ladder.layers import apart_session, session_of, truth_of

@@ -28,8 +28,8 @@ from convswap.profiling.records import RUN, Collector
 from convswap.profiling.result import timeline_of
 from convswap.profiling.tables import INPUTS, OUTPUTS, node_title
 from convswap.progress import Progress, silent
-from convswap.runtime.cupti_package import installed_version
 from convswap.runtime.device import Device, environment
+from convswap.runtime.packages import installed_version
 from convswap.runtime.sessions import DEFAULT, Side, our_side
 
 SCHEMA = 1

@@ -1,14 +1,25 @@
-"""A model whose Convs answer a little off, to see how much it makes of that."""
+"""Models that are changed to see what answers depend on: Convs a little off, and random numbers by seeds."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from convswap.graph.unique_names import UniqueNames
+from convswap.graph.names import UniqueNames, names_in
+from convswap.graph.serialisation import nodes_of_model
+
+# Of ONNX's own domain, with the type of their attribute `seed`.
+_SEED_TYPES: dict[str, type[int] | type[float]] = {
+    "Bernoulli": float,
+    "Dropout": int,
+    "Multinomial": float,
+    "RandomNormal": float,
+    "RandomNormalLike": float,
+    "RandomUniform": float,
+    "RandomUniformLike": float,
+}
+_SEED = 1
 
 
 def nudged(model: onnx.ModelProto, nudge: float, seed: int) -> onnx.ModelProto:
@@ -21,7 +32,7 @@ def nudged(model: onnx.ModelProto, nudge: float, seed: int) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     kinds = {tensor.name: tensor.data_type for tensor in copy.graph.initializer}
-    taken = UniqueNames(_names(copy.graph))
+    taken = UniqueNames(names_in(copy.graph))
     nodes = []
     for node in copy.graph.node:
         nodes.append(node)
@@ -41,11 +52,18 @@ def nudged(model: onnx.ModelProto, nudge: float, seed: int) -> onnx.ModelProto:
     return copy
 
 
-def _names(graph: onnx.GraphProto) -> Iterable[str]:
-    yield from (value.name for value in (*graph.input, *graph.output, *graph.value_info))
-    yield from (tensor.name for tensor in graph.initializer)
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _names(attribute.g)
+def seeded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of `model` in which every operator of ONNX that draws random numbers has the same seed.
+
+    One for all: what is swapped or fused around them changes neither their number nor what each draws.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for node in nodes_of_model(copy):
+        kind = _SEED_TYPES.get(node.op_type)
+        if kind is None or node.domain not in ("", "ai.onnx"):
+            continue
+        kept = [attribute for attribute in node.attribute if attribute.name != "seed"]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute("seed", kind(_SEED))])
+    return copy

@@ -1,25 +1,27 @@
-"""Inline those functions of an ONNX model that contain nodes of a kind."""
+"""Calls of the functions of an ONNX model, and inlining of the functions that contain nodes of a kind.
+
+Calls inside calls multiply.
+"""
 
 from __future__ import annotations
 
+import graphlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from convswap.errors import root_cause
 from convswap.graph.domain import DOMAIN, DOMAIN_VERSION
-from convswap.graph.function_calls import (
-    calls_of_functions,
-    count_copies,
-    give_references_graphs,
-    nodes_given_to,
-    takes_graph,
-)
-from convswap.graph.root_cause import root_cause
-from convswap.graph.unique_names import UniqueNames
-from convswap.graph.value_types import values_of
+from convswap.graph.names import UniqueNames, values_of
+
+# Beyond this, inlining and shape inference, which both walk every copy, take many seconds: a file of a few
+# kilobytes, in which each function calls the next one twice, can ask for any number of nodes.
+MOST_COPIED_NODES = 20_000
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 # onnx-ir's inliner tries name_2, name_3 and so on from the start for every copy of a name, so n copies take
 # n² / 2 tries; this many are a second or two.
@@ -27,6 +29,97 @@ MOST_NAME_TRIES = 5_000_000
 
 NodeTest = Callable[[ir.Node], bool]
 Reasons = dict[ir.OperatorIdentifier, str]
+
+
+def give_references_graphs(model: ir.Model) -> None:
+    """Let each attribute in functions of `model` that refers to a graph of the call have one without nodes.
+
+    As a branch of an If may do. onnx-ir walks the graphs of nodes whether they are there or not; it still
+    writes the attribute as a reference.
+    """
+    for function in model.functions.values():
+        _give_references_graphs(function)
+
+
+def _give_references_graphs(nodes: Iterable[ir.Node]) -> None:
+    for node in nodes:
+        for name, attribute in list(node.attributes.items()):
+            if attribute.type not in _GRAPHS:
+                continue
+            if attribute.is_ref():
+                alone = attribute.type == ir.AttributeType.GRAPH
+                value = ir.Graph([], [], nodes=[]) if alone else ()
+                node.attributes[name] = ir.Attr(name, attribute.type, value, attribute.ref_attr_name)
+            else:
+                for graph in _graphs_of(attribute):
+                    _give_references_graphs(graph)
+
+
+def takes_graph(function: ir.Function, calls: Iterable[ir.Node]) -> bool:
+    """Return whether one of `calls` gives `function` a graph as an attribute, or it has one by default."""
+    attributes = [
+        *function.attributes.values(),
+        *(each for call in calls for each in call.attributes.values()),
+    ]
+    return any(attribute.type in _GRAPHS for attribute in attributes)
+
+
+def calls_of_functions(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of `model` that call one of its functions, at any depth."""
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
+        for node in ir.traversal.RecursiveGraphIterator(body):
+            if node.op_identifier() in model.functions:
+                yield node
+
+
+def nodes_given_to(call: ir.Node) -> Iterator[ir.Node]:
+    """Yield the nodes of the graphs that `call` gives its function as attributes, at any depth."""
+    for attribute in call.attributes.values():
+        if attribute.type in _GRAPHS and not attribute.is_ref():
+            for graph in _graphs_of(attribute):
+                yield from ir.traversal.RecursiveGraphIterator(graph)
+
+
+def _graphs_of(attribute: ir.Attr) -> Iterable[ir.Graph]:
+    return [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs()
+
+
+def count_copies(
+    model: ir.Model, functions: Collection[ir.OperatorIdentifier]
+) -> dict[ir.OperatorIdentifier, int]:
+    """Return how often the body of each of `functions` is copied where all calls of them are inlined.
+
+    Raises:
+        ValueError: a function calls itself, directly or through others, or the copies have more than
+            MOST_COPIED_NODES nodes together.
+    """
+    calls = {identifier: _calls_in(model.functions[identifier], functions) for identifier in functions}
+    try:
+        callees_first = list(graphlib.TopologicalSorter(calls).static_order())
+    except graphlib.CycleError as error:
+        cycle = " -> ".join(f"{domain}::{name}" for domain, name, _ in error.args[1])
+        raise ValueError(f"Cyclic dependency between functions: {cycle}") from None
+    copies = _calls_in(model.graph, functions)
+    for identifier, function in model.functions.items():
+        if identifier not in calls:
+            copies += _calls_in(function, functions)
+    nodes = 0
+    for identifier in reversed(callees_first):
+        nodes += copies[identifier] * sum(1 for _ in model.functions[identifier].all_nodes())
+        if nodes > MOST_COPIED_NODES:
+            raise ValueError(f"the calls of functions in functions give more than {MOST_COPIED_NODES} nodes")
+        for callee, times in calls[identifier].items():
+            # A function that nothing calls has its own calls inlined, too.
+            copies[callee] += times * max(1, copies[identifier])
+    return dict(copies)
+
+
+def _calls_in(
+    body: ir.Graph | ir.Function, functions: Collection[ir.OperatorIdentifier]
+) -> Counter[ir.OperatorIdentifier]:
+    nodes = ir.traversal.RecursiveGraphIterator(body)
+    return Counter(node.op_identifier() for node in nodes if node.op_identifier() in functions)
 
 
 def inline_functions_with(model: ir.Model, is_wanted: NodeTest) -> tuple[ir.Model, Reasons]:

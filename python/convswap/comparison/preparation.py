@@ -1,0 +1,223 @@
+"""What is compared: the options, the model and its data on both sides, and whether the memory suffices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import onnx
+import onnxruntime
+
+from convswap.comparison.judgement import Measure
+from convswap.errors import ConvswapError, unknown_name
+from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, PRECISIONS, SwapResult
+from convswap.graph.weights_apart import Weights
+from convswap.inputs.feeds import Source, declared_inputs
+from convswap.inputs.given import Given
+from convswap.inputs.sample_shapes import InputShape
+from convswap.inputs.subject import Subject
+from convswap.runtime.device import Device
+from convswap.runtime.layers import Capture, ConvLayer
+from convswap.runtime.library import OpLibraries
+from convswap.runtime.memory import (
+    free_memory,
+    in_bytes,
+    kept_by_session,
+    mapped,
+    too_large,
+    too_much,
+    values_of_run,
+    while_made,
+)
+from convswap.runtime.sessions import AGAINST, Side, make_session
+from convswap.truth.closeness import ROUNDING, TOLERANCES
+
+_QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
+_STORED = {int(onnx.TensorProto.FLOAT16): "float16", int(onnx.TensorProto.BFLOAT16): "bfloat16"}
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """The arguments of `convswap.compare` beside the model; it tells what each means."""
+
+    data: str | None = None
+    images: int | None = None
+    batch: int | None = None
+    device: str | None = None
+    precision: str = DEFAULT_PRECISION
+    algorithm: str = "auto"
+    only: str | None = None
+    fuse: bool = False
+    tolerance: float | None = None
+    against: str = "default"
+    labelled: bool = False
+    time_layers: bool = True
+    input_shape: InputShape | None = None
+    inputs: Given | None = None
+    op_libraries: OpLibraries = ()
+
+    def check(self) -> None:
+        """Raise ConvswapError for what can be refused without a model or a device."""
+        if self.against not in AGAINST:
+            raise unknown_name("choice of sides", self.against, AGAINST)
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+        if self.tolerance is not None and not (isinstance(self.tolerance, Real) and self.tolerance >= 0):
+            raise ConvswapError(f"tolerance must be a number from 0 on, but {self.tolerance!r} was given")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The model as given and swapped, both without their large weights, and what they are fed.
+
+    `swapped_weights` has the large weights of `swapped`; `subject` has its own.
+    """
+
+    options: CompareOptions
+    device: Device
+    subject: Subject
+    source: Source
+    swapping: SwapResult
+    swapped: onnx.ModelProto
+    swapped_weights: Weights
+    layers: Sequence[ConvLayer]
+    sides: tuple[Side, ...]
+
+    @property
+    def ours(self) -> Side:
+        """The side of our op."""
+        return next(side for side in self.sides if side.ours)
+
+    @property
+    def shaped(self) -> tuple[Any, ...]:
+        """What notes and errors about shapes that were made up are told of."""
+        return declared_inputs(self.subject.model), self.source.inputs, self.source.batch
+
+    @property
+    def measure(self) -> Measure:
+        """What answers are measured by: the tolerance asked for, or that of the coarsest arithmetic."""
+        usual = max((TOLERANCES[kind] for kind in self._arithmetic), default=TOLERANCES[DEFAULT_PRECISION])
+        return Measure(usual if self.options.tolerance is None else self.options.tolerance, usual)
+
+    @property
+    def rounding(self) -> float:
+        """What the coarsest arithmetic among the Convs makes a value be off by, of its size."""
+        # The CPU has no TF32.
+        on_cpu = self.device.name == "cpu"
+        kinds = {"ieee" if kind == "tf32" and on_cpu else kind for kind in self._arithmetic}
+        return max((ROUNDING[kind] for kind in kinds), default=ROUNDING["ieee"])
+
+    @property
+    def rounds_to_float16_on_cpu(self) -> bool:
+        """Whether Convs of ours round to float16 what the default side, on the CPU, keeps in float32."""
+        is_float16 = FLOAT16_ON_CPU in self.swapping.notes or "float16" in self._arithmetic
+        return self.device.name == "cpu" and is_float16
+
+    @property
+    def quantises(self) -> bool:
+        """Whether the model rounds values to steps, in its main graph or in a function."""
+        nodes = [*self.subject.plain.graph.node, *(n for f in self.subject.plain.functions for n in f.node)]
+        return any(node.op_type in _QUANTISING or node.op_type.startswith("QLinear") for node in nodes)
+
+    @property
+    def _arithmetic(self) -> set[str]:
+        """The precisions and storage types of the Convs on our side."""
+        kinds = {
+            _STORED.get(layer.element_type, layer.setting("precision", DEFAULT_PRECISION))
+            for layer in self.layers
+        }
+        return kinds | ({self.options.precision} if self.swapping.swapped else set())
+
+    def weights(self, *, ours: bool) -> Weights:
+        """Return the large weights of the swapped model, or of the one as given."""
+        return self.swapped_weights if ours else self.subject.weights
+
+    def layer_weights(self, layer: ConvLayer, *, ours: bool) -> Weights:
+        """Return the large weights that a layer alone may have; on the default side, of what it replaces.
+
+        A weight that something was folded into is another than the one as given, of the same name.
+        """
+        return self.weights(ours=ours or layer.replaced is None)
+
+    def model(self, side: Side) -> onnx.ModelProto:
+        """Return what `side` runs, without its large weights."""
+        return self.swapped if side.ours else self.subject.plain
+
+    def session(self, side: Side) -> onnxruntime.InferenceSession:
+        """Return a session of the whole model; its errors are those of `make_session`."""
+        return make_session(self.model(side), side, self.device, weights=self.weights(ours=side.ours))
+
+    def capture(self) -> Capture:
+        """Return what gives the layers their inputs."""
+        return Capture(self.swapped, self.layers, self.device, self.swapped_weights)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a comparison goes about the memory, with a note for a reader where that is not as usual.
+
+    `weights` are the bytes of the large weights, and `free` those that were free before.
+    """
+
+    weights: int
+    free: int | None
+    one_side_at_a_time: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def plan_memory(compared: Compared) -> Plan:
+    """Return how to go about the memory that the weights take.
+
+    On the CPU a session keeps the weights a second time, in the order of its kernels, and takes more while it
+    is made. For the truth the largest weight is widened to float64.
+
+    Raises:
+        ConvswapError: the memory does not suffice even for one side at a time.
+    """
+    arrays, free = list(compared.subject.weights.values()), free_memory()
+    weights = sum(values.nbytes for values in arrays)
+    if free is None:
+        return Plan(weights, free)
+    # All others are in memory already, and not among what is free.
+    own, making = mapped(arrays), while_made(arrays)
+    widest = max((8 * values.size for values in arrays), default=0)
+    least = own + max(making, widest)
+    if too_much(least, free):
+        raise _too_large(compared, least, free)
+    others = kept_by_session(arrays) * (len(compared.sides) - 1) if compared.device.name == "cpu" else 0
+    both = max(least, own + making + others)
+    if too_much(both, free):
+        note = (
+            f"both sides at once would take about {in_bytes(both)} of memory, and {in_bytes(free)} are "
+            "free: they were timed one after the other, not in turn"
+        )
+        return Plan(weights, free, one_side_at_a_time=True, notes=(note,))
+    return Plan(weights, free)
+
+
+def check_memory(compared: Compared, plan: Plan, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Refuse what the values of a run make too large; `shapes` are of the layers' inputs for one sample.
+
+    Raises:
+        ConvswapError: they do.
+    """
+    if plan.free is None:
+        return
+    fed = (shapes[name] for layer in compared.layers for name in layer.fed)
+    values = values_of_run(fed, compared.source.batch)
+    needed = plan.weights + values * (1 if plan.one_side_at_a_time else 2)
+    if too_much(needed, plan.free):
+        raise _too_large(compared, needed, plan.free)
+
+
+def _too_large(compared: Compared, needed: int, free: int) -> ConvswapError:
+    weights = sum(values.nbytes for values in compared.subject.weights.values())
+    return too_large(
+        "comparing",
+        f"weights of {in_bytes(weights)} and batches of {compared.source.batch}",
+        needed,
+        free,
+        "give a smaller batch, or close other programs",
+    )
