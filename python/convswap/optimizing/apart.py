@@ -11,6 +11,7 @@ import onnxruntime
 from convswap.graph.swap import NodeChoice, SwapResult, swap_chosen
 from convswap.graph.weights_apart import Weights, moved_apart, put_together
 from convswap.runtime.device import Device
+from convswap.runtime.memory import freed_at_once
 from convswap.runtime.sessions import Side, make_session
 
 
@@ -27,5 +28,6 @@ class Apart:
 
     def swapped(self, choices: Mapping[str, NodeChoice], why_others: str) -> tuple[Apart, SwapResult]:
         """Return this as `swap_chosen` swaps it, and what was swapped, whose model is without weights."""
-        result = swap_chosen(put_together(self.model, self.weights), choices, why_others)
-        return Apart(*moved_apart(result.model)), result
+        with freed_at_once():
+            result = swap_chosen(put_together(self.model, self.weights), choices, why_others)
+            return Apart(*moved_apart(result.model)), result

@@ -30,6 +30,7 @@ from convswap.output.files import check_writable
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, environment
 from convswap.runtime.library import OpLibraries, sessions_with
+from convswap.runtime.memory import freed_at_once
 
 _NOT_RUN = "the branch that it is in is not run with this input"
 _INNER = "it is in a subgraph, where it cannot be measured alone"
@@ -75,7 +76,8 @@ def optimize(
             device cannot be used, or the file cannot be written.
     """
     if output is not None and not isinstance(model, onnx.ModelProto):
-        check_writable(output, {"a file of the model that is read": files_of(model)}, "output")
+        with freed_at_once():
+            check_writable(output, {"a file of the model that is read": files_of(model)}, "output")
     sizes = None if batches is None else batch_sizes(batches)
     options = OptimizeOptions(sizes, device, precision, input_shape, inputs, op_libraries)
     found = optimize_with(model, output, options, progress)
@@ -113,7 +115,8 @@ def _found(
     """Return what is found, nothing written, and the model to write; None where it does not gain."""
     device = choose_device(options.device)
     report("reading the model")
-    prepared = prepare(model, options, device)
+    with freed_at_once():
+        prepared = prepare(model, options, device)
     kept = KeptMeasurements(environment(device))
     with telling_shapes(*prepared.shaped):
         measured, pairs = _measure(prepared, kept, report)

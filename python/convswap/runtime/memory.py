@@ -45,18 +45,20 @@ def freed_at_once() -> Iterator[None]:
     """Have what is allocated and freed meanwhile go back to the system at once, by pieces of 1 MiB or more.
 
     glibc would keep pieces of up to 32 MiB, such as the copies of weights that ONNX Runtime frees while it
-    makes a session. Afterwards it keeps them, as it does by itself in a process that has freed one.
+    makes a session. Afterwards it keeps them, as it does by itself in a process that has freed one. What it
+    keeps from before goes back first.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None:
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if libc is None or not hasattr(libc, "mallopt"):
         yield
         return
-    mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+    libc.malloc_trim(0)
+    libc.mallopt(_M_MMAP_THRESHOLD, 1 << 20)
     try:
         yield
     finally:
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
-        mallopt(_M_TRIM_THRESHOLD, 2 * _LARGEST_THRESHOLD)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGEST_THRESHOLD)
 
 
 def too_much(needed: int, free: int) -> bool:
