@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convswap.tutorial.lab.rung_copies import rung_copy
-from convswap.tutorial.lab.templates import CONV, COURSE
+from convswap.tutorial.lab.scaffold import CONV, COURSE, rung_copy
 
 LAUNCH = "grid(B, M, ceil_div(H_out, 16) * ceil_div(W_out, 16)) block(16, 16) shared(0)"
 SHARED = rung_copy("ladder_04_shared_memory")

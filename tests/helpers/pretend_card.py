@@ -81,7 +81,7 @@ class PretendTimer:
 
 def pretend_card(monkeypatch: Any, kernel: PretendKernel = right_kernel) -> None:
     """Have the lab believe that there is a card, on which `kernel` is what the user's file does."""
-    from convswap.tutorial.lab import bench_top, card_check, card_times, opening, targets
+    from convswap.tutorial.lab import card_check, card_times, runner, targets, warm_up
 
     def conv_device(
         *arrays: Any, algorithm: str = "auto", precision: str = "", lab: str = "", **how: Any
@@ -98,12 +98,12 @@ def pretend_card(monkeypatch: Any, kernel: PretendKernel = right_kernel) -> None
     native = Native()
     native.conv_device = conv_device  # type: ignore[attr-defined]
     native.fill_shared_memory = lambda: None  # type: ignore[attr-defined]
-    for module in (card_check, opening):
+    for module in (card_check, warm_up):
         monkeypatch.setattr(module, "_native", native)
     for module in (card_times, targets):
         monkeypatch.setattr(module, "ALGORITHM", "direct")
     monkeypatch.setattr(card_times, "facts_of", lambda *_: dict(FACTS))
     monkeypatch.setattr(card_times, "rungs", lambda: [])
-    monkeypatch.setattr(bench_top, "GpuTimer", PretendTimer)
-    monkeypatch.setattr(opening, "load_cuda_libraries", lambda _device: None)
-    monkeypatch.setattr(bench_top, "choose_device", lambda _name=None: Device("cpu", "pretended", CARD))
+    monkeypatch.setattr(runner, "GpuTimer", PretendTimer)
+    monkeypatch.setattr(warm_up, "load_cuda_libraries", lambda _device: None)
+    monkeypatch.setattr(runner, "choose_device", lambda _name=None: Device("cpu", "pretended", CARD))

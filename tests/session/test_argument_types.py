@@ -8,7 +8,7 @@ import pytest
 from convswap.bench.suite_runs import run_suite
 from convswap.errors import ConvswapError
 from convswap.planning.warm import warm
-from convswap.tutorial.lab.templates import BY_INTERFACE
+from convswap.tutorial.lab.scaffold import BY_INTERFACE
 from swap_models import three_convs
 from tuning_files import table
 

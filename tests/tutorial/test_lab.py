@@ -18,11 +18,11 @@ import pytest
 from command_line import only_line_of_refusal, refusal
 from convswap import _native, lab
 from convswap.cli.main import main
-from convswap.tutorial.lab.host_program import find_host_compiler
+from convswap.tutorial.lab.api import watch
+from convswap.tutorial.lab.emulation_check import find_host_compiler
 from convswap.tutorial.lab.kernel import kernel_of
 from convswap.tutorial.lab.process import LabProcess
 from convswap.tutorial.lab.result import LabResult
-from convswap.tutorial.lab.watching import watch
 from faulty_kernels import COURSE, FAULTY
 
 WHY_NO_COMPILER = _native.kernel_compiler()["why_not"]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from convswap.tutorial.lab.counter_names import (
+from convswap.tutorial.lab.counters import (
     ACTIVE_THREADS,
     CONFLICTS,
     NAMES,
     SECTORS,
     SHARED_READS,
     counted_hint,
+    size_of,
+    structure_of,
 )
-from convswap.tutorial.lab.cupti_counters import size_of, structure_of
 
 # The ..._STRUCT_SIZE of CUPTI 13.0's headers.
 SIZES = {

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.tutorial.lab.cases import cases_for
-from convswap.tutorial.lab.compiling import compile_kernel
-from convswap.tutorial.lab.emulation_check import SHARED_BYTES, check_in_emulation
-from convswap.tutorial.lab.faults import Fault
-from convswap.tutorial.lab.host_program import NotTranslatedError, build_host_program, find_host_compiler
-from convswap.tutorial.lab.kernel import kernel_of
-from convswap.tutorial.lab.rung_copies import copied_rungs, rung_copy
-from convswap.tutorial.lab.templates import BY_INTERFACE
+from convswap.tutorial.lab.checks import cases_for
+from convswap.tutorial.lab.emulation_check import (
+    SHARED_BYTES,
+    NotTranslatedError,
+    build_host_program,
+    check_in_emulation,
+    find_host_compiler,
+)
+from convswap.tutorial.lab.kernel import compile_kernel, kernel_of
+from convswap.tutorial.lab.result import Fault
+from convswap.tutorial.lab.scaffold import BY_INTERFACE, copied_rungs, rung_copy
 from faulty_kernels import COURSE, FAULTY, SUM, Faulty
 from ladder_sources import PAGES
 

@@ -11,13 +11,12 @@ import jsonschema
 import numpy as np
 import pytest
 from convswap import _native, lab
-from convswap.tutorial.lab.counter_names import ACTIVE_WARPS, NAMES, SECTORS
+from convswap.tutorial.lab.api import watch
+from convswap.tutorial.lab.counters import ACTIVE_WARPS, NAMES, SECTORS
 from convswap.tutorial.lab.process import LabProcess
 from convswap.tutorial.lab.ranking import ranked, remember
 from convswap.tutorial.lab.result import LabResult
-from convswap.tutorial.lab.rung_copies import copied_rungs, rung_copy
-from convswap.tutorial.lab.templates import BY_INTERFACE, COURSE
-from convswap.tutorial.lab.watching import watch
+from convswap.tutorial.lab.scaffold import BY_INTERFACE, COURSE, copied_rungs, rung_copy
 from faulty_kernels import FAULTY, Faulty
 
 SCHEMA = json.loads((Path(lab.__file__).parent / "schema.json").read_text(encoding="utf-8"))

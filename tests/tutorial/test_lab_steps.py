@@ -16,14 +16,13 @@ from convswap.runtime.device import Device
 from convswap.runtime.layers import conv_layers
 from convswap.runtime.library import LAB_ENTRY
 from convswap.runtime.sessions import CONVSWAP, make_session
-from convswap.tutorial.lab.bench_top import BenchTop
-from convswap.tutorial.lab.faults import Fault
 from convswap.tutorial.lab.kernel import kernel_of
-from convswap.tutorial.lab.rank_report import class_csv, ranking_html
 from convswap.tutorial.lab.ranking import ranked, remember
-from convswap.tutorial.lab.result import LabResult, result_from_json
+from convswap.tutorial.lab.report import class_csv, ranking_html
+from convswap.tutorial.lab.result import Fault, LabResult, result_from_json
+from convswap.tutorial.lab.runner import BenchTop
+from convswap.tutorial.lab.scaffold import BY_INTERFACE, COURSE
 from convswap.tutorial.lab.targets import open_target
-from convswap.tutorial.lab.templates import BY_INTERFACE, COURSE
 from op_sessions import conv_model
 from pretend_card import pretend_card, right_kernel
 
@@ -35,9 +34,9 @@ pytestmark = pytest.mark.skipif(bool(WHY_NO_COMPILER), reason=WHY_NO_COMPILER or
 @pytest.fixture(autouse=True)
 def no_emulation(monkeypatch) -> None:
     """Leave out the check on the processor, which has tests of its own."""
-    from convswap.tutorial.lab import bench_top
+    from convswap.tutorial.lab import runner
 
-    monkeypatch.setattr(bench_top, "find_host_compiler", lambda: None)
+    monkeypatch.setattr(runner, "find_host_compiler", lambda: None)
 
 
 def run(
@@ -96,8 +95,8 @@ def test_default_provider_is_timed_once_for_its_versions_and_our_best_each_time(
 
 
 def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp_path) -> None:
-    from convswap.tutorial.lab import bench_top as module
-    from convswap.tutorial.lab import opening
+    from convswap.tutorial.lab import runner as module
+    from convswap.tutorial.lab import warm_up
 
     begun, compiled, done = threading.Event(), threading.Event(), []
     compile_kernel, open_target = module.compile_kernel, module.open_target
@@ -119,8 +118,8 @@ def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp
         return open_target(*asked)
 
     pretend_card(monkeypatch)
-    monkeypatch.setattr(opening, "load_cuda_libraries", lambda device: (done.append(device), begun.set()))
-    monkeypatch.setattr(opening, "_native", Context)
+    monkeypatch.setattr(warm_up, "load_cuda_libraries", lambda device: (done.append(device), begun.set()))
+    monkeypatch.setattr(warm_up, "_native", Context)
     monkeypatch.setattr(module, "compile_kernel", compile_beside)
     monkeypatch.setattr(module, "open_target", open_after)
     path = tmp_path / "mine.cu"
@@ -136,10 +135,8 @@ def test_worker_opens_the_card_before_it_imports_what_is_slow() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "convswap.tutorial.lab.worker"]
     said = subprocess.run(command, input="", capture_output=True, text=True, check=True).stderr
     imported = [line.rpartition("|")[2].strip() for line in said.splitlines()]
-    first = imported.index("convswap.tutorial.lab.opening")
-    assert all(
-        imported.index(name) > first for name in ("onnx", "onnx_ir", "convswap.tutorial.lab.bench_top")
-    )
+    first = imported.index("convswap.tutorial.lab.warm_up")
+    assert all(imported.index(name) > first for name in ("onnx", "onnx_ir", "convswap.tutorial.lab.runner"))
 
 
 def test_layer_of_a_suite_and_model_with_bias_are_targets(monkeypatch, tmp_path) -> None:
@@ -232,14 +229,14 @@ def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_is_told(
     said: Fault | None, monkeypatch, tmp_path
 ) -> None:
     """The emulation may know it better than the card, and call it something else."""
-    from convswap.tutorial.lab import bench_top
+    from convswap.tutorial.lab import runner
 
     def faulting(x, w, b, y, **how) -> None:
         raise RuntimeError("cuEventSynchronize(events.end): an illegal memory access was encountered")
 
     pretend_card(monkeypatch, faulting)
-    monkeypatch.setattr(bench_top, "find_host_compiler", lambda: "g++")
-    monkeypatch.setattr(bench_top, "check_in_emulation", lambda *_: said)
+    monkeypatch.setattr(runner, "find_host_compiler", lambda: "g++")
+    monkeypatch.setattr(runner, "check_in_emulation", lambda *_: said)
     path = tmp_path / "mine.cu"
     path.write_text(COURSE)
     top = BenchTop(lambda *_, **_shown: None)
@@ -260,8 +257,8 @@ def test_kernel_that_took_the_card_down_leaves_no_worker_whatever_is_told(
 
 def test_kernel_that_is_right_alone_but_not_in_the_model_is_told(monkeypatch, tmp_path) -> None:
     pretend_card(monkeypatch)
-    from convswap.tutorial.lab import bench_top
+    from convswap.tutorial.lab import runner
 
-    monkeypatch.setattr(bench_top, "network_error", lambda *_: float(np.inf))
+    monkeypatch.setattr(runner, "network_error", lambda *_: float(np.inf))
     fault = run(tmp_path).fault
     assert fault.kind == "wrong" and "changes the answers of ece408-2017-high" in fault.text

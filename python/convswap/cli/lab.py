@@ -128,7 +128,7 @@ def _keep(result: LabResult) -> None:
 
 def run_new(options: argparse.Namespace) -> int:
     """Write a file; return the exit status."""
-    from convswap.tutorial.lab.beginning import new
+    from convswap.tutorial.lab.scaffold import new
 
     path = new(options.file, rung=options.rung, what=options.what)
     print(f"{path} is there: change it, and see what comes of it with convswap lab run {path}")
@@ -137,7 +137,7 @@ def run_new(options: argparse.Namespace) -> int:
 
 def run_run(options: argparse.Namespace) -> int:
     """Run a kernel; return the exit status, 1 where something is wrong with it."""
-    from convswap.tutorial.lab.laboratory import DEFAULT_TARGET, run
+    from convswap.tutorial.lab.api import DEFAULT_TARGET, run
     from convswap.tutorial.lab.report import print_result
 
     check_results(
@@ -158,9 +158,8 @@ def run_run(options: argparse.Namespace) -> int:
 
 def run_watch(options: argparse.Namespace) -> int:
     """Run a kernel on each save, until it is interrupted."""
-    from convswap.tutorial.lab.laboratory import DEFAULT_TARGET
+    from convswap.tutorial.lab.api import DEFAULT_TARGET, watch
     from convswap.tutorial.lab.report import print_result
-    from convswap.tutorial.lab.watching import watch
 
     output = console()
 
@@ -179,8 +178,8 @@ def run_watch(options: argparse.Namespace) -> int:
 
 def run_rank(options: argparse.Namespace) -> int:
     """Print the ranking; return the exit status."""
-    from convswap.tutorial.lab.rank_report import print_ranking, ranking_html
     from convswap.tutorial.lab.ranking import ranked
+    from convswap.tutorial.lab.report import print_ranking, ranking_html
 
     check_results({"--html": options.html})
     rows = ranked(card=options.card, network=options.network)
@@ -190,9 +189,8 @@ def run_rank(options: argparse.Namespace) -> int:
 
 def run_submit(options: argparse.Namespace) -> int:
     """Run a class's kernels; return the exit status, 0 whatever is wrong with them."""
-    from convswap.tutorial.lab.laboratory import DEFAULT_TARGET
-    from convswap.tutorial.lab.rank_report import class_csv, print_class
-    from convswap.tutorial.lab.submitting import submit
+    from convswap.tutorial.lab.api import DEFAULT_TARGET, submit
+    from convswap.tutorial.lab.report import class_csv, print_class
 
     check_results({"--csv": options.csv}, model=options.target)
     with progress_line() as progress:

@@ -7,21 +7,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from convswap.tutorial.lab.beginning import new
-    from convswap.tutorial.lab.faults import Fault
-    from convswap.tutorial.lab.laboratory import run
+    from convswap.tutorial.lab.api import run
     from convswap.tutorial.lab.process import LabProcess
-    from convswap.tutorial.lab.result import LabResult
+    from convswap.tutorial.lab.result import Fault, LabResult
+    from convswap.tutorial.lab.scaffold import new
 
 __all__ = ["Fault", "LabProcess", "LabResult", "new", "run"]
 
 # Loaded when they are first asked for, as the package's own names are.
 _HOMES = {
-    "Fault": "faults",
+    "Fault": "result",
     "LabProcess": "process",
     "LabResult": "result",
-    "new": "beginning",
-    "run": "laboratory",
+    "new": "scaffold",
+    "run": "api",
 }
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.truth.closeness import relative_l2_error
-from convswap.tutorial.lab.cases import Case
-from convswap.tutorial.lab.faults import Fault, Outcome, fault_of
-from convswap.tutorial.lab.kernel import Kernel
-from convswap.tutorial.lab.targets import ALGORITHM, TargetLayer
+from convswap.tutorial.lab.checks import Case, Outcome, fault_of
+from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
+from convswap.tutorial.lab.result import Fault
+from convswap.tutorial.lab.targets import TargetLayer
 
 FENCE_BYTES = 1 << 16
 _FLOAT_BYTES = 4

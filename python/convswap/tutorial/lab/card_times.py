@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -11,7 +13,7 @@ import onnxruntime
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import rungs
-from convswap.runtime.device import Device
+from convswap.runtime.device import Device, environment
 from convswap.runtime.library import LAB_ENTRY
 from convswap.runtime.packages import cudnn_version
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device, run
@@ -20,10 +22,10 @@ from convswap.timing.conv_runs import spread_values
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.truth.closeness import relative_l2_error
-from convswap.tutorial.lab.kernel import Kernel
-from convswap.tutorial.lab.marks import keep_mark, known_mark
+from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
+from convswap.tutorial.lab.ranking import lab_table
 from convswap.tutorial.lab.result import LayerTimes
-from convswap.tutorial.lab.targets import ALGORITHM, Target, TargetLayer
+from convswap.tutorial.lab.targets import Target, TargetLayer
 
 BEST, PROVIDER = "auto", "default provider"
 # What a round of one side's runs may take. There are five.
@@ -142,3 +144,34 @@ def network_error(target: Target, path: str, device: Device) -> float | None:
     if not errors:
         raise ConvswapError(f"{target.title} has no output in floating point: give another model")
     return max(errors)
+
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS marks (
+  card TEXT NOT NULL, driver TEXT NOT NULL, convswap TEXT NOT NULL, problem TEXT NOT NULL, name TEXT NOT NULL,
+  milliseconds REAL NOT NULL, PRIMARY KEY (card, driver, convswap, problem, name)
+)
+"""
+
+
+def known_mark(device: Device, problem: str, name: str, path: Path | None = None) -> float | None:
+    """Return the milliseconds of a `Problem.text` by an algorithm on the card; None where not kept."""
+    place = "card = ? AND driver = ? AND convswap = ? AND problem = ? AND name = ?"
+    # Where the file cannot be used, what it would have is measured again.
+    with contextlib.suppress(ConvswapError), lab_table(path, _TABLE) as table:
+        query = f"SELECT milliseconds FROM marks WHERE {place}"
+        row = table.execute(query, (*_place(device), problem, name)).fetchone()
+        return None if row is None else float(row[0])
+    return None
+
+
+def keep_mark(device: Device, problem: str, name: str, milliseconds: float, path: Path | None = None) -> None:
+    """Keep such a time, where the file can be used."""
+    with contextlib.suppress(ConvswapError), lab_table(path, _TABLE) as table:
+        row = (*_place(device), problem, name, milliseconds)
+        table.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+def _place(device: Device) -> tuple[str, str, str]:
+    found = environment(device)
+    return device.title, str(found["driver"]), str(found["convswap"])

@@ -1,14 +1,19 @@
-"""A kernel of the user's own: its file, read and looked at, but not compiled."""
+"""A kernel of the user's own: its file, and what NVRTC says of it, without what is not the user's."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+import struct
 from dataclasses import dataclass, field
 
 from convswap import _native
 from convswap.errors import ConvswapError, as_path
+from convswap.tutorial.lab.result import Fault
 
+# What the catalog calls whatever kernel a session has of the user's.
+ALGORITHM = "lab"
 # Far more than anybody types; beyond it, it is another file.
 _MOST_BYTES = 1 << 20
 
@@ -67,3 +72,114 @@ def _kernel(name: str, text: str) -> Kernel:
     if "\0" in text:
         raise ConvswapError(f"'{name}' has a byte 0: expected CUDA text")
     return Kernel(name, text, _native.LabSource(name, text))
+
+
+# Of the compiler's class: what it was asked for, its log, and the number of the result.
+_MESSAGE = re.compile(
+    r"NVRTC (\S+) \((.*?)\) cannot compile forward for compute capability \S+: (.*)", re.DOTALL
+)
+_RESULT = re.compile(r"\s*\(result \d+\)\s*\Z")
+# A message begins a paragraph: "mine.cu(4): error: identifier ...".
+_LOCATED = re.compile(r"(.+?)\((\d+)\): (?:catastrophic )?(error|warning)")
+# Custom text that the library appends, and what NVRTC compiles to find the kernel's name.
+_CHECK, _NAME_MAP = "what forward takes", "__nv_name_map"
+_SIGNATURE = re.compile(r'static assertion failed with "(forward must be [^"]*)"')
+_NO_HEADER = re.compile(r'could not open source file "([^"]*)"')
+_PARAGRAPHS_SHOWN = 5
+# Whatever the card.
+_MOST_DECLARED = 48 << 10
+_COLUMNS = 200
+
+
+def compile_kernel(kernel: Kernel, compute_capability: int) -> Fault | None:
+    """Compile `kernel` for cards of a compute capability (90 for 9.0); return what is wrong, or None.
+
+    Raises:
+        RuntimeError: there is no compiler.
+    """
+    try:
+        code = kernel.source.compile(compute_capability)
+    except RuntimeError as error:
+        found = _MESSAGE.fullmatch(str(error))
+        if found is None:
+            raise
+        return _fault(kernel, _RESULT.sub("", found[3]), found[1])
+    declared = declared_shared_bytes(code)
+    if declared > _MOST_DECLARED:
+        return Fault(
+            "compile",
+            f"{kernel.name} declares {declared:,} bytes of shared memory: variables may have "
+            f"{_MOST_DECLARED:,}. More is had by `extern __shared__ float all[];`, whose bytes stand in "
+            "shared(...) of the launch line.",
+        )
+    return None
+
+
+def _fault(kernel: Kernel, log: str, version: str) -> Fault:
+    located = [part for part in log.split("\n\n") if _LOCATED.match(part)]
+    own = [part for part in located if part.startswith(f"{kernel.name}(") and "error" in _kind(part)]
+    if own:
+        return _own_fault(kernel, own, version)
+    if signature := _SIGNATURE.search(log):
+        missing = 'has no "forward"' in log
+        what = "has no kernel `forward`" if missing else "has another kind of `forward`"
+        return Fault(
+            "compile", f"{kernel.name} {what}: expected {signature[1].removeprefix('forward must be ')}."
+        )
+    if "non-__global__" in log:
+        return Fault(
+            "compile", f"{kernel.name}: `forward` is no kernel: write __global__ before void forward(...)."
+        )
+    # The rest are errors within a header, or NVRTC's own.
+    return Fault("compile", f"{kernel.name} does not compile (NVRTC {version}):\n{_clipped(log.strip())}")
+
+
+def _own_fault(kernel: Kernel, parts: list[str], version: str) -> Fault:
+    shown = "\n\n".join(_clipped(part.rstrip()) for part in parts[:_PARAGRAPHS_SHOWN])
+    more = len(parts) - _PARAGRAPHS_SHOWN
+    text = f"{kernel.name} does not compile (NVRTC {version}):\n{shown}"
+    if more > 0:
+        text += f"\n\nand {more} more"
+    if header := _NO_HEADER.search(shown):
+        text += (
+            f"\n\nKernels are compiled without the host's headers: leave out {header[1]!r}; sizes and "
+            'convswap::ceil_div come with #include "convswap/lab.h".'
+        )
+    lines = [int(match[2]) for part in parts if (match := _LOCATED.match(part))]
+    return Fault("compile", text, {"lines": lines})
+
+
+def _kind(part: str) -> str:
+    found = _LOCATED.match(part)
+    return "" if found is None else found[3]
+
+
+def _clipped(text: str) -> str:
+    """Return `text` with lines no longer than a reader can take in."""
+    return "\n".join(
+        line if len(line) <= _COLUMNS else line[: _COLUMNS - 3] + "..." for line in text.splitlines()
+    )
+
+
+_MAGIC = b"\x7fELF\x02\x01"
+# In the header: where the table of sections is, how long an entry is, how many there are, and which has the
+# names.
+_TABLE_AT, _ENTRY_SIZE_AT = 40, 58
+_NAME, _OFFSET, _SIZE = 0, 24, 32
+
+
+def declared_shared_bytes(code: bytes) -> int:
+    """Return the bytes of shared memory that a kernel's variables take in a block; 0 where it is no cubin."""
+    if not code.startswith(_MAGIC):
+        return 0
+    (table,) = struct.unpack_from("<Q", code, _TABLE_AT)
+    size, count, of_names = struct.unpack_from("<HHH", code, _ENTRY_SIZE_AT)
+    entries = [table + size * number for number in range(count)]
+    (names,) = struct.unpack_from("<Q", code, entries[of_names] + _OFFSET)
+    found = 0
+    for entry in entries:
+        (name,) = struct.unpack_from("<I", code, entry + _NAME)
+        if code.startswith(b".nv.shared.", names + name):
+            (bytes_of_section,) = struct.unpack_from("<Q", code, entry + _SIZE)
+            found = max(found, bytes_of_section)
+    return found

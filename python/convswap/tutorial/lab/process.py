@@ -21,9 +21,8 @@ from typing import Any
 
 from convswap.errors import ConvswapError
 from convswap.progress import Progress
-from convswap.tutorial.lab.faults import Fault
 from convswap.tutorial.lab.kernel import Kernel
-from convswap.tutorial.lab.result import LabResult, result_from_json
+from convswap.tutorial.lab.result import Fault, LabResult, result_from_json
 from convswap.tutorial.lab.worker import WITHOUT_CARD
 
 # What of a kernel's own words is shown, and from where on there are too many.

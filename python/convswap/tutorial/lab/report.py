@@ -1,14 +1,19 @@
-"""What came of a kernel, on a terminal."""
+"""What came of a kernel, and the ranking, on a terminal and as a page; a class's kernels as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import io
+import itertools
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
+from convswap.output.pages import html_page, html_table, paragraph
 from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
-from convswap.tutorial.lab.counter_names import MEANINGS
+from convswap.tutorial.lab.counters import MEANINGS
+from convswap.tutorial.lab.ranking import Ranked
 from convswap.tutorial.lab.result import LabResult
 
 
@@ -115,3 +120,131 @@ def _print_card(result: LabResult, console: Console) -> None:
             f"{100 * layer.occupancy:.0f}",
         )
     console.print(table)
+
+
+_HEADINGS = ("place", "kernel", "ms", "% of floor", "GB/s", "text", "taken at")
+_WORDS = (1, 5, 6)
+NOTHING_YET = "no kernel has been timed yet: convswap lab run FILE.cu on a machine with a card"
+# Of a class's table.
+_CSV = ("file", "right", "fault", "ms", "percent_of_floor", "gigabytes_per_second", "passed", "text")
+
+
+def print_ranking(rows: Sequence[Ranked], console: Console) -> None:
+    """Print a table for each card, network and batch, the fastest first, marks without a place."""
+    for title, group in _groups(rows):
+        table = plain_table(title)
+        for number, heading in enumerate(_HEADINGS):
+            table.add_column(heading, justify="left" if number in _WORDS else "right", overflow="fold")
+        for cells in _cells(group):
+            table.add_row(*map(Text, cells))
+        console.print(table)
+    if not rows:
+        console.print(Text(NOTHING_YET))
+
+
+def ranking_html(rows: Sequence[Ranked]) -> str:
+    """Return the same as a page."""
+    tables = [
+        html_table(_HEADINGS, _cells(group), words=_WORDS, title=title) for title, group in _groups(rows)
+    ]
+    return html_page("The lab's ranking", tables or [paragraph(NOTHING_YET)])
+
+
+def class_csv(results: Sequence[LabResult]) -> str:
+    """Return a class's kernels as CSV, the fastest first, then those that are not right."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_CSV)
+    for result in in_order(results):
+        time, floor = result.milliseconds, result.floor_ms
+        writer.writerow(
+            [
+                result.kernel,
+                "yes" if result.is_right else "no",
+                "" if result.fault is None else result.fault.kind,
+                "" if time is None else f"{time:.6g}",
+                "" if time is None or floor is None else f"{100 * floor / time:.4g}",
+                "" if result.gigabytes_per_second is None else f"{result.gigabytes_per_second:.6g}",
+                passed(result),
+                "" if result.fault is None else " ".join(result.fault.text.split()),
+            ]
+        )
+    return text.getvalue()
+
+
+def print_class(results: Sequence[LabResult], console: Console) -> None:
+    """Print a class's kernels, the fastest first, and below what is wrong with the others."""
+    table = plain_table("The class")
+    for heading in ("file", "right", "passed"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("ms", "% of floor", "GB/s"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for result in in_order(results):
+        time, floor = result.milliseconds, result.floor_ms
+        share = "-" if time is None or floor is None else f"{100 * floor / time:.1f}"
+        verdict = (
+            "yes"
+            if result.is_right
+            else f"no ({'not checked' if result.fault is None else result.fault.kind})"
+        )
+        table.add_row(
+            Text(result.kernel),
+            verdict,
+            passed(result),
+            milliseconds(time),
+            share,
+            three_digits(result.gigabytes_per_second),
+        )
+    console.print(table)
+    for result in in_order(results):
+        if result.fault is not None:
+            console.print(Text(f"{result.kernel}: {result.fault.text}\n"))
+
+
+def in_order(results: Sequence[LabResult]) -> list[LabResult]:
+    """Return the fastest first, then what was not timed, then what is not right, each by name."""
+    return sorted(
+        results,
+        key=lambda result: (
+            result.fault is not None,
+            float("inf") if result.milliseconds is None else result.milliseconds,
+            result.kernel,
+        ),
+    )
+
+
+def passed(result: LabResult) -> str:
+    """Return the fastest mark that a kernel is faster than; "" where there is none."""
+    own = result.milliseconds
+    if own is None or result.fault is not None:
+        return ""
+    times = {name: result.mark(name) for name in result.mark_names}
+    slower = {name: time for name, time in times.items() if time is not None and time > own}
+    fastest = min(slower, key=lambda name: slower[name], default="")
+    return _shown(fastest)
+
+
+def _groups(rows: Sequence[Ranked]) -> Iterator[tuple[str, list[Ranked]]]:
+    for (card, network, batch), group in itertools.groupby(
+        rows, key=lambda row: (row.card, row.network, row.batch)
+    ):
+        yield f"{network}, {batch:,} images, on {card}", list(group)
+
+
+def _cells(rows: Sequence[Ranked]) -> Iterator[list[str]]:
+    place = 0
+    for row in rows:
+        place += not row.is_mark
+        yield [
+            "" if row.is_mark else str(place),
+            f"- {_shown(row.name)}" if row.is_mark else row.name,
+            milliseconds(row.milliseconds),
+            "-" if row.floor_ms is None else f"{100 * row.floor_ms / row.milliseconds:.1f}",
+            three_digits(row.gigabytes_per_second),
+            "" if row.is_mark else row.digest[:8],
+            row.taken_at[:16].replace("T", " "),
+        ]
+
+
+def _shown(name: str) -> str:
+    return "our best" if name == "auto" else name

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from convswap.output.files import finite
-from convswap.tutorial.lab.faults import Fault
 
 SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong: its `kind`, one word, and the paragraph. `detail` has figures for programs.
+
+    The kinds are "compile", "launch", "outside", "unwritten", "wrong", "race", "crash", "time", "output".
+    """
+
+    kind: str
+    text: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fault with the keys of `convswap lab run --json`."""
+        return {"kind": self.kind, "text": self.text, **self.detail}
 
 
 @dataclass(frozen=True)
@@ -140,22 +155,15 @@ class LabResult:
 
 def result_from_json(found: Mapping[str, Any]) -> LabResult:
     """Return the result of `LabResult.to_json`, as another process wrote it."""
+    plain = {one.name: found[one.name] for one in fields(LabResult) if one.name in found}
     fault = found["fault"]
-    named = {"kernel", "digest", "interface", "target", "batch", "card", "environment", "cases", "emulated"}
-    named |= {
-        "relative_l2_error",
-        "not_emulated",
-        "network_error",
-        "counters",
-        "hint",
-        "seconds",
-        "compile_seconds",
-    }
     return LabResult(
-        **{name: found[name] for name in named},
-        fault=None if fault is None else fault_from_json(fault),
-        layers=tuple(_layer_from_json(layer) for layer in found["layers"]),
-        notes=tuple(found["notes"]),
+        **{
+            **plain,
+            "fault": None if fault is None else fault_from_json(fault),
+            "layers": tuple(_layer_from_json(layer) for layer in found["layers"]),
+            "notes": tuple(found["notes"]),
+        }
     )
 
 

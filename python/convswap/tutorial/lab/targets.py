@@ -21,13 +21,12 @@ from convswap.runtime.sessions import on_device
 from convswap.timing.lone_conv import lone_conv
 from convswap.timing.suite_layer import SuiteLayer
 from convswap.timing.suites import SUITES
-from convswap.tutorial.lab.kernel import Kernel
+from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
 
 # What the ladder takes of the course's layers; others take what fills a card.
 _COURSE_BATCH, _BATCH = 10_000, 64
 # So many samples show whether a whole network still answers the same.
 NETWORK_SAMPLES = 3
-ALGORITHM = "lab"
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,12 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     _answer(answers, {"stage": "starting", "seconds": 60, "shown": True})
-    from convswap.tutorial.lab.opening import Opening
+    from convswap.tutorial.lab.warm_up import Opening
 
     # Before the other modules, whose import takes as long.
     opening = None if WITHOUT_CARD in sys.argv[1:] else Opening()
     from convswap.errors import ConvswapError
-    from convswap.tutorial.lab.bench_top import BenchTop
+    from convswap.tutorial.lab.runner import BenchTop
 
     def tell(stage: str, seconds: float, *, shown: bool = True) -> None:
         _answer(answers, {"stage": stage, "seconds": seconds, "shown": shown})

@@ -18,16 +18,18 @@ from convswap.runtime.device import Device, choose_device, environment
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.tutorial.lab.card_check import check_on_card, layer_case
 from convswap.tutorial.lab.card_times import BEST, PROVIDER, CardTimes, able_marks, network_error
-from convswap.tutorial.lab.cases import Case, cases_for
-from convswap.tutorial.lab.compiling import compile_kernel
-from convswap.tutorial.lab.emulation_check import SHARED_BYTES, check_in_emulation
-from convswap.tutorial.lab.faults import Fault
+from convswap.tutorial.lab.checks import Case, cases_for
+from convswap.tutorial.lab.emulation_check import (
+    SHARED_BYTES,
+    NotTranslatedError,
+    check_in_emulation,
+    find_host_compiler,
+)
 from convswap.tutorial.lab.hints import hint_for
-from convswap.tutorial.lab.host_program import NotTranslatedError, find_host_compiler
-from convswap.tutorial.lab.kernel import Kernel
-from convswap.tutorial.lab.opening import Opening
-from convswap.tutorial.lab.result import LabResult
+from convswap.tutorial.lab.kernel import Kernel, compile_kernel
+from convswap.tutorial.lab.result import Fault, LabResult
 from convswap.tutorial.lab.targets import Target, check_target, open_target
+from convswap.tutorial.lab.warm_up import Opening
 
 # What the check on the processor is called, and what its compiler may take beside it.
 _EMULATING = "running it thread by thread on the processor"
@@ -108,11 +110,11 @@ class BenchTop:
         Raises:
             ConvswapError: CUPTI is not installed, or refuses.
         """
-        from convswap.tutorial.lab.counting import counters_of
+        from convswap.tutorial.lab.counters import counters_of
 
         self._tell("reading the card's counters", _COUNTER_SECONDS)
         opened = open_target(target, kernel, options.get("batch"), choose_device("cuda"))
-        return counters_of(path, max(opened.taken, key=lambda one: one.problem.bytes))
+        return counters_of(path, layer_case(max(opened.taken, key=lambda one: one.problem.bytes)))
 
     def _compiled(
         self, kernel: Kernel, result: LabResult, device: Device, options: Mapping[str, Any]

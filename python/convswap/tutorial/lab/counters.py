@@ -1,18 +1,105 @@
-"""Counters of a kernel by CUPTI's range profiler: the only file of the lab that knows it.
+"""The card's counters of a kernel, by CUPTI's range profiler: the only file of the lab that knows it.
 
-CUPTI runs a kernel as often as the counters take, and puts the memory that it wrote back in between.
+Their names are those of Nsight Compute; every card from compute capability 7.5 on has them. CUPTI runs a
+kernel as often as the counters take, and puts the memory that it wrote back in between.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.runtime.packages import INSTALL_CUPTI
+from convswap.tutorial.lab.kernel import ALGORITHM
+
+# The process that asks has no need of ONNX, which takes a second to import.
+if TYPE_CHECKING:
+    from convswap.tutorial.lab.checks import Case
+
+SECTORS = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
+CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
+SHARED_READS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+ACTIVE_WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
+ACTIVE_THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"
+MEMORY = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+ARITHMETIC = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+
+# What each counts, in the order of a report.
+MEANINGS: Mapping[str, str] = {
+    SECTORS: "sectors of 32 bytes for each read of a warp: 4 where neighbours read neighbouring floats",
+    SHARED_READS: "reads of shared memory, 32 floats at once",
+    CONFLICTS: "of these, reads that waited since two threads wanted the same bank",
+    ACTIVE_WARPS: "% of the places for warps that were taken",
+    ACTIVE_THREADS: "of a warp's 32 threads, those that took part in an instruction",
+    MEMORY: "% of the memory's speed",
+    ARITHMETIC: "% of the multiprocessors' speed",
+}
+NAMES = tuple(MEANINGS)
+
+# Beyond these a counter alone is reason enough for a hint.
+_MANY_SECTORS = 8.0
+_MANY_CONFLICTS = 0.25
+_FEW_THREADS = 24.0
+
+
+def counted_hint(counters: Mapping[str, float]) -> str:
+    """Return the hint that the counters give; "" where none stands out."""
+    if counters.get(SECTORS, 0.0) > _MANY_SECTORS:
+        return (
+            f"uncoalesced: a warp's read touches {counters[SECTORS]:.1f} sectors of 32 bytes, and 4 would "
+            "do. Let threadIdx.x count along the rows of x and y: rung 3 (docs/tutorial/ladder.md)."
+        )
+    reads = counters.get(SHARED_READS, 0.0)
+    if reads > 0 and counters.get(CONFLICTS, 0.0) > _MANY_CONFLICTS * reads:
+        share = counters[CONFLICTS] / reads
+        return (
+            f"shared memory: {share:.0%} of its reads wait for a bank that another thread reads. Give rows "
+            "an odd length, or let neighbours read neighbours: rung 9 (docs/tutorial/ladder.md)."
+        )
+    if 0 < counters.get(ACTIVE_THREADS, 32.0) < _FEW_THREADS:
+        return (
+            f"idle threads: of a warp's 32 threads {counters[ACTIVE_THREADS]:.1f} take part in an "
+            "instruction. Let blocks be flat, and their threads take outputs by number: rung 5 "
+            "(docs/tutorial/ladder.md)."
+        )
+    return ""
+
+
+def counters_of(path: str, case: Case) -> dict[str, float]:
+    """Return the counters of the kernel whose file is `path`, by name, for a convolution.
+
+    Raises:
+        ConvswapError: CUPTI is not installed, or refuses.
+    """
+    x, w, b = case.arrays
+    on_card = _native.DeviceArray.from_numpy
+    arrays = on_card(x), on_card(w), None if b is None else on_card(b)
+    y = _native.DeviceArray(case.problem.output_shape)
+
+    def launch() -> None:
+        _native.conv_device(*arrays, y, algorithm=ALGORITHM, files={"convswap.lab": path}, **case.attributes)
+
+    launch()  # which compiles and loads
+    counters = Counters(NAMES)
+    try:
+        return counters.read(launch, _primary_context())
+    finally:
+        counters.close()
+
+
+def _primary_context() -> int:
+    driver = ctypes.CDLL("libcuda.so.1")
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    driver.cuDeviceGet(ctypes.byref(device), 0)
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    driver.cuCtxSetCurrent(context)
+    return int(context.value or 0)
+
 
 _LIBRARIES = ("libnvperf_host.so", "libnvperf_target.so", "libcupti.so.13")
 _RANGE_PROFILER = 0

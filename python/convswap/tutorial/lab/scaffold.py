@@ -1,12 +1,8 @@
-"""A rung of the ladder as a file of the lab: its own text, in the course's interface.
-
-The text is the rung's file, which the package has. What differs is how a kernel gets its sizes: `conv.width`
-of a rung is `W` here, and what its template takes are constants at the head of the file, with a line that
-says which convolutions they are for.
-"""
+"""Writes a file to begin with: a slow kernel, or a rung of the ladder in the course's interface."""
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from collections.abc import Mapping
@@ -14,8 +10,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from convswap.errors import ConvswapError, unknown_name
+from convswap.output.files import check_writable, write_text
 from convswap.runtime import library
 from convswap.tutorial.ladder.rung_texts import Page, read_pages
+
+
+def new(path: str | os.PathLike[str], *, rung: str | None = None, what: str = "course") -> Path:
+    """Write a kernel that computes a convolution to `path`, which must not be there; return it.
+
+    Args:
+        path: the file, whose name should end in .cu for the sake of editors.
+        rung: an algorithm's name such as "ladder_04_shared_memory", which the file is a copy of.
+        what: "course" for the course's interface, "conv" for the whole op.
+
+    Raises:
+        ConvswapError: the file is there or cannot be written, or there is no such rung or interface.
+    """
+    if what not in BY_INTERFACE:
+        raise unknown_name("interface", what, BY_INTERFACE)
+    if rung is not None and what != "course":
+        raise ConvswapError(f"a copy of {rung} has the course's interface: leave --what out")
+    target = Path(path)
+    text = BY_INTERFACE[what].replace("@NAME@", target.name) if rung is None else rung_copy(rung)
+    if target.exists():
+        raise ConvswapError(f"'{target}' is there already: choose another name, or remove it first")
+    check_writable(target)
+    write_text(target, text)
+    return target
+
 
 _FOLDER = library.INSTALLED / "rungs"
 _FORWARD = (
@@ -154,3 +176,92 @@ def _code(code: str) -> str:
     # Remarks on a file that the copy does not need.
     code = re.sub(r"\n// [^\n]*\(sizes\.h\)\.\n", "\n", code)
     return re.sub(r"\n{3,}", "\n\n", re.sub(r"; +//", ";  //", code))
+
+
+COURSE = """\
+// A convolution, correct and slow: a thread for each output, which reads everything from global memory.
+//
+//   y[n][m][p][q] = sum over c, r, s of x[n][c][p + r][q + s] * k[m][c][r][s]
+//
+// Of each array the last index is the fastest. x has B images of C channels, H rows and W columns; k has M
+// filters of C channels and K x K taps; y has B images of M channels, H_out = H - K + 1 rows and
+// W_out = W - K + 1 columns.
+//
+//   convswap lab run @NAME@        compile, check and time it
+//   convswap lab watch @NAME@      again on each save
+
+#include "convswap/lab.h"
+
+// How the kernel is started: whole numbers, + - * / %, ceil_div(a, b), min(a, b), max(a, b) of the sizes
+// B M C H W K H_out W_out; grid and block have up to three numbers, shared is in bytes.
+// launch: grid(B, M, ceil_div(H_out, 16) * ceil_div(W_out, 16)) block(16, 16) shared(0)
+
+__global__ void forward(float* y, const float* x, const float* k, int B, int M, int C, int H, int W, int K) {
+  const int H_out = H - K + 1, W_out = W - K + 1;
+  const int n = blockIdx.x, m = blockIdx.y;
+  // A block computes a tile of 16 x 16 outputs; the third index of the grid counts the tiles of an image.
+  const int tiles_across = convswap::ceil_div(W_out, 16);
+  const int p = blockIdx.z / tiles_across * 16 + threadIdx.y;
+  const int q = blockIdx.z % tiles_across * 16 + threadIdx.x;
+  // The last tiles have threads for which there is nothing left.
+  if (p >= H_out || q >= W_out) return;
+
+  float sum = 0.0f;
+  for (int c = 0; c < C; ++c) {
+    for (int r = 0; r < K; ++r) {
+      for (int s = 0; s < K; ++s) {
+        sum += x[((n * C + c) * H + p + r) * W + q + s] * k[((m * C + c) * K + r) * K + s];
+      }
+    }
+  }
+  y[((n * M + m) * H_out + p) * W_out + q] = sum;
+}
+"""
+
+CONV = """\
+// The whole op, correct and slow: stride, padding, dilation, groups and bias, a thread for each output.
+//
+// `conv` has every size; "convswap/lab.h" says what they are called, and what is computed.
+//
+//   convswap lab run @NAME@        compile, check and time it
+//   convswap lab watch @NAME@      again on each save
+
+#include "convswap/lab.h"
+
+// interface: conv
+// How the kernel is started: whole numbers, + - * / %, ceil_div(a, b), min(a, b), max(a, b) of the sizes
+// B M C H W R S G H_out W_out; grid and block have up to three numbers, shared is in bytes.
+// launch: grid(ceil_div(B * M * H_out * W_out, 256)) block(256) shared(0)
+
+__global__ void forward(float* y, const float* x, const float* w, const float* b, convswap::Conv conv) {
+  const int outputs = conv.batch * conv.filters * conv.out_height * conv.out_width;
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  // The last block has threads for which there is nothing left.
+  if (i >= outputs) return;
+  const int q = i % conv.out_width;
+  const int p = i / conv.out_width % conv.out_height;
+  const int m = i / (conv.out_width * conv.out_height) % conv.filters;
+  const int n = i / (conv.out_width * conv.out_height * conv.filters);
+  const int channels = conv.channels / conv.groups;
+  const int first_channel = m / (conv.filters / conv.groups) * channels;
+
+  // b is null where there is no bias.
+  float sum = b == nullptr ? 0.0f : b[m];
+  for (int c = 0; c < channels; ++c) {
+    for (int r = 0; r < conv.filter_height; ++r) {
+      const int row = p * conv.stride_h - conv.pad_top + r * conv.dilation_h;
+      if (row < 0 || row >= conv.height) continue;
+      for (int s = 0; s < conv.filter_width; ++s) {
+        const int column = q * conv.stride_w - conv.pad_left + s * conv.dilation_w;
+        if (column < 0 || column >= conv.width) continue;
+        const int pixel = ((n * conv.channels + first_channel + c) * conv.height + row) * conv.width + column;
+        const int tap = ((m * channels + c) * conv.filter_height + r) * conv.filter_width + s;
+        sum += x[pixel] * w[tap];
+      }
+    }
+  }
+  y[i] = sum;
+}
+"""
+
+BY_INTERFACE = {"course": COURSE, "conv": CONV}
