@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
-from convswap.timing.lone_conv import lone_data, lone_weights
-from convswap.timing.suite_layer import SuiteLayer
-from convswap.timing.suites import suite_layers, usual_batch
+from convswap.timing.single_node import lone_data, lone_weights
+from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 
 RUNS = 20
 WARM_UPS = 30

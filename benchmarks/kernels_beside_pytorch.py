@@ -26,8 +26,7 @@ from convswap import _native
 from convswap.bench.pytorch_runs import convolution, memory_formats, tensor_of
 from convswap.errors import ConvswapError
 from convswap.timing.floor import floor_ms
-from convswap.timing.suite_layer import SuiteLayer
-from convswap.timing.suites import suite_layers, usual_batch
+from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 
 try:
     import torch

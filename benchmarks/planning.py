@@ -13,8 +13,7 @@ import statistics
 import time
 
 from convswap import _native
-from convswap.timing.suite_layer import SuiteLayer
-from convswap.timing.suites import SUITES
+from convswap.timing.suites import SUITES, SuiteLayer
 
 BATCHES = (1, 64, 10_000)
 PRECISIONS = {"tf32": ("float32", "tf32"), "ieee": ("float32", "ieee"), "float16": ("float16", "tf32")}

@@ -35,9 +35,9 @@ from convswap.graph.swap import swap
 from convswap.inputs.subject import open_subject, source_of
 from convswap.models import find
 from convswap.output.files import check_writable, write_json
-from convswap.profiling.demangle import demangle
 from convswap.profiling.recording import record
 from convswap.profiling.records import Records
+from convswap.profiling.tables import demangle
 from convswap.runtime.device import choose_device, environment
 from convswap.runtime.sessions import CONVSWAP, DEFAULT
 

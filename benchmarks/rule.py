@@ -22,9 +22,8 @@ import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.timing.floor import floor_ms
-from convswap.timing.lone_conv import lone_data, lone_weights
-from convswap.timing.suite_layer import SuiteLayer
-from convswap.timing.suites import suite_layers
+from convswap.timing.single_node import lone_data, lone_weights
+from convswap.timing.suites import SuiteLayer, suite_layers
 
 # How much longer than the best the rule's choice may take.
 MISSED = 1.05

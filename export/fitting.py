@@ -1,16 +1,145 @@
-"""Fits the last layer of a network to labelled images, on top of its seeded weights."""
+"""Fits the last layer of a network to labelled images, on top of its seeded weights, by ridge regression.
+
+Hoerl and Kennard, "Ridge Regression" (1970); Hastie, Tibshirani and Friedman, "The Elements of Statistical
+Learning" (2nd edition), sections 3.4.1 and 4.2. With features X standardised to Z (mean 0, variance 1),
+targets Y (1 for the class, 0 elsewhere) and n images, the coefficients are
+
+    V = (ZᵀZ / n + λ I)⁻¹ Zᵀ(Y - mean(Y)) / n
+
+so that λ is measured against a feature's variance of 1. Standardising is linear, and is folded into the
+layer: weight = (V / std)ᵀ, bias = mean(Y) - weight mean(X).
+
+The regression aims at 0 and 1, which softmax would flatten to near-equal probabilities, so weight and bias
+are multiplied by one number; that changes no decision.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from convswap.data.datasets import Dataset
-from convswap.errors import ConvswapError
-from convswap.export.features import CHUNK, features_in_chunks
-from convswap.export.ridge import RidgeFit, fit_last_layer
+from convswap.errors import NO_ONNXRUNTIME, ConvswapError
+from convswap.export.builder import INPUT, build
 from convswap.models import Network, last_fully_connected
 from numpy.typing import NDArray
+
+# Large enough to keep the processor busy; the widest layer of a chunk stays near 100 MB.
+CHUNK = 500
+
+
+def features_in_chunks(
+    network: Network,
+    weights: Mapping[str, NDArray[np.float32]],
+    images: NDArray[np.float32],
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the inputs of the last fully connected layer, (up to CHUNK, features), for `images` in order.
+
+    `images` is float32 (n, channels, size, size).
+    Raises ConvswapError where ONNX Runtime is not installed.
+    """
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise ConvswapError(NO_ONNXRUNTIME) from error
+    cut = dataclasses.replace(network, layers=network.layers[: last_fully_connected(network).index])
+    model = build(cut, weights, {}, output="features").SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    for start in range(0, len(images), CHUNK):
+        yield session.run(["features"], {INPUT: images[start : start + CHUNK]})[0]
+
+
+REGULARISATIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+LOGIT_SCALES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+Features = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RidgeFit:
+    """A fitted layer: `weight` (classes, features) and `bias` (classes,), float32, and how it came out."""
+
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    regularisation: float
+    logit_scale: float
+    held_out_accuracy: float
+
+
+def fit_last_layer(
+    fitting: Iterable[tuple[Features, Labels]], held_out: tuple[Features, Labels], classes: int
+) -> RidgeFit:
+    """Return the layer fitted to `fitting`, with λ and the logit scale that suit `held_out` best.
+
+    Features are (images, features), labels (images,) from 0 to classes - 1; `fitting` may come in any number
+    of parts, of which only sums in float64 are kept. λ is the one of REGULARISATIONS with the highest
+    held-out accuracy, the larger of equals; the scale is the one of LOGIT_SCALES with the lowest held-out
+    cross-entropy.
+    Raises ValueError where `fitting` holds no image.
+    """
+    sums = _Sums()
+    for features, labels in fitting:
+        sums.add(features, np.eye(classes)[labels])
+    features, labels = held_out[0].astype(np.float64), held_out[1]
+
+    candidates = []
+    for regularisation in REGULARISATIONS:
+        weight, bias = sums.solve(regularisation)
+        logits = features @ weight.T + bias
+        accuracy = float(np.mean(logits.argmax(axis=1) == labels))
+        candidates.append((accuracy, regularisation, weight, bias, logits))
+    accuracy, regularisation, weight, bias, logits = max(candidates, key=lambda candidate: candidate[:2])
+    scale = min(LOGIT_SCALES, key=lambda scale: _cross_entropy(scale * logits, labels))
+    return RidgeFit(
+        (scale * weight).astype(np.float32),
+        (scale * bias).astype(np.float32),
+        regularisation,
+        scale,
+        accuracy,
+    )
+
+
+class _Sums:
+    """The sums over images that the solution depends on; their size does not grow with the images."""
+
+    def __init__(self) -> None:
+        self.images = 0
+        self._moments: NDArray[np.float64] | float = 0.0
+        self._targets: NDArray[np.float64] | float = 0.0
+
+    def add(self, features: Features, targets: NDArray[np.float64]) -> None:
+        extended = np.hstack([features.astype(np.float64), np.ones((len(features), 1))])
+        self.images += len(features)
+        self._moments = self._moments + extended.T @ extended
+        self._targets = self._targets + extended.T @ targets
+
+    def solve(self, regularisation: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if not self.images:
+            raise ValueError("nothing to fit: no images")
+        moments = np.asarray(self._moments) / self.images
+        targets = np.asarray(self._targets) / self.images
+        mean, mean_target = moments[-1, :-1], targets[-1]
+        covariance = moments[:-1, :-1] - np.outer(mean, mean)
+        cross = targets[:-1] - np.outer(mean, mean_target)
+        # A feature that never changes says nothing; dividing it by 1 leaves it at zero instead of 0 / 0.
+        variance = np.diag(covariance)
+        deviation = np.sqrt(np.where(variance > 1e-12 * (1.0 + mean**2), variance, 1.0))
+        correlation = covariance / np.outer(deviation, deviation)
+        coefficients = np.linalg.solve(
+            correlation + regularisation * np.eye(len(mean)), cross / deviation[:, None]
+        )
+        weight = (coefficients / deviation[:, None]).T
+        return weight, mean_target - weight @ mean
+
+
+def _cross_entropy(logits: NDArray[np.float64], labels: Labels) -> float:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_sums = np.log(np.exp(shifted).sum(axis=1))
+    return float(np.mean(log_sums - shifted[np.arange(len(labels)), labels]))
+
 
 Part = tuple[NDArray[np.float32], NDArray[np.int64]]
 Progress = Callable[[int, int], None]

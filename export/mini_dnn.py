@@ -17,9 +17,8 @@ import os
 import numpy as np
 import onnx
 from convswap.errors import ConvswapError
-from convswap.export.binary_reader import BinaryReader
 from convswap.export.builder import build
-from convswap.export.checkpoint_file import read_checkpoint_file
+from convswap.export.checkpoint_file import BinaryReader, read_checkpoint_file
 from convswap.models import Convolution, Flatten, PlacedLayer, find, place
 from numpy.typing import NDArray
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 from convswap.errors import ConvswapError
-from convswap.export.binary_reader import BinaryReader
-from convswap.export.checkpoint_file import read_checkpoint_file
+from convswap.export.checkpoint_file import BinaryReader, read_checkpoint_file
 from numpy.typing import NDArray
 
 # The arrays become part of one ONNX file, and protobuf refuses 2 GiB.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convswap.models import NETWORKS, Convolution, place
-from convswap.timing.suite_layer import SuiteLayer
+from convswap.timing.suites import SuiteLayer
 
 
 def course_layers() -> list[SuiteLayer]:

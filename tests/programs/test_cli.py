@@ -19,7 +19,7 @@ from convswap import _native
 from convswap.bench import suite_runs
 from convswap.cli import train
 from convswap.cli.main import GROUPS, main
-from convswap.cli.terminal import progress_line
+from convswap.cli.results import progress_line
 from convswap.errors import ConvswapError
 from onnx import TensorProto, helper
 

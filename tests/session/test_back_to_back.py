@@ -14,7 +14,7 @@ from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_se
 from convswap.timing import gpu_timer
 from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.gpu_timer import GpuTimer
-from convswap.timing.lone_conv import lone_conv, lone_data
+from convswap.timing.single_node import lone_conv, lone_data
 from convswap.timing.suites import SUITES
 from onnx import TensorProto, helper
 from repeats import repeats

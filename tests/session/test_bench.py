@@ -22,7 +22,7 @@ from convswap.runtime.device import Device
 from convswap.runtime.sessions import Side
 from convswap.timing import back_to_back
 from convswap.timing.floor import ceilings, floor_ms
-from convswap.timing.lone_conv import lone_conv
+from convswap.timing.single_node import lone_conv
 from convswap.timing.suites import SUITES
 from rich.console import Console
 from tuning_files import line, table, write
@@ -178,7 +178,7 @@ def test_sides_that_round_to_tf32_beside_ours_in_ieee_are_named(precision, rows,
 @pytest.mark.parametrize("against", ["default", "algorithms"])
 def test_error_is_that_of_the_algorithm_that_was_timed(against, table, monkeypatch):
     """The table has the batch that is timed, not the one image that is checked."""
-    monkeypatch.setattr("convswap.timing.lone_conv.TRUTH_IMAGES", 1)
+    monkeypatch.setattr("convswap.timing.single_node.TRUTH_IMAGES", 1)
     layer = SUITES["course"][0]
     problem = lone_conv(layer, "tf32", "auto").problem({"x": layer.input_shape(2)})
     write(table, line(problem.text, "reference", "cpu"))
@@ -255,7 +255,7 @@ def test_failure_of_the_default_in_float32_is_not_passed_over(monkeypatch):
     def fail(model, side, device, **options):
         raise ConvswapError(f"{side.name} fails")
 
-    monkeypatch.setattr("convswap.timing.lone_conv.make_session", fail)
+    monkeypatch.setattr("convswap.timing.single_node.make_session", fail)
     with pytest.raises(ConvswapError, match="default fails"):
         list(run_suite(layers="2017", device="cpu", batches=[1]))
 

@@ -16,6 +16,7 @@ from convswap.errors import ConvswapError
 from convswap.export import export_network, save
 from convswap.graph.swap import swap
 from convswap.inputs.predictions import Predictions, predict
+from convswap.output.drawing import png
 from swap_models import make_model, tensor_info, weights
 
 NETWORK = "ece408-2017-high"
@@ -27,9 +28,9 @@ needs_fashion_mnist = pytest.mark.skipif(
 @pytest.fixture
 def drawing():
     pytest.importorskip("matplotlib", reason="matplotlib is not installed, so nothing can be drawn")
-    from convswap.inputs import contact_sheet
+    from convswap.inputs import predictions
 
-    return contact_sheet
+    return predictions
 
 
 def example(count=12, size=4, **changes):
@@ -101,7 +102,7 @@ def test_the_picture_holds_every_image_in_order_and_none_over_another(drawing, c
 
     predictions = example(count)
     figure = drawing.draw(predictions)
-    content = drawing.png(figure)
+    content = png(figure)
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     picture = matplotlib_image.imread(io.BytesIO(content), format="png")
     height, width = picture.shape[:2]

@@ -14,7 +14,7 @@ from convswap import export
 from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import fitting
-from convswap.export.ridge import LOGIT_SCALES, REGULARISATIONS, fit_last_layer
+from convswap.export.fitting import LOGIT_SCALES, REGULARISATIONS, fit_last_layer
 from convswap.models import (
     NETWORKS,
     Activation,

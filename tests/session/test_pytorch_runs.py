@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from convswap.bench.pytorch_runs import PyTorchRun, memory_formats, pytorch_runs, tensor_of
 from convswap.bench.suite_runs import run_suite
-from convswap.timing.lone_conv import lone_conv, lone_data, lone_weights
-from convswap.timing.suite_layer import SuiteLayer
+from convswap.timing.single_node import lone_conv, lone_data, lone_weights
+from convswap.timing.suites import SuiteLayer
 from convswap.truth.operators import reference_conv
 
 pytestmark = pytest.mark.extended

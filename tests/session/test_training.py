@@ -15,7 +15,7 @@ from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export import export_network, train_network
 from convswap.export.builder import build
-from convswap.export.recipes import Recipe, recipe_for
+from convswap.export.training import Recipe, recipe_for
 from convswap.models import NETWORKS, find, pack_weights, seeded_weights, unpack_weights
 from convswap.models.quantisation import dequantise, quantise
 from convswap.models.stored_weights import in_four_bits

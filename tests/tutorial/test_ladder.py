@@ -13,7 +13,6 @@ from convswap.cli.main import main
 from convswap.models import NETWORKS
 from convswap.truth.closeness import TOLERANCES
 from convswap.tutorial.ladder import climb as ladder
-from convswap.tutorial.ladder import layers as ladder_layers
 from convswap.tutorial.ladder.page import ladder_html
 from convswap.tutorial.ladder.report import print_ladder, registers, shared_memory
 from convswap.tutorial.ladder.rows import Ladder, Measured, Row, RungLayer
@@ -87,7 +86,7 @@ def test_few_images_on_the_processor_stand_for_all(stand_ins, monkeypatch):
 
 
 def test_a_wrong_rung_is_told_and_sets_the_status(stand_ins, monkeypatch, capsys):
-    right = ladder_layers.truth_of
+    right = ladder.truth_of
     monkeypatch.setattr(ladder, "truth_of", lambda layer, fed: right(layer, fed) * (1 + 1e-4))
     assert main(["ladder", "ece408-2019sp", "--data", "synthetic", "--images", "4", "--device", "cpu"]) == 1
     told = capsys.readouterr().out

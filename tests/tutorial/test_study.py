@@ -13,8 +13,7 @@ from command_line import refusal
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.profiling import recording
-from convswap.profiling.attribution import Attributed
-from convswap.profiling.records import COPY, KERNEL, SET, Activity, NodeRun
+from convswap.profiling.records import COPY, KERNEL, SET, Activity, Attributed, NodeRun
 from convswap.runtime.device import Device
 from convswap.tutorial.study import study as module
 from convswap.tutorial.study.report import draw_study, print_study

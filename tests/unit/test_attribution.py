@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from convswap.profiling.attribution import attribute, calls_in_windows, outermost
-from convswap.profiling.records import KERNEL, RUN, SET_UP, Activity, Call, NodeRun, Records, Window
+from convswap.profiling.records import (
+    KERNEL,
+    RUN,
+    SET_UP,
+    Activity,
+    Call,
+    NodeRun,
+    Records,
+    Window,
+    attribute,
+    calls_in_windows,
+    outermost,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from convswap.data import datasets, synthetic
 from convswap.data.fetch import PinnedFile
-from convswap.data.idx import read_idx
-from convswap.data.resize import interpolation_weights, resize_as_the_course
+from convswap.data.images import interpolation_weights, read_idx, resize_as_the_course
 from convswap.errors import ConvswapError
 from data_server import serving
 from hypothesis import given

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 
 import pytest
-from convswap.profiling import demangle as module
-from convswap.profiling.demangle import demangle
+from convswap.profiling import tables as module
+from convswap.profiling.tables import demangle
 
 
 @pytest.fixture

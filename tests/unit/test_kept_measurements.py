@@ -8,8 +8,7 @@ from statistics import geometric_mean
 import pytest
 from build_tools import REPOSITORY
 from convswap import _native
-from convswap.timing.suite_layer import SuiteLayer
-from convswap.timing.suites import SUITES
+from convswap.timing.suites import SUITES, SuiteLayer
 
 # Of the files that `python benchmarks/rule.py SUITE --json FILE` wrote: how many rows there are, how many of
 # them may be more than MISSED above the best, the most in the geometric mean, and of any row.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from convswap.profiling.attribution import Attributed, CallInWindow
-from convswap.profiling.records import COPY, KERNEL, SET, Activity, Call, NodeRun
+from convswap.profiling.records import COPY, KERNEL, SET, Activity, Attributed, Call, CallInWindow, NodeRun
 from convswap.profiling.report import short_name
 from convswap.profiling.tables import (
     activity_entries,

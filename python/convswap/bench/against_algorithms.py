@@ -17,10 +17,9 @@ from convswap.errors import ConvswapError
 from convswap.graph.algorithms import able_algorithms
 from convswap.output.tables import error, milliseconds, plain_table
 from convswap.runtime.sessions import our_side
-from convswap.timing.conv_runs import samples_of
 from convswap.timing.floor import floor_ms
-from convswap.timing.lone_conv import lone_conv, lone_data, lone_error
-from convswap.timing.suite_layer import SuiteLayer
+from convswap.timing.single_node import lone_conv, lone_data, lone_error, samples_of
+from convswap.timing.suites import SuiteLayer
 from convswap.timing.trials import Trial, explain_stars, race, trial_lines
 from convswap.truth.closeness import TRUTH_IMAGES
 

@@ -23,8 +23,8 @@ from convswap.progress import Progress
 from convswap.runtime.device import choose_device, device_lines
 from convswap.runtime.sessions import DEFAULT, BoundRun, on_device, our_side
 from convswap.timing.back_to_back import ROUNDS, back_to_back, session_sample
-from convswap.timing.lone_conv import lone_conv, lone_data, lone_sessions
-from convswap.timing.suite_layer import SuiteLayer
+from convswap.timing.single_node import lone_conv, lone_data, lone_sessions
+from convswap.timing.suites import SuiteLayer
 
 
 class AlternatingRuns:

@@ -27,9 +27,8 @@ from convswap.graph.algorithms import check_algorithm
 from convswap.graph.plain_model import plain_model
 from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.inputs.given import Given
-from convswap.inputs.one_run import OneRun, one_run
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import open_model
+from convswap.inputs.subject import OneRun, one_run, open_model
 from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.output.tables import milliseconds, plain_table
 from convswap.progress import Progress, silent

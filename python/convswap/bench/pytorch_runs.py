@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from convswap.timing.gpu_timer import GpuTimer
-from convswap.timing.suite_layer import SuiteLayer
+from convswap.timing.suites import SuiteLayer
 
 if TYPE_CHECKING:
     import torch

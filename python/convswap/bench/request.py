@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from convswap.errors import ConvswapError, batch_sizes, unknown_name
 from convswap.graph.algorithms import check_algorithm
 from convswap.runtime.device import Device, choose_device
-from convswap.timing.lone_conv import LONE_PRECISIONS
-from convswap.timing.suite_layer import SuiteLayer
-from convswap.timing.suites import suite_layers, usual_batch
+from convswap.timing.single_node import LONE_PRECISIONS
+from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from convswap.runtime.sessions import AGAINST, DEFAULT, BoundRun, on_device, oth
 from convswap.timing.back_to_back import ROUNDS, RUNS, back_to_back, session_sample
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
-from convswap.timing.lone_conv import lone_conv, lone_data, lone_error, lone_sessions, lone_weights
 from convswap.timing.measure import measure
-from convswap.timing.suite_layer import SuiteLayer
+from convswap.timing.single_node import lone_conv, lone_data, lone_error, lone_sessions, lone_weights
+from convswap.timing.suites import SuiteLayer
 
 ALGORITHMS = "algorithms"
 # Up to this batch a layer is so short that the host's time to start it and to wait for it shows.

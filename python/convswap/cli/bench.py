@@ -15,8 +15,7 @@ from convswap.cli.arguments import (
     whole_numbers,
 )
 from convswap.cli.completion import suite_names
-from convswap.cli.results import check_results, give_results
-from convswap.cli.terminal import console, progress_line
+from convswap.cli.results import check_results, console, give_results, progress_line
 from convswap.errors import ConvswapError
 
 HELP = "time the layers of a suite, alone"

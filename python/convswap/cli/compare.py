@@ -16,8 +16,7 @@ from convswap.cli.arguments import (
     given_inputs,
     input_shape,
 )
-from convswap.cli.results import check_results, give_results
-from convswap.cli.terminal import console, progress_line
+from convswap.cli.results import check_results, console, give_results, progress_line
 
 HELP = "accuracy and time of a model before and after the swap"
 

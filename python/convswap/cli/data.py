@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from convswap.cli.results import check_results, show_and_write
-from convswap.cli.terminal import progress_line
+from convswap.cli.results import check_results, progress_line, show_and_write
 from convswap.errors import ConvswapError
 
 HELP = "look at the data sets"
@@ -32,8 +31,8 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
-    from convswap.inputs.contact_sheet import check_count, draw, png
-    from convswap.inputs.predictions import predict
+    from convswap.inputs.predictions import check_count, draw, predict
+    from convswap.output.drawing import png
 
     if options.output and Path(options.output).suffix.lower() != ".png":
         raise ConvswapError(f"cannot write '{options.output}': a contact sheet is a PNG; name a .png file")

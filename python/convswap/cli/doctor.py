@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from convswap.cli.terminal import console
+from convswap.cli.results import console
 
 HELP = "what is installed, what is missing, what to type"
 

@@ -11,8 +11,7 @@ from convswap.cli.arguments import (
     given_inputs,
     input_shape,
 )
-from convswap.cli.results import check_results, give_results
-from convswap.cli.terminal import console
+from convswap.cli.results import check_results, console, give_results
 
 HELP = "the plan of every Conv of a model, and why"
 

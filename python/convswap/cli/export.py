@@ -11,8 +11,7 @@ from convswap.cli.arguments import (
     whole_numbers,
 )
 from convswap.cli.completion import network_names
-from convswap.cli.results import check_results
-from convswap.cli.terminal import progress_line
+from convswap.cli.results import check_results, progress_line
 from convswap.errors import ConvswapError
 from convswap.progress import Progress
 

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from convswap.cli.arguments import capability
 from convswap.cli.completion import names_or_files, network_names
-from convswap.cli.results import check_results, give_results, show_and_write
-from convswap.cli.terminal import console, progress_line
+from convswap.cli.results import check_results, console, give_results, progress_line, show_and_write
 from convswap.errors import ConvswapError
 from convswap.progress import note
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from convswap.cli.results import check_drawing, check_results, give_results
-from convswap.cli.terminal import console, progress_line
+from convswap.cli.results import check_drawing, check_results, console, give_results, progress_line
 
 HELP = "every step from plain loops to tensor cores, timed"
 

@@ -15,8 +15,7 @@ from convswap.cli.arguments import (
     input_shape,
     whole_numbers,
 )
-from convswap.cli.results import check_results, give_results
-from convswap.cli.terminal import console, progress_line
+from convswap.cli.results import check_results, console, give_results, progress_line
 from convswap.errors import ConvswapError
 
 HELP = "swap or fuse the Convs that gain on this device, measured; the answers checked"

@@ -13,8 +13,7 @@ from convswap.cli.arguments import (
     given_inputs,
     input_shape,
 )
-from convswap.cli.results import check_results, give_results
-from convswap.cli.terminal import console, progress_line
+from convswap.cli.results import check_results, console, give_results, progress_line
 
 HELP = "GPU kernels, copies and CUDA calls of a model, most expensive first, by CUPTI"
 

@@ -10,8 +10,7 @@ from convswap.cli.arguments import (
     add_kernel_options,
     whole_numbers,
 )
-from convswap.cli.results import check_results, give_results
-from convswap.cli.terminal import console, progress_line
+from convswap.cli.results import check_results, console, give_results, progress_line
 from convswap.errors import ConvswapError
 
 HELP = "the parts of AlexNet's time over batch sizes, by CUPTI"
@@ -35,7 +34,7 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
-    from convswap.inputs.contact_sheet import png
+    from convswap.output.drawing import png
     from convswap.tutorial.study.report import draw_study, print_study
     from convswap.tutorial.study.study import study
 

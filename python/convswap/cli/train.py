@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 from convswap.cli.completion import network_names
-from convswap.cli.results import check_results, show_and_write
-from convswap.cli.terminal import progress_line
+from convswap.cli.results import check_results, progress_line, show_and_write
 
 HELP = "train a course network with PyTorch and store its weights"
 

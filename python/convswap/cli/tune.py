@@ -10,8 +10,7 @@ from convswap.cli.arguments import (
     given_inputs,
     input_shape,
 )
-from convswap.cli.results import check_results, give_results
-from convswap.cli.terminal import console, progress_line
+from convswap.cli.results import check_results, console, give_results, progress_line
 from convswap.errors import ConvswapError
 
 HELP = "measure every algorithm and remember the best"

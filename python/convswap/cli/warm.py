@@ -16,8 +16,7 @@ from convswap.cli.arguments import (
     refuse_beside,
     whole_numbers,
 )
-from convswap.cli.results import check_results
-from convswap.cli.terminal import console, progress_line
+from convswap.cli.results import check_results, console, progress_line
 from convswap.errors import ConvswapError
 
 HELP = "compile what a model needs, here or for other cards"

@@ -13,8 +13,7 @@ import numpy as np
 
 from convswap.data import synthetic
 from convswap.data.fetch import NotKept, PinnedFile, fetch, sha256_of
-from convswap.data.idx import read_idx
-from convswap.data.resize import resize_as_the_course
+from convswap.data.images import read_idx, resize_as_the_course
 from convswap.errors import ConvswapError, unknown_name
 from convswap.progress import note
 

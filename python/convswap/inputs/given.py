@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.inputs.feeds import Feeds, Input, batch_symbols, checked_batch, fixed_batch
-from convswap.inputs.given_files import image_files, read_arrays
-from convswap.inputs.given_images import Numbers, image_batch
+from convswap.inputs.given_files import Numbers, image_batch, image_files, read_arrays
 from convswap.runtime.values import widened
 
 # What a comparison calls them, in the place of a data set's name.

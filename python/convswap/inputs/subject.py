@@ -1,9 +1,11 @@
-"""What is compared: the model that a user named, and the data that suit it."""
+"""The model that a user named, the data that suit it, and what its runs are fed."""
 
 from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -16,9 +18,19 @@ from convswap.graph.model_file import is_there, load_model, model_from_proto, mo
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.serialisation import has_sparse_tensors, to_proto
 from convswap.graph.weights_apart import Weights, lift_large_constants, taken_apart
-from convswap.inputs.feeds import ImageSource, Input, RandomSource, Source, checked_batch, declared_inputs
-from convswap.inputs.given import GIVEN, Given, given_source
-from convswap.inputs.sample_shapes import InputShape, with_sample_shapes
+from convswap.inputs.feeds import (
+    Feeds,
+    ImageSource,
+    Input,
+    RandomSource,
+    Source,
+    checked_batch,
+    declared_inputs,
+    input_shapes,
+    random_feeds,
+)
+from convswap.inputs.given import GIVEN, Given, GivenSource, given_source
+from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes, with_sample_shapes
 from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.models.networks import ALL_NETWORKS, NETWORKS, RANDOM
 from convswap.runtime.device import Device
@@ -254,3 +266,62 @@ def _takes_images(inputs: tuple[Input, ...]) -> bool:
         return False
     _, channels, height, width = inputs[0].shape
     return channels == 1 and height is not None and height == width and height > 0
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """The inputs of a run of `batch` samples: as the model declares them, and with the shapes that are fed.
+
+    `given` has the values that a user gave, None where they are made up.
+    """
+
+    declared: tuple[Input, ...]
+    inputs: tuple[Input, ...]
+    batch: int
+    given: GivenSource | None = None
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes that are fed."""
+        if self.given is not None:
+            return {name: values.shape for name, values in self.feeds().items()}
+        return input_shapes(self.inputs, self.batch)
+
+    def feeds(self) -> Feeds:
+        """Return the values: those given, or seeded random ones."""
+        if self.given is not None:
+            return self.given.first(self.batch)
+        return random_feeds(self.inputs, self.batch, seed=0)
+
+    def notes(self) -> list[str]:
+        """Return what a reader has to know of them; see `shape_notes`."""
+        return shape_notes(self.declared, self.inputs, self.batch)
+
+    def telling(self) -> AbstractContextManager[None]:
+        """End what is refused with what was made up; see `telling_shapes`."""
+        return telling_shapes(self.declared, self.inputs, self.batch)
+
+
+def one_run(
+    model: onnx.ModelProto,
+    *,
+    batch: int | None,
+    device: Device,
+    input_shape: InputShape | None = None,
+    given: Given | None = None,
+) -> OneRun:
+    """Return what a run of `model` is fed on `device`.
+
+    It has `batch` samples, by default those that were `given`, or what `compare` takes; `input_shape` is that
+    of a sample where the model leaves it open.
+
+    Raises:
+        ConvswapError: `batch` or `input_shape` is out of range or not the model's, or what was given does not
+            fit it; see `given_source`.
+    """
+    declared = declared_inputs(model)
+    shaped = with_sample_shapes(declared, input_shape)
+    if given is None:
+        return OneRun(declared, shaped, batch_of(model, shaped, batch, device))
+    source = given_source(given, shaped, batch)
+    return OneRun(declared, source.inputs, source.batch, source)

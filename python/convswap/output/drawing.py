@@ -46,3 +46,10 @@ def svg_text(figure: Figure) -> str:
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(content, format="svg", metadata={"Date": None})
     return content.getvalue()
+
+
+def png(figure: Figure) -> bytes:
+    """Return `figure` as the content of a PNG file."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return content.getvalue()

@@ -19,8 +19,7 @@ from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.output.tables import milliseconds, plain_table, three_digits, versions_line
-from convswap.planning.planned_model import PlannedModel
-from convswap.planning.problems import PlannedConv, conv_problems, naming_conv
+from convswap.planning.problems import PlannedConv, PlannedModel, conv_problems, naming_conv
 from convswap.runtime.cards import as_capability
 from convswap.runtime.device import Device, absent_card, choose_device, environment
 from convswap.runtime.library import OpLibraries

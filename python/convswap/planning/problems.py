@@ -1,4 +1,4 @@
-"""The Convs of a model as the planner sees them: each with the real shape of what it is fed."""
+"""The Convs of a model as the planner sees them, and what `explain` and `tune` both say of a model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 
@@ -22,14 +23,52 @@ from convswap.graph.swap import Left, swap
 from convswap.graph.value_types import ValueTypes
 from convswap.graph.weights_apart import Weights, put_together, taken_apart
 from convswap.inputs.given import Given
-from convswap.inputs.one_run import OneRun, one_run
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import open_apart, open_model
+from convswap.inputs.subject import OneRun, one_run, open_apart, open_model
 from convswap.inputs.tensor_inputs import with_tensor_inputs
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.library import OpLibraries, sessions_with
 from convswap.runtime.sessions import on_device
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedModel:
+    """A model planned for runs of `batch` samples on a device.
+
+    `left`, `fused` and `not_fused` are those of `convswap.swap`; `notes` are sentences for a reader.
+    """
+
+    model: str
+    device: Device
+    environment: Mapping[str, str | None]
+    batch: int
+    precision: str
+    algorithm: str
+    left: tuple[Left, ...]
+    fused: tuple[Fused, ...]
+    not_fused: tuple[NotFused, ...]
+    notes: tuple[str, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """Return these as JSON has them."""
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "device": self.device.name,
+            "device_name": self.device.title,
+            "environment": dict(self.environment),
+            "batch": self.batch,
+            "precision": self.precision,
+            "algorithm": self.algorithm,
+            "left": [{"node": left.node, "reason": left.reason} for left in self.left],
+            "fused": [fused.to_json() for fused in self.fused],
+            "not_fused": [not_fused.to_json() for not_fused in self.not_fused],
+            "notes": list(self.notes),
+        }
+
 
 Shapes = dict[str, tuple[int, ...]]
 

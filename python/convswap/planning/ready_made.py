@@ -25,8 +25,7 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.runtime.cards import cuda_cards
 from convswap.runtime.library import library_path
-from convswap.timing.suite_layer import SuiteLayer
-from convswap.timing.suites import suite_layers
+from convswap.timing.suites import SuiteLayer, suite_layers
 
 VARIABLE = "CONVSWAP_READY_MADE"
 FILE_NAME = "ready_made.pack"

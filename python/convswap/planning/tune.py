@@ -21,13 +21,12 @@ from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.output.tables import plain_table, times_faster, versions_line
-from convswap.planning.planned_model import PlannedModel
-from convswap.planning.problems import ConvProblems, PlannedConv, conv_problems, naming_conv
+from convswap.planning.problems import ConvProblems, PlannedConv, PlannedModel, conv_problems, naming_conv
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.library import OpLibraries
 from convswap.runtime.tuning import TuningEntry, check_storable, store, table_path
-from convswap.timing.conv_runs import samples_of
+from convswap.timing.single_node import samples_of
 from convswap.timing.trials import RUNS, SECONDS, Trial, explain_stars, race, trial_lines
 
 # What all problems may take together; those that are left then are named, and keep what the table has.

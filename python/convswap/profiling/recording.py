@@ -21,8 +21,7 @@ import onnxruntime
 
 from convswap.errors import ConvswapError
 from convswap.inputs.feeds import Feeds
-from convswap.profiling.clock_map import ClockMap, SystemClocks
-from convswap.profiling.node_runs import read_node_runs
+from convswap.profiling.node_runs import ClockMap, SystemClocks, read_node_runs
 from convswap.profiling.records import RUN, SET_UP, WARM_UP, Collector, NodeRun, Records, Window
 from convswap.progress import Progress
 from convswap.runtime.device import Device

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from convswap.profiling.attribution import Attributed, CallInWindow, attribute, calls_in_windows
 from convswap.profiling.recording import HostTimes, Recording
-from convswap.profiling.records import RUN, SET_UP
+from convswap.profiling.records import RUN, SET_UP, Attributed, CallInWindow, attribute, calls_in_windows
 from convswap.profiling.tables import (
     Entry,
     NodeTime,

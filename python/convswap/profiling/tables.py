@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from convswap.profiling.attribution import Attributed, CallInWindow
-from convswap.profiling.demangle import demangle
-from convswap.profiling.records import COPY, KERNEL
+from convswap.profiling.records import COPY, KERNEL, Attributed, CallInWindow
 
 # What no node started: ONNX Runtime brings the inputs to the card and fetches the outputs.
 INPUTS, OUTPUTS, NO_NODE = "(inputs)", "(outputs)", "(no node)"
@@ -195,3 +195,42 @@ def _significant(value: float, digits: int) -> str:
 def percent(share: float) -> str:
     """Return a share from 0 to 1 as nvprof prints it: 98.62%."""
     return f"{100 * share:.2f}%"
+
+
+@cache
+def demangle(name: str) -> str:
+    """Return `name` as it stands in the source, with types; `name` itself where it is not a C++ name.
+
+    Also where there is no libstdc++, whose `__cxa_demangle` does the work.
+    """
+    function = _demangler()
+    if function is None or not name.startswith("_Z"):
+        return name
+    status = ctypes.c_int()
+    # It allocates the text, which only free of the same C library may take back.
+    address = function(name.encode(), None, None, ctypes.byref(status))
+    if status.value != 0 or not address:
+        return name
+    text = ctypes.string_at(address).decode(errors="replace")
+    _free()(address)
+    return text
+
+
+@cache
+def _demangler() -> Any:
+    """Return the function of the C++ library, None where there is none."""
+    try:
+        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (OSError, AttributeError):
+        return None
+    function.restype = ctypes.c_void_p
+    function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+    return function
+
+
+@cache
+def _free() -> Any:
+    function = ctypes.CDLL(None).free
+    function.argtypes = [ctypes.c_void_p]
+    function.restype = None
+    return function

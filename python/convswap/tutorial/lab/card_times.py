@@ -18,9 +18,9 @@ from convswap.runtime.library import LAB_ENTRY
 from convswap.runtime.packages import cudnn_version
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device, run
 from convswap.timing.back_to_back import back_to_back, session_sample
-from convswap.timing.conv_runs import spread_values
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
+from convswap.timing.single_node import spread_values
 from convswap.truth.closeness import relative_l2_error
 from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
 from convswap.tutorial.lab.ranking import lab_table

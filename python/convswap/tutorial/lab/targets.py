@@ -18,9 +18,8 @@ from convswap.models import ALL_NETWORKS, LARGE_NETWORKS
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.sessions import on_device
-from convswap.timing.lone_conv import lone_conv
-from convswap.timing.suite_layer import SuiteLayer
-from convswap.timing.suites import SUITES
+from convswap.timing.single_node import lone_conv
+from convswap.timing.suites import SUITES, SuiteLayer
 from convswap.tutorial.lab.kernel import ALGORITHM, Kernel
 
 # What the ladder takes of the course's layers; others take what fills a card.

@@ -17,10 +17,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+from onnx import helper
 
 from convswap import _native
 from convswap.errors import ConvswapError, require_count, unknown_name
-from convswap.graph.swap import swap
+from convswap.graph.domain import DOMAIN, DOMAIN_VERSION
+from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.inputs.feeds import Source
 from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
 from convswap.models import NETWORKS
@@ -32,9 +34,42 @@ from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.truth.closeness import TOLERANCES, TRUTH_IMAGES, relative_l2_error, top1_classes
-from convswap.tutorial.ladder.layers import apart_session, session_of, truth_of
+from convswap.truth.evaluation import evaluate
 from convswap.tutorial.ladder.rows import Ladder, Measured, Row, RungLayer
 from convswap.tutorial.ladder.rung_texts import Page, read_pages
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def session_of(
+    layer: ConvLayer, ranks: Mapping[str, int], device: Device, options: Mapping[str, str]
+) -> onnxruntime.InferenceSession:
+    """Return a session of the layer alone; `options` are added to those of the provider."""
+    return make_session(
+        layer.model(ranks, ours=True), CONVSWAP.with_options(options), device, only_device=True
+    )
+
+
+def apart_session(
+    layer: ConvLayer, ranks: Mapping[str, int], device: Device, options: Mapping[str, str], algorithm: str
+) -> onnxruntime.InferenceSession:
+    """Return a session of what a fused layer takes the place of: our Conv by `algorithm`, and ONNX's ops."""
+    model = layer.model(ranks, ours=False)
+    model.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
+    conv = model.graph.node[0]
+    conv.domain = DOMAIN
+    conv.attribute.append(helper.make_attribute("algorithm", algorithm))
+    precision = layer.setting("precision", DEFAULT_PRECISION)
+    conv.attribute.append(helper.make_attribute("precision", precision))
+    return make_session(model, CONVSWAP.with_options(options), device)
+
+
+def truth_of(layer: ConvLayer, fed: Arrays) -> np.ndarray:
+    """Return what the layer gives for the inputs `fed`, in float64."""
+    ranks = {name: values.ndim for name, values in fed.items()}
+    output: np.ndarray = evaluate(layer.model(ranks, ours=False), fed).outputs[0]
+    return output
+
 
 DEFAULT_NETWORK = "ece408-2017-high"
 # The batch of the course's reports, which all times are for unless another is asked for.

@@ -20,11 +20,10 @@ from convswap.export import export_network
 from convswap.graph.algorithms import check_algorithm
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
 from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
-from convswap.profiling.attribution import Attributed
 from convswap.profiling.cupti_collector import CuptiCollector
 from convswap.profiling.profile import profiled_card
 from convswap.profiling.recording import record
-from convswap.profiling.records import RUN, Collector
+from convswap.profiling.records import RUN, Attributed, Collector
 from convswap.profiling.result import timeline_of
 from convswap.profiling.tables import INPUTS, OUTPUTS, node_title
 from convswap.progress import Progress, silent
