@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from convswap.cli.completion import names_or_files, network_names
@@ -61,11 +62,33 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     feeding.add_argument("--scale", type=float, metavar="F", help="default: 1/255, for whole numbers 1")
     feeding.add_argument(
         "--op-library",
+        dest="op_libraries",
         action="append",
         default=[],
         metavar="FILE",
         help="custom ops of others that the model needs; again for further ones",
     )
+
+
+def add_results(parser: argparse.ArgumentParser, **helps: str) -> None:
+    """Add an option for each file that a command may write, `json` for --json, as the group "results"."""
+    results = parser.add_argument_group("results")
+    for name, text in helps.items():
+        results.add_argument(f"--{name}", metavar="FILE", help=text)
+
+
+def arguments_of(function: Callable[..., object], options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `function` that a command has options for, which are called as its parameters.
+
+    Those that the user left out are left to the function. What several commands read from text is read here.
+    """
+    read = {"input_shape": input_shape, "inputs": given_inputs, "compute_capability": _capability}
+    given = {name: getattr(options, name, None) for name in inspect.signature(function).parameters}
+    arguments = {
+        name: read[name](options) if name in read and hasattr(options, name) else value
+        for name, value in given.items()
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def given_inputs(options: argparse.Namespace) -> GivenInputs | None:
@@ -126,11 +149,15 @@ def input_shape(options: argparse.Namespace) -> list[int] | dict[str, list[int]]
     return shapes.get("", shapes or None)
 
 
-def capability(text: str | None) -> int | None:
+def capability(text: str) -> int:
     """Return 90 for "9.0" and for "90"."""
     from convswap.runtime.cards import as_capability
 
-    return None if text is None else as_capability(text, "--compute-capability")
+    return as_capability(text, "--compute-capability")
+
+
+def _capability(options: argparse.Namespace) -> int | None:
+    return None if options.compute_capability is None else capability(options.compute_capability)
 
 
 def whole_numbers(option: str, text: str | None, example: str) -> list[int] | None:

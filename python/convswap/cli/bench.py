@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from convswap.cli.arguments import (
     add_input_shape,
     add_inputs,
     add_kernel_options,
-    given_inputs,
-    input_shape,
+    add_results,
+    arguments_of,
     refuse_beside,
     whole_numbers,
 )
@@ -55,8 +56,7 @@ def add_parser(commands: Any) -> None:
     )
     add_input_shape(parser)
     add_inputs(parser)
-    results = parser.add_argument_group("results")
-    results.add_argument("--json", metavar="FILE", help="write the rows as JSON")
+    add_results(parser, json="write the rows as JSON")
     parser.set_defaults(command=run)
 
 
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     if options.first_run is not None:
         return _bench_first_run(options)
     fed = {"--input-shape": options.input_shape, "--inputs": options.inputs}
-    fed |= {"--op-library": options.op_library or None, "--mean": options.mean, "--std": options.std}
+    fed |= {"--op-library": options.op_libraries or None, "--mean": options.mean, "--std": options.std}
     refuse_beside("a suite, whose shapes are fixed", {**fed, "--scale": options.scale})
     if options.alternate:
         return _bench_alternating(options)
@@ -76,13 +76,7 @@ def run(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     try:
         with progress_line() as progress:
-            measured = run_suite(
-                _suite(options),
-                **_asked(options),
-                against=options.against,
-                progress=progress,
-            )
-            rows.extend(measured)
+            rows.extend(run_suite(**_asked(run_suite, options), progress=progress))
     finally:
         # Also those that a stop, or a layer that memory does not suffice for, came after.
         if rows:
@@ -90,19 +84,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _suite(options: argparse.Namespace) -> str:
-    return "course" if options.suite is None else str(options.suite)
-
-
-def _asked(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what says which layers are timed, and how, as `run_suite` and `run_alternating` take it."""
-    return {
-        "layers": options.layers,
-        "precision": options.precision,
-        "algorithm": options.algorithm,
-        "batches": whole_numbers("--batch", options.batch, "1,64,512"),
-        "device": options.device,
-    }
+def _asked(function: Callable[..., object], options: argparse.Namespace) -> dict[str, Any]:
+    """Return what says which layers are timed, and how, as `function` takes it."""
+    batches = whole_numbers("--batch", options.batch, "1,64,512")
+    return {**arguments_of(function, options), "batches": batches}
 
 
 def _bench_alternating(options: argparse.Namespace) -> int:
@@ -111,11 +96,7 @@ def _bench_alternating(options: argparse.Namespace) -> int:
     refuse_beside("--alternate", {"--against": options.against}, {"--against": "default"})
     check_results({"--json": options.json})
     with progress_line() as progress:
-        rows = run_alternating(
-            _suite(options),
-            **_asked(options),
-            progress=progress,
-        )
+        rows = run_alternating(**_asked(run_alternating, options), progress=progress)
     give_results(lambda: print_alternating(rows, console(), options.device), options, rows)
     return 0
 
@@ -131,16 +112,9 @@ def _bench_first_run(options: argparse.Namespace) -> int:
         raise ConvswapError(f"--first-run takes one batch size, but --batch {options.batch} was given")
     check_results({"--json": options.json}, model=options.first_run, options=options)
     with progress_line() as progress:
-        found = first_run(
-            options.first_run,
-            batch=None if batches is None else batches[0],
-            device=options.device,
-            precision=options.precision,
-            algorithm=options.algorithm,
-            input_shape=input_shape(options),
-            inputs=given_inputs(options),
-            op_libraries=options.op_library,
-            progress=progress,
-        )
+        asked = arguments_of(first_run, options)
+        if batches is not None:
+            asked["batch"] = batches[0]
+        found = first_run(options.first_run, **asked, progress=progress)
     give_results(lambda: print_first_run(found, console(), options.device), options, found)
     return 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
-import shlex
 from typing import Any
 
 from convswap.cli.arguments import (
@@ -13,10 +11,10 @@ from convswap.cli.arguments import (
     add_inputs,
     add_kernel_options,
     add_model,
-    given_inputs,
-    input_shape,
+    add_results,
+    arguments_of,
 )
-from convswap.cli.results import check_results, console, give_results, progress_line
+from convswap.cli.results import check_results, console, give_results, made_by, progress_line
 
 HELP = "accuracy and time of a model before and after the swap"
 
@@ -36,14 +34,20 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--tolerance", type=float, metavar="T", help="largest relative L2 error")
     parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
     parts = parser.add_mutually_exclusive_group()
-    parts.add_argument("--course", action="store_true", help="also print the two lines of ECE 408, per side")
     parts.add_argument(
-        "--no-layers", action="store_true", help="time the whole model only: soon done for deep ones"
+        "--course",
+        dest="labelled",
+        action="store_true",
+        help="also print the two lines of ECE 408, per side",
+    )
+    parts.add_argument(
+        "--no-layers",
+        dest="time_layers",
+        action="store_false",
+        help="time the whole model only: soon done for deep ones",
     )
     add_inputs(parser)
-    results = parser.add_argument_group("results")
-    results.add_argument("--json", metavar="FILE", help="write the comparison as JSON")
-    results.add_argument("--html", metavar="FILE", help="write a page: verdict, plot and tables")
+    add_results(parser, json="write the comparison as JSON", html="write a page: verdict, plot and tables")
     parser.set_defaults(command=run)
 
 
@@ -56,36 +60,18 @@ def run(options: argparse.Namespace) -> int:
     written = {"--json": options.json, "--html": options.html}
     check_results(written, model=options.model, options=options)
     with progress_line() as progress:
-        asked = CompareOptions(
-            data=options.data,
-            images=options.images,
-            batch=options.batch,
-            device=options.device,
-            precision=options.precision,
-            algorithm=options.algorithm,
-            only=options.only,
-            fuse=options.fuse,
-            tolerance=options.tolerance,
-            against=options.against,
-            labelled=options.course,
-            time_layers=not options.no_layers,
-            input_shape=input_shape(options),
-            inputs=given_inputs(options),
-            op_libraries=options.op_library,
-        )
+        asked = CompareOptions(**arguments_of(CompareOptions, options))
         comparison = compare_with(options.model, asked, progress)
 
     def page() -> str:
         from convswap.comparison.report import compare_html
 
-        asked_for = shlex.join(["convswap", *options.words])
-        made = f"Made by `{asked_for}` on {datetime.date.today():%Y-%m-%d}."
-        return compare_html(comparison, made)
+        return compare_html(comparison, made_by(options))
 
     def show() -> None:
         out = console()
         print_comparison(comparison, out)
-        if options.course:
+        if options.labelled:
             print_course_lines(comparison, out)
 
     give_results(show, options, comparison.to_json(), (options.html, page))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from convswap.cli.arguments import capability
+from convswap.cli.arguments import arguments_of
 from convswap.cli.completion import names_or_files, network_names
 from convswap.cli.results import check_results, console, give_results, progress_line, show_and_write
 from convswap.errors import ConvswapError
@@ -80,7 +80,7 @@ def _add_submit(own: Any) -> None:
 
 
 def _add_kernel(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE.cu", help="the kernel")
+    parser.add_argument("source", metavar="FILE.cu", help="the kernel")
     _add_target(parser)
 
 
@@ -105,16 +105,6 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def how(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of how a kernel runs, as arguments of `convswap.lab.run`."""
-    return {
-        "batch": options.batch,
-        "device": options.device,
-        "seconds": options.seconds,
-        "compute_capability": capability(options.compute_capability),
-    }
-
-
 def _keep(result: LabResult) -> None:
     """Put a result into the ranking; where that cannot be written, say so, and lose nothing else."""
     from convswap.tutorial.lab.ranking import remember
@@ -136,20 +126,14 @@ def run_new(options: argparse.Namespace) -> int:
 
 def run_run(options: argparse.Namespace) -> int:
     """Run a kernel; return the exit status, 1 where something is wrong with it."""
-    from convswap.tutorial.lab.api import DEFAULT_TARGET, run
+    from convswap.tutorial.lab.api import run
     from convswap.tutorial.lab.report import print_result
 
     check_results(
-        {"--json": options.json}, model=options.target, read={"the kernel that is read": options.file}
+        {"--json": options.json}, model=options.target, read={"the kernel that is read": options.source}
     )
     with progress_line() as progress:
-        result = run(
-            options.file,
-            options.target or DEFAULT_TARGET,
-            **how(options),
-            profile=options.profile,
-            progress=progress,
-        )
+        result = run(**arguments_of(run, options), progress=progress)
     _keep(result)
     give_results(lambda: print_result(result, console()), options, result.to_json())
     return 0 if result.fault is None else 1
@@ -157,7 +141,7 @@ def run_run(options: argparse.Namespace) -> int:
 
 def run_watch(options: argparse.Namespace) -> int:
     """Run a kernel on each save, until it is interrupted."""
-    from convswap.tutorial.lab.api import DEFAULT_TARGET, watch
+    from convswap.tutorial.lab.api import DEFAULT_TARGET, run, watch
     from convswap.tutorial.lab.report import print_result
 
     output = console()
@@ -171,7 +155,7 @@ def run_watch(options: argparse.Namespace) -> int:
         output.print(Text(f"{seconds:.1f} s after the save; waiting for the next, Ctrl-C ends it.\n"))
         sys.stdout.flush()
 
-    watch(options.file, options.target or DEFAULT_TARGET, tell, **how(options))
+    watch(told=tell, **{"target": DEFAULT_TARGET, **arguments_of(run, options)})
     return 0
 
 
@@ -188,12 +172,12 @@ def run_rank(options: argparse.Namespace) -> int:
 
 def run_submit(options: argparse.Namespace) -> int:
     """Run a class's kernels; return the exit status, 0 whatever is wrong with them."""
-    from convswap.tutorial.lab.api import DEFAULT_TARGET, submit
+    from convswap.tutorial.lab.api import run, submit
     from convswap.tutorial.lab.report import class_csv, print_class
 
     check_results({"--csv": options.csv}, model=options.target)
     with progress_line() as progress:
-        results = submit(options.folder, options.target or DEFAULT_TARGET, **how(options), progress=progress)
+        results = submit(options.folder, **arguments_of(run, options), progress=progress)
     for result in results:
         _keep(result)
     show_and_write(lambda: print_class(results, console()), (options.csv, lambda: class_csv(results)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from convswap.cli.arguments import add_results, arguments_of
 from convswap.cli.results import check_drawing, check_results, console, give_results, progress_line
 
 HELP = "every step from plain loops to tensor cores, timed"
@@ -19,28 +20,22 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--data", metavar="NAME", help="fashion-mnist or synthetic")
     parser.add_argument("--images", type=int, metavar="N", help="the first N of the data; default: 10,000")
     parser.add_argument("--device", metavar="D", help="cuda or cpu")
-    results = parser.add_argument_group("results")
-    results.add_argument("--json", metavar="FILE", help="write the figures as JSON")
-    results.add_argument("--html", metavar="FILE", help="write a page with plot, table and every rung's text")
+    add_results(
+        parser, json="write the figures as JSON", html="write a page with plot, table and every rung's text"
+    )
     parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
-    from convswap.tutorial.ladder.climb import DEFAULT_NETWORK, climb
+    from convswap.tutorial.ladder.climb import climb
     from convswap.tutorial.ladder.page import ladder_html
     from convswap.tutorial.ladder.report import print_ladder
 
     check_results({"--json": options.json, "--html": options.html})
     check_drawing(options.html)
     with progress_line() as progress:
-        found = climb(
-            DEFAULT_NETWORK if options.network is None else options.network,
-            data=options.data,
-            images=options.images,
-            device=options.device,
-            progress=progress,
-        )
+        found = climb(**arguments_of(climb, options), progress=progress)
     give_results(
         lambda: print_ladder(found, console()),
         options,

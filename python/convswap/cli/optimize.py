@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import datetime
-import shlex
 from typing import Any
 
 from convswap.cli.arguments import (
     add_input_shape,
     add_inputs,
     add_model,
-    given_inputs,
-    input_shape,
+    add_results,
+    arguments_of,
     whole_numbers,
 )
-from convswap.cli.results import check_results, console, give_results, progress_line
+from convswap.cli.results import check_results, console, give_results, made_by, progress_line
 from convswap.errors import ConvswapError
 
 HELP = "swap or fuse the Convs that gain on this device, measured; the answers checked"
@@ -38,9 +36,11 @@ def add_parser(commands: Any) -> None:
         help="match (as accurate as the default provider on each Conv), tf32 or ieee; default: match",
     )
     add_inputs(parser)
-    results = parser.add_argument_group("results")
-    results.add_argument("--json", metavar="FILE", help="write what was measured as JSON")
-    results.add_argument("--html", metavar="FILE", help="write a page: what was gained, and the tables")
+    add_results(
+        parser,
+        json="write what was measured as JSON",
+        html="write a page: what was gained, and the tables",
+    )
     parser.set_defaults(command=run)
 
 
@@ -56,19 +56,12 @@ def run(options: argparse.Namespace) -> int:
     batches = whole_numbers("--batch", options.batch, "1,32")
     with progress_line() as progress:
         asked = OptimizeOptions(
-            batches=None if batches is None else tuple(batches),
-            device=options.device,
-            precision=options.precision,
-            input_shape=input_shape(options),
-            inputs=given_inputs(options),
-            op_libraries=options.op_library,
+            **arguments_of(OptimizeOptions, options), batches=None if batches is None else tuple(batches)
         )
         found = optimize_with(options.model, options.output, asked, progress)
 
     def page() -> str:
-        asked_for = shlex.join(["convswap", *options.words])
-        made = f"Made by `{asked_for}` on {datetime.date.today():%Y-%m-%d}."
-        return optimize_html(found, made)
+        return optimize_html(found, made_by(options))
 
     give_results(lambda: print_optimization(found, console()), options, found.to_json(), (options.html, page))
     if found.not_written is not None:

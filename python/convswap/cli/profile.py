@@ -10,8 +10,8 @@ from convswap.cli.arguments import (
     add_inputs,
     add_kernel_options,
     add_model,
-    given_inputs,
-    input_shape,
+    add_results,
+    arguments_of,
 )
 from convswap.cli.results import check_results, console, give_results, progress_line
 
@@ -35,13 +35,16 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--runs", type=int, metavar="N", help="recorded runs of each side; default: 20")
     parser.add_argument(
         "--on-card",
+        dest="resident",
         action="store_true",
         help="leave inputs and outputs on the card, as compare does; by default each run copies them",
     )
     add_inputs(parser)
-    results = parser.add_argument_group("results")
-    results.add_argument("--json", metavar="FILE", help="write the profile as JSON")
-    results.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto (ui.perfetto.dev)")
+    add_results(
+        parser,
+        json="write the profile as JSON",
+        trace="write a trace for Perfetto (ui.perfetto.dev)",
+    )
     parser.set_defaults(command=run)
 
 
@@ -54,23 +57,7 @@ def run(options: argparse.Namespace) -> int:
     written = {"--json": options.json, "--trace": options.trace}
     check_results(written, model=options.model, options=options)
     with progress_line() as progress:
-        found = profile(
-            options.model,
-            data=options.data,
-            images=options.images,
-            batch=options.batch,
-            precision=options.precision,
-            algorithm=options.algorithm,
-            only=options.only,
-            fuse=options.fuse,
-            against=options.against,
-            runs=options.runs,
-            resident=options.on_card,
-            input_shape=input_shape(options),
-            inputs=given_inputs(options),
-            op_libraries=options.op_library,
-            progress=progress,
-        )
+        found = profile(**arguments_of(profile, options), progress=progress)
     give_results(
         lambda: print_profile(found, console()),
         options,

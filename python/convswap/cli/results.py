@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import datetime
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -68,7 +70,7 @@ def check_results(
         return
     taken: dict[str, Iterable[str | Path]] = {role: [path] for role, path in (read or {}).items() if path}
     if options is not None:
-        taken["what --op-library reads"] = options.op_library
+        taken["what --op-library reads"] = options.op_libraries
         taken["what --inputs reads"] = [options.inputs] if options.inputs else []
     if model is not None:
         from convswap.graph.model_file import files_of
@@ -107,6 +109,12 @@ def give_results(
     if warning := _native.take_tuning_warning():
         print(f"convswap: {warning}", file=sys.stderr)
     show_and_write(show, (options.json, lambda: json_text(found)), *files)
+
+
+def made_by(options: argparse.Namespace) -> str:
+    """Return a page's last line: the command line and the day."""
+    asked_for = shlex.join(["convswap", *options.words])
+    return f"Made by `{asked_for}` on {datetime.date.today():%Y-%m-%d}."
 
 
 def show_and_write(show: Callable[[], None], *files: tuple[str | None, Content]) -> None:

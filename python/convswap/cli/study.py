@@ -6,10 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from convswap.cli.arguments import (
-    add_kernel_options,
-    whole_numbers,
-)
+from convswap.cli.arguments import add_kernel_options, arguments_of, whole_numbers
 from convswap.cli.results import check_results, console, give_results, progress_line
 from convswap.errors import ConvswapError
 
@@ -43,15 +40,9 @@ def run(options: argparse.Namespace) -> int:
         raise ConvswapError(f"cannot write '{output}': the plots are a PNG; name a .png file")
     check_results({"--json": options.json, "-o": output})
     with progress_line() as progress:
-        found = study(
-            options.network,
-            batches=whole_numbers("--batches", options.batches, "1,64,1024"),
-            precision=options.precision,
-            algorithm=options.algorithm,
-            fuse=options.fuse,
-            runs=options.runs,
-            progress=progress,
-        )
+        asked = arguments_of(study, options)
+        asked["batches"] = whole_numbers("--batches", options.batches, "1,64,1024")
+        found = study(**asked, progress=progress)
     give_results(
         lambda: print_study(found, console()),
         options,

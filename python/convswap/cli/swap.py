@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from convswap.cli.arguments import (
-    FUSE_HELP,
-    add_kernel_options,
-)
+from convswap.cli.arguments import FUSE_HELP, add_kernel_options, arguments_of
 from convswap.cli.results import check_results, show_and_write
 from convswap.output.files import json_text
 
@@ -39,13 +36,7 @@ def run(options: argparse.Namespace) -> int:
         "where the weights of OUT.onnx may go": f"{options.output}.data",
     }
     check_results({"--report": options.report}, model=options.model, read=output)
-    result = swap(
-        options.model,
-        algorithm=options.algorithm,
-        precision=options.precision,
-        only=options.only,
-        fuse=options.fuse,
-    )
+    result = swap(**arguments_of(swap, options))
     result.save(options.output, force=options.force)
     fused = f", {len(result.fused)} fused with what follows" if options.fuse else ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from convswap.cli.arguments import arguments_of
 from convswap.cli.completion import network_names
 from convswap.cli.results import check_results, progress_line, show_and_write
 
@@ -34,15 +35,7 @@ def run(options: argparse.Namespace) -> int:
     output = options.output or f"{options.network}.trained.npz"
     check_results({"-o": output})
     with progress_line() as progress:
-        trained = train_network(
-            options.network,
-            data=options.data,
-            images=options.images,
-            epochs=options.epochs,
-            seed=options.seed,
-            device=options.device,
-            progress=progress,
-        )
+        trained = train_network(options.network, **arguments_of(train_network, options), progress=progress)
     told = (
         f"{output}: {len(trained.content)} bytes, accuracy {trained.test_accuracy:.4f} of the test images "
         f"after loading, {trained.held_out_accuracy:.4f} of the training images held out"

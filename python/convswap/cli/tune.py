@@ -5,11 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from convswap.cli.arguments import (
-    add_plan_options,
-    given_inputs,
-    input_shape,
-)
+from convswap.cli.arguments import add_plan_options, add_results, arguments_of
 from convswap.cli.results import check_results, console, give_results, progress_line
 from convswap.errors import ConvswapError
 
@@ -22,32 +18,17 @@ def add_parser(commands: Any) -> None:
     add_plan_options(parser)
     parser.add_argument("--runs", type=int, metavar="N", help="timed runs of each algorithm; default: 20")
     parser.add_argument("--only", metavar="REGEX", help="measure the nodes whose name matches")
-    results = parser.add_argument_group("results")
-    results.add_argument("--json", metavar="FILE", help="write the times as JSON")
+    add_results(parser, json="write the times as JSON")
     parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
     from convswap.planning.tune import print_tuning, tune
-    from convswap.timing.trials import RUNS
 
     check_results({"--json": options.json}, model=options.model, options=options)
     with progress_line() as progress:
-        tuning = tune(
-            options.model,
-            batch=options.batch,
-            device=options.device,
-            precision=options.precision,
-            algorithm=options.algorithm,
-            fuse=options.fuse,
-            runs=RUNS if options.runs is None else options.runs,
-            only=options.only,
-            input_shape=input_shape(options),
-            inputs=given_inputs(options),
-            op_libraries=options.op_library,
-            progress=progress,
-        )
+        tuning = tune(**arguments_of(tune, options), progress=progress)
     give_results(lambda: print_tuning(tuning, console()), options, tuning.to_json())
     if tuning.not_stored is not None:
         raise ConvswapError(tuning.not_stored)

@@ -10,9 +10,8 @@ from convswap.cli.arguments import (
     add_input_shape,
     add_inputs,
     add_kernel_options,
+    arguments_of,
     capability,
-    given_inputs,
-    input_shape,
     refuse_beside,
     whole_numbers,
 )
@@ -67,15 +66,9 @@ def run(options: argparse.Namespace) -> int:
     ]
     with progress_line() as progress:
         warmed = warm(
-            options.model,
+            **arguments_of(warm, options),
             batches=whole_numbers("--batch", options.batch, "1,64,512"),
             compute_capabilities=capabilities,
-            precision=options.precision,
-            algorithm=options.algorithm,
-            fuse=options.fuse,
-            input_shape=input_shape(options),
-            inputs=given_inputs(options),
-            op_libraries=options.op_library,
             pack=options.output,
             progress=progress,
         )
