@@ -45,5 +45,7 @@ def able_algorithms(problem: Any, device: str) -> list[str]:
     return [
         entry.name
         for entry in _native.catalog()
-        if entry.device == device and not entry.by_name_alone and not _native.why_not(problem, entry.name, device)
+        if entry.device == device
+        and not entry.by_name_alone
+        and not _native.why_not(problem, entry.name, device)
     ]

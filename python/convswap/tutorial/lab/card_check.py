@@ -97,7 +97,9 @@ def _fenced(array: np.ndarray) -> _native.DeviceArray:
 def _run(path: str, case: Case, arrays: _Arrays, y: _native.DeviceArray) -> np.ndarray:
     y.poison()
     x, w, b = arrays
-    _native.conv_device(x, w, b, y, algorithm=ALGORITHM, precision="ieee", files={"convswap.lab": path}, **case.attributes)
+    _native.conv_device(
+        x, w, b, y, algorithm=ALGORITHM, precision="ieee", files={"convswap.lab": path}, **case.attributes
+    )
     return y.to_numpy()
 
 
