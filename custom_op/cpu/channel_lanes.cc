@@ -6,15 +6,13 @@
 // whole vectors, whatever the stride and the dilation; the results are transposed back. Padding is multiplied
 // like data, as in position_lanes.cc.
 
-#include "cpu/channel_lanes.h"
-
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "conv/arithmetic.h"
-#include "cpu/finish_rows.h"
-#include "cpu/kept_memory.h"
+#include "cpu/direct_plans.h"
+#include "cpu/epilogue_rows.h"
 
 namespace convswap {
 namespace {

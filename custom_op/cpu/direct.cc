@@ -10,9 +10,7 @@
 
 #include "conv/error.h"
 #include "conv/messages.h"
-#include "cpu/channel_lanes.h"
-#include "cpu/position_lanes.h"
-#include "cpu/row_lanes.h"
+#include "cpu/direct_plans.h"
 #include "plan/user_cache.h"
 
 namespace convswap {

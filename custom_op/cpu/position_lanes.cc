@@ -21,8 +21,6 @@
 // Limits: padding is zeros that are multiplied like data, so that an infinite weight over padding gives NaN,
 // where `reference` leaves it out.
 
-#include "cpu/position_lanes.h"
-
 #include <algorithm>
 #include <string>
 #include <type_traits>
@@ -31,11 +29,9 @@
 #include "conv/arithmetic.h"
 #include "conv/epilogue_math.h"
 #include "conv/small_floats.h"
-#include "cpu/finish_rows.h"
-#include "cpu/kept_memory.h"
-#include "cpu/phase_axis.h"
+#include "cpu/direct_plans.h"
+#include "cpu/epilogue_rows.h"
 #include "cpu/phase_rows.h"
-#include "cpu/pool_rows.h"
 
 namespace convswap {
 namespace {

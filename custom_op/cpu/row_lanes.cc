@@ -8,8 +8,6 @@
 //
 // As in position_lanes.cc, padding is multiplied like data, and what is not float32 becomes so in the strip.
 
-#include "cpu/row_lanes.h"
-
 #include <algorithm>
 #include <string>
 #include <type_traits>
@@ -17,9 +15,8 @@
 #include <vector>
 
 #include "conv/small_floats.h"
-#include "cpu/finish_rows.h"
-#include "cpu/kept_memory.h"
-#include "cpu/pool_rows.h"
+#include "cpu/direct_plans.h"
+#include "cpu/epilogue_rows.h"
 #include "cpu/row_strip.h"
 
 namespace convswap {

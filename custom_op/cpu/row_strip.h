@@ -16,9 +16,8 @@
 #include <vector>
 
 #include "conv/arithmetic.h"
-#include "cpu/phase_axis.h"
+#include "cpu/epilogue_rows.h"
 #include "cpu/phase_rows.h"
-#include "cpu/pool_rows.h"
 #include "cpu/row_lanes_kernel.h"
 
 namespace convswap {

@@ -1,17 +1,59 @@
 #pragma once
 
-// The pool that follows a convolution, of the rows that a task has computed.
+// What of an epilogue follows the kernels' sums, row by row: bias, residual and activation, and then the pool
+// of the rows that a task has computed.
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "conv/arithmetic.h"
 #include "conv/epilogue_math.h"
 #include "conv/problem.h"
-#include "cpu/activate.h"
+#include "conv/with_activation.h"
+#include "cpu/activation_lanes.h"
 
 namespace convswap {
+
+// activate(), by arithmetic where that has an exponential.
+template <Activation kActivation>
+inline float vector_activate(float alpha, float beta, float x) {
+  if constexpr (kActivation == Activation::tanh) return vector_tanh(x);
+  if constexpr (kActivation == Activation::sigmoid) return vector_sigmoid(x);
+  if constexpr (kActivation == Activation::silu) return vector_silu(x);
+  return activate(kActivation, alpha, beta, x);
+}
+
+// The kernel of an activation; null where there is none.
+inline auto activation_kernel(const ActivationKernels& kernels, Activation activation) {
+  switch (activation) {
+    case Activation::tanh:
+      return kernels.tanh;
+    case Activation::sigmoid:
+      return kernels.sigmoid;
+    case Activation::silu:
+      return kernels.silu;
+    case Activation::hard_swish:
+      return kernels.hard_swish;
+    default:
+      return static_cast<decltype(kernels.silu)>(nullptr);
+  }
+}
+
+// In place, by the kernel where there is one.
+inline void activate_row(const Epilogue& epilogue, Activation activation, const ActivationKernels& kernels,
+                         int64_t columns, float* values) {
+  if (const auto kernel = activation_kernel(kernels, activation); kernel != nullptr) {
+    return kernel(values, columns);
+  }
+  with_activation(activation, [&](auto constant) {
+    for (int64_t i = 0; i < columns; ++i) {
+      values[i] = vector_activate<decltype(constant)::value>(epilogue.alpha, epilogue.beta, values[i]);
+    }
+  });
+}
 
 // Whether the activation comes after the pool, of what a pool takes, which the activation leaves the largest.
 inline bool activates_after_pool(const Epilogue& epilogue) {
@@ -110,6 +152,68 @@ void pool_rows(const ConvProblem& problem, const ActivationKernels& kernels, con
   } else {
     pool_rows_by(problem, kernels, band, unpooled, y, 0.0f,
                  [](float sum, float value) { return sum + value; });
+  }
+}
+
+// The activation before a pool: some are a clip, which the kernels do, and the others follow. Those kernels
+// that add the residual clip behind it.
+struct SplitActivation {
+  bool clips = false;
+  float least = 0, most = 0;
+  Activation later = Activation::none;
+
+  explicit SplitActivation(const Epilogue& epilogue, bool adds_residual = false) {
+    later = activates_after_pool(epilogue) ? Activation::none : epilogue.activation;
+    if (epilogue.has_residual && !adds_residual) return;
+    if (later == Activation::relu) {
+      clips = true, least = 0, most = std::numeric_limits<float>::infinity();
+    } else if (later == Activation::clip) {
+      clips = true, least = epilogue.alpha, most = epilogue.beta;
+    }
+    if (clips) later = Activation::none;
+  }
+};
+
+// Rows that lie `pitch` apart.
+template <typename Element>
+struct Rows {
+  Element* first;
+  int64_t pitch;
+};
+
+// A bias, and the residual of a row, which may be null, then the activation.
+template <typename T, typename Target>
+void finish_row(const Epilogue& epilogue, Activation activation, const ActivationKernels& kernels,
+                int64_t columns, const float* values, float bias, const T* residual, Target* target) {
+  if constexpr (std::is_same_v<Target, float>) {
+    if (const auto kernel = activation_kernel(kernels, activation); kernel != nullptr) {
+      for (int64_t i = 0; i < columns; ++i) target[i] = values[i] + bias;
+      for (int64_t i = 0; residual != nullptr && i < columns; ++i) {
+        target[i] += static_cast<float>(residual[i]);
+      }
+      kernel(target, columns);
+      return;
+    }
+  }
+  with_activation(activation, [&](auto constant) {
+    for (int64_t i = 0; i < columns; ++i) {
+      float value = values[i] + bias;
+      if (residual != nullptr) value += static_cast<float>(residual[i]);
+      value = vector_activate<decltype(constant)::value>(epilogue.alpha, epilogue.beta, value);
+      target[i] = static_cast<Target>(value);
+    }
+  });
+}
+
+// The same of rows without a bias; the first of the residual may be null.
+template <typename T, typename Target>
+void finish_rows(const Epilogue& epilogue, Activation activation, const ActivationKernels& kernels,
+                 int64_t rows, int64_t columns, Rows<const float> values, Rows<const T> residual,
+                 Rows<Target> target) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* const added = residual.first == nullptr ? nullptr : residual.first + row * residual.pitch;
+    finish_row(epilogue, activation, kernels, columns, values.first + row * values.pitch, 0.0f, added,
+               target.first + row * target.pitch);
   }
 }
 
