@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "cuda/host/kernels.h"
-#include "plan/kernel_supply.h"
+#include "plan/algorithm.h"
 
 namespace convswap {
 namespace {

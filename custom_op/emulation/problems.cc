@@ -18,7 +18,7 @@
 #include "conv/small_floats.h"
 #include "cuda/host/formats.h"
 #include "cuda_emulation.h"
-#include "plan/depthwise_stage.h"
+#include "plan/planner.h"
 #include "plan/epilogue_stage.h"
 
 namespace convswap {

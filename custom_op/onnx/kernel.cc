@@ -11,9 +11,6 @@
 #include "cuda/runtime/kernel_store.h"
 #include "plan/background.h"
 #include "plan/first_error.h"
-#include "plan/kernel_supply.h"
-#include "plan/planner.h"
-#include "plan/tuning_file.h"
 
 namespace convswap {
 namespace {

@@ -12,7 +12,7 @@
 #include "onnx/attributes.h"
 #include "onnx/inputs.h"
 #include "onnx/memory.h"
-#include "plan/plan_cache.h"
+#include "plan/planner.h"
 
 namespace convswap {
 

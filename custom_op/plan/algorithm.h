@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,7 +12,6 @@
 
 #include "conv/problem.h"
 #include "plan/device.h"
-#include "plan/kernel_facts.h"
 
 namespace convswap {
 
@@ -49,6 +49,16 @@ struct Execution {
 struct PreparedForm {
   std::size_t bytes = 0;  // of the device's memory; 0: the plan takes weights as they are
   std::string name;       // plans for the same weights share what has been prepared in forms of one name
+};
+
+// A kernel that a plan starts: what the compiler gave it, and its launch.
+struct KernelFacts {
+  std::string name;
+  int registers = 0;          // of a thread
+  int64_t spilled_bytes = 0;  // of a thread: what did not fit into its registers, or was indexed at run time
+  int64_t shared_bytes = 0;   // of a block
+  int64_t threads = 0;        // of a block
+  int64_t blocks = 0;
 };
 
 // An algorithm bound to a problem. Immutable, so one plan serves concurrent runs.
@@ -98,6 +108,16 @@ struct Offer {
   static Offer refusal(std::string why_not) { return {std::move(why_not), std::nullopt, nullptr}; }
   bool is_refusal() const { return !why_not.empty(); }
 };
+
+// What the planner and the ops ask about the kernels that an offer names; the card's side answers.
+//
+// Why the device cannot have them, where nothing can be compiled and others lie ready; empty where it can,
+// and where none lie ready: then the plan says so when it is made.
+std::string why_no_kernels(const Device& device, const Offer& offer);
+
+// What making the plan has to wait for, in one line for a log: kernels that have to be compiled first. Empty
+// where all are there.
+std::string what_is_compiled(const Device& device, const Offer& offer);
 
 // A file that an algorithm computes with, which the session brings along: a session config entry names it.
 struct SessionFile {

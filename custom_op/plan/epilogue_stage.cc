@@ -4,51 +4,29 @@
 #include <utility>
 #include <vector>
 
-#include "conv/arithmetic.h"
-#include "plan/depthwise_stage.h"
-#include "plan/kernel_supply.h"
+#include "plan/planner.h"
 
 namespace convswap {
 namespace {
 
-class TwoStepPlan final : public Plan {
+class TwoStepPlan final : public TwoPlans {
  public:
   // `between_bytes`: of the convolution's result, where that is not y.
   TwoStepPlan(std::unique_ptr<Plan> convolution, std::unique_ptr<Plan> epilogue, std::size_t between_bytes)
-      : convolution_(std::move(convolution)),
-        epilogue_(std::move(epilogue)),
-        own_bytes_(round_up(static_cast<int64_t>(convolution_->scratch_bytes()), kAlignment)),
+      : TwoPlans(std::move(convolution), std::move(epilogue), true),
+        own_bytes_(aligned(first_->scratch_bytes())),
         between_bytes_(between_bytes) {}
 
   void run(const ConvTensors& tensors, const Execution& execution) const override {
     void* const between = between_bytes_ > 0 ? static_cast<char*>(execution.scratch) + own_bytes_ : tensors.y;
-    convolution_->run({tensors.x, tensors.w, tensors.b, between, nullptr, tensors.d, tensors.db}, execution);
-    epilogue_->run({between, nullptr, nullptr, tensors.y, tensors.z}, execution);
+    first_->run({tensors.x, tensors.w, tensors.b, between, nullptr, tensors.d, tensors.db}, execution);
+    second_->run({between, nullptr, nullptr, tensors.y, tensors.z}, execution);
   }
 
   // Behind the convolution's own, the result.
   std::size_t scratch_bytes() const override { return own_bytes_ + between_bytes_; }
 
-  PreparedForm prepared_form() const override { return convolution_->prepared_form(); }
-  void prepare(const void* weights, void* prepared, void* stream) const override {
-    convolution_->prepare(weights, prepared, stream);
-  }
-
-  std::vector<KernelFacts> kernels() const override {
-    std::vector<KernelFacts> both = convolution_->kernels();
-    const std::vector<KernelFacts> after = epilogue_->kernels();
-    both.insert(both.end(), after.begin(), after.end());
-    return both;
-  }
-
-  std::string describe() const override {
-    return convolution_->describe() + "; then " + epilogue_->describe();
-  }
-
  private:
-  static constexpr int64_t kAlignment = 256;
-
-  std::unique_ptr<Plan> convolution_, epilogue_;
   std::size_t own_bytes_, between_bytes_;
 };
 
@@ -60,10 +38,6 @@ std::unique_ptr<Plan> in_two_steps(std::unique_ptr<Plan> convolution, std::uniqu
   return std::make_unique<TwoStepPlan>(std::move(convolution), std::move(epilogue),
                                        static_cast<std::size_t>(between));
 }
-
-}  // namespace
-
-namespace {
 
 Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
   if (!problem.before.empty() && !algorithm.takes_depthwise()) {
@@ -90,6 +64,18 @@ Offer offer_of_any(const Algorithm& algorithm, const ConvProblem& problem, const
 
 }  // namespace
 
+std::vector<KernelFacts> TwoPlans::kernels() const {
+  std::vector<KernelFacts> both = first_->kernels();
+  const std::vector<KernelFacts> after = second_->kernels();
+  both.insert(both.end(), after.begin(), after.end());
+  return both;
+}
+
+Offer refuse_scratch() {
+  return Offer::refusal(
+      "it needs scratch memory, which takes ONNX Runtime 1.18 or newer: install a newer onnxruntime-gpu");
+}
+
 std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem& problem,
                                    const Device& device, std::size_t most) {
   const bool is_own = (problem.before.empty() || algorithm.takes_depthwise()) &&
@@ -103,8 +89,7 @@ std::vector<Offer> alternatives_of(const Algorithm& algorithm, const ConvProblem
 Offer offer_of(const Algorithm& algorithm, const ConvProblem& problem, const Device& device) {
   Offer offer = offer_of_any(algorithm, problem, device);
   if (!offer.is_refusal() && offer.needs_scratch && !device.lends_scratch) {
-    return Offer::refusal(
-        "it needs scratch memory, which takes ONNX Runtime 1.18 or newer: install a newer onnxruntime-gpu");
+    return refuse_scratch();
   }
   if (offer.is_refusal() || offer.kernels == nullptr || !device.is_here) return offer;
   if (std::string reason = why_no_kernels(device, offer); !reason.empty()) {

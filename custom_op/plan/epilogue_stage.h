@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/algorithm.h"
@@ -30,6 +31,32 @@ class EpilogueStage {
 
 // The stage of a kind of device; null where all of its algorithms compute what follows themselves.
 const EpilogueStage* epilogue_stage(DeviceKind kind);
+
+// Two plans, one after the other, of which one is the convolution's, whose weights may be prepared.
+class TwoPlans : public Plan {
+ public:
+  PreparedForm prepared_form() const final { return convolution_.prepared_form(); }
+  void prepare(const void* weights, void* prepared, void* stream) const final {
+    convolution_.prepare(weights, prepared, stream);
+  }
+  std::string describe() const final { return first_->describe() + "; then " + second_->describe(); }
+  std::vector<KernelFacts> kernels() const final;
+
+ protected:
+  TwoPlans(std::unique_ptr<Plan> first, std::unique_ptr<Plan> second, bool convolution_is_first)
+      : first_(std::move(first)),
+        second_(std::move(second)),
+        convolution_(convolution_is_first ? *first_ : *second_) {}
+
+  // As memory for anything begins.
+  static std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+  const std::unique_ptr<Plan> first_, second_;
+  const Plan& convolution_;  // one of them
+};
+
+// For a plan that takes memory beside its tensors where none is lent.
+Offer refuse_scratch();
 
 // What the algorithm offers for the whole problem: where it computes the convolution alone, with the device's
 // stage for what follows.

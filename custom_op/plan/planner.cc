@@ -1,18 +1,19 @@
 #include "plan/planner.h"
 
 #include <algorithm>
-#include <string>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "conv/error.h"
 #include "conv/messages.h"
 #include "plan/catalog.h"
-#include "plan/depthwise_stage.h"
-#include "plan/tuning_file.h"
 
 namespace convswap {
 namespace {
+
+// A server that sees every image size must not grow for ever; planning again is cheap beside a run.
+constexpr size_t kMostPlans = 4096;
 
 // With so many letters of its name, an algorithm that is taken by name alone is meant, should it be misspelt.
 constexpr size_t kMeantBy = 4;
@@ -105,6 +106,39 @@ Offer offer_of_named(const Algorithm* named, const TuningEntry& entry, const Con
   return offer;
 }
 
+class DepthwiseFirstPlan final : public TwoPlans {
+ public:
+  DepthwiseFirstPlan(std::unique_ptr<Plan> depthwise, std::unique_ptr<Plan> convolution,
+                     std::size_t between_bytes)
+      : TwoPlans(std::move(depthwise), std::move(convolution), false), between_bytes_(between_bytes) {}
+
+  void run(const ConvTensors& tensors, const Execution& execution) const override {
+    char* const of_convolution = static_cast<char*>(execution.scratch);
+    char* const of_depthwise = of_convolution + aligned(second_->scratch_bytes());
+    char* const between = of_depthwise + aligned(first_->scratch_bytes());
+    Execution first = execution;
+    first.scratch = of_depthwise;
+    first.prepared_weights = nullptr;
+    first_->run({tensors.x, tensors.d, tensors.db, between}, first);
+    second_->run({between, tensors.w, tensors.b, tensors.y, tensors.z}, execution);
+  }
+
+  // The convolution's own, the depthwise convolution's own, and what is between them.
+  std::size_t scratch_bytes() const override {
+    return aligned(second_->scratch_bytes()) + aligned(first_->scratch_bytes()) + between_bytes_;
+  }
+
+ private:
+  std::size_t between_bytes_;
+};
+
+Offer offer_of_first(const Algorithm& algorithm, const ConvProblem& before, const Device& device) {
+  if (device.kind == DeviceKind::cpu) return offer_of(algorithm, before, device);
+  if (std::string reason = why_none(before, device); !reason.empty())
+    return Offer::refusal(std::move(reason));
+  return choose(before, device, kAuto).offer;
+}
+
 }  // namespace
 
 std::string why_none(const ConvProblem& problem, const Device& device) {
@@ -145,6 +179,53 @@ Choice choose(const ConvProblem& problem, const Device& device, std::string_view
   Best best = best_by_rule(problem, device, reasons);
   if (best.algorithm == nullptr) throw InvalidArgument(none_supports_message(name_of(device.kind), reasons));
   return {*best.algorithm, std::move(best.offer), false, std::nullopt, why_not_measured};
+}
+
+Offer with_depthwise(const Algorithm& algorithm, Offer convolution, const ConvProblem& problem,
+                     const Device& device) {
+  const ConvProblem& before = problem.before.front();
+  Offer first = offer_of_first(algorithm, before, device);
+  if (first.is_refusal()) {
+    return Offer::refusal("the depthwise convolution in front: " + first.why_not);
+  }
+  if (device.kind == DeviceKind::cuda && !device.lends_scratch) {
+    return refuse_scratch();
+  }
+  Offer both;
+  if (first.milliseconds && convolution.milliseconds) {
+    both.milliseconds = *first.milliseconds + *convolution.milliseconds;
+  }
+  both.needs_scratch = device.kind == DeviceKind::cuda;
+  const auto between = static_cast<std::size_t>(before.result_elements() * size_of(before.type));
+  both.make = [make_first = std::move(first.make), make_rest = std::move(convolution.make), between] {
+    return std::make_unique<DepthwiseFirstPlan>(make_first(), make_rest(), between);
+  };
+  if (first.kernels != nullptr || convolution.kernels != nullptr) {
+    both.kernels = [of_first = std::move(first.kernels), of_rest = std::move(convolution.kernels)] {
+      std::vector<std::string> names;
+      for (const auto& of : {of_first, of_rest}) {
+        if (of == nullptr) continue;
+        for (std::string& name : of()) names.push_back(std::move(name));
+      }
+      return names;
+    };
+  }
+  return both;
+}
+
+std::shared_ptr<const Plan> PlanCache::get(const ConvProblem& problem, const Device& device,
+                                           const std::function<void(const Offer&)>& before_making) {
+  const Key key{problem, device.index};
+  {
+    const std::shared_lock<std::shared_mutex> reading(mutex_);
+    if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+  }
+  const Choice choice = choose(problem, device, algorithm_, own_);
+  if (before_making) before_making(choice.offer);
+  std::shared_ptr<const Plan> plan = choice.offer.make();
+  const std::unique_lock<std::shared_mutex> writing(mutex_);
+  if (plans_.size() >= kMostPlans) plans_.clear();
+  return plans_.try_emplace(key, std::move(plan)).first->second;
 }
 
 }  // namespace convswap

@@ -1,13 +1,17 @@
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "plan/algorithm.h"
 #include "plan/epilogue_stage.h"
-#include "plan/preferences.h"
-#include "plan/tuning_table.h"
+#include "plan/tuning.h"
 
 namespace convswap {
 
@@ -42,5 +46,45 @@ struct Choice {
 // unknown, or where the algorithm (with "auto" and "tuned": every one) cannot compute the problem.
 Choice choose(const ConvProblem& problem, const Device& device, std::string_view requested,
               const Preferences& own = {});
+
+// The whole of a problem with a depthwise convolution in front, where `convolution` is the algorithm's offer
+// for the rest: first the depthwise convolution, into memory that is taken for the run, and then the rest. On
+// a card the rule chooses what computes the depthwise convolution; on the CPU, where each algorithm computes
+// all there is, it is the same one. A refusal where nothing computes it, or no memory is lent.
+Offer with_depthwise(const Algorithm& algorithm, Offer convolution, const ConvProblem& problem,
+                     const Device& device);
+
+// The plans of one node, keyed by problem and device, so that a shape seen before costs one look-up. Safe
+// for concurrent runs; a plan in use outlives its eviction.
+class PlanCache {
+ public:
+  // `own`: what the node itself tells of its problems.
+  explicit PlanCache(std::string algorithm, Preferences own = {})
+      : algorithm_(std::move(algorithm)), own_(std::move(own)) {}
+
+  const std::string& algorithm() const { return algorithm_; }
+
+  // Throws InvalidArgument where the planner finds no algorithm. `before_making`, if given, is told what was
+  // chosen for a shape that is new, before its plan is made, which may take time.
+  std::shared_ptr<const Plan> get(const ConvProblem& problem, const Device& device,
+                                  const std::function<void(const Offer&)>& before_making = nullptr);
+
+ private:
+  struct Key {
+    ConvProblem problem;
+    int device_index;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const {
+      return ConvProblemHash()(key.problem) + static_cast<size_t>(key.device_index);
+    }
+  };
+
+  std::string algorithm_;
+  Preferences own_;
+  std::shared_mutex mutex_;
+  std::unordered_map<Key, std::shared_ptr<const Plan>, KeyHash> plans_;
+};
 
 }  // namespace convswap

@@ -326,7 +326,8 @@ void register_device_array(py::module_& module) {
       py::arg("residual").none(true) = py::none(), py::arg("depthwise").none(true) = py::none(),
       py::arg("depthwise_bias").none(true) = py::none(), py::arg("algorithm") = "auto",
       py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("alternative") = 0,
-      py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true, py::arg("files") = std::map<std::string, std::string>(),
+      py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true,
+      py::arg("files") = std::map<std::string, std::string>(),
       R"(Computes y on the card by a CUDA algorithm, with what is fused with it, and waits for it.
 
 `residual` is of the shape of the convolution's result, `depthwise`, (C, 1, filter...), and `depthwise_bias`, (C), are

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <map>
@@ -12,6 +13,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,10 +21,9 @@
 #include "bindings.h"
 #include "conv/error.h"
 #include "cpu/direct.h"
-#include "cpu/thread_team.h"
 #include "plan/catalog.h"
 #include "plan/explanation.h"
-#include "plan/kernel_supply.h"
+#include "plan/first_error.h"
 #include "plan/planner.h"
 
 namespace py = pybind11;
@@ -167,6 +168,28 @@ ElementType type_of(const char* what, const py::array& array) {
   return parse_element_type(std::string(py::str(array.dtype())));
 }
 
+// A ParallelFor on `threads` threads of its own (0: as many as the processor has), since Python has no pool
+// to lend. Threads are started and joined in every call.
+ParallelFor thread_team(int threads) {
+  return [threads](std::ptrdiff_t tasks, const std::function<void(std::ptrdiff_t)>& body) {
+    const unsigned wanted =
+        threads > 0 ? static_cast<unsigned>(threads) : std::max(1u, std::thread::hardware_concurrency());
+    FirstError error;
+    std::atomic<std::ptrdiff_t> next{0};
+    const auto work = [&] {
+      for (std::ptrdiff_t task = next++; task < tasks; task = next++) {
+        error.guard([&] { body(task); });
+      }
+    };
+    std::vector<std::jthread> team;
+    const auto helpers = std::min<std::ptrdiff_t>(wanted, tasks) - 1;
+    for (std::ptrdiff_t i = 0; i < helpers; ++i) team.emplace_back(work);
+    work();
+    team.clear();
+    error.rethrow();
+  };
+}
+
 py::array conv(const py::array& x, const py::array& w, const std::optional<py::array>& b,
                const std::optional<py::array>& residual, const std::optional<py::array>& depthwise,
                const std::optional<py::array>& depthwise_bias, const std::string& algorithm, int threads,
@@ -264,9 +287,9 @@ void register_planner(py::module_& module) {
       .def_property_readonly(
           "by_name_alone", [](const Algorithm& algorithm) { return algorithm.by_name_alone(); },
           "Whether nobody gets it without asking for it by name.");
-  module.def(
-      "catalog", &catalog, py::return_value_policy::reference,
-      "Every algorithm of this build, for each device the fastest first, then those that are taken by name alone.");
+  module.def("catalog", &catalog, py::return_value_policy::reference,
+             "Every algorithm of this build, for each device the fastest first, then those that are taken by "
+             "name alone.");
   module.def("why_not", &why_not, py::arg("problem"), py::arg("algorithm"), py::arg("device"), py::kw_only(),
              py::arg("index") = 0, py::arg("compute_capability") = 0, py::arg("lends_scratch") = true,
              R"(Why the algorithm cannot compute the problem on the device; '' where it can.

@@ -1,5 +1,7 @@
 // What Python needs to write a tuning table that the planner can read: the planner's own reader and words.
 
+#include "plan/tuning.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -7,7 +9,6 @@
 
 #include "bindings.h"
 #include "conv/error.h"
-#include "plan/tuning_file.h"
 
 namespace py = pybind11;
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "plan/kernel_facts.h"
+#include "plan/algorithm.h"
 
 namespace convswap {
 

@@ -14,7 +14,7 @@
 #include "cuda/runtime/kernel_origin.h"
 #include "cuda/runtime/kernel_sources.h"
 #include "cuda/runtime/kernel_store.h"
-#include "plan/kernel_supply.h"
+#include "plan/algorithm.h"
 
 namespace convswap {
 namespace {

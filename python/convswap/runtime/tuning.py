@@ -1,6 +1,6 @@
 """The user's tuning table: what `convswap tune` measured, for every later process that asks for "tuned".
 
-The planner reads the table itself (custom_op/plan/tuning_table.h describes the format); this side writes it,
+The planner reads the table itself (custom_op/plan/tuning.h describes the format); this side writes it,
 one writer at a time, and never leaves it half written.
 """
 
