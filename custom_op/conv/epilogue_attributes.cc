@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "conv/error.h"
-#include "conv/messages.h"
 
 namespace convswap {
 namespace {

@@ -6,7 +6,6 @@
 #include "conv/arithmetic.h"
 #include "conv/epilogue_attributes.h"
 #include "conv/error.h"
-#include "conv/messages.h"
 
 namespace convswap {
 namespace {

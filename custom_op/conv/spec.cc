@@ -3,7 +3,6 @@
 #include <functional>
 
 #include "conv/error.h"
-#include "conv/messages.h"
 
 namespace convswap {
 namespace {

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "conv/error.h"
-#include "conv/messages.h"
 #include "cpu/direct_plans.h"
 #include "plan/user_cache.h"
 

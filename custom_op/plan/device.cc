@@ -1,7 +1,6 @@
 #include "plan/device.h"
 
 #include "conv/error.h"
-#include "conv/messages.h"
 
 namespace convswap {
 

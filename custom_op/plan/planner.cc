@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "conv/error.h"
-#include "conv/messages.h"
 #include "plan/catalog.h"
 
 namespace convswap {

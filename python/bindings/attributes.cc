@@ -1,14 +1,12 @@
 // The attributes of a convolution and of what is fused with it, as keyword arguments from Python.
 
-#include "attributes.h"
-
 #include <pybind11/stl.h>
 
 #include <vector>
 
+#include "bindings.h"
 #include "conv/epilogue_attributes.h"
 #include "conv/error.h"
-#include "conv/messages.h"
 
 namespace py = pybind11;
 

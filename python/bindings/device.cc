@@ -16,10 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "attributes.h"
 #include "bindings.h"
 #include "conv/error.h"
-#include "conv/messages.h"
 #include "cuda/host/launch.h"
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/kernel_origin.h"

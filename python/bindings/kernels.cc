@@ -18,7 +18,6 @@
 #include "cuda/runtime/kernel_origin.h"
 #include "cuda/runtime/kernel_store.h"
 #include "cuda/runtime/loaded_kernels.h"
-#include "cuda/runtime/pack.h"
 #include "plan/background.h"
 
 namespace py = pybind11;
@@ -132,6 +131,17 @@ py::dict store_facts() {
 }
 
 }  // namespace
+
+py::dict dict_of(const KernelFacts& kernel) {
+  py::dict facts;
+  facts["name"] = kernel.name;
+  facts["registers"] = kernel.registers;
+  facts["spilled_bytes"] = kernel.spilled_bytes;
+  facts["shared_bytes"] = kernel.shared_bytes;
+  facts["threads"] = kernel.threads;
+  facts["blocks"] = kernel.blocks;
+  return facts;
+}
 
 void register_kernels(py::module_& module) {
   module.def("kernel_families", &list_families,

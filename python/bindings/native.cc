@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "attributes.h"
 #include "bindings.h"
 #include "conv/error.h"
 #include "cpu/direct.h"
@@ -114,16 +113,7 @@ std::string what_is_compiled(const ConvProblem& problem, const std::string& devi
 
 py::list facts_of(const Plan& plan) {
   py::list kernels;
-  for (const KernelFacts& kernel : plan.kernels()) {
-    py::dict facts;
-    facts["name"] = kernel.name;
-    facts["registers"] = kernel.registers;
-    facts["spilled_bytes"] = kernel.spilled_bytes;
-    facts["shared_bytes"] = kernel.shared_bytes;
-    facts["threads"] = kernel.threads;
-    facts["blocks"] = kernel.blocks;
-    kernels.append(facts);
-  }
+  for (const KernelFacts& kernel : plan.kernels()) kernels.append(dict_of(kernel));
   return kernels;
 }
 

@@ -48,14 +48,7 @@ int threads_per_multiprocessor(int index) {
 py::dict facts_of_kernel(const lab::Source& source, const ConvProblem& problem, int index) {
   const Launch launch = lab::launch_of(source, problem, cuda_device(index));
   const DeviceGuard guard(index);
-  const KernelFacts kernel = kernel_facts(source.name(), launch);
-  py::dict facts;
-  facts["name"] = kernel.name;
-  facts["registers"] = kernel.registers;
-  facts["spilled_bytes"] = kernel.spilled_bytes;
-  facts["shared_bytes"] = kernel.shared_bytes;
-  facts["threads"] = kernel.threads;
-  facts["blocks"] = kernel.blocks;
+  py::dict facts = dict_of(kernel_facts(source.name(), launch));
   facts["resident_blocks"] = resident_blocks(launch);
   facts["threads_per_multiprocessor"] = threads_per_multiprocessor(index);
   return facts;

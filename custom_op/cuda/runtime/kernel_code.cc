@@ -1,21 +1,18 @@
 #include "cuda/runtime/kernel_code.h"
 
-#include <cstdint>
-
 namespace convswap {
 namespace {
 
 constexpr std::string_view kCodeFormat = "convswap kernel 1";
 
-// FNV-1a, of 64 bits: what a disk or a copy has damaged is noticed. It guards against nobody who means harm;
-// the store's folder does, which is the user's own.
-uint64_t checksum(std::string_view text) {
+}  // namespace
+
+uint64_t fnv1a(std::string_view text) {
   uint64_t hash = 14695981039346656037u;
   for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211u;
   return hash;
 }
 
-// The text up to the end of the line, which is taken off `rest`; nothing where there is no whole line.
 std::optional<std::string_view> take_line(std::string_view& rest) {
   const size_t end = rest.find('\n');
   if (end == std::string_view::npos) return std::nullopt;
@@ -24,11 +21,9 @@ std::optional<std::string_view> take_line(std::string_view& rest) {
   return line;
 }
 
-}  // namespace
-
 std::string text_of(const std::string& key, const KernelCode& code) {
   std::string body = key + '\n' + code.symbol + '\n' + code.variable_symbol + '\n' + code.binary;
-  return std::string(kCodeFormat) + ' ' + std::to_string(body.size()) + ' ' + std::to_string(checksum(body)) +
+  return std::string(kCodeFormat) + ' ' + std::to_string(body.size()) + ' ' + std::to_string(fnv1a(body)) +
          '\n' + body;
 }
 
@@ -36,7 +31,7 @@ std::optional<KernelCode> parse_kernel_code(const std::string& key, std::string_
   std::optional<std::string_view> head = take_line(text);
   if (!head || !head->starts_with(kCodeFormat)) return std::nullopt;
   head->remove_prefix(kCodeFormat.size());
-  if (*head != ' ' + std::to_string(text.size()) + ' ' + std::to_string(checksum(text))) return std::nullopt;
+  if (*head != ' ' + std::to_string(text.size()) + ' ' + std::to_string(fnv1a(text))) return std::nullopt;
   if (take_line(text) != key) return std::nullopt;
   const std::optional<std::string_view> symbol = take_line(text), variable = take_line(text);
   if (!symbol || !variable) return std::nullopt;

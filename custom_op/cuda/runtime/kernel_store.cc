@@ -117,8 +117,6 @@ void drop_oldest(const std::string& folder) {
 
 // A file's name for a key: what people can read of it, and a number that differs where keys do.
 std::string file_name(const std::string& key, const std::string& name) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char letter : key) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211u;
   std::string readable;
   for (const char letter : name) {
     const bool is_plain = (letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'z') ||
@@ -127,7 +125,7 @@ std::string file_name(const std::string& key, const std::string& name) {
     if (!is_plain && !readable.empty() && readable.back() != '_') readable += '_';
   }
   char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(fnv1a(key)));
   return readable.substr(0, 150) + "-" + digits + std::string(kSuffix);
 }
 

@@ -1,4 +1,4 @@
-#include "conv/messages.h"
+#include "conv/error.h"
 
 #include <algorithm>
 #include <cstddef>
