@@ -36,7 +36,7 @@ struct Pool {
 };
 
 // What follows a convolution and is computed with it: y = pool(activation(sums + bias + residual)), rounded
-// to the element type once, at the end. epilogue_attributes.h has what the host makes it of.
+// to the element type once, at the end. attributes.h has what the host makes it of.
 struct Epilogue {
   Activation activation = Activation::none;
   float alpha = 0;

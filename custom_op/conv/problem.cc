@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "conv/arithmetic.h"
-#include "conv/epilogue_attributes.h"
+#include "conv/attributes.h"
 #include "conv/error.h"
 
 namespace convswap {

@@ -13,13 +13,13 @@
 
 #include "compiled.h"
 #include "conv/arithmetic.h"
-#include "conv/epilogue_attributes.h"
+#include "conv/attributes.h"
 #include "conv/epilogue_math.h"
 #include "conv/small_floats.h"
 #include "cuda/host/formats.h"
 #include "cuda_emulation.h"
-#include "plan/planner.h"
 #include "plan/epilogue_stage.h"
+#include "plan/planner.h"
 
 namespace convswap {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "conv/epilogue_attributes.h"
 #include "conv/error.h"
 
 namespace convswap {
@@ -111,45 +110,6 @@ std::optional<std::string> InferenceAttributes::text(const char* name) const {
   std::string value = read(name, ORT_OP_ATTR_STRING);
   if (value.empty()) return std::nullopt;
   return std::string(value.c_str());
-}
-
-ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision) {
-  ConvSpec spec;
-  spec.type = type;
-  spec.precision = precision;
-  if (const std::optional<std::string> word = attributes.text("precision")) {
-    spec.precision = parse_precision(*word);
-  }
-  spec.auto_pad = parse_auto_pad(attributes.text("auto_pad").value_or("NOTSET"));
-  spec.group = attributes.integer("group").value_or(1);
-  spec.kernel_shape = attributes.integers("kernel_shape");
-  spec.pads = attributes.integers("pads");
-  spec.strides = attributes.integers("strides");
-  spec.dilations = attributes.integers("dilations");
-  return spec;
-}
-
-Epilogue read_epilogue(const Attributes& attributes, ElementType type) {
-  Epilogue epilogue;
-  set_activation(epilogue, type, parse_activation(attributes.text("activation").value_or("None")),
-                 attributes.real("activation_alpha"), attributes.real("activation_beta"));
-  epilogue.pool =
-      make_pool(parse_pool_kind(attributes.text("pool").value_or("None")),
-                attributes.integers("pool_kernel_shape"), attributes.integers("pool_strides"),
-                attributes.integers("pool_pads"), attributes.integer("pool_ceil_mode").value_or(0) != 0,
-                attributes.integer("pool_count_include_pad").value_or(0) != 0);
-  return epilogue;
-}
-
-DepthwiseSpec read_depthwise(const Attributes& attributes, ElementType type) {
-  DepthwiseSpec depthwise;
-  depthwise.pads = attributes.integers("depthwise_pads");
-  depthwise.strides = attributes.integers("depthwise_strides");
-  depthwise.dilations = attributes.integers("depthwise_dilations");
-  set_activation(depthwise.epilogue, type,
-                 parse_activation(attributes.text("depthwise_activation").value_or("None")),
-                 attributes.real("depthwise_activation_alpha"), attributes.real("depthwise_activation_beta"));
-  return depthwise;
 }
 
 }  // namespace convswap

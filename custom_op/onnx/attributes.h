@@ -4,21 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "conv/attributes.h"
 #include "onnx/api.h"
 
 namespace convswap {
 
-// The attributes of a node; absent ones are empty. ONNX Runtime shows a node's attributes through one
-// interface while it infers shapes and through another when it creates the kernel.
-class Attributes {
- public:
-  virtual ~Attributes() = default;
-  virtual std::optional<int64_t> integer(const char* name) const = 0;
-  virtual std::vector<int64_t> integers(const char* name) const = 0;
-  virtual std::optional<float> real(const char* name) const = 0;
-  virtual std::optional<std::string> text(const char* name) const = 0;
-};
-
+// The attributes of a node, which ONNX Runtime shows through one interface while it infers shapes and through
+// another when it creates the kernel.
 class KernelAttributes final : public Attributes {
  public:
   KernelAttributes(const OrtApi& api, const OrtKernelInfo* info) : api_(api), info_(info) {}
@@ -47,15 +39,5 @@ class InferenceAttributes final : public Attributes {
   const OrtApi& api_;
   const OrtShapeInferContext* context_;
 };
-
-// The conv spec that the attributes of an ONNX Conv, and our `precision`, describe; `precision` is that of a
-// node without the attribute. Throws InvalidArgument.
-ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision);
-
-// The epilogue that the further attributes of a FusedConv of that type describe. Throws InvalidArgument.
-Epilogue read_epilogue(const Attributes& attributes, ElementType type);
-
-// And what they say of a depthwise convolution in front. Throws InvalidArgument.
-DepthwiseSpec read_depthwise(const Attributes& attributes, ElementType type);
 
 }  // namespace convswap

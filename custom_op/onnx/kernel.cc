@@ -71,12 +71,8 @@ void make_plan(PlanCache& plans, const ConvSpec& spec, InputShapes shapes, const
 }  // namespace
 
 ConvSpec read_spec(OpKind op, const Attributes& attributes, ElementType type, Precision precision) {
-  ConvSpec spec = read_spec(attributes, type, precision);
-  if (op == OpKind::fused_conv) {
-    spec.epilogue = read_epilogue(attributes, type);
-    spec.depthwise = read_depthwise(attributes, type);
-  }
-  return spec;
+  const std::optional<std::string> word = attributes.text("precision");
+  return read_spec(attributes, type, word ? parse_precision(*word) : precision, op == OpKind::fused_conv);
 }
 
 std::shared_ptr<const KnownRun> RecentRuns::find(const NodeInputs::Keys& keys, int device_index) const {

@@ -292,7 +292,7 @@ py::dict device_facts(int index) {
 }
 
 void register_device_array(py::module_& module) {
-  py::class_<DeviceArray>(module, "DeviceArray", "A contiguous floating-point array in the memory of a card.")
+  py::class_<DeviceArray>(module, "DeviceArray")
       // The first on a card makes its context, which takes seconds.
       .def(py::init<const Shape&, const std::string&, int, int64_t>(), py::arg("shape"),
            py::arg("type") = "float32", py::arg("device") = 0, py::arg("fence") = 0,
@@ -300,10 +300,8 @@ void register_device_array(py::module_& module) {
       .def_static("from_numpy", &DeviceArray::from_numpy, py::arg("array"), py::arg("device") = 0,
                   py::arg("fence") = 0)
       .def("to_numpy", &DeviceArray::to_numpy)
-      .def("damage", &DeviceArray::damage,
-           "Where its fences, of so many bytes on both sides, were written to: the first byte's distance "
-           "from the beginning; None where they are whole.")
-      .def("poison", &DeviceArray::poison, "Fills the array with NaN.")
+      .def("damage", &DeviceArray::damage)
+      .def("poison", &DeviceArray::poison)
       .def_property_readonly("shape",
                              [](const DeviceArray& array) { return py::tuple(py::cast(array.shape())); })
       .def_property_readonly(
@@ -325,30 +323,17 @@ void register_device_array(py::module_& module) {
       py::arg("depthwise_bias").none(true) = py::none(), py::arg("algorithm") = "auto",
       py::arg("precision") = "tf32", py::arg("runs") = 1, py::arg("alternative") = 0,
       py::arg("prepared") = false, py::arg("pack") = "", py::arg("compiles") = true,
-      py::arg("files") = std::map<std::string, std::string>(),
-      R"(Computes y on the card by a CUDA algorithm, with what is fused with it, and waits for it.
-
-`residual` is of the shape of the convolution's result, `depthwise`, (C, 1, filter...), and `depthwise_bias`, (C), are
-those of a depthwise convolution of x in front; `alternative` is a number of `alternatives`; with `prepared`
-the weights are prepared once before the runs, where the algorithm prepares them, as those of a session are; `pack` and
-`compiles` say where kernels come from, as the session entries convswap.pack and convswap.compile do, and `files` has the
-paths of other session entries; further keyword arguments are the attributes of our Conv and FusedConv.
-
-Returns the mean time of one of `runs` back-to-back runs in milliseconds, by CUDA events, without the host's time to
-start them. Raises ConvswapError for shapes or attributes that do not fit, RuntimeError where CUDA fails.)");
+      py::arg("files") = std::map<std::string, std::string>());
 }
 
 }  // namespace
 
 void register_device(py::module_& module) {
-  module.def(
-      "cuda_devices",
-      [] {
-        py::list devices;
-        for (int index = 0; index < cuda_device_count(); ++index) devices.append(device_facts(index));
-        return devices;
-      },
-      "What the driver says of each card; empty without a card or a driver.");
+  module.def("cuda_devices", [] {
+    py::list devices;
+    for (int index = 0; index < cuda_device_count(); ++index) devices.append(device_facts(index));
+    return devices;
+  });
   register_device_array(module);
 }
 

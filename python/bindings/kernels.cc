@@ -144,51 +144,21 @@ py::dict dict_of(const KernelFacts& kernel) {
 }
 
 void register_kernels(py::module_& module) {
-  module.def("kernel_families", &list_families,
-             R"(All kernels that there may be on a card, by the headers that have them.
-
-A list of dictionaries: "header"; "instances", their names; "least_capability", 80 for compute capability 8.0; and
-"is_for_it_alone", whether newer cards cannot run them.)");
-  module.def("kernel_compiler", &compiler_facts,
-             R"(What compiles kernels: NVIDIA's run-time compiler NVRTC.
-
-A dictionary: "why_not", empty where it is there, and then "version" ("13.0"), "path" and
-"compute_capabilities", a list of those that it has code for.)");
+  module.def("kernel_families", &list_families);
+  module.def("kernel_compiler", &compiler_facts);
   module.def("compile_kernel", &compile_kernel, py::arg("instance"), py::arg("compute_capability"),
-             py::kw_only(), py::arg("keep") = true,
-             R"(The code of a kernel for cards of a compute capability (90 for 9.0), which need not be there.
-
-It comes from the store where it is there, else it is compiled and stored; with `keep` False it is compiled in any
-case, and not stored. Raises ConvswapError for an instance that no family lists, RuntimeError where there is no
-compiler or it refuses the source.)");
-  py::class_<PackWriter>(module, "PackWriter",
-                         "A pack in the making: kernels for cards that need not be here.")
+             py::kw_only(), py::arg("keep") = true);
+  py::class_<PackWriter>(module, "PackWriter")
       .def(py::init<>())
       .def("add", &PackWriter::add, py::arg("instance"), py::arg("compute_capability"), py::kw_only(),
-           py::arg("is_portable") = false, py::call_guard<py::gil_scoped_release>(),
-           "Compiles a kernel, or takes it from the store, and returns its bytes; from any thread. Portable "
-           "code runs "
-           "on newer cards too. Raises as compile_kernel.")
-      .def("write", &PackWriter::write, py::arg("path"),
-           "Writes what was added, whole or not at all. Raises RuntimeError where it cannot be written.");
-  module.def("pack_contents", &pack_contents, py::arg("path"),
-             "The kernels of a pack and the compute capability of each. Raises ConvswapError where it is "
-             "none of this "
-             "version.");
-  module.def(
-      "ready_made_kernels", [] { return contents_of(ready_made_kernels()); },
-      "The kernels that lie ready beside the library, as pack_contents has them.");
-  module.def("compile_ahead", &compile_ahead, py::arg("instances"), py::arg("compute_capability"),
-             "Has kernels compiled and stored in the background, several at once; returns at once.");
-  module.def(
-      "kernel_store", &store_facts,
-      R"(Where compiled kernels are kept: "folder", "unused" (why it is not used; empty where it is), "kernels" and
-"bytes".)");
-  module.def(
-      "take_kernel_store_warning", &take_kernel_store_warning,
-      R"(One line about a kernel that was damaged or could not be kept; "" where there is nothing new to say.)");
-  module.def("clear_kernel_store", &clear_kernel_store,
-             "Deletes all kernels that are kept; returns how many.");
+           py::arg("is_portable") = false, py::call_guard<py::gil_scoped_release>())
+      .def("write", &PackWriter::write, py::arg("path"));
+  module.def("pack_contents", &pack_contents, py::arg("path"));
+  module.def("ready_made_kernels", [] { return contents_of(ready_made_kernels()); });
+  module.def("compile_ahead", &compile_ahead, py::arg("instances"), py::arg("compute_capability"));
+  module.def("kernel_store", &store_facts);
+  module.def("take_kernel_store_warning", &take_kernel_store_warning);
+  module.def("clear_kernel_store", &clear_kernel_store);
 }
 
 }  // namespace convswap::bindings

@@ -1,4 +1,5 @@
 // The Python module convswap._native: the catalog, the planner and direct calls, for tools and tests.
+// python/convswap/_native.pyi says what each function does.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -239,13 +240,7 @@ py::array conv(const py::array& x, const py::array& w, const std::optional<py::a
 }
 
 void register_problem(py::module_& module) {
-  py::class_<ConvProblem>(module, "Problem",
-                          R"(A convolution: attributes and shapes, everything an algorithm needs.
-
-Shapes are (N, C, spatial...) and (K, C / group, filter...); `residual_shape`, where there is one, that of the
-convolution's result, and `depthwise_shape`, (C, 1, filter...), that of the weights of a depthwise convolution of x in
-front, whose result the other one convolves. The attributes are those of our Conv and FusedConv; an empty sequence is an
-absent attribute. Raises ConvswapError where they do not fit together.)")
+  py::class_<ConvProblem>(module, "Problem")
       .def(py::init([](const Shape& x_shape, const Shape& w_shape, bool has_bias, const std::string& type,
                        const std::string& precision, const std::optional<Shape>& residual_shape,
                        const std::optional<Shape>& depthwise_shape, bool has_depthwise_bias,
@@ -258,47 +253,27 @@ absent attribute. Raises ConvswapError where they do not fit together.)")
            py::arg("depthwise_shape") = py::none(), py::arg("has_depthwise_bias") = false)
       .def_property_readonly(
           "output_shape",
-          [](const ConvProblem& problem) { return py::tuple(py::cast(problem.result_shape())); },
-          "(N, K, output...), after the pool where there is one.")
-      .def_property_readonly("operations", &ConvProblem::operations,
-                             "Multiplications and additions, padding counted as data.")
-      .def_property_readonly("bytes", &ConvProblem::bytes,
-                             "Bytes that must move if every tensor is read or written once.")
-      .def_property_readonly("text", &ConvProblem::text,
-                             "One line, the same for problems that no algorithm can tell apart.");
+          [](const ConvProblem& problem) { return py::tuple(py::cast(problem.result_shape())); })
+      .def_property_readonly("operations", &ConvProblem::operations)
+      .def_property_readonly("bytes", &ConvProblem::bytes)
+      .def_property_readonly("text", &ConvProblem::text);
 }
 
 void register_planner(py::module_& module) {
-  py::class_<Algorithm>(module, "Algorithm", "One way to compute convolutions on one kind of device.")
+  py::class_<Algorithm>(module, "Algorithm")
       .def_property_readonly("name", [](const Algorithm& algorithm) { return std::string(algorithm.name()); })
       .def_property_readonly(
-          "device", [](const Algorithm& algorithm) { return std::string(name_of(algorithm.device_kind())); },
-          "'cpu' or 'cuda'.")
-      .def_property_readonly(
-          "by_name_alone", [](const Algorithm& algorithm) { return algorithm.by_name_alone(); },
-          "Whether nobody gets it without asking for it by name.");
-  module.def("catalog", &catalog, py::return_value_policy::reference,
-             "Every algorithm of this build, for each device the fastest first, then those that are taken by "
-             "name alone.");
+          "device", [](const Algorithm& algorithm) { return std::string(name_of(algorithm.device_kind())); })
+      .def_property_readonly("by_name_alone",
+                             [](const Algorithm& algorithm) { return algorithm.by_name_alone(); });
+  module.def("catalog", &catalog, py::return_value_policy::reference);
   module.def("why_not", &why_not, py::arg("problem"), py::arg("algorithm"), py::arg("device"), py::kw_only(),
-             py::arg("index") = 0, py::arg("compute_capability") = 0, py::arg("lends_scratch") = true,
-             R"(Why the algorithm cannot compute the problem on the device; '' where it can.
-
-`compute_capability` (90 for 9.0) asks about a typical card of that generation, which need not be here, and
-`lends_scratch` False about an ONNX Runtime before 1.18, which lends no memory for a run. Raises ConvswapError for an unknown algorithm or device, RuntimeError where the card is not there.)");
+             py::arg("index") = 0, py::arg("compute_capability") = 0, py::arg("lends_scratch") = true);
   module.def("choose", &choose, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
              py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0,
-             py::arg("lends_scratch") = true, py::arg("tuned") = "",
-             R"(The name of the algorithm that the planner takes.
-
-`tuned` is what a node's attribute of that name has. Raises ConvswapError where `algorithm` is unknown or cannot
-compute the problem.)");
-  module.def(
-      "estimates", &estimates, py::arg("problem"), py::arg("device"), py::kw_only(), py::arg("index") = 0,
-      py::arg("compute_capability") = 0,
-      R"(The milliseconds that each algorithm that can compute the problem is estimated to take, by its name.
-
-None where it has no estimate; those that are taken by name alone are left out.)");
+             py::arg("lends_scratch") = true, py::arg("tuned") = "");
+  module.def("estimates", &estimates, py::arg("problem"), py::arg("device"), py::kw_only(),
+             py::arg("index") = 0, py::arg("compute_capability") = 0);
   module.def(
       "describe_plan",
       [](const ConvProblem& problem, const std::string& device, const std::string& algorithm, int index) {
@@ -306,8 +281,7 @@ None where it has no estimate; those that are taken by name alone are left out.)
         return convswap::choose(problem, asked, algorithm).offer.make()->describe();
       },
       py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto", py::kw_only(),
-      py::arg("index") = 0, py::call_guard<py::gil_scoped_release>(),
-      "The launch shape of the plan in words; its kernels are compiled and loaded.");
+      py::arg("index") = 0, py::call_guard<py::gil_scoped_release>());
   module.def(
       "alternatives",
       [](const ConvProblem& problem, const std::string& algorithm, int most, int index,
@@ -321,35 +295,14 @@ None where it has no estimate; those that are taken by name alone are left out.)
         return estimates;
       },
       py::arg("problem"), py::arg("algorithm"), py::arg("most") = 8, py::kw_only(), py::arg("index") = 0,
-      py::arg("compute_capability") = 0, py::call_guard<py::gil_scoped_release>(),
-      R"(What a CUDA algorithm chooses among for a problem, cheapest first: its estimates in milliseconds.
-
-`conv_device` computes with each by its number; the first is what the algorithm takes. Raises ConvswapError where it
-cannot compute the problem.)");
+      py::arg("compute_capability") = 0, py::call_guard<py::gil_scoped_release>());
   module.def("kernels_of", &kernels_of, py::arg("problem"), py::arg("device"), py::arg("algorithm") = "auto",
-             py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0, py::arg("tuned") = "",
-             R"(The names of the card's kernels that the plan starts, each once; none on the CPU.
-
-With `compute_capability`, also those of the algorithms that `tuned`, a node's attribute, names for any card.)");
+             py::kw_only(), py::arg("index") = 0, py::arg("compute_capability") = 0, py::arg("tuned") = "");
   module.def("what_is_compiled", &what_is_compiled, py::arg("problem"), py::arg("device"),
-             py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
-             "What a plan has to wait for, kernels that are compiled first, in one line; empty where all are "
-             "there.");
+             py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0);
   module.def("explain", &explain_problem, py::arg("problem"), py::arg("device"),
              py::arg("algorithm") = "auto", py::kw_only(), py::arg("index") = 0,
-             py::arg("compute_capability") = 0, py::arg("tuned") = "",
-             R"(How the planner computes the problem, and why so.
-
-A dictionary: "device", a name; "algorithm"; "decided_by", one of "name", "rule", "tuned" and "file", for what
-`tuned`, a node's attribute, says; "why", in words; "milliseconds", as the tuning table or the node has it where
-that decided, else None; "plan", the launch shape in words, and
-"kernels", a list of dictionaries "name", "registers" and "spilled_bytes" of a thread, "shared_bytes" and
-"threads" of a block, and "blocks", each None for a card that is not here; "bytes"; "operations"; and "others", a
-list of dictionaries "algorithm", "supports" (whether it could compute the problem), "why_not" and
-"milliseconds", without those that are taken by name alone.
-
-Raises ConvswapError where `algorithm` is unknown or cannot compute the problem, RuntimeError where the card is
-not there.)");
+             py::arg("compute_capability") = 0, py::arg("tuned") = "");
 }
 
 void register_conv(py::module_& module) {
@@ -357,15 +310,7 @@ void register_conv(py::module_& module) {
              py::arg("b").noconvert() = py::none(), py::kw_only(),
              py::arg("residual").noconvert() = py::none(), py::arg("depthwise").noconvert() = py::none(),
              py::arg("depthwise_bias").noconvert() = py::none(), py::arg("algorithm") = "auto",
-             py::arg("threads") = 0, py::arg("instruction_set") = "",
-             R"(The convolution of C-contiguous arrays by a CPU algorithm, and what is fused with it.
-
-x is (N, C, spatial...), w (K, C / group, filter...), b (K,), residual of the shape of the convolution's result,
-depthwise (C, 1, filter...) and depthwise_bias (C,) those of a depthwise convolution of x in front, all float32, float64,
-float16 or bfloat16 (of ml_dtypes); the result is (N, K, output...) of the same type. Further keyword arguments are the
-attributes of our Conv and FusedConv. `reference` sums in float64, `direct` takes all but float64 and sums in float32;
-`instruction_set` is one of direct_instruction_sets(); `threads` 0 uses every core. Raises ConvswapError for types, shapes
-or attributes that do not fit, TypeError for what is no array.)");
+             py::arg("threads") = 0, py::arg("instruction_set") = "");
 }
 
 }  // namespace
@@ -393,13 +338,10 @@ PYBIND11_MODULE(_native, module) {
   register_kernels(module);
   register_tutorial(module);
   register_tuning(module);
-  module.def(
-      "direct_instruction_sets",
-      [] {
-        std::vector<std::string> names;
-        for (const auto name : direct_instruction_sets()) names.emplace_back(name);
-        return names;
-      },
-      "The instruction sets of `direct` that this processor has, best first.");
+  module.def("direct_instruction_sets", [] {
+    std::vector<std::string> names;
+    for (const auto name : direct_instruction_sets()) names.emplace_back(name);
+    return names;
+  });
   register_device(module);
 }

@@ -49,24 +49,10 @@ std::string device_name(const std::string& device, int index) {
 
 void register_tuning(py::module_& module) {
   module.attr("tuning_header") = std::string(kTuningHeader);
-  module.def("tuning_path", &path_of_table,
-             R"(The path of the user's tuning table, which need not be there.
-
-$CONVSWAP_TUNING, else convswap/tuning.txt in the user's cache folder. Raises ConvswapError where there is no home
-folder.)");
-  module.def(
-      "tuning_device", &device_name, py::arg("device"), py::kw_only(), py::arg("index") = 0,
-      R"(The name of the device in a tuning table: a card's, or the processor's and its instruction set.
-
-Raises ConvswapError for an unknown device, RuntimeError where the card is not there.)");
-  module.def(
-      "read_tuning_table", &table,
-      R"(The sound lines of the user's tuning table, and what is wrong with the others in one line, "" for nothing.
-
-A line is (device, version, problem, algorithm, {algorithm: milliseconds}).)");
-  module.def(
-      "take_tuning_warning", [] { return path_object(take_tuning_warning()); },
-      R"(One line about damage that a reading of the tuning table met; "" where there is nothing new to say.)");
+  module.def("tuning_path", &path_of_table);
+  module.def("tuning_device", &device_name, py::arg("device"), py::kw_only(), py::arg("index") = 0);
+  module.def("read_tuning_table", &table);
+  module.def("take_tuning_warning", [] { return path_object(take_tuning_warning()); });
 }
 
 }  // namespace convswap::bindings

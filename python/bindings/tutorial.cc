@@ -57,27 +57,16 @@ py::dict facts_of_kernel(const lab::Source& source, const ConvProblem& problem, 
 }  // namespace
 
 void register_tutorial(py::module_& module) {
-  py::class_<lab::Source>(module, "LabSource",
-                          "A kernel of the user's own: its text, and what its comments say of it. Raises "
-                          "ConvswapError, with file and line, where they do not say what they must.")
+  py::class_<lab::Source>(module, "LabSource")
       .def(py::init(&lab::Source::parse), py::arg("name"), py::arg("text"))
-      .def_property_readonly(
-          "interface",
-          [](const lab::Source& source) {
-            return source.interface() == lab::Interface::conv ? "conv" : "course";
-          },
-          "What `forward` takes: 'course' or 'conv'.")
-      .def("why_not", &lab::Source::why_not, py::arg("problem"),
-           "Why the kernel is not started for the problem; '' where it is.")
-      .def("launch", &launch_shape, py::arg("problem"), py::arg("shared_limit"),
-           "Grid and block, of three numbers each, and bytes of shared memory. Raises ConvswapError where "
-           "no card takes them, or a block may have less shared memory.")
-      .def("compile", &compiled, py::arg("compute_capability"),
-           "The code for cards of a compute capability, from the store or compiled. Raises RuntimeError with "
-           "the compiler's words, or where there is none.")
-      .def("facts", &facts_of_kernel, py::arg("problem"), py::kw_only(), py::arg("index") = 0,
-           "What the card says of the kernel and its launch: as `explain` has it of others, and "
-           "\"resident_blocks\" and \"threads_per_multiprocessor\". Raises as `launch` and `compile`.");
+      .def_property_readonly("interface",
+                             [](const lab::Source& source) {
+                               return source.interface() == lab::Interface::conv ? "conv" : "course";
+                             })
+      .def("why_not", &lab::Source::why_not, py::arg("problem"))
+      .def("launch", &launch_shape, py::arg("problem"), py::arg("shared_limit"))
+      .def("compile", &compiled, py::arg("compute_capability"))
+      .def("facts", &facts_of_kernel, py::arg("problem"), py::kw_only(), py::arg("index") = 0);
   module.def(
       "fill_shared_memory",
       [](int index) {
@@ -85,8 +74,7 @@ void register_tutorial(py::module_& module) {
         lab::fill_shared_memory(cuda_device(index), nullptr);
         CONVSWAP_CHECK_DRIVER(driver().cuCtxSynchronize());
       },
-      py::arg("index") = 0, py::call_guard<py::gil_scoped_release>(),
-      "Leaves NaN in all shared memory of a card. Raises RuntimeError where CUDA fails.");
+      py::arg("index") = 0, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace convswap::bindings

@@ -82,7 +82,7 @@ class Algorithm:
         """Whether nobody gets it without asking for it by name."""
 
 def catalog() -> list[Algorithm]:
-    """Return every algorithm of this build, for each device the fastest first, then those taken by name alone."""
+    """Return every algorithm, for each device the fastest first, then those taken by name alone."""
 
 def why_not(
     problem: Problem,
@@ -93,7 +93,12 @@ def why_not(
     compute_capability: int = 0,
     lends_scratch: bool = True,
 ) -> str:
-    """Return why the algorithm cannot compute the problem on the device; "" where it can."""
+    """Return why the algorithm cannot compute the problem on the device; "" where it can.
+
+    `compute_capability` (90 for 9.0) asks about a typical card of that generation, which need not be here,
+    and `lends_scratch` False about an ONNX Runtime before 1.18. Raises ConvswapError for an unknown algorithm
+    or device, RuntimeError where the card is not there.
+    """
 
 def choose(
     problem: Problem,
@@ -211,7 +216,13 @@ def conv(
     depthwise_activation_alpha: float = ...,
     depthwise_activation_beta: float = ...,
 ) -> NDArray[_Float]:
-    """Return the convolution of C-contiguous arrays, and what is fused with it, by a CPU algorithm."""
+    """Return the convolution of C-contiguous arrays, and what is fused with it, by a CPU algorithm.
+
+    x is (N, C, spatial...), w (K, C / group, filter...), b (K,), `residual` of the shape of the convolution's
+    result, `depthwise` (C, 1, filter...) and `depthwise_bias` (C,) those of a depthwise convolution of x in
+    front, all of one type. `threads` 0 uses every core. Raises ConvswapError for types, shapes or attributes
+    that do not fit.
+    """
 
 def direct_instruction_sets() -> list[str]:
     """Return the instruction sets of `direct` that this processor has, best first."""
@@ -377,7 +388,13 @@ def conv_device(
     depthwise_activation_alpha: float = ...,
     depthwise_activation_beta: float = ...,
 ) -> float:
-    """Compute y on the card, with what is fused; return a run's mean milliseconds."""
+    """Compute y on the card, with what is fused; return a run's mean milliseconds.
+
+    `alternative` is a number of `alternatives`; with `prepared` the weights are prepared before the runs;
+    `pack` and `compiles` are as the session entries convswap.pack and convswap.compile, and `files` has the
+    paths of others. The time is the card's own. Raises ConvswapError where shapes or attributes do not fit,
+    RuntimeError where CUDA fails.
+    """
 
 class LabFacts(KernelFacts):
     """What a card says of a user's kernel; exists for type checkers alone."""

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "conv/arithmetic.h"
-#include "conv/epilogue_attributes.h"
+#include "conv/attributes.h"
 #include "conv/small_floats.h"
 #include "cuda/epilogue/arguments.h"
 #include "cuda/epilogue/family.h"

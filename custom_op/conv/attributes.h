@@ -1,6 +1,6 @@
 #pragma once
 
-// An epilogue as the attributes of an op give it, and as text.
+// A convolution and its epilogue as the attributes of an op give them, and the epilogue as text.
 
 #include <cstddef>
 #include <optional>
@@ -31,5 +31,19 @@ int64_t pool_extent(const Pool& pool, size_t axis, int64_t input);
 
 // "Relu", "residual LeakyRelu(0.01) MaxPool 2x2 strides=2x2 pads=0x0x0x0"; empty where it is.
 std::string text_of(const Epilogue& epilogue);
+
+// The attributes of a node; absent ones are empty.
+class Attributes {
+ public:
+  virtual ~Attributes() = default;
+  virtual std::optional<int64_t> integer(const char* name) const = 0;
+  virtual std::vector<int64_t> integers(const char* name) const = 0;
+  virtual std::optional<float> real(const char* name) const = 0;
+  virtual std::optional<std::string> text(const char* name) const = 0;
+};
+
+// The conv spec that the attributes of an ONNX Conv describe, and where it is fused those that a FusedConv has
+// beside them, of its epilogue and of a depthwise convolution in front. Throws InvalidArgument.
+ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision, bool is_fused);
 
 }  // namespace convswap

@@ -1,4 +1,4 @@
-#include "conv/epilogue_attributes.h"
+#include "conv/attributes.h"
 
 #include <algorithm>
 #include <cmath>
@@ -88,6 +88,33 @@ void fill(std::string_view attribute, const std::vector<int64_t>& values, size_t
                                                 ", for rows and columns"));
   }
   std::copy(values.begin(), values.end(), to);
+}
+
+Epilogue read_epilogue(const Attributes& attributes, ElementType type) {
+  Epilogue epilogue;
+  const Activation activation = parse_activation(attributes.text("activation").value_or("None"));
+  const std::optional<float> alpha = attributes.real("activation_alpha");
+  set_activation(epilogue, type, activation, alpha, attributes.real("activation_beta"));
+  const PoolKind kind = parse_pool_kind(attributes.text("pool").value_or("None"));
+  const std::vector<int64_t> kernel_shape = attributes.integers("pool_kernel_shape");
+  const std::vector<int64_t> strides = attributes.integers("pool_strides");
+  const std::vector<int64_t> pads = attributes.integers("pool_pads");
+  const bool rounds_up = attributes.integer("pool_ceil_mode").value_or(0) != 0;
+  const bool counts_padding = attributes.integer("pool_count_include_pad").value_or(0) != 0;
+  epilogue.pool = make_pool(kind, kernel_shape, strides, pads, rounds_up, counts_padding);
+  return epilogue;
+}
+
+DepthwiseSpec read_depthwise(const Attributes& attributes, ElementType type) {
+  DepthwiseSpec depthwise;
+  depthwise.pads = attributes.integers("depthwise_pads");
+  depthwise.strides = attributes.integers("depthwise_strides");
+  depthwise.dilations = attributes.integers("depthwise_dilations");
+  const Activation activation = parse_activation(attributes.text("depthwise_activation").value_or("None"));
+  const std::optional<float> alpha = attributes.real("depthwise_activation_alpha");
+  set_activation(depthwise.epilogue, type, activation, alpha,
+                 attributes.real("depthwise_activation_beta"));
+  return depthwise;
 }
 
 }  // namespace
@@ -182,6 +209,22 @@ Pool make_pool(PoolKind kind, const std::vector<int64_t>& kernel_shape, const st
   pool.rounds_up = rounds_up;
   pool.counts_padding = kind == PoolKind::average && counts_padding;
   return pool;
+}
+
+ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision, bool is_fused) {
+  ConvSpec spec;
+  spec.type = type;
+  spec.precision = precision;
+  spec.auto_pad = parse_auto_pad(attributes.text("auto_pad").value_or("NOTSET"));
+  spec.group = attributes.integer("group").value_or(1);
+  spec.kernel_shape = attributes.integers("kernel_shape");
+  spec.pads = attributes.integers("pads");
+  spec.strides = attributes.integers("strides");
+  spec.dilations = attributes.integers("dilations");
+  if (!is_fused) return spec;
+  spec.epilogue = read_epilogue(attributes, type);
+  spec.depthwise = read_depthwise(attributes, type);
+  return spec;
 }
 
 }  // namespace convswap
