@@ -82,8 +82,7 @@ const KernelOrigin* kernel_origin_of(const OrtApi& api, const OrtSessionOptions*
   std::map<std::string, std::string> files;
   for (const SessionFile* file : session_files()) {
     const std::string key(file->entry);
-    const std::string path = entry(api, options, key.c_str()).value_or("");
-    if (!path.empty()) files.emplace(key, path);
+    files.emplace(key, entry(api, options, key.c_str()).value_or(""));
   }
   return kernel_origin(entry(api, options, kPackEntry).value_or(""), compile == "auto", files);
 }

@@ -1,8 +1,5 @@
 #include "plan/catalog.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "plan/epilogue_stage.h"
 
 namespace convswap {
@@ -31,8 +28,9 @@ const std::vector<const Algorithm*>& all_algorithms() {
 const std::vector<const Algorithm*>& catalog() {
   static const std::vector<const Algorithm*> listed = [] {
     std::vector<const Algorithm*> found;
-    std::ranges::copy_if(all_algorithms(), std::back_inserter(found),
-                         [](const Algorithm* algorithm) { return algorithm->session_file() == nullptr; });
+    for (const Algorithm* algorithm : all_algorithms()) {
+      if (algorithm->session_file() == nullptr) found.push_back(algorithm);
+    }
     return found;
   }();
   return listed;

@@ -26,7 +26,7 @@ NAMES = {
     "functional": "function less",
     "limits": "numeric_limits",
     "map": "map multimap",
-    "memory": "unique_ptr shared_ptr weak_ptr make_unique make_shared",
+    "memory": "unique_ptr shared_ptr weak_ptr make_unique make_shared static_pointer_cast",
     "mutex": "mutex recursive_mutex lock_guard unique_lock scoped_lock once_flag call_once try_to_lock",
     "optional": "optional nullopt",
     "span": "span",

@@ -189,9 +189,11 @@ void write_pack(const std::string& path, const std::vector<std::pair<KernelReque
 
 const KernelOrigin* kernel_origin(const std::string& pack, bool compiles,
                                   const std::map<std::string, std::string>& files) {
-  if (pack.empty() && compiles && files.empty()) return nullptr;
   SessionTexts texts;
-  for (const auto& [entry, path] : files) texts[entry] = {path, session_text(entry, path)};
+  for (const auto& [entry, path] : files) {
+    if (!path.empty()) texts[entry] = {path, session_text(entry, path)};
+  }
+  if (pack.empty() && compiles && texts.empty()) return nullptr;
   // A file that was written anew is another one.
   struct stat facts{};
   if (!pack.empty()) static_cast<void>(stat(pack.c_str(), &facts));

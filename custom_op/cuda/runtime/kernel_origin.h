@@ -50,9 +50,10 @@ struct KernelOrigin {
   std::map<std::string, std::shared_ptr<const void>, std::less<>> files = {};
 };
 
-// What says so, the same for the same: `pack`, a file or empty, and `files`, paths by the entries of
-// session_files, read anew where they have changed. It lives as long as the process. Null where nothing is
-// said. Throws InvalidArgument as Pack::read and SessionFile::read do, and where a file cannot be read.
+// What says so, the same for the same: `pack`, a file, and `files`, by the entries of session_files, each
+// empty where there is none, read anew where they have changed. It lives as long as the process. Null where
+// nothing is said. Throws InvalidArgument as Pack::read and SessionFile::read do, and where a file cannot be
+// read.
 const KernelOrigin* kernel_origin(const std::string& pack, bool compiles,
                                   const std::map<std::string, std::string>& files = {});
 
