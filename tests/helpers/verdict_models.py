@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+from convswap.graph.external_weights import as_split
 from convswap.runtime.sessions import make_session
 from onnx import TensorProto, helper, numpy_helper
 from swap_models import tensor_info
@@ -93,9 +94,11 @@ def make_our_convs_wrong(monkeypatch, factor: float) -> None:
     """Have our op answer `factor` times what it should, in the whole model and in each Conv alone."""
 
     def wrong_session(model, side, device, **options):
-        return make_session(_scaled(model, factor) if side.ours else model, side, device, **options)
+        split = as_split(model)
+        scaled = split._replace(message=_scaled(split.message, factor)) if side.ours else split
+        return make_session(scaled, side, device, **options)
 
-    for module in ("answers", "compare", "compared"):
+    for module in ("answers", "compare", "preparation"):
         monkeypatch.setattr(f"convswap.comparison.{module}.make_session", wrong_session)
 
 

@@ -96,7 +96,7 @@ def test_default_side_and_ours_differ_only_in_the_swapped_convs(monkeypatch):
     made = []
 
     def recording(model, side, device, **options):
-        made.append((side, model))
+        made.append((side, model.message))
         return make_session(model, side, device, **options)
 
     for module in (compared_module, orchestration):
@@ -282,7 +282,7 @@ def test_convs_swapped_before_run_as_they_were_swapped(monkeypatch):
     made = []
 
     def recording(model, side, device, **options):
-        made.append((side, model))
+        made.append((side, model.message))
         return make_session(model, side, device, **options)
 
     monkeypatch.setattr(compared_module, "make_session", recording)
@@ -331,8 +331,8 @@ def test_float16_weights_that_the_model_computes_make_a_float16_layer(monkeypatc
 
 
 def test_truth_that_both_sides_miss_alike_does_not_condemn_what_agrees(monkeypatch):
-    def off(model, feeds, weights=None):
-        truth = evaluate(model, feeds, weights)
+    def off(model, feeds):
+        truth = evaluate(model, feeds)
         return Truth([values + 1 for values in truth.outputs], truth.in_float32)
 
     assert not any("cannot be held to float64" in note for note in compare(small_model(), device="cpu").notes)

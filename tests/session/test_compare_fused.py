@@ -51,10 +51,10 @@ def layer_models(monkeypatch):
     """What the sessions of the layers are made of: {side: [model of each layer, …]}."""
     made: dict[str, list[onnx.ModelProto]] = {"default": [], "convswap": []}
 
-    def recording(proto, side, device, **options):
+    def recording(model, side, device, **options):
         if options:
-            made[side.name].append(proto)
-        return make_session(proto, side, device, **options)
+            made[side.name].append(model.message)
+        return make_session(model, side, device, **options)
 
     monkeypatch.setattr(orchestration, "make_session", recording)
     return made

@@ -14,8 +14,8 @@ import pytest
 from comparisons import saved
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
+from convswap.graph.external_weights import SplitModel, is_apart, taken_apart
 from convswap.graph.model_file import load_model, model_from_proto
-from convswap.graph.weights_apart import is_apart, put_together, taken_apart
 from convswap.planning.problems import conv_problems
 from convswap.runtime import memory
 from convswap.runtime.device import Device
@@ -60,7 +60,7 @@ def test_large_weights_are_taken_apart_and_put_together_again(external, tmp_path
     assert numpy_helper.to_array(shape).tolist() == [1, -1]
     if external:
         assert isinstance(model.graph.initializers["w"].const_value, ir.ExternalTensor)
-    whole = put_together(small, weights)
+    whole = SplitModel(small, weights).whole()
     for tensor in with_large_weights().graph.initializer:
         value = whole.graph.initializers[tensor.name].const_value.numpy()
         np.testing.assert_array_equal(value, numpy_helper.to_array(tensor))

@@ -129,10 +129,10 @@ def test_nothing_is_written_where_the_whole_model_is_slower(pretended, tmp_path,
 
 def make_ours_wrong(monkeypatch, change) -> None:
     """Have `change` give what whole models with nodes of ours answer, of what they do answer."""
-    real_session, real_run, ours = preparation.Apart.session, whole.run_named, []
+    real_session, real_run, ours = whole.make_session, whole.run_named, []
 
-    def session(self, side, device):
-        made = real_session(self, side, device)
+    def session(model, side, device):
+        made = real_session(model, side, device)
         ours.extend([made] * side.ours)
         return made
 
@@ -140,7 +140,7 @@ def make_ours_wrong(monkeypatch, change) -> None:
         outputs = real_run(made, feeds)
         return change(outputs) if made in ours else outputs
 
-    monkeypatch.setattr(preparation.Apart, "session", session)
+    monkeypatch.setattr(whole, "make_session", session)
     monkeypatch.setattr(whole, "run_named", run)
 
 
@@ -415,7 +415,7 @@ def test_every_way_of_a_segment_computes_the_same(name):
     shape = {"stem": (2, 3, 12, 12), "block": (2, 8, 12, 12), "last": (2, 8, 12, 12)}[name]
     feeds = {fed: random.standard_normal(shape).astype(np.float32) for fed in segment.layer.fed}
     shapes = {fed: values.shape for fed, values in feeds.items()}
-    expected = segment.default_model(shapes).session(DEFAULT, CPU).run(None, feeds)[0]
+    expected = make_session(segment.default_model(shapes), DEFAULT, CPU).run(None, feeds)[0]
     assert (
         segment.stages
         == {
@@ -425,7 +425,7 @@ def test_every_way_of_a_segment_computes_the_same(name):
         }[name]
     )
     for stage in segment.stages:
-        model = side_by_side(segment.our_model(shapes, NodeChoice(precision="ieee", last=stage)).model, 3)
+        model = side_by_side(segment.our_model(shapes, NodeChoice(precision="ieee", last=stage)).message, 3)
         outputs = make_session(model, CONVSWAP, CPU, merges_equal_nodes=False).run(None, feeds)
         assert len(outputs) == 3
         for values in outputs:

@@ -312,7 +312,7 @@ def test_weights_that_are_apart_and_folded_into_are_those_that_errors_and_digest
         tensors[0] = numpy_helper.from_array(factor * numpy_helper.to_array(tensors[0]), "w")
         model = make_model(nodes, tensors, inputs=[tensor_info("x", 1, 512, 4, 4)])
         prepared = prepare(model, OptimizeOptions(), CPU)
-        assert prepared.original.weights.keys() == {"w"} and prepared.original.model.ByteSize() < 20_000
+        assert prepared.original.weights.keys() == {"w"} and prepared.original.message.ByteSize() < 20_000
         (segment,) = prepared.segments
         digests.append(segment.weights_digest)
         fed = on_device({"x": np.ones((1, 512, 4, 4), np.float32)}, CPU)
@@ -336,6 +336,6 @@ def test_the_problem_of_each_stage_is_that_of_the_node_which_is_written():
     shapes = {name: (2, 8, 12, 12) for name in segment.layer.fed}
     for stage in segment.stages:
         written = segment.our_model(shapes, NodeChoice(precision="ieee", last=stage))
-        (conv,) = convswap.explain(written.model, device="cpu").convs
+        (conv,) = convswap.explain(written.message, device="cpu").convs
         layer = segment.our_layer(shapes, NodeChoice(precision="ieee", last=stage))
         assert conv.problem == layer.problem(shapes).text

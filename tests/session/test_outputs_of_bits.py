@@ -134,7 +134,9 @@ def fed():
 
 
 def test_error_of_a_conv_in_bfloat16_is_its_rounding(segment, fed):
-    compared = SimpleNamespace(device=CPU, layer_weights=lambda layer, ours: None)
+    compared = SimpleNamespace(
+        device=CPU, layer_model=lambda layer, ranks, ours: layer.model(ranks, ours=ours)
+    )
     session = make_session(segment.layer.model({"narrow": 4}, ours=True), CONVSWAP, CPU)
     found = orchestration._layer_errors(compared, segment.layer, {CONVSWAP: session}, fed)
     assert 1e-4 < found["convswap"] < 2.0**-8

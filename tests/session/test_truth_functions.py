@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from convswap.graph.external_weights import SplitModel
 from convswap.truth.evaluation import evaluate
 from onnx import TensorProto, helper
 from swap_models import make_model, tensor_info
@@ -213,5 +214,5 @@ def test_weights_that_are_given_apart_are_read_around_a_function():
         functions=[NEGATIVE],
         domains=["own"],
     )
-    (got,) = evaluate(model, {"x": X}, {"w": np.float32([2, 3, 4, 5])}).outputs
+    (got,) = evaluate(SplitModel(model, {"w": np.float32([2, 3, 4, 5])}), {"x": X}).outputs
     np.testing.assert_allclose(got, -X.astype(np.float64) * [2, 3, 4, 5], rtol=1e-12)

@@ -279,7 +279,7 @@ def test_optional_outputs_are_compared():
 
 
 def test_model_that_float64_cannot_be_had_for_is_judged_by_the_cpu_provider(monkeypatch):
-    def fails(model, feeds, weights=None):
+    def fails(model, feeds):
         raise ConvswapError("cannot evaluate the model in float64: no such luck")
 
     monkeypatch.setattr(answers_module, "evaluate", fails)
@@ -294,8 +294,8 @@ def test_model_that_float64_cannot_be_had_for_is_judged_by_the_cpu_provider(monk
 def test_float64_answers_of_another_shape_are_no_reference(monkeypatch):
     evaluate = answers_module.evaluate
 
-    def one_less(model, feeds, weights=None):
-        truth = evaluate(model, feeds, weights)
+    def one_less(model, feeds):
+        truth = evaluate(model, feeds)
         return type(truth)([values[..., :-1] for values in truth.outputs], truth.in_float32)
 
     monkeypatch.setattr(answers_module, "evaluate", one_less)

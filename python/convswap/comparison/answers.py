@@ -102,10 +102,9 @@ def hold_against_truth(
 
 def _reference(compared: Compared, feeds: Feeds, default: Arrays) -> _Reference:
     """Return the float64 truth, or the next best: the CPU provider's answer, or the default side's."""
-    plain = compared.subject.plain
-    names = [value.name for value in plain.graph.output]
+    names = [value.name for value in compared.plain.message.graph.output]
     try:
-        truth = evaluate(plain, feeds, compared.subject.weights)
+        truth = evaluate(compared.plain, feeds)
         arrays = named_arrays(names, truth.outputs)
         if _look_alike(arrays, default):
             return _Reference(arrays, truth.in_float32)
@@ -115,8 +114,7 @@ def _reference(compared: Compared, feeds: Feeds, default: Arrays) -> _Reference:
     if compared.device.name != "cpu":
         cpu = Device("cpu", "for the truth")
         try:
-            session = make_session(plain, DEFAULT, cpu, weights=compared.subject.weights)
-            arrays = run_named(session, feeds)
+            arrays = run_named(make_session(compared.plain, DEFAULT, cpu), feeds)
         except ConvswapError:
             return _Reference(default, note=f"the default side's own answer is the reference: {reason}")
         if not _look_alike(arrays, default):
@@ -192,9 +190,8 @@ def _looked_into(
 
 def _first_answer(compared: Compared, side: Side, feeds: Feeds) -> Arrays:
     """Return what a new session of `side` answers first, its random numbers drawn from fixed seeds."""
-    session = make_session(
-        seeded(compared.model(side)), side, compared.device, weights=compared.weights(ours=side.ours)
-    )
+    model = compared.model(side)
+    session = make_session(model._replace(message=seeded(model.message)), side, compared.device)
     return run_named(session, feeds)
 
 
@@ -207,10 +204,9 @@ def _nudged_answer(compared: Compared, feeds: Feeds, seed: int) -> Arrays | None
         else values
         for name, values in feeds.items()
     }
-    model = nudged(compared.subject.plain, nudge, seed)
+    model = compared.plain._replace(message=nudged(compared.plain.message, nudge, seed))
     try:
-        session = make_session(model, DEFAULT, compared.device, weights=compared.subject.weights)
-        return run_named(session, given)
+        return run_named(make_session(model, DEFAULT, compared.device), given)
     except ConvswapError:
         return None
 

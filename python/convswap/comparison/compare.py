@@ -17,9 +17,9 @@ from convswap.comparison.judgement import ConvsAlone, Judgement, conv_is_right, 
 from convswap.comparison.preparation import Compared, CompareOptions, Plan, check_memory, plan_memory
 from convswap.comparison.result import Comparison, LayerResult, SideResult
 from convswap.graph.algorithms import check_algorithm
+from convswap.graph.external_weights import SplitModel, taken_apart
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, swap
-from convswap.graph.weights_apart import put_together, taken_apart
 from convswap.inputs.feeds import Feeds, Source, input_shapes
 from convswap.inputs.given import Given
 from convswap.inputs.predictions import predicted_classes
@@ -191,17 +191,17 @@ def _prepared(model: Model, options: CompareOptions, device: Device) -> Compared
     if options.labelled and source.labels is None:
         raise no_labels(subject.dataset)
     swapping = swap(
-        put_together(subject.model, subject.weights),
+        SplitModel(subject.model, subject.weights).whole(),
         algorithm=options.algorithm,
         precision=options.precision,
         only=options.only,
         fuse=options.fuse,
     )
     check_algorithm(options.algorithm, device.name)
-    swapped, swapped_weights = taken_apart(swapping.model)
+    swapped = taken_apart(swapping.model)
     sides = (DEFAULT, our_side(device, options.precision), *other_sides(device, options.against))
-    layers = conv_layers(swapped, unfused_model(subject.model, swapping))
-    return Compared(options, device, subject, source, swapping, swapped, swapped_weights, layers, sides)
+    layers = conv_layers(swapped.message, unfused_model(subject.model, swapping))
+    return Compared(options, device, subject, source, swapping, swapped, layers, sides)
 
 
 def _runs(compared: Compared, plan: Plan, truth_images: Callable[[], int], report: Progress) -> _Runs:
@@ -429,11 +429,10 @@ def _layer_sessions(
 ) -> dict[Side, onnxruntime.InferenceSession]:
     return {
         side: make_session(
-            layer.model(ranks, ours=side.ours),
+            compared.layer_model(layer, ranks, ours=side.ours),
             side,
             compared.device,
             only_device=side.ours or not layer.fused,
-            weights=compared.layer_weights(layer, ours=side.ours),
         )
         for side in sides
     }
@@ -447,8 +446,7 @@ def _layer_errors(
 ) -> dict[str, float]:
     """Return the relative L2 error of one layer on each side, against float64."""
     checked = {name: host_array(value, compared.device) for name, value in inputs.items()}
-    model = layer.model(_ranks(inputs), ours=False)
-    truth = evaluate(model, checked, compared.layer_weights(layer, ours=False)).outputs[0]
+    truth = evaluate(compared.layer_model(layer, _ranks(inputs), ours=False), checked).outputs[0]
     errors = {
         side.name: relative_l2_error(run(session, checked)[0], truth) for side, session in sessions.items()
     }

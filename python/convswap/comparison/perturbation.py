@@ -7,7 +7,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from convswap.graph.names import UniqueNames, names_in
-from convswap.graph.serialisation import nodes_of_model
+from convswap.graph.serialisation import copy_of, nodes_of_model
 
 # Of ONNX's own domain, with the type of their attribute `seed`.
 _SEED_TYPES: dict[str, type[int] | type[float]] = {
@@ -29,8 +29,7 @@ def nudged(model: onnx.ModelProto, nudge: float, seed: int) -> onnx.ModelProto:
     for one of float32.
     """
     generator = np.random.default_rng(seed)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_of(model)
     kinds = {tensor.name: tensor.data_type for tensor in copy.graph.initializer}
     taken = UniqueNames(names_in(copy.graph))
     nodes = []
@@ -57,8 +56,7 @@ def seeded(model: onnx.ModelProto) -> onnx.ModelProto:
 
     One for all: what is swapped or fused around them changes neither their number nor what each draws.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_of(model)
     for node in nodes_of_model(copy):
         kind = _SEED_TYPES.get(node.op_type)
         if kind is None or node.domain not in ("", "ai.onnx"):

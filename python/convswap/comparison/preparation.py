@@ -12,8 +12,8 @@ import onnxruntime
 
 from convswap.comparison.judgement import Measure
 from convswap.errors import ConvswapError, unknown_name
+from convswap.graph.external_weights import SplitModel
 from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, PRECISIONS, SwapResult
-from convswap.graph.weights_apart import Weights
 from convswap.inputs.feeds import Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
@@ -70,18 +70,14 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class Compared:
-    """The model as given and swapped, both without their large weights, and what they are fed.
-
-    `swapped_weights` has the large weights of `swapped`; `subject` has its own.
-    """
+    """The model as given and swapped, and what both are fed."""
 
     options: CompareOptions
     device: Device
     subject: Subject
     source: Source
     swapping: SwapResult
-    swapped: onnx.ModelProto
-    swapped_weights: Weights
+    swapped: SplitModel
     layers: Sequence[ConvLayer]
     sides: tuple[Side, ...]
 
@@ -130,28 +126,30 @@ class Compared:
         }
         return kinds | ({self.options.precision} if self.swapping.swapped else set())
 
-    def weights(self, *, ours: bool) -> Weights:
-        """Return the large weights of the swapped model, or of the one as given."""
-        return self.swapped_weights if ours else self.subject.weights
+    @property
+    def plain(self) -> SplitModel:
+        """The model that the default side runs."""
+        return SplitModel(self.subject.plain, self.subject.weights)
 
-    def layer_weights(self, layer: ConvLayer, *, ours: bool) -> Weights:
-        """Return the large weights that a layer alone may have; on the default side, of what it replaces.
+    def layer_model(self, layer: ConvLayer, ranks: Mapping[str, int], *, ours: bool) -> SplitModel:
+        """Return the model of a layer alone; on the default side, of what it replaces.
 
         A weight that something was folded into is another than the one as given, of the same name.
         """
-        return self.weights(ours=ours or layer.replaced is None)
+        around = self.swapped if ours or layer.replaced is None else self.plain
+        return around._replace(message=layer.model(ranks, ours=ours))
 
-    def model(self, side: Side) -> onnx.ModelProto:
-        """Return what `side` runs, without its large weights."""
-        return self.swapped if side.ours else self.subject.plain
+    def model(self, side: Side) -> SplitModel:
+        """Return what `side` runs."""
+        return self.swapped if side.ours else self.plain
 
     def session(self, side: Side) -> onnxruntime.InferenceSession:
         """Return a session of the whole model; its errors are those of `make_session`."""
-        return make_session(self.model(side), side, self.device, weights=self.weights(ours=side.ours))
+        return make_session(self.model(side), side, self.device)
 
     def capture(self) -> Capture:
         """Return what gives the layers their inputs."""
-        return Capture(self.swapped, self.layers, self.device, self.swapped_weights)
+        return Capture(self.swapped, self.layers, self.device)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from onnx import helper
 
 from convswap.graph.constants import PASSING_OPS
 from convswap.graph.names import UniqueNames, names_in
+from convswap.graph.serialisation import copy_of
 
 # The way to a branch from the main graph, which is (): for each If its first output, and the attribute.
 Path = tuple[tuple[str, str], ...]
@@ -85,8 +86,7 @@ def with_inner_values(
 
     `wanted` has their element types. A value of a branch that is not run has one axis, of no elements.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_of(model)
     names = UniqueNames(names_in(copy.graph))
     found = {}
     for value in _brought_out(copy.graph, (), wanted, names):

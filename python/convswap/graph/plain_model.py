@@ -18,12 +18,13 @@ from onnx import helper, numpy_helper
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
 from convswap.graph.epilogue import largest
-from convswap.graph.serialisation import nodes_of_model, subgraphs
+from convswap.graph.serialisation import copy_of, nodes_of_model, subgraphs
 
 # What says how a Conv of ours is computed, and not what it computes.
 OWN_ATTRIBUTES = ("algorithm", "precision", "tuned")
 
-_CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
+# What ONNX's Conv has of its own; the other attributes of a FusedConv tell of what is beside it.
+CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
 # Of the depthwise convolution in front, whose names begin with "depthwise_".
 _DEPTHWISE_ATTRIBUTES = ("dilations", "pads", "strides")
 _ACTIVATIONS = (
@@ -53,8 +54,7 @@ def plain_model(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         ConvswapError: a FusedConv is none that ONNX's operators of the model's opset can stand for.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_of(model)
     _remove_our_domain(copy.opset_import)
     _make_plain(copy.graph.node, onnx_opset(copy.opset_import), _Known().inside(copy.graph))
     for function in copy.functions:
@@ -81,8 +81,7 @@ def plain_nodes(
 
 def plain_conv(node: onnx.NodeProto) -> onnx.NodeProto:
     """Return the Conv of ONNX that `node`, a Conv of ours, stands for."""
-    plain = onnx.NodeProto()
-    plain.CopyFrom(node)
+    plain = copy_of(node)
     _become_plain_conv(plain)
     return plain
 
@@ -262,7 +261,7 @@ class _Expansion:
         inputs = list(node.input[:3])
         if depthwise_weights(node):
             inputs[0] = self._value = self._convolve_depthwise(attributes, lengths)
-        conv = {name: value for name, value in attributes.items() if name in _CONV_ATTRIBUTES}
+        conv = {name: value for name, value in attributes.items() if name in CONV_ATTRIBUTES}
         self._value = self._add("Conv", *_given(inputs), **conv)
         if _residual(node):
             self._value = self._add("Add", self._value, _residual(node))

@@ -10,6 +10,7 @@ import onnx
 from convswap.graph.constants import PASSING_OPS
 from convswap.graph.domain import is_ours
 from convswap.graph.plain_model import onnx_opset, plain_nodes
+from convswap.graph.serialisation import copy_of
 from convswap.graph.swap import SwapResult, swap
 
 _CONSTANT_OPS = PASSING_OPS | {("", "Constant")}
@@ -118,7 +119,6 @@ def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 
 def _named(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
+    copy = copy_of(tensor)
     copy.name = name
     return copy

@@ -8,6 +8,7 @@ import math
 import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ from convswap.errors import ConvswapError
 # Of the metadata of values: its type, as onnx writes it. Metadata are what onnx-ir keeps wherever it takes a
 # value.
 _TYPE_KEY = "convswap.type"
+_Message = TypeVar("_Message", onnx.ModelProto, onnx.NodeProto, onnx.TensorProto, onnx.FunctionProto)
 
 # protobuf refuses messages from there on, so that a dense tensor has to be smaller.
 _MOST_BYTES = 2**31
@@ -32,9 +34,7 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
     """
     unknown = [value for value in _values(proto) if not _is_known(value.type)]
     if unknown:
-        own = onnx.ModelProto()
-        own.CopyFrom(proto)
-        proto = own
+        proto = copy_of(proto)
     for value in _values(proto) if unknown else ():
         if not _is_known(value.type):
             value.metadata_props.add(key=_TYPE_KEY, value=b64encode(value.type.SerializeToString()).decode())
@@ -70,6 +70,13 @@ def quiet_onnx_ir() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+def copy_of(message: _Message) -> _Message:
+    """Return a copy of a protobuf message."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -131,8 +138,7 @@ def with_dense_tensors(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """
     if not has_sparse_tensors(model):
         return model
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_of(model)
     for graph in graphs_of_model(copy):
         graph.initializer.extend(_dense(sparse, name) for sparse in graph.sparse_initializer)
         graph.ClearField("sparse_initializer")

@@ -24,10 +24,10 @@ from convswap.graph.domain import (
 )
 from convswap.graph.functions import Reasons, inline_functions_with
 from convswap.graph.fusion.depthwise import fuse_depthwise
-from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fold_into_convs, fuse_convs
+from convswap.graph.fusion.fuse import Fused, NotFused, Stage, fuse_convs
 from convswap.graph.model_file import load_model, model_from_proto, no_model, save_model
 from convswap.graph.names import name_from_output, name_pattern, node_names
-from convswap.graph.serialisation import to_proto
+from convswap.graph.serialisation import copy_of, to_proto
 from convswap.graph.value_types import ValueTypes
 
 DEFAULT_PRECISION = "tf32"
@@ -152,9 +152,9 @@ def swap(
 
     swapping = _swapped(model, lambda _: NodeChoice(algorithm, precision), why_unwanted, fuses=fuse)
     if not fuse:
-        folded = (
-            fold_into_convs(swapping.copy, swapping.nodes, swapping.names, swapping.types) if fold else ()
-        )
+        # As ONNX Runtime's optimiser does where the Conv is ONNX's own.
+        stages = dict.fromkeys(swapping.nodes if fold else (), Stage.FOLDED)
+        folded, _ = fuse_convs(swapping.copy, stages, swapping.names, swapping.types)
         return swapping.result(folded)
     fused, not_fused = _fuse_all(swapping, is_wanted)
     fused, apart = fuse_depthwise(swapping.copy, swapping.names, swapping.types, is_wanted, fused)
@@ -291,8 +291,7 @@ def _own_copy(
         if not model.functions:
             return model_from_proto(model), "the model", None
         # Inlining may rename tensors, which belong to the caller.
-        own = onnx.ModelProto()
-        own.CopyFrom(model)
+        own = copy_of(model)
         return model_from_proto(own), "the model", None
     if isinstance(model, ir.Model):
         try:

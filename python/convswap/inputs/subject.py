@@ -14,10 +14,10 @@ import onnx_ir as ir
 from convswap.data import datasets
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.export import export_network
+from convswap.graph.external_weights import Weights, lift_large_constants, taken_apart
 from convswap.graph.model_file import is_there, load_model, model_from_proto, model_path
 from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.serialisation import has_sparse_tensors, to_proto
-from convswap.graph.weights_apart import Weights, lift_large_constants, taken_apart
 from convswap.inputs.feeds import (
     Feeds,
     ImageSource,

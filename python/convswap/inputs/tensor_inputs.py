@@ -18,6 +18,7 @@ from onnx import helper
 
 from convswap.errors import ConvswapError, unknown_name
 from convswap.graph.names import UniqueNames, names_in
+from convswap.graph.serialisation import copy_of
 from convswap.inputs.feeds import declared_input
 from convswap.inputs.given import Given, Value, as_array, check_shape, values_by_name
 
@@ -47,8 +48,7 @@ def with_tensor_inputs(model: onnx.ModelProto, given: Given | None) -> tuple[onn
     replaced = [value for value in defaulted if value.name in values]
     if not (parted or replaced):
         return model, given
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_of(model)
     change = _Change(copy, values)
     for value in replaced:
         change.drop_default(value)

@@ -144,7 +144,7 @@ def _compile(prepared: Prepared, fed: Sequence[tuple[Segment, Sequence[Shapes]]]
     problems = [
         layer.problem({name: own[name] for name in layer.fed})
         for segment, by_batch in fed
-        for layer in (segment.conv_alone(precision), segment.with_precision(precision))
+        for layer in (segment.conv_alone(precision), segment.layer.with_setting("precision", precision))
         for own in by_batch
     ]
     compile_side_by_side((problem, _native.choose(problem, "cuda")) for problem in problems)

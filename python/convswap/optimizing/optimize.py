@@ -15,7 +15,6 @@ from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.fusion.fuse import Fused, Stage
 from convswap.graph.model_file import check_model_target, files_of
 from convswap.graph.swap import Left, SwapResult, swap_chosen
-from convswap.graph.weights_apart import put_together
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
 from convswap.inputs.subject import open_model
@@ -154,12 +153,8 @@ def _to_write(whole: Whole, prepared: Prepared, model: Model) -> SwapResult | No
     """Return the model with what was taken, if it gains."""
     if not (whole.gains and whole.answers_agree and whole.taken is not None):
         return None
-    original = prepared.original
-    if prepared.options.inputs is None:
-        as_given = put_together(original.model, original.weights)
-    else:
-        # What ran may have had tensors in the place of its sequences, optionals and defaults.
-        _, as_given = open_model(model)
+    # With inputs, what ran may have had tensors in the place of its sequences, optionals and defaults.
+    as_given = prepared.original.whole() if prepared.options.inputs is None else open_model(model)[1]
     return swap_chosen(as_given, whole.taken, NOT_TAKEN)
 
 

@@ -116,7 +116,7 @@ def _pairs(prepared: Prepared, measured: Sequence[Measured]) -> Iterator[Measure
 
 def _problems(pairs: Sequence[MeasuredPair]) -> Iterator[tuple[_native.Problem, str]]:
     for pair in pairs:
-        layer = pair.segment.with_precision(pair.pointwise.precision or "ieee")
+        layer = pair.segment.layer.with_setting("precision", pair.pointwise.precision or "ieee")
         for shapes in pair.shapes:
             problem = layer.problem(shapes)
             yield problem, _native.choose(problem, "cuda")

@@ -13,15 +13,14 @@ import onnxruntime
 
 from convswap.errors import ConvswapError, require_count, unknown_name
 from convswap.graph.branches import Inner, home_of, with_inner_values
+from convswap.graph.external_weights import SplitModel, moved_apart
 from convswap.graph.plain_model import plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import PRECISIONS, Left, swap, swap_apart
-from convswap.graph.weights_apart import Weights, moved_apart, put_together
 from convswap.inputs.feeds import Feeds, Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import Subject, open_subject, source_of
-from convswap.optimizing.apart import Apart
 from convswap.optimizing.segments import Segment, Shapes, pairs_of, segments_of
 from convswap.runtime.device import Device
 from convswap.runtime.layers import Capture, ConvLayer
@@ -88,7 +87,7 @@ class Prepared:
     device: Device
     subject: Subject
     sources: Mapping[int, Source]  # by batch
-    original: Apart
+    original: SplitModel
     inlined: onnx.ModelProto
     swapped: tuple[str, ...]
     left: tuple[Left, ...]
@@ -98,7 +97,7 @@ class Prepared:
 
     def capture(self, layers: Sequence[ConvLayer]) -> Capture:
         """Return what gives `layers`, of the main graph, their inputs."""
-        return Capture(self.inlined, layers, self.device, self.original.weights)
+        return Capture(self.original._replace(message=self.inlined), layers, self.device)
 
     @property
     def sample(self) -> Feeds:
@@ -121,13 +120,13 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
         raise ConvswapError(
             f"'{subject.title}' has {subject.swapped_before} Conv swapped already; give the model as it was"
         )
-    check_model(subject.plain, subject.weights, device)
     sources = [_source(subject, batch, device) for batch in options.batches or (None,)]
     # A depthwise Conv and the one behind it stay two here: each is measured by itself, then both together.
-    original = Apart(subject.plain, subject.weights)
-    swapping = swap_apart(put_together(original.model, original.weights))
-    swapped = moved_apart(swapping.model)[0]
-    unfused = unfused_model(original.model, swapping)
+    original = SplitModel(subject.plain, subject.weights)
+    check_model(original, device)
+    swapping = swap_apart(original.whole())
+    swapped = moved_apart(swapping.model).message
+    unfused = unfused_model(original.message, swapping)
     return Prepared(
         options=options,
         device=device,
@@ -143,14 +142,14 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
     )
 
 
-def _pairs(original: Apart) -> tuple[Segment, ...]:
-    swapping = swap(put_together(original.model, original.weights), fuse=True)
-    swapped = moved_apart(swapping.model)[0]
+def _pairs(original: SplitModel) -> tuple[Segment, ...]:
+    swapping = swap(original.whole(), fuse=True)
+    swapped = moved_apart(swapping.model).message
     # No other Conv is taken in.
     fronts = {one.node: one.taken[0][1] for one in swapping.fused if one.taken[0][0] == "Conv"}
     if not fronts:
         return ()
-    return pairs_of(swapped, unfused_model(original.model, swapping), fronts, original.weights)
+    return pairs_of(swapped, unfused_model(original.message, swapping), fronts, original.weights)
 
 
 def _source(subject: Subject, batch: int | None, device: Device) -> Source:
@@ -158,8 +157,8 @@ def _source(subject: Subject, batch: int | None, device: Device) -> Source:
     return source_of(subject, None if subject.given is not None else batch, batch, device)
 
 
-def check_model(model: onnx.ModelProto, weights: Weights, device: Device) -> None:
-    """Refuse a model that is so large that the system would end the process; `weights` are apart from it.
+def check_model(model: SplitModel, device: Device) -> None:
+    """Refuse a model that is so large that the system would end the process.
 
     The most is taken where a session of the original is made; or one with some Convs swapped beside it, which
     may have weights of its own; or for the truth, which widens the largest weight to float64.
@@ -170,7 +169,7 @@ def check_model(model: onnx.ModelProto, weights: Weights, device: Device) -> Non
     free = free_memory()
     if free is None:
         return
-    arrays = list(weights.values())
+    arrays = list(model.weights.values())
     total = sum(values.nbytes for values in arrays)
     kept = kept_by_session(arrays) if device.name == "cpu" else 0
     widest = max((8 * values.size for values in arrays), default=0)
@@ -178,7 +177,7 @@ def check_model(model: onnx.ModelProto, weights: Weights, device: Device) -> Non
     all_swapped = kept + total + kept_by_session(arrays)
     one_swapped = kept + 2 * largest.nbytes + while_made(others)
     most = max(while_made(arrays), all_swapped, one_swapped, widest)
-    size = model.ByteSize()
+    size = model.message.ByteSize()
     needed = mapped(arrays) + most + _MESSAGES * size
     if too_much(needed, free):
         what = f"a model of {in_bytes(total + size)}"
@@ -237,7 +236,7 @@ class _AtBatch:
         outside = [segment.layer for segment in prepared.segments if not segment.path]
         inside = [segment for segment in prepared.segments if segment.path]
         self._capture = prepared.capture(outside) if outside else None
-        whole = Apart(prepared.inlined, prepared.original.weights)
+        whole = prepared.original._replace(message=prepared.inlined)
         self._of_branches = _BranchCapture(whole, inside, device) if inside else None
 
     def inputs(self, segment: Segment) -> Values | None:
@@ -252,16 +251,16 @@ class _AtBatch:
 class _BranchCapture:
     """What `Capture` is for the main graph, for segments in the branches of Ifs."""
 
-    def __init__(self, whole: Apart, segments: Sequence[Segment], device: Device) -> None:
-        self._graph, self._device = whole.model.graph, device
+    def __init__(self, whole: SplitModel, segments: Sequence[Segment], device: Device) -> None:
+        self._graph, self._device = whole.message.graph, device
         wanted = {
             home: segment.layer.element_type
             for segment in segments
             for home in (_result(segment), *self._homes(segment).values())
             if home is not None
         }
-        model, self._outputs = with_inner_values(plain_model(whole.model), wanted)
-        self._session = make_session(model, DEFAULT, device, optimizes=False, weights=whole.weights)
+        model, self._outputs = with_inner_values(plain_model(whole.message), wanted)
+        self._session = make_session(whole._replace(message=model), DEFAULT, device, optimizes=False)
 
     def inputs(self, segment: Segment, feeds: Values) -> Values | None:
         """Return what `segment` is fed when the model is fed `feeds`; None where its branch is not run."""

@@ -10,18 +10,16 @@ import onnx
 
 from convswap.graph.branches import Path, branch_model, branch_paths
 from convswap.graph.domain import is_ours
-from convswap.graph.fixed_inputs import with_fixed_inputs
+from convswap.graph.external_weights import SplitModel, Weights, is_apart, moved_apart
 from convswap.graph.fusion.fuse import Stage
+from convswap.graph.plain_model import CONV_ATTRIBUTES
 from convswap.graph.replaced import constants_of
-from convswap.graph.swap import NodeChoice
-from convswap.graph.weights_apart import Weights, is_apart
-from convswap.optimizing.apart import Apart
+from convswap.graph.serialisation import copy_of
+from convswap.graph.swap import NodeChoice, SwapResult, swap_chosen
 from convswap.runtime.layers import ConvLayer, conv_layers
+from convswap.runtime.memory import freed_at_once
 
 Shapes = Mapping[str, Sequence[int]]
-
-# What ONNX's Conv has of its own; the other attributes of a FusedConv tell of what follows.
-_CONV_ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
 
 
 @dataclass(frozen=True)
@@ -71,41 +69,40 @@ class Segment:
         nodes = self.layer.replaced.nodes if self.layer.replaced is not None else (self.layer.node,)
         return f"{self.layer.problem(shapes).text} : {' '.join(node.op_type for node in nodes)}"
 
-    def default_model(self, shapes: Shapes) -> Apart:
+    def default_model(self, shapes: Shapes) -> SplitModel:
         """Return the segment as it was, for inputs of `shapes`."""
-        ranks = {name: len(shape) for name, shape in shapes.items()}
-        model = with_fixed_inputs(self.layer.model(ranks, ours=False), shapes)
+        model = self.layer.model(shapes, ours=False)
         names = (self.depthwise, self.name) if self.depthwise else (self.name,)
         convs = [node for node in model.graph.node if node.op_type == "Conv"]
         for node, name in zip(convs, names, strict=True):
             node.name = name
-        return Apart(model, self.weights)
+        return SplitModel(model, self.weights)
 
-    def our_model(self, shapes: Shapes, choice: NodeChoice) -> Apart:
+    def our_model(self, shapes: Shapes, choice: NodeChoice) -> SplitModel:
         """Return the segment with its Conv swapped, and fused up to a stage."""
-        return self.default_model(shapes).swapped({self.name: choice}, "it is another")[0]
+        return swapped_model(self.default_model(shapes), {self.name: choice}, "it is another")[0]
 
     def our_layer(self, shapes: Shapes, choice: NodeChoice) -> ConvLayer:
         """Return our op of `our_model`, with all that it takes in.
 
         It is asked for there, since a Conv that takes in something also gets a bias.
         """
-        (layer,) = conv_layers(self.our_model(shapes, choice).model)
+        (layer,) = conv_layers(self.our_model(shapes, choice).message)
         return layer
 
     def conv_alone(self, precision: str) -> ConvLayer:
         """Return the Conv without what follows it, but for what is folded into its weights."""
-        node = onnx.NodeProto()
-        node.CopyFrom(self.layer.node)
+        node = copy_of(self.layer.node)
         node.op_type = "Conv"
         del node.input[3:]
         while node.input and not node.input[-1]:
             node.input.pop()
-        kept = [attribute for attribute in node.attribute if attribute.name in _CONV_ATTRIBUTES]
+        kept = [attribute for attribute in node.attribute if attribute.name in CONV_ATTRIBUTES]
         del node.attribute[:]
-        node.attribute.extend([*kept, _precision_attribute(precision)])
+        node.attribute.extend(kept)
         constants = {name: tensor for name, tensor in self.layer.constants.items() if name in node.input}
-        return replace(self.layer, node=node, constants=constants, replaced=None)
+        alone = replace(self.layer, node=node, constants=constants, replaced=None)
+        return alone.with_setting("precision", precision)
 
     def weights_alone(self, shapes: Shapes) -> Weights:
         """Return the large weights of `conv_alone`, by their names, for inputs of `shapes`."""
@@ -114,22 +111,9 @@ class Segment:
         if not folded:
             return self.weights
         our = self.our_model(shapes, NodeChoice(last=Stage.FOLDED))
-        (layer,) = conv_layers(our.model)
+        (layer,) = conv_layers(our.message)
         same = dict(zip(names, layer.node.input[1:3], strict=True))
         return {**self.weights, **{name: our.weights[same[name]] for name in folded}}
-
-    def with_precision(self, precision: str) -> ConvLayer:
-        """Return our op with all that it can take in, in that precision."""
-        node = onnx.NodeProto()
-        node.CopyFrom(self.layer.node)
-        kept = [attribute for attribute in node.attribute if attribute.name != "precision"]
-        del node.attribute[:]
-        node.attribute.extend([*kept, _precision_attribute(precision)])
-        return replace(self.layer, node=node)
-
-
-def _precision_attribute(precision: str) -> onnx.AttributeProto:
-    return onnx.helper.make_attribute("precision", precision)
 
 
 def segments_of(
@@ -174,13 +158,21 @@ def _with_constant_weights(branch: onnx.ModelProto) -> onnx.ModelProto:
     return branch
 
 
+def swapped_model(
+    model: SplitModel, choices: Mapping[str, NodeChoice], why_others: str
+) -> tuple[SplitModel, SwapResult]:
+    """Return `model` as `swap_chosen` swaps it, and what was swapped, whose model is without weights."""
+    with freed_at_once():
+        result = swap_chosen(model.whole(), choices, why_others)
+        return moved_apart(result.model), result
+
+
 def side_by_side(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
     """Return a model that computes `model` so many times, from the same inputs.
 
     The marginal time of one is what it costs within a longer model, the host's time for its nodes included.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_of(model)
     computed = {name for node in model.graph.node for name in node.output if name}
     for number in range(1, count):
         for node in model.graph.node:

@@ -13,11 +13,10 @@ from onnx import helper
 
 from convswap import _native
 from convswap.errors import ConvswapError
+from convswap.graph.external_weights import SplitModel, Weights
 from convswap.graph.swap import NodeChoice
-from convswap.graph.weights_apart import Weights
-from convswap.optimizing.apart import Apart
 from convswap.optimizing.choice import DEFAULT_WAY, Way, is_as_accurate
-from convswap.optimizing.segments import Segment, side_by_side
+from convswap.optimizing.segments import Segment, side_by_side, swapped_model
 from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, host_array, make_session, run
@@ -51,7 +50,7 @@ def times_of(segment: Segment, inputs: Values, precision: str, device: Device) -
         model = segment.our_model(shapes, NodeChoice(precision=precision, last=stage))
         # What is folded into weights is the same at all stages.
         folded = folded or model.weights
-        runs[stage] = _copies_run(Apart(model.model, folded), copies, CONVSWAP, inputs, device)
+        runs[stage] = _copies_run(model._replace(weights=folded), copies, CONVSWAP, inputs, device)
     return _in_turn(runs, copies)
 
 
@@ -89,7 +88,7 @@ def times_of_choices(
     for number, choices in enumerate(ways):
         model = segment.default_model(shapes)
         if choices:
-            model, _ = model.swapped(choices, "it is as fast as it was")
+            model, _ = swapped_model(model, choices, "it is as fast as it was")
         runs[number] = _copies_run(model, copies, CONVSWAP if choices else DEFAULT, inputs, device)
     return list(_in_turn(runs, copies).values())
 
@@ -98,10 +97,9 @@ def _shapes(inputs: Values) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape()) for name, value in inputs.items()}
 
 
-def _copies_run(model: Apart, copies: int, side: Side, inputs: Values, device: Device) -> BoundRun:
-    session = make_session(
-        side_by_side(model.model, copies), side, device, merges_equal_nodes=False, weights=model.weights
-    )
+def _copies_run(model: SplitModel, copies: int, side: Side, inputs: Values, device: Device) -> BoundRun:
+    several = model._replace(message=side_by_side(model.message, copies))
+    session = make_session(several, side, device, merges_equal_nodes=False)
     return BoundRun(session, inputs, device)
 
 
@@ -165,7 +163,7 @@ class _Judged:
     def error(self, layer: ConvLayer, side: Side) -> float:
         """Return the relative L2 error of `layer` on that part."""
         model = layer.model({name: values.ndim for name, values in self._fed.items()}, ours=side.ours)
-        session = make_session(model, side, self._device, weights=self._weights)
+        session = make_session(SplitModel(model, self._weights), side, self._device)
         return relative_l2_error(run(session, self._fed)[0], self._truth)
 
     def by_rule(
@@ -180,7 +178,7 @@ class _Judged:
         names = dict.fromkeys(
             _native.choose(layer.problem({name: shapes[name] for name in layer.fed}), self._device.name)
             for shapes in by_batch
-            for layer in (alone, segment.with_precision(precision))
+            for layer in (alone, segment.layer.with_setting("precision", precision))
         )
         return [own for name in names if (own := self.by_algorithm(alone, name)) is not None] or [alone]
 

@@ -18,10 +18,11 @@ from convswap.optimizing.measuring import Measured
 from convswap.optimizing.pairs import MeasuredPair
 from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.result import WholeResult, gains
+from convswap.optimizing.segments import swapped_model
 from convswap.optimizing.trials import whole_times
 from convswap.output.tables import error
 from convswap.runtime.device import Device
-from convswap.runtime.sessions import CONVSWAP, DEFAULT, on_device, run_named
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device, run_named
 from convswap.runtime.values import Arrays, is_floating, named_arrays
 from convswap.truth.closeness import (
     ELEMENTS_THAT_MAY_DIFFER,
@@ -176,7 +177,7 @@ class _Original:
     @functools.cached_property
     def session(self) -> onnxruntime.InferenceSession:
         """The model as it was; while it is made, it takes several times the memory of its weights."""
-        return self.prepared.original.session(DEFAULT, self.prepared.device)
+        return make_session(self.prepared.original, DEFAULT, self.prepared.device)
 
     def swapped(
         self, choices: Mapping[str, NodeChoice]
@@ -184,8 +185,8 @@ class _Original:
         """Return the model with Convs swapped as `choices` say, and sessions of the original and of that."""
         # One after the other, and before there are weights that something was folded into.
         _, default = self.truth, self.session
-        optimized, swapping = self.prepared.original.swapped(choices, NOT_TAKEN)
-        return swapping, (default, optimized.session(CONVSWAP, self.prepared.device))
+        optimized, swapping = swapped_model(self.prepared.original, choices, NOT_TAKEN)
+        return swapping, (default, make_session(optimized, CONVSWAP, self.prepared.device))
 
     def held(
         self, sessions: Sequence[onnxruntime.InferenceSession], taken: Sequence[Measured]
@@ -287,9 +288,9 @@ def _truth(prepared: Prepared, measured: Sequence[Measured]) -> Arrays | None:
     problems += [one.problems[0] for one in measured if one.segment.path]
     if sum(problem.operations for problem in problems) > _TRUTH_OPERATIONS:
         return None
-    names = [value.name for value in original.model.graph.output]
+    names = [value.name for value in original.message.graph.output]
     try:
-        return named_arrays(names, evaluate(original.model, prepared.sample, original.weights).outputs)
+        return named_arrays(names, evaluate(original, prepared.sample).outputs)
     except (ConvswapError, ValueError, IndexError):
         return None
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.algorithms import check_algorithm
-from convswap.graph.fixed_inputs import with_fixed_inputs
+from convswap.graph.external_weights import SplitModel, taken_apart
 from convswap.graph.fusion.fuse import Fused, NotFused
 from convswap.graph.model_file import model_from_proto
 from convswap.graph.names import values_of
@@ -21,7 +22,6 @@ from convswap.graph.plain_model import count_swapped, plain_model
 from convswap.graph.replaced import unfused_model
 from convswap.graph.swap import Left, swap
 from convswap.graph.value_types import ValueTypes
-from convswap.graph.weights_apart import Weights, put_together, taken_apart
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import OneRun, one_run, open_apart, open_model
@@ -124,14 +124,14 @@ def conv_problems(
     title, proto, weights = open_apart(model) if weights_apart else (*open_model(model), {})
     proto, inputs = with_tensor_inputs(proto, inputs)
     fed = one_run(proto, batch=batch, device=device, input_shape=input_shape, given=inputs)
-    whole = put_together(proto, weights) if weights else proto
+    whole = SplitModel(proto, weights).whole() if weights else proto
     swapping = swap(whole, algorithm=algorithm, precision=precision, fuse=fuse)
-    swapped, weights = taken_apart(swapping.model) if weights_apart else (swapping.to_proto(), {})
-    layers = conv_layers(swapped, unfused_model(proto, swapping))
+    swapped = taken_apart(swapping.model) if weights_apart else SplitModel(swapping.to_proto())
+    layers = conv_layers(swapped.message, unfused_model(proto, swapping))
     with fed.telling(), sessions_with(op_libraries):
-        shapes = _shapes(swapped, weights, layers, fed, run_on or device)
+        shapes = _shapes(swapped, layers, fed, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
-    inner = count_swapped(swapped) - sum(layer.convolutions for layer in layers)
+    inner = count_swapped(swapped.message) - sum(layer.convolutions for layer in layers)
     in_subgraphs = f"{inner} swapped Conv in subgraphs are left out: what they are fed is not known"
     return ConvProblems(
         title=title,
@@ -159,26 +159,27 @@ def naming_conv(name: str) -> Iterator[None]:
         raise ConvswapError(f"Conv {name!r}: {error}") from error
 
 
-def _shapes(
-    swapped: onnx.ModelProto, weights: Weights, layers: Sequence[ConvLayer], fed: OneRun, device: Device
-) -> Shapes:
-    """Return the shape of every value that `layers` are fed; `weights` are those that `swapped` is without.
+def _shapes(swapped: SplitModel, layers: Sequence[ConvLayer], fed: OneRun, device: Device) -> Shapes:
+    """Return the shape of every value that `layers`, those of `swapped`, are fed.
 
     Inferred where ONNX's shape inference finds them, which takes no time whatever the batch; else from a run
     with what is fed, since a shape may depend on them.
     """
     wanted = {name for layer in layers for name in layer.fed}
-    known = _inferred(plain_model(swapped), fed.shapes, wanted)
+    known = _inferred(plain_model(swapped.message), fed.shapes, wanted)
     if wanted <= known.keys():
         return known
-    return Capture(swapped, layers, device, weights).shapes(on_device(fed.feeds(), device))
+    return Capture(swapped, layers, device).shapes(on_device(fed.feeds(), device))
 
 
 def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], wanted: Collection[str]) -> Shapes:
     """Return those shapes of the values called `wanted` that follow from inputs of `shapes`."""
-    graph = model_from_proto(with_fixed_inputs(model, shapes))
-    types = ValueTypes(graph)
+    whole = model_from_proto(model)
+    for value in whole.graph.inputs:
+        if value.name in shapes:
+            value.shape = ir.Shape(shapes[str(value.name)])
+    types = ValueTypes(whole)
     known = {
-        str(value.name): types.extents(value) for value in values_of(graph.graph) if value.name in wanted
+        str(value.name): types.extents(value) for value in values_of(whole.graph) if value.name in wanted
     }
     return {name: extents for name, extents in known.items() if extents is not None}

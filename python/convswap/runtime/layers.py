@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 from convswap import _native
 from convswap.graph.algorithms import AUTO
 from convswap.graph.domain import DOMAIN, FUSED_OP, is_ours
+from convswap.graph.external_weights import SplitModel, Weights, as_split, is_apart
 from convswap.graph.model_file import model_from_proto
 from convswap.graph.plain_model import (
     OWN_ATTRIBUTES,
@@ -28,9 +29,9 @@ from convswap.graph.plain_model import (
     plain_nodes,
 )
 from convswap.graph.replaced import Replaced, constants_of, find_replaced
+from convswap.graph.serialisation import copy_of
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.graph.value_types import ValueTypes
-from convswap.graph.weights_apart import Weights, is_apart
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import DEFAULT, BoundRun, make_session
 
@@ -150,11 +151,14 @@ class ConvLayer:
 
     def with_algorithm(self, algorithm: str) -> ConvLayer:
         """Return the same layer with its node's `algorithm` set."""
-        node = onnx.NodeProto()
-        node.CopyFrom(self.node)
-        kept = [attribute for attribute in node.attribute if attribute.name != "algorithm"]
+        return self.with_setting("algorithm", algorithm)
+
+    def with_setting(self, name: str, value: str) -> ConvLayer:
+        """Return the same layer with an attribute of its node set that is text."""
+        node = copy_of(self.node)
+        kept = [attribute for attribute in node.attribute if attribute.name != name]
         del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute("algorithm", algorithm)])
+        node.attribute.extend([*kept, helper.make_attribute(name, value)])
         return replace(self, node=node)
 
     def problem(self, shapes: Mapping[str, Sequence[int]]) -> Any:
@@ -174,17 +178,18 @@ class ConvLayer:
             **self.attributes,
         )
 
-    def model(self, ranks: Mapping[str, int], *, ours: bool) -> onnx.ModelProto:
+    def model(self, shapes: Mapping[str, int | Sequence[int]], *, ours: bool) -> onnx.ModelProto:
         """Return the model of this layer alone, of our one node or of the ones of ONNX's that it replaces.
 
-        Its fed inputs have the given ranks and symbolic dimensions, so that it runs with any batch.
+        Its fed inputs have the given shapes; of those that are a rank alone the extents are open, so that it
+        runs with any batch.
         """
         nodes, constants = ((self.node,), self.constants) if ours else self._default_side
         graph = helper.make_graph(
             list(nodes),
             "layer",
             [
-                helper.make_tensor_value_info(name, self.element_type, [None] * ranks[name])
+                helper.make_tensor_value_info(name, self.element_type, _extents(shapes[name]))
                 for name in self.fed
             ],
             [helper.make_tensor_value_info(self.node.output[0], self.element_type, None)],
@@ -203,6 +208,10 @@ class ConvLayer:
         lengths = {name: tensor.dims[0] for name, tensor in self.constants.items() if tensor.dims}
         nodes = plain_nodes(self.node, onnx_opset(self.opsets), self.element_type, lengths)
         return nodes, self.constants
+
+
+def _extents(shape: int | Sequence[int]) -> Sequence[int | None]:
+    return [None] * shape if isinstance(shape, int) else shape
 
 
 _TYPE_NAMES: dict[int, str] = {
@@ -245,13 +254,12 @@ class Capture:
 
     def __init__(
         self,
-        swapped: onnx.ModelProto,
+        swapped: onnx.ModelProto | SplitModel,
         layers: Sequence[ConvLayer],
         device: Device,
-        weights: Weights | None = None,
     ) -> None:
-        """Make the session; `weights` are those of `swapped` where it was taken apart."""
-        model = plain_model(swapped)
+        split = as_split(swapped)
+        model = plain_model(split.message)
         self._device = device
         self._graph_inputs = {value.name for value in model.graph.input}
         self._captured = [
@@ -264,7 +272,7 @@ class Capture:
             onnx.ValueInfoProto(name=name) for name in self._captured if name not in present
         )
         # Each run is for a few values: not worth the memory of weights in the order of other kernels.
-        self._session = make_session(model, DEFAULT, device, optimizes=False, weights=weights)
+        self._session = make_session(split._replace(message=model), DEFAULT, device, optimizes=False)
 
     def inputs(
         self, layer: ConvLayer, feeds: Mapping[str, onnxruntime.OrtValue]

@@ -15,7 +15,8 @@ from onnx import helper
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import DOMAIN, OUR_OPS
-from convswap.graph.weights_apart import Weights, is_apart
+from convswap.graph.external_weights import SplitModel, Weights, as_split
+from convswap.graph.serialisation import copy_of
 from convswap.runtime.device import Device
 from convswap.runtime.library import register, register_op_libraries, set_entry
 from convswap.runtime.memory import freed_at_once
@@ -117,30 +118,29 @@ def our_side(device: Device, precision: str) -> Side:
 
 
 def make_session(
-    model: onnx.ModelProto,
+    model: onnx.ModelProto | SplitModel,
     side: Side,
     device: Device,
     *,
     only_device: bool = False,
     merges_equal_nodes: bool = True,
     optimizes: bool = True,
-    weights: Weights | None = None,
 ) -> onnxruntime.InferenceSession:
     """Return a session of `model` for `side` on `device`.
 
     `only_device` makes it an error when any node would run elsewhere; for models of one node.
     `merges_equal_nodes`: what several nodes compute alike is computed once, as is ONNX Runtime's default.
     `optimizes`: without it ONNX Runtime runs the nodes as they are, with the weights as they are.
-    `weights` are those of a model that was taken apart, see `convswap.graph.weights_apart`, and of others; on
-    the CPU they are used where they are, and must outlive the session.
+    The weights of a model that is split are used where they are on the CPU, and must outlive the session.
 
     Raises:
         NoKernelError: there is no kernel for a node, with `only_device` on `device`.
         ConvswapError: ONNX Runtime cannot load the model, or the provider of `device` is not in use.
     """
     load_cuda_libraries(device.name)
-    own = _own_weights(model, weights or {})
-    with session_source(model) as source, freed_at_once() if own else nullcontext():
+    split = as_split(model)
+    own = split.own_weights()
+    with session_source(split.message) as source, freed_at_once() if own else nullcontext():
         session = load_session(
             source,
             side,
@@ -203,12 +203,6 @@ def load_session(
     return session
 
 
-def _own_weights(model: onnx.ModelProto, weights: Weights) -> Weights:
-    """Return those of `weights` that are taken out of `model`."""
-    names = {tensor.name for tensor in model.graph.initializer if is_apart(tensor)}
-    return {name: values for name, values in weights.items() if name in names}
-
-
 def _give_weights(
     options: onnxruntime.SessionOptions, weights: Weights, device: Device
 ) -> list[onnxruntime.OrtValue]:
@@ -269,8 +263,7 @@ def _written(model: onnx.ModelProto, stack: ExitStack) -> bytes | str:
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < _LARGEST_MESSAGE:
         return model.SerializeToString()
     path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="convswap-"))) / "model.onnx"
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_of(model)
     onnx.save_model(copy, path, save_as_external_data=True, location="model.data")
     return str(path)
 

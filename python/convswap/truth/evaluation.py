@@ -26,6 +26,7 @@ from onnx.reference.op_run import RuntimeContextError
 
 from convswap.errors import ConvswapError
 from convswap.graph.domain import op_name
+from convswap.graph.external_weights import SplitModel, as_split
 from convswap.graph.serialisation import subgraphs
 from convswap.truth.operators import OPERATORS
 from convswap.truth.provider_node import ProviderNode, free_names, widened
@@ -55,25 +56,20 @@ class Truth:
     in_float32: tuple[str, ...]
 
 
-def evaluate(
-    model: onnx.ModelProto,
-    feeds: Mapping[str, np.ndarray],
-    weights: Mapping[str, np.ndarray] | None = None,
-) -> Truth:
-    """Return the outputs of `model` for `feeds`, in float64.
-
-    `model` holds its weights itself, or they are among `weights`, by name; it is not changed.
+def evaluate(model: onnx.ModelProto | SplitModel, feeds: Mapping[str, np.ndarray]) -> Truth:
+    """Return the outputs of `model`, which is not changed, for `feeds`, in float64.
 
     Raises:
         ConvswapError: a node can be evaluated neither in NumPy nor by the CPU provider.
     """
-    wide = copy_without_weights(model)
+    message, weights = as_split(model)
+    wide = copy_without_weights(message)
     write_attributes_into_functions(wide)
     retype(wide, WIDER)
     shared = _Shared(wide.functions)
-    for tensor in model.graph.initializer:
+    for tensor in message.graph.initializer:
         shared.weights[tensor.name] = partial(numpy_helper.to_array, tensor)
-    for name, values in (weights or {}).items():
+    for name, values in weights.items():
         shared.weights[name] = partial(_same, values)
     inputs = {name: widened(values) for name, values in feeds.items()}
     try:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from convswap.graph.serialisation import subgraphs
+from convswap.graph.serialisation import copy_of, subgraphs
 
 Types = Mapping[int, int]
 
@@ -55,16 +55,14 @@ def retype(model: onnx.ModelProto, types: Types) -> None:
 
 def retyped_node(node: onnx.NodeProto, types: Types) -> onnx.NodeProto:
     """Return a copy of `node`, its subgraphs included, with its floating-point types changed."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = copy_of(node)
     _retype_node(copy, types)
     return copy
 
 
 def retyped_function(function: onnx.FunctionProto, types: Types) -> onnx.FunctionProto:
     """Return a copy of `function` with its floating-point types changed."""
-    copy = onnx.FunctionProto()
-    copy.CopyFrom(function)
+    copy = copy_of(function)
     _retype_function(copy, types)
     return copy
 
@@ -185,8 +183,7 @@ class _WrittenFunctions:
         )
         if key not in self._names:
             self._names[key] = self._new_name(function)
-            made = onnx.FunctionProto()
-            made.CopyFrom(function)
+            made = copy_of(function)
             made.name, made.overload = self._names[key], ""
             del made.attribute[:], made.attribute_proto[:]
             for node in made.node:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from convswap.graph.constants import Constants
 from convswap.graph.epilogue import NotFusable, read_float, read_int
-from convswap.graph.weights_apart import aligned_empty
+from convswap.graph.external_weights import aligned_empty
 
 # The largest relative error of rounding to a type, among its normal numbers.
 _ROUNDING = {

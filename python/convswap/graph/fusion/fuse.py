@@ -144,16 +144,6 @@ class _Chain:
         return self.stage != Stage.FOLDED
 
 
-def fold_into_convs(
-    model: ir.Model, convs: Iterable[ir.Node], names: Mapping[ir.Node, str], types: ValueTypes
-) -> tuple[Fused, ...]:
-    """Fold the constant biases, scales and batch normalisations behind `convs` into their W and B, in place.
-
-    It is what ONNX Runtime's optimiser does where the Conv is ONNX's own; all else is as for `fuse_convs`.
-    """
-    return fuse_convs(model, dict.fromkeys(convs, Stage.FOLDED), names, types)[0]
-
-
 def fuse_convs(
     model: ir.Model, convs: Mapping[ir.Node, Stage], names: Mapping[ir.Node, str], types: ValueTypes
 ) -> tuple[tuple[Fused, ...], tuple[NotFused, ...]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -31,8 +33,36 @@ _ALIGNMENT = 64
 _NOWHERE = "convswap-weights-apart"
 
 
-def taken_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return `model` without the large weights of its main graph, and those by name; `model` stays as it is.
+class SplitModel(NamedTuple):
+    """A model as a message without its large weights, and these by name, among which may be others."""
+
+    message: onnx.ModelProto
+    weights: Weights = MappingProxyType({})
+
+    def whole(self) -> ir.Model:
+        """Return both as one model, which shares the weights.
+
+        Raises:
+            ConvswapError: the model is not valid.
+        """
+        model = model_from_proto(self.message)
+        for name, values in self.own_weights().items():
+            model.graph.initializers[name].const_value = ir.Tensor(values, name=name)
+        return model
+
+    def own_weights(self) -> dict[str, np.ndarray]:
+        """Return the weights that the message is without."""
+        names = (tensor.name for tensor in self.message.graph.initializer if is_apart(tensor))
+        return {name: self.weights[name] for name in names}
+
+
+def as_split(model: onnx.ModelProto | SplitModel) -> SplitModel:
+    """Return `model`, which holds its weights itself where it is a message."""
+    return model if isinstance(model, SplitModel) else SplitModel(model)
+
+
+def taken_apart(model: ir.Model) -> SplitModel:
+    """Return `model` without the large weights of its main graph, and those; `model` stays as it is.
 
     In the message they are external data of a file that does not exist. Weights in a file are mapped into
     memory, others copied once. Those that a run may be given instead stay in the message.
@@ -49,20 +79,20 @@ def taken_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]
             if tensor.nbytes >= _LARGE_BYTES and tensor.dtype.numpy().kind in "biuf":
                 weights[name] = _aligned(tensor.numpy())
         with _rest_in_the_message(model, weights):
-            return to_proto(model), weights
+            return SplitModel(to_proto(model), weights)
     except (OSError, ValueError, RuntimeError, TypeError) as error:
         raise ConvswapError(f"the weights of the model cannot be read: {root_cause(error)}") from error
 
 
-def moved_apart(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def moved_apart(model: ir.Model) -> SplitModel:
     """Return what `taken_apart` does, and leave `model` without these weights.
 
     A model refers to itself, and would keep them until Python looks for such things.
     """
-    message, weights = taken_apart(model)
-    for name in weights:
+    split = taken_apart(model)
+    for name in split.weights:
         model.graph.initializers[name].const_value = None
-    return message, weights
+    return split
 
 
 def lift_large_constants(model: ir.Model) -> None:
@@ -70,20 +100,6 @@ def lift_large_constants(model: ir.Model) -> None:
     # Before, an initializer had to be an input of the graph, and so part of what users see.
     if not Constants(model).inputs_may_be_constant:
         LiftConstantsToInitializersPass(size_limit=_LARGE_BYTES // _WIDEST_BYTES)(model)
-
-
-def put_together(model: onnx.ModelProto, weights: Weights) -> ir.Model:
-    """Return what was taken apart as one model, which shares `weights`, among which may be others too.
-
-    Raises:
-        ConvswapError: the model is not valid.
-    """
-    whole = model_from_proto(model)
-    for tensor in model.graph.initializer:
-        if is_apart(tensor):
-            value = ir.Tensor(weights[tensor.name], name=tensor.name)
-            whole.graph.initializers[tensor.name].const_value = value
-    return whole
 
 
 def is_apart(tensor: onnx.TensorProto) -> bool:
