@@ -386,11 +386,8 @@ def test_precision_match_takes_what_is_as_accurate_on_each_conv(monkeypatch):
     monkeypatch.setattr(measuring, "errors_of", lambda segment, inputs, device: errors[segment.name])
     card = Device("cuda", "asked for", {"name": "a card"})
     prepared = preparation.prepare(network(), OptimizeOptions(), CPU)
-    kept = _NothingKept()
-    pretended = {
-        segment.name: measuring._precision(segment, (), replace(prepared, device=card), _NoInputs(), kept)[0]
-        for segment in prepared.segments
-    }
+    shared = measuring.Measuring(replace(prepared, device=card), _NoInputs(), _NothingKept())
+    pretended = {segment.name: measuring._precision(segment, (), shared)[0] for segment in prepared.segments}
     assert pretended == {"stem": "ieee", "block": "tf32", "last": None}
 
 

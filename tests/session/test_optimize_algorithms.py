@@ -218,11 +218,11 @@ def test_on_a_card_all_that_is_tried_is_compiled_before_the_first_is_timed(prete
 
     monkeypatch.setattr(measuring, "_native", Native())
     prepared = prepare(network(), OptimizeOptions(), CPU)
-    inputs, kept = SegmentInputs(prepared), KeptMeasurements({})
-    measured = measuring.measure_convs(prepared, inputs, kept, lambda _: None)
+    shared = measuring.Measuring(prepared, SegmentInputs(prepared), KeptMeasurements({}))
+    measured = measuring.measure_convs(shared)
     card = replace(prepared, device=Device("cuda", "asked for", {"name": "a card"}))
     monkeypatch.setattr(_native, "tuning_device", lambda device: "cuda a card")
-    found = measuring.with_fastest_algorithms(measured, card, inputs, kept, lambda _: None)
+    found = measuring.with_fastest_algorithms(measured, replace(shared, prepared=card))
     assert sorted(planned) == [
         (weights, "cuda", name) for weights in ("4x8x3x3", "8x3x3x3") for name in ("direct", "reference")
     ]

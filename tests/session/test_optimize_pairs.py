@@ -14,12 +14,11 @@ from convswap.graph.swap import NodeChoice, swap_chosen
 from convswap.optimizing import measuring, pairs, whole
 from convswap.optimizing.choice import DEFAULT_WAY
 from convswap.optimizing.kept import KeptMeasurements
-from convswap.optimizing.measuring import measure_convs
+from convswap.optimizing.measuring import Measuring, measure_convs
 from convswap.optimizing.optimize import optimize
 from convswap.optimizing.pairs import gaining_pairs
 from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prepare
 from convswap.optimizing.trials import times_of_choices
-from convswap.progress import silent
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
 from fuse_models import array, conv, declare, model, node
@@ -164,9 +163,9 @@ def test_a_second_call_measures_no_pair_again(pretended, monkeypatch):
 def test_pair_of_two_precisions_is_not_measured(pretended):
     asked = pretended({"depthwise": 0.5}, together=0.8)
     prepared = prepare(network(), OptimizeOptions(), CPU)
-    inputs, kept = SegmentInputs(prepared), KeptMeasurements({})
-    measured = measure_convs(prepared, inputs, kept, silent)
-    found = gaining_pairs(prepared, measured, inputs, kept, silent)
+    shared = Measuring(prepared, SegmentInputs(prepared), KeptMeasurements({}))
+    measured = measure_convs(shared)
+    found = gaining_pairs(measured, shared)
     assert [pair.names for pair in found] == [NAMES] and len(asked) == 1
     for precision in ("tf32", None):
         other = [
@@ -175,7 +174,7 @@ def test_pair_of_two_precisions_is_not_measured(pretended):
             else one
             for one in measured
         ]
-        assert gaining_pairs(prepared, other, inputs, kept, silent) == ()
+        assert gaining_pairs(other, shared) == ()
     assert len(asked) == 1
 
 

@@ -20,9 +20,7 @@ from convswap.runtime.values import Arrays, is_floating, is_number, named_arrays
 from convswap.truth.closeness import (
     NO_CLASS,
     NOT_APART,
-    NOT_COMPARABLE,
-    Apart,
-    apart,
+    apart_by_name,
     are_alike_without_finite,
     counted_outputs,
     max_abs_error,
@@ -79,9 +77,9 @@ def hold_against_truth(
         OutputErrors(
             name,
             is_floating=all(is_floating(arrays[name]) for arrays in (truth, default, ours) if name in arrays),
-            default=_apart(name, default, truth),
-            ours=_apart(name, ours, truth),
-            between=_apart(name, ours, default),
+            default=apart_by_name(name, default, truth),
+            ours=apart_by_name(name, ours, truth),
+            between=apart_by_name(name, ours, default),
         )
         for name in names
     )
@@ -137,12 +135,6 @@ def _says_nothing(name: str, default: Arrays, ours: Arrays) -> bool:
     return name in default and name in ours and are_alike_without_finite(ours[name], default[name])
 
 
-def _apart(name: str, arrays: Arrays, others: Arrays) -> Apart:
-    if name not in arrays or name not in others:
-        return NOT_COMPARABLE
-    return apart(arrays[name], others[name])
-
-
 def _errors(arrays: Arrays, truth: Arrays, counted: Sequence[str]) -> tuple[float, float]:
     """Return the largest absolute and relative L2 errors of what is `counted`, NaN of what is no number."""
 
@@ -166,12 +158,12 @@ def _looked_into(
     """Return `outputs` with how the default side's answers change from run to run, and when nudged."""
     session = compared.session(DEFAULT)
     once, again = run_named(session, feeds), run_named(session, feeds)
-    found = [replace(output, again=_apart(output.name, again, once)) for output in outputs]
+    found = [replace(output, again=apart_by_name(output.name, again, once)) for output in outputs]
     # So that its memory is free for the next ones.
     del session
     if any(output.again.relative > compared.measure.most(output) for output in found):
         pair = [_first_answer(compared, side, feeds) for side in (compared.ours, DEFAULT)]
-        return tuple(replace(output, seeded=_apart(output.name, *pair)) for output in found)
+        return tuple(replace(output, seeded=apart_by_name(output.name, *pair)) for output in found)
     if compared.measure.is_strict:
         return tuple(found)
     answers = (_nudged_answer(compared, feeds, seed) for seed in range(_NUDGES))
@@ -181,7 +173,7 @@ def _looked_into(
             output,
             nudge=compared.rounding,
             nudged=max(
-                (_apart(output.name, answer, once) for answer in changed if answer), default=NOT_APART
+                (apart_by_name(output.name, answer, once) for answer in changed if answer), default=NOT_APART
             ),
         )
         for output in found

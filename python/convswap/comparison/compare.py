@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ from convswap.runtime.sessions import (
     our_side,
     run,
     run_named,
+    shapes_of,
 )
 from convswap.runtime.values import Arrays
 from convswap.timing.floor import floor_ms
@@ -244,8 +245,7 @@ def _truth_inputs(
     compared: Compared, truth_feeds: Feeds, first_batch: Mapping[str, onnxruntime.OrtValue]
 ) -> Mapping[str, onnxruntime.OrtValue]:
     """Return `truth_feeds` on the device: the first batch itself where that is the same."""
-    sizes = {name: tuple(value.shape()) for name, value in first_batch.items()}
-    if sizes == {name: values.shape for name, values in truth_feeds.items()}:
+    if shapes_of(first_batch) == {name: values.shape for name, values in truth_feeds.items()}:
         return first_batch
     return on_device(truth_feeds, compared.device)
 
@@ -304,18 +304,13 @@ def _comparison(
         },
         top1_agreement=same.share,
         without_class=same.without_class,
-        swapped=subject.swapped_before + len(swapping.swapped),
+        swapped=compared.swapped_convs,
         left=swapping.left,
         fused=swapping.fused,
         not_fused=swapping.not_fused,
         layers=rows,
         tolerance=compared.measure.tolerance,
-        notes=(
-            *plan.notes,
-            *_all_notes(compared, runs.times, answers),
-            *_without_class(same),
-            *judgement.notes,
-        ),
+        notes=(*plan.notes, *_notes(compared, runs.times[DEFAULT], answers, same), *judgement.notes),
         judgement=judgement,
         elements_that_differ=_elements_that_differ(answers),
     )
@@ -348,25 +343,51 @@ def _told_options(compared: Compared) -> dict[str, Any]:
     }
 
 
-def _all_notes(compared: Compared, times: Mapping[Side, Times], answers: Answers) -> tuple[str, ...]:
-    subject, empty = compared.subject, answers.without_elements
-    swapped = subject.swapped_before + len(compared.swapping.swapped)
-    in_subgraphs = swapped - sum(layer.convolutions for layer in compared.layers)
-    against = compared.options.against
-    return (
-        *_notes(compared.device, against, times, answers.in_float32, in_subgraphs),
-        *([answers.reference] if answers.reference else []),
-        *(() if compared.options.time_layers else ("the Convs were not timed alone, as asked",)),
-        *shape_notes(*compared.shaped),
-        *(
-            [f"outputs without an element that is finite, of which nothing was compared: {empty}"]
-            if empty
-            else []
-        ),
-        *([FLOAT16_ON_CPU] if compared.rounds_to_float16_on_cpu else []),
-        *_swapped_before(subject.swapped_before),
-        *_missing_data(subject.missing),
-    )
+def _notes(compared: Compared, times: Times, answers: Answers, same: Agreement) -> Iterator[str]:
+    """Yield what a reader has to know besides the numbers; `times` are the default side's."""
+    device, options, subject = compared.device, compared.options, compared.subject
+    if device.name == "cpu" and device.reason != "asked for":
+        yield f"on the CPU, against the default CPU provider: {device.reason}"
+    if device.name == "cpu":
+        yield f"both sides run with {STOP_SPINNING}=1, so that idle threads do not slow the other side"
+    if options.against == "all" and device.name == "cpu":
+        yield NO_OTHER_SIDE_ON_CPU
+    if times.burst > 1:
+        yield f"runs below 0.1 ms: each timed run is a burst of {times.burst} back-to-back runs"
+    if times.runs < RUNS:
+        yield f"a run takes seconds, so only {times.runs} were timed"
+    if answers.in_float32:
+        yield f"computed in float32 for the truth, having no float64 form: {', '.join(answers.in_float32)}"
+    in_subgraphs = compared.swapped_convs - sum(layer.convolutions for layer in compared.layers)
+    if in_subgraphs > 0:
+        yield f"{in_subgraphs} swapped Conv in subgraphs: timed as part of the whole model only"
+    if answers.reference:
+        yield answers.reference
+    if not options.time_layers:
+        yield "the Convs were not timed alone, as asked"
+    yield from shape_notes(*compared.shaped)
+    if answers.without_elements:
+        yield (
+            "outputs without an element that is finite, of which nothing was compared: "
+            f"{answers.without_elements}"
+        )
+    if compared.rounds_to_float16_on_cpu:
+        yield FLOAT16_ON_CPU
+    if subject.swapped_before:
+        yield (
+            f"{subject.swapped_before} Conv swapped before: on our side with the algorithm and precision "
+            "that the file gives, on the default side turned back into ONNX's"
+        )
+    if subject.missing is not None:
+        yield (
+            f"the model was made for {subject.missing}, which is not here: "
+            f"--data {subject.missing} downloads it"
+        )
+    if same.without_class:
+        yield (
+            f"samples without a class on either side: {same.without_class}; their outputs are empty, or the "
+            "largest value is not finite"
+        )
 
 
 def _measure(
@@ -388,7 +409,7 @@ def _truth_images(
     `shapes` are those of the layers' inputs in a run of `one`.
     """
     samples = _samples(one)
-    operations = sum(layer.problem({name: shapes[name] for name in layer.fed}).operations for layer in layers)
+    operations = sum(layer.problem(shapes).operations for layer in layers)
     affordable = int(_TRUTH_OPERATIONS // max(operations / samples, 1))
     elements = sum(values.size for values in one.values())
     held = int(_TRUTH_ELEMENTS // max(elements / samples, 1))
@@ -412,7 +433,7 @@ def _compare_layer(
     timed = capture.inputs(layer, first_batch)
     sessions = _layer_sessions(compared, layer, _ranks(timed), compared.sides)
     times = _measure(sessions, timed, device)
-    problem = layer.problem(_shapes(timed))
+    problem = layer.problem(shapes_of(timed))
     captured = timed if truth_inputs is first_batch else capture.inputs(layer, truth_inputs)
     return LayerResult(
         node=layer.name,
@@ -456,56 +477,3 @@ def _layer_errors(
 
 def _ranks(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, int]:
     return {name: len(value.shape()) for name, value in values.items()}
-
-
-def _shapes(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(value.shape()) for name, value in values.items()}
-
-
-def _without_class(same: Agreement) -> list[str]:
-    if not same.without_class:
-        return []
-    return [
-        f"samples without a class on either side: {same.without_class}; their outputs are empty, or the "
-        "largest value is not finite"
-    ]
-
-
-def _swapped_before(count: int) -> list[str]:
-    if not count:
-        return []
-    return [
-        f"{count} Conv swapped before: on our side with the algorithm and precision that the file gives, "
-        "on the default side turned back into ONNX's"
-    ]
-
-
-def _missing_data(dataset: str | None) -> list[str]:
-    if dataset is None:
-        return []
-    return [f"the model was made for {dataset}, which is not here: --data {dataset} downloads it"]
-
-
-def _notes(
-    device: Device, against: str, times: Mapping[Side, Times], in_float32: Sequence[str], in_subgraphs: int
-) -> list[str]:
-    """Return what a reader has to know besides the numbers."""
-    notes = []
-    if device.name == "cpu" and device.reason != "asked for":
-        notes.append(f"on the CPU, against the default CPU provider: {device.reason}")
-    if device.name == "cpu":
-        notes.append(
-            f"both sides run with {STOP_SPINNING}=1, so that idle threads do not slow the other side"
-        )
-    if against == "all" and device.name == "cpu":
-        notes.append(NO_OTHER_SIDE_ON_CPU)
-    timed = times[DEFAULT]
-    if timed.burst > 1:
-        notes.append(f"runs below 0.1 ms: each timed run is a burst of {timed.burst} back-to-back runs")
-    if timed.runs < RUNS:
-        notes.append(f"a run takes seconds, so only {timed.runs} were timed")
-    if in_float32:
-        notes.append(f"computed in float32 for the truth, having no float64 form: {', '.join(in_float32)}")
-    if in_subgraphs > 0:
-        notes.append(f"{in_subgraphs} swapped Conv in subgraphs: timed as part of the whole model only")
-    return notes

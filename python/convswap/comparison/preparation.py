@@ -87,6 +87,11 @@ class Compared:
         return next(side for side in self.sides if side.ours)
 
     @property
+    def swapped_convs(self) -> int:
+        """How many Convs of our side are swapped, those that were so before included."""
+        return self.subject.swapped_before + len(self.swapping.swapped)
+
+    @property
     def shaped(self) -> tuple[Any, ...]:
         """What notes and errors about shapes that were made up are told of."""
         return declared_inputs(self.subject.model), self.source.inputs, self.source.batch

@@ -288,10 +288,8 @@ def _own_copy(
 ) -> tuple[ir.Model, str, Path | None]:
     """Return a model that may be changed, what to call it in messages, and the file it came from."""
     if isinstance(model, onnx.ModelProto):
-        if not model.functions:
-            return model_from_proto(model), "the model", None
         # Inlining may rename tensors, which belong to the caller.
-        own = copy_of(model)
+        own = copy_of(model) if model.functions else model
         return model_from_proto(own), "the model", None
     if isinstance(model, ir.Model):
         try:

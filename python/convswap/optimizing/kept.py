@@ -51,23 +51,7 @@ class Measurement:
         )
 
 
-@dataclass(frozen=True)
-class ByAlgorithm:
-    """A number of each algorithm that was tried on one Conv: milliseconds, or a relative L2 error."""
-
-    numbers: Mapping[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return this for the file."""
-        return {"by_algorithm": dict(self.numbers)}
-
-    @staticmethod
-    def from_json(kept: Mapping[str, Any]) -> ByAlgorithm:
-        """Return what gave `kept`; the errors are those of `Measurement.from_json`."""
-        return ByAlgorithm({str(name): float(number) for name, number in kept["by_algorithm"].items()})
-
-
-_Kept = TypeVar("_Kept", Measurement, ByAlgorithm)
+_Kept = TypeVar("_Kept")
 
 
 class KeptMeasurements:
@@ -93,9 +77,9 @@ class KeptMeasurements:
         """Return what was measured of `key`; None where nothing was, or it is damaged."""
         return self._found(key, Measurement.from_json)
 
-    def by_algorithm(self, key: str) -> ByAlgorithm | None:
-        """Return the numbers of algorithms that were kept as `key`, as `get` does."""
-        return self._found(key, ByAlgorithm.from_json)
+    def numbers(self, key: str) -> dict[str, float] | None:
+        """Return the numbers by name that were kept as `key`, such as each algorithm's, as `get` does."""
+        return self._found(key, _numbers_from_json)
 
     def _found(self, key: str, from_json: Callable[[Mapping[str, Any]], _Kept]) -> _Kept | None:
         try:
@@ -105,9 +89,12 @@ class KeptMeasurements:
         self.found += key not in self._added
         return measured
 
-    def add(self, key: str, measured: Measurement | ByAlgorithm) -> None:
+    def add(self, key: str, measured: Measurement | Mapping[str, float]) -> None:
         """Keep `measured`, at once, so that an interrupted call loses nothing."""
-        self._added[key] = measured.to_json()
+        if isinstance(measured, Measurement):
+            self._added[key] = measured.to_json()
+        else:
+            self._added[key] = {"by_algorithm": dict(measured)}
         # Others may have written since.
         self._all = self._read()
         self._all.setdefault(self._machine, {}).update(self._added)
@@ -133,3 +120,7 @@ class KeptMeasurements:
             if isinstance(kept, dict)
             else {}
         )
+
+
+def _numbers_from_json(kept: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(number) for name, number in kept["by_algorithm"].items()}

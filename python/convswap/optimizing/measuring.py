@@ -16,11 +16,11 @@ from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Stage
 from convswap.graph.swap import PRECISIONS, NodeChoice
 from convswap.optimizing.choice import DEFAULT_WAY, LEAST_TO_TRY, Way, best_of_ours, fastest, is_as_accurate
-from convswap.optimizing.kept import ByAlgorithm, KeptMeasurements, Measurement
+from convswap.optimizing.kept import KeptMeasurements, Measurement
 from convswap.optimizing.preparation import MATCH, Inputs, Prepared, SegmentInputs
 from convswap.optimizing.segments import Segment, Shapes
-from convswap.optimizing.trials import Values, error_by, errors_of, times_by_algorithm, times_of
-from convswap.progress import Progress
+from convswap.optimizing.trials import error_by, errors_of, times_by_algorithm, times_of
+from convswap.progress import Progress, silent
 from convswap.runtime.device import Device
 from convswap.runtime.tuning import TuningEntry
 
@@ -82,7 +82,7 @@ class Measured:
     def problems(self) -> list[_native.Problem]:
         """What our op computes there, at each batch."""
         layer = self.segment.our_layer(self.shapes[0], self.choice)
-        return [layer.problem({name: own[name] for name in layer.fed}) for own in self.shapes]
+        return [layer.problem(own) for own in self.shapes]
 
     @property
     def saved(self) -> float:
@@ -113,27 +113,41 @@ class Measured:
         return all(one / own >= LEAST_TO_TRY for one, own in zip(times, self.times[way], strict=True))
 
 
-def measure_convs(
-    prepared: Prepared, inputs: SegmentInputs, kept: KeptMeasurements, report: Progress
-) -> tuple[Measured, ...]:
+@dataclass(frozen=True)
+class Measuring:
+    """A model whose Convs are measured, with what they are fed and what was measured before."""
+
+    prepared: Prepared
+    inputs: SegmentInputs
+    kept: KeptMeasurements
+    report: Progress = silent
+
+    def fed(self, segment: Segment) -> Inputs:
+        """Return what `segment`, which is run at every batch, is fed."""
+        fed = self.inputs.of(segment)
+        assert fed is not None
+        return fed
+
+
+def measure_convs(measuring: Measuring) -> tuple[Measured, ...]:
     """Return what is measured, or was before, of every Conv that can be measured alone and is run."""
-    fed = [
-        (segment, shapes) for segment in prepared.segments if (shapes := inputs.shapes(segment)) is not None
-    ]
+    prepared, report = measuring.prepared, measuring.report
+    by_segment = ((segment, measuring.inputs.shapes(segment)) for segment in prepared.segments)
+    fed = [(segment, shapes) for segment, shapes in by_segment if shapes is not None]
     first = PRECISIONS[0] if prepared.options.precision == MATCH else prepared.options.precision
     report("compiling what our ways need")
     _compile(prepared, fed, first)
     judged = []
     for number, (segment, shapes) in enumerate(fed):
         report(f"choosing the precision of Conv {number + 1} of {len(fed)}")
-        judged.append(_precision(segment, shapes, prepared, inputs, kept))
+        judged.append(_precision(segment, shapes, measuring))
     others = [own for own, (precision, _) in zip(fed, judged, strict=True) if precision not in (None, first)]
     _compile(prepared, others, "ieee")
     found = []
     start = time.monotonic()
     for number, ((segment, shapes), own) in enumerate(zip(fed, judged, strict=True)):
         report(_what_is_left(number, len(fed), time.monotonic() - start))
-        found.append(_measure(segment, shapes, own, prepared, inputs, kept))
+        found.append(_measure(segment, shapes, own, measuring))
     return tuple(found)
 
 
@@ -142,7 +156,7 @@ def _compile(prepared: Prepared, fed: Sequence[tuple[Segment, Sequence[Shapes]]]
     if prepared.device.name == "cpu":
         return
     problems = [
-        layer.problem({name: own[name] for name in layer.fed})
+        layer.problem(own)
         for segment, by_batch in fed
         for layer in (segment.conv_alone(precision), segment.layer.with_setting("precision", precision))
         for own in by_batch
@@ -162,19 +176,15 @@ def _measure(
     segment: Segment,
     shapes: tuple[Shapes, ...],
     judged: _Judged,
-    prepared: Prepared,
-    inputs: SegmentInputs,
-    kept: KeptMeasurements,
+    measuring: Measuring,
 ) -> Measured:
-    device = prepared.device
+    kept, device = measuring.kept, measuring.prepared.device
     precision, errors = judged
     # Those that compute the same take the same time, whatever their weights.
     key = f"{_problem(segment, shapes)} ; {precision or 'ieee'}"
     timed = kept.get(key)
     if timed is None:
-        fed = inputs.of(segment)
-        assert fed is not None  # it has shapes
-        by_batch = [times_of(segment, own, precision or "ieee", device) for own in fed]
+        by_batch = [times_of(segment, own, precision or "ieee", device) for own in measuring.fed(segment)]
         timed = Measurement(
             precision, None, {way: tuple(own[way] for own in by_batch) for way in by_batch[0]}
         )
@@ -186,15 +196,9 @@ def _problem(segment: Segment, shapes: Sequence[Shapes]) -> str:
     return " ; ".join(segment.key(own) for own in shapes)
 
 
-def _precision(
-    segment: Segment,
-    shapes: Sequence[Shapes],
-    prepared: Prepared,
-    inputs: SegmentInputs,
-    kept: KeptMeasurements,
-) -> _Judged:
+def _precision(segment: Segment, shapes: Sequence[Shapes], measuring: Measuring) -> _Judged:
     """Return the precision for our ways, None where none is as accurate, and the errors that tell."""
-    asked, device = prepared.options.precision, prepared.device
+    asked, device, kept = measuring.prepared.options.precision, measuring.prepared.device, measuring.kept
     if asked != MATCH:
         return asked, None
     if device.name == "cpu" or segment.layer.type_name != "float32":
@@ -204,9 +208,7 @@ def _precision(
     before = kept.get(key)
     if before is not None:
         return before.precision, before.errors
-    fed = inputs.of(segment)
-    assert fed is not None  # it has shapes
-    errors = errors_of(segment, fed, device)
+    errors = errors_of(segment, measuring.fed(segment), device)
     accurate = [
         precision
         for precision in PRECISIONS
@@ -247,22 +249,17 @@ def candidates(problem: _native.Problem, device: str) -> list[str]:
     return list(dict.fromkeys([_native.choose(problem, device), *(name for _, name in near[:_MOST_TRIED])]))
 
 
-def with_fastest_algorithms(
-    measured: Sequence[Measured],
-    prepared: Prepared,
-    inputs: SegmentInputs,
-    kept: KeptMeasurements,
-    report: Progress,
-) -> tuple[Measured, ...]:
+def with_fastest_algorithms(measured: Sequence[Measured], measuring: Measuring) -> tuple[Measured, ...]:
     """Return `measured` with other algorithms than the rule's tried for what gains and takes its time."""
+    device, report = measuring.prepared.device, measuring.report
     tried = [
-        [candidates(problem, prepared.device.name) for problem in one.problems]
+        [candidates(problem, device.name) for problem in one.problems]
         if one.way is not DEFAULT_WAY and _share(one, measured) >= _LEAST_SHARE
         else []
         for one in measured
     ]
     tried = [names if any(len(own) > 1 for own in names) else [] for names in tried]
-    if prepared.device.name == "cuda" and any(tried):
+    if device.name == "cuda" and any(tried):
         report("compiling the algorithms to try")
         compile_side_by_side(
             (problem, name)
@@ -275,7 +272,7 @@ def with_fastest_algorithms(
     for one, names in zip(measured, tried, strict=True):
         if names:
             report(f"trying algorithms for {one.segment.name}")
-            one = _Trial(one, prepared, inputs, kept).best(names)
+            one = _Trial(one, measuring).best(names)
         found.append(one)
     return tuple(found)
 
@@ -289,12 +286,9 @@ def _share(one: Measured, measured: Sequence[Measured]) -> float:
 class _Trial:
     """Tries algorithms on one Conv."""
 
-    def __init__(
-        self, one: Measured, prepared: Prepared, inputs: SegmentInputs, kept: KeptMeasurements
-    ) -> None:
-        self._one, self._kept, self._inputs = one, kept, inputs
-        self._device = prepared.device
-        self._values: Inputs | None = None
+    def __init__(self, one: Measured, measuring: Measuring) -> None:
+        self._one, self._kept, self._device = one, measuring.kept, measuring.prepared.device
+        self._measuring = measuring
 
     def best(self, names: Sequence[Sequence[str]]) -> Measured:
         """Return the Conv with the fastest of `names` at each batch, and the lines that tell of them."""
@@ -316,11 +310,11 @@ class _Trial:
     def _times(self, number: int, names: Sequence[str]) -> Mapping[str, float]:
         one = self._one
         key = f"times of {' '.join(names)} ; {self._key(number)} ; up to {one.ours.name}"
-        before = self._kept.by_algorithm(key)
-        if before is not None and names[0] in before.numbers:
-            return before.numbers
-        found = times_by_algorithm(one.segment, self._fed(number), one.choice, names, self._device)
-        self._kept.add(key, ByAlgorithm(found))
+        before = self._kept.numbers(key)
+        if before is not None and names[0] in before:
+            return before
+        found = times_by_algorithm(one.segment, self._fed[number], one.choice, names, self._device)
+        self._kept.add(key, found)
         return found
 
     def _fastest(self, times: Mapping[str, float], rule: str) -> str:
@@ -335,24 +329,22 @@ class _Trial:
         if errors is None:
             return True
         key = f"error of {name} ; {self._key(0)} ; weights {self._one.segment.weights_digest}"
-        kept = self._kept.by_algorithm(key)
-        if kept is None or name not in kept.numbers:
+        kept = self._kept.numbers(key)
+        if kept is None or name not in kept:
             precision = self._one.choice.precision
-            error = error_by(self._one.segment, self._fed(0), precision, name, self._device)
+            error = error_by(self._one.segment, self._fed[0], precision, name, self._device)
             if error is None or not math.isfinite(error):
                 return False
-            kept = ByAlgorithm({name: error})
+            kept = {name: error}
             self._kept.add(key, kept)
-        return is_as_accurate(kept.numbers[name], errors["default"])
+        return is_as_accurate(kept[name], errors["default"])
 
     def _key(self, number: int) -> str:
         return f"{self._one.segment.key(self._one.shapes[number])} ; {self._one.choice.precision}"
 
-    def _fed(self, number: int) -> Values:
-        if self._values is None:
-            self._values = self._inputs.of(self._one.segment)
-            assert self._values is not None  # it was measured
-        return self._values[number]
+    @functools.cached_property
+    def _fed(self) -> Inputs:
+        return self._measuring.fed(self._one.segment)
 
     def _entry(self, number: int, taken: str, times: Mapping[str, float]) -> TuningEntry:
         return TuningEntry(

@@ -20,7 +20,7 @@ from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shape
 from convswap.inputs.subject import open_model
 from convswap.optimizing.choice import DEFAULT_WAY, speedup
 from convswap.optimizing.kept import KeptMeasurements
-from convswap.optimizing.measuring import Measured, measure_convs, with_fastest_algorithms
+from convswap.optimizing.measuring import Measured, Measuring, measure_convs, with_fastest_algorithms
 from convswap.optimizing.pairs import MeasuredPair, gaining_pairs
 from convswap.optimizing.preparation import MATCH, Model, OptimizeOptions, Prepared, SegmentInputs, prepare
 from convswap.optimizing.result import NodeResult, Optimization
@@ -143,10 +143,9 @@ def _measure(
     """Return what was measured of each Conv, and the pairs of them that one node computes faster."""
     if not prepared.segments:
         return (), ()
-    inputs = SegmentInputs(prepared)
-    measured = measure_convs(prepared, inputs, kept, report)
-    measured = with_fastest_algorithms(measured, prepared, inputs, kept, report)
-    return measured, gaining_pairs(prepared, measured, inputs, kept, report)
+    measuring = Measuring(prepared, SegmentInputs(prepared), kept, report)
+    measured = with_fastest_algorithms(measure_convs(measuring), measuring)
+    return measured, gaining_pairs(measured, measuring)
 
 
 def _to_write(whole: Whole, prepared: Prepared, model: Model) -> SwapResult | None:

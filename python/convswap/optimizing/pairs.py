@@ -14,12 +14,10 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.graph.swap import NodeChoice
 from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN, LEAST_SPEEDUP, speedup
-from convswap.optimizing.kept import ByAlgorithm, KeptMeasurements
-from convswap.optimizing.measuring import Measured, compile_side_by_side
-from convswap.optimizing.preparation import Inputs, Prepared, SegmentInputs
+from convswap.optimizing.measuring import Measured, Measuring, compile_side_by_side
+from convswap.optimizing.preparation import Prepared
 from convswap.optimizing.segments import Segment, Shapes
 from convswap.optimizing.trials import times_of_choices
-from convswap.progress import Progress
 
 _Value = TypeVar("_Value")
 
@@ -79,14 +77,9 @@ class MeasuredPair:
         return self.gain >= LEAST_GAIN and all(one / other >= LEAST_SPEEDUP for one, other in by_batch)
 
 
-def gaining_pairs(
-    prepared: Prepared,
-    measured: Sequence[Measured],
-    inputs: SegmentInputs,
-    kept: KeptMeasurements,
-    report: Progress,
-) -> tuple[MeasuredPair, ...]:
+def gaining_pairs(measured: Sequence[Measured], measuring: Measuring) -> tuple[MeasuredPair, ...]:
     """Return the pairs of the Convs in `measured` that one node computes faster than two."""
+    prepared, report = measuring.prepared, measuring.report
     pairs = list(_pairs(prepared, measured))
     if pairs and prepared.device.name == "cuda":
         report("compiling depthwise Convs with the Convs behind them")
@@ -95,7 +88,7 @@ def gaining_pairs(
     for number, pair in enumerate(pairs):
         report(f"measuring depthwise Conv {number + 1} of {len(pairs)} with the Conv behind it")
         try:
-            found.append(_measured(pair, prepared, inputs, kept))
+            found.append(_measured(pair, measuring))
         except ConvswapError:
             # As with algorithms that are tried: nobody knows before how much memory is free, and what this
             # ONNX Runtime lends of it.
@@ -122,36 +115,23 @@ def _problems(pairs: Sequence[MeasuredPair]) -> Iterator[tuple[_native.Problem, 
             yield problem, _native.choose(problem, "cuda")
 
 
-def _measured(
-    pair: MeasuredPair, prepared: Prepared, inputs: SegmentInputs, kept: KeptMeasurements
-) -> MeasuredPair:
+def _measured(pair: MeasuredPair, measuring: Measuring) -> MeasuredPair:
     """Return `pair` with its times: what was kept, or is measured now."""
     keys = [_key(pair, number) for number in range(len(pair.shapes))]
-    times = [_kept_times(kept, key) for key in keys]
-    if None in times:
-        for number, values in enumerate(_fed(pair, inputs)):
+    times = [measuring.kept.numbers(key) for key in keys]
+    if any(own is None or own.keys() != {_APART, _TOGETHER} for own in times):
+        # What both are fed, without what the one gives the other.
+        fed = (measuring.fed(one.segment) for one in (pair.depthwise, pair.pointwise))
+        for number, values in enumerate(zip(*fed, strict=True)):
             ways = [pair.choices_apart, pair.choices]
-            own = times_of_choices(pair.segment, values, ways, prepared.device)
-            found = ByAlgorithm(dict(zip((_APART, _TOGETHER), own, strict=True)))
-            times[number] = found.numbers
-            kept.add(keys[number], found)
+            own = times_of_choices(pair.segment, pair.of_both(*values), ways, measuring.prepared.device)
+            times[number] = found = dict(zip((_APART, _TOGETHER), own, strict=True))
+            measuring.kept.add(keys[number], found)
     return replace(
         pair,
         apart=tuple(own[_APART] for own in times if own is not None),
         together=tuple(own[_TOGETHER] for own in times if own is not None),
     )
-
-
-def _kept_times(kept: KeptMeasurements, key: str) -> Mapping[str, float] | None:
-    before = kept.by_algorithm(key)
-    return None if before is None or before.numbers.keys() != {_APART, _TOGETHER} else before.numbers
-
-
-def _fed(pair: MeasuredPair, inputs: SegmentInputs) -> Inputs:
-    """Return what both are fed at each batch, without what the one gives the other."""
-    front, behind = (inputs.of(one.segment) for one in (pair.depthwise, pair.pointwise))
-    assert front is not None and behind is not None  # they were measured
-    return [pair.of_both(*values) for values in zip(front, behind, strict=True)]
 
 
 def _key(pair: MeasuredPair, number: int) -> str:

@@ -35,7 +35,7 @@ from convswap.runtime.memory import (
     values_of_run,
     while_made,
 )
-from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device
+from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, on_device, shapes_of
 
 Model = str | os.PathLike[str] | onnx.ModelProto
 
@@ -224,7 +224,7 @@ class SegmentInputs:
         fed = self.of(segment)
         if fed is None:
             return None
-        return tuple({name: tuple(value.shape()) for name, value in own.items()} for own in fed)
+        return tuple(map(shapes_of, fed))
 
 
 class _AtBatch:

@@ -19,7 +19,16 @@ from convswap.optimizing.choice import DEFAULT_WAY, Way, is_as_accurate
 from convswap.optimizing.segments import Segment, side_by_side, swapped_model
 from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
-from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, host_array, make_session, run
+from convswap.runtime.sessions import (
+    CONVSWAP,
+    DEFAULT,
+    BoundRun,
+    Side,
+    host_array,
+    make_session,
+    run,
+    shapes_of,
+)
 from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.measure import measure
 from convswap.truth.closeness import relative_l2_error
@@ -40,7 +49,7 @@ _TRUTH_OPERATIONS = 2e8
 
 def times_of(segment: Segment, inputs: Values, precision: str, device: Device) -> dict[Way, float]:
     """Return the milliseconds that the segment takes in each way, in a longer model; the sides take turns."""
-    shapes = _shapes(inputs)
+    shapes = shapes_of(inputs)
     copies = _copies(segment.layer, shapes, device)
     runs: dict[Way, BoundRun] = {
         DEFAULT_WAY: _copies_run(segment.default_model(shapes), copies, DEFAULT, inputs, device)
@@ -61,7 +70,7 @@ def times_by_algorithm(
 
     The first has to run; of the others, one that does not is left out.
     """
-    shapes = _shapes(inputs)
+    shapes = shapes_of(inputs)
     copies = _copies(segment.layer, shapes, device)
     runs: dict[str, BoundRun] = {}
     for name in algorithms:
@@ -82,7 +91,7 @@ def times_of_choices(
     segment: Segment, inputs: Values, ways: Sequence[Mapping[str, NodeChoice]], device: Device
 ) -> list[float]:
     """Return the milliseconds of the segment, as in `times_of`, with its Convs swapped as each way says."""
-    shapes = _shapes(inputs)
+    shapes = shapes_of(inputs)
     copies = _copies(segment.layer, shapes, device)
     runs = {}
     for number, choices in enumerate(ways):
@@ -91,10 +100,6 @@ def times_of_choices(
             model, _ = swapped_model(model, choices, "it is as fast as it was")
         runs[number] = _copies_run(model, copies, CONVSWAP if choices else DEFAULT, inputs, device)
     return list(_in_turn(runs, copies).values())
-
-
-def _shapes(inputs: Values) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(value.shape()) for name, value in inputs.items()}
 
 
 def _copies_run(model: SplitModel, copies: int, side: Side, inputs: Values, device: Device) -> BoundRun:
@@ -128,7 +133,7 @@ def errors_of(segment: Segment, by_batch: Sequence[Values], device: Device) -> d
     """
     judged = _Judged(segment, by_batch[0], device)
     found = {"default": judged.error(segment.conv_alone("ieee"), DEFAULT)}
-    shapes = [_shapes(inputs) for inputs in by_batch]
+    shapes = [shapes_of(inputs) for inputs in by_batch]
     for precision in ("tf32", "ieee"):
         layers = judged.by_rule(segment, precision, shapes)
         found[precision] = max(judged.error(layer, CONVSWAP) for layer in layers)
@@ -151,7 +156,7 @@ class _Judged:
 
     def __init__(self, segment: Segment, inputs: Values, device: Device) -> None:
         self._device = device
-        self._weights = segment.weights_alone(_shapes(inputs))
+        self._weights = segment.weights_alone(shapes_of(inputs))
         alone = segment.conv_alone("ieee")
         self._fed = {name: host_array(inputs[name], device) for name in alone.fed}
         data_name = str(alone.node.input[0])
@@ -176,7 +181,7 @@ class _Judged:
         """
         alone = segment.conv_alone(precision)
         names = dict.fromkeys(
-            _native.choose(layer.problem({name: shapes[name] for name in layer.fed}), self._device.name)
+            _native.choose(layer.problem(shapes), self._device.name)
             for shapes in by_batch
             for layer in (alone, segment.layer.with_setting("precision", precision))
         )
@@ -184,7 +189,7 @@ class _Judged:
 
     def by_algorithm(self, layer: ConvLayer, name: str) -> ConvLayer | None:
         """Return `layer` with an algorithm; None where that does not take the part."""
-        part = layer.problem({fed: self._fed[fed].shape for fed in layer.fed})
+        part = layer.problem({fed: values.shape for fed, values in self._fed.items()})
         return None if _native.why_not(part, name, self._device.name) else layer.with_algorithm(name)
 
 

@@ -26,9 +26,8 @@ from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device
 from convswap.runtime.values import Arrays, is_floating, named_arrays
 from convswap.truth.closeness import (
     ELEMENTS_THAT_MAY_DIFFER,
-    NOT_COMPARABLE,
     TOLERANCES,
-    apart,
+    apart_by_name,
     are_alike_without_finite,
 )
 from convswap.truth.evaluation import evaluate
@@ -243,7 +242,7 @@ def _held(
         if not (name in default and name in ours and are_alike_without_finite(ours[name], default[name]))
     ]
     found = {
-        side: {name: _apart(values.get(name), others.get(name)) for name in names}
+        side: {name: apart_by_name(name, values, others).relative for name in names}
         for side, (values, others) in sides.items()
     }
     most = {
@@ -274,7 +273,7 @@ def _are_random(
     again: Arrays,
 ) -> bool:
     """Return whether the original does not answer twice alike either, and ours is about as far off."""
-    off = {name: _apart(again.get(name), default.get(name)) for name in names}
+    off = {name: apart_by_name(name, again, default).relative for name in names}
     return all(off[name] > most[name] and between[name] <= _NOT_MUCH_FURTHER * off[name] for name in names)
 
 
@@ -283,7 +282,7 @@ def _truth(prepared: Prepared, measured: Sequence[Measured]) -> Arrays | None:
     original = prepared.original
     layers = [one.layer for one in prepared.segments if not one.path]
     shapes = prepared.capture(layers).shapes(on_device(prepared.sample, prepared.device))
-    problems = [layer.problem({name: shapes[name] for name in layer.fed}) for layer in layers]
+    problems = [layer.problem(shapes) for layer in layers]
     # Of those in branches at the first batch: more than in one sample, and known.
     problems += [one.problems[0] for one in measured if one.segment.path]
     if sum(problem.operations for problem in problems) > _TRUTH_OPERATIONS:
@@ -307,12 +306,6 @@ def _where_finite(default: np.ndarray, truth: np.ndarray) -> np.ndarray:
     if not is_floating(default) or not is_floating(truth) or default.shape != truth.shape:
         return truth
     return np.where(np.isfinite(default), truth, default)
-
-
-def _apart(values: np.ndarray | None, others: np.ndarray | None) -> float:
-    if values is None or others is None:
-        return NOT_COMPARABLE.relative
-    return apart(values, others).relative
 
 
 def _arithmetic(one: Measured, device: Device) -> str:

@@ -33,7 +33,7 @@ from convswap.graph.serialisation import copy_of
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.graph.value_types import ValueTypes
 from convswap.runtime.device import Device
-from convswap.runtime.sessions import DEFAULT, BoundRun, make_session
+from convswap.runtime.sessions import DEFAULT, BoundRun, make_session, shapes_of
 
 
 class Requested(TypedDict):
@@ -162,7 +162,7 @@ class ConvLayer:
         return replace(self, node=node)
 
     def problem(self, shapes: Mapping[str, Sequence[int]]) -> Any:
-        """Return the conv problem for inputs of `shapes`, as a `convswap._native.Problem`."""
+        """Return the conv problem, a `_native.Problem`, for inputs of `shapes`, among which may be others."""
         known = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
         known.update({name: tuple(shape) for name, shape in shapes.items()})
         data, weights, bias, residual, depthwise, depthwise_bias = self._inputs
@@ -285,8 +285,7 @@ class Capture:
 
     def shapes(self, feeds: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all layers' inputs, from one run; meant for a single sample."""
-        values = self._values([*self._graph_inputs, *self._captured], feeds)
-        return {name: tuple(value.shape()) for name, value in values.items()}
+        return shapes_of(self._values([*self._graph_inputs, *self._captured], feeds))
 
     def _values(
         self, names: Sequence[str], feeds: Mapping[str, onnxruntime.OrtValue]

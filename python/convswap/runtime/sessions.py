@@ -377,6 +377,11 @@ def on_device(feeds: Mapping[str, np.ndarray], device: Device) -> dict[str, onnx
         return {name: _value(contiguous(values), device.name) for name, values in feeds.items()}
 
 
+def shapes_of(values: Mapping[str, onnxruntime.OrtValue]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of `values`."""
+    return {name: tuple(value.shape()) for name, value in values.items()}
+
+
 def value_on(array: np.ndarray) -> onnxruntime.OrtValue:
     """Return a value on the memory of `array` itself, which is contiguous and must outlive it."""
     return _value(array, "cpu")

@@ -9,7 +9,7 @@ of those, the share of elements that differ is what counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +66,13 @@ def apart(values: np.ndarray, others: np.ndarray) -> Apart:
         return Apart(_relative_l2_error(pair), _norm(_difference(pair)))
     share = float(np.mean(values != others))
     return Apart(share, share)
+
+
+def apart_by_name(name: str, arrays: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> Apart:
+    """Return how far what is called `name` is from that of the right answers `others`; both may lack it."""
+    if name not in arrays or name not in others:
+        return NOT_COMPARABLE
+    return apart(arrays[name], others[name])
 
 
 def relative_l2_error(values: np.ndarray, truth: np.ndarray) -> float:

@@ -1,8 +1,17 @@
-"""Read the activations that `convswap.FusedConv` computes from the nodes that stand for them."""
+"""Read the activations that `convswap.FusedConv` computes from the node, or the nodes, that stand for them.
+
+Of activations that are spelled out, the nodes that read a value and each other are multiplied out to a
+polynomial in the value x and in one function f of it, such as 0.5 x + 0.5 x f with f = erf(0.7071 x). Two
+spellings of an activation have the same polynomial, so one comparison takes the place of a pattern for each
+order of operands, of which Gelu alone has hundreds; onnxscript's patterns, besides, know constants of rank 0
+only.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -34,6 +43,24 @@ ACTIVATION_OPS = frozenset(_WITHOUT_PARAMETERS) | frozenset(_OTHERS)
 
 # Clip's bounds are attributes, float32 for data of every type, below this opset and inputs from there on.
 _CLIP_HAS_INPUTS = 11
+
+# Maps the powers of x and of f to their coefficient.
+Polynomial = dict[tuple[int, int], float]
+
+# More than the longest spelling has: Gelu by tanh with x * x * x has ten.
+_MOST_NODES = 14
+_HIGHEST_POWER = 4
+_X: Polynomial = {(1, 0): 1.0}
+_F: Polynomial = {(0, 1): 1.0}
+_X_TIMES_F: Polynomial = {(1, 1): 1.0}
+_HALF_X_TIMES_1_PLUS_F: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
+# How far constants may be off: by what is cut off when they are typed, and by the rounding of three of them.
+_TOLERANCE = {
+    ir.DataType.DOUBLE: 1e-12,
+    ir.DataType.FLOAT: 1e-5,
+    ir.DataType.FLOAT16: 4 * 2.0**-11,
+    ir.DataType.BFLOAT16: 4 * 2.0**-8,
+}
 
 
 def read_activation(
@@ -129,3 +156,205 @@ def _gelu(node: ir.Node) -> Activation:
     if kind not in known:
         raise NotFusable(f"its approximation {kind!r} is not known")
     return Activation(known[kind])
+
+
+@dataclass(frozen=True)
+class Function:
+    """The function f of a polynomial: an operator, its parameters, and what it is applied to."""
+
+    op: str
+    parameters: tuple[float, ...]
+    argument: Polynomial
+
+
+@dataclass(frozen=True)
+class _Spelling:
+    activation: Activation
+    function: Function
+    result: Polynomial
+
+
+_ROOT = math.sqrt(2.0 / math.pi)
+_SPELLINGS = (
+    _Spelling(Activation("SiLU"), Function("Sigmoid", (), _X), _X_TIMES_F),
+    _Spelling(Activation("Gelu"), Function("Erf", (), {(1, 0): math.sqrt(0.5)}), _HALF_X_TIMES_1_PLUS_F),
+    _Spelling(
+        Activation("GeluTanh"),
+        Function("Tanh", (), {(1, 0): _ROOT, (3, 0): _ROOT * 0.044715}),
+        _HALF_X_TIMES_1_PLUS_F,
+    ),
+    _Spelling(Activation("HardSwish"), Function("HardSigmoid", (1 / 6, 0.5), _X), _X_TIMES_F),
+    _Spelling(
+        Activation("HardSwish"), Function("Clip", (0.0, 6.0), {(1, 0): 1.0, (0, 0): 3.0}), {(1, 1): 1 / 6}
+    ),
+    _Spelling(
+        Activation("HardSigmoid", 1 / 6, 0.5),
+        Function("Clip", (0.0, 6.0), {(1, 0): 1.0, (0, 0): 3.0}),
+        {(0, 1): 1 / 6},
+    ),
+)
+
+
+def find_spelled_activation(
+    value: ir.Value, element_type: ir.DataType, constants: Constants
+) -> tuple[Activation, list[ir.Node]] | None:
+    """Return the activation of `value` that the nodes which read it compute together, and those nodes.
+
+    Nobody else reads `value` or what they compute in between, the last of them excepted, which comes last.
+    """
+    region = _Region(value, constants)
+    for node in region.evaluate():
+        if region.is_closed_but_for(node):
+            activation = _activation_of(region, node.outputs[0], _TOLERANCE[element_type])
+            if activation is not None:
+                return activation, list(region.nodes)
+    return None
+
+
+class _Region:
+    """The nodes that compute from one value and constants alone, and what they compute."""
+
+    def __init__(self, value: ir.Value, constants: Constants) -> None:
+        self._value = value
+        self._constants = constants
+        self.polynomials: dict[ir.Value, Polynomial] = {value: _X}
+        self.nodes: dict[ir.Node, None] = {}
+        self.function: Function | None = None
+
+    def evaluate(self) -> Iterator[ir.Node]:
+        """Take in one node after the other, each after what it reads, and yield it."""
+        waiting = self._readers(self._value)
+        while waiting and len(self.nodes) < _MOST_NODES:
+            for node in waiting:
+                polynomial = self._compute(node)
+                if polynomial is not None:
+                    break
+            else:
+                return
+            self.nodes[node] = None
+            self.polynomials[node.outputs[0]] = polynomial
+            waiting.remove(node)
+            waiting += [reader for reader in self._readers(node.outputs[0]) if reader not in waiting]
+            yield node
+
+    def is_closed_but_for(self, last: ir.Node) -> bool:
+        """Return whether only the nodes so far read what they compute, but for what `last` computes."""
+        inner = [self._value, *(node.outputs[0] for node in self.nodes if node is not last)]
+        return not any(value.is_graph_output() for value in inner) and all(
+            reader in self.nodes for value in inner for reader in value.consumers()
+        )
+
+    def _readers(self, value: ir.Value) -> list[ir.Node]:
+        graph = self._graph()
+        return [node for node in value.consumers() if node.graph is graph and node not in self.nodes]
+
+    def _graph(self) -> object:
+        producer = self._value.producer()
+        return None if producer is None else producer.graph
+
+    def _compute(self, node: ir.Node) -> Polynomial | None:
+        """Return what `node` computes; None where that, or an operand, is not a polynomial in x and f."""
+        if node.domain != "" or len(node.outputs) != 1 or not node.inputs:
+            return None
+        if node.op_type in ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"):
+            return self._apply(node)
+        operands = [self._operand(value) for value in node.inputs]
+        known = [operand for operand in operands if operand is not None]
+        if len(known) != len(operands):
+            return None
+        match node.op_type, known:
+            case "Add", [a, b]:
+                return _sum(a, b)
+            case "Sub", [a, b]:
+                return _sum(a, _product(b, {(0, 0): -1.0}))
+            case "Neg", [a]:
+                return _product(a, {(0, 0): -1.0})
+            case "Mul", [a, b]:
+                return _limited(_product(a, b))
+            case "Div", [a, b] if b.keys() == {(0, 0)} and b[0, 0] != 0.0:
+                return _product(a, {(0, 0): 1.0 / b[0, 0]})
+            case "Pow", [a, b] if b.keys() == {(0, 0)} and b[0, 0] in (2.0, 3.0):
+                square = _product(a, a)
+                return _limited(square if b[0, 0] == 2.0 else _product(square, a))
+        return None
+
+    def _operand(self, value: ir.Value | None) -> Polynomial | None:
+        if value in self.polynomials:
+            return self.polynomials[value]
+        constant = self._constants.scalar(value)
+        tensor = self._constants.tensor(value)
+        # A constant of more axes than the data would add axes to the result; data have three or more.
+        if constant is None or tensor is None or len(tensor.shape) > 3:
+            return None
+        return {(0, 0): constant}
+
+    def _apply(self, node: ir.Node) -> Polynomial | None:
+        value = next((value for value in node.inputs if value in self.polynomials), None)
+        if value is None or self.function is not None:
+            # One function is in every spelling; with two, a polynomial would need two variables for them.
+            return None
+        try:
+            parameters = _parameters(node, value, self._constants)
+        except NotFusable:
+            return None
+        self.function = Function(node.op_type, parameters, self.polynomials[value])
+        return _F
+
+
+def _parameters(node: ir.Node, value: ir.Value, constants: Constants) -> tuple[float, ...]:
+    if node.op_type == "Clip":
+        minimum, maximum = clip_bounds(node, value, constants)
+        if minimum is None or maximum is None:
+            raise NotFusable("no spelling has a Clip with one bound")
+        return minimum, maximum
+    if node.op_type == "HardSigmoid":
+        return (read_float(node, "alpha", 0.2), read_float(node, "beta", 0.5))
+    return ()
+
+
+def _activation_of(region: _Region, value: ir.Value, tolerance: float) -> Activation | None:
+    function, result = region.function, region.polynomials[value]
+    for spelling in _SPELLINGS:
+        wanted = spelling.function
+        if (
+            function is not None
+            and function.op == wanted.op
+            and _all_close(function.parameters, wanted.parameters, tolerance)
+            and _same(function.argument, wanted.argument, tolerance)
+            and _same(result, spelling.result, tolerance)
+        ):
+            return spelling.activation
+    return None
+
+
+def _same(polynomial: Polynomial, wanted: Polynomial, tolerance: float) -> bool:
+    return polynomial.keys() == wanted.keys() and _all_close(
+        [polynomial[powers] for powers in wanted], list(wanted.values()), tolerance
+    )
+
+
+def _all_close(
+    numbers: tuple[float, ...] | list[float], wanted: tuple[float, ...] | list[float], tolerance: float
+) -> bool:
+    return all(
+        math.isclose(number, other, rel_tol=tolerance) for number, other in zip(numbers, wanted, strict=True)
+    )
+
+
+def _sum(a: Polynomial, b: Polynomial) -> Polynomial:
+    total = {powers: a.get(powers, 0.0) + b.get(powers, 0.0) for powers in a | b}
+    return {powers: coefficient for powers, coefficient in total.items() if coefficient != 0.0}
+
+
+def _product(a: Polynomial, b: Polynomial) -> Polynomial:
+    total: Polynomial = {}
+    for (x, f), coefficient in a.items():
+        for (other_x, other_f), other in b.items():
+            total = _sum(total, {(x + other_x, f + other_f): coefficient * other})
+    return total
+
+
+def _limited(polynomial: Polynomial) -> Polynomial | None:
+    if any(sum(powers) > _HIGHEST_POWER for powers in polynomial):
+        return None
+    return polynomial

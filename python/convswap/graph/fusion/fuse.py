@@ -23,10 +23,9 @@ import onnx_ir as ir
 from convswap.graph.constants import PASSING_OPS, Constants
 from convswap.graph.domain import DOMAIN, FUSED_OP, SUPPORTED_ELEMENT_TYPES, is_ours, op_name
 from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
-from convswap.graph.fusion.activations import ACTIVATION_OPS, read_activation
+from convswap.graph.fusion.activations import ACTIVATION_OPS, find_spelled_activation, read_activation
 from convswap.graph.fusion.folding import Folding, numbers_for_filters
 from convswap.graph.fusion.pooling import POOL_OPS, read_pool
-from convswap.graph.fusion.spelled_activations import find_spelled_activation
 from convswap.graph.names import UniqueNames, values_of
 from convswap.graph.value_types import ValueTypes
 
