@@ -20,7 +20,7 @@ def measured(monkeypatch):
 
     def give(times: dict[str, float]) -> None:
         monkeypatch.setattr(
-            "convswap.bench.against_algorithms.race",
+            "convswap.bench.suite_runs.race",
             lambda samples: {name: Trial(times[name], 20, times[name] > 100) for name in samples},
         )
 
@@ -112,7 +112,7 @@ def test_lack_of_memory_is_one_line_with_what_to_do(monkeypatch, capsys):
     def fail(samples):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("convswap.bench.against_algorithms.race", fail)
+    monkeypatch.setattr("convswap.bench.suite_runs.race", fail)
     assert main(["bench", "--layers", "2017", "--device", "cpu", "--against", "algorithms"]) == 2
     (line,) = [text for text in capsys.readouterr().err.splitlines() if "measured" in text]
     assert "2017-conv1 cannot be measured at batch 100: out of memory" in line and "smaller batch" in line

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from convswap import _native
 from convswap.bench.report import print_missing_default
-from convswap.bench.request import BenchRequest, bench_request
+from convswap.bench.suite_runs import BenchRequest, bench_request
 from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.swap import DEFAULT_PRECISION
-from convswap.output.tables import milliseconds, plain_table
+from convswap.output.tables import milliseconds, plain_table, say_below
 from convswap.progress import Progress
 from convswap.runtime.device import choose_device, device_lines
 from convswap.runtime.sessions import DEFAULT, BoundRun, on_device, our_side
@@ -118,18 +118,17 @@ def print_alternating(rows: Sequence[Mapping[str, Any]], console: Console, devic
     chosen = choose_device(device)
     console.print(Text(device_lines(chosen)))
     batches = ", ".join(f"{batch:,}" for batch in rows[0]["batches"])
-    table = plain_table(f"Batches {batches} in turn, and fixed (mean ms of a run)")
-    for heading in ("layer", "precision"):
-        table.add_column(heading, overflow="fold")
-    for side in ("default", "convswap"):
-        for heading in (f"{side} fixed", "in turn", "ratio"):
-            table.add_column(heading, justify="right", overflow="fold")
-    table.add_column("algorithm", overflow="fold")
+    fixed_and_in_turn = [
+        heading for side in ("default", "convswap") for heading in (f">{side} fixed", ">in turn", ">ratio")
+    ]
+    table = plain_table(
+        f"Batches {batches} in turn, and fixed (mean ms of a run)",
+        *("layer", "precision", *fixed_and_in_turn, "algorithm"),
+    )
     for row in rows:
         cells = [cell for side in ("default", "convswap") for cell in _cells(row, side)]
         table.add_row(row["layer"], row["precision"], *cells, row["algorithm"])
-    table.caption = Text(f"back-to-back runs by the host's clock, alternated {ROUNDS} times")
-    table.caption_justify = "left"
+    say_below(table, f"back-to-back runs by the host's clock, alternated {ROUNDS} times")
     console.print(table)
     print_missing_default(rows, console)
     worst = max(rows, key=lambda row: _ratio(row, "convswap"))

@@ -30,7 +30,7 @@ from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import OneRun, one_run, open_model
 from convswap.inputs.tensor_inputs import with_tensor_inputs
-from convswap.output.tables import milliseconds, plain_table
+from convswap.output.tables import milliseconds, plain_table, print_notes
 from convswap.progress import Progress, silent
 from convswap.runtime.device import choose_device, device_lines, environment
 from convswap.runtime.library import OpLibraries, op_libraries_in_use, sessions_with
@@ -131,16 +131,12 @@ def print_first_run(found: Mapping[str, Any], console: Console, device: str | No
             f"medians of {found['processes']} fresh processes of each side, in turn\n"
         )
     )
-    table = plain_table("To the first answer (ms)")
-    table.add_column("side")
-    for heading in ("session", "first run", "both"):
-        table.add_column(heading, justify="right")
+    table = plain_table("To the first answer (ms)", "side", ">session", ">first run", ">both")
     for side in SIDES:
         cells = [milliseconds(found[f"{side}{key}"]) for key in ("_session_ms", "_run_ms", "_ms")]
         table.add_row(side, *cells)
     console.print(table)
-    for note in found["notes"]:
-        console.print(Text(f"Note: {note}."))
+    print_notes(found["notes"], console)
     ratio = found["convswap_ms"] / found["default_ms"]
     console.print(Text(f"convswap takes {ratio:.2f} times what the default does until its first answer."))
 

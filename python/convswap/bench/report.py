@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convswap.bench.against_algorithms import print_algorithms
 from convswap.bench.pytorch_runs import CHANNELS_LAST, CONTIGUOUS
 from convswap.output.tables import error, milliseconds, plain_table, times_faster
 from convswap.runtime.device import choose_device, device_lines
 from convswap.runtime.sessions import NO_OTHER_SIDE_ON_CPU
+from convswap.timing.trials import Trial, explain_stars, trial_lines
 
 Row = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ def print_suite(
     chosen = choose_device(device)
     console.print(Text(device_lines(chosen)))
     if any("algorithms" in row for row in rows):
-        print_algorithms(rows, console)
+        _print_algorithms(rows, console)
         return
     console.print(_layers_table(rows))
     for method in dict.fromkeys(row["method"] for row in rows):
@@ -50,12 +50,11 @@ def print_suite(
 
 def _layers_table(rows: Sequence[Row]) -> Table:
     precisions = ", ".join(dict.fromkeys(row["precision"] for row in rows))
-    table = plain_table(f"Convolutions alone, precision {precisions} (median ms)")
-    table.add_column("layer", overflow="fold")
-    headings = ["batch", "default", "best other", "convswap", "speedup", "floor", "% of floor", "rel. L2"]
-    for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
-    table.add_column("algorithm", overflow="fold")
+    table = plain_table(
+        f"Convolutions alone, precision {precisions} (median ms)",
+        *("layer", ">batch", ">default", ">best other", ">convswap", ">speedup", ">floor", ">% of floor"),
+        *(">rel. L2", "algorithm"),
+    )
     for row in rows:
         default, other, floor = row["default_ms"], row["best_other_ms"], row["floor_ms"]
         table.add_row(
@@ -75,12 +74,9 @@ def _layers_table(rows: Sequence[Row]) -> Table:
 
 def _speedups_table(rows: Sequence[Row]) -> Table:
     """Return the speedup of all layers together against every side, and against the fastest of each row."""
-    table = plain_table("Speedup, all layers together")
-    table.add_column("batch", justify="right")
-    table.add_column("against", overflow="fold")
-    for heading in ("geometric mean", "worst"):
-        table.add_column(heading, justify="right")
-    table.add_column("worst layer", overflow="fold")
+    table = plain_table(
+        "Speedup, all layers together", ">batch", "against", ">geometric mean", ">worst", "worst layer"
+    )
     for batch in dict.fromkeys(row["batch"] for row in rows):
         table.add_section()
         of_batch = [row for row in rows if row["batch"] == batch]
@@ -95,6 +91,40 @@ def _speedups_table(rows: Sequence[Row]) -> Table:
             mean = float(np.exp(np.mean(np.log(list(speedups.values())))))
             table.add_row(f"{batch:,}", side, times_faster(mean), times_faster(speedups[worst]), worst)
     return table
+
+
+def _print_algorithms(rows: Sequence[Row], console: Console) -> None:
+    """Print the times of every algorithm on each layer, and the worst distance from the best below them."""
+    table = plain_table(
+        "Every algorithm on each convolution (median ms)",
+        *("layer", "precision", ">batch", "ms of each", "chosen", ">from the best", ">floor", ">rel. L2"),
+    )
+    for row in rows:
+        table.add_row(
+            row["layer"],
+            row["precision"],
+            f"{row['batch']:,}",
+            Text("\n".join(trial_lines(_trials(row)))),
+            row["algorithm"],
+            f"{row['distance_percent']:.1f} %",
+            milliseconds(row["floor_ms"]),
+            error(row["relative_l2_error"]),
+        )
+    explain_stars(table, map(_trials, rows))
+    console.print(table)
+    worst = max(rows, key=lambda row: row["distance_percent"])
+    where = f"{worst['layer']}, batch {worst['batch']:,}"
+    if worst["distance_percent"] > 0:
+        where += f": {worst['algorithm']}, {worst['best_other']} is faster"
+    distance = f"{worst['distance_percent']:.1f} %"
+    console.print(Text(f"Worst distance from the best algorithm: {distance} ({where})."))
+
+
+def _trials(row: Row) -> dict[str, Trial]:
+    return {
+        name: Trial(found["median_ms"], found["runs"], found["stopped_early"])
+        for name, found in row["algorithms"].items()
+    }
 
 
 _FASTEST = "the fastest of these"

@@ -2,29 +2,91 @@
 
 Each layer gets seeded random normal data and weights. On a GPU, batches up to 4,096 are timed back to back by
 the card's own clock, for the host's time to start a run is not the layer's; all others by the method of
-`measure`. The errors are against float64, on at most 100 images, fewer where each is a lot of work.
+`measure`. The errors are against float64, on at most 100 images, fewer where each is a lot of work. How far
+the planner's choice is from the best, every algorithm of the catalog tells, in a `race`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from convswap import _native
-from convswap.bench.against_algorithms import algorithms_row
 from convswap.bench.pytorch_runs import PyTorchRun, pytorch_runs
-from convswap.bench.request import BenchRequest, bench_request
-from convswap.errors import unknown_name
+from convswap.errors import ConvswapError, batch_sizes, unknown_name
+from convswap.graph.algorithms import able_algorithms, check_algorithm
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.progress import Progress
-from convswap.runtime.device import Device
+from convswap.runtime.device import Device, choose_device
+from convswap.runtime.layers import ConvLayer
 from convswap.runtime.sessions import AGAINST, DEFAULT, BoundRun, on_device, other_sides, our_side
 from convswap.timing.back_to_back import ROUNDS, RUNS, back_to_back, session_sample
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
 from convswap.timing.measure import measure
-from convswap.timing.single_node import lone_conv, lone_data, lone_error, lone_sessions, lone_weights
-from convswap.timing.suites import SuiteLayer
+from convswap.timing.single_node import (
+    LONE_PRECISIONS,
+    lone_conv,
+    lone_data,
+    lone_error,
+    lone_sessions,
+    lone_weights,
+    samples_of,
+)
+from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
+from convswap.timing.trials import race
+from convswap.truth.closeness import TRUTH_IMAGES
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """Layers and batches to time on a device; `precision` is one of `LONE_PRECISIONS`.
+
+    `batches` are those that were asked for; none: of each layer its own in `runs`.
+    """
+
+    layers: tuple[SuiteLayer, ...]
+    batches: tuple[int, ...]
+    runs: tuple[tuple[SuiteLayer, int], ...]
+    precision: str
+    algorithm: str
+    device: Device
+
+
+def bench_request(
+    suite: str,
+    layers: str | None,
+    batches: int | Sequence[int] | None,
+    precision: str,
+    algorithm: str,
+    device: str | None,
+) -> BenchRequest:
+    """Return the request, with the arguments of `run_suite`.
+
+    Raises:
+        ConvswapError: a name is not known, no layer matches, a batch is out of range or given twice, or the
+            device cannot be used or has no such algorithm.
+    """
+    if precision not in LONE_PRECISIONS:
+        raise unknown_name("precision", precision, LONE_PRECISIONS)
+    check_algorithm(algorithm)
+    chosen = choose_device(device)
+    sizes = () if batches is None else batch_sizes(batches)
+    check_algorithm(algorithm, chosen.name)
+    for batch in sizes:
+        if sizes.count(batch) > 1:
+            raise ConvswapError(f"batch {batch} was given more than once; give each size once")
+    wanted = tuple(suite_layers(suite, layers))
+    runs = (
+        tuple((layer, usual_batch(suite, layer, chosen.name)) for layer in wanted)
+        if batches is None
+        else tuple((layer, batch) for batch in sizes for layer in wanted)
+    )
+    return BenchRequest(wanted, sizes, runs, precision, algorithm, chosen)
+
 
 ALGORITHMS = "algorithms"
 # Up to this batch a layer is so short that the host's time to start it and to wait for it shows.
@@ -49,10 +111,10 @@ def run_suite(
     defaults to each layer's usual one: 10,000 on the GPU and 100 on the CPU for the course, 256 and 8 for a
     large network, and of the other suites what the layer is usually run with, 1 on the CPU. Times are
     medians in milliseconds. With `against="all"`, the best of the CUDA provider's other options, and of
-    PyTorch's convolutions where PyTorch is installed (`convswap.pytorch_runs`), is in
+    PyTorch's convolutions where PyTorch is installed, is in
     "best_other_ms" and "best_other"; else, and on CPU, these are None; so is "default_ms" where the provider
     has no Conv of the type. With `against="algorithms"`, every algorithm of the catalog is measured instead
-    of the default provider: see `convswap.bench_algorithms`. `progress` is called with a few words before
+    of the default provider. `progress` is called with a few words before
     every row.
 
     Raises:
@@ -68,7 +130,7 @@ def run_suite(
         if progress is not None:
             progress(f"{layer.name}, batch {batch:,}")
         if against == ALGORITHMS:
-            yield algorithms_row(layer, batch, request)
+            yield _algorithms_row(layer, batch, request)
         else:
             own_timer = timer if batch <= LARGEST_BACK_TO_BACK else None
             yield _row(layer, batch, request, against, own_timer)
@@ -81,12 +143,10 @@ def _timer(device: Device) -> GpuTimer | None:
 def _row(
     layer: SuiteLayer, batch: int, request: BenchRequest, against: str, timer: GpuTimer | None
 ) -> dict[str, Any]:
-    device, precision, algorithm = request.device, request.precision, request.algorithm
+    device, precision = request.device, request.precision
     x = lone_data(layer, batch, precision)
-    alone = lone_conv(layer, precision, algorithm)
-    problem = alone.problem({"x": x.shape})
-    ours = our_side(device, precision)
-    sides = (DEFAULT, ours, *other_sides(device, against))
+    alone = lone_conv(layer, precision, request.algorithm)
+    sides = (DEFAULT, our_side(device, precision), *other_sides(device, against))
     feeds = on_device({"x": x}, device)
     options = {} if timer is None else timer.provider_options
     runs: dict[str, BoundRun | PyTorchRun] = {
@@ -98,21 +158,32 @@ def _row(
     timed, method = _time(list(runs.values()), device, timer)
     medians = dict(zip(runs, timed, strict=True))
     others = {name: median for name, median in medians.items() if name not in ("default", "convswap")}
-    best_other = min(others, key=lambda name: others[name], default=None)
-    chosen = _native.choose(problem, device.name, algorithm)
+    return {**_common(alone, x, batch, request, medians), "others_ms": others, "method": method}
+
+
+def _common(
+    alone: ConvLayer, x: np.ndarray, batch: int, request: BenchRequest, medians: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return what every row has, of a layer and data for it, all images of the batch or some of them.
+
+    `medians` are the milliseconds of "convswap", of "default" where it can, and of others.
+    """
+    device, precision = request.device, request.precision
+    problem = alone.problem({"x": (batch, *x.shape[1:])})
+    chosen = _native.choose(problem, device.name, request.algorithm)
+    others = [name for name in medians if name not in ("default", "convswap")]
+    best_other = min(others, key=lambda name: medians[name], default=None)
     return {
-        "layer": layer.name,
+        "layer": alone.name,
         "precision": precision,
         "batch": batch,
         "convswap_ms": medians["convswap"],
         "algorithm": chosen,
         "floor_ms": floor_ms(problem, device.card, alone.arithmetic),
         "default_ms": medians.get("default"),
-        "best_other_ms": None if best_other is None else others[best_other],
+        "best_other_ms": None if best_other is None else medians[best_other],
         "best_other": best_other,
-        "relative_l2_error": lone_error(alone.with_algorithm(chosen), ours, device, x),
-        "others_ms": others,
-        "method": method,
+        "relative_l2_error": lone_error(alone.with_algorithm(chosen), our_side(device, precision), device, x),
     }
 
 
@@ -127,3 +198,37 @@ def _time(
     few, burst = measured[0].runs, measured[0].burst
     what = "synchronised runs" if burst == 1 else f"bursts of {burst} runs"
     return [times.median for times in measured], f"{few} {what}, alternated"
+
+
+def _algorithms_row(layer: SuiteLayer, batch: int, request: BenchRequest) -> dict[str, Any]:
+    """Return the row of a layer with the times of every algorithm that takes the problem.
+
+    "algorithm" is what the planner chose where the request's was asked for, "convswap_ms" its time, and
+    "distance_percent" how much more than the best's that is. "best_other" is the fastest of the others; the
+    default provider is not measured.
+
+    Raises:
+        ConvswapError: the device cannot run the layer, or its memory does not suffice.
+    """
+    device, precision, algorithm = request.device, request.precision, request.algorithm
+    alone = lone_conv(layer, precision, algorithm)
+    shapes = {"x": layer.input_shape(batch)}
+    problem = alone.problem(shapes)
+    chosen = _native.choose(problem, device.name, algorithm)
+    # A rung of the ladder is not among those that are able, unless it was asked for.
+    names = dict.fromkeys([*able_algorithms(problem, device.name), chosen])
+    try:
+        trials = race(samples_of(alone, shapes, list(names), device))
+    except RuntimeError as failure:
+        raise ConvswapError(
+            f"layer {layer.name} cannot be measured at batch {batch}: {failure}; "
+            "if memory is short, give a smaller batch"
+        ) from failure
+    own = trials[chosen].median
+    others = {name: trial.median for name, trial in trials.items() if name != chosen}
+    few = lone_data(layer, min(batch, TRUTH_IMAGES), precision)
+    return {
+        **_common(alone, few, batch, request, {"convswap": own, **others}),
+        "distance_percent": 100 * (own / min(own, *others.values()) - 1),
+        "algorithms": {name: trial.to_json() for name, trial in trials.items()},
+    }

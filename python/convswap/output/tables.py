@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -36,9 +38,27 @@ def times_faster(value: float) -> str:
     return f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
 
 
-def plain_table(title: str) -> Table:
-    """Return an empty table in the style of all of convswap's tables."""
-    return Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+def plain_table(title: str, *headings: str) -> Table:
+    """Return a table in the style of all of convswap's, with these columns and no rows.
+
+    A heading that begins with ">" is that of a column at the right, of numbers. Cells are folded, never cut.
+    """
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        is_number = heading.startswith(">")
+        table.add_column(heading.removeprefix(">"), justify="right" if is_number else "left", overflow="fold")
+    return table
+
+
+def say_below(table: Table, text: str) -> None:
+    """Put a line of text below a table."""
+    table.caption, table.caption_justify = Text(text), "left"
+
+
+def print_notes(notes: Iterable[str], console: Console) -> None:
+    """Print sentences for a reader, each in a line of its own."""
+    for note in notes:
+        console.print(Text(f"Note: {note}."))
 
 
 def versions_line(environment: dict[str, str | None], device_title: str) -> str:

@@ -18,7 +18,7 @@ from convswap.graph.fusion.fuse import fusion_remarks
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.output.tables import milliseconds, plain_table, three_digits, versions_line
+from convswap.output.tables import milliseconds, plain_table, print_notes, three_digits, versions_line
 from convswap.planning.problems import PlannedConv, PlannedModel, conv_problems, naming_conv
 from convswap.runtime.cards import as_capability
 from convswap.runtime.device import Device, absent_card, choose_device, environment
@@ -160,8 +160,7 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
         console.print(Text(f"Left as it was: {left.node}: {left.reason}."))
     for line in fusion_remarks(plan.fused, plan.not_fused):
         console.print(Text(f"{line}."))
-    for note in plan.notes:
-        console.print(Text(f"Note: {note}."))
+    print_notes(plan.notes, console)
 
 
 def _devices(device: str | None, compute_capability: int | None) -> tuple[Device, Device]:
@@ -216,11 +215,10 @@ def _groups(convs: Sequence[ConvPlan]) -> list[list[ConvPlan]]:
 
 
 def _print_work(groups: Sequence[Sequence[ConvPlan]], console: Console) -> None:
-    table = plain_table("What each Conv moves and computes")
-    for heading in ("node", "algorithm", "decided by"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("MB", "GFLOP", "FLOP per byte", "floor ms", "bound by"):
-        table.add_column(heading, justify="right", overflow="fold")
+    table = plain_table(
+        "What each Conv moves and computes",
+        *("node", "algorithm", "decided by", ">MB", ">GFLOP", ">FLOP per byte", ">floor ms", ">bound by"),
+    )
     for conv, *same in groups:
         answer = conv.answer
         measured = answer["milliseconds"]
@@ -238,9 +236,7 @@ def _print_work(groups: Sequence[Sequence[ConvPlan]], console: Console) -> None:
 
 
 def _print_reasons(groups: Sequence[Sequence[ConvPlan]], console: Console) -> None:
-    table = plain_table("How each is computed, and why not otherwise")
-    for heading in ("node", "algorithm", "why, or why not"):
-        table.add_column(heading, overflow="fold")
+    table = plain_table("How each is computed, and why not otherwise", "node", "algorithm", "why, or why not")
     for conv, *same in groups:
         answer = conv.answer
         table.add_row(Text(_and_more(conv.title, len(same))), "", Text(conv.problem))

@@ -20,7 +20,7 @@ from convswap.graph.names import name_pattern
 from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.output.tables import plain_table, times_faster, versions_line
+from convswap.output.tables import plain_table, print_notes, times_faster, versions_line
 from convswap.planning.problems import ConvProblems, PlannedConv, PlannedModel, conv_problems, naming_conv
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
@@ -175,11 +175,8 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
             f"{versions_line(dict(tuning.environment), tuning.device.title)}\n"
         )
     )
-    table = plain_table("Median ms of a run")
-    for heading in ("node", "problem", "ms of each", "best"):
-        table.add_column(heading, overflow="fold")
     against = "the rule's" if tuning.algorithm == AUTO else tuning.algorithm
-    table.add_column(f"against {against}", justify="right", overflow="fold")
+    table = plain_table("Median ms of a run", "node", "problem", "ms of each", "best", f">against {against}")
     for tuned in tuning.problems:
         table.add_row(
             Text("\n".join(tuned.nodes)),
@@ -190,8 +187,7 @@ def print_tuning(tuning: Tuning, console: Console) -> None:
         )
     explain_stars(table, (tuned.trials for tuned in tuning.problems))
     console.print(table)
-    for note in tuning.notes:
-        console.print(Text(f"Note: {note}."))
+    print_notes(tuning.notes, console)
     if tuning.not_stored is not None:
         console.print(Text("No later process knows these times: they could not be stored."))
         return

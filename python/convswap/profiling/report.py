@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convswap.output.tables import milliseconds, plain_table, times_faster, versions_line
+from convswap.output.tables import milliseconds, plain_table, print_notes, times_faster, versions_line
 from convswap.profiling.result import Profile, SideProfile, Tables
 from convswap.profiling.tables import Entry, NodeTime, most_of_the_time, nvprof_time, percent
 
@@ -43,8 +43,7 @@ def print_profile(profile: Profile, console: Console) -> None:
                 "the first has loaded; `convswap bench --first-run` gives each a process of its own."
             )
         )
-    for note in profile.notes:
-        console.print(Text(f"Note: {note}."))
+    print_notes(profile.notes, console)
 
 
 def short_name(name: str) -> str:
@@ -136,15 +135,12 @@ def _most_line(title: str, entries: Sequence[Entry]) -> Text:
 
 def _nodes_table(profile: Profile) -> Table:
     """Return the card's time by node in milliseconds of one run, all sides beside each other."""
-    table = plain_table("The card's time by node (mean ms of one run)")
-    table.add_column("node", overflow="fold")
-    table.add_column("op", overflow="fold")
-    for name in profile.sides:
-        table.add_column(name, justify="right", overflow="fold")
-        table.add_column("%", justify="right", overflow="fold")
     compared = len(profile.sides) > 1
-    if compared:
-        table.add_column("speedup", justify="right")
+    table = plain_table(
+        "The card's time by node (mean ms of one run)",
+        *("node", "op", *(heading for name in profile.sides for heading in (f">{name}", ">%"))),
+        *([">speedup"] if compared else []),
+    )
     by_side = {name: {row.node: row for row in side.nodes} for name, side in profile.sides.items()}
     # In the order of our side, which is sorted by time, and what only others have behind it.
     for node in dict.fromkeys([*by_side["convswap"], *(node for own in by_side.values() for node in own)]):

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from rich.table import Table
-from rich.text import Text
 
-from convswap.output.tables import milliseconds
+from convswap.output.tables import milliseconds, say_below
 
 RUNS = 20
 # After so many samples each, the race ends when its time is over, and drops what is so many times slower.
@@ -112,5 +111,4 @@ def trial_lines(trials: Mapping[str, Trial]) -> list[str]:
 def explain_stars(table: Table, trials: Iterable[Mapping[str, Trial]]) -> None:
     """Say under a table with `trial_lines` what its stars mean, where there are any."""
     if any(trial.stopped_early for of_one in trials for trial in of_one.values()):
-        table.caption = Text("* clearly slower after a few runs, and not measured further")
-        table.caption_justify = "left"
+        say_below(table, "* clearly slower after a few runs, and not measured further")

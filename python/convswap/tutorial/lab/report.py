@@ -11,7 +11,16 @@ from rich.console import Console
 from rich.text import Text
 
 from convswap.output.pages import html_page, html_table, paragraph
-from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
+from convswap.output.tables import (
+    error,
+    milliseconds,
+    plain_table,
+    print_notes,
+    say_below,
+    three_digits,
+    times_faster,
+    versions_line,
+)
 from convswap.tutorial.lab.counters import MEANINGS
 from convswap.tutorial.lab.ranking import Ranked
 from convswap.tutorial.lab.result import LabResult
@@ -32,8 +41,7 @@ def print_result(result: LabResult, console: Console) -> None:
         _print_card(result, console)
     if result.counters:
         _print_counters(result, console)
-    for note in result.notes:
-        console.print(Text(f"Note: {note}."))
+    print_notes(result.notes, console)
     if result.not_emulated and result.fault is None:
         console.print(Text(f"Note: not checked thread by thread: {result.not_emulated}."))
     if result.hint:
@@ -59,10 +67,10 @@ def _checked(result: LabResult) -> Iterator[str]:
 def _print_times(result: LabResult, console: Console) -> None:
     environment = {key: value for key, value in result.environment.items() if value is not None}
     console.print(Text(versions_line(environment, result.card or "")))
-    table = plain_table(f"{result.target}, {result.batch:,} images: milliseconds of its convolutions")
-    table.add_column("computed by", overflow="fold")
-    for heading in ("ms", "% of floor", "GB/s", f"{result.kernel} is"):
-        table.add_column(heading, justify="right", overflow="fold")
+    table = plain_table(
+        f"{result.target}, {result.batch:,} images: milliseconds of its convolutions",
+        *("computed by", ">ms", ">% of floor", ">GB/s", f">{result.kernel} is"),
+    )
     own = result.milliseconds
     assert own is not None
     rows = [(result.kernel, own), *((name, _known(result.mark(name))) for name in result.mark_names)]
@@ -79,19 +87,17 @@ def _print_times(result: LabResult, console: Console) -> None:
             three_digits(moved / time / 1e6),
             beside,
         )
-    table.caption = Text(
+    say_below(
+        table,
         "the last column: how many times as fast. The default provider and the rungs are timed once for a "
-        "card and these versions, our best and the kernel in this run"
+        "card and these versions, our best and the kernel in this run",
     )
-    table.caption_justify = "left"
     console.print(table)
 
 
 def _print_counters(result: LabResult, console: Console) -> None:
-    table = plain_table("What the card counted, by CUPTI; the names are Nsight Compute's")
-    table.add_column("value", justify="right")
-    for heading in ("what", "counter"):
-        table.add_column(heading, overflow="fold")
+    title = "What the card counted, by CUPTI; the names are Nsight Compute's"
+    table = plain_table(title, ">value", "what", "counter")
     for name, meaning in MEANINGS.items():
         table.add_row(three_digits(result.counters.get(name)), meaning, Text(name))
     console.print(table)
@@ -103,10 +109,11 @@ def _known(value: float | None) -> float:
 
 
 def _print_card(result: LabResult, console: Console) -> None:
-    table = plain_table(f"What the card says of {result.kernel}")
-    table.add_column("layer", overflow="fold")
-    for heading in ("ms", "blocks", "threads", "registers", "spilled bytes", "shared bytes", "occupancy %"):
-        table.add_column(heading, justify="right", overflow="fold")
+    table = plain_table(
+        f"What the card says of {result.kernel}",
+        *("layer", ">ms", ">blocks", ">threads", ">registers", ">spilled bytes", ">shared bytes"),
+        ">occupancy %",
+    )
     for layer in result.layers:
         facts = layer.facts
         table.add_row(
@@ -132,9 +139,8 @@ _CSV = ("file", "right", "fault", "ms", "percent_of_floor", "gigabytes_per_secon
 def print_ranking(rows: Sequence[Ranked], console: Console) -> None:
     """Print a table for each card, network and batch, the fastest first, marks without a place."""
     for title, group in _groups(rows):
-        table = plain_table(title)
-        for number, heading in enumerate(_HEADINGS):
-            table.add_column(heading, justify="left" if number in _WORDS else "right", overflow="fold")
+        columns = (name if number in _WORDS else f">{name}" for number, name in enumerate(_HEADINGS))
+        table = plain_table(title, *columns)
         for cells in _cells(group):
             table.add_row(*map(Text, cells))
         console.print(table)
@@ -174,11 +180,7 @@ def class_csv(results: Sequence[LabResult]) -> str:
 
 def print_class(results: Sequence[LabResult], console: Console) -> None:
     """Print a class's kernels, the fastest first, and below what is wrong with the others."""
-    table = plain_table("The class")
-    for heading in ("file", "right", "passed"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("ms", "% of floor", "GB/s"):
-        table.add_column(heading, justify="right", overflow="fold")
+    table = plain_table("The class", "file", "right", "passed", ">ms", ">% of floor", ">GB/s")
     for result in in_order(results):
         time, floor = result.milliseconds, result.floor_ms
         share = "-" if time is None or floor is None else f"{100 * floor / time:.1f}"

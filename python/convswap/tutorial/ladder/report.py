@@ -10,7 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap import _native
-from convswap.output.tables import error, milliseconds, plain_table, three_digits, times_faster, versions_line
+from convswap.output.tables import (
+    error,
+    milliseconds,
+    plain_table,
+    print_notes,
+    say_below,
+    three_digits,
+    times_faster,
+    versions_line,
+)
 from convswap.tutorial.ladder.rows import Ladder, Measured, Row
 
 _BAR_COLUMNS = 24
@@ -24,8 +33,7 @@ def print_ladder(ladder: Ladder, console: Console) -> None:
     console.print(Text(heading(ladder)))
     console.print(_times_table(ladder))
     console.print(_card_table(ladder))
-    for note in ladder.notes:
-        console.print(Text(f"Note: {note}."))
+    print_notes(ladder.notes, console)
     for line in verdict(ladder):
         console.print(Text(line))
 
@@ -83,19 +91,17 @@ def _of_layers(
 
 
 def _times_table(ladder: Ladder) -> Table:
-    table = plain_table(f"Time of the convolutions (ms for {ladder.images:,} images)")
-    table.add_column("rung", justify="right")
-    table.add_column("step", overflow="fold")
-    for name in ("op time", "before", "first"):
-        table.add_column(name, justify="right")
+    table = plain_table(
+        f"Time of the convolutions (ms for {ladder.images:,} images)",
+        *(">rung", "step", ">op time", ">before", ">first"),
+    )
     table.add_column("")
     table.add_column("the report, on its card", overflow="fold", max_width=26)
     for row in ladder.rows:
         if row.measured is not None:
             cells = _time_cells(ladder, row, row.measured)
             table.add_row(str(row.page.number), row.page.title, *cells, Text(ladder.reported(row) or "-"))
-    table.caption = Text("before, first: how many times faster than the rung before, and than the first")
-    table.caption_justify = "left"
+    say_below(table, "before, first: how many times faster than the rung before, and than the first")
     return table
 
 
@@ -122,19 +128,19 @@ def _bar(ladder: Ladder, op_ms: float) -> str:
 
 
 def _card_table(ladder: Ladder) -> Table:
-    table = plain_table("What the hardware did")
-    table.add_column("rung", justify="right")
-    headings = ["% of floor", "GB/s", "registers", "shared KB", "network ms", "top-1", "rel. L2", "precision"]
-    for name in headings:
-        table.add_column(name, justify="right", overflow="fold")
+    table = plain_table(
+        "What the hardware did",
+        *(">rung", ">% of floor", ">GB/s", ">registers", ">shared KB", ">network ms", ">top-1", ">rel. L2"),
+        ">precision",
+    )
     for row in ladder.rows:
         if row.measured is not None:
             table.add_row(str(row.page.number), *_card_cells(row, row.measured))
-    table.caption = Text(
+    say_below(
+        table,
         "floor: what memory or arithmetic takes at least; GB/s: bytes that must move, by the time; "
-        "registers of a thread and shared memory of a block, layer by layer"
+        "registers of a thread and shared memory of a block, layer by layer",
     )
-    table.caption_justify = "left"
     return table
 
 
