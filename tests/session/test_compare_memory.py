@@ -16,7 +16,7 @@ from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.graph.external_weights import SplitModel, is_apart, taken_apart
 from convswap.graph.model_file import load_model, model_from_proto
-from convswap.planning.problems import conv_problems
+from convswap.planning.problems import PlanOptions, conv_problems
 from convswap.runtime import memory
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper, numpy_helper
@@ -203,9 +203,9 @@ def test_free_memory_is_what_the_group_of_a_container_leaves(monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("fuse", [False, True])
 def test_model_with_weights_apart_is_explained_as_with_its_weights(fuse, tmp_path):
-    options = {"batch": None, "device": CPU, "precision": "ieee", "algorithm": "auto", "fuse": fuse}
-    whole = conv_problems(with_large_weights(), **options)
-    apart = conv_problems(saved(with_large_weights(), tmp_path), **options, weights_apart=True)
+    options = PlanOptions(batch=None, precision="ieee", algorithm="auto", fuse=fuse)
+    whole = conv_problems(with_large_weights(), options, CPU)
+    apart = conv_problems(saved(with_large_weights(), tmp_path), options, CPU, weights_apart=True)
     assert [conv.problem.text for conv in whole.convs] == [conv.problem.text for conv in apart.convs]
     assert len(whole.convs) == 1
 

@@ -19,7 +19,7 @@ from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.output.tables import milliseconds, plain_table, print_notes, three_digits, versions_line
-from convswap.planning.problems import PlannedConv, PlannedModel, conv_problems, naming_conv
+from convswap.planning.problems import PlannedConv, PlannedModel, PlanOptions, conv_problems, naming_conv
 from convswap.runtime.cards import as_capability
 from convswap.runtime.device import Device, absent_card, choose_device, environment
 from convswap.runtime.library import OpLibraries
@@ -111,19 +111,8 @@ def explain(
     """
     capability = None if compute_capability is None else as_capability(compute_capability)
     planned_for, run_on = _devices(device, capability)
-    problems = conv_problems(
-        model,
-        batch=batch,
-        device=planned_for,
-        precision=precision,
-        algorithm=algorithm,
-        fuse=fuse,
-        input_shape=input_shape,
-        inputs=inputs,
-        op_libraries=op_libraries,
-        run_on=run_on,
-        weights_apart=True,
-    )
+    options = PlanOptions(batch, precision, algorithm, fuse, input_shape, inputs, op_libraries)
+    problems = conv_problems(model, options, planned_for, run_on=run_on, weights_apart=True)
     convs = tuple(_plan(conv, planned_for, capability or 0) for conv in problems.convs)
     is_tuned = any(conv.layer.setting("algorithm", AUTO) == TUNED for conv in problems.convs)
     return ModelPlan(

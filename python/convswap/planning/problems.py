@@ -74,6 +74,19 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
+class PlanOptions:
+    """What `explain`, `tune` and `warm` are asked of a model: `convswap.explain` tells what each means."""
+
+    batch: int | None
+    precision: str
+    algorithm: str
+    fuse: bool = False
+    input_shape: InputShape | None = None
+    inputs: Given | None = None
+    op_libraries: OpLibraries = ()
+
+
+@dataclass(frozen=True)
 class PlannedConv:
     """A swapped Conv, the shapes of those inputs that are not constant, and the problem that they make."""
 
@@ -97,38 +110,30 @@ class ConvProblems:
 
 def conv_problems(
     model: str | os.PathLike[str] | onnx.ModelProto,
-    *,
-    batch: int | None,
+    options: PlanOptions,
     device: Device,
-    precision: str,
-    algorithm: str,
-    fuse: bool = False,
-    input_shape: InputShape | None = None,
-    inputs: Given | None = None,
-    op_libraries: OpLibraries = (),
+    *,
     run_on: Device | None = None,
     weights_apart: bool = False,
 ) -> ConvProblems:
-    """Swap `model`, called or stored so, and return what its Convs compute in a run of `batch` samples.
+    """Swap `model`, called or stored so, and return what its Convs compute in a run.
 
-    With `fuse` they take in what follows them; `input_shape` is that of a sample where the model leaves it
-    open, see `with_sample_shapes`, and `inputs` has values of a user's, whose shapes are planned, see
-    `one_run`. `device` is planned for; where a shape follows only from a run, that run is on `run_on`, by
-    default `device` too, with the `op_libraries` of others. With `weights_apart` the layers are without their
-    large weights, which is for those who compute nothing: they are in memory once then.
+    `device` is planned for; where a shape follows only from a run, that run is on `run_on`, by default
+    `device` too. With `weights_apart` the layers are without their large weights, which is for those who
+    compute nothing: they are in memory once then.
 
     Raises:
         ConvswapError: an argument is not known or out of range, or the model cannot be read, swapped or run.
     """
-    check_algorithm(algorithm, device.name)
+    check_algorithm(options.algorithm, device.name)
     title, proto, weights = open_apart(model) if weights_apart else (*open_model(model), {})
-    proto, inputs = with_tensor_inputs(proto, inputs)
-    fed = one_run(proto, batch=batch, device=device, input_shape=input_shape, given=inputs)
+    proto, inputs = with_tensor_inputs(proto, options.inputs)
+    fed = one_run(proto, batch=options.batch, device=device, input_shape=options.input_shape, given=inputs)
     whole = SplitModel(proto, weights).whole() if weights else proto
-    swapping = swap(whole, algorithm=algorithm, precision=precision, fuse=fuse)
+    swapping = swap(whole, algorithm=options.algorithm, precision=options.precision, fuse=options.fuse)
     swapped = taken_apart(swapping.model) if weights_apart else SplitModel(swapping.to_proto())
     layers = conv_layers(swapped.message, unfused_model(proto, swapping))
-    with fed.telling(), sessions_with(op_libraries):
+    with fed.telling(), sessions_with(options.op_libraries):
         shapes = _shapes(swapped, layers, fed, run_on or device)
         convs = tuple(_planned(layer, shapes) for layer in layers)
     inner = count_swapped(swapped.message) - sum(layer.convolutions for layer in layers)

@@ -21,7 +21,14 @@ from convswap.graph.swap import DEFAULT_PRECISION
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.output.tables import plain_table, print_notes, times_faster, versions_line
-from convswap.planning.problems import ConvProblems, PlannedConv, PlannedModel, conv_problems, naming_conv
+from convswap.planning.problems import (
+    ConvProblems,
+    PlannedConv,
+    PlannedModel,
+    PlanOptions,
+    conv_problems,
+    naming_conv,
+)
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.library import OpLibraries
@@ -131,17 +138,8 @@ def tune(
     require_count("runs", runs)
     wanted = name_pattern(only, "node names", "conv[12]$")
     chosen = choose_device(device)
-    problems = conv_problems(
-        model,
-        batch=batch,
-        device=chosen,
-        precision=precision,
-        algorithm=algorithm,
-        fuse=fuse,
-        input_shape=input_shape,
-        inputs=inputs,
-        op_libraries=op_libraries,
-    )
+    options = PlanOptions(batch, precision, algorithm, fuse, input_shape, inputs, op_libraries)
+    problems = conv_problems(model, options, chosen)
     groups = _groups(conv for conv in problems.convs if wanted.search(conv.layer.name))
     if not groups:
         raise ConvswapError(_nothing_to_measure(problems, only))

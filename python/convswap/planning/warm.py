@@ -22,7 +22,7 @@ from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
 from convswap.inputs.subject import open_model
 from convswap.output.files import check_writable, write_bytes
-from convswap.planning.problems import ConvProblems, conv_problems, naming_conv
+from convswap.planning.problems import ConvProblems, PlanOptions, conv_problems, naming_conv
 from convswap.progress import Progress, note, silent
 from convswap.runtime.cards import as_capability
 from convswap.runtime.device import Device, absent_card, choose_device
@@ -97,18 +97,8 @@ def warm(
         capability = _capability(card)
         for batch in asked:
             report(f"planning batch {batch or 'as given'} for compute capability {capability / 10:.1f}")
-            problems = conv_problems(
-                model,
-                batch=batch,
-                device=card,
-                precision=precision,
-                algorithm=algorithm,
-                fuse=fuse,
-                input_shape=input_shape,
-                inputs=inputs,
-                op_libraries=op_libraries,
-                run_on=choose_device("cpu"),
-            )
+            options = PlanOptions(batch, precision, algorithm, fuse, input_shape, inputs, op_libraries)
+            problems = conv_problems(model, options, card, run_on=choose_device("cpu"))
             title = problems.title
             planned[problems.batch] = None
             wanted |= dict.fromkeys(_kernels(problems, card, is_here=compute_capabilities is None))
