@@ -79,7 +79,7 @@ def check_on_card(kernel: Kernel, path: str, case: Case) -> tuple[Fault | None, 
         return Fault("launch", f"{error}.", {"case": str(case)}), math.nan
     except RuntimeError as error:
         return crash_of(kernel.name, str(case), str(error)), math.nan
-    outcome = Outcome(first, second, _damage(named), _changed(case, arrays))
+    outcome = Outcome(first, second, _damage(named), dict(_changes(case, arrays)))
     fault = fault_of(kernel.name, case, outcome)
     return fault, math.nan if fault else relative_l2_error(first, case.truth)
 
@@ -114,10 +114,6 @@ def _computed(case: Case, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None)
 def _damage(named: Mapping[str, _native.DeviceArray | None]) -> dict[str, int]:
     found = {name: None if array is None else array.damage() for name, array in named.items()}
     return {name: place // _FLOAT_BYTES for name, place in found.items() if place is not None}
-
-
-def _changed(case: Case, arrays: _Arrays) -> dict[str, int]:
-    return dict(_changes(case, arrays))
 
 
 def _changes(case: Case, arrays: _Arrays) -> Iterator[tuple[str, int]]:

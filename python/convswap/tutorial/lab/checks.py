@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -101,30 +100,17 @@ def cases_for(kernel: Kernel) -> tuple[Case, ...]:
     return tuple(sorted(taken, key=lambda case: case.problem.operations))
 
 
-def _course_cases() -> Iterable[Case]:
-    layers = {layer: None for network in NETWORKS.values() for layer in _convolutions(network)}
+def _course_cases() -> Iterator[Case]:
+    """Yield the convolutions of the course's networks, each once."""
+    layers: dict[tuple[int, ...], None] = {}
+    for network in NETWORKS.values():
+        for placed in place(network):
+            if isinstance(placed.layer, Convolution):
+                layers[placed.layer.out_channels, *placed.input_shape, placed.layer.kernel] = None
     for layer in layers:
         for batch in _COURSE_BATCHES:
-            yield _square(batch, *dataclasses.astuple(layer))
+            yield _square(batch, *layer)
 
-
-@dataclass(frozen=True)
-class _Layer:
-    filters: int
-    channels: int
-    height: int
-    width: int
-    kernel: int
-
-
-def _convolutions(network: Any) -> Iterator[_Layer]:
-    for placed in place(network):
-        if isinstance(placed.layer, Convolution):
-            channels, height, width = placed.input_shape
-            yield _Layer(placed.layer.out_channels, channels, height, width, placed.layer.kernel)
-
-
-# The process that asks has no need of ONNX, which takes a second to import.
 
 # How far an output may be from the float64 truth, of the sum of the absolute values of its terms: what
 # products in TF32 come to. A kernel that leaves out a term, or takes another, is off by more somewhere.

@@ -20,7 +20,7 @@ from convswap import _native
 from convswap.runtime import library
 from convswap.tutorial.lab.checks import Case, Outcome, fault_of
 from convswap.tutorial.lab.kernel import Kernel
-from convswap.tutorial.lab.result import Fault
+from convswap.tutorial.lab.result import Fault, flood_of
 
 # What a block of the largest card may have; the emulation has more.
 SHARED_BYTES = 232_448
@@ -60,24 +60,12 @@ def _packed(kernel: Kernel, case: Case) -> bytes:
     """Return the problem as `run_kernel.cc` reads it."""
     grid, block, shared = kernel.source.launch(case.problem, SHARED_BYTES)
     x, w, bias = case.arrays
-    (batch, channels, height, width), (filters, _, rows, columns) = case.x_shape, case.w_shape
+    filters, _, rows, columns = case.w_shape
     out = case.problem.output_shape
     given = case.attributes
     strides, dilations = given.get("strides", [1, 1]), given.get("dilations", [1, 1])
     pads, group = given.get("pads", [0, 0, 0, 0]), given.get("group", 1)
-    sizes = [
-        batch,
-        channels,
-        height,
-        width,
-        filters,
-        rows,
-        columns,
-        *out[2:],
-        *strides,
-        *pads[:2],
-        *dilations,
-    ]
+    sizes = [*case.x_shape, filters, rows, columns, *out[2:], *strides, *pads[:2], *dilations]
     counts = [x.size, w.size, 0 if bias is None else bias.size, int(np.prod(out))]
     header = [*grid, *block, shared, kernel.interface == "conv", *sizes, group, *counts]
     tensors = [x, w, *([] if bias is None else [bias])]
@@ -135,10 +123,8 @@ def _read_results(path: Path, most: int) -> Iterator[tuple[int, Outcome]]:
 def _stopped(kernel: Kernel, case: Case, status: int | None, printed: bytes, seconds: float) -> Fault:
     """Return the fault of a program that ended before the case did."""
     name, detail = kernel.name, {"case": str(case)}
-    if len(printed) > _FLOOD and (status is None or status == -signal.SIGXFSZ):
-        fault = _flood(kernel, printed)
-        assert fault is not None
-        return fault
+    if status in (None, -signal.SIGXFSZ) and (flood := _flood(kernel, printed)):
+        return flood
     if status is None:
         return Fault(
             "time",
@@ -204,12 +190,7 @@ def _flood(kernel: Kernel, printed: bytes) -> Fault | None:
         return None
     lines = printed[:_MOST_FILE_BYTES].count(b"\n")
     first = printed[:_PRINTED_SHOWN].decode(errors="replace").strip().splitlines()
-    return Fault(
-        "output",
-        f"{kernel.name} prints more than {lines:,} lines, the first is {first[0] if first else ''!r}: a "
-        "print takes thousands of times as long as the arithmetic. Print of one thread alone, or nothing.",
-        {"lines": lines},
-    )
+    return flood_of(kernel.name, lines, first[0] if first else "")
 
 
 _MAIN = Path(__file__).parent / "emulation" / "run_kernel.cc"
@@ -230,7 +211,7 @@ _OPTIONS = (
     *("-std=c++20", "-O1", "-w", "-fpermissive", "-U_FORTIFY_SOURCE"),
     *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
 )
-MOST_SECONDS = 60
+_COMPILER_SECONDS = 60
 
 
 class NotTranslatedError(Exception):
@@ -261,11 +242,11 @@ def build_host_program(kernel: Kernel, compiler: str, folder: Path) -> Path:
             capture_output=True,
             text=True,
             check=False,
-            timeout=MOST_SECONDS,
+            timeout=_COMPILER_SECONDS,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        raise NotTranslatedError(f"{Path(compiler).name} took more than {MOST_SECONDS} s") from None
+        raise NotTranslatedError(f"{Path(compiler).name} took more than {_COMPILER_SECONDS} s") from None
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error" in line]
         raise NotTranslatedError(errors[0].strip() if errors else f"{Path(compiler).name} failed")
@@ -286,7 +267,6 @@ def _translated(kernel: Kernel) -> str:
 
 
 _HEADER = library.INSTALLED / "emulation" / "cuda_emulation.h"
-_MOST_SECONDS = 60
 
 
 def precompiled_header(compiler: str, options: Sequence[str]) -> Path | None:
@@ -327,6 +307,6 @@ def _compile(compiler: str, options: Sequence[str], target: Path) -> None:
         part = Path(name) / target.name
         command = [compiler, *options, "-x", "c++-header", str(_HEADER), "-o", str(part)]
         subprocess.run(
-            command, check=True, capture_output=True, timeout=_MOST_SECONDS, stdin=subprocess.DEVNULL
+            command, check=True, capture_output=True, timeout=_COMPILER_SECONDS, stdin=subprocess.DEVNULL
         )
         part.replace(target)

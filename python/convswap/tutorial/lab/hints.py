@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from convswap.tutorial.lab.result import LabResult, LayerTimes
 
@@ -89,7 +89,7 @@ def _beside_the_ladder(result: LabResult) -> str:
         if mark is None or own < _WORTH * mark or (name == "ladder_04_shared_memory" and uses_shared):
             continue
         number = int(name.split("_")[1])
-        return f"{advice(own / mark)}: rung {number} ({_LADDER})."
+        return f"{advice.format(times=own / mark)}: rung {number} ({_LADDER})."
     return _at_the_end(result, any(mark is not None for mark in marks.values()))
 
 
@@ -108,46 +108,35 @@ def _at_the_end(result: LabResult, had_rungs: bool) -> str:
     return f"{said}. What made the ladder fast does here too: {_WHAT_IS_FAST} ({_LADDER})."
 
 
-_STEPS: Sequence[tuple[str, Callable[[float], str]]] = (
+# What the first rung that is clearly faster has, with how many times as fast it is.
+_STEPS: Sequence[tuple[str, str]] = (
     (
         "ladder_03_register_sum",
-        lambda times: (
-            f"uncoalesced or redundant accesses: a thread for each output, with its sum in a register and "
-            f"neighbours that read neighbouring pixels, is {times:.2g} times as fast"
-        ),
+        "uncoalesced or redundant accesses: a thread for each output, with its sum in a register and "
+        "neighbours that read neighbouring pixels, is {times:.2g} times as fast",
     ),
     (
         "ladder_04_shared_memory",
-        lambda times: (
-            f"shared memory: every pixel is fetched once for each tap; a copy of image and filter in "
-            f"shared memory is {times:.2g} times as fast"
-        ),
+        "shared memory: every pixel is fetched once for each tap; a copy of image and filter in "
+        "shared memory is {times:.2g} times as fast",
     ),
     (
         "ladder_06_block_per_image",
-        lambda times: (
-            f"copies: an image is fetched anew for every filter; a block that keeps it is {times:.2g} "
-            "times as fast"
-        ),
+        "copies: an image is fetched anew for every filter; a block that keeps it is {times:.2g} "
+        "times as fast",
     ),
     (
         "ladder_07_array_of_outputs",
-        lambda times: (
-            f"reads for each multiplication: a pixel can be multiplied by the tap of every filter once it "
-            f"is fetched, with an array of sums in registers, which is {times:.2g} times as fast"
-        ),
+        "reads for each multiplication: a pixel can be multiplied by the tap of every filter once it "
+        "is fetched, with an array of sums in registers, which is {times:.2g} times as fast",
     ),
     (
         "ladder_09_constants",
-        lambda times: (
-            f"addresses: with every size a constant the compiler needs no division and reads four taps at "
-            f"once, which is {times:.2g} times as fast"
-        ),
+        "addresses: with every size a constant the compiler needs no division and reads four taps at "
+        "once, which is {times:.2g} times as fast",
     ),
     (
         "ladder_13_winograd",
-        lambda times: (
-            f"multiplications: Winograd's algorithm has a third of them, which is {times:.2g} times as fast"
-        ),
+        "multiplications: Winograd's algorithm has a third of them, which is {times:.2g} times as fast",
     ),
 )

@@ -22,7 +22,7 @@ from typing import Any
 from convswap.errors import ConvswapError
 from convswap.progress import Progress
 from convswap.tutorial.lab.kernel import Kernel
-from convswap.tutorial.lab.result import Fault, LabResult, result_from_json
+from convswap.tutorial.lab.result import Fault, LabResult, flood_of, result_from_json
 from convswap.tutorial.lab.worker import WITHOUT_CARD
 
 # What of a kernel's own words is shown, and from where on there are too many.
@@ -243,9 +243,4 @@ class LabProcess:
 
 def _flood(name: str, words: str) -> Fault:
     lines = words.splitlines()
-    return Fault(
-        "output",
-        f"{name} prints more than {len(lines):,} lines, the first is {lines[0][:_PRINTED_SHOWN]!r}: "
-        "a print takes thousands of times as long as the arithmetic. Print of one thread alone, or nothing.",
-        {"lines": len(lines)},
-    )
+    return flood_of(name, len(lines), lines[0][:_PRINTED_SHOWN])

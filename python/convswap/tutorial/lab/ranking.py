@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import sqlite3
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from convswap import _native
@@ -75,20 +75,6 @@ CREATE TABLE IF NOT EXISTS runs (
   PRIMARY KEY (card, network, batch, digest)
 )
 """
-_COLUMNS = (
-    "card",
-    "network",
-    "batch",
-    "digest",
-    "name",
-    "is_mark",
-    "milliseconds",
-    "floor_ms",
-    "gigabytes_per_second",
-    "driver",
-    "convswap",
-    "taken_at",
-)
 
 
 @dataclass(frozen=True)
@@ -112,6 +98,9 @@ class Ranked:
     taken_at: str
 
 
+_COLUMNS = tuple(column.name for column in fields(Ranked))
+
+
 def remember(result: LabResult, path: Path | None = None) -> None:
     """Keep a result that is right and was timed, and the marks beside it; others are left out.
 
@@ -122,11 +111,10 @@ def remember(result: LabResult, path: Path | None = None) -> None:
         return
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     moved = sum(layer.bytes for layer in result.layers)
-    rows = [(result.digest, result.kernel, False, result.milliseconds)]
-    for name in result.mark_names:
-        time = result.mark(name)
-        assert time is not None  # `mark_names` has no other
-        rows.append((name, name, True, time))
+    rows = [
+        (result.digest, result.kernel, False, result.milliseconds),
+        *((name, name, True, time) for name, time in result.marks.items()),
+    ]
     kept = [
         Ranked(
             card=result.card,

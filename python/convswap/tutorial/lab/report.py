@@ -73,7 +73,7 @@ def _print_times(result: LabResult, console: Console) -> None:
     )
     own = result.milliseconds
     assert own is not None
-    rows = [(result.kernel, own), *((name, _known(result.mark(name))) for name in result.mark_names)]
+    rows = [(result.kernel, own), *result.marks.items()]
     moved = sum(layer.bytes for layer in result.layers)
     for name, time in sorted(rows, key=lambda row: -row[1]):
         share = "-" if result.floor_ms is None else f"{100 * result.floor_ms / time:.1f}"
@@ -101,11 +101,6 @@ def _print_counters(result: LabResult, console: Console) -> None:
     for name, meaning in MEANINGS.items():
         table.add_row(three_digits(result.counters.get(name)), meaning, Text(name))
     console.print(table)
-
-
-def _known(value: float | None) -> float:
-    assert value is not None  # `mark_names` has no other
-    return value
 
 
 def _print_card(result: LabResult, console: Console) -> None:
@@ -220,8 +215,7 @@ def passed(result: LabResult) -> str:
     own = result.milliseconds
     if own is None or result.fault is not None:
         return ""
-    times = {name: result.mark(name) for name in result.mark_names}
-    slower = {name: time for name, time in times.items() if time is not None and time > own}
+    slower = {name: time for name, time in result.marks.items() if time > own}
     fastest = min(slower, key=lambda name: slower[name], default="")
     return _shown(fastest)
 

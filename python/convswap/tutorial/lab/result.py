@@ -27,6 +27,16 @@ class Fault:
         return {"kind": self.kind, "text": self.text, **self.detail}
 
 
+def flood_of(name: str, lines: int, first: str) -> Fault:
+    """Return the fault of a kernel that prints more than anybody reads, from its `first` line on."""
+    return Fault(
+        "output",
+        f"{name} prints more than {lines:,} lines, the first is {first!r}: a print takes thousands of times "
+        "as long as the arithmetic. Print of one thread alone, or nothing.",
+        {"lines": lines},
+    )
+
+
 @dataclass(frozen=True)
 class LayerTimes:
     """A convolution's milliseconds by the kernel, and by what it is set beside, by name.
@@ -109,17 +119,24 @@ class LabResult:
         moved = sum(layer.bytes for layer in self.layers)
         return moved / milliseconds / 1e6 if milliseconds else None
 
+    @property
+    def marks(self) -> dict[str, float]:
+        """The times of all convolutions by each that computes all of them, in the order of the ladder."""
+        names = self.layers[0].marks if self.layers else {}
+        times = {
+            name: [layer.marks[name] for layer in self.layers if layer.marks.get(name) is not None]
+            for name in names
+        }
+        return {name: sum(own) for name, own in times.items() if len(own) == len(self.layers)}
+
     def mark(self, name: str) -> float | None:
         """Return the time of all convolutions by `name`; None where it does not compute each of them."""
-        times = [layer.marks.get(name) for layer in self.layers]
-        known = [time for time in times if time is not None]
-        return sum(known) if self.layers and len(known) == len(times) else None
+        return self.marks.get(name)
 
     @property
     def mark_names(self) -> tuple[str, ...]:
         """What computes each of the convolutions, in the order of the ladder."""
-        names = self.layers[0].marks if self.layers else {}
-        return tuple(name for name in names if self.mark(name) is not None)
+        return tuple(self.marks)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap lab run --json` writes."""
