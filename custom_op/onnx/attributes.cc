@@ -23,6 +23,15 @@ bool is_present(const OrtApi& api, OrtStatus* status, const char* name, const ch
   return false;
 }
 
+// The number that bytes are; nothing where they are none.
+template <typename T>
+std::optional<T> number_of(const std::string& bytes) {
+  if (bytes.size() != sizeof(T)) return std::nullopt;
+  T value = 0;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
 }  // namespace
 
 std::optional<int64_t> KernelAttributes::integer(const char* name) const {
@@ -83,11 +92,11 @@ std::string InferenceAttributes::read(const char* name, OrtOpAttrType type) cons
 }
 
 std::optional<int64_t> InferenceAttributes::integer(const char* name) const {
-  const std::string bytes = read(name, ORT_OP_ATTR_INT);
-  if (bytes.size() != sizeof(int64_t)) return std::nullopt;
-  int64_t value = 0;
-  std::memcpy(&value, bytes.data(), sizeof value);
-  return value;
+  return number_of<int64_t>(read(name, ORT_OP_ATTR_INT));
+}
+
+std::optional<float> InferenceAttributes::real(const char* name) const {
+  return number_of<float>(read(name, ORT_OP_ATTR_FLOAT));
 }
 
 std::vector<int64_t> InferenceAttributes::integers(const char* name) const {
@@ -96,14 +105,6 @@ std::vector<int64_t> InferenceAttributes::integers(const char* name) const {
   // Unlike memcpy, it takes the null data of an absent attribute.
   std::copy_n(bytes.data(), values.size() * sizeof(int64_t), reinterpret_cast<char*>(values.data()));
   return values;
-}
-
-std::optional<float> InferenceAttributes::real(const char* name) const {
-  const std::string bytes = read(name, ORT_OP_ATTR_FLOAT);
-  if (bytes.size() != sizeof(float)) return std::nullopt;
-  float value = 0;
-  std::memcpy(&value, bytes.data(), sizeof value);
-  return value;
 }
 
 std::optional<std::string> InferenceAttributes::text(const char* name) const {

@@ -5,22 +5,16 @@ namespace {
 
 const KnownKernels known(ladder::kernels_of("03_register_sum", {"ladder::register_sum"}));
 
-class RegisterSum final : public ladder::Rung {
- public:
-  std::string_view name() const override { return "ladder_03_register_sum"; }
-
- protected:
-  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
-    constexpr int kThreads = 256;
-    return {{"register_sum", "ladder::register_sum", ladder::blocks_for(problem.output_elements(), kThreads),
-             kThreads}};
-  }
-};
+ladder::RungLaunch launch(const ConvProblem& problem) {
+  constexpr int kThreads = 256;
+  return {"register_sum", "ladder::register_sum", ladder::blocks_for(problem.output_elements(), kThreads),
+          kThreads};
+}
 
 }  // namespace
 
 const Algorithm& cuda_ladder_03_register_sum() {
-  static const RegisterSum rung;
+  static const ladder::OneKernelRung rung("ladder_03_register_sum", launch);
   return rung;
 }
 

@@ -5,22 +5,16 @@ namespace {
 
 const KnownKernels known(ladder::kernels_of("04_shared_memory", {"ladder::shared_memory"}));
 
-class SharedMemory final : public ladder::Rung {
- public:
-  std::string_view name() const override { return "ladder_04_shared_memory"; }
-
- protected:
-  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
-    const Extents grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};
-    return {{"shared_memory", "ladder::shared_memory", grid, Extents{32, 32},
-             sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())}};
-  }
-};
+ladder::RungLaunch launch(const ConvProblem& problem) {
+  const Extents grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};
+  return {"shared_memory", "ladder::shared_memory", grid, Extents{32, 32},
+          sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())};
+}
 
 }  // namespace
 
 const Algorithm& cuda_ladder_04_shared_memory() {
-  static const SharedMemory rung;
+  static const ladder::OneKernelRung rung("ladder_04_shared_memory", launch);
   return rung;
 }
 

@@ -5,22 +5,16 @@ namespace {
 
 const KnownKernels known(ladder::kernels_of("05_flat_blocks", {"ladder::flat_blocks"}));
 
-class FlatBlocks final : public ladder::Rung {
- public:
-  std::string_view name() const override { return "ladder_05_flat_blocks"; }
-
- protected:
-  std::vector<ladder::RungLaunch> launches(const ConvProblem& problem) const override {
-    const Extents grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};
-    return {{"flat_blocks", "ladder::flat_blocks", grid, Extents{1024},
-             sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())}};
-  }
-};
+ladder::RungLaunch launch(const ConvProblem& problem) {
+  const Extents grid{static_cast<unsigned>(problem.batch), static_cast<unsigned>(problem.out_channels)};
+  return {"flat_blocks", "ladder::flat_blocks", grid, Extents{1024},
+          sizeof(float) * problem.in_channels * (problem.input_size() + problem.filter_size())};
+}
 
 }  // namespace
 
 const Algorithm& cuda_ladder_05_flat_blocks() {
-  static const FlatBlocks rung;
+  static const ladder::OneKernelRung rung("ladder_05_flat_blocks", launch);
   return rung;
 }
 

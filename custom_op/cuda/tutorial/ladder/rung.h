@@ -74,4 +74,19 @@ class Rung : public Algorithm {
   virtual std::unique_ptr<Plan> make_plan(const ConvProblem& problem, const Device& device) const;
 };
 
+// A rung of one kernel, without limits of its own.
+class OneKernelRung final : public Rung {
+ public:
+  OneKernelRung(std::string_view name, RungLaunch (*launch)(const ConvProblem&))
+      : name_(name), launch_(launch) {}
+  std::string_view name() const override { return name_; }
+
+ protected:
+  std::vector<RungLaunch> launches(const ConvProblem& problem) const override { return {launch_(problem)}; }
+
+ private:
+  std::string_view name_;
+  RungLaunch (*launch_)(const ConvProblem&);
+};
+
 }  // namespace convswap::ladder
