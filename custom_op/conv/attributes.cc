@@ -112,8 +112,7 @@ DepthwiseSpec read_depthwise(const Attributes& attributes, ElementType type) {
   depthwise.dilations = attributes.integers("depthwise_dilations");
   const Activation activation = parse_activation(attributes.text("depthwise_activation").value_or("None"));
   const std::optional<float> alpha = attributes.real("depthwise_activation_alpha");
-  set_activation(depthwise.epilogue, type, activation, alpha,
-                 attributes.real("depthwise_activation_beta"));
+  set_activation(depthwise.epilogue, type, activation, alpha, attributes.real("depthwise_activation_beta"));
   return depthwise;
 }
 

@@ -42,8 +42,8 @@ class Attributes {
   virtual std::optional<std::string> text(const char* name) const = 0;
 };
 
-// The conv spec that the attributes of an ONNX Conv describe, and where it is fused those that a FusedConv has
-// beside them, of its epilogue and of a depthwise convolution in front. Throws InvalidArgument.
+// The conv spec that the attributes of an ONNX Conv describe, and where it is fused those that a FusedConv
+// has beside them, of its epilogue and of a depthwise convolution in front. Throws InvalidArgument.
 ConvSpec read_spec(const Attributes& attributes, ElementType type, Precision precision, bool is_fused);
 
 }  // namespace convswap

@@ -85,10 +85,10 @@ class LabPlan final : public Plan {
   Launch launch_;
 };
 
-constexpr SessionFile kFile{"convswap.lab",
-                        [](const std::string& name, const std::string& text) -> std::shared_ptr<const void> {
-                          return std::make_shared<const Source>(Source::parse(name, text));
-                        }};
+constexpr SessionFile kFile{
+    "convswap.lab", [](const std::string& name, const std::string& text) -> std::shared_ptr<const void> {
+      return std::make_shared<const Source>(Source::parse(name, text));
+    }};
 
 // What the session has brought along; null where that is nothing.
 std::shared_ptr<const Source> source_of(const Device& device) {
