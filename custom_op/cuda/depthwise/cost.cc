@@ -7,7 +7,7 @@
 #include "conv/arithmetic.h"
 #include "cuda/depthwise/arguments.h"
 #include "cuda/depthwise/family.h"
-#include "cuda/host/activation_cost.h"
+#include "cuda/host/estimate.h"
 #include "cuda/host/launch.h"
 
 namespace convswap::depthwise {
@@ -18,8 +18,6 @@ constexpr int kBlockPlanes[] = {1, 2, 4, 8, 16};
 constexpr int64_t kMostRows = 64, kMostColumns = 1024;
 // Shared memory with which a multiprocessor still holds three blocks.
 constexpr int64_t kBytesForThree = 72 * 1024;
-
-double number(int64_t value) { return static_cast<double>(value); }
 
 // The kernel that computes the problem.
 const Instance& instance_for(const ConvProblem& problem) {

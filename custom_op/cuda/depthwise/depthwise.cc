@@ -33,6 +33,7 @@
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 
 namespace convswap {
 namespace depthwise {
@@ -99,12 +100,10 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
-    return "tiles of " + std::to_string(tiling.planes) + " planes x " + std::to_string(tiling.rows) + "x" +
-           std::to_string(tiling.columns) + ", " + std::to_string(tiling.threads) + " threads with " +
-           std::to_string(tiling.strip_steps) + " outputs " +
-           (tiling.step_columns > 0 ? "along a row" : "of a column") + ", " +
-           std::to_string(tiling.shared_bytes) + " bytes of shared memory, " +
-           std::to_string(launch.grid.count()) + " blocks";
+    return joined("tiles of ", tiling.planes, " planes x ", tiling.rows, "x", tiling.columns, ", ",
+                  tiling.threads, " threads with ", tiling.strip_steps, " outputs ",
+                  tiling.step_columns > 0 ? "along a row" : "of a column", ", ", tiling.shared_bytes,
+                  " bytes of shared memory, ", launch.grid.count(), " blocks");
   }
 
  private:

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "conv/problem.h"
+#include "cuda/host/text.h"
 #include "plan/device.h"
 
 namespace convswap::depthwise {
@@ -17,9 +17,7 @@ struct Instance {
   int registers;    // of a thread, as compiled for compute capability 9.0: for the estimate
 
   // As the kernel's template takes them.
-  std::string arguments() const {
-    return std::to_string(rows) + ", " + std::to_string(width) + (slides ? ", true" : ", false");
-  }
+  std::string arguments() const { return joined(rows, ", ", width, slides ? ", true" : ", false"); }
 };
 
 inline constexpr Instance kInstances[] = {

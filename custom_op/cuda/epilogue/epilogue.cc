@@ -13,8 +13,10 @@
 #include "conv/small_floats.h"
 #include "cuda/epilogue/arguments.h"
 #include "cuda/epilogue/family.h"
+#include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
+#include "cuda/host/text.h"
 #include "plan/epilogue_stage.h"
 
 namespace convswap {
@@ -86,8 +88,8 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem& problem, const Tiling&, const Launch& launch) {
-    return text_of(problem.epilogue) + " in a kernel of its own, " + std::to_string(launch.grid.x) +
-           " blocks of " + std::to_string(kThreads) + " threads";
+    return joined(text_of(problem.epilogue), " in a kernel of its own, ", launch.grid.x, " blocks of ",
+                  kThreads, " threads");
   }
 };
 
@@ -127,11 +129,10 @@ class Stage final : public EpilogueStage {
   double estimate(const ConvProblem& problem, const Device& device) const override {
     const int64_t elements =
         problem.output_elements() * (problem.epilogue.has_residual ? 2 : 1) + problem.result_elements();
-    double nanoseconds = static_cast<double>(elements) * size_of(problem.type) / kBytesPerNanosecond;
+    double nanoseconds = number(elements) * size_of(problem.type) / kBytesPerNanosecond;
     if (const Pool& pool = problem.epilogue.pool; pool.kind != PoolKind::none) {
-      const double window =
-          kWindowNanoseconds + kNumberNanoseconds * static_cast<double>(pool.kernel[0] * pool.kernel[1]);
-      nanoseconds = std::max(nanoseconds, static_cast<double>(problem.result_elements()) * window);
+      const double window = kWindowNanoseconds + kNumberNanoseconds * number(pool.kernel[0] * pool.kernel[1]);
+      nanoseconds = std::max(nanoseconds, number(problem.result_elements()) * window);
     }
     return (kLaunchNanoseconds - kEarlierNanoseconds + nanoseconds / std::max(1, device.multiprocessors)) *
            1e-6;

@@ -9,6 +9,7 @@
 #include "conv/arithmetic.h"
 #include "cuda/few_channels/arguments.h"
 #include "cuda/few_channels/family.h"
+#include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/limits.h"
@@ -211,7 +212,7 @@ class Tiler {
     const double staged = std::ceil(lines * bundles_.size / 8) * tiling.columns;
     const int64_t runs = tiling.tile_images() * problem_.channels_per_group() * tiling.runs_per_plane;
     const double runs_per_warp = ceil_divide(std::max<int64_t>(runs, tiling.warps), tiling.warps);
-    const double weights = static_cast<double>(tiling.shared.staged.bytes) / 4;
+    const double weights = number(tiling.shared.staged.bytes) / 4;
 
     const int width = store_width(problem_);
     double store = width == 4 ? 34 : width == 2 ? 42 : 26;
@@ -224,7 +225,7 @@ class Tiler {
     }
     // Tiles of eight filters of which none exists are multiplied, and stored for half.
     const double filter_tiles = 1.0 * tiling.filter_splits * tiling.filter_blocks * tiling.tiles;
-    const double existing = static_cast<double>(ceil_divide(problem_.filters_per_group(), kFiltersPerTile));
+    const double existing = number(ceil_divide(problem_.filters_per_group(), kFiltersPerTile));
     const double stored = 0.5 + 0.5 * existing / filter_tiles;
     const double slots_of_unit = multiplications * multiplication_slots(bundles_.size);
     const double unit_shared = 0.038 * slots_of_unit + 0.33 * loads + store * stored * tiling.tiles + 3.2;
@@ -267,11 +268,9 @@ class Tiler {
   // to 1,240 bytes a nanosecond of float32, 650 to 1,010 of 16 bits, on either card; those of 24 filters and
   // fewer reach 1,700 and more).
   double memory_nanoseconds(int store_width) const {
-    const double size = static_cast<double>(size_of(problem_.type));
-    const double x =
-        size * static_cast<double>(problem_.batch * problem_.in_channels * problem_.input_size());
-    const double y = size * static_cast<double>(problem_.batch * problem_.out_channels) *
-                     static_cast<double>(problem_.output_size());
+    const double size = number(size_of(problem_.type));
+    const double x = size * number(problem_.batch * problem_.in_channels * problem_.input_size());
+    const double y = size * number(problem_.batch * problem_.out_channels) * number(problem_.output_size());
     const bool are_late = store_width < kQuad && problem_.filters_per_group() > 32;
     return x / 3800 + y / (!are_late ? 3400 : size == 4 ? 1100 : 850);
   }

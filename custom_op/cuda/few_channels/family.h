@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "conv/problem.h"
 #include "cuda/few_channels/arguments.h"
+#include "cuda/host/text.h"
 #include "plan/device.h"
 
 namespace convswap::few_channels {
@@ -22,9 +22,7 @@ struct Instance {
   int tiles;   // of eight filters in a warp's registers
 
   // As the kernel's template takes them.
-  std::string arguments() const {
-    return std::to_string(bundle) + ", " + std::to_string(taps) + ", " + std::to_string(tiles);
-  }
+  std::string arguments() const { return joined(bundle, ", ", taps, ", ", tiles); }
 };
 
 // Other filter rows take the next longer one, with weights of zero.

@@ -50,12 +50,13 @@
 #include "conv/arithmetic.h"
 #include "cuda/few_channels/arguments.h"
 #include "cuda/few_channels/family.h"
-#include "cuda/host/activation_cost.h"
 #include "cuda/host/algorithm_by_tiling.h"
 #include "cuda/host/arguments.h"
+#include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 
 namespace convswap {
 namespace few_channels {
@@ -183,12 +184,11 @@ struct Family {
 
   static std::string describe(const ConvProblem&, const Pass& pass, const Launch& launch) {
     const few_channels::Tiling& tiling = pass.tiling;
-    return "tiles of " + std::to_string(tiling.tile_images()) + " images x " +
-           std::to_string(tiling.tile_rows() * tiling.folds) + " rows x " +
-           std::to_string(tiling.quads * kQuad) + " columns x " +
-           std::to_string(tiling.filter_blocks * tiling.tiles * kFiltersPerTile / tiling.folds) +
-           " filters (" + std::to_string(tiling.tiles * kFiltersPerTile) + " at a time, of " +
-           std::to_string(tiling.folds) + " rows each), " + text_of(launch);
+    return joined("tiles of ", tiling.tile_images(), " images x ", tiling.tile_rows() * tiling.folds,
+                  " rows x ", tiling.quads * kQuad, " columns x ",
+                  tiling.filter_blocks * tiling.tiles * kFiltersPerTile / tiling.folds, " filters (",
+                  tiling.tiles * kFiltersPerTile, " at a time, of ", tiling.folds, " rows each), ",
+                  text_of(launch));
   }
 };
 
@@ -196,8 +196,7 @@ struct Family {
 // (benchmarks/activations.md), not fitted. Of several passes the last calls it, which takes longer; such have
 // not been timed.
 double activation_nanoseconds(const ConvProblem& problem, const Device& device) {
-  const double results =
-      static_cast<double>(problem.batch * problem.out_channels) * static_cast<double>(problem.output_size());
+  const double results = number(problem.batch * problem.out_channels) * number(problem.output_size());
   return 0.003 * activation_cycles(problem.epilogue) * results / std::max(1, device.multiprocessors);
 }
 
@@ -245,7 +244,7 @@ class PassesPlan final : public Plan {
 
   std::string describe() const override {
     const std::string each = passes_.front()->describe();
-    return passes_.size() == 1 ? each : std::to_string(passes_.size()) + " passes, each " + each;
+    return passes_.size() == 1 ? each : joined(passes_.size(), " passes, each ", each);
   }
 
  private:
@@ -279,12 +278,12 @@ class FewChannels final : public AlgorithmByTiling<PassesPlan, best_passes> {
     if (!reason.empty()) return reason;
     const FilterBundles bundles(problem);
     if (bundles.taps > kMostTaps) {
-      return "filter rows of " + std::to_string(problem.filter[2]) + " taps at stride " +
-             std::to_string(problem.stride[2]) + " are wider than its " + std::to_string(kMostTaps);
+      return joined("filter rows of ", problem.filter[2], " taps at stride ", problem.stride[2],
+                    " are wider than its ", kMostTaps);
     }
     if (loses_accuracy(problem_with_channels(problem, 1), 1, device)) {
-      return "sums over a filter of " + std::to_string(problem.filter[1]) + " x " +
-             std::to_string(problem.filter[2]) + " taps are too long for its precision ieee";
+      return joined("sums over a filter of ", problem.filter[1], " x ", problem.filter[2],
+                    " taps are too long for its precision ieee");
     }
     return {};
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,14 +9,21 @@
 #include "cuda/host/arguments.h"
 #include "cuda/host/kernels.h"
 #include "cuda/host/launch.h"
+#include "cuda/host/text.h"
 
 namespace convswap {
 
 // The grid's columns and rows, the threads of a block and its shared memory, for people.
 inline std::string text_of(const Launch& launch) {
-  return std::to_string(launch.grid.x) + " x " + std::to_string(launch.grid.y) + " blocks of " +
-         std::to_string(launch.block.count()) + " threads, " + std::to_string(launch.shared_bytes) +
-         " bytes of shared memory";
+  return joined(launch.grid.x, " x ", launch.grid.y, " blocks of ", launch.block.count(), " threads, ",
+                launch.shared_bytes, " bytes of shared memory");
+}
+
+// The grid of blocks that stay, at most one on each multiprocessor: so many rows, whose blocks share the
+// works.
+inline Extents grid_of_resident_blocks(int64_t works, int64_t rows, const Device& device) {
+  const int64_t share = std::max<int64_t>(1, device.multiprocessors / rows);
+  return {static_cast<unsigned>(std::min(works, share)), static_cast<unsigned>(rows)};
 }
 
 // The plan whose runs start one kernel. What a family of kernels adds are static members of `Family`:

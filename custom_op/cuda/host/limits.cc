@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "cuda/host/text.h"
+
 namespace convswap {
 namespace {
 
 std::string dotted(int compute_capability) {
-  return std::to_string(compute_capability / 10) + "." + std::to_string(compute_capability % 10);
+  return joined(compute_capability / 10, ".", compute_capability % 10);
 }
 
 }  // namespace
@@ -14,8 +16,8 @@ std::string dotted(int compute_capability) {
 std::string why_not_depthwise(const ConvProblem& problem) {
   if (std::string reason = why_not_float(problem); !reason.empty()) return reason;
   if (problem.channels_per_group() == 1) return "";
-  return "it computes depthwise convolutions, and filters of this one see " +
-         std::to_string(problem.channels_per_group()) + " channels";
+  return joined("it computes depthwise convolutions, and filters of this one see ",
+                problem.channels_per_group(), " channels");
 }
 
 std::string why_not_flat(const ConvProblem& problem) {
@@ -34,7 +36,7 @@ std::string why_not_counted(const ConvProblem& problem) {
   if (problem.result_elements() == 0) return "the output is empty";
   if (problem.channels_per_group() == 0) return "the input has no channels";
   if (problem.group > kMostGridRows) {
-    return "it takes at most " + std::to_string(kMostGridRows) + " groups";
+    return joined("it takes at most ", kMostGridRows, " groups");
   }
   return {};
 }
@@ -51,8 +53,8 @@ std::string why_not_hopper(const Device& device) {
 }
 
 std::string why_not_fitting(const std::string& what, const Device& device) {
-  return what + " not fit into the " + std::to_string(device.shared_memory_per_block) +
-         " bytes of shared memory of " + device.name;
+  return joined(what, " not fit into the ", device.shared_memory_per_block, " bytes of shared memory of ",
+                device.name);
 }
 
 int64_t most_products_of_ieee(const Device& device) { return device.compute_capability >= 90 ? 44 : 22; }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/limits.h"
 #include "cuda/host/shared_layout.h"
@@ -260,40 +261,37 @@ class Tiler {
   // batch 64, where no block has two images, 4 to 22 % too long.
   double cost(const Tiling& tiling) const {
     const double terms = terms_of(problem_), parts = parts_of(problem_);
-    const double steps = static_cast<double>(tiling.steps());
-    const double held = static_cast<double>(tiling.steps_held()) * (terms > 1 ? 2 : 1);
-    const double of_most = static_cast<double>(tiling.tiles) / kMostTiles;
+    const double steps = number(tiling.steps());
+    const double held = number(tiling.steps_held()) * (terms > 1 ? 2 : 1);
+    const double of_most = number(tiling.tiles) / kMostTiles;
     const double multiplying = 534 + of_most * (8.3 * steps * terms + 20.7 * (steps * terms - held));
     const double writing =
         of_most * (463 + 5.2 * std::pow(tiling.bank_turns, 1.5)) * (writes_pairs(problem_, tiling) ? 0.5 : 1);
     // Warpgroups in turns: one writes while the other multiplies.
     const double output_chunk = std::max(multiplying, (multiplying + writing) / 2);
-    const double rounds =
-        std::ceil(static_cast<double>(problem_.input_size()) / (kPixelsAtOnce * kProducers));
-    const double chunks = static_cast<double>(tiling.chunks);
+    const double rounds = std::ceil(number(problem_.input_size()) / (kPixelsAtOnce * kProducers));
+    const double chunks = number(tiling.chunks);
     const double converting = 400 + 100 * rounds * (2 + parts) / 3;
     const double of_byte = problem_.is_grouped() ? 0.018 : 0.0377;
-    const double loading = 1000 + of_byte * static_cast<double>(tiling.stage_bytes);
+    const double loading = 1000 + of_byte * number(tiling.stage_bytes);
     // Those who convert wait for loads, of which there are as many on their way as stages.
     const double given = chunks * std::max(converting, (converting + loading) / tiling.stages);
-    const double waited_for =
-        tiling.buffers == 1 ? 1 - static_cast<double>(tiling.late_filters) / tiling.filters : 0;
-    const double storing = 0.0117 * static_cast<double>(tiling.buffer_bytes) * waited_for;
+    const double waited_for = tiling.buffers == 1 ? 1 - number(tiling.late_filters) / tiling.filters : 0;
+    const double storing = 0.0117 * number(tiling.buffer_bytes) * waited_for;
     const double of_image = (parts > 1 ? 1.1 : 0.93) * (tiling.pairs_rows ? 1.01 : 1);
-    const double multiplied = of_image * (static_cast<double>(tiling.output_chunks) * output_chunk +
-                                          chunks * converting + storing + 126);
+    const double multiplied =
+        of_image * (number(tiling.output_chunks) * output_chunk + chunks * converting + storing + 126);
     const double image = longer_of<4>(given, multiplied);
 
-    const double blocks_per_image = static_cast<double>(problem_.group * tiling.filter_blocks);
+    const double blocks_per_image = number(problem_.group * tiling.filter_blocks);
     const double share = std::max(1.0, std::floor(device_.multiprocessors / blocks_per_image));
     const double waves = std::ceil(blocks_per_image / device_.multiprocessors);
-    const double images = std::ceil(static_cast<double>(problem_.batch) / share);
+    const double images = std::ceil(number(problem_.batch) / share);
     const double around = problem_.is_grouped() ? 6500 : 9500;
     const double computing = waves * (around + 250 * steps * parts + images * image);
-    const double bytes =
-        static_cast<double>(problem_.batch * size() *
-                            (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
-                             problem_.out_channels * problem_.output_size()));
+    const double bytes = number(problem_.batch * size() *
+                                (problem_.in_channels * problem_.input_size() * tiling.filter_blocks +
+                                 problem_.out_channels * problem_.output_size()));
     // What 2020's second layer takes longer with 120 columns in TF32, where memory bounds it; taken for all.
     const double moving = 2.8e-4 * bytes * (tiling.tiles == kMostTiles ? 1 : 1.015);
     return longer_of<8>(computing, moving);

@@ -54,6 +54,7 @@
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 #include "cuda/implicit_gemm/arguments.h"
 #include "cuda/implicit_gemm/family.h"
 
@@ -141,23 +142,20 @@ struct Family {
 
   static Extents grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling,
                          const Launch&) {
-    const int64_t blocks_per_image = problem.group * tiling.filter_blocks;
-    const int64_t share = std::max<int64_t>(1, device.multiprocessors / blocks_per_image);
-    return {static_cast<unsigned>(std::min(problem.batch, share)), static_cast<unsigned>(blocks_per_image)};
+    return grid_of_resident_blocks(problem.batch, problem.group * tiling.filter_blocks, device);
   }
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
-    return "whole images, " + std::to_string(tiling.filters) + " filters x " + std::to_string(tiling.folds) +
-           " rows at a time; products of 64 x " + std::to_string(tiling.steps() * kDepth) + " x " +
-           std::to_string(tiling.output_chunks * tiling.columns()) + ", the weights of " +
-           std::to_string(tiling.steps_held()) + " of " + std::to_string(tiling.steps()) +
-           " steps in registers; " + (tiling.pairs_rows ? "two rows in a place; " : "") +
-           (tiling.stages == 1 ? "1 chunk of channels on its way, "
-                               : std::to_string(tiling.stages) + " chunks of channels on their way, ") +
-           (tiling.buffers == 1 ? "1 buffer" : std::to_string(tiling.buffers) + " buffers") + " for results" +
-           (tiling.late_filters == 0 ? "; "
-                                     : " and one for " + std::to_string(tiling.late_filters) + " filters; ") +
-           text_of(launch);
+    return joined(
+        "whole images, ", tiling.filters, " filters x ", tiling.folds, " rows at a time; products of 64 x ",
+        tiling.steps() * kDepth, " x ", tiling.output_chunks * tiling.columns(), ", the weights of ",
+        tiling.steps_held(), " of ", tiling.steps(), " steps in registers; ",
+        tiling.pairs_rows ? "two rows in a place; " : "",
+        tiling.stages == 1 ? "1 chunk of channels on its way, "
+                           : joined(tiling.stages, " chunks of channels on their way, "),
+        tiling.buffers == 1 ? "1 buffer" : joined(tiling.buffers, " buffers"), " for results",
+        tiling.late_filters == 0 ? "; " : joined(" and one for ", tiling.late_filters, " filters; "),
+        text_of(launch));
   }
 };
 
@@ -182,16 +180,15 @@ class ImplicitGemm final : public AlgorithmByTiling<KernelPlan<Family>, best_til
                          problem.channels_per_group() * problem.filter_size() * kRows});
     if (!reason.empty()) return reason;
     if (blocks > kMostGridRows) {
-      return "it takes at most " + std::to_string(kMostGridRows) + " groups of at most " +
-             std::to_string(kRows) + " filters";
+      return joined("it takes at most ", kMostGridRows, " groups of at most ", kRows, " filters");
     }
     return {};
   }
 
   std::string why_no_tiling(const ConvProblem& problem, const Device& device) const override {
     if (const int64_t most = most_steps(problem, device); fewest_steps(problem, device) > most) {
-      return "its sums take more than " + std::to_string(most) + " products of the tensor core" +
-             (parts_of(problem) > 1 ? ", the most for precision ieee" : "");
+      return joined("its sums take more than ", most, " products of the tensor core",
+                    parts_of(problem) > 1 ? ", the most for precision ieee" : "");
     }
     return why_not_fitting("its images and their results do", device);
   }

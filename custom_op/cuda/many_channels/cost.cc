@@ -9,6 +9,7 @@
 
 #include "conv/arithmetic.h"
 #include "cuda/host/arguments.h"
+#include "cuda/host/estimate.h"
 #include "cuda/host/shared_layout.h"
 #include "cuda/many_channels/family.h"
 
@@ -201,7 +202,6 @@ class Tiler {
     constexpr double kPrepared = 6450, kCopied = 2200, kStored = 3850;        // bytes of a nanosecond
     constexpr double kTile = 4.4, kChunk = 133, kWork = 405, kFilling = 110;  // cycles
     constexpr double kLoadedBytes = 48;                                       // of a cycle
-    const auto number = [](int64_t count) { return static_cast<double>(count); };
     const double bands = number(ceil_divide(tiling.prepared_tiles, tiling.band_tiles)) *
                          (size() == 4 ? kBands : kBandsOf16Bits);
     // Of strided rows those are not read that no tap reads.
@@ -250,11 +250,11 @@ class Tiler {
     const int64_t waited_for =
         filters - of_last +
         kRows / kRowsOfWarp * std::min<int64_t>(kRowsOfWarp, round_up(of_last, int64_t{8}));
-    const double places = static_cast<double>(problem_.batch * problem_.group * problem_.output_size()) /
-                          device_.multiprocessors;
-    if (!is_swish(epilogue)) return kCalled * places * static_cast<double>(filters);
+    const double places =
+        number(problem_.batch * problem_.group * problem_.output_size()) / device_.multiprocessors;
+    if (!is_swish(epilogue)) return kCalled * places * number(filters);
     const double each = epilogue.activation == Activation::silu ? kSiLU : kHardSwish;
-    return each * places * static_cast<double>(waited_for);
+    return each * places * number(waited_for);
   }
 
   const ConvProblem& problem_;

@@ -65,6 +65,7 @@
 #include "cuda/host/kernels.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 #include "cuda/many_channels/arguments.h"
 #include "cuda/many_channels/family.h"
 #include "plan/epilogue_stage.h"
@@ -166,8 +167,8 @@ class ManyChannelsPlan final : public Plan {
     if (weights >
         std::max(kMostPaddedBytes, kMostPadding * problem.out_channels * problem.channels_per_group() *
                                        problem.filter_size() * size_of(problem.type))) {
-      return "its weights, padded to 64 filters and 16 channels of each group, take " +
-             std::to_string(weights) + " bytes";
+      return joined("its weights, padded to 64 filters and 16 channels of each group, take ", weights,
+                    " bytes");
     }
     return why_not_indexed({images * problem.in_channels * problem.input_size() + padding,
                             images * problem.out_channels * problem.output_size(),
@@ -214,7 +215,7 @@ class ManyChannelsPlan final : public Plan {
   // The weights, then how they were converted.
   PreparedForm prepared_form() const override {
     return {static_cast<std::size_t>(weight_bytes_ + rows_ * static_cast<int64_t>(sizeof(FilterRange))),
-            "many_channels of " + std::to_string(tiling_.chunk_channels) + " channels"};
+            joined("many_channels of ", tiling_.chunk_channels, " channels")};
   }
 
   void prepare(const void* weights, void* prepared, void* stream) const override {
@@ -262,19 +263,15 @@ class ManyChannelsPlan final : public Plan {
   }
 
   std::string describe() const override {
-    const auto text = [](int64_t number) { return std::to_string(number); };
-    return text(kRows) + " filters x " + text(tiling_.columns()) + " places, " +
-           text(tiling_.chunk_channels) + " channels at a time: " + text(tiling_.chunks) + " x " +
-           text(tiling_.steps) + " products of 64 x " + text(kDepth) + " x " +
-           text(int64_t{tiling_.tiles} * kTileColumns) + "; " +
-           (tiling_.strips == 1
-                ? ""
-                : text(tiling_.strips) + " strips of " + text(tiling_.strip_columns) + " columns, ") +
-           "rows of " + text(tiling_.pitch) + " places, " + text(tiling_.image_stages) +
-           " stages of pixels and " + text(tiling_.weight_stages) + " of weights; " + bands() +
-           (tiling_.splits == 1 ? "" : text(tiling_.splits) + " splits of the channels; ") +
-           text(multiply_.grid.x) + " blocks of " + text(kThreads) + " threads, " +
-           text(tiling_.shared_bytes) + " bytes of shared memory";
+    return joined(
+        kRows, " filters x ", tiling_.columns(), " places, ", tiling_.chunk_channels,
+        " channels at a time: ", tiling_.chunks, " x ", tiling_.steps, " products of 64 x ", kDepth, " x ",
+        int64_t{tiling_.tiles} * kTileColumns, "; ",
+        tiling_.strips == 1 ? "" : joined(tiling_.strips, " strips of ", tiling_.strip_columns, " columns, "),
+        "rows of ", tiling_.pitch, " places, ", tiling_.image_stages, " stages of pixels and ",
+        tiling_.weight_stages, " of weights; ", bands(),
+        tiling_.splits == 1 ? "" : joined(tiling_.splits, " splits of the channels; "), multiply_.grid.x,
+        " blocks of ", kThreads, " threads, ", tiling_.shared_bytes, " bytes of shared memory");
   }
 
  private:
@@ -307,7 +304,7 @@ class ManyChannelsPlan final : public Plan {
 
   std::string bands() const {
     const int64_t bands = ceil_divide(tiling_.prepared_tiles, tiling_.band_tiles);
-    return bands == 1 ? "" : std::to_string(bands) + " bands; ";
+    return bands == 1 ? "" : joined(bands, " bands; ");
   }
 
   Device device_;
@@ -353,7 +350,7 @@ class ManyChannels final : public AlgorithmByTiling<ManyChannelsPlan, best_tilin
 
   std::string why_no_tiling(const ConvProblem& problem, const Device& device) const override {
     if (problem.filter[1] * problem.filter[2] > kMostSteps) {
-      return "its filters have more than " + std::to_string(kMostSteps) + " taps of height and width";
+      return joined("its filters have more than ", kMostSteps, " taps of height and width");
     }
     return why_not_fitting("its tiles do", device);
   }

@@ -13,6 +13,7 @@
 #include "cuda/host/arguments.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
+#include "cuda/host/text.h"
 #include "cuda/naive/arguments.h"
 #include "plan/epilogue_stage.h"
 
@@ -51,8 +52,7 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem&, Tiling, const Launch& launch) {
-    return std::to_string(launch.grid.x) + " blocks of " + std::to_string(kThreads) +
-           " threads, one output each";
+    return joined(launch.grid.x, " blocks of ", kThreads, " threads, one output each");
   }
 };
 

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/estimate.h"
 #include "cuda/pointwise/family.h"
 
 namespace convswap::pointwise {
@@ -73,7 +74,6 @@ double cost_of_one_tile(const ConvProblem& problem, const Device& device, const 
   // chunk more than wait in slots. Bytes in a nanosecond: a block's weights; pixels and results.
   constexpr double kBlock[] = {150, 487}, kTile[] = {1714, 1445}, kLater[] = {150, 450};
   constexpr double kLaunch = 1430, kWeights = 16, kMemory = 2114;
-  const auto number = [](int64_t count) { return static_cast<double>(count); };
   const double size = number(size_of(problem.type));
   const int width = size == 4 ? 0 : 1;
   const auto [chunk, results] = kCosts[instance][width];
@@ -103,7 +103,6 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // kernel like it before, so that only float32 is still to be rounded; pixels and results; pixels that were
   // read before.
   constexpr double kWeights = 37.7, kEarlyWeights = 66.8, kMemory = 3806, kAgain = 10617;
-  const auto number = [](int64_t count) { return static_cast<double>(count); };
   const double size = number(size_of(problem.type));
   // Rows that no output reads are not read.
   const double x = size * number(problem.batch * problem.in_channels * problem.input_size()) /

@@ -3,10 +3,10 @@
 // The kernel instances of pointwise, and the tilings that it chooses among.
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/text.h"
 #include "cuda/pointwise/arguments.h"
 #include "plan/device.h"
 
@@ -21,10 +21,7 @@ struct Instance {
   int filters() const { return tiles * kTileFilters; }
   int channels(int element_bytes) const { return steps * kDepthBytes / element_bytes; }  // of a chunk
   // As the kernel's template takes them.
-  std::string arguments() const {
-    return std::to_string(tiles) + ", " + std::to_string(warpgroups) + ", " + std::to_string(steps) + ", " +
-           std::to_string(slots);
-  }
+  std::string arguments() const { return joined(tiles, ", ", warpgroups, ", ", steps, ", ", slots); }
 };
 
 inline constexpr Instance kInstances[] = {

@@ -6,6 +6,7 @@
 #include "cuda/pointwise/arguments.h"
 #include "cuda/primitives/async_copy.cuh"
 #include "cuda/primitives/conversions.cuh"
+#include "cuda/primitives/tensor_core.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
@@ -46,7 +47,7 @@ struct Numbers<float> {
   }
   static constexpr bool kRoundsWeights = true;
   static __device__ unsigned of_weights(unsigned word) {
-    return round_to_tensor_float32(__uint_as_float(word));
+    return __float_as_uint(rounded_to_tf32(__uint_as_float(word)));
   }
 
   // Results of two neighbouring pixels, and of one.

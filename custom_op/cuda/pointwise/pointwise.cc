@@ -35,6 +35,7 @@
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 #include "cuda/pointwise/arguments.h"
 #include "cuda/pointwise/family.h"
 
@@ -92,10 +93,9 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem& problem, const Tiling& tiling, const Launch& launch) {
-    const auto text = [](int64_t number) { return std::to_string(number); };
-    return "tiles of " + text(kPixels) + " pixels x " + text(tiling.instance.filters()) + " filters, " +
-           text(tiling.chunks) + " x " + text(tiling.instance.channels(size_of(problem.type))) + " channels" +
-           (tiling.instance.slots > 0 ? " by way of shared memory, " : ", ") + text_of(launch);
+    return joined("tiles of ", kPixels, " pixels x ", tiling.instance.filters(), " filters, ", tiling.chunks,
+                  " x ", tiling.instance.channels(size_of(problem.type)), " channels",
+                  tiling.instance.slots > 0 ? " by way of shared memory, " : ", ", text_of(launch));
   }
 };
 

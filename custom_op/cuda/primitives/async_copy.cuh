@@ -1,11 +1,13 @@
 #pragma once
 
+#include "cuda/primitives/shared_store.cuh"
+
 namespace convswap {
 
 // Starts a copy of 16 bytes, both sides aligned to them, from global to shared memory that passes the
 // registers by. Needs compute capability 8.0.
 __device__ inline void copy_async_16_bytes(void* shared, const void* global) {
-  const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const unsigned target = shared_address(shared);
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(global) : "memory");
 }
 
@@ -13,7 +15,7 @@ __device__ inline void copy_async_16_bytes(void* shared, const void* global) {
 template <int kBytes>
 __device__ inline void copy_async(void* shared, const void* global, bool is_there) {
   static_assert(kBytes == 4 || kBytes == 8);
-  const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const unsigned target = shared_address(shared);
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(global), "n"(kBytes),
                "r"(is_there ? kBytes : 0)
                : "memory");

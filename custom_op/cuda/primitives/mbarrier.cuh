@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cuda/primitives/mbarrier.h"
+#include "cuda/primitives/shared_store.cuh"
 
 namespace convswap {
 
@@ -9,18 +10,14 @@ namespace convswap {
 
 // By one thread, before any other may use it, which all see after they have met.
 __device__ inline void make_arrival_barrier(ArrivalBarrier* barrier, unsigned arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(barrier))),
-               "r"(arrivals)
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                : "memory");
 }
 
 // Arrives: what this thread has done before is seen by those who wait. One arrival for a warp, behind a
 // __syncwarp, would do for the hardware, but it takes longer, and racecheck does not see it.
 __device__ inline void arrive(ArrivalBarrier* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
-               : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 // Waits until a phase of that number has ended. Of a new barrier, phase 1 counts as the one that has.
@@ -30,7 +27,7 @@ __device__ inline void wait(ArrivalBarrier* barrier, unsigned phase) {
     asm volatile(
         "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
         : "=r"(has_ended)
-        : "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier))), "r"(phase)
+        : "r"(shared_address(barrier)), "r"(phase)
         : "memory");
   } while (has_ended == 0);
 }

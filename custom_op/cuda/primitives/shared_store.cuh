@@ -2,18 +2,19 @@
 
 namespace convswap {
 
+using SharedAddress = unsigned;
+__device__ inline SharedAddress shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
 // Stores to shared memory as one instruction each; left to itself the compiler now and then makes several of
 // them, which fall into the same banks. `target` is aligned to what is stored.
 __device__ inline void store_shared(unsigned* target, unsigned a, unsigned b) {
-  asm volatile(
-      "st.shared.v2.u32 [%0], {%1, %2};" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(target))),
-      "r"(a), "r"(b)
-      : "memory");
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(shared_address(target)), "r"(a), "r"(b) : "memory");
 }
 __device__ inline void store_shared(unsigned* target, unsigned a, unsigned b, unsigned c, unsigned d) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(target))),
-               "r"(a), "r"(b), "r"(c), "r"(d)
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(target)), "r"(a), "r"(b),
+               "r"(c), "r"(d)
                : "memory");
 }
 __device__ inline void store_shared(float* target, float a, float b, float c, float d) {
@@ -22,10 +23,6 @@ __device__ inline void store_shared(float* target, float a, float b, float c, fl
 }
 
 // To an address that was computed once, with offsets of its own.
-using SharedAddress = unsigned;
-__device__ inline SharedAddress shared_address(const void* shared) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
-}
 __device__ inline void store_at(SharedAddress target, unsigned short word) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(target), "h"(word) : "memory");
 }

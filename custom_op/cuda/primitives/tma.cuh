@@ -2,6 +2,7 @@
 
 #include "cuda/primitives/mbarrier.cuh"
 #include "cuda/primitives/mbarrier.h"
+#include "cuda/primitives/shared_store.cuh"
 
 namespace convswap {
 
@@ -10,17 +11,13 @@ namespace convswap {
 
 // By one thread, before any other may use it, which all see after they have met.
 __device__ inline void make_transaction_barrier(TransactionBarrier* barrier, int arrivals = 1) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(barrier))),
-               "r"(arrivals)
-               : "memory");
+  make_arrival_barrier(barrier, arrivals);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 // Arrives for copies of so many bytes altogether, less than a megabyte, which are then started.
 __device__ inline void arrive_for_loads(TransactionBarrier* barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(barrier))),
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
 }
@@ -29,16 +26,15 @@ __device__ inline void start_load(void* shared, const void* global, unsigned byt
                                   TransactionBarrier* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-      "l"(global), "r"(bytes), "r"(static_cast<unsigned>(__cvta_generic_to_shared(barrier)))
+          shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
 
 // The same by a thread that will arrive, or before one of its warp does.
 __device__ inline void bulk_load(void* shared, const void* global, unsigned bytes,
                                  TransactionBarrier* barrier) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(barrier))),
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
   start_load(shared, global, bytes, barrier);
@@ -50,7 +46,7 @@ __device__ inline void bulk_load(void* shared, const void* global, unsigned byte
 // Starts the copy of `bytes`, a multiple of 16, both sides aligned to 16. `leaves_first`: what is
 // stored leaves the second-level cache before all other data.
 __device__ inline void bulk_store(void* global, const void* shared, unsigned bytes, bool leaves_first) {
-  const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const unsigned from = shared_address(shared);
   if (leaves_first) {
     unsigned long long policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -69,7 +65,7 @@ __device__ inline void bulk_store(void* global, const void* shared, unsigned byt
 // numbers may count as zeros, and become such, by the documentation; an H200 keeps them.
 __device__ inline void bulk_add(float* global, const float* shared, unsigned bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
-               "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "r"(bytes)
+               "r"(shared_address(shared)), "r"(bytes)
                : "memory");
 }
 

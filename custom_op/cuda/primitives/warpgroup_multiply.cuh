@@ -1,6 +1,7 @@
 #pragma once
 
 #include "conv/small_floats.h"
+#include "cuda/primitives/shared_store.cuh"
 
 namespace convswap {
 
@@ -15,7 +16,7 @@ struct SharedMatrix {
 
   // `shared` is a multiple of 16 bytes.
   static __device__ SharedMatrix at(const void* shared, unsigned leading) {
-    return {static_cast<unsigned>(__cvta_generic_to_shared(shared)) >> 4 | leading << 16};
+    return {shared_address(shared) >> 4 | leading << 16};
   }
   // So many times 16 bytes further on: no sum of addresses carries into the field above it.
   __device__ SharedMatrix advanced(unsigned units) const { return {lower + units}; }
@@ -225,43 +226,5 @@ CONVSWAP_TENSOR_FLOAT32_PRODUCT(16, "128", CONVSWAP_NAMES_16, "%64, %65, %66, %6
 CONVSWAP_TENSOR_FLOAT32_PRODUCT(24, "192", CONVSWAP_NAMES_24, "%96, %97, %98, %99", "%100", CONVSWAP_SUMS_24)
 CONVSWAP_TENSOR_FLOAT32_PRODUCT(32, "256", CONVSWAP_NAMES_32, "%128, %129, %130, %131", "%132",
                                 CONVSWAP_SUMS_32)
-#undef CONVSWAP_TENSOR_FLOAT32_PRODUCT
-#undef CONVSWAP_NEW_16
-#undef CONVSWAP_NEW_15
-#undef CONVSWAP_NEW_5
-#undef CONVSWAP_NEW
-#undef CONVSWAP_HELD_PRODUCTS
-#undef CONVSWAP_HELD_PRODUCTS_OF
-#undef CONVSWAP_HELD_PRODUCT
-#undef CONVSWAP_PRODUCTS
-#undef CONVSWAP_PRODUCT
-#undef CONVSWAP_NAMES_32
-#undef CONVSWAP_NAMES_30
-#undef CONVSWAP_NAMES_28
-#undef CONVSWAP_NAMES_26
-#undef CONVSWAP_NAMES_24
-#undef CONVSWAP_NAMES_20
-#undef CONVSWAP_NAMES_16
-#undef CONVSWAP_NAMES_15
-#undef CONVSWAP_NAMES_14
-#undef CONVSWAP_NAMES_12
-#undef CONVSWAP_NAMES_10
-#undef CONVSWAP_NAMES_8
-#undef CONVSWAP_NAMES_6
-#undef CONVSWAP_NAMES_4
-#undef CONVSWAP_NAMES_2
-#undef CONVSWAP_SUMS_32
-#undef CONVSWAP_SUMS_30
-#undef CONVSWAP_SUMS_28
-#undef CONVSWAP_SUMS_26
-#undef CONVSWAP_SUMS_24
-#undef CONVSWAP_SUMS_20
-#undef CONVSWAP_SUMS_16
-#undef CONVSWAP_SUMS_15
-#undef CONVSWAP_SUMS_14
-#undef CONVSWAP_SUMS_8
-#undef CONVSWAP_SUMS_4
-#undef CONVSWAP_SUMS_2
-#undef CONVSWAP_SUMS
 
 }  // namespace convswap

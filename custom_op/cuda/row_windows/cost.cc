@@ -6,7 +6,7 @@
 #include <set>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/activation_cost.h"
+#include "cuda/host/estimate.h"
 #include "cuda/host/shared_layout.h"
 #include "cuda/row_windows/family.h"
 
@@ -150,7 +150,6 @@ class Tiler {
   // that their times add up. What a store has of a row is a request to the second-level cache; requests that
   // are no whole sectors take a time of their own, of the whole card.
   double cost(const Tiling& tiling) const {
-    const auto number = [](int64_t count) { return static_cast<double>(count); };
     constexpr double kLaunch = 1300, kWeights = 2700, kBand = 570, kCyclesOfNanosecond = 1.755;
     constexpr double kRequest = 0.022;  // nanoseconds
     const double rows = number(problem_.group * tiling.filter_blocks);

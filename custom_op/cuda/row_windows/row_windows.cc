@@ -35,6 +35,7 @@
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 #include "cuda/row_windows/arguments.h"
 #include "cuda/row_windows/family.h"
 
@@ -99,17 +100,13 @@ struct Family {
 
   static Extents grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling,
                          const Launch&) {
-    const int64_t rows = problem.group * tiling.filter_blocks;
-    const int64_t share = std::max<int64_t>(1, device.multiprocessors / rows);
-    return {static_cast<unsigned>(std::min(problem.batch * tiling.bands, share)),
-            static_cast<unsigned>(rows)};
+    return grid_of_resident_blocks(problem.batch * tiling.bands, problem.group * tiling.filter_blocks,
+                                   device);
   }
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
-    const auto text = [](int64_t number) { return std::to_string(number); };
-    return "bands of " + text(tiling.groups) + " x " + text(tiling.folds) + " output rows, " +
-           text(tiling.column_chunks) + " x " + text(tiling.steps()) + " products of " + text(kColumns) +
-           " columns, " + text_of(launch);
+    return joined("bands of ", tiling.groups, " x ", tiling.folds, " output rows, ", tiling.column_chunks,
+                  " x ", tiling.steps(), " products of ", kColumns, " columns, ", text_of(launch));
   }
 };
 
@@ -143,14 +140,14 @@ class RowWindows final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_t
     constexpr int64_t kMostPlaces = kMostSteps * kPlacesOfStep;
     if (problem.channels_per_group() > kMostPlaces || problem.filter[1] > kMostPlaces ||
         fewest_places(problem) > kMostPlaces) {
-      return "its filters have more than " + std::to_string(kMostPlaces) + " windows";
+      return joined("its filters have more than ", kMostPlaces, " windows");
     }
     if (problem.filter[1] * problem.dilation[1] > 1 << 12) return "the rows of its filters are too far apart";
     if (!can_place_windows(problem)) {
-      return "a stride of " + std::to_string(problem.stride[2]) + " does not divide a window";
+      return joined("a stride of ", problem.stride[2], " does not divide a window");
     }
     if (problem.group * ((problem.filters_per_group() + kRows - 1) / kRows) > kMostGridRows) {
-      return "it takes at most " + std::to_string(kMostGridRows) + " times 64 filters of one group";
+      return joined("it takes at most ", kMostGridRows, " times 64 filters of one group");
     }
     return why_not_indexed({problem.in_channels * problem.input_size(),
                             padded_input(problem, 1) * padded_input(problem, 2),

@@ -5,6 +5,7 @@
 #include "conv/small_floats.h"
 #include "cuda/primitives/conversions.cuh"
 #include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/tensor_core.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 #include "cuda/row_windows/arguments.h"
 
@@ -21,14 +22,16 @@ struct Numbers<float> {
   static __device__ void load_one(bool condition, unsigned long long address, unsigned& to) {
     load_global_if(condition, address, to);
   }
-  static __device__ unsigned word_of(unsigned bits) { return round_to_tensor_float32(__uint_as_float(bits)); }
+  static __device__ unsigned word_of(unsigned bits) {
+    return __float_as_uint(rounded_to_tf32(__uint_as_float(bits)));
+  }
   static __device__ uint4 window_of(const unsigned (&numbers)[kOfWindow]) {
     return make_uint4(word_of(numbers[0]), word_of(numbers[1]), word_of(numbers[2]), word_of(numbers[3]));
   }
   // Of weights.
   static __device__ uint4 window_of(const float (&numbers)[kOfWindow]) {
-    return make_uint4(round_to_tensor_float32(numbers[0]), round_to_tensor_float32(numbers[1]),
-                      round_to_tensor_float32(numbers[2]), round_to_tensor_float32(numbers[3]));
+    return make_uint4(word_of(__float_as_uint(numbers[0])), word_of(__float_as_uint(numbers[1])),
+                      word_of(__float_as_uint(numbers[2])), word_of(__float_as_uint(numbers[3])));
   }
 
   // Two neighbouring results, those of the lane beside this one, and four.

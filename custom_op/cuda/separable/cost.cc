@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/activation_cost.h"
+#include "cuda/host/estimate.h"
 #include "cuda/separable/family.h"
 
 namespace convswap::separable {
@@ -24,7 +24,6 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   constexpr double kResults = 250;    // to write a row of each thread, of a tile of filters
   constexpr double kLastWave = 0.25;  // of many
   constexpr double kOfCycle = 0.006;  // of a scheduler, for a result's activation; not timed
-  const auto number = [](int64_t value) { return static_cast<double>(value); };
   const Instance& own = tiling.instance;
   const int64_t multiprocessors = std::max(1, device.multiprocessors);
   const double steps = number(ceil_divide(problem.in_channels, int64_t{kStepChannels}));

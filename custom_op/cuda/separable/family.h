@@ -3,10 +3,10 @@
 // The kernel instances of separable, and the tilings that it chooses among.
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/text.h"
 #include "cuda/separable/arguments.h"
 #include "plan/device.h"
 
@@ -24,8 +24,7 @@ struct Instance {
   int most_filters() const { return filter_tiles * kTileFilters; }
   // As the kernel's template takes them.
   std::string arguments() const {
-    return std::to_string(stride) + ", " + std::to_string(filter_tiles) + ", " + std::to_string(rows) + ", " +
-           std::to_string(down) + ", " + std::to_string(across);
+    return joined(stride, ", ", filter_tiles, ", ", rows, ", ", down, ", ", across);
   }
 };
 

@@ -26,6 +26,7 @@
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 #include "cuda/separable/arguments.h"
 #include "cuda/separable/family.h"
 
@@ -76,10 +77,9 @@ struct Family {
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
     const Instance& own = tiling.instance;
-    return "tiles of " + std::to_string(own.tile_rows()) + "x" + std::to_string(own.tile_columns()) +
-           " pixels, all filters of each; " + std::to_string(own.rows) + "x" + std::to_string(kColumns) +
-           " depthwise results a thread, " + std::to_string(launch.shared_bytes) +
-           " bytes of shared memory, " + std::to_string(launch.grid.count()) + " blocks";
+    return joined("tiles of ", own.tile_rows(), "x", own.tile_columns(), " pixels, all filters of each; ",
+                  own.rows, "x", kColumns, " depthwise results a thread, ", launch.shared_bytes,
+                  " bytes of shared memory, ", launch.grid.count(), " blocks");
   }
 };
 
@@ -110,8 +110,8 @@ class Separable final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_ti
     const bool is_one_tap = problem.filter_size() == 1 && problem.group == 1 &&
                             problem.stride == Axes{1, 1, 1} && problem.output == problem.input;
     if (problem.spatial_rank != 2 || !is_one_tap || problem.out_channels > kMostFilters) {
-      return "behind the depthwise convolution it computes up to " + std::to_string(kMostFilters) +
-             " filters of one tap, of images, without stride, padding or groups";
+      return joined("behind the depthwise convolution it computes up to ", kMostFilters,
+                    " filters of one tap, of images, without stride, padding or groups");
     }
     const int64_t stride = before.stride[1];
     const bool is_usual = before.filter == Axes{1, kTaps, kTaps} && before.dilation == Axes{1, 1, 1} &&

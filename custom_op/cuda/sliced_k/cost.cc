@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/activation_cost.h"
+#include "cuda/host/estimate.h"
 #include "cuda/sliced_k/family.h"
 
 namespace convswap::sliced_k {
@@ -43,7 +43,6 @@ constexpr double kSplitting = 1.0, kMoreProducts = 6.7;
 double cost_of(const ConvProblem& problem, const Device& device, const Tiling& tiling) {
   const Costs& costs = kCosts[size_of(problem.type) == 4 ? 0 : 1];
   const Instance& own = tiling.instance;
-  const auto number = [](int64_t count) { return static_cast<double>(count); };
   const double steps = number(ceil_divide(depth_of(problem), int64_t{kStepDepth}));
   const double of_warp = std::ceil(steps / own.warps);
   const double products = own.filter_tiles * own.pixel_tiles;

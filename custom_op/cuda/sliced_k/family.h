@@ -3,10 +3,10 @@
 // The kernel instances of sliced_k, and the tilings that it chooses among.
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/text.h"
 #include "cuda/sliced_k/arguments.h"
 #include "plan/device.h"
 
@@ -21,8 +21,7 @@ struct Instance {
   int pixels() const { return pixel_tiles * kTilePixels; }
   // As the kernel's template takes them.
   std::string arguments() const {
-    return std::string(one_tap ? "true, " : "false, ") + std::to_string(filter_tiles) + ", " +
-           std::to_string(pixel_tiles) + ", " + std::to_string(warps);
+    return joined(one_tap ? "true, " : "false, ", filter_tiles, ", ", pixel_tiles, ", ", warps);
   }
 };
 

@@ -29,6 +29,7 @@
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 #include "cuda/sliced_k/arguments.h"
 #include "cuda/sliced_k/family.h"
 
@@ -83,10 +84,9 @@ struct Family {
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
     const Instance& own = tiling.instance;
-    return "blocks of " + std::to_string(own.filters()) + " filters x " + std::to_string(own.pixels()) +
-           " pixels, whose depth is shared by " + std::to_string(own.warps) + " warps, " +
-           std::to_string(launch.shared_bytes) + " bytes of shared memory, " +
-           std::to_string(launch.grid.count()) + " blocks";
+    return joined("blocks of ", own.filters(), " filters x ", own.pixels(),
+                  " pixels, whose depth is shared by ", own.warps, " warps, ", launch.shared_bytes,
+                  " bytes of shared memory, ", launch.grid.count(), " blocks");
   }
 };
 
@@ -104,7 +104,7 @@ class SlicedK final : public AlgorithmByTiling<KernelPlan<Family>, cheapest_tili
     if (std::string reason = why_not_from(80, device); !reason.empty()) return reason;
     const int64_t filter_blocks = ceil_divide(problem.filters_per_group(), int64_t{kTileFilters});
     if (problem.group * filter_blocks > kMostGridRows) {
-      return "it takes at most " + std::to_string(kMostGridRows) + " times 16 filters of one group";
+      return joined("it takes at most ", kMostGridRows, " times 16 filters of one group");
     }
     // Each by itself first, so that products of them are none that 64 bits do not hold.
     const int64_t depth = depth_of(problem), taps = problem.filter_size();

@@ -2,14 +2,12 @@
 #include <cmath>
 
 #include "conv/arithmetic.h"
-#include "cuda/host/activation_cost.h"
+#include "cuda/host/estimate.h"
 #include "cuda/sliding_rows/arguments.h"
 #include "cuda/sliding_rows/family.h"
 
 namespace convswap::sliding_rows {
 namespace {
-
-double number(int64_t value) { return static_cast<double>(value); }
 
 // The pieces of a row, and how they lie in warps.
 void place_pieces(const ConvProblem& problem, Tiling& tiling) {

@@ -3,10 +3,10 @@
 // The kernel instances of sliding_rows, and the tilings that it chooses among.
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/text.h"
 #include "plan/device.h"
 
 namespace convswap::sliding_rows {
@@ -18,8 +18,7 @@ struct Instance {
 
   // As the kernel's template takes them.
   std::string arguments() const {
-    return std::to_string(taps) + ", " + std::to_string(stride) + ", " + std::to_string(left) + ", " +
-           std::to_string(outputs) + ", " + std::to_string(together);
+    return joined(taps, ", ", stride, ", ", left, ", ", outputs, ", ", together);
   }
 };
 

@@ -26,6 +26,7 @@
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 #include "cuda/sliding_rows/arguments.h"
 #include "cuda/sliding_rows/family.h"
 
@@ -79,11 +80,9 @@ struct Family {
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
     const Instance& own = tiling.instance;
-    return "warps of " + std::to_string(tiling.warp_planes) + " planes x " +
-           std::to_string(tiling.strip_rows) + " rows, " + std::to_string(tiling.lanes) + " lanes of " +
-           std::to_string(own.outputs) + " columns each, " + std::to_string(own.together) +
-           " columns a load, " + std::to_string(launch.grid.count()) + " blocks of " +
-           std::to_string(kBlockWarps) + " warps";
+    return joined("warps of ", tiling.warp_planes, " planes x ", tiling.strip_rows, " rows, ", tiling.lanes,
+                  " lanes of ", own.outputs, " columns each, ", own.together, " columns a load, ",
+                  launch.grid.count(), " blocks of ", kBlockWarps, " warps");
   }
 };
 

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "conv/arithmetic.h"
+#include "cuda/host/estimate.h"
 #include "cuda/host/launch.h"
 #include "cuda/tiled/arguments.h"
 #include "cuda/tiled/family.h"
@@ -78,7 +79,6 @@ double cost_of(const ConvProblem& problem, const Device& device, const Tiling& t
   // Instructions a cycle, those of a warp alone and those of a multiprocessor.
   constexpr double kOfWarp = 0.325, kOfMultiprocessor = 3.53;
   constexpr double kStageCycles = 165;
-  const auto number = [](int64_t value) { return static_cast<double>(value); };
   const int64_t channels = stacked_channels(problem);
   const int64_t blocks = problem.batch * problem.output[0] * ceil_divide(problem.output[1], tiling.rows) *
                          ceil_divide(problem.output[2], tiling.columns) * problem.group *

@@ -3,9 +3,9 @@
 // The kernel instances of tiled, and the tilings that it chooses among.
 
 #include <optional>
-#include <string>
 
 #include "conv/problem.h"
+#include "cuda/host/text.h"
 #include "plan/device.h"
 
 namespace convswap::tiled {
@@ -15,7 +15,7 @@ struct Instance {
   int filters, columns;
 
   // As the kernel's template takes them.
-  std::string arguments() const { return std::to_string(filters) + ", " + std::to_string(columns); }
+  std::string arguments() const { return joined(filters, ", ", columns); }
 };
 
 // For float32, float16 and bfloat16; and for float64, whose results take twice the registers.

@@ -32,6 +32,7 @@
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 #include "cuda/tiled/arguments.h"
 #include "cuda/tiled/family.h"
 
@@ -106,13 +107,10 @@ struct Family {
   }
 
   static std::string describe(const ConvProblem&, const Tiling& t, const Launch& launch) {
-    return "tiles of " + std::to_string(t.rows) + "x" + std::to_string(t.columns) + " x " +
-           std::to_string(t.filters) + " filters, " + std::to_string(t.channels) + " channels at a time, " +
-           std::to_string(t.threads) + " threads of 2x" + std::to_string(t.columns_of_thread) + " x " +
-           std::to_string(t.filters_of_thread) + " outputs" +
-           (t.splits > 1 ? ", each shared by " + std::to_string(t.splits) : "") + ", " +
-           std::to_string(t.shared_bytes) + " bytes of shared memory, " +
-           std::to_string(launch.grid.count()) + " blocks";
+    return joined("tiles of ", t.rows, "x", t.columns, " x ", t.filters, " filters, ", t.channels,
+                  " channels at a time, ", t.threads, " threads of 2x", t.columns_of_thread, " x ",
+                  t.filters_of_thread, " outputs", t.splits > 1 ? joined(", each shared by ", t.splits) : "",
+                  ", ", t.shared_bytes, " bytes of shared memory, ", launch.grid.count(), " blocks");
   }
 };
 
@@ -147,7 +145,7 @@ class Tiled final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling> {
     if (!too_far.empty()) return too_far;
     // Blocks of different filters are rows of the grid.
     if (problem.out_channels > kMostGridRows) {
-      return "it takes at most " + std::to_string(kMostGridRows) + " filters";
+      return joined("it takes at most ", kMostGridRows, " filters");
     }
     return {};
   }

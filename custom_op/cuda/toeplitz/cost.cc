@@ -10,6 +10,7 @@
 
 #include "conv/arithmetic.h"
 #include "conv/epilogue_math.h"
+#include "cuda/host/estimate.h"
 #include "cuda/host/formats.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/limits.h"
@@ -288,7 +289,7 @@ class Tiler {
   TileCost cost_of_tile(const Tiling& tiling) const {
     const Cut& cut = tiling.cut;
     const double terms = terms_of(problem_), parts = parts_of(problem_);
-    const double units = static_cast<double>(tiling.images * tiling.chunks * tiling.filter_blocks);
+    const double units = number(tiling.images * tiling.chunks * tiling.filter_blocks);
     const double products = units * cut.steps() * terms;
     const double multiplying = products * 4.0 * tiling.tiles;  // cycles
     const double sum_tiles = units * tiling.tiles;
@@ -304,21 +305,20 @@ class Tiler {
     const double writing = pools ? 19.5 : is_full ? writing_full : 19.2;
     const double writing_alone = pools ? 12.0 : (is_float32 ? 8.4 : 2.0) + (is_full ? unpaired_folds : 20.0);
     // The 128 threads of a warpgroup stage two items of an image at a time, some of which they stage again.
-    const double rounds = static_cast<double>(tiling.images * ceil_divide(tiling.image_items, 256));
+    const double rounds = number(tiling.images * ceil_divide(tiling.image_items, 256));
     const int64_t of_last_round = std::min<int64_t>(tiling.image_items % 256, 128);
-    const double items = static_cast<double>(
+    const double items = number(
         tiling.images * (8 * (tiling.image_items / 256) + 2 * ceil_divide(of_last_round, 32)));  // of a warp
     // What copies have brought is there; what may lie outside the image is loaded number by number.
     const bool is_inside = is_unpadded(problem_, cut);
     const double copied = cut.bundle > 1 ? 29.0 : !is_float32 ? 16.0 : parts == 1 ? 9.0 : 21.5;
     const double item = tiling.copies_input ? copied : is_inside ? 25.0 : 7.0;
     const double round_alone = tiling.copies_input ? 25.0 : is_inside ? 200.0 : 820.0;
-    const double filters = static_cast<double>(problem_.filters_per_group());
-    const double y_columns =
-        std::min<double>(tiling.cores * cut.outputs, static_cast<double>(problem_.result[2]));
-    const double rows = static_cast<double>(std::min(tiling.y_rows - tiling.overlap, problem_.result[1]));
+    const double filters = number(problem_.filters_per_group());
+    const double y_columns = std::min<double>(tiling.cores * cut.outputs, number(problem_.result[2]));
+    const double rows = number(std::min(tiling.y_rows - tiling.overlap, problem_.result[1]));
     const double stored_lines =
-        tiling.images * filters * rows * y_columns * static_cast<double>(size_of(problem_.type)) / 128;
+        tiling.images * filters * rows * y_columns * number(size_of(problem_.type)) / 128;
     const double segments = tiling.images * (tiling.stored.planes_join ? tiling.filter_blocks
                                              : tiling.stored.rows_join ? filters
                                                                        : filters * rows);
@@ -327,8 +327,7 @@ class Tiler {
                           25.3 * tiling.filter_blocks;
     const double alone = 12.0 * products + writing_alone * sum_tiles + (pools ? 235 : 165) * units +
                          round_alone * rounds + 5.8 * segments + 690 * tiling.filter_blocks + 667;
-    const double matrix_words =
-        static_cast<double>(tiling.filter_blocks * cut.steps() * tiling.tiles) * 64 * parts;
+    const double matrix_words = number(tiling.filter_blocks * cut.steps() * tiling.tiles) * 64 * parts;
     // Kernels of 96 columns gain most where neighbouring tiles go to warpgroups of a block, and in float32 by
     // scales that are fetched ahead, which needs several outputs in a core's row and no copies: what they
     // took of 2019fa and 2018fa conv1 beside this estimate, whose filters are one block and one fold.
@@ -340,14 +339,13 @@ class Tiler {
     // What stores, loads between them, and lines that are stored in parts take of the memory
     // (benchmarks/toeplitz.md, version 14); less than they do by themselves, so that with what computing
     // takes the times of some 500 tilings come out.
-    const double y_bytes = static_cast<double>(problem_.batch * problem_.out_channels *
-                                               problem_.result_size() * size_of(problem_.type));
-    const double x_bytes = static_cast<double>(problem_.batch * problem_.in_channels * problem_.input_size() *
-                                               size_of(problem_.type));
-    const double parts_of_lines =
-        stores_whole_lines(problem_, tiling)
-            ? 0
-            : static_cast<double>(tiling.tile_count) * segments * static_cast<double>(problem_.group);
+    const double y_bytes =
+        number(problem_.batch * problem_.out_channels * problem_.result_size() * size_of(problem_.type));
+    const double x_bytes =
+        number(problem_.batch * problem_.in_channels * problem_.input_size() * size_of(problem_.type));
+    const double parts_of_lines = stores_whole_lines(problem_, tiling)
+                                      ? 0
+                                      : number(tiling.tile_count) * segments * number(problem_.group);
     // By the times alone, copies of the next tile's input cost this where the memory bounds.
     const double moving =
         (2.1e-4 * y_bytes + 5.2e-4 * x_bytes + 0.06 * parts_of_lines) * (tiling.copies_input ? 1.07 : 1);
@@ -356,12 +354,11 @@ class Tiler {
 
   // Of all tiles, by so many warpgroups.
   double cost(const Tiling& tiling, const TileCost& of_tile) const {
-    const double multiprocessors =
-        static_cast<double>(std::max<int64_t>(1, device_.multiprocessors / problem_.group));
-    const double tiles = static_cast<double>(tiling.tile_count);
+    const double multiprocessors = number(std::max<int64_t>(1, device_.multiprocessors / problem_.group));
+    const double tiles = number(tiling.tile_count);
     const double turns = std::ceil(tiles / (multiprocessors * tiling.warpgroups));
     const double busy_warpgroups = std::min<double>(tiling.warpgroups, std::ceil(tiles / multiprocessors));
-    const double waves = std::ceil(problem_.group / static_cast<double>(device_.multiprocessors));
+    const double waves = std::ceil(problem_.group / number(device_.multiprocessors));
     const double words = of_tile.matrix_words / (128.0 * tiling.warpgroups);
     // What the last tiles give goes to memory while nothing is left to compute: 0.2 us for each megabyte,
     // from what batches of 512 take beside the rest.
@@ -385,7 +382,7 @@ class Tiler {
 
   // Of a tile, what is left when its sums are written.
   double finishing(const Tiling& tiling) const {
-    const double outputs = static_cast<double>(tiling.images * problem_.filters_per_group()) * tiling.rows *
+    const double outputs = number(tiling.images * problem_.filters_per_group()) * tiling.rows *
                            tiling.cut.folds * tiling.cores * tiling.cut.outputs;
     switch (finish_of(problem_, tiling.cut)) {
       case Finish::everything:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "conv/problem.h"
+#include "cuda/host/text.h"
 #include "cuda/toeplitz/arguments.h"
 #include "plan/device.h"
 
@@ -22,7 +23,7 @@ struct Instance {
   bool finishes;  // something follows the convolution
 
   // As the kernel's template takes them.
-  std::string arguments() const { return std::to_string(tiles) + (finishes ? ", true" : ", false"); }
+  std::string arguments() const { return joined(tiles, finishes ? ", true" : ", false"); }
 };
 
 inline constexpr int kKernelTiles[] = {2, 4, 6, 8, 10, 12};

@@ -56,6 +56,7 @@
 #include "cuda/host/formats.h"
 #include "cuda/host/kernel_plan.h"
 #include "cuda/host/limits.h"
+#include "cuda/host/text.h"
 #include "cuda/primitives/warpgroup.h"
 #include "cuda/toeplitz/arguments.h"
 #include "cuda/toeplitz/family.h"
@@ -117,23 +118,18 @@ struct Family {
 
   static Extents grid_of(const ConvProblem& problem, const Device& device, const Tiling& tiling,
                          const Launch&) {
-    const int64_t share = std::max<int64_t>(1, device.multiprocessors / problem.group);
-    return {static_cast<unsigned>(std::min(tiling.tile_count, share)), static_cast<unsigned>(problem.group)};
+    return grid_of_resident_blocks(tiling.tile_count, problem.group, device);
   }
 
   static std::string describe(const ConvProblem&, const Tiling& tiling, const Launch& launch) {
     const Cut& cut = tiling.cut;
-    return "tiles of " + std::to_string(tiling.images) + " images x " +
-           std::to_string(tiling.rows * cut.folds) + " rows" +
-           (tiling.overlap > 0 ? " (" + std::to_string(tiling.overlap) + " of them the next tile's too)"
-                               : "") +
-           " x " + std::to_string(tiling.cores * cut.outputs) + " columns, " +
-           std::to_string(tiling.filters_per_block) + " filters at a time; products of " +
-           std::to_string(tiling.chunks * kRows) + " x " + std::to_string(cut.steps() * kDepth) + " x " +
-           std::to_string(tiling.tiles * kTileColumns) + " for " + std::to_string(cut.outputs) + " x " +
-           std::to_string(cut.folds) + " outputs, " + std::to_string(cut.bundle) +
-           " channels side by side; " + (tiling.copies_input ? "input by bulk copies; " : "") +
-           text_of(launch);
+    return joined("tiles of ", tiling.images, " images x ", tiling.rows * cut.folds, " rows",
+                  tiling.overlap > 0 ? joined(" (", tiling.overlap, " of them the next tile's too)") : "",
+                  " x ", tiling.cores * cut.outputs, " columns, ", tiling.filters_per_block,
+                  " filters at a time; products of ", tiling.chunks * kRows, " x ", cut.steps() * kDepth,
+                  " x ", tiling.tiles * kTileColumns, " for ", cut.outputs, " x ", cut.folds, " outputs, ",
+                  cut.bundle, " channels side by side; ", tiling.copies_input ? "input by bulk copies; " : "",
+                  text_of(launch));
   }
 
  private:
@@ -246,8 +242,8 @@ class Toeplitz final : public AlgorithmByTiling<KernelPlan<Family>, best_tiling>
          problem.channels_per_group() * problem.filter_size() * 16});
     if (!reason.empty()) return reason;
     if (cuts_of(problem, device).empty()) {
-      return "its sums take more than " + std::to_string(most_steps(problem, device)) +
-             " products of the tensor core" + (parts_of(problem) > 1 ? ", the most for precision ieee" : "");
+      return joined("its sums take more than ", most_steps(problem, device), " products of the tensor core",
+                    parts_of(problem) > 1 ? ", the most for precision ieee" : "");
     }
     return {};
   }

@@ -9,9 +9,9 @@ alignas(128) float shared[emulation::kSharedBytes / sizeof(float)];  // what eac
 }  // namespace convswap::ladder
 
 #include "compiled.h"
-#include "cuda/host/constant_bank.h"
 #include "cuda/host/kernels.h"
 #include "cuda/host/launch.h"
+#include "cuda/tutorial/ladder/constant_bank.h"
 #include "cuda/tutorial/ladder/course_layers.h"
 #include "cuda/tutorial/ladder/no_bias.h"
 #include "plan/epilogue_stage.h"

@@ -1,5 +1,5 @@
-#include "cuda/host/constant_bank.h"
 #include "cuda/host/launch.h"
+#include "cuda/tutorial/ladder/constant_bank.h"
 #include "cuda/tutorial/ladder/course_layers.h"
 #include "cuda/tutorial/ladder/rung.h"
 #include "cuda/tutorial/ladder/sizes.h"

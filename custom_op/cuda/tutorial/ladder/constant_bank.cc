@@ -1,4 +1,4 @@
-#include "cuda/host/constant_bank.h"
+#include "cuda/tutorial/ladder/constant_bank.h"
 
 #include <map>
 #include <mutex>

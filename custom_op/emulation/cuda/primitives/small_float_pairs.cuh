@@ -1,7 +1,6 @@
 #pragma once
 
 #include "conv/small_floats.h"
-#include "cuda_emulation.h"
 
 namespace convswap {
 
@@ -18,11 +17,6 @@ float lower_of_pair(unsigned both) {
 template <typename Small>
 float upper_of_pair(unsigned both) {
   return lower_of_pair<Small>(both >> 16);
-}
-
-inline unsigned round_to_tensor_float32(float value) {
-  const unsigned bits = __float_as_uint(value);
-  return std::isfinite(value) ? (bits + 0x1000u) & ~0x1fffu : bits;
 }
 
 }  // namespace convswap
