@@ -3,9 +3,9 @@
 // Where a block of the kernel of depthwise stands, and the parts of its shared memory.
 
 #include "cuda/depthwise/arguments.h"
-#include "cuda/primitives/conversions.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/shared_store.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
 
 namespace convswap::depthwise {
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <type_traits>
 
 namespace convswap {
 
@@ -9,8 +8,8 @@ namespace convswap {
 template <typename... Parts>
 std::string joined(const Parts&... parts) {
   std::string text;
-  const auto add = [&]<typename Part>(const Part& part) {
-    if constexpr (std::is_integral_v<Part>) {
+  const auto add = [&](const auto& part) {
+    if constexpr (requires { std::to_string(part); }) {
       text += std::to_string(part);
     } else {
       text += part;

@@ -5,7 +5,7 @@
 #include "conv/small_floats.h"
 #include "cuda/pointwise/arguments.h"
 #include "cuda/primitives/async_copy.cuh"
-#include "cuda/primitives/conversions.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"

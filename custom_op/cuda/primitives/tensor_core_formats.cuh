@@ -8,7 +8,7 @@
 // span more binades are taken one window of 29 binades after the other, the rest counting as zeros meanwhile.
 
 #include "conv/small_floats.h"
-#include "cuda/primitives/conversions.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
 
 namespace convswap {
 

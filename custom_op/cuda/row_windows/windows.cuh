@@ -3,8 +3,8 @@
 // How a window of an image's row is loaded, and what the products take of it: for each element type.
 
 #include "conv/small_floats.h"
-#include "cuda/primitives/conversions.cuh"
 #include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 #include "cuda/primitives/warpgroup_multiply.cuh"
 #include "cuda/row_windows/arguments.h"

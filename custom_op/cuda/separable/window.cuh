@@ -5,9 +5,9 @@
 
 #include "conv/small_floats.h"
 #include "cuda/epilogue/activations.cuh"
-#include "cuda/primitives/conversions.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/nan_extremes.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 #include "cuda/separable/arguments.h"
 

@@ -10,8 +10,8 @@
 // Filters of 16-bit numbers whose neighbours are no load of their own are the exception.
 
 #include "conv/small_floats.h"
-#include "cuda/primitives/conversions.cuh"
 #include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/primitives/tensor_core.cuh"
 #include "cuda/sliced_k/arguments.h"
 

@@ -4,9 +4,9 @@
 
 #include "conv/small_floats.h"  // what its instances are named by
 #include "cuda/epilogue/activations.cuh"
-#include "cuda/primitives/conversions.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/global_memory.cuh"
+#include "cuda/primitives/small_float_pairs.cuh"
 #include "cuda/sliding_rows/arguments.h"
 
 namespace convswap::sliding_rows {
