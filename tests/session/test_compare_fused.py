@@ -240,7 +240,7 @@ def test_wrong_answers_of_a_fused_node_are_found_in_the_layer_and_in_the_whole(m
         )
         return result
 
-    monkeypatch.setattr(orchestration, "swap", wrong_swap)
+    monkeypatch.setattr("convswap.comparison.preparation.swap", wrong_swap)
     found = compare(whole_chain(), device="cpu", fuse=True)
     assert not found.within_tolerance
     layer = found.layers[1]

@@ -100,7 +100,7 @@ def test_wrong_answer_in_bfloat16_is_found(monkeypatch):
         helper.make_node("Cast", ["c"], ["y"], to=kind),
     ]
     model = model_of(nodes, [tensor_info("y", 1, 4, 6, 6, element_type=kind)], 1, 3, 8, 8)
-    monkeypatch.setattr(orchestration, "swap", wrong_swap)
+    monkeypatch.setattr("convswap.comparison.preparation.swap", wrong_swap)
     found = compare(model, device="cpu", time_layers=False)
     assert found.convswap.relative_l2_error == pytest.approx(0.1, rel=0.1)
     assert not found.within_tolerance

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 
 from convswap import _native
 from convswap.comparison.answers import Agreement, Answers, agreement, hold_against_truth
 from convswap.comparison.judgement import ConvsAlone, Judgement, conv_is_right, judge
-from convswap.comparison.preparation import Compared, CompareOptions, Plan, check_memory, plan_memory
+from convswap.comparison.preparation import (
+    Compared,
+    CompareOptions,
+    Model,
+    Plan,
+    check_memory,
+    plan_memory,
+    prepare,
+)
 from convswap.comparison.result import Comparison, LayerResult, SideResult
-from convswap.graph.algorithms import check_algorithm
-from convswap.graph.external_weights import SplitModel, taken_apart
-from convswap.graph.replaced import unfused_model
-from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, swap
+from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU
 from convswap.inputs.feeds import Feeds, Source, input_shapes
 from convswap.inputs.given import Given
 from convswap.inputs.predictions import predicted_classes
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
-from convswap.inputs.subject import no_labels, open_subject, source_of
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
-from convswap.runtime.layers import Capture, ConvLayer, conv_layers
+from convswap.runtime.layers import Capture, ConvLayer
 from convswap.runtime.library import OpLibraries, sessions_with
 from convswap.runtime.sessions import (
     DEFAULT,
@@ -38,8 +40,6 @@ from convswap.runtime.sessions import (
     host_array,
     make_session,
     on_device,
-    other_sides,
-    our_side,
     run,
     run_named,
     shapes_of,
@@ -59,7 +59,6 @@ _TRUTH_OPERATIONS = 20e9
 
 _Sessions = Mapping[Side, onnxruntime.InferenceSession]
 _Shapes = Mapping[str, Sequence[int]]
-Model = str | os.PathLike[str] | onnx.ModelProto
 
 
 def compare(
@@ -143,7 +142,7 @@ def _compare_with(model: Model, options: CompareOptions, report: Progress) -> Co
     options.check()
     device = choose_device(options.device)
     report("reading the model and the data")
-    compared = _prepared(model, options, device)
+    compared = prepare(model, options, device)
     plan = plan_memory(compared)
     # The first run of a process loads libraries; that must count as the first run of neither side.
     one = compared.source.first(1)
@@ -183,26 +182,6 @@ class _Runs:
     classes: Mapping[Side, np.ndarray]
     answered: Mapping[Side, Arrays]
     truth_images: int
-
-
-def _prepared(model: Model, options: CompareOptions, device: Device) -> Compared:
-    given = options.data, options.input_shape, options.inputs
-    subject = open_subject(model, *given, weights_apart=True, tensor_inputs=True)
-    source = source_of(subject, options.images, options.batch, device)
-    if options.labelled and source.labels is None:
-        raise no_labels(subject.dataset)
-    swapping = swap(
-        SplitModel(subject.model, subject.weights).whole(),
-        algorithm=options.algorithm,
-        precision=options.precision,
-        only=options.only,
-        fuse=options.fuse,
-    )
-    check_algorithm(options.algorithm, device.name)
-    swapped = taken_apart(swapping.model)
-    sides = (DEFAULT, our_side(device, options.precision), *other_sides(device, options.against))
-    layers = conv_layers(swapped.message, unfused_model(subject.model, swapping))
-    return Compared(options, device, subject, source, swapping, swapped, layers, sides)
 
 
 def _runs(compared: Compared, plan: Plan, truth_images: Callable[[], int], report: Progress) -> _Runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -12,14 +13,16 @@ import onnxruntime
 
 from convswap.comparison.judgement import Measure
 from convswap.errors import ConvswapError, unknown_name
-from convswap.graph.external_weights import SplitModel
-from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, PRECISIONS, SwapResult
+from convswap.graph.algorithms import check_algorithm
+from convswap.graph.external_weights import SplitModel, taken_apart
+from convswap.graph.replaced import unfused_model
+from convswap.graph.swap import DEFAULT_PRECISION, FLOAT16_ON_CPU, PRECISIONS, SwapResult, swap
 from convswap.inputs.feeds import Source, declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape
-from convswap.inputs.subject import Subject
+from convswap.inputs.subject import Subject, no_labels, open_subject, source_of
 from convswap.runtime.device import Device
-from convswap.runtime.layers import Capture, ConvLayer
+from convswap.runtime.layers import Capture, ConvLayer, conv_layers
 from convswap.runtime.library import OpLibraries
 from convswap.runtime.memory import (
     free_memory,
@@ -31,11 +34,14 @@ from convswap.runtime.memory import (
     values_of_run,
     while_made,
 )
-from convswap.runtime.sessions import AGAINST, Side, make_session
+from convswap.runtime.sessions import AGAINST, DEFAULT, Side, make_session, other_sides, our_side
 from convswap.truth.closeness import ROUNDING, TOLERANCES
 
 _QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
 _STORED = {int(onnx.TensorProto.FLOAT16): "float16", int(onnx.TensorProto.BFLOAT16): "bfloat16"}
+
+
+Model = str | os.PathLike[str] | onnx.ModelProto
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,27 @@ class Compared:
     def capture(self) -> Capture:
         """Return what gives the layers their inputs."""
         return Capture(self.swapped, self.layers, self.device)
+
+
+def prepare(model: Model, options: CompareOptions, device: Device) -> Compared:
+    """Return `model` as both sides run it, with its data; the errors are those of `compare`."""
+    given = options.data, options.input_shape, options.inputs
+    subject = open_subject(model, *given, weights_apart=True, tensor_inputs=True)
+    source = source_of(subject, options.images, options.batch, device)
+    if options.labelled and source.labels is None:
+        raise no_labels(subject.dataset)
+    swapping = swap(
+        SplitModel(subject.model, subject.weights).whole(),
+        algorithm=options.algorithm,
+        precision=options.precision,
+        only=options.only,
+        fuse=options.fuse,
+    )
+    check_algorithm(options.algorithm, device.name)
+    swapped = taken_apart(swapping.model)
+    sides = (DEFAULT, our_side(device, options.precision), *other_sides(device, options.against))
+    layers = conv_layers(swapped.message, unfused_model(subject.model, swapping))
+    return Compared(options, device, subject, source, swapping, swapped, layers, sides)
 
 
 @dataclass(frozen=True)

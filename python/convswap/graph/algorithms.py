@@ -19,7 +19,8 @@ def check_algorithm(name: str, device: str | None = None) -> None:
     if name in (AUTO, TUNED, *(entry.name for entry in named)):
         return
     # Who does not climb the ladder need not read the names of its rungs.
-    usable = [AUTO, TUNED, *(entry.name for entry in named if entry.by_name_alone == _means_rung(name))]
+    means_rung = isinstance(name, str) and name.startswith("ladd")
+    usable = [AUTO, TUNED, *(entry.name for entry in named if entry.by_name_alone == means_rung)]
     if any(entry.name == name for entry in catalog):
         raise ConvswapError(
             f"algorithm {name!r} is not for the device {device}, which has {', '.join(usable)}"
@@ -31,10 +32,6 @@ def check_algorithm(name: str, device: str | None = None) -> None:
 def rungs() -> list[_native.Algorithm]:
     """Return the rungs of the ladder in this build, from the first to the last."""
     return [entry for entry in _native.catalog() if entry.by_name_alone]
-
-
-def _means_rung(name: str) -> bool:
-    return isinstance(name, str) and name.startswith("ladd")
 
 
 def able_algorithms(problem: Any, device: str) -> list[str]:

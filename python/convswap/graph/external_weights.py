@@ -131,10 +131,8 @@ def _rest_in_the_message(model: ir.Model, weights: Weights) -> Iterator[None]:
 
 def _aligned(values: np.ndarray) -> np.ndarray:
     values = np.asarray(values, order="C")
-    return values if values.ctypes.data % _ALIGNMENT == 0 else _copy(values)
-
-
-def _copy(values: np.ndarray) -> np.ndarray:
+    if values.ctypes.data % _ALIGNMENT == 0:
+        return values
     copy = aligned_empty(values.shape, values.dtype)
     copy[...] = values
     return copy

@@ -10,13 +10,15 @@ nothing of that, a full build from 1.14 on asks the ops as they are registered, 
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 # As many bytes as the signatures need: that of a tar archive lies at 257.
-HEAD_BYTES = 512
+_HEAD_BYTES = 512
 
 IDENTIFIER = b"ORTM"
 _BEFORE_KERNEL_TYPES = b"4"
@@ -59,6 +61,17 @@ _SIGNATURES = (
 )
 # Of text, which may begin with a mark or with spaces, and in capitals.
 _TEXT_BEGINS = b"\xef\xbb\xbf \t\r\n"
+
+
+def head_of(source: str | os.PathLike[str] | bytes) -> bytes:
+    """Return the first bytes of a model; none of a file that cannot be read."""
+    if isinstance(source, bytes):
+        return source[:_HEAD_BYTES]
+    try:
+        with Path(source).open("rb") as file:
+            return file.read(_HEAD_BYTES)
+    except OSError:
+        return b""
 
 
 def what_else(head: bytes) -> str | None:

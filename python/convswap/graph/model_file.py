@@ -23,7 +23,7 @@ from convswap.graph.external_data import (
     read_what_cannot_be_written_back,
     write_tensors,
 )
-from convswap.graph.file_formats import HEAD_BYTES, what_else
+from convswap.graph.file_formats import head_of, what_else
 from convswap.graph.functions import give_references_graphs
 from convswap.graph.serialisation import from_proto, to_proto, with_dense_tensors
 from convswap.output.files import check_folder, followed
@@ -95,14 +95,13 @@ def load_model(path: str | os.PathLike[str]) -> ir.Model:
 
 def _kind_of(file: Path) -> str | None:
     """Return what a file that is no ONNX model is, where its first bytes tell."""
-    with file.open("rb") as opened:
-        kind = what_else(opened.read(HEAD_BYTES))
+    kind = what_else(head_of(file))
     return None if kind is None else f"it is {kind}"
 
 
 def no_model(given: object, expected: str) -> ConvswapError:
     """Return the error for an argument whose type is none of those that are `expected`."""
-    kind = what_else(given[:HEAD_BYTES]) if isinstance(given, bytes) else None
+    kind = what_else(head_of(given)) if isinstance(given, bytes) else None
     if kind is not None:
         return ConvswapError(f"the bytes given are no ONNX model: they are {kind}; expected {expected}")
     return ConvswapError(f"an object of type {type(given).__name__} was given; expected {expected}")

@@ -64,11 +64,12 @@ def find_replaced(
             continue
         read = {name for node in chain for name in node.input}
         plain = [node for one in chain for node in _plain(one, opset, tensors, lengths)]
-        found[conv.output[0]] = Replaced(
-            tuple(plain),
-            {name: tensor for name, tensor in tensors.items() if name in read},
-            _without_last_conv([node.op_type for node in plain if not _passes_constants(node)]),
-        )
+        ops = [node.op_type for node in plain if not _passes_constants(node)]
+        if "Conv" in ops:
+            # The last, which is its own.
+            del ops[len(ops) - 1 - ops[::-1].index("Conv")]
+        constants_read = {name: tensor for name, tensor in tensors.items() if name in read}
+        found[conv.output[0]] = Replaced(tuple(plain), constants_read, tuple(ops))
     return found
 
 
@@ -95,11 +96,6 @@ def _plain(
     weights = tensors.get(node.input[1])
     element_type = int(onnx.TensorProto.FLOAT) if weights is None else weights.data_type
     return plain_nodes(node, opset, element_type, lengths)
-
-
-def _without_last_conv(ops: Sequence[str]) -> tuple[str, ...]:
-    last = max((index for index, op in enumerate(ops) if op == "Conv"), default=len(ops))
-    return (*ops[:last], *ops[last + 1 :])
 
 
 def _passes_constants(node: onnx.NodeProto) -> bool:

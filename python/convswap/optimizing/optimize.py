@@ -14,7 +14,7 @@ import onnx
 from convswap.errors import ConvswapError, batch_sizes
 from convswap.graph.fusion.fuse import Fused, Stage
 from convswap.graph.model_file import check_model_target, files_of
-from convswap.graph.swap import Left, SwapResult, swap_chosen
+from convswap.graph.swap import SwapResult, swap_chosen
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
 from convswap.inputs.subject import open_model
@@ -195,7 +195,7 @@ def node_results(prepared: Prepared, measured: Sequence[Measured], whole: Whole)
         replace(row, why=whole.changes[row.node], changes_answers=True) if row.node in whole.changes else row
         for row in rows
     ]
-    rows += [_left_result(left) for left in prepared.left]
+    rows += [NodeResult(left.node, "default", left.reason) for left in prepared.left]
     known = {row.node for row in rows}
     not_run = {segment.name for segment in prepared.segments}
     return rows + [
@@ -250,7 +250,3 @@ def _why_together(one: Measured, pair: MeasuredPair) -> str:
     front, behind = pair.names
     other = behind if one.segment.name == front else front
     return f"in one node with {other}: {pair.gain:.2f}x as fast as the two apart"
-
-
-def _left_result(left: Left) -> NodeResult:
-    return NodeResult(left.node, "default", left.reason)

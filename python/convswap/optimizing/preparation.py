@@ -120,7 +120,11 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
         raise ConvswapError(
             f"'{subject.title}' has {subject.swapped_before} Conv swapped already; give the model as it was"
         )
-    sources = [_source(subject, batch, device) for batch in options.batches or (None,)]
+    # What a user gave is repeated where it is of fewer samples; of a data set so many are made.
+    sources = [
+        source_of(subject, None if subject.given is not None else batch, batch, device)
+        for batch in options.batches or (None,)
+    ]
     # A depthwise Conv and the one behind it stay two here: each is measured by itself, then both together.
     original = SplitModel(subject.plain, subject.weights)
     check_model(original, device)
@@ -150,11 +154,6 @@ def _pairs(original: SplitModel) -> tuple[Segment, ...]:
     if not fronts:
         return ()
     return pairs_of(swapped, unfused_model(original.message, swapping), fronts, original.weights)
-
-
-def _source(subject: Subject, batch: int | None, device: Device) -> Source:
-    # What a user gave is repeated where it is of fewer samples; of a data set so many are made.
-    return source_of(subject, None if subject.given is not None else batch, batch, device)
 
 
 def check_model(model: SplitModel, device: Device) -> None:

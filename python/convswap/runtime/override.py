@@ -15,8 +15,8 @@ from convswap.errors import NO_ONNXRUNTIME, ConvswapError, as_path
 from convswap.graph.domain import why_no_conv_any_more
 from convswap.graph.file_formats import (
     DAMAGED,
-    HEAD_BYTES,
     OrtNode,
+    head_of,
     is_ort_format,
     nodes_of,
     what_else,
@@ -102,7 +102,7 @@ def override_session(
             _disable_optimizers(options, ["ConstantFolding"])
             session = create()
     except Exception as error:
-        kind = what_else(_head(given))
+        kind = what_else(head_of(given))
         reason = " ".join(str(error).split()) + (f" (it is {kind})" if kind else "")
         raise ConvswapError(f"ONNX Runtime cannot load the model in the override mode: {reason}") from error
     finally:
@@ -118,24 +118,13 @@ def _of_ort_format(source: str | bytes) -> tuple[str | bytes, list[OrtNode] | No
 
     Of such a model ONNX Runtime does not report which nodes it placed where.
     """
-    if not is_ort_format(_head(source)):
+    if not is_ort_format(head_of(source)):
         return source, None
     whole = source if isinstance(source, bytes) else Path(source).read_bytes()
     try:
         return with_types_of_registered_ops(whole), list(nodes_of(whole))
     except DAMAGED:  # which ONNX Runtime says
         return source, None
-
-
-def _head(source: str | bytes) -> bytes:
-    """Return the first bytes of a model; none of a file that cannot be read, which ONNX Runtime says."""
-    if isinstance(source, bytes):
-        return source[:HEAD_BYTES]
-    try:
-        with Path(source).open("rb") as file:
-            return file.read(HEAD_BYTES)
-    except OSError:
-        return b""
 
 
 def _placed_nodes(session: Any) -> list[OrtNode]:

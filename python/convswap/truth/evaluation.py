@@ -70,7 +70,7 @@ def evaluate(model: onnx.ModelProto | SplitModel, feeds: Mapping[str, np.ndarray
     for tensor in message.graph.initializer:
         shared.weights[tensor.name] = partial(numpy_helper.to_array, tensor)
     for name, values in weights.items():
-        shared.weights[name] = partial(_same, values)
+        shared.weights[name] = partial(np.asarray, values)
     inputs = {name: widened(values) for name, values in feeds.items()}
     try:
         # Infinities and NaN are answers like others here.
@@ -108,10 +108,6 @@ class _Shared:
         """Keep in mind that `node` was computed in float32."""
         what = part_of or op_name(node)
         self.in_float32.add(f"{what} with its subgraphs" if any(subgraphs(node)) else what)
-
-
-def _same(values: np.ndarray) -> np.ndarray:
-    return values
 
 
 class _Float64Evaluator(ReferenceEvaluator):

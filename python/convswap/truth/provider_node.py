@@ -144,13 +144,10 @@ def widened(held: Any) -> Any:
         return [widened(item) for item in held]
     if isinstance(held, dict):
         return {key: widened(item) for key, item in held.items()}
-    if isinstance(held, (np.ndarray, np.generic)) and _is_narrow(held.dtype):
+    is_array = isinstance(held, (np.ndarray, np.generic))
+    if is_array and (held.dtype.kind == "f" or held.dtype.name == "bfloat16"):
         return held.astype(np.float64)
     return held
-
-
-def _is_narrow(kind: np.dtype) -> bool:
-    return kind.kind == "f" or kind.name == "bfloat16"
 
 
 def _quiet() -> onnxruntime.SessionOptions:

@@ -50,7 +50,8 @@ def fuse_depthwise(
 
     Returns what was fused then, and the depthwise convolutions that were left, with the reason.
     """
-    name_of = {node: node.name or names[node] for node in _ours(model)}
+    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
+    name_of = {node: node.name or names[node] for node in nodes if is_ours(node)}
     pairs, left = [], []
     fuser = _Fuser(model, types)
     for node, name in name_of.items():
@@ -71,10 +72,6 @@ def fuse_depthwise(
         _tell(told, pair, name_of)
         _write(pair)
     return tuple(told), tuple(left)
-
-
-def _ours(model: ir.Model) -> Iterator[ir.Node]:
-    return (node for node in ir.traversal.RecursiveGraphIterator(model.graph) if is_ours(node))
 
 
 def _tell(told: list[Fused], pair: _Pair, name_of: Mapping[ir.Node, str]) -> None:
