@@ -97,7 +97,7 @@ class _Skeleton:
 
     def __init__(self, model: ir.Model) -> None:
         self.declared_symbols: dict[str, str] = {}
-        self._names = UniqueNames(value.name for graph in model.graphs() for value in values_of(graph))
+        self._names = UniqueNames.of_values(model.graphs())
         self._symbols = 0
         self._inputs_may_be_constant = Constants(model).inputs_may_be_constant
         self._model = _without_our_ops(self._without_statements(model.clone()))

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from convswap.errors import ConvswapError, root_cause
+from convswap.graph.names import nodes_of
 
 # Where tensors begin in data files: on a page, where every version of ONNX Runtime can map them, or, the
 # smaller ones, on a cache line.
@@ -63,12 +64,7 @@ def follow_links(model: ir.Model, file: Path) -> None:
             return LinkedTensor(tensor, target) if _has_several_names(target) else tensor
         return LinkedTensor(tensor, target) if target.is_relative_to(beside) else tensor
 
-    for graph in (*model.graphs(), *function_graphs(model)):
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                value.const_value = followed(value.const_value)
-    for node, attribute in _tensor_attributes(model):
-        _replace_tensors(node, attribute, followed)
+    _replace_tensors(model, (*model.graphs(), *function_graphs(model)), followed)
 
 
 def _real(path: Path) -> Path:
@@ -168,25 +164,26 @@ def _check_readable(tensor: ir.ExternalTensor, file: Path) -> None:
 
 def read_what_cannot_be_written_back(model: ir.Model) -> None:
     """Bring external tensors outside graph initializers into memory: onnx-ir writes no others back."""
-    for graph in function_graphs(model):
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                value.const_value = _in_memory(value.const_value)
-    for node, attribute in _tensor_attributes(model):
-        _replace_tensors(node, attribute, _in_memory)
+    _replace_tensors(model, function_graphs(model), _in_memory)
 
 
 def _replace_tensors(
-    node: ir.Node, attribute: ir.Attr, replacement: Callable[[ir.TensorProtocol], ir.TensorProtocol]
+    model: ir.Model, graphs: Iterable[ir.Graph], replacement: Callable[[ir.TensorProtocol], ir.TensorProtocol]
 ) -> None:
-    old = _tensors_of(attribute)
-    new = [replacement(tensor) for tensor in old]
-    if all(own is other for own, other in zip(old, new, strict=True)):
-        return
-    if attribute.type == ir.AttributeType.TENSOR:
-        node.attributes[attribute.name] = ir.AttrTensor(attribute.name, new[0])
-    else:
-        node.attributes[attribute.name] = ir.AttrTensors(attribute.name, new)
+    """Replace the initializers of `graphs`, and the tensors in attributes of all nodes of `model`."""
+    for graph in graphs:
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = replacement(value.const_value)
+    for node, attribute in _tensor_attributes(model):
+        old = _tensors_of(attribute)
+        new = [replacement(tensor) for tensor in old]
+        if all(own is other for own, other in zip(old, new, strict=True)):
+            continue
+        if attribute.type == ir.AttributeType.TENSOR:
+            node.attributes[attribute.name] = ir.AttrTensor(attribute.name, new[0])
+        else:
+            node.attributes[attribute.name] = ir.AttrTensors(attribute.name, new)
 
 
 def _tensors_of(attribute: ir.Attr) -> list[ir.TensorProtocol]:
@@ -224,9 +221,7 @@ def function_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 def _tensor_attributes(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Attr]]:
     kinds = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
-    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for body in bodies:
-        for node in ir.traversal.RecursiveGraphIterator(body):
-            for attribute in list(node.attributes.values()):
-                if attribute.type in kinds and not attribute.is_ref():
-                    yield node, attribute
+    for node in nodes_of(model):
+        for attribute in list(node.attributes.values()):
+            if attribute.type in kinds and not attribute.is_ref():
+                yield node, attribute

@@ -20,7 +20,7 @@ from typing import NamedTuple
 # As many bytes as the signatures need: that of a tar archive lies at 257.
 _HEAD_BYTES = 512
 
-IDENTIFIER = b"ORTM"
+_ORT_IDENTIFIER = b"ORTM"
 _BEFORE_KERNEL_TYPES = b"4"
 
 # What reading a damaged buffer raises.
@@ -38,7 +38,7 @@ _UNPACK = "unpack it and give the .onnx file in it"
 _EXPORT = "export the model to ONNX"
 _DOWNLOAD = "download the model itself"
 _SIGNATURES = (
-    _Signature(4, IDENTIFIER, "a model in ORT format", "give the .onnx file that it was made from"),
+    _Signature(4, _ORT_IDENTIFIER, "a model in ORT format", "give the .onnx file that it was made from"),
     _Signature(4, b"TFL3", "a TensorFlow Lite model", _EXPORT),
     _Signature(0, b"ftrt", "a TensorRT engine", "give the .onnx file that it was built from"),
     _Signature(0, b"ptrt", "a TensorRT engine", "give the .onnx file that it was built from"),
@@ -100,7 +100,7 @@ class OrtNode(NamedTuple):
 
 def is_ort_format(source: bytes) -> bool:
     """Return whether `source` begins as a model in ORT format does."""
-    return source[4:8] == IDENTIFIER
+    return source[4:8] == _ORT_IDENTIFIER
 
 
 def nodes_of(source: bytes) -> Iterator[OrtNode]:

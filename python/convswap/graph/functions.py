@@ -6,6 +6,7 @@ Calls inside calls multiply.
 from __future__ import annotations
 
 import graphlib
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
@@ -15,7 +16,7 @@ from onnx_ir.passes.common import InlinePass
 
 from convswap.errors import root_cause
 from convswap.graph.domain import DOMAIN, DOMAIN_VERSION
-from convswap.graph.names import UniqueNames, values_of
+from convswap.graph.names import UniqueNames, nodes_of, values_of
 
 # Beyond this, inlining and shape inference, which both walk every copy, take many seconds: a file of a few
 # kilobytes, in which each function calls the next one twice, can ask for any number of nodes.
@@ -65,12 +66,8 @@ def takes_graph(function: ir.Function, calls: Iterable[ir.Node]) -> bool:
 
 
 def calls_of_functions(model: ir.Model) -> Iterator[ir.Node]:
-    """Yield the nodes of `model` that call one of its functions, at any depth."""
-    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for body in bodies:
-        for node in ir.traversal.RecursiveGraphIterator(body):
-            if node.op_identifier() in model.functions:
-                yield node
+    """Return the nodes of `model` that call one of its functions, at any depth."""
+    return (node for node in nodes_of(model) if node.op_identifier() in model.functions)
 
 
 def nodes_given_to(call: ir.Node) -> Iterator[ir.Node]:
@@ -287,18 +284,19 @@ def _give_outputs_values_of_their_own(function: ir.Function) -> None:
 
 def _complete_outputs_of_calls(model: ir.Model, functions: Collection[ir.OperatorIdentifier]) -> None:
     """Name the outputs that calls leave out: the inliner wants them all, and goes by their names."""
-    bodies = [model.graph, *(function.graph for function in model.functions.values())]
-    inner = [graph for function in model.functions.values() for graph in function.subgraphs()]
-    graphs = [*model.graphs(), *bodies[1:], *inner]
-    taken = UniqueNames(value.name for graph in graphs for value in values_of(graph))
-    for body in bodies:
-        for node in ir.traversal.RecursiveGraphIterator(body):
-            if node.op_identifier() in functions:
-                function = model.functions[node.op_identifier()]
-                node.resize_outputs(len(function.outputs))
-                for output, own in zip(node.outputs, function.outputs, strict=True):
-                    if not output.name:
-                        output.name = taken.take(f"{function.name}/{own.name}")
+    of_functions = (_graphs_in(function) for function in model.functions.values())
+    taken = UniqueNames.of_values([*model.graphs(), *itertools.chain.from_iterable(of_functions)])
+    for node in nodes_of(model):
+        if node.op_identifier() in functions:
+            function = model.functions[node.op_identifier()]
+            node.resize_outputs(len(function.outputs))
+            for output, own in zip(node.outputs, function.outputs, strict=True):
+                if not output.name:
+                    output.name = taken.take(f"{function.name}/{own.name}")
+
+
+def _graphs_in(function: ir.Function) -> list[ir.Graph]:
+    return [function.graph, *function.subgraphs()]
 
 
 def _avoid_names_of_graphs(model: ir.Model, functions: Iterable[ir.OperatorIdentifier]) -> None:
@@ -306,10 +304,9 @@ def _avoid_names_of_graphs(model: ir.Model, functions: Iterable[ir.OperatorIdent
 
     The inliner keeps names unique among the graphs it has seen, and sees subgraphs only after it has chosen.
     """
-    taken = UniqueNames(value.name for graph in model.graphs() for value in values_of(graph))
+    taken = UniqueNames.of_values(model.graphs())
     for identifier in functions:
         function = model.functions[identifier]
-        graphs = [function.graph, *function.subgraphs()]
-        for value in [value for graph in graphs for value in values_of(graph)]:
+        for value in [value for graph in _graphs_in(function) for value in values_of(graph)]:
             if value.name in taken:
                 value.name = taken.take(f"{function.name}/{value.name}")

@@ -25,6 +25,11 @@ class UniqueNames:
         # Where the search for a free number ended, so that n wishes for one name do not take n² steps.
         self._numbers: Counter[str] = Counter()
 
+    @classmethod
+    def of_values(cls, graphs: Iterable[ir.Graph]) -> UniqueNames:
+        """Return names of which those of the values in `graphs` are taken."""
+        return cls(value.name for graph in graphs for value in values_of(graph))
+
     def __contains__(self, name: str | None) -> bool:
         return name in self._taken
 
@@ -84,6 +89,13 @@ def name_pattern(expression: str | None, names: str, example: str) -> re.Pattern
             f"{expression!r} is not a regular expression: {error}; expected one that matches {names}, "
             f"such as {example!r}"
         ) from error
+
+
+def nodes_of(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of the main graph of `model` and of its functions, at any depth."""
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
+        yield from ir.traversal.RecursiveGraphIterator(body)
 
 
 def values_of(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -130,6 +130,7 @@ def _is_known(value_type: onnx.TypeProto, *, may_be_missing: bool = True) -> boo
 def with_dense_tensors(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """Return `model` with sparse initializers and constants made dense, in its subgraphs and functions too.
 
+    ONNX Runtime makes them dense when it loads a model, too.
     It is `model` itself where there are none, else a copy. `name` stands for the model in messages.
 
     Raises:

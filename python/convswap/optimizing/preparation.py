@@ -88,7 +88,7 @@ class Prepared:
     subject: Subject
     sources: Mapping[int, Source]  # by batch
     original: SplitModel
-    inlined: onnx.ModelProto
+    inlined: SplitModel
     swapped: tuple[str, ...]
     left: tuple[Left, ...]
     notes: tuple[str, ...]
@@ -97,7 +97,7 @@ class Prepared:
 
     def capture(self, layers: Sequence[ConvLayer]) -> Capture:
         """Return what gives `layers`, of the main graph, their inputs."""
-        return Capture(self.original._replace(message=self.inlined), layers, self.device)
+        return Capture(self.inlined, layers, self.device)
 
     @property
     def sample(self) -> Feeds:
@@ -137,7 +137,7 @@ def prepare(model: Model, options: OptimizeOptions, device: Device) -> Prepared:
         subject=subject,
         sources={source.batch: source for source in sources},
         original=original,
-        inlined=swapped if unfused is None else unfused,
+        inlined=original._replace(message=swapped if unfused is None else unfused),
         swapped=swapping.swapped,
         left=swapping.left,
         notes=swapping.notes,
@@ -235,8 +235,7 @@ class _AtBatch:
         outside = [segment.layer for segment in prepared.segments if not segment.path]
         inside = [segment for segment in prepared.segments if segment.path]
         self._capture = prepared.capture(outside) if outside else None
-        whole = prepared.original._replace(message=prepared.inlined)
-        self._of_branches = _BranchCapture(whole, inside, device) if inside else None
+        self._of_branches = _BranchCapture(prepared.inlined, inside, device) if inside else None
 
     def inputs(self, segment: Segment) -> Values | None:
         """Return what `segment` is fed; None where it is in a branch that is not run."""

@@ -11,6 +11,8 @@ from functools import cache
 NAME = "onnxruntime"
 
 PACKAGE = "cupti-python"
+# `cupti-python` has the version of a CUDA toolkit: one newer than the driver's CUDA does not start, an older
+# one of the same first number does. CUDA 13.0 is the first for which it names who else holds CUPTI.
 OLDEST_DRIVER_CUDA = 13
 # The library is named beside the Python package, which by itself takes the newest of the same first number:
 # newer than the driver may be, and with longer records than the package reads.
@@ -33,7 +35,7 @@ def why_broken() -> str:
 
 
 def installed_version() -> str | None:
-    """Return the version of the installed package, None where there is none."""
+    """Return the version of the installed cupti-python, None where there is none."""
     try:
         return importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -41,7 +43,7 @@ def installed_version() -> str | None:
 
 
 def why_not_importable() -> str:
-    """Return why the package cannot be imported, in one line; "" where it can."""
+    """Return why cupti-python cannot be imported, in one line; "" where it can."""
     try:
         from cupti import cupti  # noqa: F401
     except ImportError as error:

@@ -1,6 +1,8 @@
-"""Values whose elements NumPy has no type for, such as bfloat16, 8-bit floating point and 4-bit integers.
+"""What sessions are fed and give, beyond arrays of numbers that NumPy has itself.
 
-ONNX Runtime's Python makes no array of them, or one of their bits.
+ONNX Runtime's Python makes no array of bfloat16, 8-bit floating point and 4-bit integers, or one of their
+bits, and takes none of them, nor of strings. Sequences, optionals and maps are taken apart into arrays with
+names.
 """
 
 from __future__ import annotations
@@ -110,7 +112,13 @@ def _strings(array: np.ndarray) -> onnxruntime.OrtValue:
 
 
 def named_arrays(names: Sequence[str], outputs: Sequence[object]) -> Arrays:
-    """Return the arrays in `outputs`, called `names`; an absent optional is an array of one None."""
+    """Return the arrays in `outputs`, called `names`; an absent optional is an array of one None.
+
+    A sequence gives an array for each element, `y[0]`, `y[1]`, ...; a map one of its keys and one of its
+    values, `y.keys` and `y.values`, in the order of the keys. A sequence of maps, which a classifier gives
+    for a batch, is two arrays as well: the keys of all maps, and the values. Numbers of types that NumPy has
+    not itself are in a wider one.
+    """
     return {
         name: values
         for output, held in zip(names, outputs, strict=True)

@@ -137,7 +137,13 @@ def _retype_constant(node: onnx.NodeProto, kind: np.dtype) -> None:
 
 
 def write_attributes_into_functions(model: onnx.ModelProto) -> None:
-    """Give every call in `model` a function without overload and attributes, and drop what nothing calls."""
+    """Give every call in `model` a function without overload and attributes, and drop what nothing calls.
+
+    ONNX's own evaluator knows a function by its domain and name alone, whatever the overload; it leaves out
+    the defaults of attributes, fails on an attribute that has no value, and misses a function that is called
+    by an earlier one. Of a function that has a name of its own for each set of attributes that it is called
+    with, and stands before its callers, none of that matters.
+    """
     written = _WrittenFunctions(model.functions)
     for node in model.graph.node:
         written.write(node, {})

@@ -26,7 +26,7 @@ from convswap.graph.epilogue import NO_ACTIVATION, Activation, NotFusable, Pool
 from convswap.graph.fusion.activations import ACTIVATION_OPS, find_spelled_activation, read_activation
 from convswap.graph.fusion.folding import Folding, numbers_for_filters
 from convswap.graph.fusion.pooling import POOL_OPS, read_pool
-from convswap.graph.names import UniqueNames, values_of
+from convswap.graph.names import UniqueNames
 from convswap.graph.value_types import ValueTypes
 
 # Before, Add and others broadcast by attributes, and BatchNormalization said by `is_test` what it does.
@@ -374,7 +374,7 @@ class _Writer:
 
     def __init__(self, model: ir.Model, names: Mapping[ir.Node, str]) -> None:
         self._names = names
-        self._values = UniqueNames(value.name for graph in model.graphs() for value in values_of(graph))
+        self._values = UniqueNames.of_values(model.graphs())
         # Before, an initializer had to be an input of the graph, and so part of what users see.
         self._may_add_initializers = not Constants(model).inputs_may_be_constant
 
