@@ -198,9 +198,7 @@ def save_model(
     try:
         external = _needs_external_data(model)
     except _UNSOUND as error:
-        raise ConvswapError(
-            f"cannot write '{target}': the model is not sound: {root_cause(error)}"
-        ) from error
+        raise _not_sound(target, error) from error
     target, data_target = check_model_target(path, external=external)
     if not force:
         own = [Path(tensor.path) for tensor in external_tensors(model)]
@@ -219,9 +217,11 @@ def save_model(
     except OSError as error:
         raise ConvswapError(f"cannot write '{target}': {root_cause(error)}") from error
     except _UNSOUND as error:
-        raise ConvswapError(
-            f"cannot write '{target}': the model is not sound: {root_cause(error)}"
-        ) from error
+        raise _not_sound(target, error) from error
+
+
+def _not_sound(target: Path, error: Exception) -> ConvswapError:
+    return ConvswapError(f"cannot write '{target}': the model is not sound: {root_cause(error)}")
 
 
 def check_model_target(path: str | os.PathLike[str], *, external: bool = False) -> tuple[Path, Path]:

@@ -1,4 +1,4 @@
-"""Names in a model: given only once, telling its nodes apart, and the patterns that choose among them.
+"""The nodes and values of a model, and their names: given once, telling nodes apart, chosen by patterns.
 
 ONNX Runtime wants the names of one graph to differ. Two branches of an If, or a branch and the graph around
 it, may hold nodes of one name.

@@ -139,7 +139,11 @@ def swap(
     Raises:
         ConvswapError: the model cannot be read, has no Conv that can be swapped, or an argument is not known.
     """
-    _check_algorithm(algorithm)
+    if algorithm != "auto":
+        # Imported here so that a model can be swapped where the compiled catalog is not needed.
+        from convswap.graph.algorithms import check_algorithm
+
+        check_algorithm(algorithm)
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     wanted = name_pattern(only, "node names", "conv[12]$")
@@ -272,15 +276,6 @@ def _swapped(
     if to_swap:
         copy.opset_imports[DOMAIN] = DOMAIN_VERSION
     return _Swapping(copy, names, types, to_swap, left, source, (FLOAT16_ON_CPU,) if float16 else ())
-
-
-def _check_algorithm(algorithm: str) -> None:
-    if algorithm == "auto":
-        return
-    # Imported here so that a model can be swapped where the compiled catalog is not needed.
-    from convswap.graph.algorithms import check_algorithm
-
-    check_algorithm(algorithm)
 
 
 def _own_copy(

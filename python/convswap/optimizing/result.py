@@ -71,6 +71,11 @@ def gains(times: Sequence[WholeResult]) -> bool:
     return bool(ratios) and min(ratios) >= LEAST_SPEEDUP and math.prod(ratios) > 1
 
 
+def mean_speedup(times: Sequence[WholeResult]) -> float:
+    """Return how many times as fast as the original the model of these times is, in the geometric mean."""
+    return speedup([one.default_ms for one in times], [one.optimized_ms for one in times])
+
+
 @dataclass(frozen=True)
 class Optimization:
     """What `optimize` returns.
@@ -103,9 +108,7 @@ class Optimization:
     @property
     def speedup(self) -> float | None:
         """The geometric mean over the batches; None where no Conv gains."""
-        if not self.whole:
-            return None
-        return speedup([one.default_ms for one in self.whole], [one.optimized_ms for one in self.whole])
+        return mean_speedup(self.whole) if self.whole else None
 
     @property
     def gains(self) -> bool:

@@ -13,11 +13,11 @@ import onnxruntime
 from convswap.errors import ConvswapError
 from convswap.graph.fusion.fuse import Fused
 from convswap.graph.swap import NodeChoice, SwapResult
-from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN, speedup
+from convswap.optimizing.choice import DEFAULT_WAY, LEAST_GAIN
 from convswap.optimizing.measuring import Measured
 from convswap.optimizing.pairs import MeasuredPair
 from convswap.optimizing.preparation import Prepared
-from convswap.optimizing.result import WholeResult, gains
+from convswap.optimizing.result import WholeResult, gains, mean_speedup
 from convswap.optimizing.segments import swapped_model
 from convswap.optimizing.trials import whole_times
 from convswap.output.tables import error
@@ -114,7 +114,7 @@ def _best_of(
         with_pairs = [convs[name] for name in convs if name in taken]
         best = _best([best, _run_whole(original, with_pairs, pairs)])
     # Where no Conv gains alone, the whole must by more than the noise of two equal models.
-    is_told = gaining or best.pairs or (best.times and _mean(best) >= LEAST_GAIN)
+    is_told = gaining or best.pairs or (best.times and mean_speedup(best.times) >= LEAST_GAIN)
     return best if is_told else Whole(), differing
 
 
@@ -135,7 +135,11 @@ def _changes(original: _Original, differing: Whole) -> Mapping[str, str]:
 def _best(wholes: Sequence[Whole]) -> Whole:
     # One that loses at a batch, or whose answers differ, is told of where none is better.
     ran = [one for one in wholes if one.times]
-    return max(ran, key=lambda one: (one.gains and one.answers_agree, one.gains, _mean(one)), default=Whole())
+    return max(
+        ran,
+        key=lambda one: (one.gains and one.answers_agree, one.gains, mean_speedup(one.times)),
+        default=Whole(),
+    )
 
 
 def _to_try(
@@ -158,10 +162,6 @@ def _to_try(
     yield from (gaining[:count] for count in counts)
 
 
-def _mean(whole: Whole) -> float:
-    return speedup([one.default_ms for one in whole.times], [one.optimized_ms for one in whole.times])
-
-
 class _Original:
     """The model as it was, with what all others are held against, each had once."""
 
@@ -170,8 +170,20 @@ class _Original:
 
     @functools.cached_property
     def truth(self) -> Arrays | None:
-        """The outputs by float64, as of `_truth`: seconds for a deep model."""
-        return _truth(self.prepared, self._measured)
+        """The outputs by float64; None where there are none, or they take more than seconds."""
+        prepared = self.prepared
+        layers = [one.layer for one in prepared.segments if not one.path]
+        shapes = prepared.capture(layers).shapes(on_device(prepared.sample, prepared.device))
+        problems = [layer.problem(shapes) for layer in layers]
+        # Of those in branches at the first batch: more than in one sample, and known.
+        problems += [one.problems[0] for one in self._measured if one.segment.path]
+        if sum(problem.operations for problem in problems) > _TRUTH_OPERATIONS:
+            return None
+        names = [value.name for value in prepared.original.message.graph.output]
+        try:
+            return named_arrays(names, evaluate(prepared.original, prepared.sample).outputs)
+        except (ConvswapError, ValueError, IndexError):
+            return None
 
     @functools.cached_property
     def session(self) -> onnxruntime.InferenceSession:
@@ -275,23 +287,6 @@ def _are_random(
     """Return whether the original does not answer twice alike either, and ours is about as far off."""
     off = {name: apart_by_name(name, again, default).relative for name in names}
     return all(off[name] > most[name] and between[name] <= _NOT_MUCH_FURTHER * off[name] for name in names)
-
-
-def _truth(prepared: Prepared, measured: Sequence[Measured]) -> Arrays | None:
-    """Return the outputs by float64; None where there are none, or they take more than seconds."""
-    original = prepared.original
-    layers = [one.layer for one in prepared.segments if not one.path]
-    shapes = prepared.capture(layers).shapes(on_device(prepared.sample, prepared.device))
-    problems = [layer.problem(shapes) for layer in layers]
-    # Of those in branches at the first batch: more than in one sample, and known.
-    problems += [one.problems[0] for one in measured if one.segment.path]
-    if sum(problem.operations for problem in problems) > _TRUTH_OPERATIONS:
-        return None
-    names = [value.name for value in original.message.graph.output]
-    try:
-        return named_arrays(names, evaluate(original, prepared.sample).outputs)
-    except (ConvswapError, ValueError, IndexError):
-        return None
 
 
 def _look_alike(truth: Arrays, default: Arrays) -> bool:

@@ -200,7 +200,7 @@ def _check(session: Any, nodes: Sequence[OrtNode], ours: Counter[str], source: s
         others = _without_kernel(others, gone)
     if others:
         named = [f"{name!r} on {provider}" for name, provider in others]
-        shown = ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
+        shown = _shown(named)
         count = len(conv_nodes) - (found - len(others))
         raise ConvswapError(
             f"{len(others)} of {count} Conv nodes would not run on convswap: {shown}; an optimiser "
@@ -259,6 +259,9 @@ def _tell_of_others(nodes: Iterable[OrtNode]) -> None:
             op = f"{domain}.{node.op_type}" if domain else node.op_type
             others.setdefault(reason, []).append(f"{node.name!r} ({op})")
     for reason, named in others.items():
-        shown = ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
         said = "these convolutions stay with ONNX Runtime: %s, %d in all; each %s"
-        _LOGGER.warning(said, shown, len(named), reason)
+        _LOGGER.warning(said, _shown(named), len(named), reason)
+
+
+def _shown(named: Sequence[str]) -> str:
+    return ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
