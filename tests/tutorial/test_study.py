@@ -12,7 +12,7 @@ import pytest
 from command_line import refusal
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
-from convswap.profiling import recording
+from convswap.profiling import profile, recording
 from convswap.profiling.records import COPY, KERNEL, SET, Activity, Attributed, NodeRun
 from convswap.runtime.device import Device
 from convswap.tutorial.study import study as module
@@ -225,8 +225,8 @@ def test_a_missing_matplotlib_says_what_to_type(monkeypatch):
 
 @pytest.fixture
 def on_pretended_card(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "profiled_card", lambda: CPU)
-    monkeypatch.setattr(module, "CuptiCollector", PretendCollector)
+    monkeypatch.setattr(profile, "profiled_card", lambda: CPU)
+    monkeypatch.setattr(profile, "CuptiCollector", PretendCollector)
     monkeypatch.setattr(module, "export_network", lambda name: small_alexnet())
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -234,7 +234,7 @@ def on_pretended_card(monkeypatch, tmp_path):
 
 def test_both_sides_of_a_batch_are_recorded_the_same_way(on_pretended_card, monkeypatch):
     collector = PretendCollector()
-    monkeypatch.setattr(module, "CuptiCollector", lambda: collector)
+    monkeypatch.setattr(profile, "CuptiCollector", lambda: collector)
     study(batches=[1, 3], runs=1)
     # The first session of each side loads libraries; then the first side's kernels decide for both.
     assert collector.prepared_for == [None, None, None, True, None, True]

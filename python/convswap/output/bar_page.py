@@ -57,19 +57,11 @@ def bar_html(page: BarPage) -> str:
     """Return the page as HTML."""
     template = Environment(autoescape=True).from_string(ROWS + PAGE)
     return template.render(
-        title=page.title,
-        speedup=page.speedup,
-        answer=page.answer,
-        is_wrong=page.is_wrong,
-        gain=page.gain,
-        circumstances=page.circumstances,
-        whole=page.whole,
-        layers=page.layers,
-        layers_note=page.layers_note,
-        has_floor=any(row.floor is not None for row in page.layers),
-        tables=Markup("\n").join(Markup(part) for table in page.tables for part in _parts(table)),
-        remarks=page.remarks,
-        made=page.made,
+        vars(page)
+        | {
+            "has_floor": any(row.floor is not None for row in page.layers),
+            "tables": Markup("\n").join(Markup(part) for table in page.tables for part in _parts(table)),
+        }
     )
 
 

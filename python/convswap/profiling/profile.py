@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import onnx
 
@@ -71,14 +72,8 @@ def profile(
     """
     if against is not None and against not in AGAINST:
         raise unknown_name("choice of sides", against, AGAINST)
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", precision, PRECISIONS)
-    require_count("runs", runs)
-    device = profiled_card()
-    report = progress or silent
-    collector = CuptiCollector()
     # Before the model is read and the data are made, which may take a minute.
-    collector.connect()
+    device, collector = connected_card(precision, runs)
     with sessions_with(op_libraries):
         return profile_with(
             collector,
@@ -96,21 +91,32 @@ def profile(
             resident=resident,
             input_shape=input_shape,
             inputs=inputs,
-            progress=report,
+            progress=progress or silent,
         )
 
 
-def profiled_card() -> Device:
-    """Return the card that a profile runs on.
+def connected_card(precision: str, runs: int | None) -> tuple[Device, CuptiCollector]:
+    """Return the card that a profile runs on, and what records there.
 
     Raises:
-        ConvswapError: there is none, something that it needs is missing, or its driver is too old for CUPTI.
+        ConvswapError: an argument is not known or out of range, there is no card, or no CUPTI that may be
+            used.
     """
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    require_count("runs", runs)
+    device = profiled_card()
+    collector = CuptiCollector()
+    collector.connect()
+    return device, collector
+
+
+def profiled_card() -> Device:
+    """Return the card; raise ConvswapError where there is none, or its driver is too old for CUPTI."""
     device = choose_device()
     if device.name != "cuda":
         raise ConvswapError(f"profiling needs an NVIDIA card: {device.reason}; see `convswap doctor`")
-    reason = why_not_for(str((device.card or {}).get("driver_cuda", "")))
-    if reason:
+    if reason := why_not_for(str((device.card or {}).get("driver_cuda", ""))):
         raise ConvswapError(reason)
     return device
 
@@ -180,25 +186,17 @@ def profile_with(
         notes=(
             *(f"left as it was on our side: {left.op} {left.node}: {left.reason}" for left in swapping.left),
             *shape_notes(*shaped),
-            *_one_after_the_other(timeline),
-            *_lost_kernels(timeline),
-            *_nothing_recorded(timeline),
+            *_notes(timeline),
         ),
     )
 
 
-def _one_after_the_other(timeline: Timeline) -> list[str]:
-    """Say how kernels were recorded, where that makes short ones seem longer."""
-    if not timeline.recording.long_kernels:
-        return []
-    return [
-        "kernels were recorded one after the other, as suits the long ones that took most of their time; "
-        "short ones seem up to 2.4 us longer"
-    ]
-
-
-def _lost_kernels(timeline: Timeline) -> list[str]:
-    """Return a note where kernels of a timed run belong to no node."""
+def _notes(timeline: Timeline) -> Iterator[str]:
+    if timeline.recording.long_kernels:
+        yield (
+            "kernels were recorded one after the other, as suits the long ones that took most of their time; "
+            "short ones seem up to 2.4 us longer"
+        )
     lost = sum(
         one.node is None
         and one.activity.kind == KERNEL
@@ -206,18 +204,13 @@ def _lost_kernels(timeline: Timeline) -> list[str]:
         and one.window.phase == RUN
         for one in timeline.activities
     )
-    if not lost:
-        return []
-    return [f"{lost} kernels were started outside all nodes, and stand under (no node)"]
-
-
-def _nothing_recorded(timeline: Timeline) -> list[str]:
-    """Return a note where the card did nothing, or CUPTI saw nothing of it."""
-    if timeline.activities:
-        return []
-    return [
-        "CUPTI recorded no work of the card at all; on a virtual card or under WSL it may have to be allowed"
-    ]
+    if lost:
+        yield f"{lost} kernels were started outside all nodes, and stand under (no node)"
+    if not timeline.activities:
+        yield (
+            "CUPTI recorded no work of the card at all; on a virtual card or under WSL it may have to be "
+            "allowed"
+        )
 
 
 def _with_node_names(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -152,30 +152,23 @@ def sides_of(timeline: Timeline) -> dict[str, SideProfile]:
 
 
 def _side(name: str, host: HostTimes, timeline: Timeline) -> SideProfile:
-    runs = _within(timeline.activities, name, RUN)
-    return SideProfile(
-        host=host,
-        runs=Tables(activity_entries(runs), call_entries(_calls_within(timeline.calls, name, RUN))),
-        nodes=node_times(runs),
-        set_up=Tables(
-            activity_entries(_within(timeline.activities, name, SET_UP)),
-            call_entries(_calls_within(timeline.calls, name, SET_UP)),
-        ),
-    )
+    def tables(phase: str) -> Tables:
+        return Tables(
+            activity_entries(_within(timeline.activities, name, phase)),
+            call_entries(_within(timeline.calls, name, phase)),
+        )
+
+    nodes = node_times(_within(timeline.activities, name, RUN))
+    return SideProfile(host=host, runs=tables(RUN), nodes=nodes, set_up=tables(SET_UP))
 
 
-def _within(activities: Iterable[Attributed], side: str, phase: str) -> list[Attributed]:
+_Placed = TypeVar("_Placed", Attributed, CallInWindow)
+
+
+def _within(recorded: Iterable[_Placed], side: str, phase: str) -> list[_Placed]:
     return [
         one
-        for one in activities
-        if one.window is not None and one.window.side == side and one.window.phase == phase
-    ]
-
-
-def _calls_within(calls: Iterable[CallInWindow], side: str, phase: str) -> list[CallInWindow]:
-    return [
-        one
-        for one in calls
+        for one in recorded
         if one.window is not None and one.window.side == side and one.window.phase == phase
     ]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from convswap.profiling.records import KERNEL
+from convswap.profiling.records import KERNEL, Window
 from convswap.profiling.result import Profile, Timeline
 from convswap.profiling.tables import node_title, readable_name
 
@@ -121,7 +121,7 @@ def _host_slices(timeline: Timeline) -> Iterator[_Slice]:
         yield _Slice(f"{window.side}: host", "phases", name, window.start, window.end, "phase")
     yield from _node_slices(timeline)
     for call in timeline.calls:
-        side = _side(call.window.side if call.window is not None else None)
+        side = _side(call.window)
         yield _Slice(
             group=f"{side}: host",
             track=f"CUDA API, thread {call.call.thread}",
@@ -142,9 +142,9 @@ def _node_slices(timeline: Timeline) -> Iterator[_Slice]:
     for index, node in enumerate(nodes):
         following = nodes[index + 1].start if index + 1 < len(nodes) else node.end
         reaches_into_next = node.start < following < node.end <= following + _NODE_END_ERROR
-        sides = (window.side for window in windows if window.start <= node.start <= window.end)
+        around = (window for window in windows if window.start <= node.start <= window.end)
         yield _Slice(
-            group=f"{_side(next(sides, None))}: host",
+            group=f"{_side(next(around, None))}: host",
             track="ONNX nodes",
             name=node.node,
             start=node.start,
@@ -157,7 +157,7 @@ def _node_slices(timeline: Timeline) -> Iterator[_Slice]:
 def _card_slices(timeline: Timeline) -> Iterator[_Slice]:
     for one in timeline.activities:
         activity = one.activity
-        side = _side(one.window.side if one.window is not None else None)
+        side = _side(one.window)
         work = "kernels" if activity.kind == KERNEL else "copies"
         arguments: dict[str, Any] = {"node": node_title(one), "correlation": activity.correlation}
         if activity.kind != KERNEL:
@@ -174,8 +174,8 @@ def _card_slices(timeline: Timeline) -> Iterator[_Slice]:
         )
 
 
-def _side(name: str | None) -> str:
-    return name if name is not None else "between"
+def _side(window: Window | None) -> str:
+    return "between" if window is None else window.side
 
 
 def _complete(one: _Slice, base: int) -> Event:

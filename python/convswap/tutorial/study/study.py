@@ -15,13 +15,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from convswap.errors import ConvswapError, batch_sizes, require_count, unknown_name
+from convswap.errors import ConvswapError, batch_sizes, unknown_name
 from convswap.export import export_network
 from convswap.graph.algorithms import check_algorithm
-from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS, swap
+from convswap.graph.swap import DEFAULT_PRECISION, swap
 from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
-from convswap.profiling.cupti_collector import CuptiCollector
-from convswap.profiling.profile import profiled_card
+from convswap.profiling.profile import connected_card
 from convswap.profiling.recording import record
 from convswap.profiling.records import RUN, Attributed, Collector
 from convswap.profiling.result import timeline_of
@@ -97,18 +96,18 @@ class StudyRow:
     def to_json(self) -> dict[str, Any]:
         """Return the row as `convswap study --json` writes it: None for times that are not known."""
         known = not self.failure
+        times = {
+            **{f"{part.replace(' ', '_').replace('-', '_')}_ms": self.parts.get(part) for part in PARTS},
+            "total_ms": self.total_ms,
+            "run_ms": self.run_ms,
+            "set_up_ms": self.set_up_ms,
+            "session_ms": self.session_ms,
+            "first_run_ms": self.first_run_ms,
+        }
         return {
             "batch": self.batch,
             "side": self.side,
-            **{
-                f"{part.replace(' ', '_').replace('-', '_')}_ms": self.parts[part] if known else None
-                for part in PARTS
-            },
-            "total_ms": self.total_ms if known else None,
-            "run_ms": self.run_ms if known else None,
-            "set_up_ms": self.set_up_ms if known else None,
-            "session_ms": self.session_ms if known else None,
-            "first_run_ms": self.first_run_ms if known else None,
+            **{name: time if known else None for name, time in times.items()},
             "runs": self.runs,
             "long_kernels": self.long_kernels,
             "failure": self.failure,
@@ -169,12 +168,7 @@ def study(
     if network not in STUDIES:
         raise unknown_name("study", network, STUDIES)
     sizes = batch_sizes(BATCHES if batches is None else batches)
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", precision, PRECISIONS)
-    require_count("runs", runs)
-    device = profiled_card()
-    collector = CuptiCollector()
-    collector.connect()
+    device, collector = connected_card(precision, runs)
     return study_with(
         collector,
         device,
