@@ -183,85 +183,70 @@ def _settings(placed: PlacedLayer) -> dict[str, NDArray[Any]]:
     return {}
 
 
+# Layers that are one node without any choice: its operator and attributes.
+_PLAIN: dict[type, tuple[str, dict[str, Any]]] = {
+    GlobalAveragePool: ("GlobalAveragePool", {}),
+    LayerScale: ("Mul", {}),
+    ChannelsLast: ("Transpose", {"perm": [0, 2, 3, 1]}),
+    ChannelsFirst: ("Transpose", {"perm": [0, 3, 1, 2]}),
+    Residual: ("Add", {}),
+    FlattenPixels: ("Reshape", {}),
+    Flatten: ("Flatten", {"axis": 1}),
+    Softmax: ("Softmax", {"axis": 1}),
+}
+
+
 def _write_layer(writer: ModelWriter, placed: PlacedLayer, inputs: Sequence[str], output: str | None) -> str:
-    name = placed.name
+    def write(operator: str, **attributes: Any) -> str:
+        return writer.node(operator, inputs, placed.name, output, **attributes)
+
     match placed.layer:
         case Convolution(kernel=kernel, stride=stride, padding=padding, groups=groups):
-            return writer.node(
+            return write(
                 "Conv",
-                inputs,
-                name,
-                output,
                 kernel_shape=[kernel, kernel],
                 **_unless_usual("strides", [stride] * 2, [1, 1]),
                 **_unless_usual("pads", [padding] * 4, [0] * 4),
                 **_unless_usual("group", groups, 1),
             )
         case Activation(function="relu6"):
-            return writer.node("Clip", inputs, name, output)
+            return write("Clip")
         case Activation(function="silu"):
-            (value,) = inputs
-            return writer.node(
-                "Mul", [value, writer.node("Sigmoid", inputs, f"{name}_sigmoid")], name, output
-            )
+            inputs = [*inputs, writer.node("Sigmoid", inputs, f"{placed.name}_sigmoid")]
+            return write("Mul")
         case Activation(function=function):
-            return writer.node(_ACTIVATIONS[function], inputs, name, output)
+            return write(_ACTIVATIONS[function])
         case MaxPool(kernel=kernel, ceil=ceil, step=step, padding=padding):
-            return writer.node(
+            return write(
                 "MaxPool",
-                inputs,
-                name,
-                output,
                 kernel_shape=[kernel, kernel],
                 strides=[step, step],
                 ceil_mode=int(ceil),
                 **_unless_usual("pads", [padding] * 4, [0] * 4),
             )
-        case GlobalAveragePool():
-            return writer.node("GlobalAveragePool", inputs, name, output)
         case BatchNormalization(epsilon=epsilon):
-            return writer.node("BatchNormalization", inputs, name, output, epsilon=epsilon)
+            return write("BatchNormalization", epsilon=epsilon)
         case LocalResponseNormalization(size=size, alpha=alpha, beta=beta):
-            return writer.node("LRN", inputs, name, output, size=size, alpha=alpha, beta=beta, bias=1.0)
+            return write("LRN", size=size, alpha=alpha, beta=beta, bias=1.0)
         case LayerNormalization(epsilon=epsilon):
-            return writer.node("LayerNormalization", inputs, name, output, axis=-1, epsilon=epsilon)
-        case LayerScale():
-            return writer.node("Mul", inputs, name, output)
-        case ChannelsLast():
-            return writer.node("Transpose", inputs, name, output, perm=[0, 2, 3, 1])
-        case ChannelsFirst():
-            return writer.node("Transpose", inputs, name, output, perm=[0, 3, 1, 2])
-        case Residual():
-            return writer.node("Add", inputs, name, output)
+            return write("LayerNormalization", axis=-1, epsilon=epsilon)
         case Concatenation(axis=axis):
-            return writer.node("Concat", inputs, name, output, axis=axis + 1)
+            return write("Concat", axis=axis + 1)
         case Upsample():
-            value, scales = inputs
             # As PyTorch's exporter has it. The second input, a region of interest, is for another mode.
-            enlarged = writer.node(
-                "Resize",
-                [value, "", scales],
-                name,
-                output,
-                mode="nearest",
-                coordinate_transformation_mode="asymmetric",
-                nearest_mode="floor",
-            )
+            inputs = [inputs[0], "", inputs[1]]
+            how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            enlarged = write("Resize", mode="nearest", **how)
             writer.state_shape(enlarged, placed.output_shape)
             return enlarged
-        case FlattenPixels():
-            return writer.node("Reshape", inputs, name, output)
-        case Flatten():
-            return writer.node("Flatten", inputs, name, output, axis=1)
         case FullyConnected(per_pixel=True):
-            value, weight, bias = inputs
-            product = writer.node("MatMul", [value, weight], f"{name}_product")
-            return writer.node("Add", [product, bias], name, output)
+            product = writer.node("MatMul", inputs[:2], f"{placed.name}_product")
+            inputs = [product, inputs[2]]
+            return write("Add")
         case FullyConnected():
-            return writer.node("Gemm", inputs, name, output, transB=1)
-        case Softmax():
-            return writer.node("Softmax", inputs, name, output, axis=1)
-    raise ValueError(f"no ONNX operator for {placed.layer}")
+            return write("Gemm", transB=1)
+    operator, attributes = _PLAIN[type(placed.layer)]
+    return write(operator, **attributes)
 
 
 def _unless_usual(name: str, value: Any, usual: Any) -> dict[str, Any]:

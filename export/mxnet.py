@@ -12,7 +12,7 @@ import onnx
 from convswap.data.datasets import LARGEST_IMAGE_SIZE
 from convswap.errors import ConvswapError
 from convswap.export.builder import INPUT, ModelWriter
-from convswap.export.mxnet_operators import OPERATORS, Operator, Shape
+from convswap.export.mxnet_operators import OPERATORS, Operator, Shape, Writing, times
 from convswap.export.mxnet_params import read_params
 from convswap.export.mxnet_symbol import Symbol, SymbolNode, read_symbol
 from numpy.typing import NDArray
@@ -98,7 +98,7 @@ class _Checkpoint:
             if min(output) < 1:
                 raise _MisfitError(
                     f"at image size {image[-1]} node {node.name!r} of {node.path!r} gets "
-                    f"{_times(shape[1:])} pixels, too few for it"
+                    f"{times(shape[1:])} pixels, too few for it"
                 )
             expected = step.operator.parameters(node, shape)
             if len(expected) != len(step.arrays):
@@ -106,8 +106,8 @@ class _Checkpoint:
             for name, wanted in zip(step.arrays, expected, strict=True):
                 if self.arrays[name].shape != wanted:
                     raise _MisfitError(
-                        f"array {name!r} of {self.params_path!r} is {_times(self.arrays[name].shape)}, "
-                        f"but at image size {image[-1]} node {node.name!r} needs {_times(wanted)}"
+                        f"array {name!r} of {self.params_path!r} is {times(self.arrays[name].shape)}, "
+                        f"but at image size {image[-1]} node {node.name!r} needs {times(wanted)}"
                     )
             yield step, shape, output
             shape = output
@@ -160,7 +160,7 @@ def _write(checkpoint: _Checkpoint, image: Shape, name: str) -> onnx.ModelProto:
     for step, shape, _ in placed:
         arrays = [writer.constant(array, checkpoint.arrays[array]) for array in step.arrays]
         output = result if step is last else None
-        value = step.operator.write(writer, step.node, shape, [value, *arrays], output)
+        value = step.operator.write(Writing(writer, step.node, shape, [value, *arrays], output))
     metadata = {
         "network": name,
         "dataset": "fashion-mnist",
@@ -173,7 +173,3 @@ def _shortened(names: list[str]) -> str:
     # Names in a file may hold any character.
     shown = [name if name.isprintable() else repr(name) for name in names[:12]]
     return ", ".join(shown) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "none"
-
-
-def _times(shape: Shape) -> str:
-    return "x".join(map(str, shape))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from convswap.export.builder import ModelWriter
@@ -31,17 +32,32 @@ def _no_parameters(node: SymbolNode, shape: Shape) -> tuple[Shape, ...]:
 
 
 @dataclass(frozen=True)
+class Writing:
+    """Where an operator's ONNX nodes go, with the shape and names of its inputs; `output` is None for any."""
+
+    writer: ModelWriter
+    node: SymbolNode
+    shape: Shape
+    inputs: Sequence[str]
+    output: str | None
+
+    def last(self, operator: str, inputs: Sequence[str] | None = None, **attributes: Any) -> str:
+        """Add the node that gives the result, called as MXNet's, and return the result's name."""
+        return self.writer.node(operator, inputs or self.inputs, self.node.name, self.output, **attributes)
+
+
+@dataclass(frozen=True)
 class Operator:
     """One operator of MXNet.
 
     `output_shape(node, shape)` gives the result's shape, `parameters(node, shape)` the shapes of the arrays
-    in the node's inputs after the first, and `write(writer, node, shape, inputs, output)` adds the ONNX nodes
-    and returns the result's name, which is `output` unless that is None. The first two raise ConvswapError
-    for what convswap cannot take. `label` is True where a last input holds labels, which only training reads.
+    in the node's inputs after the first, and `write` adds the ONNX nodes and returns the result's name. The
+    first two raise ConvswapError for what convswap cannot take. `label` is True where a last input holds
+    labels, which only training reads.
     """
 
     output_shape: Callable[[SymbolNode, Shape], Shape]
-    write: Callable[[ModelWriter, SymbolNode, Shape, Sequence[str], str | None], str]
+    write: Callable[[Writing], str]
     parameters: Callable[[SymbolNode, Shape], tuple[Shape, ...]] = _no_parameters
     label: bool = False
 
@@ -89,27 +105,20 @@ def _convolution_parameters(node: SymbolNode, shape: Shape) -> tuple[Shape, ...]
     return (weight,) if _biasless(node) else (weight, (filters,))
 
 
-def _write_convolution(
-    writer: ModelWriter, node: SymbolNode, shape: Shape, inputs: Sequence[str], output: str | None
-) -> str:
-    pad = node.integers("pad", 2, (0, 0), least=0)
-    return writer.node(
+def _write_convolution(to: Writing) -> str:
+    node = to.node
+    return to.last(
         "Conv",
-        inputs,
-        node.name,
-        output,
         kernel_shape=node.integers("kernel", 2),
         strides=node.integers("stride", 2, (1, 1)),
         dilations=node.integers("dilate", 2, (1, 1)),
-        pads=pad + pad,
+        pads=node.integers("pad", 2, (0, 0), least=0) * 2,
         group=node.integer("num_group", 1),
     )
 
 
-def _write_activation(
-    writer: ModelWriter, node: SymbolNode, shape: Shape, inputs: Sequence[str], output: str | None
-) -> str:
-    return writer.node(_ACTIVATIONS[node.choice("act_type", _ACTIVATIONS)], inputs, node.name, output)
+def _write_activation(to: Writing) -> str:
+    return to.last(_ACTIVATIONS[to.node.choice("act_type", _ACTIVATIONS)])
 
 
 def _activation_output(node: SymbolNode, shape: Shape) -> Shape:
@@ -143,33 +152,29 @@ def _pooling_output(node: SymbolNode, shape: Shape) -> Shape:
     return (shape[0], *sizes)
 
 
-def _write_pooling(
-    writer: ModelWriter, node: SymbolNode, shape: Shape, inputs: Sequence[str], output: str | None
-) -> str:
+def _write_pooling(to: Writing) -> str:
+    node = to.node
     average = node.choice("pool_type", ("max", "avg"), "max") == "avg"
     if node.flag("global_pool"):
-        return writer.node("GlobalAveragePool" if average else "GlobalMaxPool", inputs, node.name, output)
-    pad = node.integers("pad", 2, (0, 0), least=0)
-    window = {
+        return to.last("GlobalAveragePool" if average else "GlobalMaxPool")
+    window: dict[str, Any] = {
         "kernel_shape": node.integers("kernel", 2),
         "strides": node.integers("stride", 2, (1, 1)),
-        "pads": pad + pad,
+        "pads": node.integers("pad", 2, (0, 0), least=0) * 2,
         "ceil_mode": int(node.attributes.get("pooling_convention") == "full"),
     }
     if average:
         include = int(node.flag("count_include_pad", True))
-        return writer.node("AveragePool", inputs, node.name, output, count_include_pad=include, **window)
-    return writer.node("MaxPool", inputs, node.name, output, **window)
+        return to.last("AveragePool", count_include_pad=include, **window)
+    return to.last("MaxPool", **window)
 
 
 def _flatten_output(node: SymbolNode, shape: Shape) -> Shape:
     return (math.prod(shape),)
 
 
-def _write_flatten(
-    writer: ModelWriter, node: SymbolNode, shape: Shape, inputs: Sequence[str], output: str | None
-) -> str:
-    return writer.node("Flatten", inputs, node.name, output, axis=1)
+def _write_flatten(to: Writing) -> str:
+    return to.last("Flatten", axis=1)
 
 
 def _flattens(node: SymbolNode, shape: Shape) -> bool:
@@ -187,19 +192,18 @@ def _fully_connected_parameters(node: SymbolNode, shape: Shape) -> tuple[Shape, 
     return ((hidden, features),) if _biasless(node) else ((hidden, features), (hidden,))
 
 
-def _write_fully_connected(
-    writer: ModelWriter, node: SymbolNode, shape: Shape, inputs: Sequence[str], output: str | None
-) -> str:
-    data, weight, *bias = inputs
-    if _flattens(node, shape):
-        data = writer.node("Flatten", [data], f"{node.name}_flatten", axis=1)
-    elif len(shape) > 1:
-        transposed = writer.node("Transpose", [weight], f"{node.name}_transpose", perm=[1, 0])
+def _write_fully_connected(to: Writing) -> str:
+    writer, name = to.writer, to.node.name
+    data, weight, *bias = to.inputs
+    if _flattens(to.node, to.shape):
+        data = writer.node("Flatten", [data], f"{name}_flatten", axis=1)
+    elif len(to.shape) > 1:
+        transposed = writer.node("Transpose", [weight], f"{name}_transpose", perm=[1, 0])
         if not bias:
-            return writer.node("MatMul", [data, transposed], node.name, output)
-        product = writer.node("MatMul", [data, transposed], node.name)
-        return writer.node("Add", [product, *bias], f"{node.name}_add", output)
-    return writer.node("Gemm", [data, weight, *bias], node.name, output, transB=1)
+            return to.last("MatMul", [data, transposed])
+        product = writer.node("MatMul", [data, transposed], name)
+        return writer.node("Add", [product, *bias], f"{name}_add", to.output)
+    return to.last("Gemm", [data, weight, *bias], transB=1)
 
 
 def _reshape_output(node: SymbolNode, shape: Shape) -> Shape:
@@ -222,37 +226,34 @@ def _reshape_output(node: SymbolNode, shape: Shape) -> Shape:
         elif code > 0 or code == -1:
             sizes, remaining = [*sizes, code], remaining[1:]
         else:
-            raise node.wrong(f"shape {wanted} for an input of {_times(shape)} for each image", expected)
+            raise node.wrong(f"shape {wanted} for an input of {times(shape)} for each image", expected)
     total = math.prod(shape)
     if sizes.count(-1) == 1:
         known = -math.prod(sizes)
         sizes[sizes.index(-1)] = total // known if known else 0
     if not sizes or min(sizes) < 1 or math.prod(sizes) != total:
-        raise node.wrong(f"shape {wanted} for an input of {_times(shape)} for each image", expected)
+        raise node.wrong(f"shape {wanted} for an input of {times(shape)} for each image", expected)
     return tuple(sizes)
 
 
-def _write_reshape(
-    writer: ModelWriter, node: SymbolNode, shape: Shape, inputs: Sequence[str], output: str | None
-) -> str:
+def _write_reshape(to: Writing) -> str:
     # In ONNX, too, 0 keeps the size in that place: the batch.
-    target = np.array([0, *_reshape_output(node, shape)], np.int64)
-    return writer.node("Reshape", [*inputs, writer.constant(f"{node.name}_shape", target)], node.name, output)
+    target = np.array([0, *_reshape_output(to.node, to.shape)], np.int64)
+    return to.last("Reshape", [*to.inputs, to.writer.constant(f"{to.node.name}_shape", target)])
 
 
 def _softmax_output(node: SymbolNode, shape: Shape) -> Shape:
     if len(shape) != 1:
-        raise node.wrong(f"an input of {_times(shape)} for each image", "one row of classes for each image")
+        raise node.wrong(f"an input of {times(shape)} for each image", "one row of classes for each image")
     return shape
 
 
-def _write_softmax(
-    writer: ModelWriter, node: SymbolNode, shape: Shape, inputs: Sequence[str], output: str | None
-) -> str:
-    return writer.node("Softmax", inputs, node.name, output, axis=1)
+def _write_softmax(to: Writing) -> str:
+    return to.last("Softmax", axis=1)
 
 
-def _times(shape: Shape) -> str:
+def times(shape: Shape) -> str:
+    """Return a shape for a message: 3x224x224."""
     return "x".join(map(str, shape))
 
 
