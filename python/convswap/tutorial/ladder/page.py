@@ -9,8 +9,8 @@ from typing import Any
 
 from convswap.output.drawing import new_figure, svg_text
 from convswap.output.pages import html_page, html_table, inline_svg, paragraph
-from convswap.output.tables import error, milliseconds, three_digits
-from convswap.tutorial.ladder.report import heading, registers, shared_memory, verdict
+from convswap.output.tables import milliseconds, three_digits
+from convswap.tutorial.ladder.report import card_cells, heading, verdict
 from convswap.tutorial.ladder.rows import Ladder, Row
 
 _HEADINGS = (
@@ -48,12 +48,7 @@ def _cells(ladder: Ladder, row: Row) -> list[str]:
         milliseconds(measured.op_ms),
         *("-" if value is None else f"{three_digits(value)}x" for value in speedups),
         "-" if floor is None else three_digits(100 * floor / measured.op_ms),
-        three_digits(measured.gigabytes_per_second),
-        registers(measured),
-        shared_memory(measured),
-        milliseconds(measured.network_ms),
-        "-" if measured.accuracy is None else f"{measured.accuracy:.4f}",
-        error(measured.relative_l2_error),
+        *card_cells(measured),
         last,
     ]
 

@@ -20,7 +20,7 @@ from convswap.output.tables import (
     times_faster,
     versions_line,
 )
-from convswap.tutorial.ladder.rows import Ladder, Measured, Row
+from convswap.tutorial.ladder.rows import Ladder, Measured
 
 _BAR_COLUMNS = 24
 
@@ -99,19 +99,18 @@ def _times_table(ladder: Ladder) -> Table:
     table.add_column("the report, on its card", overflow="fold", max_width=26)
     for row in ladder.rows:
         if row.measured is not None:
-            cells = _time_cells(ladder, row, row.measured)
-            table.add_row(str(row.page.number), row.page.title, *cells, Text(ladder.reported(row) or "-"))
+            op_ms = row.measured.op_ms
+            table.add_row(
+                str(row.page.number),
+                row.page.title,
+                milliseconds(op_ms),
+                _faster(ladder.speedup_over_the_one_before(row)),
+                _faster(ladder.speedup_over_the_first(row)),
+                _bar(ladder, op_ms),
+                Text(ladder.reported(row) or "-"),
+            )
     say_below(table, "before, first: how many times faster than the rung before, and than the first")
     return table
-
-
-def _time_cells(ladder: Ladder, row: Row, measured: Measured) -> list[str]:
-    return [
-        milliseconds(measured.op_ms),
-        _faster(ladder.speedup_over_the_one_before(row)),
-        _faster(ladder.speedup_over_the_first(row)),
-        _bar(ladder, measured.op_ms),
-    ]
 
 
 def _faster(value: float | None) -> str:
@@ -135,7 +134,9 @@ def _card_table(ladder: Ladder) -> Table:
     )
     for row in ladder.rows:
         if row.measured is not None:
-            table.add_row(str(row.page.number), *_card_cells(row, row.measured))
+            floor = row.measured.floor_ms
+            share = "-" if floor is None else f"{three_digits(100 * floor / row.measured.op_ms)} %"
+            table.add_row(str(row.page.number), share, *card_cells(row.measured), row.page.precision)
     say_below(
         table,
         "floor: what memory or arithmetic takes at least; GB/s: bytes that must move, by the time; "
@@ -144,15 +145,13 @@ def _card_table(ladder: Ladder) -> Table:
     return table
 
 
-def _card_cells(row: Row, measured: Measured) -> list[str]:
-    floor = measured.floor_ms
+def card_cells(measured: Measured) -> list[str]:
+    """Return what the card did, from the bytes that it moved in a second to the worst error."""
     return [
-        "-" if floor is None else f"{three_digits(100 * floor / measured.op_ms)} %",
         three_digits(measured.gigabytes_per_second),
         registers(measured),
         shared_memory(measured),
         milliseconds(measured.network_ms),
         "-" if measured.accuracy is None else f"{measured.accuracy:.4f}",
         error(measured.relative_l2_error),
-        row.page.precision,
     ]
