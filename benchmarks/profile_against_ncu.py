@@ -37,7 +37,7 @@ from convswap.models import find
 from convswap.output.files import check_writable, write_json
 from convswap.profiling.recording import record
 from convswap.profiling.records import Records
-from convswap.profiling.tables import demangle
+from convswap.profiling.result import demangle
 from convswap.runtime.device import choose_device, environment
 from convswap.runtime.sessions import CONVSWAP, DEFAULT
 

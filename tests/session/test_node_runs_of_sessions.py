@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 from comparisons import small_model
-from convswap.profiling.node_runs import SystemClocks, read_node_runs
+from convswap.profiling.recording import SystemClocks, read_node_runs
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import DEFAULT, load_session
 

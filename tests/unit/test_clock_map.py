@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from convswap.profiling.node_runs import ClockMap, SystemClocks
+from convswap.profiling.recording import ClockMap, SystemClocks
 
 EPOCH = 1_795_299_862_021_541_694
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 
 import pytest
-from convswap.profiling import tables as module
-from convswap.profiling.tables import demangle
+from convswap.profiling import result as module
+from convswap.profiling.result import demangle
 
 
 @pytest.fixture

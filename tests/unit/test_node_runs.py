@@ -6,7 +6,7 @@ import json
 
 import pytest
 from convswap.errors import ConvswapError
-from convswap.profiling.node_runs import read_node_runs
+from convswap.profiling.recording import read_node_runs
 from convswap.profiling.records import NodeRun
 
 # Written by onnxruntime 1.31.1, shortened.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from convswap.profiling.records import COPY, KERNEL, SET, Activity, Attributed, Call, CallInWindow, NodeRun
 from convswap.profiling.report import short_name
-from convswap.profiling.tables import (
+from convswap.profiling.result import (
     activity_entries,
     call_entries,
     most_of_the_time,

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from convswap.cli.arguments import add_results, arguments_of
-from convswap.cli.results import check_drawing, check_results, console, give_results, progress_line
+from convswap.cli.results import check_results, console, give_results, progress_line
 
 HELP = "every step from plain loops to tensor cores, timed"
 
@@ -28,12 +28,14 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit status."""
+    from convswap.output.drawing import require_matplotlib
     from convswap.tutorial.ladder.climb import climb
     from convswap.tutorial.ladder.page import ladder_html
     from convswap.tutorial.ladder.report import print_ladder
 
     check_results({"--json": options.json, "--html": options.html})
-    check_drawing(options.html)
+    if options.html is not None:
+        require_matplotlib()
     with progress_line() as progress:
         found = climb(**arguments_of(climb, options), progress=progress)
     give_results(

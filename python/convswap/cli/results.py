@@ -83,14 +83,6 @@ def check_results(
             taken[f"what {name} writes"] = [path]
 
 
-def check_drawing(page: str | None) -> None:
-    """Refuse a page with a plot, before the long work, where nothing can draw it."""
-    if page is not None:
-        from convswap.output.drawing import require_matplotlib
-
-        require_matplotlib()
-
-
 def give_results(
     show: Callable[[], None],
     options: argparse.Namespace,

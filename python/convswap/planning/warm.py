@@ -70,12 +70,7 @@ def warm(
             `inputs`, or `BATCHES`. A kernel serves many: only another choice needs another.
         compute_capabilities: of the cards, such as 80 and "9.0", which need not be here; by default of this
             machine's.
-        precision: "tf32" or "ieee".
-        algorithm: the name of an algorithm of the catalog, "auto" or "tuned".
-        fuse: whether Convs take in what follows them; see `convswap.swap`.
-        input_shape: the shape of one sample where the model leaves it open, as for `compare`.
-        inputs: what the model is fed, as for `compare`: the shapes of these values are planned.
-        op_libraries: files with custom ops of others that the model needs.
+        precision, algorithm, fuse, input_shape, inputs, op_libraries: as for `explain`.
         pack: the file to write, for `convswap.pack` of a session, on machines without a compiler too.
         progress: called with a few words for each kernel.
 

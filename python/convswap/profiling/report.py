@@ -9,8 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from convswap.output.tables import milliseconds, plain_table, print_notes, times_faster, versions_line
-from convswap.profiling.result import Profile, SideProfile, Tables
-from convswap.profiling.tables import Entry, NodeTime, most_of_the_time, nvprof_time, percent
+from convswap.profiling.result import (
+    Entry,
+    NodeTime,
+    Profile,
+    SideProfile,
+    Tables,
+    most_of_the_time,
+    nvprof_time,
+    percent,
+)
 
 # So many nodes of one kernel are named beside it; the table of nodes has them all.
 _NAMED_NODES = 3

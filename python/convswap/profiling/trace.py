@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convswap.profiling.records import KERNEL, Window
-from convswap.profiling.result import Profile, Timeline
-from convswap.profiling.tables import node_title, readable_name
+from convswap.profiling.result import Profile, Timeline, node_title, readable_name
 
 Event = dict[str, Any]
 
-# How far beyond its true end a node may seem to end: see `node_runs`.
+# How far beyond its true end a node may seem to end: see `recording._node_run`.
 _NODE_END_ERROR = 2_000
 
 

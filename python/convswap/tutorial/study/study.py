@@ -23,8 +23,7 @@ from convswap.inputs.feeds import Feeds, declared_inputs, random_feeds
 from convswap.profiling.profile import connected_card
 from convswap.profiling.recording import record
 from convswap.profiling.records import RUN, Attributed, Collector
-from convswap.profiling.result import timeline_of
-from convswap.profiling.tables import INPUTS, OUTPUTS, node_title
+from convswap.profiling.result import INPUTS, OUTPUTS, node_title, timeline_of
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, environment
 from convswap.runtime.packages import installed_version
