@@ -125,7 +125,7 @@ def run_suite(
         raise unknown_name("choice of sides", against, (*AGAINST, ALGORITHMS))
     request = bench_request(suite, layers, batches, precision, algorithm, device)
     short = against != ALGORITHMS and any(batch <= LARGEST_BACK_TO_BACK for _, batch in request.runs)
-    timer = _timer(request.device) if short else None
+    timer = GpuTimer() if short and request.device.name == "cuda" else None
     for layer, batch in request.runs:
         if progress is not None:
             progress(f"{layer.name}, batch {batch:,}")
@@ -134,10 +134,6 @@ def run_suite(
         else:
             own_timer = timer if batch <= LARGEST_BACK_TO_BACK else None
             yield _row(layer, batch, request, against, own_timer)
-
-
-def _timer(device: Device) -> GpuTimer | None:
-    return GpuTimer() if device.name == "cuda" else None
 
 
 def _row(

@@ -228,7 +228,8 @@ def _card_findings(cards: Sequence[Card], native: ModuleType | None) -> Iterator
         nothing = "no NVIDIA card or driver: everything runs on the CPU"
         yield Finding("card", False if reason else None, reason or nothing, _MEND_CUDA if reason else "")
     for card in cards:
-        yield Finding("card", True, f"{card.name}, {_capability(card)}, driver {card.driver}")
+        built = f"compute capability {card.compute_capability / 10:.1f}"
+        yield Finding("card", True, f"{card.name}, {built}, driver {card.driver}")
     if native is None:
         return
     yield from _kernel_findings(cards, native)
@@ -266,10 +267,6 @@ def _told_ready(kernels: Sequence[tuple[str, int]]) -> str:
         return "none lie ready beside the library; each is compiled when a model first needs it"
     cards = ", ".join(f"{each / 10:.1f}" for each in sorted({capability for _, capability in kernels}))
     return f"{len(kernels)} lie ready beside the library, for compute capability {cards}"
-
-
-def _capability(card: Card) -> str:
-    return f"compute capability {card.compute_capability // 10}.{card.compute_capability % 10}"
 
 
 def _cuda_provider(

@@ -17,8 +17,7 @@ named. The subscription stays until the process ends, since records may be colle
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -49,71 +48,46 @@ class CuptiCollector:
 
     def connect(self) -> None:
         """Become the process's subscriber, where this is not done yet."""
-        with _plain_refusals():
-            _connect()
+        _connect()
 
     def start(self) -> None:
         """Begin to record."""
-        with _plain_refusals():
-            _connect().enable()
+        _connect().enable()
 
     def now(self) -> int:
         """Return CUPTI's time in nanoseconds."""
-        with _plain_refusals():
-            return _connect().now()
+        return _connect().now()
 
     def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
         """Empty CUPTI's buffers, and record as suits the kernels that ran since then, or as asked."""
-        with _plain_refusals():
-            return _connect().prepare(since, long_kernels)
+        return _connect().prepare(since, long_kernels)
 
     def stop(self) -> Records:
         """End the recording and return it."""
-        with _plain_refusals():
-            return _connect().take()
+        return _connect().take()
 
 
-class _NotInstalledError(Exception):
-    """The Python package or the library that it loads is not there; says which."""
+def _not_installed(error: Exception) -> ConvswapError:
+    """Return the error where the Python package or the library that it loads is not there."""
+    return ConvswapError(f"the profiler needs CUPTI, which is not installed ({error}): {INSTALL_CUPTI}")
 
 
-class _RefusedError(Exception):
-    """CUPTI refused with `result`, by its name, where `holder` holds it."""
-
-    def __init__(self, result: str, holder: str | None = None) -> None:
-        super().__init__(result)
-        self.result = result
-        self.holder = holder
-
-
-@contextmanager
-def _plain_refusals() -> Iterator[None]:
-    """Tell the user in one line what went wrong and what to do."""
-    try:
-        yield
-    except _NotInstalledError as error:
-        raise ConvswapError(
-            f"the profiler needs CUPTI, which is not installed ({error}): {INSTALL_CUPTI}"
-        ) from error
-    except _RefusedError as error:
-        raise ConvswapError(_refusal(error)) from error
-
-
-def _refusal(error: _RefusedError) -> str:
-    if error.result == "ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED":
-        holder = f" ({error.holder})" if error.holder else ""
-        return (
-            f"another profiler{holder} holds CUPTI in this process, which takes one at a time; "
+def _refused(result: str, holder: str | None) -> ConvswapError:
+    """Return the error where CUPTI refused with `result`, by its name, and `holder` holds it."""
+    if result == "ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED":
+        named = f" ({holder})" if holder else ""
+        return ConvswapError(
+            f"another profiler{named} holds CUPTI in this process, which takes one at a time; "
             "run the command without it"
         )
-    if "INSUFFICIENT_PRIVILEGES" in error.result:
-        return (
-            f"CUPTI may not be used ({error.result}): run as root, or have an administrator load the driver "
+    if "INSUFFICIENT_PRIVILEGES" in result:
+        return ConvswapError(
+            f"CUPTI may not be used ({result}): run as root, or have an administrator load the driver "
             "with NVreg_RestrictProfilingToAdminUsers=0"
         )
-    if error.result in ("ERROR_NOT_INITIALIZED", "ERROR_NOT_COMPATIBLE"):
-        return f"CUPTI does not fit the driver ({error.result}): {INSTALL_CUPTI}"
-    return f"CUPTI refuses to record: {error.result}; see `convswap doctor`"
+    if result in ("ERROR_NOT_INITIALIZED", "ERROR_NOT_COMPATIBLE"):
+        return ConvswapError(f"CUPTI does not fit the driver ({result}): {INSTALL_CUPTI}")
+    return ConvswapError(f"CUPTI refuses to record: {result}; see `convswap doctor`")
 
 
 class _Connection:
@@ -144,7 +118,7 @@ class _Connection:
         try:
             for kind in (self._short_kernels, *self._kinds):
                 self._enable(kind)
-        except _RefusedError:
+        except ConvswapError:
             self._disable_all()
             raise
 
@@ -190,20 +164,23 @@ class _Connection:
         parameters = self.cupti.SubscriberParams()
         parameters.struct_size = self.cupti.SUBSCRIBER_PARAMS_SIZE
         parameters.subscriber_name = SUBSCRIBER
-        try:
-            self._check(self.cupti.subscribe_v2, _ignore, None, parameters.ptr)
-        except _RefusedError as error:
-            raise _RefusedError(error.result, parameters.old_subscriber_name) from error
+        self._check(
+            self.cupti.subscribe_v2,
+            *(_ignore, None, parameters.ptr),
+            holder=lambda: parameters.old_subscriber_name,
+        )
 
-    def _check(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what `function` of the bindings gives."""
+    def _check(
+        self, function: Callable[..., Any], *arguments: Any, holder: Callable[[], str | None] = lambda: None
+    ) -> Any:
+        """Return what `function` of the bindings gives; where it is refused, `holder` holds CUPTI."""
         try:
             return function(*arguments)
         except self.cupti.cuptiError as error:
-            raise _RefusedError(self._result(error)) from error
+            raise _refused(self._result(error), holder()) from error
         except RuntimeError as error:
             # The bindings load CUPTI's library and the driver's when the first function is called.
-            raise _NotInstalledError(str(error)) from error
+            raise _not_installed(error) from error
 
     def _result(self, error: Any) -> str:
         try:
@@ -270,5 +247,5 @@ def _connect() -> _Connection:
     try:
         from cupti import cupti
     except ImportError as error:
-        raise _NotInstalledError(str(error)) from error
+        raise _not_installed(error) from error
     return _Connection(cupti)
