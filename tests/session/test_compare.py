@@ -118,7 +118,7 @@ def test_wrong_answers_on_our_side_are_found_in_the_layer_and_in_the_whole(monke
         weight.const_value = type(weight.const_value)(numpy_helper.from_array(damaged, "w2"))
         return result
 
-    monkeypatch.setattr(orchestration, "swap", wrong_swap)
+    monkeypatch.setattr(compared_module, "swap", wrong_swap)
     found = compare(small_model(), device="cpu", batch=2, images=6)
     assert found.default.relative_l2_error < 1e-6
     assert found.convswap.relative_l2_error == pytest.approx(2.0, rel=1e-5)

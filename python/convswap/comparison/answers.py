@@ -24,7 +24,7 @@ from convswap.truth.closeness import (
     NO_CLASS,
     NOT_APART,
     apart_by_name,
-    are_alike_without_finite,
+    comparable_names,
     counted_outputs,
     max_abs_error,
     relative_l2_error,
@@ -85,7 +85,7 @@ def hold_against_truth(
     default, ours = answered[DEFAULT], answered[compared.ours]
     reference = _reference(compared, feeds, default)
     truth = reference.arrays
-    names = [name for name in {**truth, **default, **ours} if not _says_nothing(name, default, ours)]
+    names = comparable_names({**truth, **default, **ours}, default, ours)
     numbers = [name for name in truth if is_number(truth[name])]
     counted = [numbers[index] for index in counted_outputs([truth[name] for name in numbers])] or list(truth)
     outputs = tuple(
@@ -124,16 +124,15 @@ def _reference(compared: Compared, feeds: Feeds, default: Arrays) -> _Reference:
         reason = "evaluated in float64, its outputs have other shapes or types"
     except ConvswapError as error:
         reason = str(error)
+    arrays = default
     if compared.device.name != "cpu":
-        cpu = Device("cpu", "for the truth")
+        own = _Reference(default, note=f"the default side's own answer is the reference: {reason}")
         try:
-            arrays = run_named(make_session(compared.plain, DEFAULT, cpu), feeds)
+            arrays = run_named(make_session(compared.plain, DEFAULT, Device("cpu", "for the truth")), feeds)
         except ConvswapError:
-            return _Reference(default, note=f"the default side's own answer is the reference: {reason}")
+            return own
         if not _look_alike(arrays, default):
-            return _Reference(default, note=f"the default side's own answer is the reference: {reason}")
-    else:
-        arrays = default
+            return own
     return _Reference(arrays, note=f"the CPU provider's answer in float32 is the reference: {reason}")
 
 
@@ -144,10 +143,6 @@ def _look_alike(arrays: Arrays, others: Arrays) -> bool:
         or values.size == others[name].size == 0
         for name, values in arrays.items()
     )
-
-
-def _says_nothing(name: str, default: Arrays, ours: Arrays) -> bool:
-    return name in default and name in ours and are_alike_without_finite(ours[name], default[name])
 
 
 def _errors(arrays: Arrays, truth: Arrays, counted: Sequence[str]) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from convswap.truth.closeness import (
     ELEMENTS_THAT_MAY_DIFFER,
     TOLERANCES,
     apart_by_name,
-    are_alike_without_finite,
+    comparable_names,
 )
 from convswap.truth.evaluation import evaluate
 
@@ -248,11 +248,7 @@ def _held(
         # Where the original overflows, ours has to as well.
         right = {name: _where_finite(default[name], values) for name, values in truth.items()}
         sides |= {"default": (default, right), "optimized": (ours, right)}
-    names = [
-        name
-        for name in {**default, **ours}
-        if not (name in default and name in ours and are_alike_without_finite(ours[name], default[name]))
-    ]
+    names = comparable_names({**default, **ours}, default, ours)
     found = {
         side: {name: apart_by_name(name, values, others).relative for name in names}
         for side, (values, others) in sides.items()

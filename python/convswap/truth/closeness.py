@@ -9,7 +9,7 @@ of those, the share of elements that differ is what counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -125,6 +125,17 @@ def has_finite(values: np.ndarray) -> bool:
 def are_alike_without_finite(values: np.ndarray, others: np.ndarray) -> bool:
     """Return whether two answers differ in nothing because neither has a finite element."""
     return not (has_finite(values) or has_finite(others)) and apart(values, others) == NOT_APART
+
+
+def comparable_names(
+    names: Iterable[str], default: Mapping[str, np.ndarray], ours: Mapping[str, np.ndarray]
+) -> list[str]:
+    """Return those of `names` but for what both answers have, alike and without a finite element."""
+    return [
+        name
+        for name in names
+        if not (name in default and name in ours and are_alike_without_finite(ours[name], default[name]))
+    ]
 
 
 def _finite_pair(values: np.ndarray, truth: np.ndarray) -> _Pair | None:
