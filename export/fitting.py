@@ -29,6 +29,15 @@ from numpy.typing import NDArray
 # Large enough to keep the processor busy; the widest layer of a chunk stays near 100 MB.
 CHUNK = 500
 
+REGULARISATIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+LOGIT_SCALES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+Features = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+Part = tuple[NDArray[np.float32], NDArray[np.int64]]
+Progress = Callable[[int, int], None]
+
 
 def features_in_chunks(
     network: Network,
@@ -49,13 +58,6 @@ def features_in_chunks(
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     for start in range(0, len(images), CHUNK):
         yield session.run(["features"], {INPUT: images[start : start + CHUNK]})[0]
-
-
-REGULARISATIONS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-LOGIT_SCALES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-
-Features = NDArray[np.float32]
-Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -139,10 +141,6 @@ def _cross_entropy(logits: NDArray[np.float64], labels: Labels) -> float:
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_sums = np.log(np.exp(shifted).sum(axis=1))
     return float(np.mean(log_sums - shifted[np.arange(len(labels)), labels]))
-
-
-Part = tuple[NDArray[np.float32], NDArray[np.int64]]
-Progress = Callable[[int, int], None]
 
 
 def fit_to(

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+DEVICES = ("cuda", "cpu")
+LARGEST_SEED = 2**32 - 1
+EVALUATED_AT_ONCE = 500
+
+Weights = dict[str, NDArray[np.float32]]
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -55,13 +61,6 @@ _RECIPES = {
 def recipe_for(network: Network) -> Recipe:
     """Return how `network` is trained."""
     return _RECIPES.get(network.name, Recipe())
-
-
-DEVICES = ("cuda", "cpu")
-LARGEST_SEED = 2**32 - 1
-EVALUATED_AT_ONCE = 500
-
-Weights = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 from convswap.timing.trials import race
 from convswap.truth.closeness import TRUTH_IMAGES
 
+ALGORITHMS = "algorithms"
+# Up to this batch a layer is so short that the host's time to start it and to wait for it shows.
+LARGEST_BACK_TO_BACK = 4096
+
 
 @dataclass(frozen=True)
 class BenchRequest:
@@ -88,11 +92,6 @@ def bench_request(
     return BenchRequest(wanted, sizes, runs, precision, algorithm, chosen)
 
 
-ALGORITHMS = "algorithms"
-# Up to this batch a layer is so short that the host's time to start it and to wait for it shows.
-LARGEST_BACK_TO_BACK = 4096
-
-
 def run_suite(
     suite: str = "course",
     *,
@@ -125,7 +124,7 @@ def run_suite(
         raise unknown_name("choice of sides", against, (*AGAINST, ALGORITHMS))
     request = bench_request(suite, layers, batches, precision, algorithm, device)
     short = against != ALGORITHMS and any(batch <= LARGEST_BACK_TO_BACK for _, batch in request.runs)
-    timer = GpuTimer() if short and request.device.name == "cuda" else None
+    timer = _timer(request.device) if short else None
     for layer, batch in request.runs:
         if progress is not None:
             progress(f"{layer.name}, batch {batch:,}")
@@ -134,6 +133,10 @@ def run_suite(
         else:
             own_timer = timer if batch <= LARGEST_BACK_TO_BACK else None
             yield _row(layer, batch, request, against, own_timer)
+
+
+def _timer(device: Device) -> GpuTimer | None:
+    return GpuTimer() if device.name == "cuda" else None
 
 
 def _row(

@@ -21,6 +21,9 @@ from convswap.progress import Progress
 
 WIDTH_WITHOUT_TERMINAL = 120
 
+# What a file is to hold: made only where it is asked for.
+Content = Callable[[], str | bytes]
+
 
 class _Output(Console):
     """A console that leaves a closed pipe to `main`; rich's own would exit with status 1."""
@@ -47,10 +50,6 @@ def progress_line() -> Iterator[Progress]:
         return
     with Live(Text("starting"), console=Console(stderr=True), auto_refresh=False, transient=True) as line:
         yield lambda text: line.update(Text(text), refresh=True)
-
-
-# What a file is to hold: made only where it is asked for.
-Content = Callable[[], str | bytes]
 
 
 def check_results(

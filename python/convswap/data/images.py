@@ -27,6 +27,8 @@ from convswap.errors import ConvswapError
 UNSIGNED_BYTE = 8
 PIECE_BYTES = 1 << 20
 
+CHUNK_BYTES = 16 << 20
+
 
 def read_idx(stream: BinaryIO, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Read a gzip-compressed idx file of unsigned bytes of that shape.
@@ -81,9 +83,6 @@ def _read_elements(content: gzip.GzipFile, name: str, shape: tuple[int, ...]) ->
 
 def _times(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape))
-
-
-CHUNK_BYTES = 16 << 20
 
 
 def interpolation_weights(source_size: int, target_size: int) -> np.ndarray:

@@ -22,6 +22,14 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 # What a file of NumPy's own format begins with.
 _MAGIC = b"\x93NUMPY"
 
+# Of the declared shape's axis 1: grey and colour, as Pillow calls them.
+_MODES = {1: "L", 3: "RGB"}
+# Of pixels with 8 bits a channel or less, which alone Pillow converts to these.
+_EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "La", "RGBa")
+_FLOAT_SCALE = 1 / 255
+
+Numbers = float | Sequence[float]
+
 
 def image_files(path: Path) -> list[Path]:
     """Return the images in the folder `path`, by name; none where it is no folder or has arrays.
@@ -129,15 +137,6 @@ def _as_array(path: Path, loaded: Any) -> np.ndarray:
             f"cannot read the inputs '{path}': it is an archive; expected an array as numpy.save writes it"
         )
     return loaded
-
-
-# Of the declared shape's axis 1: grey and colour, as Pillow calls them.
-_MODES = {1: "L", 3: "RGB"}
-# Of pixels with 8 bits a channel or less, which alone Pillow converts to these.
-_EIGHT_BITS = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "La", "RGBa")
-_FLOAT_SCALE = 1 / 255
-
-Numbers = float | Sequence[float]
 
 
 def image_batch(

@@ -27,6 +27,18 @@ if TYPE_CHECKING:
 # Of a model that gives empty sequences only.
 _NOTHING = np.zeros(0)
 
+COLUMNS = 10
+# 50 rows are 7,540 pixels; more would be a picture that few programs show.
+MOST_IMAGES = 500
+
+# In inches: an image with its two lines of text, and the title.
+_CELL_WIDTH = 1.2
+_CELL_HEIGHT = 1.5
+_IMAGE_SIDE = 1.05
+_TITLE_HEIGHT = 0.4
+_PIXELS_PER_INCH = 100
+_TEXT: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5}
+
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
@@ -102,19 +114,6 @@ def _classes(output: np.ndarray) -> np.ndarray:
         return top1_classes(output)
     samples = output.shape[0] if output.ndim else 1
     return output.reshape(samples, -1)[:, 0] if output.size else np.full(samples, NO_CLASS, dtype=object)
-
-
-COLUMNS = 10
-# 50 rows are 7,540 pixels; more would be a picture that few programs show.
-MOST_IMAGES = 500
-
-# In inches: an image with its two lines of text, and the title.
-_CELL_WIDTH = 1.2
-_CELL_HEIGHT = 1.5
-_IMAGE_SIDE = 1.05
-_TITLE_HEIGHT = 0.4
-_PIXELS_PER_INCH = 100
-_TEXT: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5}
 
 
 def draw(predictions: Predictions) -> Figure:

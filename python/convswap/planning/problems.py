@@ -33,6 +33,8 @@ from convswap.runtime.sessions import on_device
 
 SCHEMA = 1
 
+Shapes = dict[str, tuple[int, ...]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedModel:
@@ -68,9 +70,6 @@ class PlannedModel:
             "not_fused": [not_fused.to_json() for not_fused in self.not_fused],
             "notes": list(self.notes),
         }
-
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)

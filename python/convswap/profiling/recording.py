@@ -50,6 +50,13 @@ Clock = Callable[[], int]
 # Of so many readings the one counts during which the least time passed.
 _TRIES = 5
 
+_SUFFIX = "_kernel_time"
+# Start and duration are both cut to whole microseconds, so that the end may be two later than their sum.
+_CUT_MICROSECONDS = 2
+
+# Runs a model once and waits for the outputs.
+_Run = Callable[[], None]
+
 
 class ClockMap:
     """Pairs of readings of a system clock, `system`, and of a collector's clock, `other`, in nanoseconds."""
@@ -101,11 +108,6 @@ class SystemClocks:
         return None
 
 
-_SUFFIX = "_kernel_time"
-# Start and duration are both cut to whole microseconds, so that the end may be two later than their sum.
-_CUT_MICROSECONDS = 2
-
-
 def read_node_runs(
     path: str | Path, profile_start: int, to_collector: Callable[[int], int]
 ) -> tuple[NodeRun, ...]:
@@ -144,10 +146,6 @@ def _node_run(event: dict[str, Any], profile_start: int, to_collector: Callable[
     begin = profile_start + int(event["ts"]) * 1000
     end = begin + (int(event["dur"]) + _CUT_MICROSECONDS) * 1000
     return NodeRun(name, op, to_collector(begin), to_collector(end))
-
-
-# Runs a model once and waits for the outputs.
-_Run = Callable[[], None]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from convswap.runtime.device import Device
 # What no node started: ONNX Runtime brings the inputs to the card and fetches the outputs.
 INPUTS, OUTPUTS, NO_NODE = "(inputs)", "(outputs)", "(no node)"
 
+SCHEMA = 1
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -247,9 +249,6 @@ def _free() -> Any:
     function.argtypes = [ctypes.c_void_p]
     function.restype = None
     return function
-
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True)

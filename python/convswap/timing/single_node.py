@@ -44,6 +44,11 @@ _OPSET, _IR_VERSION = 20, 9
 # The first whose Conv knows bfloat16; older ONNX Runtimes do not know it.
 _BFLOAT16_OPSET = 22
 
+# Values are repeated beyond this: they do not matter to the time, as long as they are not zeros.
+_DISTINCT_VALUES = 1 << 22
+
+Shapes = Mapping[str, Sequence[int]]
+
 
 def lone_conv(layer: SuiteLayer, precision: str, algorithm: str) -> ConvLayer:
     """Return `layer` as a Conv of our op, or a FusedConv, with seeded normal weights."""
@@ -135,12 +140,6 @@ def _element_type(precision: str) -> int:
 def _normal(shape: tuple[int, ...], precision: str, seed: int) -> np.ndarray:
     values = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
     return values.astype(helper.tensor_dtype_to_np_dtype(_element_type(precision)), copy=False)
-
-
-# Values are repeated beyond this: they do not matter to the time, as long as they are not zeros.
-_DISTINCT_VALUES = 1 << 22
-
-Shapes = Mapping[str, Sequence[int]]
 
 
 def samples_of(

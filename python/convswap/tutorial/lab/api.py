@@ -23,6 +23,11 @@ SECONDS = 10.0
 _MOST_SECONDS = 3600
 _OLDEST, _NEWEST = 75, 199
 
+# A look costs a few microseconds, and nobody notices the wait.
+_LOOK_SECONDS = 0.05
+# An editor may empty a file before it writes it, or put another in its place.
+_SETTLED_SECONDS = 0.05
+
 
 def run(
     source: str | os.PathLike[str],
@@ -149,12 +154,6 @@ def _one(file: Path, target: str, process: LabProcess, how: dict[str, Any]) -> L
             raise
         fault = Fault("launch", f"{error}.")
         return LabResult(file.name, "", "course", target, how.get("batch"), None, fault=fault)
-
-
-# A look costs a few microseconds, and nobody notices the wait.
-_LOOK_SECONDS = 0.05
-# An editor may empty a file before it writes it, or put another in its place.
-_SETTLED_SECONDS = 0.05
 
 
 def watch(

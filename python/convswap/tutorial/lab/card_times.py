@@ -33,6 +33,13 @@ _ROUND_MS = 20.0
 # One yardstick for all, as in the ladder.
 _FLOOR_PRECISION = "tf32"
 
+_TABLE = """
+CREATE TABLE IF NOT EXISTS marks (
+  card TEXT NOT NULL, driver TEXT NOT NULL, convswap TEXT NOT NULL, problem TEXT NOT NULL, name TEXT NOT NULL,
+  milliseconds REAL NOT NULL, PRIMARY KEY (card, driver, convswap, problem, name)
+)
+"""
+
 
 class CardTimes:
     """Times kernels on a card, each layer in sessions of its own, on one stream.
@@ -144,14 +151,6 @@ def network_error(target: Target, path: str, device: Device) -> float | None:
     if not errors:
         raise ConvswapError(f"{target.title} has no output in floating point: give another model")
     return max(errors)
-
-
-_TABLE = """
-CREATE TABLE IF NOT EXISTS marks (
-  card TEXT NOT NULL, driver TEXT NOT NULL, convswap TEXT NOT NULL, problem TEXT NOT NULL, name TEXT NOT NULL,
-  milliseconds REAL NOT NULL, PRIMARY KEY (card, driver, convswap, problem, name)
-)
-"""
 
 
 def known_mark(device: Device, problem: str, name: str, path: Path | None = None) -> float | None:

@@ -18,6 +18,15 @@ from convswap.tutorial.lab.result import Fault
 # Of the course's layers so many images: one, and a number that no block is made for.
 _COURSE_BATCHES = (1, 3)
 
+# How far an output may be from the float64 truth, of the sum of the absolute values of its terms: what
+# products in TF32 come to. A kernel that leaves out a term, or takes another, is off by more somewhere.
+TOLERANCE = 1e-3
+# What memory holds that nobody has written yet.
+_UNWRITTEN = 0xFFFFFFFF
+
+# What a tensor is to its author, who calls it as he likes.
+_WORDS = {"x": "the images", "w": "the filters", "b": "the bias", "y": "y"}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -110,17 +119,6 @@ def _course_cases() -> Iterator[Case]:
     for layer in layers:
         for batch in _COURSE_BATCHES:
             yield _square(batch, *layer)
-
-
-# How far an output may be from the float64 truth, of the sum of the absolute values of its terms: what
-# products in TF32 come to. A kernel that leaves out a term, or takes another, is off by more somewhere.
-TOLERANCE = 1e-3
-# What memory holds that nobody has written yet.
-_UNWRITTEN = 0xFFFFFFFF
-
-
-# What a tensor is to its author, who calls it as he likes.
-_WORDS = {"x": "the images", "w": "the filters", "b": "the bias", "y": "y"}
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,53 @@ _MANY_SECTORS = 8.0
 _MANY_CONFLICTS = 0.25
 _FEW_THREADS = 24.0
 
+_LIBRARIES = ("libnvperf_host.so", "libnvperf_target.so", "libcupti.so.13")
+_RANGE_PROFILER = 0
+# Each launch is a range of its own, and is done again for each pass.
+_AUTO_RANGE, _KERNEL_REPLAY = 1, 2
+_MOST_RANGES = 1
+_NOT_PERMITTED = 35
+
+_Size, _Pointer, _Text = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
+
+# What each function takes, behind the size of the structure and a pointer that stays empty.
+_FIELDS: dict[str, list[tuple[str, Any]]] = {
+    "cuptiProfilerInitialize": [],
+    "cuptiDeviceGetChipName": [("device", _Size), ("chip", _Text)],
+    "cuptiProfilerHostInitialize": [
+        *(("kind", ctypes.c_int), ("chip", _Text), ("available", _Pointer), ("host", _Pointer)),
+    ],
+    "cuptiProfilerHostDeinitialize": [("host", _Pointer)],
+    "cuptiProfilerHostConfigAddMetrics": [("host", _Pointer), ("names", _Pointer), ("count", _Size)],
+    "cuptiProfilerHostGetConfigImageSize": [("host", _Pointer), ("bytes", _Size)],
+    "cuptiProfilerHostGetConfigImage": [("host", _Pointer), ("bytes", _Size), ("image", _Pointer)],
+    "cuptiProfilerHostEvaluateToGpuValues": [
+        *(("host", _Pointer), ("data", _Pointer), ("data_bytes", _Size), ("range", _Size)),
+        *(("names", _Pointer), ("count", _Size), ("values", _Pointer)),
+    ],
+    "cuptiRangeProfilerEnable": [("context", _Pointer), ("profiler", _Pointer)],
+    "cuptiRangeProfilerDisable": [("profiler", _Pointer)],
+    "cuptiRangeProfilerGetCounterDataSize": [
+        *(("profiler", _Pointer), ("names", _Pointer), ("count", _Size), ("ranges", _Size)),
+        *(("nodes", ctypes.c_uint32), ("bytes", _Size)),
+    ],
+    "cuptiRangeProfilerCounterDataImageInitialize": [
+        *(("profiler", _Pointer), ("bytes", _Size), ("image", _Pointer)),
+    ],
+    "cuptiRangeProfilerSetConfig": [
+        *(("profiler", _Pointer), ("config_bytes", _Size), ("config", _Pointer)),
+        *(("data_bytes", _Size), ("data", _Pointer), ("range", ctypes.c_int), ("replay", ctypes.c_int)),
+        *(("ranges", _Size), ("levels", ctypes.c_uint16), ("least_level", ctypes.c_uint16)),
+        *(("pass_index", _Size), ("level", ctypes.c_uint16)),
+    ],
+    "cuptiRangeProfilerStart": [("profiler", _Pointer)],
+    "cuptiRangeProfilerStop": [
+        *(("profiler", _Pointer), ("pass_index", _Size), ("level", _Size), ("all", ctypes.c_uint8)),
+    ],
+    "cuptiRangeProfilerDecodeData": [("profiler", _Pointer), ("dropped", _Size)],
+    "cuptiRangeProfilerGetCounterDataInfo": [("data", _Pointer), ("data_bytes", _Size), ("ranges", _Size)],
+}
+
 
 def counted_hint(counters: Mapping[str, float]) -> str:
     """Return the hint that the counters give; "" where none stands out."""
@@ -99,54 +146,6 @@ def _primary_context() -> int:
     driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     driver.cuCtxSetCurrent(context)
     return int(context.value or 0)
-
-
-_LIBRARIES = ("libnvperf_host.so", "libnvperf_target.so", "libcupti.so.13")
-_RANGE_PROFILER = 0
-# Each launch is a range of its own, and is done again for each pass.
-_AUTO_RANGE, _KERNEL_REPLAY = 1, 2
-_MOST_RANGES = 1
-_NOT_PERMITTED = 35
-
-_Size, _Pointer, _Text = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
-
-# What each function takes, behind the size of the structure and a pointer that stays empty.
-_FIELDS: dict[str, list[tuple[str, Any]]] = {
-    "cuptiProfilerInitialize": [],
-    "cuptiDeviceGetChipName": [("device", _Size), ("chip", _Text)],
-    "cuptiProfilerHostInitialize": [
-        *(("kind", ctypes.c_int), ("chip", _Text), ("available", _Pointer), ("host", _Pointer)),
-    ],
-    "cuptiProfilerHostDeinitialize": [("host", _Pointer)],
-    "cuptiProfilerHostConfigAddMetrics": [("host", _Pointer), ("names", _Pointer), ("count", _Size)],
-    "cuptiProfilerHostGetConfigImageSize": [("host", _Pointer), ("bytes", _Size)],
-    "cuptiProfilerHostGetConfigImage": [("host", _Pointer), ("bytes", _Size), ("image", _Pointer)],
-    "cuptiProfilerHostEvaluateToGpuValues": [
-        *(("host", _Pointer), ("data", _Pointer), ("data_bytes", _Size), ("range", _Size)),
-        *(("names", _Pointer), ("count", _Size), ("values", _Pointer)),
-    ],
-    "cuptiRangeProfilerEnable": [("context", _Pointer), ("profiler", _Pointer)],
-    "cuptiRangeProfilerDisable": [("profiler", _Pointer)],
-    "cuptiRangeProfilerGetCounterDataSize": [
-        *(("profiler", _Pointer), ("names", _Pointer), ("count", _Size), ("ranges", _Size)),
-        *(("nodes", ctypes.c_uint32), ("bytes", _Size)),
-    ],
-    "cuptiRangeProfilerCounterDataImageInitialize": [
-        *(("profiler", _Pointer), ("bytes", _Size), ("image", _Pointer)),
-    ],
-    "cuptiRangeProfilerSetConfig": [
-        *(("profiler", _Pointer), ("config_bytes", _Size), ("config", _Pointer)),
-        *(("data_bytes", _Size), ("data", _Pointer), ("range", ctypes.c_int), ("replay", ctypes.c_int)),
-        *(("ranges", _Size), ("levels", ctypes.c_uint16), ("least_level", ctypes.c_uint16)),
-        *(("pass_index", _Size), ("level", ctypes.c_uint16)),
-    ],
-    "cuptiRangeProfilerStart": [("profiler", _Pointer)],
-    "cuptiRangeProfilerStop": [
-        *(("profiler", _Pointer), ("pass_index", _Size), ("level", _Size), ("all", ctypes.c_uint8)),
-    ],
-    "cuptiRangeProfilerDecodeData": [("profiler", _Pointer), ("dropped", _Size)],
-    "cuptiRangeProfilerGetCounterDataInfo": [("data", _Pointer), ("data_bytes", _Size), ("ranges", _Size)],
-}
 
 
 def structure_of(function: str) -> type[ctypes.Structure]:

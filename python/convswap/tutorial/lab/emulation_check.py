@@ -31,6 +31,28 @@ _MOST_FILE_BYTES = 64 << 20
 _PRINTED_SHOWN = 200
 _FLOOD = 1 << 16
 
+_MAIN = Path(__file__).parent / "emulation" / "run_kernel.cc"
+# `extern __shared__ float tile[];` is a block's memory, whose size the launch gives.
+_DYNAMIC = re.compile(
+    r"extern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\(\s*\d+\s*\)\s*)?"
+    r"([\w:\s]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
+)
+_CALLS = {
+    "course": "forward(y, x, w, s[0], s[4], s[1], s[2], s[3], s[6])",
+    "conv": "forward(y, x, w, b, std::bit_cast<convswap::Conv>("
+    "*reinterpret_cast<const std::array<int, 16>*>(s)))",
+}
+# -O1 halves the time of compiling and running together; warnings are NVRTC's affair. A misaligned access is
+# an illegal instruction then, as it is an error on a card. Threads are fibers that longjmp to each other,
+# which the fortified one, on by default in some distributions, takes for an error.
+_OPTIONS = (
+    *("-std=c++20", "-O1", "-w", "-fpermissive", "-U_FORTIFY_SOURCE"),
+    *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
+)
+_COMPILER_SECONDS = 60
+
+_HEADER = library.INSTALLED / "emulation" / "cuda_emulation.h"
+
 
 def check_in_emulation(
     kernel: Kernel, cases: Sequence[Case], compiler: str, seconds: float = SECONDS
@@ -193,27 +215,6 @@ def _flood(kernel: Kernel, printed: bytes) -> Fault | None:
     return flood_of(kernel.name, lines, first[0] if first else "")
 
 
-_MAIN = Path(__file__).parent / "emulation" / "run_kernel.cc"
-# `extern __shared__ float tile[];` is a block's memory, whose size the launch gives.
-_DYNAMIC = re.compile(
-    r"extern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\(\s*\d+\s*\)\s*)?"
-    r"([\w:\s]+?)\s*\b(\w+)\s*\[\s*\]\s*;"
-)
-_CALLS = {
-    "course": "forward(y, x, w, s[0], s[4], s[1], s[2], s[3], s[6])",
-    "conv": "forward(y, x, w, b, std::bit_cast<convswap::Conv>("
-    "*reinterpret_cast<const std::array<int, 16>*>(s)))",
-}
-# -O1 halves the time of compiling and running together; warnings are NVRTC's affair. A misaligned access is
-# an illegal instruction then, as it is an error on a card. Threads are fibers that longjmp to each other,
-# which the fortified one, on by default in some distributions, takes for an error.
-_OPTIONS = (
-    *("-std=c++20", "-O1", "-w", "-fpermissive", "-U_FORTIFY_SOURCE"),
-    *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
-)
-_COMPILER_SECONDS = 60
-
-
 class NotTranslatedError(Exception):
     """The processor's compiler does not take the kernel; says its first error."""
 
@@ -264,9 +265,6 @@ def _translated(kernel: Kernel) -> str:
     )
     name = kernel.name.replace("\\", "\\\\").replace(chr(34), "\\" + chr(34))
     return f'#include "convswap/lab.h"\n#line 1 "{name}"\n{text}\n'
-
-
-_HEADER = library.INSTALLED / "emulation" / "cuda_emulation.h"
 
 
 def precompiled_header(compiler: str, options: Sequence[str]) -> Path | None:

@@ -17,6 +17,27 @@ ALGORITHM = "lab"
 # Far more than anybody types; beyond it, it is another file.
 _MOST_BYTES = 1 << 20
 
+# Of the compiler's class: what it was asked for, its log, and the number of the result.
+_MESSAGE = re.compile(
+    r"NVRTC (\S+) \((.*?)\) cannot compile forward for compute capability \S+: (.*)", re.DOTALL
+)
+_RESULT = re.compile(r"\s*\(result \d+\)\s*\Z")
+# A message begins a paragraph: "mine.cu(4): error: identifier ...".
+_LOCATED = re.compile(r"(.+?)\((\d+)\): (?:catastrophic )?(error|warning)")
+_SIGNATURE = re.compile(r'static assertion failed with "(forward must be [^"]*)"')
+_NO_HEADER = re.compile(r'could not open source file "([^"]*)"')
+_PARAGRAPHS_SHOWN = 5
+# Whatever the card.
+_MOST_DECLARED = 48 << 10
+_COLUMNS = 200
+
+# Of ELF, which is the format of a compiled kernel.
+_MAGIC = b"\x7fELF\x02\x01"
+# In the header: where the table of sections is, how long an entry is, how many there are, and which has the
+# names.
+_TABLE_AT, _ENTRY_SIZE_AT = 40, 58
+_NAME, _OFFSET, _SIZE = 0, 24, 32
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -72,23 +93,6 @@ def _kernel(name: str, text: str) -> Kernel:
     if "\0" in text:
         raise ConvswapError(f"'{name}' has a byte 0: expected CUDA text")
     return Kernel(name, text, _native.LabSource(name, text))
-
-
-# Of the compiler's class: what it was asked for, its log, and the number of the result.
-_MESSAGE = re.compile(
-    r"NVRTC (\S+) \((.*?)\) cannot compile forward for compute capability \S+: (.*)", re.DOTALL
-)
-_RESULT = re.compile(r"\s*\(result \d+\)\s*\Z")
-# A message begins a paragraph: "mine.cu(4): error: identifier ...".
-_LOCATED = re.compile(r"(.+?)\((\d+)\): (?:catastrophic )?(error|warning)")
-# Custom text that the library appends, and what NVRTC compiles to find the kernel's name.
-_CHECK, _NAME_MAP = "what forward takes", "__nv_name_map"
-_SIGNATURE = re.compile(r'static assertion failed with "(forward must be [^"]*)"')
-_NO_HEADER = re.compile(r'could not open source file "([^"]*)"')
-_PARAGRAPHS_SHOWN = 5
-# Whatever the card.
-_MOST_DECLARED = 48 << 10
-_COLUMNS = 200
 
 
 def compile_kernel(kernel: Kernel, compute_capability: int) -> Fault | None:
@@ -159,13 +163,6 @@ def _clipped(text: str) -> str:
     return "\n".join(
         line if len(line) <= _COLUMNS else line[: _COLUMNS - 3] + "..." for line in text.splitlines()
     )
-
-
-_MAGIC = b"\x7fELF\x02\x01"
-# In the header: where the table of sections is, how long an entry is, how many there are, and which has the
-# names.
-_TABLE_AT, _ENTRY_SIZE_AT = 40, 58
-_NAME, _OFFSET, _SIZE = 0, 24, 32
 
 
 def declared_shared_bytes(code: bytes) -> int:

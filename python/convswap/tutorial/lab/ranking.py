@@ -21,6 +21,15 @@ _NAME = "lab.sqlite"
 _VERSION = 1
 _BUSY_SECONDS = 10.0
 
+_TABLE = """
+CREATE TABLE IF NOT EXISTS runs (
+  card TEXT NOT NULL, network TEXT NOT NULL, batch INTEGER NOT NULL, digest TEXT NOT NULL,
+  name TEXT NOT NULL, is_mark INTEGER NOT NULL, milliseconds REAL NOT NULL, floor_ms REAL,
+  gigabytes_per_second REAL, driver TEXT, convswap TEXT, taken_at TEXT NOT NULL,
+  PRIMARY KEY (card, network, batch, digest)
+)
+"""
+
 
 def ranking_path() -> Path:
     """Return where the table is, or will be.
@@ -65,16 +74,6 @@ def _check_version(table: sqlite3.Connection, file: Path) -> None:
             "CONVSWAP_CACHE to another folder"
         )
     table.execute(f"PRAGMA user_version = {_VERSION}")
-
-
-_TABLE = """
-CREATE TABLE IF NOT EXISTS runs (
-  card TEXT NOT NULL, network TEXT NOT NULL, batch INTEGER NOT NULL, digest TEXT NOT NULL,
-  name TEXT NOT NULL, is_mark INTEGER NOT NULL, milliseconds REAL NOT NULL, floor_ms REAL,
-  gigabytes_per_second REAL, driver TEXT, convswap TEXT, taken_at TEXT NOT NULL,
-  PRIMARY KEY (card, network, batch, digest)
-)
-"""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,12 @@ from convswap.tutorial.lab.counters import MEANINGS
 from convswap.tutorial.lab.ranking import Ranked
 from convswap.tutorial.lab.result import LabResult
 
+_HEADINGS = ("place", "kernel", "ms", "% of floor", "GB/s", "text", "taken at")
+_WORDS = (1, 5, 6)
+NOTHING_YET = "no kernel has been timed yet: convswap lab run FILE.cu on a machine with a card"
+# Of a class's table.
+_CSV = ("file", "right", "fault", "ms", "percent_of_floor", "gigabytes_per_second", "passed", "text")
+
 
 def print_result(result: LabResult, console: Console) -> None:
     """Print what was checked, the times beside those of others, what the card says, and one hint.
@@ -122,13 +128,6 @@ def _print_card(result: LabResult, console: Console) -> None:
             f"{100 * layer.occupancy:.0f}",
         )
     console.print(table)
-
-
-_HEADINGS = ("place", "kernel", "ms", "% of floor", "GB/s", "text", "taken at")
-_WORDS = (1, 5, 6)
-NOTHING_YET = "no kernel has been timed yet: convswap lab run FILE.cu on a machine with a card"
-# Of a class's table.
-_CSV = ("file", "right", "fault", "ms", "percent_of_floor", "gigabytes_per_second", "passed", "text")
 
 
 def print_ranking(rows: Sequence[Ranked], console: Console) -> None:

@@ -40,6 +40,15 @@ from convswap.tutorial.ladder.rung_texts import Page, read_pages
 
 Arrays = Mapping[str, np.ndarray]
 
+DEFAULT_NETWORK = "ece408-2017-high"
+# The batch of the course's reports, which all times are for unless another is asked for.
+IMAGES = 10_000
+CPU_IMAGES = 500
+# What a round of runs of one session may take. The ladder has some fifty of them, and a minute.
+ROUND_MS = 30.0
+# One yardstick for all rungs: that of the precision in which the last ones compute.
+FLOOR_PRECISION = "tf32"
+
 
 def session_of(
     layer: ConvLayer, ranks: Mapping[str, int], device: Device, options: Mapping[str, str]
@@ -69,16 +78,6 @@ def truth_of(layer: ConvLayer, fed: Arrays) -> np.ndarray:
     ranks = {name: values.ndim for name, values in fed.items()}
     output: np.ndarray = evaluate(layer.model(ranks, ours=False), fed).outputs[0]
     return output
-
-
-DEFAULT_NETWORK = "ece408-2017-high"
-# The batch of the course's reports, which all times are for unless another is asked for.
-IMAGES = 10_000
-CPU_IMAGES = 500
-# What a round of runs of one session may take. The ladder has some fifty of them, and a minute.
-ROUND_MS = 30.0
-# One yardstick for all rungs: that of the precision in which the last ones compute.
-FLOOR_PRECISION = "tf32"
 
 
 def climb(

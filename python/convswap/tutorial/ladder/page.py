@@ -19,6 +19,8 @@ _HEADINGS = (
 )
 _WORDS = (1, len(_HEADINGS) - 1)
 
+_INCHES_PER_RUNG = 0.34
+
 
 def ladder_html(ladder: Ladder) -> str:
     """Return the page."""
@@ -72,9 +74,6 @@ def _paragraphs(text: str) -> Iterable[str]:
         marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(part))
         # Not between letters and digits: 5*5 is no emphasis.
         yield "<p>" + re.sub(r"(?<![\w*])\*([^*]+)\*(?![\w*])", r"<em>\1</em>", marked) + "</p>"
-
-
-_INCHES_PER_RUNG = 0.34
 
 
 def ladder_svg(found: Mapping[str, Any]) -> str:
