@@ -1,7 +1,7 @@
 // Runs a user's kernel on the processor, thread by thread: run_kernel PROBLEMS RESULTS. Of each problem in
 // the file PROBLEMS it runs the kernel twice: first with NaN in shared memory, then with ordinary numbers
 // there and the threads of a block from last to first, so that what depends on their order shows. All tensors
-// lie between fences. `kernel.h` is the user's file, as convswap/lab/host_program.py translates it.
+// lie between fences. `kernel.h` is the user's file, as emulation_check.py translates it.
 
 #include <array>
 #include <cassert>
