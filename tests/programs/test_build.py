@@ -80,7 +80,7 @@ def test_a_cmake_of_the_system_gathers_the_kernels_sources(tmp_path: Path) -> No
     command = [program, f"-DSOURCES={REPOSITORY / 'custom_op'}", f"-DOUTPUT={file}", "-P", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "cuda/sliding_rows/strip.cuh" in file.read_text()
+    assert "cuda/sliding_rows/kernel.cuh" in file.read_text()
 
 
 def test_the_installed_package_is_complete() -> None:

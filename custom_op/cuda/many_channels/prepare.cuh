@@ -1,7 +1,7 @@
 #pragma once
 
-// The way of the pixels: prepared by a kernel of their own, in the order in which blocks then copy them to
-// shared memory, as the tensor core reads them.
+// The way of the pixels and of the weights: prepared by a kernel of their own, in the order in which blocks
+// then copy them to shared memory, as the tensor core reads them.
 
 #include "cuda/many_channels/share.cuh"
 #include "cuda/primitives/global_memory.cuh"
@@ -188,9 +188,6 @@ __device__ __noinline__ void convert_low(const Arguments<Element>& problem, cons
                                BinadeWindow(top), stage, range);
   show_to_copies_and_products();
 }
-
-// The way of the weights: prepared by a kernel of their own, in the order in which blocks then copy them to
-// shared memory.
 
 // Where the prepared weights of a block of filters begin, for a chunk of a window.
 template <typename Element>

@@ -4,7 +4,7 @@
 
 #include "cuda/epilogue/activations.cuh"
 #include "cuda/pointwise/arguments.h"
-#include "cuda/pointwise/pixels.cuh"
+#include "cuda/pointwise/operands.cuh"
 #include "cuda/primitives/dependent_launch.cuh"
 #include "cuda/primitives/global_memory.cuh"
 #include "cuda/primitives/warpgroup.cuh"

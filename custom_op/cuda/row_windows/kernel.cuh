@@ -11,7 +11,7 @@
 #include "cuda/primitives/ring.cuh"
 #include "cuda/primitives/tma.cuh"
 #include "cuda/primitives/warpgroup.cuh"
-#include "cuda/row_windows/windows.cuh"
+#include "cuda/row_windows/operands.cuh"
 
 namespace convswap::row_windows {
 

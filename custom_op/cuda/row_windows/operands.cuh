@@ -1,6 +1,6 @@
 #pragma once
 
-// How a window of an image's row is loaded, and what the products take of it: for each element type.
+// What products take: windows of an image's rows, and a block's weights, for each element type.
 
 #include "conv/small_floats.h"
 #include "cuda/primitives/global_memory.cuh"

@@ -1,6 +1,7 @@
 #pragma once
 
-// What a thread loads of its two pixels, and what the products take of it: for each element type.
+// What products take: of pixels, which a thread loads two of, and of a block's filters, for each element
+// type.
 
 #include "conv/small_floats.h"
 #include "cuda/pointwise/arguments.h"
@@ -132,7 +133,7 @@ struct ThreadPixels {
   }
 };
 
-// Loads chunks of a warpgroup's tiles, one after the other, to where they wait (waiting.cuh).
+// Loads chunks of a warpgroup's tiles, one after the other, to where they wait.
 template <typename Element, int kSteps>
 class ChunkLoader {
  public:
