@@ -30,7 +30,7 @@ def session() -> onnxruntime.InferenceSession:
 
 
 def test_so_many_shapes_are_more_than_a_cache_holds():
-    source = (REPOSITORY / "custom_op" / "plan" / "plan_cache.cc").read_text()
+    source = (REPOSITORY / "custom_op" / "plan" / "planner.cc").read_text()
     assert int(re.search(r"kMostPlans = (\d+);", source)[1]) < SHAPES
 
 
