@@ -637,8 +637,11 @@ std::vector<Offer> offers_of(const Algorithm& algorithm, const ConvProblem& prob
   return only;
 }
 
+// What a program does with a problem.
+enum class How { compute, compute_by_every_tiling, plan };
+
 // Whether the problem of a seed comes out right; `computed` counts those that the algorithm takes.
-bool check_seed(const Algorithm& algorithm, int seed, bool every_tiling, bool tells, int& computed) {
+bool check_seed(const Algorithm& algorithm, int seed, How how, bool tells, int& computed) {
   Random random(seed);
   ConvProblem problem = draw_problem(random);
   Device device = draw_device(random);
@@ -664,7 +667,14 @@ bool check_seed(const Algorithm& algorithm, int seed, bool every_tiling, bool te
   emulation::unwritten = seed % 2 == 0 ? emulation::kNotANumber : emulation::kOrdinary;
   if (!take_compiled_format(problem, algorithm, device)) return true;
   for (ConvProblem& before : problem.before) before.type = problem.type, before.precision = problem.precision;
-  const std::vector<Offer> offers = offers_of(algorithm, problem, device, every_tiling);
+  const std::vector<Offer> offers =
+      offers_of(algorithm, problem, device, how == How::compute_by_every_tiling);
+  if (how == How::plan) {
+    for (const Offer& offer : offers) {
+      std::printf("%d: %s; %s\n", seed, problem.text().c_str(), offer.make()->describe().c_str());
+    }
+    return true;
+  }
   if (!offers.empty()) ++computed;
   const auto right_as = [&]<typename Element>(Element) {
     return std::ranges::all_of(offers, [&](const Offer& offer) {
@@ -685,19 +695,22 @@ bool computes_float32(const Offer& offer, const ConvProblem& problem, Random& ra
 }
 
 int check_seeds(const Algorithm& algorithm, int count, char** arguments) {
-  const bool every_tiling = count == 4 && std::string_view(arguments[3]) == "every-tiling";
-  if (count != 3 && !every_tiling) {
-    std::printf("usage: %s FIRST END [every-tiling]\n", arguments[0]);
+  const std::string_view asked = count == 4 ? arguments[3] : "";
+  const How how = asked == "every-tiling" ? How::compute_by_every_tiling
+                  : asked == "plans"      ? How::plan
+                                          : How::compute;
+  if (count != 3 && how == How::compute) {
+    std::printf("usage: %s FIRST END [every-tiling|plans]\n", arguments[0]);
     return 2;
   }
   const int first = std::atoi(arguments[1]), end = std::atoi(arguments[2]);
   int computed = 0, wrong = 0;
   for (int seed = first; seed < end; ++seed) {
-    if (check_seed(algorithm, seed, every_tiling, end == first + 1, computed)) continue;
+    if (check_seed(algorithm, seed, how, end == first + 1, computed)) continue;
     std::printf("seed %d\n", seed);
     ++wrong;
   }
-  std::printf("%d problems computed, %d wrong\n", computed, wrong);
+  if (how != How::plan) std::printf("%d problems computed, %d wrong\n", computed, wrong);
   return wrong == 0 ? 0 : 1;
 }
 

@@ -27,7 +27,8 @@ bool computes_float32(const Offer& offer, const ConvProblem& problem, Random& ra
 
 // Draws a problem for each seed that the arguments name, FIRST and END, which the algorithm computes by what
 // it offers, or, if they end with "every-tiling", by each of what it chooses among; prints what is wrong, of
-// a single problem how it is planned, and last how many problems were right. Returns what main returns.
+// a single problem how it is planned, and last how many problems were right. If they end with "plans", prints
+// each problem with its plan, and computes none. Returns what main returns.
 int check_seeds(const Algorithm& algorithm, int count, char** arguments);
 
 }  // namespace convswap

@@ -20,6 +20,7 @@ from conv_cases import CASES, ConvCase, case_id, convolve, random_cases, sum_of_
 from convswap import _native
 from convswap.errors import ConvswapError
 from each_case import each
+from repeats import repeats
 
 # Half the distance from 1 to the next number: the relative error of one rounding.
 FLOAT32 = 2.0**-24
@@ -67,7 +68,7 @@ def test_direct_is_the_definition_on_every_instruction_set(case, instruction_set
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_direct_is_the_definition_for_many_draws(instruction_set):
-    for case in random_cases(seed=2, count=200, most_terms=5_000_000):
+    for case in random_cases(seed=2, count=repeats(200), most_terms=5_000_000):
         y = conv(case, algorithm="direct", instruction_set=instruction_set)
         try:
             case.check(y, FLOAT32)

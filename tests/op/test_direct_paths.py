@@ -13,6 +13,7 @@ import pytest
 from conv_cases import ConvCase, case_id, output_shape
 from conv_property import ACTIVATIONS, Draw, check
 from convswap import _native
+from repeats import repeats
 
 ROWS, SMALL_IMAGES = "rows from strips", "small images"
 # Of a drawn convolution: one in twenty has more, and those took most of the time.
@@ -58,7 +59,7 @@ def drawn_case(random: np.random.Generator, rank: int, most: int) -> ConvCase:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_whatever_follows_is_computed_on_every_path(activation, pool):
     random = np.random.default_rng([len(activation), len(pool)])
-    for number in range(24):
+    for number in range(repeats(12, least=4)):
         rank = 2 if pool else int(random.integers(1, 4))
         case = drawn_case(random, rank, (150, (18, 50)[number % 2], 10)[rank - 1])
         # An average of nothing but padding has no value.
