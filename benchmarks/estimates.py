@@ -16,12 +16,14 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
+from convswap.timing.measure import in_turn
 from convswap.timing.single_node import lone_data, lone_weights
 from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 
@@ -110,10 +112,7 @@ def measured(
 
     for _ in range(WARM_UPS):
         run(0)
-    times: list[list[float]] = [[] for _ in estimates]
-    for _ in range(options.rounds + 1):
-        for number, own in enumerate(times):
-            own.append(run(number))
+    times = in_turn([partial(run, number) for number in range(len(estimates))], options.rounds + 1)
     return [
         {
             "layer": " ".join([layer.name, *(str(each) for each in following.values())]),

@@ -26,6 +26,7 @@ from convswap import _native
 from convswap.bench.pytorch_runs import convolution, memory_formats, tensor_of
 from convswap.errors import ConvswapError
 from convswap.timing.floor import floor_ms
+from convswap.timing.measure import in_turn
 from convswap.timing.suites import SuiteLayer, suite_layers, usual_batch
 
 try:
@@ -126,11 +127,7 @@ def measured(
         ours.append(run)
         row["error"] = error_of(y.to_numpy(), own_x.to_numpy(), own_w.to_numpy(), layer)
         row["plan"] = _native.describe_plan(problem, "cuda", algorithm)
-    times: dict[int, list[float]] = {}
-    for _ in range(rounds):
-        for place, side in enumerate([*theirs, *ours]):
-            times.setdefault(place, []).append(side())
-    medians = [statistics.median(of_side) for of_side in times.values()]
+    medians = [statistics.median(times) for times in in_turn([*theirs, *ours], rounds)]
     row["pytorch_ms"] = min(medians[: len(theirs)], default=None)
     row["ms"] = medians[-1] if ours else None
     row["floor_ms"] = floor_ms(problem, card, precision)

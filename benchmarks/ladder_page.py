@@ -99,7 +99,9 @@ def command(network: str, folder: Path) -> str:
 
 def page_text(pages: Sequence[Page], found: Mapping[str, Mapping[str, Any]]) -> str:
     """Return docs/tutorial/ladder.md."""
-    source = (HERE.parent / "custom_op" / "conv" / "ladder_convolution.h").read_text(encoding="utf-8")
+    source = (HERE.parent / "custom_op" / "cpu" / "tutorial" / "ladder" / "convolution.h").read_text(
+        encoding="utf-8"
+    )
     definition = re.search(r"^struct Convolution \{.*?^\};\n", source, re.DOTALL | re.MULTILINE)
     formula = re.search(r"^//   (y\[n\].*)$", source, re.MULTILINE)
     assert definition is not None and formula is not None

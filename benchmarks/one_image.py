@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from convswap.models import NETWORKS, find
 from convswap.output.files import check_writable, write_json
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device, plain_errors
+from convswap.timing.measure import in_turn
 from convswap.truth.closeness import TOLERANCES, relative_l2_error
 
 BURSTS, RUNS, WARM_UPS = 15, 100, 20
@@ -80,18 +82,15 @@ def times_of(network: str, device: Device, data: str | None, bursts: int, runs: 
         runners = {
             name: OneImage(model, name != "default", graph, feeds, device) for name, model in models.items()
         }
-        samples: dict[str, list[float]] = {name: [] for name in runners}
         with plain_errors("ONNX Runtime cannot run the model"):
             for runner in runners.values():
                 runner.burst(WARM_UPS)
-            for _ in range(bursts):
-                for name, runner in runners.items():
-                    samples[name].append(runner.burst(runs))
+            times = in_turn([partial(runner.burst, runs) for runner in runners.values()], bursts)
         expected = runners["default"].output()
         errors = {name: float(relative_l2_error(runners[name].output(), expected)) for name in runners}
         if max(errors.values()) > TOLERANCE:
             raise ConvswapError(f"{network}: the answers differ by {errors}, more than {TOLERANCE:g}")
-        microseconds = {name: float(np.median(own)) for name, own in samples.items()}
+        microseconds = {name: float(np.median(own)) for name, own in zip(runners, times, strict=True)}
         rows.append({"network": network, "cuda_graph": graph, "us": microseconds, "relative_l2": errors})
     return rows
 

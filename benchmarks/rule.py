@@ -15,6 +15,7 @@ import json
 import math
 import statistics
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.timing.floor import floor_ms
+from convswap.timing.measure import in_turn
 from convswap.timing.single_node import lone_data, lone_weights
 from convswap.timing.suites import SuiteLayer, suite_layers
 
@@ -161,11 +163,8 @@ def measured(
     for name in estimates:
         run(name, 1)
         runs_of[name] = max(1, min(MOST_RUNS, round(MEASURED_MS / run(name, 2))))
-    times: dict[str, list[float]] = {name: [] for name in estimates}
-    for _ in range(options.rounds + 1):
-        for name, own in times.items():
-            own.append(run(name, runs_of[name]))
-    medians = {name: statistics.median(own[1:]) for name, own in times.items()}
+    times = in_turn([partial(run, name, runs) for name, runs in runs_of.items()], options.rounds + 1)
+    medians = {name: statistics.median(own[1:]) for name, own in zip(runs_of, times, strict=True)}
     rule = next(iter(medians))
     return {
         "layer": layer.name,

@@ -15,6 +15,7 @@ import argparse
 import statistics
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from convswap.errors import ConvswapError
 from convswap.output.files import check_writable, write_json
 from convswap.runtime.device import choose_device, environment
 from convswap.timing.floor import floor_ms
+from convswap.timing.measure import in_turn
 from convswap.truth.closeness import relative_l2_error
 
 RUNS, ROUNDS = 20, 5
@@ -99,11 +101,8 @@ def row_of(pair: Pair, batch: int, precision: str, card: dict[str, Any]) -> dict
     row["chosen"] = _native.choose(whole, "cuda")
     row["why_not"] = _native.why_not(whole, "separable", "cuda")
     tilings = [] if row["why_not"] else _native.alternatives(whole, "separable", 20)
-    times: dict[int, list[float]] = {number: [] for number in range(-1, len(tilings))}
-    for _ in range(ROUNDS):
-        for number, of_side in times.items():
-            of_side.append(two_nodes() if number < 0 else one(number))
-    medians = [statistics.median(of_side) for of_side in times.values()]
+    sides = [two_nodes, *(partial(one, number) for number in range(len(tilings)))]
+    medians = [statistics.median(times) for times in in_turn(sides, ROUNDS)]
     row["two_nodes_ms"], row["separable_ms"] = medians[0], medians[1:]
     row["estimates_ms"] = tilings
     row["floor_ms"] = floor_ms(whole, card, precision)

@@ -2,7 +2,8 @@
 
 `tools/sanitize_cuda.py` sets CONVSWAP_TEST_SHARE for racecheck and synccheck, which look at what the threads
 of one block do to its shared memory and barriers: more blocks or runs of the same kernels tell them nothing
-more. So it does for memcheck where several threads launch, over which that one takes minutes.
+more. So it does for memcheck where several threads launch, over which that one takes minutes, and
+`tools/sanitize.sh` for everything.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from convswap.errors import ConvswapError
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
-CASES = {"onnx": 120}
-CASES_OF_OTHERS = 80
+CASES = {"onnx": 60}
+CASES_OF_OTHERS = 40
 # For a case on a busy machine; on an idle one none takes one.
 MOST_SECONDS = 120.0
 
@@ -40,7 +40,7 @@ def test_damaged_files_are_read_or_refused_in_one_line(reader: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     # Cases that were all refused, or all read, would not have come far.
     found = re.search(r"(\d+) read, (\d+) refused, 0 failed", done.stdout)
-    assert found and min(int(found[1]), int(found[2])) >= cases // 50, done.stdout
+    assert found and min(int(found[1]), int(found[2])) >= cases // 40, done.stdout
 
 
 def fail_with_another_exception() -> None:
@@ -133,10 +133,3 @@ def test_a_failure_is_printed_with_what_repeats_it() -> None:
     assert done.returncode == 1
     assert "FAILED: --reader failing --seeds 8:9\nTraceback" in done.stdout
     assert "0 read, 0 refused, 2 failed" in done.stdout
-
-
-@pytest.mark.parametrize("reader", fuzz.READERS.values(), ids=fuzz.READERS)
-def test_a_seed_gives_the_same_damage_again_and_another_seed_another(reader: fuzz.Reader) -> None:
-    samples = reader.samples()
-    first, again, other = (fuzz.damaged_sample(reader, seed, samples).files for seed in (3, 3, 4))
-    assert first == again != other

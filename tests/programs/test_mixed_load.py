@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import csv
 import ctypes
 import gc
@@ -12,19 +11,16 @@ import re
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import conv_property
 import mixed_load
 import numpy as np
-import onnxruntime
 import pytest
 from build_tools import TOOLS
 from convswap import _native
-from mixed_load import MIB, CardMemory, Gate, Problem, Sample, Slot, draw_specs, growth, judge
+from mixed_load import MIB, Problem, Sample, draw_specs, growth, judge
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
@@ -71,27 +67,6 @@ def test_sessions_that_come_and_go_compute_what_was_checked(device: str, tmp_pat
     # Only the sessions that live long are open at rest, and others between.
     assert max(int(row["open_sessions"]) for row in rows if row["rests"] == "1") <= 3
     assert max(int(row["open_sessions"]) for row in rows) > 3
-
-
-@pytest.mark.parametrize(
-    ("words", "lasted"),
-    [
-        (["9 runs, 0 errors; growth device"], [10]),
-        (["9 runs, 0 errors; no growth to judge", "20 runs, 0 errors; growth device"], [10, 20]),
-        (["9 runs, 3 errors; no growth to judge", "20 runs, 0 errors; growth device"], [10]),
-        (["9 runs, 0 errors; no growth to judge"] * 9, [10, 20, 40]),
-    ],
-    ids=["judged", "no rest", "errors", "never a rest"],
-)
-def test_what_is_run_again_is_a_load_without_errors_that_was_not_judged(words, lasted) -> None:
-    said, ran = iter(words), []
-
-    def run(seconds: int) -> tuple[int, str]:
-        ran.append(seconds)
-        return 0, next(said)
-
-    assert judged(run, 10) == (0, words[len(lasted) - 1], lasted[-1])
-    assert ran == lasted
 
 
 # What the tool notices.
@@ -155,67 +130,6 @@ def test_memory_that_every_run_keeps_is_reported(monkeypatch, capsys, tmp_path) 
     assert grown > 0.5 * growth(rests, seconds, "runs") * kept_a_run / MIB > 1
 
 
-def test_lasting_sessions_stay_open_through_the_rests(capsys, tmp_path) -> None:
-    def run(seconds: int) -> tuple[int, str]:
-        return run_load(tmp_path, seconds, "--lasting"), capsys.readouterr().out
-
-    status, printed, _ = judged(run, SECONDS["cpu"])
-    assert status == 0, printed
-    rows = list(csv.DictReader((tmp_path / "load.csv").open()))
-    # A busy machine comes to the first rest before it has opened the last session.
-    later = rows[len(rows) // 2 :]
-    opened = {int(row["sessions_opened"]) for row in later}
-    # Three that live long anyway, a third more than threads, and one that replays a graph.
-    assert opened == {3 + 4 + 1} == {int(row["open_sessions"]) for row in later if row["rests"] == "1"}
-    assert int(rows[-1]["runs"]) > 200
-
-
-def test_lasting_sessions_first_run_in_all_threads_at_once(monkeypatch) -> None:
-    threads, in_flight, most = 6, collections.Counter(), collections.Counter()
-    lock = threading.Lock()
-
-    class Slow(onnxruntime.InferenceSession):
-        def run_with_iobinding(self, *arguments):
-            with lock:
-                in_flight[self] += 1
-                most[self] = max(most[self], in_flight[self])
-            time.sleep(0.005)
-            super().run_with_iobinding(*arguments)
-            with lock:
-                in_flight[self] -= 1
-
-    monkeypatch.setattr(onnxruntime, "InferenceSession", Slow)
-    monkeypatch.setattr(mixed_load, "RUNS_AT_ONCE", 3)
-    specs = [mixed_load.Spec(draw, "cpu") for draw in draw_specs(2, 4)]
-    load = mixed_load.Load("cpu", threads, specs, 2, lasting=True)
-    used = threading.Event()
-    monkeypatch.setattr(load, "_use", lambda *_: used.set())
-    monkeypatch.setattr(load, "_use_graph", lambda *_: used.set())
-    load.start()
-    assert used.wait(60)
-    load.stop()
-    assert not load.errors
-    # Three that live long and a third more than threads; those that replay graphs have one thread each.
-    assert list(most.values()) == [threads] * (3 + 8)
-    assert load.runs == 3 * threads * (3 + 8)
-
-
-def test_thread_that_fails_before_the_load_does_not_hold_up_the_others(monkeypatch) -> None:
-    specs = [mixed_load.Spec(draw, "cpu") for draw in draw_specs(2, 4)]
-    load = mixed_load.Load("cpu", 4, specs, 2, lasting=True)
-    monkeypatch.setattr(Problem, "require", lambda self, y: 1 / 0)
-    load.start()
-    load.stop()
-    assert any("ZeroDivisionError" in error for error in load.errors)
-
-
-def test_session_that_stays_open_is_reported(monkeypatch, capsys, tmp_path) -> None:
-    monkeypatch.setattr(Slot, "close", lambda self: None)
-    monkeypatch.setattr(mixed_load, "judge", lambda *_: ("memory is not judged", False))
-    assert run_load(tmp_path, 3) == 1
-    assert "sessions are open, and at most 3 should be" in capsys.readouterr().out
-
-
 @pytest.fixture(scope="module")
 def problem() -> Problem:
     return next(
@@ -238,11 +152,6 @@ def test_run_that_ought_to_be_refused_and_is_not_is_reported(problem, session, m
         mixed_load.require_refusal(session, problem, ["x"])
 
 
-def test_refusal_by_anyone_else_is_reported(problem, session) -> None:
-    with pytest.raises(AssertionError, match="a channel too many gave: "):
-        mixed_load.require_refusal(session, problem, ["no such input"])
-
-
 def test_output_that_is_not_written_is_reported(problem, session) -> None:
     class Lazy:
         def io_binding(self):
@@ -254,30 +163,6 @@ def test_output_that_is_not_written_is_reported(problem, session) -> None:
     problem.require(mixed_load.run_bound(session, problem, ["x"]))
     with pytest.raises(AssertionError, match="differ"):
         problem.require(mixed_load.run_bound(Lazy(), problem, ["x"]))
-
-
-def test_nobody_is_inside_beside_the_one_alone() -> None:
-    gate, inside, seen = Gate(), [0], []
-    stop = threading.Event()
-
-    def come_and_go() -> None:
-        while not stop.is_set():
-            with gate.shared():
-                inside[0] += 1
-                inside[0] -= 1
-
-    threads = [threading.Thread(target=come_and_go) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(50):
-        with gate.alone():
-            inside[0] = 0
-            stop.wait(0.002)
-            seen.append(inside[0])
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert seen == [0] * 50
 
 
 # Growth, of runs of 9 minutes.
@@ -305,50 +190,12 @@ def test_leak_shows_within_what_sessions_take_between_the_rests() -> None:
     assert judge(samples_of(lambda second: 500 * MIB + noise[second] + second * 8.5 * MIB / 420), 540)[1]
 
 
-def test_what_grows_before_minute_2_and_a_single_odd_sample_are_no_growth() -> None:
-    memory = samples_of(lambda second: (min(second, 119) + 100 * (second == 512)) * MIB)
-    assert not judge(memory, 540)[1]
-
-
 def test_log_without_rests_is_not_taken_for_a_good_one() -> None:
     words, bad = judge(samples_of(lambda second: MIB, rests=lambda second: False), 540)
     assert bad and "no rest" in words
 
 
 # The memory of the card, by a stand-in for NVML.
-
-
-class Nvml:
-    """A card with 900 bytes in use, and of its processes what is given."""
-
-    def __init__(self, processes: list[tuple[int, int]], status: int = 0) -> None:
-        self.processes, self.status = processes, status
-
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, card, count, processes) -> int:
-        for place, (pid, used) in zip(processes, self.processes, strict=False):
-            place.pid, place.used = pid, used
-        count._obj.value = len(self.processes)
-        return self.status
-
-    def nvmlDeviceGetMemoryInfo(self, card, total_free_used) -> int:
-        total_free_used[2] = 900
-        return 0
-
-
-@pytest.mark.parametrize(
-    ("nvml", "used"),
-    [
-        (Nvml([(1, 50), (os.getpid(), 70)]), 70),
-        (Nvml([(1, 50)]), 900),
-        (Nvml([(os.getpid(), CardMemory.NOT_TOLD)]), 900),
-        (Nvml([(os.getpid(), 70)], status=3), 900),
-    ],
-    ids=["this process", "not listed", "not told", "not supported"],
-)
-def test_memory_is_that_of_this_process_where_it_is_told(nvml: Nvml, used: int) -> None:
-    card = CardMemory.__new__(CardMemory)
-    card._nvml, card._card = nvml, None
-    assert card.used() == used
 
 
 @pytest.mark.gpu

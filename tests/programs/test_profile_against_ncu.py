@@ -48,12 +48,6 @@ def test_times_of_ncu_are_means_of_the_timed_runs_by_demangled_name(tool, monkey
     assert command[-4:] == ["--run", "ece408-2019fa", "default", "2"]
 
 
-def test_no_kernel_seen_is_an_error(tool, monkeypatch):
-    monkeypatch.setattr(tool, "run", lambda command, more=None: "==WARNING== No kernels were profiled.")
-    with pytest.raises(tool.ConvswapError, match="saw no kernel of ece408-2019fa: ==WARNING== No kernels"):
-        tool.by_ncu("ece408-2019fa", "default", 3)
-
-
 def test_long_kernels_get_a_row_with_both_profiles_and_ncu(tool, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(tool, "by_profile", lambda network, runs, blocking: sides(1000 if blocking else 1100))
     monkeypatch.setattr(
@@ -107,8 +101,3 @@ def test_wrong_input_is_refused_before_anything_runs(arguments, told, tool, monk
     assert tool.main() == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
-
-
-def test_a_program_that_fails_is_named_with_what_it_said(tool):
-    with pytest.raises(tool.ConvswapError, match="ended with status 3: told"):
-        tool.run([sys.executable, "-c", "print('told'); raise SystemExit(3)"])

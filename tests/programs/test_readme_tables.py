@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from types import SimpleNamespace
 
 import pytest
 from build_tools import REPOSITORY, run_script, script
@@ -114,29 +111,6 @@ def test_a_network_without_results_is_no_row_and_named_below(results, readme):
     assert page.endswith("\n\nNot compared yet: vgg16.\n<!-- /all-networks -->\nAfter.\n")
 
 
-def test_without_any_results_all_networks_are_named_with_the_command(tmp_path, readme):
-    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
-    assert answer.returncode == 1
-    command = f"python benchmarks/compare_networks.py {tmp_path / 'compare'} {' '.join(ALL_NETWORKS)}"
-    assert answer.stderr.splitlines() == [
-        f"no results of {', '.join(ALL_NETWORKS)}; make them with: {command}"
-    ]
-    assert readme.read_text() == PLACE
-
-
-def test_a_network_of_the_first_page_without_results_is_named_with_the_command(fused_results, readme):
-    place = "<!-- front -->\nold\n<!-- /front -->\n"
-    readme.write_text(place)
-    (fused_results / "compare" / "vgg16.json").unlink()
-    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
-    assert answer.returncode == 1
-    assert answer.stderr.splitlines() == [
-        "no results of vgg16; make them with: python benchmarks/compare_networks.py "
-        f"{fused_results / 'compare'} vgg16"
-    ]
-    assert readme.read_text() == place
-
-
 def test_results_of_another_machine_or_precision_do_not_mix(found, results, readme):
     environment = found["environment"] | {"onnxruntime": "1.99"}
     for changes, told in [({"precision": "ieee"}, "ieee"), ({"environment": environment}, "1.99")]:
@@ -155,14 +129,6 @@ def test_wrong_answers_get_no_row(results, readme):
     assert answer.returncode == 1
     assert answer.stderr.startswith("the answers of convnext-tiny differ;")
     assert readme.read_text() == PLACE
-
-
-def test_the_place_of_the_fused_is_empty_until_they_are_measured(results, readme):
-    place = "<!-- fused -->\n<!-- /fused -->\n"
-    readme.write_text(place)
-    answer = run_script("readme_tables", "--results", results, "--readme", readme)
-    assert (answer.returncode, answer.stdout) == (0, f"{readme}: no table\n"), answer.stderr
-    assert readme.read_text() == place
 
 
 def test_each_network_has_its_times_swapped_and_fused(found, fused_results, readme):
@@ -205,25 +171,6 @@ def test_what_does_not_go_together_is_no_row_of_the_fused(changes, told, fused_r
     assert answer.returncode == 1
     (line,) = answer.stderr.splitlines()
     assert told in line
-
-
-def test_fused_and_unfused_of_different_machines_do_not_mix(found, fused_results, readme):
-    readme.write_text("<!-- fused -->\n<!-- /fused -->\n")
-    environment = found["environment"] | {"card": "another"}
-    for network in ALL_NETWORKS:
-        change(fused_results, network, "compare-fused", environment=environment)
-    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
-    assert answer.returncode == 1 and "are of different kinds" in answer.stderr
-
-
-def test_networks_that_were_not_compared_fused_are_named_below_the_others(fused_results, readme):
-    readme.write_text("<!-- fused -->\n<!-- /fused -->\n")
-    (fused_results / "compare-fused" / "vgg16.json").unlink()
-    answer = run_script("readme_tables", "--results", fused_results, "--readme", readme)
-    assert answer.returncode == 0, answer.stderr
-    page = readme.read_text()
-    assert "| vgg16 |" not in page and page.count("\n| ") == len(ALL_NETWORKS) + 1
-    assert "--fuse`. Not compared fused yet: vgg16." in page
 
 
 def bench_row(layer, batch=10_000, **times):
@@ -287,34 +234,6 @@ def test_the_study_has_a_row_for_every_power_of_four_and_dashes_where_it_failed(
     assert rows[2][2:6] == ["0", "0.400", "0.800", "1.20"] and rows[3][2:] == ["-"] * len(parts)
 
 
-def test_kernels_are_set_against_ncu_by_short_names(tmp_path, readme):
-    row = {
-        "network": "n",
-        "side": "convswap",
-        "nodes": ["conv1", "conv2"],
-        "kernel": "void convswap::a::b<1>()",
-    }
-    rows = [
-        {**row, "profile_us": 102.0, "profile_apart_us": None, "ncu_us": 100.0},
-        {
-            **row,
-            "kernel": "void other::" + "c" * 40,
-            "profile_us": 98.0,
-            "profile_apart_us": 99,
-            "ncu_us": 100,
-        },
-        {**row, "profile_us": 98.0, "profile_apart_us": 99, "ncu_us": None},
-    ]
-    (tmp_path / "profile-against-ncu.json").write_text(json.dumps({"rows": rows}))
-    readme.write_text("<!-- against-ncu -->\n<!-- /against-ncu -->\n")
-    answer = run_script("readme_tables", "--results", tmp_path, "--readme", readme)
-    assert answer.returncode == 0, answer.stderr
-    assert cells_of(readme)[1:] == [
-        ["n", "convswap", "conv1, conv2", "`a::b`", "100.0", "102.0", "+2.0%", "-"],
-        ["n", "convswap", "conv1, conv2", f"`{'c' * 33}...`", "100.0", "98.0", "-2.0%", "-1.0%"],
-    ]
-
-
 @pytest.mark.parametrize("name", ["small-batches", "precisions", "layers", "study", "against-ncu"])
 def test_a_missing_file_is_named(name, tmp_path, readme):
     readme.write_text(f"<!-- {name} -->\n<!-- /{name} -->\n")
@@ -322,14 +241,6 @@ def test_a_missing_file_is_named(name, tmp_path, readme):
     assert answer.returncode == 1
     (line,) = answer.stderr.splitlines()
     assert line.startswith(f"there is no {tmp_path}/") and line.endswith("are in the help")
-
-
-def test_half_a_place_is_refused(results, readme):
-    readme.write_text("<!-- all-networks -->\n")
-    answer = run_script("readme_tables", "--results", results, "--readme", readme)
-    assert answer.returncode == 1
-    assert "has 1 places <!-- all-networks --> and 0 <!-- /all-networks -->" in answer.stderr
-    assert readme.read_text() == "<!-- all-networks -->\n"
 
 
 PAGES = {
@@ -358,66 +269,6 @@ def test_the_tables_of_a_page_are_what_the_results_give(name, tmp_path):
 def test_every_table_has_a_place_on_one_page():
     places = [name for tables in PAGES.values() for name in tables.split(", ")]
     assert sorted(places) == sorted(script("readme_tables").TABLES)
-
-
-@pytest.mark.parametrize("fuse", [[], ["--fuse"]], ids=str)
-def test_all_networks_are_compared_even_after_one_that_failed(fuse, tmp_path, monkeypatch, capsys):
-    compare_networks = script("compare_networks")
-    statuses = {"ece408-2018fa": 2, "resnet50": 1}
-    seen = []
-
-    def run(arguments, check):
-        compare, network, *flags, json_flag, file = arguments[3:]
-        assert (arguments[:3], compare, json_flag) == (
-            [sys.executable, "-m", "convswap.cli"],
-            "compare",
-            "--json",
-        )
-        seen.append((network, flags))
-        status = statuses.get(network, 0)
-        if status != 2:
-            (tmp_path / f"{network}.json").write_text("new")
-            assert file == str(tmp_path / f"{network}.json")
-        return SimpleNamespace(returncode=status)
-
-    for network in ("ece408-2018fa", "alexnet"):
-        (tmp_path / f"{network}.json").write_text("old")
-    monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(sys, "argv", ["compare_networks", str(tmp_path), "--device", "cuda", *fuse])
-    assert compare_networks.main() == 2
-    cuda = ["--device", "cuda"]
-    against = ["--against", "default" if fuse else "all"]
-    course = [*fuse, *cuda, *against, "--data", "fashion-mnist"]
-    large = ["--no-layers", *fuse, *cuda, "--images", "64", *against]
-    assert seen == [(name, course) for name in NETWORKS] + [(name, large) for name in LARGE_NETWORKS]
-    told = capsys.readouterr().err.splitlines()
-    assert told[-2:] == [
-        "ece408-2018fa: not compared, status 2; its results are as they were",
-        "resnet50: the answers differ",
-    ]
-    assert {file.stem: file.read_text() for file in tmp_path.iterdir()} == {
-        name: "old" if name == "ece408-2018fa" else "new" for name in ALL_NETWORKS
-    }
-
-
-def test_networks_may_follow_options(tmp_path, monkeypatch):
-    compare_networks = script("compare_networks")
-    seen = []
-    monkeypatch.setattr(
-        subprocess, "run", lambda arguments, check: seen.append(arguments[4]) or SimpleNamespace(returncode=0)
-    )
-    networks = [NETWORK, "vgg16"]
-    monkeypatch.setattr(sys, "argv", ["compare_networks", str(tmp_path), "--device", "cuda", *networks])
-    assert compare_networks.main() == 0
-    assert seen == networks
-
-
-def test_an_unknown_network_is_refused_before_any_is_compared(tmp_path):
-    answer = run_script("compare_networks", tmp_path / "folder", NETWORK, "resnet51")
-    assert answer.returncode == 2
-    (line,) = answer.stderr.splitlines()
-    assert "unknown network 'resnet51'; did you mean 'resnet50'" in line
-    assert not (tmp_path / "folder").exists()
 
 
 @pytest.mark.parametrize(

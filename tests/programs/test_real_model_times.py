@@ -7,11 +7,8 @@ import json
 import numpy as np
 import onnx
 import pytest
-from build_tools import run_script, script
+from build_tools import run_script
 from comparisons import small_model
-from convswap.errors import ConvswapError
-from convswap.inputs.subject import open_subject
-from convswap.runtime.device import choose_device
 from convswap.truth.closeness import TOLERANCES
 
 pytestmark = pytest.mark.extended
@@ -50,45 +47,6 @@ def test_every_model_has_a_row_for_each_batch_that_it_takes(folder, tmp_path, de
         assert all(milliseconds > 0 for milliseconds in (*row["ms"].values(), *row["graph_ms"].values()))
         assert list(row["graph_ms"]) == (sides if device == "cuda" else [])
         assert all(error <= tolerance for error in row["relative_l2"].values())
-
-
-def test_named_models_alone_are_timed_and_what_gains_is_timed_too(folder, tmp_path, monkeypatch):
-    real_models = script("real_models")
-    asked = []
-
-    class Found:
-        nodes = ()
-        written = tmp_path
-
-    def optimize(model, output, **options):
-        onnx.save_model(onnx.load(model), output)
-        asked.append((model, options["batches"], options["device"], options["inputs"]))
-        return Found
-
-    monkeypatch.setattr(real_models, "optimize", optimize)
-    monkeypatch.setattr(real_models, "measure", lambda runs, bursts: [Median(i) for i in range(len(runs))])
-    file = tmp_path / "real.json"
-    arguments = [file, "--models", folder, "--device", "cpu", "--batches", "2,8", "any"]
-    monkeypatch.setattr("sys.argv", ["real_models", *map(str, arguments)])
-    assert real_models.main() == 0
-    assert asked == [(str(folder / "any.onnx"), [2, 8], "cpu", folder / "any.npz")]
-    rows = json.loads(file.read_text())["rows"]
-    assert [row["batch"] for row in rows] == [2, 8]
-    for row in rows:
-        assert row["ms"] == {"default": 1.5, "swapped": 2.5, "fused": 3.5, "optimized": 4.5}
-        assert row["relative_l2"]["optimized"] == 0
-
-
-class Median:
-    def __init__(self, number: int) -> None:
-        self.median = number + 1.5
-
-
-def test_inputs_that_do_not_fit_are_no_matter_of_the_batch(folder):
-    inputs = {"x": np.ones((2, 3, 12), np.float32)}
-    subject = open_subject(str(folder / "any.onnx"), None, None, inputs)
-    with pytest.raises(ConvswapError, match=r"was given an array of shape \[2, 3, 12\]"):
-        script("real_models").possible_batches(subject, [1], choose_device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -140,11 +98,3 @@ def test_the_table_has_dashes_where_the_model_stays_as_it_is(tmp_path):
         "| a | 1 | 3 of 4 | 3.00 | 2.50 | 2.25 | 2.00 | 2.75 | 1.50 | 1.50x | 2.5e-04 |",
         "| b | 1,024 | 0 of 4 | 3.00 | 2.50 | 2.25 | — | — | — | — | — |",
     ]
-
-
-def test_without_results_the_place_of_the_table_is_empty(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("<!-- real-models -->\nold\n<!-- /real-models -->\n")
-    answer = run_script("readme_tables", "--results", tmp_path, "--readme", page)
-    assert (answer.returncode, answer.stdout) == (0, f"{page}: no table\n"), answer.stderr
-    assert page.read_text() == "<!-- real-models -->\n<!-- /real-models -->\n"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import textwrap
 import time
 
 import pytest
 import sanitize_cuda
-from build_tools import environment_with_helpers
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
@@ -80,7 +78,6 @@ def write_tests(folder, name, text):
 
 
 TWO = "def test_one(): pass\ndef test_two(): assert False\n"
-WORDLESS = "import pytest\ndef test_one(): pytest.fail('', pytrace=False)\ndef test_two(): pass\n"
 
 
 def test_clean_tests_are_run_under_each_tool_and_not_again(tool, tmp_path, capsys):
@@ -145,76 +142,6 @@ def test_calls_that_a_test_has_fail_are_not_reported(tool, tmp_path, capsys):
     assert "memcheck: 1 passed, 0 left; 1 reports of ours, 0 others" in capsys.readouterr().out
 
 
-def test_racecheck_shares_the_cores_among_the_jobs(tool, monkeypatch):
-    monkeypatch.setattr(tool.os, "cpu_count", lambda: 32)
-    assert tool.settings_of("racecheck", set(), 30).options[:2] == ("--racecheck-num-workers", "2")
-    assert tool.settings_of("racecheck", set(), 40).options[:2] == ("--racecheck-num-workers", "1")
-
-
-def test_callers_are_taken_down_only_where_reports_need_them_and_one_thread_launches(tool):
-    def options(name: str, *marks: str) -> tuple[str, ...]:
-        return tool.settings_of(name, {"gpu", *marks}, 1).options
-
-    without = ("--show-backtrace", "device")
-    silent = ("--report-api-errors", "no")
-    for marks in (["failing_calls"], ["many_threads"], []):
-        assert options("racecheck", *marks)[2:] == options("synccheck", *marks) == without
-    assert options("memcheck") == options("initcheck") == options("initcheck", "failing_calls") == ()
-    assert options("memcheck", "failing_calls") == silent
-    assert options("memcheck", "many_threads") == without + silent
-    assert options("initcheck", "many_threads") == without
-
-
-def test_racecheck_leaves_out_tests_of_many_threads(tool, tmp_path, capsys):
-    marked = "import pytest\n@pytest.mark.many_threads\ndef test_three(): assert False\n"
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  many_threads\n")
-    files = [write_tests(tmp_path, "marked", marked), write_tests(tmp_path, "clean", TWO)]
-    arguments = ["--state", str(tmp_path / "state.jsonl"), "--tools", "racecheck,synccheck"]
-    assert tool.main([*arguments, "--", *files]) == 0
-    racecheck, synccheck = capsys.readouterr().out.split("synccheck: ")
-    assert racecheck.startswith("racecheck: 1 failed, 1 passed, 0 left;") and "test_three" not in racecheck
-    assert synccheck.startswith("2 failed, 1 passed, 0 left;") and "test_marked.py::test_three" in synccheck
-    # Alone, they are nothing that it could run.
-    assert tool.main(["--state", str(tmp_path / "other"), "--tools", "racecheck", "--", files[0]]) == 2
-
-
-def test_tests_repeat_themselves_less_where_a_tool_takes_much_time_or_memory(tool, tmp_path, monkeypatch):
-    monkeypatch.delenv("CONVSWAP_TEST_SHARE", raising=False)
-    monkeypatch.setenv("PYTHONPATH", environment_with_helpers()["PYTHONPATH"])
-    text = """\
-        from convswap.timing import back_to_back
-        from convswap.timing import measure
-        from repeats import repeats, some_of, time_fewer_runs
-        import pytest
-        def test_less():
-            assert (repeats(200), repeats(200, least=50), repeats(1, least=50)) == (4, 50, 1)
-            assert (some_of(range(150)), some_of("ab")) == ([49, 99, 149], ["b"])
-            time_fewer_runs()
-            assert (measure.RUNS, back_to_back.RUNS, back_to_back.ROUNDS) == (3, 4, 1)
-        @pytest.mark.many_threads
-        def test_threads():
-            assert repeats(200) == 4
-        def test_all():
-            assert repeats(200) == repeats(200, least=50) == 200
-            assert some_of(range(150)) == list(range(150))
-            time_fewer_runs()
-            assert (measure.RUNS, back_to_back.RUNS, back_to_back.ROUNDS) == (20, 200, 5)
-    """
-    state = tmp_path / "state.jsonl"
-    arguments = ["--state", str(state)]
-    assert tool.main([*arguments, "--", write_tests(tmp_path, "share", textwrap.dedent(text))]) == 0
-    lines = [json.loads(line) for line in state.read_text().splitlines()]
-    passed = {(line["tool"], line["test"]) for line in lines if line["outcome"] == "passed"}
-    assert passed == {
-        ("memcheck", "test_share.py::test_all"),
-        ("memcheck", "test_share.py::test_threads"),
-        ("initcheck", "test_share.py::test_all"),
-        ("racecheck", "test_share.py::test_less"),
-        ("synccheck", "test_share.py::test_less"),
-        ("synccheck", "test_share.py::test_threads"),
-    }
-
-
 def test_what_failed_without_a_report_runs_again_where_it_is_asked_for(tool, tmp_path, capsys):
     state = tmp_path / "state.jsonl"
     arguments = ["--state", str(state), "--tools", "racecheck", "--group", "1"]
@@ -259,34 +186,6 @@ def test_what_the_time_cuts_off_is_left_for_the_next_run(tool, endless, tmp_path
     assert said.endswith("  left: test_slow.py::test_three\n")
 
 
-def test_only_the_tests_asked_for_are_told_and_count(tool, tmp_path, capsys):
-    arguments = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck", "--"]
-    other = write_tests(tmp_path, "other", "import os\ndef test_one(): os.abort()\n")
-    assert tool.main([*arguments, other]) == 1
-    assert "test_other.py" in capsys.readouterr().out
-    assert tool.main([*arguments, write_tests(tmp_path, "clean", TWO)]) == 0
-    said = capsys.readouterr().out
-    assert "test_clean.py::test_two" in said and "test_other.py" not in said
-    assert tool.main([*arguments, "test_clean.py", other]) == 1
-
-
-def test_many_tests_left_are_counted_and_not_named(tool, endless, tmp_path, capsys):
-    many = "".join(f"def test_{i}(): endless()\n" for i in range(tool.MOST_NAMED + 1))
-    file = write_tests(tmp_path, "many", endless + "def test_first(): pass\n" + many)
-    options = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck"]
-    assert tool.main([*options, "--", file]) == 0
-    said = capsys.readouterr().out
-    assert f"memcheck: 1 passed, {tool.MOST_NAMED + 1} left;" in said and "left: " not in said
-
-
-def test_a_failure_without_a_word_does_not_end_the_group(tool, tmp_path, capsys):
-    arguments = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck"]
-    assert tool.main([*arguments, "--", write_tests(tmp_path, "wordless", WORDLESS)]) == 0
-    said = capsys.readouterr().out
-    assert "memcheck: 1 failed, 1 passed, 0 left;" in said
-    assert "  failed without a report of ours: test_wordless.py::test_one" in said
-
-
 def test_tests_that_load_the_same_kernels_come_together(tool):
     tests = [f"test_{i}.py::test[{name}]" for i in range(2) for name in ("tiled-ieee", "float16-tiled", "x")]
     assert tool.grouped(tests, 4) == [
@@ -320,44 +219,6 @@ def test_a_tool_under_which_nothing_runs_is_no_success(tool, tmp_path, capsys):
     assert "status 255 under memcheck: Device not supported\n" in said.err
 
 
-def test_what_was_skipped_or_run_with_another_library_is_run_again(tool, tmp_path, capsys, monkeypatch):
-    skip = "import pytest\ndef test_one(): pytest.skip('no card')\ndef test_two(): pass\n"
-    file, state = write_tests(tmp_path, "skip", skip), tmp_path / "state.jsonl"
-    arguments = ["--state", str(state), "--tools", "memcheck", "--", file]
-    runs = []
-    run_group = tool.run_group
-    monkeypatch.setattr(
-        tool, "run_group", lambda name, tests, *rest: runs.append(tests) or run_group(name, tests, *rest)
-    )
-    assert tool.main(arguments) == tool.main(arguments) == 0
-    monkeypatch.setattr(tool, "library_hash", lambda: "another")
-    with state.open("a") as lines:
-        lines.write('{"half of a line')
-    assert tool.main(arguments) == 0
-    one, two = (f"test_skip.py::test_{name}" for name in ("one", "two"))
-    assert runs == [[one, two], [one], [one, two]]
-
-
-def test_each_group_sees_one_card_in_turn(tool, tmp_path, capsys):
-    sees = "import os\ndef test_{0}(): assert os.environ['CUDA_VISIBLE_DEVICES'] == '{0}'\n"
-    files = [write_tests(tmp_path, f"card{card}", sees.format(card)) for card in (3, 5)]
-    state = tmp_path / "state.jsonl"
-    arguments = ["--state", str(state), "--tools", "memcheck", "--group", "1", "--cards", "3,5"]
-    assert tool.main([*arguments, "--", *files]) == 0
-    assert "memcheck: 2 passed, 0 left;" in capsys.readouterr().out
-
-
-def test_reports_are_told_from_the_words_around_them(tool):
-    log = f"{REPORT_OF_OURS}\n{REPORT_OF_OTHERS}\n========= RACECHECK SUMMARY: 0 hazards displayed\n"
-    ours, others = tool.reports_in(log)
-    # The first block begins with the tool's name.
-    assert ours.splitlines()[:2] == [
-        "Invalid __global__ read of size 4 bytes",
-        "at void convswap::tiled::kernel<float, 8, 4>(Arguments)+0x1f0",
-    ]
-    assert tool.OURS.search(ours) and not tool.OURS.search(others)
-
-
 def test_what_cannot_be_run_is_one_line(tool, tmp_path, capsys, monkeypatch):
     state = ["--state", str(tmp_path / "state.jsonl")]
     with pytest.raises(SystemExit) as ended:
@@ -387,15 +248,3 @@ def test_what_cannot_be_run_is_one_line(tool, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert tool.main(state) == 2
     assert capsys.readouterr().err == "there is no compute-sanitizer; it comes with the CUDA toolkit\n"
-
-
-def test_tests_of_each_card_are_those_of_the_card_that_a_group_sees(tool, tmp_path, capsys):
-    # Collected for two cards, tests of the second would not be found by a group that sees one.
-    of_each_card = """\
-import os, pytest
-@pytest.mark.parametrize("card", range(len(os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(","))))
-def test_card(card): pass
-"""
-    arguments = ["--state", str(tmp_path / "state.jsonl"), "--tools", "memcheck", "--cards", "0,1"]
-    assert tool.main([*arguments, "--", write_tests(tmp_path, "cards", of_each_card)]) == 0
-    assert capsys.readouterr().out.startswith("memcheck: 1 passed, 0 left; 0 reports of ours")

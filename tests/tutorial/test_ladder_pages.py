@@ -61,7 +61,7 @@ RESULT = {
 @pytest.fixture
 def rungs(tmp_path: Path) -> Path:
     """A folder of rungs, with one page."""
-    folder = tmp_path / "cuda" / "ladder"
+    folder = tmp_path / "cuda" / "tutorial" / "ladder"
     folder.mkdir(parents=True)
     (folder / "01_first.cuh").write_text(PAGE)
     (folder / "01_first.cc").write_text('#include "cuda/tutorial/ladder/01_first.cuh"\n')
@@ -87,16 +87,9 @@ def test_page_is_what_the_head_of_its_file_says(rungs):
     ],
 )
 def test_page_that_lacks_something_is_refused(rungs, old, new, told):
-    file = rungs / "cuda" / "ladder" / "01_first.cuh"
+    file = rungs / "cuda" / "tutorial" / "ladder" / "01_first.cuh"
     file.write_text(PAGE.replace(old, new))
     with pytest.raises(ConvswapError, match=re.escape(told)):
-        read_pages(rungs)
-
-
-def test_missing_rung_is_told(rungs):
-    file = rungs / "cuda" / "ladder" / "03_third.cuh"
-    file.write_text(PAGE.replace("Rung 1", "Rung 3"))
-    with pytest.raises(ConvswapError, match=r"have the numbers \[1, 3\]: expected 1, 2, 3 and so on"):
         read_pages(rungs)
 
 
@@ -227,14 +220,6 @@ def test_results_that_say_nothing_get_no_page(tmp_path, names, changes, told):
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert told in done.stderr
     assert not (tmp_path / "docs").exists()
-
-
-def test_results_of_two_machines_do_not_mix(tmp_path):
-    folder = results(tmp_path / "results", "ece408-2017-high")
-    other = {"environment": {**RESULT["environment"], "driver": "999"}}
-    results(folder, "ece408-2020", whole=other)
-    done = generate(tmp_path, "--results", folder)
-    assert done.returncode == 1 and "of different kinds" in done.stderr and "999" in done.stderr
 
 
 def test_generated_page_follows_from_the_sources_of_this_checkout():

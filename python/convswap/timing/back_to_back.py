@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from convswap.timing.gpu_timer import GpuTimer
+from convswap.timing.measure import in_turn
 from convswap.timing.trials import Sample
 
 ROUNDS = 5
@@ -53,11 +55,8 @@ def back_to_back(samples: Sequence[Sample], *, round_ms: float = ROUND_MS) -> li
     `round_ms` is what one side's runs of a round may take together.
     """
     lengths = [_runs(min(sample(1) for _ in range(WARM_UPS)), round_ms) for sample in samples]
-    times: list[list[float]] = [[] for _ in samples]
-    for _ in range(ROUNDS):
-        for sample, length, own in zip(samples, lengths, times, strict=True):
-            own.append(sample(length))
-    return [float(np.median(own)) for own in times]
+    rounds = [partial(sample, length) for sample, length in zip(samples, lengths, strict=True)]
+    return [float(np.median(own)) for own in in_turn(rounds, ROUNDS)]
 
 
 def _runs(milliseconds: float, round_ms: float) -> int:

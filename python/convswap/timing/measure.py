@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -69,13 +70,12 @@ def measure(
     """
     first = [_elapsed(side.once, clock) for side in sides]
     slow = max(first) > SLOW_RUN_SECONDS
-    warm = [min(times) for times in _alternate([side.once for side in sides], 1 if slow else WARM_UPS, clock)]
+    once = [partial(_elapsed, side.once, clock) for side in sides]
+    warm = [min(times) for times in in_turn(once, 1 if slow else WARM_UPS)]
     burst = _burst_length(warm) if bursts else 1
     runs = timed_runs(max(warm))
-    if burst > 1:
-        samples = _alternate([_burst_of(side, burst) for side in sides], runs, clock)
-    else:
-        samples = _alternate([side.once for side in sides], runs, clock)
+    bursts_of = [partial(_elapsed, partial(side.burst, burst), clock) for side in sides]
+    samples = in_turn(bursts_of if burst > 1 else once, runs)
     return [_times(side, start, burst) for side, start in zip(samples, first, strict=True)]
 
 
@@ -85,18 +85,16 @@ def _elapsed(run: Callable[[], None], clock: Callable[[], float]) -> float:
     return clock() - start
 
 
-def _alternate(
-    actions: Sequence[Callable[[], None]], rounds: int, clock: Callable[[], float]
-) -> list[list[float]]:
-    samples: list[list[float]] = [[] for _ in actions]
+def in_turn(samples: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
+    """Return what each of `samples` gave in so many rounds, in which they take turns.
+
+    A change of clock or load meets them all.
+    """
+    times: list[list[float]] = [[] for _ in samples]
     for _ in range(rounds):
-        for action, times in zip(actions, samples, strict=True):
-            times.append(_elapsed(action, clock))
-    return samples
-
-
-def _burst_of(side: Runner, runs: int) -> Callable[[], None]:
-    return lambda: side.burst(runs)
+        for sample, own in zip(samples, times, strict=True):
+            own.append(sample())
+    return times
 
 
 def _burst_length(warm: Sequence[float]) -> int:
