@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from conv_cases import sum_of_sizes
 from each_case import each
 from onnx import helper, numpy_helper
+from onnx.backend.test.case import node
 from op_sessions import ROUNDING
 from our_sessions import either_way, our_session
 
@@ -70,14 +71,10 @@ class OnnxCase:
 @pytest.fixture(scope="session")
 def node_cases() -> dict[str, OnnxCase]:
     """Return the node cases whose graph is one Conv."""
-    # It builds the cases of all other operators as well, and some of them warn.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        collected = collect_testcases("Conv")
+    # Not by `collect_testcases`, which builds the cases of all other operators as well, for many seconds.
+    importlib.import_module("onnx.backend.test.case.node.conv")
     cases = {}
-    for case in collected:
+    for case in node._NodeTestCases:
         if is_only_conv(case.model):
             ((inputs, (expected,)),) = case.data_sets
             names = [value.name for value in case.model.graph.input]
