@@ -1,6 +1,7 @@
 # The rungs that have kernels, whose list rungs.inc is: CONVSWAP_RUNG(02_global_adds) ...
 file(GLOB rung_kernels CONFIGURE_DEPENDS "${custom_op}/cuda/tutorial/ladder/[0-9][0-9]_*.cuh")
-set(rung_hosts "${custom_op}/cuda/tutorial/ladder/rung.cc")
+set(rung_hosts "${custom_op}/cpu/tutorial/ladder/problem.cc"
+  "${custom_op}/cuda/tutorial/ladder/rung.cc")
 foreach(kernel IN LISTS rung_kernels)
   cmake_path(GET kernel STEM name)
   list(APPEND rung_hosts "${custom_op}/cuda/tutorial/ladder/${name}.cc")
