@@ -30,7 +30,7 @@ COURSE = course_layers()
 ON_CARD = [page for page in PAGES if page.device == "cuda"]
 # A thousand more take minutes:
 # python tools/emulate.py ladder --rung NAME --seeds 30:1030
-SEEDS = 15
+SEEDS = 20
 MOST_SECONDS = 300
 each_page = pytest.mark.parametrize("page", ON_CARD, ids=lambda page: page.name)
 each_layer = pytest.mark.parametrize("layer", COURSE, ids=lambda layer: layer.name)
