@@ -17,7 +17,7 @@ from convswap.errors import ConvswapError
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
 CASES = {"onnx": 60}
-CASES_OF_OTHERS = 40
+CASES_OF_OTHERS = 80
 # For a case on a busy machine; on an idle one none takes one.
 MOST_SECONDS = 120.0
 
@@ -40,7 +40,7 @@ def test_damaged_files_are_read_or_refused_in_one_line(reader: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     # Cases that were all refused, or all read, would not have come far.
     found = re.search(r"(\d+) read, (\d+) refused, 0 failed", done.stdout)
-    assert found and min(int(found[1]), int(found[2])) >= cases // 40, done.stdout
+    assert found and min(int(found[1]), int(found[2])) >= cases // 50, done.stdout
 
 
 def fail_with_another_exception() -> None:
