@@ -27,7 +27,8 @@ from convswap.inputs.subject import open_subject, source_of
 from convswap.models import NETWORKS, find
 from convswap.output.files import check_writable, write_json
 from convswap.runtime.device import Device, choose_device, environment
-from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device, plain_errors
+from convswap.runtime.onnxruntime_errors import plain_errors
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session, on_device
 from convswap.timing.measure import in_turn
 from convswap.truth.closeness import TOLERANCES, relative_l2_error
 

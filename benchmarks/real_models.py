@@ -31,16 +31,8 @@ from convswap.inputs.subject import Subject, open_subject, source_of
 from convswap.optimizing.optimize import optimize
 from convswap.output.files import check_writable, write_json
 from convswap.runtime.device import Device, choose_device, environment
-from convswap.runtime.sessions import (
-    CONVSWAP,
-    DEFAULT,
-    BoundRun,
-    Side,
-    make_session,
-    on_device,
-    plain_errors,
-    run,
-)
+from convswap.runtime.onnxruntime_errors import plain_errors
+from convswap.runtime.sessions import CONVSWAP, DEFAULT, BoundRun, Side, make_session, on_device, run
 from convswap.timing.measure import Runner, measure
 from convswap.truth.closeness import relative_l2_error, worst_output
 

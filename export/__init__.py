@@ -9,8 +9,8 @@ from convswap.data import datasets
 from convswap.errors import ConvswapError
 from convswap.export.alexnet import read_alexnet
 from convswap.export.builder import build
+from convswap.export.byte_reader import read_checkpoint_file
 from convswap.export.calibration import batch_statistics
-from convswap.export.checkpoint_file import read_checkpoint_file
 from convswap.export.fitting import Progress, fit_to
 from convswap.export.mini_dnn import read_mini_dnn
 from convswap.export.mxnet import read_mxnet

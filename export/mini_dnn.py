@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from convswap.errors import ConvswapError
 from convswap.export.builder import build
-from convswap.export.checkpoint_file import BinaryReader, read_checkpoint_file
+from convswap.export.byte_reader import BinaryReader, read_checkpoint_file
 from convswap.models import Convolution, Flatten, PlacedLayer, find, place
 from numpy.typing import NDArray
 

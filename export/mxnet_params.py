@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from convswap.errors import ConvswapError
-from convswap.export.checkpoint_file import BinaryReader, read_checkpoint_file
+from convswap.export.byte_reader import BinaryReader, read_checkpoint_file
 from numpy.typing import NDArray
 
 # The arrays become part of one ONNX file, and protobuf refuses 2 GiB.

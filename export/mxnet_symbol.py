@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convswap.errors import ConvswapError
-from convswap.export.checkpoint_file import read_checkpoint_file
+from convswap.export.byte_reader import read_checkpoint_file
 
 # A few kilobytes for the course's networks, a few hundred for the deepest published ones.
 LARGEST_FILE = 16 << 20

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from convswap.errors import ConvswapError
-from convswap.export.checkpoint_file import read_checkpoint_file
+from convswap.export.byte_reader import read_checkpoint_file
 from numpy.typing import NDArray
 
 # AlexNet's 61 million weights take 244 MB, as float64 twice that.

@@ -328,11 +328,13 @@ class _Expansion:
             case "Gelu":
                 scaled = self._add("Mul", x, self._constant(np.sqrt(0.5)))
                 return self._half_of_x_times_1_plus(self._add("Erf", scaled))
-            case _:  # GeluTanh
+            case "GeluTanh":
                 cube = self._add("Mul", x, self._add("Mul", x, x))
                 inner = self._add("Add", x, self._add("Mul", cube, self._constant(0.044715)))
                 scaled = self._add("Mul", inner, self._constant(np.sqrt(2 / np.pi)))
                 return self._half_of_x_times_1_plus(self._add("Tanh", scaled))
+            case _:
+                raise ValueError(f"no ONNX nodes are known for the activation {activation!r}")
 
     def _half_of_x_times_1_plus(self, value: str) -> str:
         half = self._add("Mul", self._value, self._constant(0.5))

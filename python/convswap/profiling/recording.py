@@ -32,13 +32,13 @@ from convswap.inputs.feeds import Feeds
 from convswap.profiling.records import RUN, SET_UP, WARM_UP, Collector, NodeRun, Records, Window
 from convswap.progress import Progress
 from convswap.runtime.device import Device
+from convswap.runtime.onnxruntime_errors import plain_errors
 from convswap.runtime.sessions import (
     BoundRun,
     Side,
     check_session,
     load_session,
     on_device,
-    plain_errors,
     run_to_values,
     session_source,
 )

@@ -20,6 +20,7 @@ from convswap.graph.serialisation import copy_of
 from convswap.runtime.device import Device
 from convswap.runtime.library import register, register_op_libraries, set_entry
 from convswap.runtime.memory import freed_at_once
+from convswap.runtime.onnxruntime_errors import plain_errors
 from convswap.runtime.override import ALWAYS_DISABLED, DISABLED_OPTIMIZERS_ENTRY
 from convswap.runtime.packages import load_cuda_libraries
 from convswap.runtime.values import (
@@ -49,20 +50,8 @@ _NO_SYNCHRONISATION = "disable_synchronize_execution_providers"
 # ONNX Runtime 1.31's Python looks this up in the options of every run, and takes 40 us to find that it is not
 # there: many times what starting a short run costs. 0 is what it then assumes.
 _GRAPH_OF_RUN = ("gpu_graph_id", "0")
-# What ONNX Runtime says where no provider has a kernel for a node's op and types; the last where the fallback
-# to the CPU is forbidden. The status NOT_IMPLEMENTED does not tell: it stands for a missing cuDNN too.
-_NO_KERNEL = (
-    "Could not find an implementation for",
-    "Failed to find kernel for",
-    "fallback to CPU EP has been explicitly disabled",
-)
-_UNKNOWN_OP = "is not a registered function/op"
 # protobuf cannot serialise more.
 _LARGEST_MESSAGE = 2_000_000_000
-
-
-class NoKernelError(ConvswapError):
-    """A provider that may be used has no kernel for a node of the model: for its op, or for its types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,25 +255,6 @@ def _written(model: onnx.ModelProto, stack: ExitStack) -> bytes | str:
     copy = copy_of(model)
     onnx.save_model(copy, path, save_as_external_data=True, location="model.data")
     return str(path)
-
-
-@contextmanager
-def plain_errors(what: str) -> Iterator[None]:
-    """Turn what ONNX Runtime raises into a ConvswapError of one line that starts with `what`.
-
-    Where it has no kernel for a node, it is a NoKernelError.
-    """
-    try:
-        yield
-    except ConvswapError:
-        raise
-    except Exception as error:  # ONNX Runtime's exceptions have no common class but this one.
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = " ".join(lines) or type(error).__name__
-        if _UNKNOWN_OP in said:
-            said += "; if that is a custom op, --op-library names the library that has it"
-        kind = NoKernelError if any(reason in said for reason in _NO_KERNEL) else ConvswapError
-        raise kind(f"{what}: {said}") from error
 
 
 class BoundRun:

@@ -21,16 +21,8 @@ from convswap.graph.domain import DOMAIN, DOMAIN_VERSION, FUSED_OP
 from convswap.graph.swap import DEFAULT_PRECISION, PRECISIONS
 from convswap.runtime.device import Device
 from convswap.runtime.layers import ConvLayer
-from convswap.runtime.sessions import (
-    CONVSWAP,
-    BoundRun,
-    NoKernelError,
-    Side,
-    make_session,
-    on_device,
-    plain_errors,
-    value_on,
-)
+from convswap.runtime.onnxruntime_errors import NoKernelError, plain_errors
+from convswap.runtime.sessions import CONVSWAP, BoundRun, Side, make_session, on_device, value_on
 from convswap.timing.suites import SuiteLayer
 from convswap.timing.trials import Sample
 from convswap.truth.closeness import TRUTH_IMAGES, relative_l2_error

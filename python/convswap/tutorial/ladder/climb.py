@@ -29,7 +29,8 @@ from convswap.models import NETWORKS
 from convswap.progress import Progress, silent
 from convswap.runtime.device import Device, choose_device, environment
 from convswap.runtime.layers import Capture, ConvLayer, conv_layers
-from convswap.runtime.sessions import CONVSWAP, BoundRun, make_session, on_device, plain_errors, run
+from convswap.runtime.onnxruntime_errors import plain_errors
+from convswap.runtime.sessions import CONVSWAP, BoundRun, make_session, on_device, run
 from convswap.timing.back_to_back import back_to_back, session_sample
 from convswap.timing.floor import floor_ms
 from convswap.timing.gpu_timer import GpuTimer
