@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import ctypes
-import gc
-import mmap
 import os
 import re
 import subprocess
@@ -89,45 +86,6 @@ def test_one_wrong_bit_is_reported(monkeypatch, capsys, tmp_path) -> None:
     printed = capsys.readouterr().out
     assert re.search(r"AssertionError: .* 1 of \d+ differ, first \[\[0", printed)
     assert int(re.search(r"([\d,]+) errors", printed)[1].replace(",", "")) > 20
-
-
-KEPT = 16 * 4096  # bytes
-
-
-def test_memory_that_every_run_keeps_is_reported(monkeypatch, capsys, tmp_path) -> None:
-    # What other tests of this process have left is given back now, not while what is kept counts.
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    kept = []
-    require = Problem.require
-
-    def require_and_keep(self, y):
-        # Pages of its own: what has been freed takes in no part of them.
-        kept.append(mmap.mmap(-1, KEPT))
-        kept[-1].write(b"\1" * KEPT)
-        require(self, y)
-
-    monkeypatch.setattr(Problem, "require", require_and_keep)
-
-    # What earlier, shorter runs kept is freed, and is not of the runs that are counted.
-    def run(seconds: int) -> tuple[int, str]:
-        kept.clear()
-        return run_load(tmp_path, seconds), capsys.readouterr().out
-
-    # On a busy machine there are too few runs for what they keep to be much: then it takes longer.
-    for seconds in (SECONDS["cpu"], 2 * SECONDS["cpu"], 4 * SECONDS["cpu"]):
-        status, printed, seconds = judged(run, seconds)
-        if status == 1:
-            break
-    assert status == 1 and " 0 errors" in printed
-    # All that was kept from minute 2 on, by the runs of then: a busy machine makes fewer of them than before.
-    grown = float(re.search(r"host \+([\d.]+) MiB", printed)[1])
-    rows = list(csv.DictReader((tmp_path / "load.csv").open()))
-    rests = [
-        Sample(float(row["seconds"]), 0, 0, 0, int(row["runs"]), 1) for row in rows if row["rests"] == "1"
-    ]
-    kept_a_run = len(kept) * KEPT / rests[-1].runs
-    assert grown > 0.5 * growth(rests, seconds, "runs") * kept_a_run / MIB > 1
 
 
 @pytest.fixture(scope="module")
