@@ -133,11 +133,6 @@ class LabResult:
         """Return the time of all convolutions by `name`; None where it does not compute each of them."""
         return self.marks.get(name)
 
-    @property
-    def mark_names(self) -> tuple[str, ...]:
-        """What computes each of the convolutions, in the order of the ladder."""
-        return tuple(self.marks)
-
     def to_json(self) -> dict[str, Any]:
         """Return the object that `convswap lab run --json` writes."""
         return finite(
