@@ -101,7 +101,7 @@ test() {
 
   # The slow way of finding callers, because ONNX Runtime, which calls us and which we call, has no frame
   # pointers for the fast one.
-  run_tests sessions detect_leaks=1:fast_unwind_on_malloc=0:malloc_context_size=30 \
+  run_tests sessions detect_leaks=1:fast_unwind_on_malloc=0:malloc_context_size=16 \
     tests/session/test_op_session.py
   of_sessions=$?
   wait "$parts"
