@@ -57,7 +57,7 @@ def one_of_each_kind(header: str) -> list[str]:
 def each_to_compile() -> Iterator[tuple[str, str, int]]:
     """Yield header, instance and card: a family's first instance for every kind of card, the others for 9.0.
 
-    Cards differ in what a kernel's code may use, which is the same in all formats of the data, but for bfloat16:
+    Cards differ in what a kernel's code may use, which is the same in all formats of the data but bfloat16:
     cards below 8.0 have no instructions for it. Rungs use what their oldest card has.
     """
     for header, family in FAMILIES.items():
