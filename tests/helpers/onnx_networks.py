@@ -16,7 +16,6 @@ LIGHT = {
     "densenet121": (62, 240),
     "inception_v1": (57, 58),
     "inception_v2": (69, 278),
-    "resnet50": (53, 120),
     "shufflenet": (49, 94),
     "squeezenet": (26, 27),
 }
