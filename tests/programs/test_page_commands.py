@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -12,14 +12,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from alexnet_files import npy_of_this_numpy, random_layers
 from comparisons import small_model
 from convswap import _native, lab
 from convswap.bench import first_run
 from convswap.cli.main import main
-from fewer_images import load_fewer_test_images
-from mini_dnn_files import random_layers as random_mini_dnn_layers
-from mini_dnn_files import weights_bytes
+from mini_dnn_files import random_layers, weights_bytes
 from mxnet_files import course_arrays, course_symbol, write_checkpoint
 from PIL import Image
 from test_pages import PAGES, blocks, commands
@@ -41,23 +38,16 @@ SHORTENED = {
     "compare model.onnx --inputs": "--no-layers --device cpu",
     "compare model.onnx": "--batch 2 --device cpu",
     "ladder": "--images 2 --data synthetic --device cpu",
-    "train": "--images 64 --epochs 1 --data synthetic --device cpu",
+    "warm model.onnx --compute-capability": "--batch 1",
     "export --mxnet-symbol": "--image-size 12",
     "study": "--runs 1 --batches 1",
 }
 # Their tables come from CUPTI, or they compile for the card in hand.
 NEED_A_CARD = ("profile", "study", "warm model.onnx")
-# `make test-all` has PyTorch, `make` alone has not.
-HAS_TORCH = importlib.util.find_spec("torch") is not None
+# test_alexnet.py, test_torch_module.py and test_training.py run them, which take long or need PyTorch.
+RUN_ELSEWHERE = re.compile(r"train |export --(alexnet|torch) |.*\.trained\.npz")
 # An algorithm that its page shows how to add; test_pages.py compiles and runs it.
 NOT_BUILT = "pixel_rows"
-
-MODULE = """
-from torch import nn
-
-def Net():
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 62 * 62, 2))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(path / "inputs.npz", x=np.random.default_rng(0).standard_normal((2, 3, 12, 12)))
     (path / "photos").mkdir()
     Image.new("RGB", (20, 30), (90, 60, 30)).save(path / "photos" / "one.png")
-    (path / "bvlc_alexnet.npy").write_bytes(npy_of_this_numpy(random_layers()))
-    (path / "weights-86.bin").write_bytes(weights_bytes(random_mini_dnn_layers()))
-    (path / "my_nets.py").write_text(MODULE)
+    (path / "weights-86.bin").write_bytes(weights_bytes(random_layers()))
     (path / "class").mkdir()
     lab.new(path / "class" / "ada.cu")
     symbol, parameters = write_checkpoint(path, course_symbol(), course_arrays())
@@ -93,7 +81,6 @@ def shortened(command: str) -> list[str]:
 def shortened_programs(monkeypatch):
     """What a command takes its time for and has no option to shorten."""
     monkeypatch.setattr(first_run, "first_run", partial(first_run.first_run, processes=1))
-    load_fewer_test_images(monkeypatch)
 
 
 @pytest.mark.usefixtures("shortened_programs")
@@ -103,7 +90,7 @@ def test_the_commands_of_a_page_run_in_its_order(page, folder, monkeypatch, caps
     monkeypatch.setenv("CONVSWAP_CACHE", str(folder / "cache"))
     for command in commands(page):
         text = command.removeprefix("convswap ")
-        if (text.startswith(("train", "export --torch")) or ".trained.npz" in text) and not HAS_TORCH:
+        if RUN_ELSEWHERE.match(text):
             continue
         status = main(shortened(command))
         printed = capsys.readouterr()

@@ -108,6 +108,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "my_nets.py").write_text(MODULES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    sys.modules.pop("my_nets", None)
     yield tmp_path
     sys.modules.pop("my_nets", None)
 

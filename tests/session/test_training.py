@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from command_line import refusal
 from convswap.cli.main import main
 from convswap.data import datasets
 from convswap.errors import ConvswapError
@@ -19,7 +20,6 @@ from convswap.export.training import Recipe, recipe_for
 from convswap.models import NETWORKS, find, pack_weights, seeded_weights, unpack_weights
 from convswap.models.quantisation import dequantise, quantise
 from convswap.models.stored_weights import in_four_bits
-from fewer_images import load_fewer_test_images
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended]
 
@@ -28,15 +28,14 @@ NETWORK = "ece408-2017-high"
 
 @pytest.fixture(autouse=True)
 def fewer_test_images(monkeypatch):
-    load_fewer_test_images(monkeypatch)
+    """Have a data set give 2,000 of its 10,000 test images where it is not told how many."""
+    load = datasets.load
 
+    def load_fewer(name, *, split="test", images=None, **how):
+        fewer = 2000 if split == "test" and images is None else images
+        return load(name, split=split, images=fewer, **how)
 
-def refusal(capsys, *arguments):
-    assert main(["train", *arguments]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert lines[-1].startswith("convswap: ")
-    assert "Traceback" not in "".join(lines)
-    return lines[-1]
+    monkeypatch.setattr(datasets, "load", load_fewer)
 
 
 def onnx_run(model, images):
@@ -271,7 +270,7 @@ def test_without_pytorch_one_line_says_what_to_install(monkeypatch, capsys):
         return imported(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without_torch)
-    line = refusal(capsys, NETWORK)
+    line = refusal(capsys, "train", NETWORK)
     assert "PyTorch, which is not installed: in convswap's folder, pip install '.[train]'" in line
 
 
@@ -290,13 +289,15 @@ def test_without_pytorch_one_line_says_what_to_install(monkeypatch, capsys):
 )
 def test_what_cannot_be_done_is_refused_in_one_line(torch, tmp_path, monkeypatch, capsys, arguments, told):
     monkeypatch.chdir(tmp_path)
-    assert told in refusal(capsys, *arguments)
+    assert told in refusal(capsys, "train", *arguments)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_card_that_is_not_there_is_refused(torch, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "--device cuda cannot be used: this PyTorch" in refusal(capsys, NETWORK, "--device", "cuda")
+    assert "--device cuda cannot be used: this PyTorch" in refusal(
+        capsys, "train", NETWORK, "--device", "cuda"
+    )
 
 
 def test_missing_test_images_are_found_out_before_the_training(torch, monkeypatch):
@@ -322,7 +323,7 @@ def test_a_full_device_is_told_in_one_line(torch, monkeypatch, capsys):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(training.TrainingRun, "epoch", full)
-    line = refusal(capsys, NETWORK, "--data", "synthetic", "--images", "20", "--device", "cpu")
+    line = refusal(capsys, "train", NETWORK, "--data", "synthetic", "--images", "20", "--device", "cpu")
     assert "the memory of device cpu is too small" in line
 
 
@@ -330,7 +331,7 @@ def test_a_training_that_diverges_is_told_in_one_line(torch, monkeypatch, capsys
     from convswap.export import training
 
     monkeypatch.setattr(training.TrainingRun, "epoch", lambda *_: float("nan"))
-    line = refusal(capsys, NETWORK, "--data", "synthetic", "--images", "20", "--device", "cpu")
+    line = refusal(capsys, "train", NETWORK, "--data", "synthetic", "--images", "20", "--device", "cpu")
     assert "diverged in epoch 1: try another --seed" in line
 
 
