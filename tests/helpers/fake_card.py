@@ -40,15 +40,18 @@ def fake_driver() -> Path:
 
 
 def run_beside_card(
-    program: str, *arguments: object, cache: Path, **settings: object
+    program: str, *arguments: object, cache: Path | None = None, **settings: object
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python program, given as text, in a process that sees the fake card, with a store in `cache`.
+    """Run a Python program, given as text, in a process that sees the fake card.
 
+    `cache` is the folder of its kernel store; by default that which tests keep from one run to the next.
     `settings` are variables of the environment, such as FAKE_CARDS=2.
     """
     environment = environment_with_helpers()
     paths = os.pathsep.join(filter(None, [str(fake_driver()), environment.get("LD_LIBRARY_PATH", "")]))
-    environment |= {"LD_LIBRARY_PATH": paths, "CONVSWAP_CACHE": str(cache)}
+    environment["LD_LIBRARY_PATH"] = paths
+    if cache is not None:
+        environment["CONVSWAP_CACHE"] = str(cache)
     environment |= {name: str(value) for name, value in settings.items()}
     return subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],

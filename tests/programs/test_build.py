@@ -174,7 +174,11 @@ def test_no_network_gets_one_clear_line(tmp_path: Path) -> None:
         "PIP_EXTRA_INDEX_URL": "",
         "PIP_FIND_LINKS": "",
         "PIP_RETRIES": "0",
+        "PIP_IGNORE_INSTALLED": "1",
     }
+    # To make an environment takes seconds, and needs no network.
+    write_python(tmp_path, f'exec {sys.executable} "$@"')
+    write_program(tmp_path / ".venv" / "bin" / "pip", "exit 1")
     line = only_line(set_up(tmp_path, "packages", environment))
     assert line.startswith(
         "convswap: pip could not install convswap's packages; is the network there? pip says: "

@@ -37,12 +37,6 @@ ALGORITHMS = [entry.name for entry in _native.catalog() if entry.device == "cuda
 RUNGS = [name for name in ALGORITHMS if name.startswith("ladder_")]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One store for all tests of this file: each kernel is compiled once."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.mark.extended
 @needs_compiler
 @pytest.mark.slow
@@ -50,12 +44,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "names",
     [pytest.param(",".join(RUNGS), id="rungs"), *(name for name in ALGORITHMS if name not in RUNGS)],
 )
-def test_every_algorithm_compiles_loads_and_starts_its_kernels(
-    names: str, cache: Path, tmp_path: Path
-) -> None:
+def test_every_algorithm_loads_and_starts_its_kernels(names: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     layer = {"pointwise": ONE_TAP, "sliding_rows": PADDED, "separable": PAIR}.get(names, LAYER)
-    done = run_beside_card(CONVOLVE, names, *layer, cache=cache, FAKE_LOG=log)
+    done = run_beside_card(CONVOLVE, names, *layer, FAKE_LOG=log)
     assert done.returncode == 0, done.stderr
     lines = log.read_text().splitlines()
     launched = {line.split()[1] for line in lines if line.startswith("launch ")}
@@ -67,10 +59,10 @@ def test_every_algorithm_compiles_loads_and_starts_its_kernels(
 
 
 @needs_compiler
-def test_runs_that_are_timed_are_all_enqueued_before_the_first_begins(cache: Path, tmp_path: Path) -> None:
+def test_runs_that_are_timed_are_all_enqueued_before_the_first_begins(tmp_path: Path) -> None:
     log = tmp_path / "log"
     program = CONVOLVE.replace("algorithm=name, **", "algorithm=name, runs=5, **")
-    done = run_beside_card(program, "naive", *LAYER, cache=cache, FAKE_LOG=log)
+    done = run_beside_card(program, "naive", *LAYER, FAKE_LOG=log)
     assert done.returncode == 0, done.stderr
     lines = log.read_text().splitlines()
     started = [line.split()[0] for line in lines if not line.startswith(("context ", "load "))]
@@ -81,7 +73,7 @@ def test_runs_that_are_timed_are_all_enqueued_before_the_first_begins(cache: Pat
 @needs_compiler
 @pytest.mark.parametrize("multiprocessors", [132, 14])
 def test_a_slice_of_a_card_is_to_us_a_card_of_fewer_multiprocessors(
-    multiprocessors: int, cache: Path, tmp_path: Path
+    multiprocessors: int, tmp_path: Path
 ) -> None:
     """As MIG makes them: CUDA tells of a slice what it tells of a card."""
     program = """
@@ -89,17 +81,15 @@ import numpy as np
 from convswap import _native
 print(_native.describe_plan(_native.Problem((64, 64, 56, 56), (64, 64, 1, 1)), "cuda", "pointwise"))
 """
-    done = run_beside_card(program, cache=cache, FAKE_MULTIPROCESSORS=multiprocessors)
+    done = run_beside_card(program, FAKE_MULTIPROCESSORS=multiprocessors)
     # Blocks that stay, one for each multiprocessor.
     assert f" {multiprocessors} x 1 blocks" in done.stdout, done.stdout + done.stderr
 
 
 @needs_compiler
-def test_a_kernel_that_takes_other_arguments_than_the_host_gives_is_never_started(
-    cache: Path, tmp_path: Path
-) -> None:
+def test_a_kernel_that_takes_other_arguments_than_the_host_gives_is_never_started(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    done = run_beside_card(CONVOLVE, "naive", *LAYER, cache=cache, FAKE_LOG=log, FAKE_PARAMETER_BYTES=1)
+    done = run_beside_card(CONVOLVE, "naive", *LAYER, FAKE_LOG=log, FAKE_PARAMETER_BYTES=1)
     assert "naive::kernel<float> takes 1 bytes, and is given " in done.stderr
     assert "launch" not in log.read_text()
 
@@ -136,7 +126,7 @@ print(failures, _native.kernel_store()["kernels"])
 
 
 @needs_compiler
-def test_a_kernel_is_of_the_device_that_it_runs_on(cache: Path, tmp_path: Path) -> None:
+def test_a_kernel_is_of_the_device_that_it_runs_on(tmp_path: Path) -> None:
     program = """
 import numpy as np
 from convswap import _native
@@ -147,7 +137,7 @@ for device in (1, 0, 1):
     _native.conv_device(x, w, None, y, algorithm="naive")
 """
     log = tmp_path / "log"
-    done = run_beside_card(program, cache=cache, FAKE_LOG=log, FAKE_CARDS=2)
+    done = run_beside_card(program, FAKE_LOG=log, FAKE_CARDS=2)
     assert done.returncode == 0, done.stderr
     lines = [line for line in log.read_text().splitlines() if line.startswith(("load", "launch"))]
     assert sum(line.startswith("load") for line in lines) == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from command_line import refusal
 from convswap.cli.main import main
 from convswap.data import datasets
 from convswap.errors import ConvswapError
@@ -44,13 +45,6 @@ def example(count=12, size=4, **changes):
         "class_names": datasets.FASHION_MNIST_CLASSES,
     }
     return Predictions(**(fields | changes))
-
-
-def refusal(capsys, *arguments):
-    assert main(["data", "show", *arguments]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert "Traceback" not in "".join(lines)
-    return lines[-1]
 
 
 def test_predictions_are_those_of_the_model_on_the_first_images():
@@ -171,7 +165,7 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(tmp_path, monkeypatch, caps
         ),
         "other.onnx",
     )
-    assert expected in refusal(capsys, *arguments)
+    assert expected in refusal(capsys, "data", "show", *arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["other.onnx"]
 
 
@@ -179,7 +173,7 @@ def test_without_matplotlib_one_line_says_what_to_install(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "pip install matplotlib" in refusal(capsys, "--data", "synthetic", "--images", "1")
+    assert "pip install matplotlib" in refusal(capsys, "data", "show", "--data", "synthetic", "--images", "1")
     assert not list(tmp_path.iterdir())
 
 

@@ -21,6 +21,7 @@ from convswap.export.builder import build
 from convswap.inputs.feeds import RandomSource, declared_inputs
 from convswap.inputs.subject import Subject, batch_of, open_subject, source_of
 from convswap.models import (
+    ALL_NETWORKS,
     LARGE_NETWORKS,
     NETWORKS,
     Activation,
@@ -78,16 +79,18 @@ BILLIONS = {
     "convnext-tiny": 4.5,
     "yolov8n": 8.7 / 8,
 }
-LIGHT = ("mobilenet-v2", "convnext-tiny", "resnet50", "yolov8n")
 # Half a gigabyte of VGG-16's weights would be made for what AlexNet's layers, of the same kinds, show.
 EXPORTED = tuple(name for name in PARAMETERS if name != "vgg16")
 # Of 1,000 classes; of 4 x 16 distances and 80 classes at each of 40x40, 20x20 and 10x10 pixels.
 LOGITS = dict.fromkeys(PARAMETERS, (1000,)) | {"yolov8n": (144, 2100)}
 
 
-def run(model, images, output="logits"):
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run([output], {"image": images})[0]
+def session_of(model):
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def run(model, images):
+    return session_of(model).run(["logits"], {"image": images})[0]
 
 
 def test_there_are_six_beside_those_of_the_course():
@@ -170,23 +173,23 @@ def _dimensions(value):
 def test_an_exported_network_runs_with_any_batch_and_tells_images_apart(name):
     images = np.random.default_rng(4).standard_normal((2, 3, *[LARGE_NETWORKS[name].image_size] * 2))
     images = images.astype(np.float32)
-    both = run(exported(name), images)
+    session = session_of(exported(name))
+    both, alone = (session.run(None, {"image": given})[0] for given in (images, images[1:]))
     assert both.shape == (2, *LOGITS[name])
     deviation = both.std()
     assert deviation < 500
     # A thousand times the rounding of float32 through the deepest.
     assert np.abs(both[0] - both[1]).max() > 0.01 * deviation
-    np.testing.assert_allclose(run(exported(name), images[1:]), both[1:], atol=1e-4 * deviation)
+    np.testing.assert_allclose(alone, both[1:], atol=1e-4 * deviation)
 
 
-@pytest.mark.parametrize("name", ["alexnet", *LIGHT])
+@pytest.mark.parametrize("name", EXPORTED)
 def test_activations_keep_sane_magnitudes(name):
     model = onnx.ModelProto()
     model.CopyFrom(exported(name))
     inner = [node.output[0] for node in model.graph.node if node.op_type in ("Conv", "Gemm", "MatMul", "Add")]
     model.graph.output.extend(onnx.ValueInfoProto(name=value) for value in inner if value != "logits")
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    values = session.run(None, {"image": seeded_images(LARGE_NETWORKS[name], 1)})
+    values = session_of(model).run(None, {"image": seeded_images(LARGE_NETWORKS[name], 1)})
     # AlexNet's are those of pixels; the others' stay about 1 through up to 63 convolutions.
     low, high = (5, 500) if name == "alexnet" else (0.1, 20)
     assert all(low < np.sqrt(np.mean(value**2)) < high for value in values)
@@ -243,11 +246,10 @@ def rounded_to_tf32(model):
     return copy
 
 
-@pytest.mark.parametrize("name", ["alexnet", *LIGHT])
+@pytest.mark.parametrize("name", EXPORTED)
 def test_rounding_to_tf32_moves_the_logits_by_less_than_the_tolerance(name):
     model = exported(name)
-    images = np.random.default_rng(0).standard_normal((2, 3, *[LARGE_NETWORKS[name].image_size] * 2))
-    images = images.astype(np.float32)
+    images = seeded_images(LARGE_NETWORKS[name], 1)
     given, rounded = run(model, images), run(rounded_to_tf32(model), images)
     error = np.linalg.norm(rounded - given) / np.linalg.norm(given)
     # Below, nothing would have been rounded; a card may round a little worse than to nearest.
@@ -439,6 +441,14 @@ def test_random_images_are_as_many_as_the_device_is_for(device, images, every_la
     assert (in_batches.images, in_batches.batch) == (5, 2)
 
 
+@pytest.fixture
+def smaller(monkeypatch):
+    """Have two networks take 64x64 pixels: the commands find them by name, and float64 takes its time."""
+    for name in ("mobilenet-v2", "yolov8n"):
+        monkeypatch.setitem(ALL_NETWORKS, name, replace(LARGE_NETWORKS[name], image_size=64))
+
+
+@pytest.mark.usefixtures("smaller")
 def test_a_network_is_compared_by_name_without_labels(monkeypatch):
     # How often each of the 52 layers is timed is not the matter here.
     monkeypatch.setattr(measure, "RUNS", 1)
@@ -452,6 +462,7 @@ def test_a_network_is_compared_by_name_without_labels(monkeypatch):
     assert not [note for note in found.notes if "float32" in note]
 
 
+@pytest.mark.usefixtures("smaller")
 def test_a_detector_is_compared_by_name():
     found = compare("yolov8n", images=1, device="cpu", precision="ieee", time_layers=False)
     assert (found.dataset, found.swapped, found.top1_agreement) == ("random", 63, 1.0)
