@@ -27,6 +27,7 @@ from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
 from convswap.truth.closeness import TOLERANCES
 from convswap.truth.evaluation import Truth, evaluate
 from onnx import TensorProto, helper, numpy_helper
+from refused import refused
 from repeats import repeats
 from swap_models import make_model, tensor_info, weights
 
@@ -187,9 +188,7 @@ def test_batch_and_images_set_how_many_samples_run():
 def test_model_fixed_to_a_batch_runs_at_that_batch():
     found = compare(small_model(batch=3), device="cpu", images=4)
     assert (found.images, found.batch) == (4, 3)
-    with pytest.raises(
-        ConvswapError, match=r"takes batches of 3, by its input 'x' .*, but batch 5 was given"
-    ):
+    with refused(r"takes batches of 3, by its input 'x' .*, but batch 5 was given"):
         compare(small_model(batch=3), device="cpu", batch=5)
 
 
@@ -406,22 +405,19 @@ def test_plain_model_is_the_model_before_the_swap():
     ids=str,
 )
 def test_bad_argument_is_refused_in_one_line(arguments, message):
-    with pytest.raises(ConvswapError, match=message) as raised:
+    with refused(message):
         compare(**{"model": small_model(), "device": "cpu", **arguments})
-    assert "\n" not in str(raised.value)
 
 
 def test_model_without_conv_is_refused():
-    with pytest.raises(ConvswapError, match="has no Conv node"):
+    with refused("has no Conv node"):
         compare(make_model([helper.make_node("Relu", ["x"], ["y"])], []), device="cpu")
 
 
 def test_data_with_other_classes_than_the_model_are_refused():
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
     model = make_model(nodes, [weights("w", 3, 1, 3, 3)], inputs=[tensor_info("x", "n", 1, 16, 16)])
-    with pytest.raises(
-        ConvswapError, match=r"10 classes, but the model's first output has shape \[4, 3, 14, 14\]"
-    ):
+    with refused(r"10 classes, but the model's first output has shape \[4, 3, 14, 14\]"):
         compare(model, device="cpu", data="synthetic", images=4)
 
 
@@ -430,16 +426,15 @@ def test_model_that_onnxruntime_cannot_run_is_refused_in_one_line():
     node = helper.make_node("Conv", ["x", "w"], ["y"])
     declared = [tensor_info("x", "n", 3, "height", "width")]
     model = make_model([node], [weights("w", 2, 3, 3, 3)], inputs=declared)
-    with pytest.raises(ConvswapError, match="ONNX Runtime cannot run the model") as raised:
+    with refused("ONNX Runtime cannot run the model"):
         compare(model, device="cpu", input_shape=(3, 1, 1))
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.skipif(
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="onnxruntime has a CUDA provider"
 )
 def test_gpu_that_cannot_be_used_is_refused_with_the_reason_and_default_falls_to_the_cpu_with_it():
-    with pytest.raises(ConvswapError, match="device cuda cannot be used: onnxruntime has no CUDA provider"):
+    with refused("device cuda cannot be used: onnxruntime has no CUDA provider"):
         compare(small_model(), device="cuda")
     found = compare(small_model())
     assert found.device.name == "cpu"
@@ -471,7 +466,7 @@ def test_conv_that_would_run_on_another_provider_is_refused(side, op, monkeypatc
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     told = rf"^{op} 'stray' of the .* side would run on OtherExecutionProvider"
-    with pytest.raises(ConvswapError, match=told):
+    with refused(told):
         make_session(small_model(), side, Device("cpu", "asked for"))
 
 

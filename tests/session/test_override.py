@@ -25,6 +25,7 @@ from convswap.runtime import override as override_module
 from convswap.runtime.library import register
 from convswap.runtime.override import _precision_of
 from onnx import TensorProto, helper, numpy_helper
+from refused import refused
 
 CPU = ["CPUExecutionProvider"]
 DISABLED = "optimization.disable_specified_optimizers"
@@ -252,12 +253,12 @@ def test_options_that_override_in_one_precision_are_refused_another(first, secon
     register(options, override=True, precision=first)
     register(options, override=True, precision=first)
     message = f"override in precision {first or 'tf32'} already: make new ones for {second}"
-    with pytest.raises(ConvswapError, match=message):
+    with refused(message):
         register(options, override=True, precision=second)
 
 
 def test_precision_without_the_override_is_refused():
-    with pytest.raises(ConvswapError, match="'ieee' is of nodes that are overridden: give override=True too"):
+    with refused("'ieee' is of nodes that are overridden: give override=True too"):
         register(onnxruntime.SessionOptions(), precision="ieee")
 
 
@@ -406,7 +407,7 @@ def test_conv_of_any_name_is_recognised(name):
 
 def test_five_bypassed_conv_nodes_are_named_at_most(bypassed):
     nodes = [conv(f"{'x' if i == 0 else f'h{i}'} w", f"h{i + 1}", f"conv{i}") for i in range(7)]
-    with pytest.raises(ConvswapError, match=r"^7 of 7 .*'conv0' on .*'conv4' on [A-Za-z]+, \.\.\.; an"):
+    with refused(r"^7 of 7 .*'conv0' on .*'conv4' on [A-Za-z]+, \.\.\.; an"):
         convswap.override_session(model(*nodes, node("Relu", "h7", "y")), providers=CPU)
 
 
@@ -440,7 +441,7 @@ def test_conv_in_a_body_that_onnx_runtime_inlines_counts_once(name, inner, tmp_p
 def test_bypassed_conv_is_refused_beside_one_in_an_inlined_body(bypassed, name, inner):
     # Only the one in front of the Relu is fused away; in a body of one node there is nothing to fuse with.
     source = mapped(name, inner, node("Relu", "h", "r"))
-    with pytest.raises(ConvswapError, match=f"of 2 Conv nodes would not run on convswap: .*{name!r} on CPU"):
+    with refused(f"of 2 Conv nodes would not run on convswap: .*{name!r} on CPU"):
         convswap.override_session(source, providers=CPU)
 
 
@@ -460,11 +461,8 @@ def test_sessions_made_at_the_same_time_do_not_answer_for_each_other():
 
 def test_model_that_does_not_load_is_one_clear_line(tmp_path):
     for source in (b"no model", tmp_path / "none.onnx", model(conv("x w b", "y", strides=[0, 1]))):
-        with pytest.raises(
-            ConvswapError, match=r"^ONNX Runtime cannot load the model in the override"
-        ) as raised:
+        with refused(r"^ONNX Runtime cannot load the model in the override"):
             convswap.override_session(source, providers=CPU)
-        assert "\n" not in str(raised.value)
 
 
 def test_failed_session_leaves_no_record_behind():
@@ -481,7 +479,7 @@ def test_onnx_runtime_without_the_report_is_named_with_its_version(monkeypatch):
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     monkeypatch.setattr(onnxruntime, "__version__", "1.23.2")
-    with pytest.raises(ConvswapError, match=r"^ONNX Runtime 1\.23\.2 does not tell .* 1\.24 or newer does"):
+    with refused(r"^ONNX Runtime 1\.23\.2 does not tell .* 1\.24 or newer does"):
         convswap.override_session(PATTERNS["relu"])
 
 
@@ -542,7 +540,7 @@ def test_prefer_nhwc_is_refused(value, cuda):
         {"providers": [(cuda, {"prefer_nhwc": value})]},
         {"providers": [cuda], "provider_options": [{"prefer_nhwc": value}]},
     ):
-        with pytest.raises(ConvswapError, match="option prefer_nhwc takes the Conv nodes before"):
+        with refused("option prefer_nhwc takes the Conv nodes before"):
             convswap.override_session(PATTERNS["relu"], **arguments)
 
 
@@ -555,9 +553,7 @@ def test_prefer_nhwc_that_is_off_is_no_obstacle(cuda):
 def test_prefer_nhwc_would_bypass_the_override(cuda, monkeypatch):
     """Shows why it is refused: without that line the check itself finds the Conv missing."""
     monkeypatch.setattr(onnxruntime.InferenceSession, "get_provider_options", lambda _session: {})
-    with pytest.raises(
-        ConvswapError, match=r"^1 of 1 Conv nodes would not run on convswap: 'conv1\w*' on CUDA"
-    ):
+    with refused(r"^1 of 1 Conv nodes would not run on convswap: 'conv1\w*' on CUDA"):
         convswap.override_session(PATTERNS["relu"], providers=[(cuda, {"prefer_nhwc": "1"})])
 
 
@@ -677,18 +673,15 @@ def test_convs_that_were_fused_before_ort_format_are_named(level, op, tmp_path, 
 
 def test_conv_in_ort_format_without_a_kernel_of_ours_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(override_module, "_names_of_kernels", lambda _: Counter())
-    with pytest.raises(ConvswapError, match="1 of 1 Conv nodes would not run on convswap: 'conv1' on CPU"):
+    with refused("1 of 1 Conv nodes would not run on convswap: 'conv1' on CPU"):
         convswap.override_session(in_ort_format(PATTERNS["relu"], tmp_path), providers=CPU)
 
 
 def test_damaged_model_in_ort_format_is_one_line_that_says_so(tmp_path):
     whole = in_ort_format(PATTERNS["relu"], tmp_path).read_bytes()
     for length in (8, 60, len(whole) // 2, len(whole) - 200):
-        with pytest.raises(
-            ConvswapError, match=r"it is a model in ORT format; give the \.onnx file"
-        ) as raised:
+        with refused(r"it is a model in ORT format; give the \.onnx file"):
             convswap.override_session(whole[:length], providers=CPU)
-        assert "\n" not in str(raised.value)
 
 
 def test_model_saved_in_ort_format_with_the_override_needs_no_more_than_the_entry(tmp_path):
