@@ -21,6 +21,9 @@ from repeats import SHARE, time_fewer_runs
 # Not the user's own; kept from one run to the next.
 os.environ.setdefault("CONVSWAP_CACHE", str(Path(__file__).resolve().parents[1] / "build" / "test_cache"))
 
+# pytest rewrites the tests' assertions in each process, unless it may keep what it made of them.
+sys.dont_write_bytecode = False
+
 # Of the user's times and tables tests neither read nor change any, nor those of an earlier run.
 _tables = tempfile.TemporaryDirectory(prefix="convswap-tables-")
 os.environ["CONVSWAP_TUNING"] = str(Path(_tables.name) / "tuning.txt")

@@ -14,8 +14,10 @@ from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, CONVSWAP_IEEE, DEFAULT, make_session, run
 from repeats import repeats
 
-# By the course's table; resizing leaves 0.1 % of the pixels to rounding.
-ACCURACIES = {"ece408": 0.8398, "baseline": 0.8236}
+# Of the first images, by the course's table.
+ACCURACIES = {"ece408": {100: 0.84, 1_000: 0.852, 10_000: 0.8398}, "baseline": {10_000: 0.8236}}
+# Resizing leaves 0.1 % of the pixels to rounding, which turns two images of 10,000 at most.
+ROUNDING = 0.00021
 CPU = Device("cpu", "asked for")
 
 
@@ -44,7 +46,9 @@ def checkpoint(request, images):
 
 def test_default_side_has_the_published_accuracy(checkpoint, images):
     name, _, named = checkpoint
-    assert np.mean(named == images.labels) == pytest.approx(ACCURACIES[name], abs=0.0002)
+    for count, accuracy in ACCURACIES[name].items():
+        right = named[:count] == images.labels[:count]
+        assert np.mean(right) == pytest.approx(accuracy, abs=ROUNDING if count == 10_000 else 1e-9)
 
 
 def test_our_op_on_the_cpu_names_the_same_classes(checkpoint, images):
@@ -63,4 +67,4 @@ def test_our_op_on_the_card_names_the_same_classes_in_ieee_and_nearly_all_in_tf3
     tf32 = classes(ir.to_proto(swap(model).model), CONVSWAP, card, images)
     assert np.sum(tf32 != named) <= 5
     if len(images.labels) == 10_000:
-        assert np.mean(tf32 == images.labels) == pytest.approx(ACCURACIES[name], abs=0.0002)
+        assert np.mean(tf32 == images.labels) == pytest.approx(ACCURACIES[name][10_000], abs=ROUNDING)

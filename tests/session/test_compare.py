@@ -38,14 +38,14 @@ NETWORK = "ece408-2018sp"
 
 @pytest.fixture(scope="module")
 def of_network() -> Comparison:
-    return compare(NETWORK, data="synthetic", images=250, device="cpu")
+    return compare(NETWORK, data="synthetic", images=150, device="cpu")
 
 
 def test_comparison_of_a_network_keeps_to_the_schema(of_network):
     written = checked(of_network)
     assert written["model"] == NETWORK
     assert (written["device"], written["dataset"], written["precision"]) == ("cpu", "synthetic", "tf32")
-    assert (written["images"], written["batch"], written["swapped"]) == (250, 100, 2)
+    assert (written["images"], written["batch"], written["swapped"]) == (150, 100, 2)
     assert [layer["node"] for layer in written["layers"]] == ["conv1", "conv2"]
     assert written["environment"]["onnxruntime"] == onnxruntime.__version__
     assert all(written["time_ms"][side]["runs"] == 20 for side in ("default", "convswap"))
@@ -53,13 +53,13 @@ def test_comparison_of_a_network_keeps_to_the_schema(of_network):
 
 def test_accuracy_counts_every_image_once_with_the_last_partial_batch(of_network):
     model = export_network(NETWORK, data="synthetic")
-    data = datasets.load("synthetic", images=250, image_size=64)
+    data = datasets.load("synthetic", images=150, image_size=64)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     classes = session.run(None, {"image": data.images})[0].argmax(axis=1)
     assert of_network.default.accuracy == pytest.approx(np.mean(classes == data.labels), abs=1e-12)
     # Both sides compute in float32 here, so that a near tie would have to be closer than 1e-6.
-    assert of_network.convswap.accuracy == pytest.approx(of_network.default.accuracy, abs=1 / 250)
-    assert of_network.top1_agreement >= 249 / 250
+    assert of_network.convswap.accuracy == pytest.approx(of_network.default.accuracy, abs=1 / 150)
+    assert of_network.top1_agreement >= 149 / 150
 
 
 def test_errors_against_float64_are_those_of_float32(of_network):
@@ -146,13 +146,13 @@ def test_any_model_gets_random_data_and_no_accuracy(tmp_path):
 
 def test_file_knows_its_data_and_gets_random_data_where_they_are_not_here(tmp_path, monkeypatch):
     made_for_synthetic = saved(export_network(NETWORK, data="synthetic"), tmp_path)
-    found = compare(made_for_synthetic, device="cpu", images=20)
-    assert (found.dataset, found.images) == ("synthetic", 20)
+    found = compare(made_for_synthetic, device="cpu", images=4, time_layers=False)
+    assert (found.dataset, found.images) == ("synthetic", 4)
     assert found.default.accuracy is not None
 
     monkeypatch.delenv("CONVSWAP_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    found = compare(saved(export_network(NETWORK), tmp_path), device="cpu")
+    found = compare(saved(export_network(NETWORK), tmp_path), device="cpu", images=4, time_layers=False)
     assert (found.dataset, found.default.accuracy) == ("random", None)
     assert any("--data fashion-mnist downloads it" in note for note in found.notes)
 
@@ -160,22 +160,21 @@ def test_file_knows_its_data_and_gets_random_data_where_they_are_not_here(tmp_pa
 def test_network_says_that_it_got_synthetic_data_for_what_it_was_made_for(tmp_path, monkeypatch):
     monkeypatch.delenv("CONVSWAP_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = compare(NETWORK, device="cpu", images=20, time_layers=False)
+    found = compare(NETWORK, device="cpu", images=4, time_layers=False)
     assert found.dataset == "synthetic"
     said = "the model was made for fashion-mnist, which is not here: --data fashion-mnist downloads it"
     assert said in found.notes
-    asked_for = compare(NETWORK, data="synthetic", device="cpu", images=20, time_layers=False)
+    asked_for = compare(NETWORK, data="synthetic", device="cpu", images=4, time_layers=False)
     assert said not in asked_for.notes
 
 
 @pytest.mark.skipif(not os.environ.get("CONVSWAP_DATA"), reason="CONVSWAP_DATA is not set")
-@pytest.mark.parametrize(("images", "accuracy"), [(100, 0.84), (1000, 0.852)])
-def test_course_checkpoint_has_the_accuracy_that_the_course_states(images, accuracy, tmp_path):
+def test_course_checkpoint_has_the_accuracy_that_the_course_states(tmp_path):
     folder = Path(os.environ["CONVSWAP_DATA"]) / "ece408-2019sp"
     model = read_mxnet(folder / "ece408-symbol.json", folder / "ece408-0002.params", image_size=48)
     path = saved(model, tmp_path)
-    found = compare(path, device="cpu", data="fashion-mnist", images=images, precision="ieee")
-    assert found.default.accuracy == found.convswap.accuracy == pytest.approx(accuracy, abs=1e-12)
+    found = compare(path, device="cpu", data="fashion-mnist", images=100, precision="ieee")
+    assert found.default.accuracy == found.convswap.accuracy == pytest.approx(0.84, abs=1e-12)
     assert found.top1_agreement == 1.0
     assert found.within_tolerance
 
@@ -251,24 +250,6 @@ def test_weights_computed_by_the_model_reach_the_layer():
     model = make_model(nodes, [weights("w1", 4, 3, 4, 4)], inputs=[tensor_info("x", "n", 3, 8, 8)])
     (layer,) = compare(model, device="cpu").layers
     assert all(0 < error < 1e-6 for error in layer.relative_l2_error.values())
-
-
-def test_conv_in_a_branch_is_compared_as_part_of_the_whole():
-    def branch(name: str) -> onnx.GraphProto:
-        node = helper.make_node("Conv", ["x", "w1"], [f"{name}_y"], name=name)
-        return helper.make_graph([node], name, [], [tensor_info(f"{name}_y", None, None, None, None)])
-
-    choice = helper.make_node("If", ["flag"], ["y"], then_branch=branch("yes"), else_branch=branch("no"))
-    model = make_model(
-        [choice],
-        [weights("w1", 4, 3, 3, 3)],
-        inputs=[tensor_info("x", 2, 3, 8, 8), tensor_info("flag", element_type=TensorProto.BOOL)],
-    )
-    found = compare(model, device="cpu")
-    assert (found.swapped, found.layers) == (2, ())
-    assert found.within_tolerance
-    assert any("2 swapped Conv in subgraphs" in note for note in found.notes)
-    checked(found)
 
 
 def test_swapped_model_is_compared_like_the_one_it_was_made_from():
@@ -407,11 +388,6 @@ def test_plain_model_is_the_model_before_the_swap():
 def test_bad_argument_is_refused_in_one_line(arguments, message):
     with refused(message):
         compare(**{"model": small_model(), "device": "cpu", **arguments})
-
-
-def test_model_without_conv_is_refused():
-    with refused("has no Conv node"):
-        compare(make_model([helper.make_node("Relu", ["x"], ["y"])], []), device="cpu")
 
 
 def test_data_with_other_classes_than_the_model_are_refused():

@@ -348,7 +348,7 @@ def test_chain_inside_a_function_is_found(layer_models):
     assert found.layers[0].relative_l2_error["default"] < 1e-6
 
 
-def test_fused_conv_in_a_branch_is_compared_as_part_of_the_whole():
+def test_conv_in_a_branch_is_compared_as_part_of_the_whole():
     def branch(name: str, activation: str) -> onnx.GraphProto:
         nodes = [conv(f"{name}_c", name=name), node(activation, f"{name}_c", f"{name}_y")]
         return helper.make_graph(nodes, name, [], [declare(f"{name}_y", Y_SHAPE)])
@@ -361,8 +361,9 @@ def test_fused_conv_in_a_branch_is_compared_as_part_of_the_whole():
         inputs=[declare("x", (2, 3, 9, 8)), declare("flag", [], TensorProto.BOOL)],
         y_shape=Y_SHAPE,
     )
-    for proto in (given, swap(given, fuse=True).to_proto()):
-        found = compare(proto, device="cpu", fuse=True)
+    for proto, fuses in ((given, False), (given, True), (swap(given, fuse=True).to_proto(), True)):
+        found = compare(proto, device="cpu", fuse=fuses)
+        checked(found)
         assert (found.swapped, found.layers) == (2, ())
         assert found.within_tolerance
         assert any("2 swapped Conv in subgraphs" in note for note in found.notes)
@@ -375,12 +376,10 @@ def test_fused_conv_in_a_branch_is_compared_as_part_of_the_whole():
 
 
 def test_course_lines_say_what_their_time_is_of(capsys):
-    arguments = ["compare", NETWORK, "--course", "--data", "synthetic", "--images", "20", "--device", "cpu"]
+    arguments = ["--course", "--fuse", "--data", "synthetic", "--images", "20", "--device", "cpu"]
     note = "Note: Op Time is that of what is fused with the convolutions too, on each side."
-    assert main([*arguments, "--fuse"]) == 0
+    assert main(["compare", NETWORK, *arguments]) == 0
     assert note in capsys.readouterr().out.splitlines()
-    assert main(arguments) == 0
-    assert "Op Time is that of" not in capsys.readouterr().out
 
 
 def fused_by_hand(**attributes) -> onnx.ModelProto:

@@ -108,14 +108,9 @@ def test_exporting_twice_gives_the_same_bytes():
     assert first == second
 
 
+@pytest.mark.extended
 @needs_fashion_mnist
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "ece408-2019fa" else pytest.param(name, marks=pytest.mark.extended)
-        for name in NETWORKS
-    ],
-)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_an_exported_network_has_the_accuracy_that_is_stated(name):
     data = datasets.load("fashion-mnist", image_size=find(name).image_size)
     # Sums in another order, as on other processors, move images that lie between two classes.

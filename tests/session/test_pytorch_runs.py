@@ -14,8 +14,6 @@ from convswap.truth.operators import reference_conv
 
 pytestmark = pytest.mark.extended
 
-torch = pytest.importorskip("torch")
-
 LAYERS = (
     SuiteLayer("one axis", 4, 6, 3, 17, stride=2, padding=1, group=2, rank=1),
     SuiteLayer("two axes", 6, 4, 3, 11, stride=2, padding=2, dilation=2, group=2),
@@ -25,7 +23,7 @@ LAYERS = (
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
 @pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 1e-6), ("bfloat16", 1e-2)])
-def test_every_layout_gives_the_convolution(layer, precision, tolerance):
+def test_every_layout_gives_the_convolution(torch, layer, precision, tolerance):
     x, w = lone_data(layer, 2, precision), lone_weights(layer, precision)
     truth = reference_conv(
         x.astype(np.float32), w.astype(np.float32), None, lone_conv(layer, "tf32", "auto").attributes
@@ -39,7 +37,7 @@ def test_every_layout_gives_the_convolution(layer, precision, tolerance):
         assert np.linalg.norm(y - truth) / np.linalg.norm(truth) < tolerance
 
 
-def test_there_is_no_side_without_pytorch_or_without_a_card(monkeypatch):
+def test_there_is_no_side_without_pytorch_or_without_a_card(torch, monkeypatch):
     layer = LAYERS[1]
     data = lone_data(layer, 1, "tf32"), lone_weights(layer, "tf32"), "tf32", None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -48,7 +46,7 @@ def test_there_is_no_side_without_pytorch_or_without_a_card(monkeypatch):
     assert pytorch_runs(layer, *data) == {}
 
 
-def test_what_pytorch_cannot_compute_is_left_out(monkeypatch):
+def test_what_pytorch_cannot_compute_is_left_out(torch, monkeypatch):
     """The host in place of a card: it has the same calls."""
     layer = LAYERS[1]
     data = lone_data(layer, 1, "tf32"), lone_weights(layer, "tf32"), "tf32", None
@@ -68,7 +66,7 @@ def test_what_pytorch_cannot_compute_is_left_out(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_bench_sets_our_side_beside_both_layouts():
+def test_bench_sets_our_side_beside_both_layouts(torch):
     (row,) = run_suite("many-channels", layers="64-64-3x3-80", against="all")
     assert {"pytorch", "pytorch_channels_last"} <= row["others_ms"].keys()
     assert all(0 < each < 10 for each in row["others_ms"].values())
