@@ -9,11 +9,14 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
-from convswap import _native
+from convswap import _native, export
+from convswap.models import Network
 from cuda_driver import free_bytes
 from hypothesis import settings
 from repeats import SHARE, time_fewer_runs
@@ -112,6 +115,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count} {reason}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fitted_once() -> Iterator[None]:
+    """Fit each network to a data set once in a process: it takes a second or two each time."""
+    real, fitted = export._export_fitted, {}
+
+    def export_fitted(network: Network, data: str, progress: Any) -> onnx.ModelProto:
+        key = network.name, data
+        if key not in fitted:
+            fitted[key] = real(network, data, progress).SerializeToString()
+        return onnx.ModelProto.FromString(fitted[key])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(export, "_export_fitted", export_fitted)
+        yield
 
 
 @pytest.fixture
