@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from convswap import _native
 from convswap.errors import ConvswapError
+from each_case import each
 
 COMPILER = _native.kernel_compiler()
 KERNEL = "naive::kernel<float>"
@@ -55,7 +56,7 @@ def test_what_is_kept_is_counted_and_cleared(folder: Path) -> None:
     assert _native.kernel_store()["kernels"] == 0 and not list(folder.glob("*.part"))
 
 
-@pytest.mark.parametrize(
+@each(
     "damage",
     [
         lambda text: b"",
@@ -65,7 +66,6 @@ def test_what_is_kept_is_counted_and_cleared(folder: Path) -> None:
         lambda text: text.replace(b"sm_90a", b"sm_80a", 1),
         lambda text: b"\0" * len(text),
     ],
-    ids=["empty", "half", "longer", "a bit", "another card's", "zeros"],
 )
 def test_what_is_damaged_is_compiled_again(damage, folder: Path) -> None:
     code = compile_kernel()
