@@ -7,6 +7,7 @@ from pathlib import Path
 import convswap
 import onnx
 import pytest
+from build_tools import REPOSITORY, cmake
 from command_line import refusal
 from convswap.bench.first_run import first_run
 from convswap.cli.main import main
@@ -14,7 +15,8 @@ from convswap.errors import ConvswapError
 from convswap.runtime.device import Device
 from convswap.runtime.library import op_libraries_in_use, sessions_with
 from convswap.runtime.sessions import DEFAULT, make_session
-from op_library import build_op_libraries, model_of_twice
+from onnx import helper
+from swap_models import make_model, tensor_info, weights
 from tuning_files import table
 
 __all__ = ["table"]
@@ -22,9 +24,26 @@ __all__ = ["table"]
 CPU = Device("cpu", "asked for")
 
 
+def model_of_twice(batch: int | str = "n") -> onnx.ModelProto:
+    """Return test.Twice around a Conv of 3x3 from x [batch, 3, 8, 8], of shapes that only a run tells."""
+    nodes = [
+        helper.make_node("Twice", ["x"], ["t"], name="before", domain="test"),
+        helper.make_node("Conv", ["t", "w"], ["c"], name="conv"),
+        helper.make_node("Twice", ["c"], ["y"], name="behind", domain="test"),
+    ]
+    model = make_model(nodes, [weights("w", 4, 3, 3, 3)], inputs=[tensor_info("x", batch, 3, 8, 8)])
+    model.opset_import.append(helper.make_opsetid("test", 1))
+    return model
+
+
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_op_libraries(tmp_path_factory.mktemp("op_library"))
+    """Return a folder with libtwice.so, and two that cannot be registered."""
+    folder = tmp_path_factory.mktemp("op_library")
+    for arguments in (("-S", REPOSITORY / "tests" / "op_library", "-B", folder), ("--build", folder)):
+        done = cmake(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -15,7 +16,6 @@ from convswap import _native
 from convswap.errors import ConvswapError
 from convswap.planning.ready_made import asked_for, make_for_wheel
 from fake_card import needs_compiler, run_beside_card
-from shared_folder import of_all_workers
 
 pytestmark = pytest.mark.extended
 
@@ -41,8 +41,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Of one generic algorithm and one layer alone: all take a minute of two cores.
     """
-    with of_all_workers(tmp_path_factory, "packages") as (folder, is_made):
-        if not is_made:
+    own = tmp_path_factory.getbasetemp()
+    # pytest-xdist gives each process a folder within that of the run; the first of them makes the package.
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "packages"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
             make_package(folder)
     return folder
 

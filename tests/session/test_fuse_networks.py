@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import convswap
 import numpy as np
@@ -16,9 +17,8 @@ from convswap.graph.swap import SwapResult, swap
 from convswap.models import LARGE_NETWORKS, NETWORKS, place
 from each_case import each
 from exported_networks import exported
-from fuse_models import reasons, taken
-from onnx import helper
-from onnx_networks import CONVERTED, LIGHT, converted_and_more, converted_case, light_network
+from fuse_models import declare, node, reasons, taken, tensor
+from onnx import helper, numpy_helper
 from op_sessions import PROVIDERS
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,15 @@ LEFT = {
     "convnext-tiny": {"Transpose", "Add"},
     "yolov8n": {"Add", "Concat", "MaxPool", "Resize", "Split"},
 }
-
+CONVERTED = Path(onnx.__file__).parent / "backend/test/data/pytorch-converted"
+# Of ONNX's networks without weights those of moderate size, and how many Convs take in how many nodes there.
+LIGHT = {
+    "densenet121": (62, 240),
+    "inception_v1": (57, 58),
+    "inception_v2": (69, 278),
+    "shufflenet": (49, 94),
+    "squeezenet": (26, 27),
+}
 
 # TF32 rounds to 11 bits on CUDA; on the CPU only the order of the sums differs, and that some weights were
 # rounded once more when they took in a batch normalisation.
@@ -147,6 +155,35 @@ def test_vgg16_is_fused_as_alexnet_is():
     assert LARGE["vgg16"].keys() == LARGE["alexnet"].keys()
 
 
+def light_network(name: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a network of LIGHT with random weights, and what to feed it."""
+    original = with_weights(onnx.load(CONVERTED.parent / "light" / f"light_{name}.onnx"))
+    (given,) = original.graph.input
+    values = np.random.default_rng(3).standard_normal(shape_of(given))
+    return original, {given.name: values.astype(np.float32)}
+
+
+def with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return `model` with random weights where it has constants without values."""
+    random = np.random.default_rng(4)
+    shapes = {value.name: numpy_helper.to_array(value) for value in model.graph.initializer}
+    made = onnx.ModelProto.FromString(model.SerializeToString())
+    # From this version on initializers need not be inputs, and those that are may change.
+    made.ir_version = 4
+    del made.graph.node[:], made.graph.input[:]
+    made.graph.input.extend(value for value in model.graph.input if value.name not in shapes)
+    for one in model.graph.node:
+        if one.op_type != "ConstantOfShape":
+            made.graph.node.append(one)
+            continue
+        shape = shapes[one.input[0]]
+        # Vectors are variances too, which are positive.
+        values = random.uniform(0.5, 1.5, shape) if len(shape) == 1 else random.standard_normal(shape)
+        values = values * np.sqrt(2 / max(1, np.prod(shape[1:])))
+        made.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), one.output[0]))
+    return made
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("name", LIGHT)
 def test_network_of_onnx_with_random_weights_is_fused_and_gives_the_same(name):
@@ -157,9 +194,52 @@ def test_network_of_onnx_with_random_weights_is_fused_and_gives_the_same(name):
 
 @each("folder", sorted(CONVERTED.iterdir()))
 def test_model_converted_from_pytorch_gives_the_output_that_onnx_ships(folder, device):
-    fused, feeds, expected = converted_case(folder)
-    if fused is not None:
-        assert_close(run(fused, device, feeds), expected, device)
+    original = onnx.load(folder / "model.onnx")
+    if not any(each.op_type == "Conv" for each in original.graph.node):
+        return
+    constants = {value.name for value in original.graph.initializer}
+    names = [value.name for value in original.graph.input if value.name not in constants]
+    files = sorted((folder / "test_data_set_0").glob("input_*.pb"))
+    *inputs, expected = (
+        numpy_helper.to_array(onnx.load_tensor(file)) for file in (*files, files[0].with_name("output_0.pb"))
+    )
+    fused = swap(original, fuse=True).to_proto()
+    assert_close(run(fused, device, dict(zip(names, inputs, strict=True))), expected, device)
+
+
+def converted_and_more(folder: Path, what: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Return a model that ONNX ships with `what` put behind its Conv, and what to feed it.
+
+    ONNX's models are of one Conv each, in an old format: initializers among the inputs, opset 6.
+    """
+    original = onnx.version_converter.convert_version(onnx.load(folder / "model.onnx"), 9)
+    graph, random = original.graph, np.random.default_rng(2)
+    (conv,) = graph.node
+    constants = {value.name: value for value in graph.initializer}
+    filters = constants[conv.input[1]].dims[0]
+    (output,) = onnx.shape_inference.infer_shapes(original).graph.output
+    y, conv.output[0] = conv.output[0], "c"
+    if what == "norm":
+        for name in ("n0", "n1", "n2", "n3"):
+            constants[name] = tensor(name, random.uniform(0.5, 1.5, filters))
+            graph.initializer.append(constants[name])
+            graph.input.append(declare(name, [filters]))
+        graph.node.extend([node("BatchNormalization", "c n0 n1 n2 n3", "h"), node("Elu", "h", y)])
+    elif what == "residual":
+        graph.input.append(declare("z", shape_of(output)))
+        graph.node.extend([node("Add", "z c", "h"), node("Tanh", "h", y)])
+    else:
+        pool = node("MaxPool", "h", y, kernel_shape=[2, 1])
+        graph.node.extend([node("Sigmoid", "c", "s"), node("Mul", "c s", "h"), pool])
+        graph.output[0].type.tensor_type.ClearField("shape")
+    given = [value for value in graph.input if value.name not in constants]
+    return original, {
+        value.name: random.standard_normal(shape_of(value)).astype(np.float32) for value in given
+    }
+
+
+def shape_of(value: onnx.ValueInfoProto) -> list[int]:
+    return [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
 
 
 @pytest.mark.parametrize("what", ["norm", "residual", "pool"])

@@ -25,7 +25,6 @@ from verdict_models import (
     constant,
     float16_overflow,
     make_our_convs_wrong,
-    normal,
     quantised_chain,
 )
 
@@ -331,34 +330,6 @@ def test_what_a_loop_collects_is_compared(trips):
     found = compared(model)
     assert found.within_tolerance and not any("is the reference" in note for note in found.notes)
     assert any("of which nothing was compared: 1" in note for note in found.notes) == (trips == 0)
-
-
-def test_whole_subgraph_is_left_to_the_cpu_provider_where_numpy_fails_in_it():
-    """A branch that calls what only ONNX Runtime has, with a weight from around it."""
-    branch = helper.make_graph(
-        [
-            helper.make_node("BiasGelu", ["c", "bias"], ["g"], domain="com.microsoft"),
-            helper.make_node("Add", ["g", "bias"], ["then"]),
-        ],
-        "branch",
-        [],
-        [tensor_info("then", *C)],
-    )
-    other = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["else"])], "other", [], [tensor_info("else", *C)]
-    )
-    model = after_a_conv(
-        [helper.make_node("If", ["flag"], ["y"], then_branch=branch, else_branch=other)],
-        [tensor_info("y", *C)],
-        [constant("bias", normal(3, 6)), constant("flag", np.array(True))],
-        domains=[("com.microsoft", 1)],
-    )
-    found = compared(model)
-    assert found.within_tolerance
-    assert any(
-        "computed in float32 for the truth" in note and "com.microsoft.BiasGelu" in note
-        for note in found.notes
-    )
 
 
 def test_float16_conv_that_overflows_on_the_cpu_is_condemned_and_a_note_says_why():
