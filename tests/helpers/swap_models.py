@@ -59,6 +59,23 @@ def make_model(
     )
 
 
+# What text has for INPUT_SHAPE and ANY_SHAPE.
+IMAGE, ANY = "float[2, 3, 9, 8]", "float[?, ?, ?, ?]"
+
+
+def text_model(
+    nodes: str, *initializers: onnx.TensorProto, inputs: str = f"{IMAGE} x", functions: str = ""
+) -> onnx.ModelProto:
+    """Return a model from `inputs` to `y`, from ONNX's text of its nodes and of functions of domain local."""
+    domains = ', "local": 1' if functions else ""
+    model = onnx.parser.parse_model(
+        f'<ir_version: {IR_VERSION}, opset_import: ["": {OPSET}{domains}], producer_name: "tests">'
+        f"net ({inputs}) => ({ANY} y) {{ {nodes} }} {functions}"
+    )
+    model.graph.initializer.extend(initializers)
+    return model
+
+
 def two_convs() -> onnx.ModelProto:
     """conv1 with bias and every attribute, Relu, then conv2 without bias."""
     model = make_model(
@@ -96,63 +113,34 @@ def empty_bias() -> onnx.ModelProto:
 
 def unnamed_convs() -> onnx.ModelProto:
     """Two Convs without names; the name that the first would get is taken by another node."""
-    return make_model(
-        [
-            helper.make_node("Conv", ["x", "w1"], ["h"]),
-            helper.make_node("Conv", ["h", "w2"], ["g"]),
-            helper.make_node("Relu", ["g"], ["y"], name="Conv_h"),
-        ],
-        [weights("w1", 4, 3, 3, 3), weights("w2", 2, 4, 1, 1)],
-    )
+    nodes = "h = Conv(x, w1)  g = Conv(h, w2)  [Conv_h] y = Relu(g)"
+    return text_model(nodes, weights("w1", 4, 3, 3, 3), weights("w2", 2, 4, 1, 1))
 
 
 def conv_in_if() -> onnx.ModelProto:
     """A Conv in each branch, one with weights of the outer graph, one with its own; input `flag` chooses."""
-    branches = {
-        "then_branch": helper.make_graph(
-            [helper.make_node("Conv", ["x", "w"], ["t"], name="conv_then")],
-            "then",
-            [],
-            [tensor_info("t", *ANY_SHAPE)],
-        ),
-        "else_branch": helper.make_graph(
-            [helper.make_node("Conv", ["x", "we"], ["e"], name="conv_else", pads=[1, 1, 1, 1])],
-            "else",
-            [],
-            [tensor_info("e", *ANY_SHAPE)],
-            [weights("we", 4, 3, 3, 3)],
-        ),
-    }
-    return make_model(
-        [helper.make_node("If", ["flag"], ["y"], name="choice", **branches)],
-        [weights("w", 4, 3, 3, 3)],
-        inputs=[tensor_info("x", *INPUT_SHAPE), tensor_info("flag", element_type=TensorProto.BOOL)],
-    )
+    nodes = f"""
+      [choice] y = If(flag) <
+        else_branch = else () => ({ANY} e) {{ [conv_else] e = Conv <pads = [1, 1, 1, 1]> (x, we) }},
+        then_branch = then () => ({ANY} t) {{ [conv_then] t = Conv(x, w) }}
+      >"""
+    model = text_model(nodes, weights("w", 4, 3, 3, 3), inputs=f"{IMAGE} x, bool flag")
+    model.graph.node[0].attribute[0].g.initializer.append(weights("we", 4, 3, 3, 3))
+    return model
 
 
 def conv_in_loop() -> onnx.ModelProto:
     """A Conv that keeps the shape, applied three times to the loop's state."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["going"], ["going_out"]),
-            helper.make_node("Conv", ["state", "w"], ["state_out"], name="conv_loop", pads=[1, 1, 1, 1]),
-        ],
-        "body",
-        [
-            tensor_info("step", element_type=TensorProto.INT64),
-            tensor_info("going", element_type=TensorProto.BOOL),
-            tensor_info("state", *ANY_SHAPE),
-        ],
-        [tensor_info("going_out", element_type=TensorProto.BOOL), tensor_info("state_out", *ANY_SHAPE)],
-    )
-    return make_model(
-        [helper.make_node("Loop", ["trips", "always", "x"], ["y"], name="loop", body=body)],
-        [
-            weights("w", 3, 3, 3, 3),
-            numpy_helper.from_array(np.array(3, np.int64), "trips"),
-            numpy_helper.from_array(np.array(True), "always"),
-        ],
-    )
+    nodes = f"""
+      [loop] y = Loop(trips, always, x) <
+        body = body (int64 step, bool going, {ANY} state) => (bool going_out, {ANY} state_out) {{
+          going_out = Identity(going)
+          [conv_loop] state_out = Conv <pads = [1, 1, 1, 1]> (state, w)
+        }}
+      >"""
+    trips = numpy_helper.from_array(np.array(3, np.int64), "trips")
+    always = numpy_helper.from_array(np.array(True), "always")
+    return text_model(nodes, weights("w", 3, 3, 3, 3), trips, always)
 
 
 def function(
@@ -173,49 +161,30 @@ def conv_in_nested_functions(opset: int = OPSET) -> onnx.ModelProto:
     The functions' inner value `h` has the name of a value in an If branch, their node `conv` that of a node
     in the main graph.
     """
-    layer = function(
-        "Layer",
-        ["a", "f"],
-        ["c"],
-        [helper.make_node("Conv", ["a", "f"], ["c"], name="conv", pads=[1] * 4)],
-        opset,
-    )
-    block = function(
-        "Block",
-        ["a", "f"],
-        ["r"],
-        [
-            helper.make_node("Layer", ["a", "f"], ["h"], domain="local", name="layer"),
-            helper.make_node("Relu", ["h"], ["r"], name="relu"),
-        ],
-        opset,
-    )
-    double = function("Double", ["a"], ["d"], [helper.make_node("Add", ["a", "a"], ["d"], name="add")])
-    branches = {
-        key: helper.make_graph(
-            [
-                helper.make_node(op, ["g"], ["h"], name=f"{key}_op"),
-                helper.make_node("Neg", ["h"], [key], name=f"{key}_neg"),
-            ],
-            key,
-            [],
-            [tensor_info(key, *ANY_SHAPE)],
-        )
-        for key, op in (("then_branch", "Tanh"), ("else_branch", "Abs"))
-    }
-    return make_model(
-        [
-            helper.make_node("Block", ["x", "w"], ["y1"], domain="local", name="first"),
-            helper.make_node("Block", ["y1", "w"], ["y2"], domain="local", name="second"),
-            helper.make_node("Double", ["y2"], ["g"], domain="local", name="double"),
-            helper.make_node("If", ["flag"], ["y3"], name="choice", **branches),
-            helper.make_node("Conv", ["y3", "w"], ["y"], name="conv"),
-        ],
-        [weights("w", 3, 3, 3, 3)],
-        inputs=[tensor_info("x", *INPUT_SHAPE), tensor_info("flag", element_type=TensorProto.BOOL)],
-        functions=[layer, block, double],
-        domains=["local"],
-    )
+    nodes = f"""
+      [first] y1 = local.Block(x, w)
+      [second] y2 = local.Block(y1, w)
+      [double] g = local.Double(y2)
+      [choice] y3 = If(flag) <
+        else_branch = else () => ({ANY} else_branch) {{
+          [else_branch_op] h = Abs(g)
+          [else_branch_neg] else_branch = Neg(h)
+        }},
+        then_branch = then () => ({ANY} then_branch) {{
+          [then_branch_op] h = Tanh(g)
+          [then_branch_neg] then_branch = Neg(h)
+        }}
+      >
+      [conv] y = Conv(y3, w)"""
+    functions = f"""
+      <domain: "local", opset_import: ["": {opset}, "local": 1]>
+      Layer (a, f) => (c) {{ [conv] c = Conv <pads = [1, 1, 1, 1]> (a, f) }}
+      <domain: "local", opset_import: ["": {opset}, "local": 1]>
+      Block (a, f) => (r) {{ [layer] h = local.Layer(a, f)  [relu] r = Relu(h) }}
+      <domain: "local", opset_import: ["": {OPSET}, "local": 1]>
+      Double (a) => (d) {{ [add] d = Add(a, a) }}"""
+    inputs = f"{IMAGE} x, bool flag"
+    return text_model(nodes, weights("w", 3, 3, 3, 3), inputs=inputs, functions=functions)
 
 
 def functions_that_double(depth: int, operator: str) -> onnx.ModelProto:
@@ -248,49 +217,30 @@ def functions_that_double(depth: int, operator: str) -> onnx.ModelProto:
 
 def weights_in_a_function() -> onnx.ModelProto:
     """A function, called twice, with a Conv in a branch that has its own `w`, as the main graph has."""
-    then_branch = helper.make_graph(
-        [helper.make_node("Conv", ["a", "w"], ["t"], name="conv", pads=[1] * 4)],
-        "then",
-        [],
-        [tensor_info("t", *ANY_SHAPE)],
-        [weights("w", 3, 3, 3, 3)],
-    )
-    else_branch = helper.make_graph(
-        [helper.make_node("Abs", ["a"], ["e"], name="abs")], "else", [], [tensor_info("e", *ANY_SHAPE)]
-    )
-    choose = helper.make_node(
-        "If", ["f"], ["c"], name="choice", then_branch=then_branch, else_branch=else_branch
-    )
-    return make_model(
-        [
-            helper.make_node("Choose", ["x", "flag"], ["c1"], domain="local", name="first"),
-            helper.make_node("Mul", ["c1", "w"], ["c2"], name="scale"),
-            helper.make_node("Choose", ["c2", "flag"], ["y"], domain="local", name="second"),
-        ],
-        [weights("w", 1)],
-        inputs=[tensor_info("x", *INPUT_SHAPE), tensor_info("flag", element_type=TensorProto.BOOL)],
-        functions=[function("Choose", ["a", "f"], ["c"], [choose])],
-        domains=["local"],
-    )
+    nodes = """
+      [first] c1 = local.Choose(x, flag)
+      [scale] c2 = Mul(c1, w)
+      [second] y = local.Choose(c2, flag)"""
+    functions = f"""
+      <domain: "local", opset_import: ["": {OPSET}, "local": 1]>
+      Choose (a, f) => (c) {{
+        [choice] c = If(f) <
+          else_branch = else () => ({ANY} e) {{ [abs] e = Abs(a) }},
+          then_branch = then () => ({ANY} t) {{ [conv] t = Conv <pads = [1, 1, 1, 1]> (a, w) }}
+        >
+      }}"""
+    model = text_model(nodes, weights("w", 1), inputs=f"{IMAGE} x, bool flag", functions=functions)
+    model.functions[0].node[0].attribute[1].g.initializer.append(weights("w", 3, 3, 3, 3))
+    return model
 
 
 def function_that_returns_its_input() -> onnx.ModelProto:
     """A function whose second output is its first input, given a graph input."""
-    both = function(
-        "Both",
-        ["a", "f"],
-        ["c", "a"],
-        [helper.make_node("Conv", ["a", "f"], ["c"], name="conv", pads=[1] * 4)],
-    )
-    return make_model(
-        [
-            helper.make_node("Both", ["x", "w"], ["c", "same"], domain="local", name="both"),
-            helper.make_node("Add", ["c", "same"], ["y"], name="add"),
-        ],
-        [weights("w", 3, 3, 3, 3)],
-        functions=[both],
-        domains=["local"],
-    )
+    nodes = "[both] c, same = local.Both(x, w)  [add] y = Add(c, same)"
+    functions = f"""
+      <domain: "local", opset_import: ["": {OPSET}, "local": 1]>
+      Both (a, f) => (c, a) {{ [conv] c = Conv <pads = [1, 1, 1, 1]> (a, f) }}"""
+    return text_model(nodes, weights("w", 3, 3, 3, 3), functions=functions)
 
 
 def every_other_convolution() -> onnx.ModelProto:
@@ -329,51 +279,41 @@ def conv_of(element_type: int, *shape: int | str | None, weight_shape: Sequence[
 
 def mixed_types() -> onnx.ModelProto:
     """`conv32` in float32, then a Cast and `conv16` in float16, whose types no declaration tells."""
-    return make_model(
-        [
-            helper.make_node("Conv", ["x", "w32"], ["h"], name="conv32"),
-            helper.make_node("Cast", ["h"], ["h16"], name="cast", to=TensorProto.FLOAT16),
-            helper.make_node("Cast", ["w4"], ["w16"], name="cast_weight", to=TensorProto.FLOAT16),
-            helper.make_node("Conv", ["h16", "w16"], ["g16"], name="conv16"),
-            helper.make_node("Cast", ["g16"], ["y"], name="cast_back", to=TensorProto.FLOAT),
-        ],
-        [weights("w32", 4, 3, 3, 3), weights("w4", 4, 4, 3, 3)],
-    )
+    nodes = """
+      [conv32] h = Conv(x, w32)
+      [cast] h16 = Cast <to = 10> (h)
+      [cast_weight] w16 = Cast <to = 10> (w4)
+      [conv16] g16 = Conv(h16, w16)
+      [cast_back] y = Cast <to = 1> (g16)"""
+    return text_model(nodes, weights("w32", 4, 3, 3, 3), weights("w4", 4, 4, 3, 3))
 
 
 def fusable() -> onnx.ModelProto:
     """Three Convs that each take something in when they are fused: one op of every kind."""
-    statistics = [weights(f"n{number}", 4) for number in range(3)]
-    variance = numpy_helper.from_array(np.array([0.5, 1, 2, 3], np.float32), "n3")
-    half = numpy_helper.from_array(np.array(0.5, np.float32), "half")
-    return make_model(
-        [
-            helper.make_node("Conv", ["x", "w1"], ["c1"], name="conv1", pads=[1] * 4),
-            helper.make_node("BatchNormalization", ["c1", "n0", "n1", "n2", "n3"], ["b1"], name="norm"),
-            helper.make_node("Clip", ["b1", "half"], ["a1"], name="clip"),
-            helper.make_node("Conv", ["a1", "w2", "n0"], ["c2"], name="conv2", pads=[1] * 4),
-            helper.make_node("Add", ["bias", "c2"], ["b2"], name="bias"),
-            helper.make_node("Add", ["a1", "b2"], ["r2"], name="residual"),
-            helper.make_node("Sigmoid", ["r2"], ["s2"], name="sigmoid"),
-            helper.make_node("Mul", ["r2", "s2"], ["a2"], name="mul"),
-            helper.make_node("MaxPool", ["a2"], ["p2"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
-            helper.make_node("Conv", ["p2", "w2"], ["c3"], name="conv3"),
-            helper.make_node("LeakyRelu", ["c3"], ["y"], name="leaky", alpha=0.25),
-        ],
-        [
-            weights("w1", 4, 3, 3, 3),
-            weights("w2", 4, 4, 3, 3),
-            weights("bias", 1, 4, 1, 1),
-            *statistics,
-            variance,
-            half,
-        ],
+    nodes = """
+      [conv1] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1)
+      [norm] b1 = BatchNormalization(c1, n0, n1, n2, n3)
+      [clip] a1 = Clip(b1, half)
+      [conv2] c2 = Conv <pads = [1, 1, 1, 1]> (a1, w2, n0)
+      [bias] b2 = Add(bias, c2)
+      [residual] r2 = Add(a1, b2)
+      [sigmoid] s2 = Sigmoid(r2)
+      [mul] a2 = Mul(r2, s2)
+      [pool] p2 = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a2)
+      [conv3] c3 = Conv(p2, w2)
+      [leaky] y = LeakyRelu <alpha = 0.25> (c3)"""
+    return text_model(
+        nodes,
+        *(weights("w1", 4, 3, 3, 3), weights("w2", 4, 4, 3, 3), weights("bias", 1, 4, 1, 1)),
+        *(weights(f"n{number}", 4) for number in range(3)),
+        numpy_helper.from_array(np.array([0.5, 1, 2, 3], np.float32), "n3"),
+        numpy_helper.from_array(np.array(0.5, np.float32), "half"),
     )
 
 
 def no_conv() -> onnx.ModelProto:
     """A model of a single Relu."""
-    return make_model([helper.make_node("Relu", ["x"], ["y"], name="relu")], [])
+    return text_model("[relu] y = Relu(x)")
 
 
 def three_convs(data_type: int = TensorProto.FLOAT) -> onnx.ModelProto:
@@ -399,17 +339,15 @@ def three_convs(data_type: int = TensorProto.FLOAT) -> onnx.ModelProto:
 
 def conv_and_activation() -> onnx.ModelProto:
     """Return Conv, an open Clip and MaxPool, then Conv, a residual and HardSwish."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="a", pads=[1, 1, 1, 1]),
-        helper.make_node("Clip", ["c", "", "six"], ["r"]),
-        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
-        helper.make_node("Conv", ["p", "w"], ["d"], name="b", pads=[1, 1, 1, 1]),
-        helper.make_node("Add", ["d", "p"], ["e"]),
-        helper.make_node("HardSwish", ["e"], ["y"]),
-    ]
+    nodes = """
+      [a] c = Conv <pads = [1, 1, 1, 1]> (x, w)
+      r = Clip(c, , six)
+      p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+      [b] d = Conv <pads = [1, 1, 1, 1]> (p, w)
+      e = Add(d, p)
+      y = HardSwish(e)"""
     six = numpy_helper.from_array(np.array(6, np.float32), "six")
-    declared = [tensor_info("x", "n", 2, 6, 8)]
-    return make_model(nodes, [weights("w", 2, 2, 3, 3), six], inputs=declared)
+    return text_model(nodes, weights("w", 2, 2, 3, 3), six, inputs="float[n, 2, 6, 8] x")
 
 
 def save_with_external_data(folder: Path, name: str = "model.onnx", data: str = "weights.bin") -> Path:
