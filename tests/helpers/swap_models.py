@@ -64,13 +64,20 @@ IMAGE, ANY = "float[2, 3, 9, 8]", "float[?, ?, ?, ?]"
 
 
 def text_model(
-    nodes: str, *initializers: onnx.TensorProto, inputs: str = f"{IMAGE} x", functions: str = ""
+    nodes: str,
+    *initializers: onnx.TensorProto,
+    inputs: str = f"{IMAGE} x",
+    outputs: str = f"{ANY} y",
+    functions: str = "",
+    opset: int = OPSET,
+    domains: str = "",
 ) -> onnx.ModelProto:
-    """Return a model from `inputs` to `y`, from ONNX's text of its nodes and of functions of domain local."""
-    domains = ', "local": 1' if functions else ""
+    """Return a model from ONNX's text of its nodes, and of functions of domain local."""
+    imports = ", ".join([f'"": {opset}', *(f'"{name}": 1' for name in domains.split())])
+    imports += ', "local": 1' if functions else ""
     model = onnx.parser.parse_model(
-        f'<ir_version: {IR_VERSION}, opset_import: ["": {OPSET}{domains}], producer_name: "tests">'
-        f"net ({inputs}) => ({ANY} y) {{ {nodes} }} {functions}"
+        f'<ir_version: {IR_VERSION}, opset_import: [{imports}], producer_name: "tests">'
+        f"net ({inputs}) => ({outputs}) {{ {nodes} }} {functions}"
     )
     model.graph.initializer.extend(initializers)
     return model

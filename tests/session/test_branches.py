@@ -8,44 +8,30 @@ import onnxruntime
 import pytest
 from convswap.graph.branches import Inner, branch_model, branch_paths, graphs_to, home_of, with_inner_values
 from onnx import TensorProto, helper
-from swap_models import conv_in_if, conv_in_loop, make_model, tensor_info, weights
+from swap_models import conv_in_if, conv_in_loop, text_model, weights
 
 THEN, ELSE = (("y", "then_branch"),), (("y", "else_branch"),)
 DEEP = (*THEN, ("d", "else_branch"))
 
 
-def info(name: str) -> onnx.ValueInfoProto:
-    return tensor_info(name, *[None] * 2)
-
-
-def graph(*nodes: onnx.NodeProto, output: str) -> onnx.GraphProto:
-    return helper.make_graph(list(nodes), "branch", [], [info(output)])
-
-
 def nested() -> onnx.ModelProto:
     """An If in a branch of another, whose flags are inputs; both branches have an inner value `h`."""
-    node = helper.make_node
-    deep_then = graph(node("Neg", ["h"], ["dt"]), output="dt")
-    deep_else = graph(node("Abs", ["outer"], ["q"]), node("Add", ["q", "h"], ["de"]), output="de")
-    then = graph(
-        node("Mul", ["outer", "two"], ["h"]),
-        node("If", ["inner"], ["d"], then_branch=deep_then, else_branch=deep_else),
-        output="d",
-    )
-    # What comes out here is an output of the branch already.
-    other = graph(node("Neg", ["outer"], ["h"]), output="h")
-    return make_model(
-        [
-            node("Add", ["x", "x"], ["outer"]),
-            node("If", ["flag"], ["y"], then_branch=then, else_branch=other),
-        ],
-        [helper.make_tensor("two", TensorProto.FLOAT, [1], [2.0])],
-        inputs=[
-            tensor_info("x", 2, 3),
-            *(tensor_info(name, element_type=TensorProto.BOOL) for name in ("flag", "inner")),
-        ],
-        outputs=[info("y")],
-    )
+    # What comes out of the second is an output of the branch already.
+    nodes = """
+      outer = Add(x, x)
+      y = If <
+        then_branch = branch () => (float[?, ?] d) {
+          h = Mul(outer, two)
+          d = If <
+            then_branch = branch () => (float[?, ?] dt) { dt = Neg(h) },
+            else_branch = branch () => (float[?, ?] de) { q = Abs(outer)  de = Add(q, h) }
+          > (inner)
+        },
+        else_branch = branch () => (float[?, ?] h) { h = Neg(outer) }
+      > (flag)"""
+    two = helper.make_tensor("two", TensorProto.FLOAT, [1], [2.0])
+    inputs = "float[2, 3] x, bool flag, bool inner"
+    return text_model(nodes, two, inputs=inputs, outputs="float[?, ?] y")
 
 
 X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)

@@ -27,7 +27,7 @@ from convswap.optimizing.segments import side_by_side
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, make_session
 from onnx import helper, numpy_helper
-from swap_models import make_model, tensor_info, weights
+from swap_models import tensor_info, text_model, weights
 from verdict_models import FLOAT16_FEEDS, float16_overflow
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -36,27 +36,22 @@ CPU = Device("cpu", "asked for")
 SHAPES = {"x": (2, 3, 12, 12)}
 
 
-def network() -> onnx.ModelProto:
-    """Return a network whose Convs can take in all there is: a residual, activations, a pool."""
-    node = helper.make_node
-    nodes = [
-        node("Conv", ["x", "w1", "b1"], ["a"], name="stem", pads=[1, 1, 1, 1]),
-        node("Relu", ["a"], ["r"], name="relu"),
-        node("Conv", ["r", "w2"], ["c"], name="block", pads=[1, 1, 1, 1]),
-        node("Add", ["c", "r"], ["s"], name="add"),
-        node("Sigmoid", ["s"], ["g"], name="sigmoid"),
-        node("Mul", ["s", "g"], ["m"], name="mul"),
-        node("Conv", ["m", "w3"], ["d"], name="last"),
-        node("Tanh", ["d"], ["t"], name="tanh"),
-        node("MaxPool", ["t"], ["y"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
-    ]
-    tensors = [
-        weights("w1", 8, 3, 3, 3),
-        weights("b1", 8),
-        weights("w2", 8, 8, 3, 3),
-        weights("w3", 4, 8, 3, 3),
-    ]
-    return make_model(nodes, tensors, inputs=[tensor_info("x", "n", 3, 12, 12)])
+def network(more: str = "") -> onnx.ModelProto:
+    """Return a network whose Convs can take in all there is: a residual, activations, a pool; and `more`."""
+    nodes = f"""
+      [stem] a = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)
+      [relu] r = Relu(a)
+      [block] c = Conv <pads = [1, 1, 1, 1]> (r, w2)
+      [add] s = Add(c, r)
+      [sigmoid] g = Sigmoid(s)
+      [mul] m = Mul(s, g)
+      [last] d = Conv(m, w3)
+      [tanh] t = Tanh(d)
+      [pool] y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (t)
+      {more}"""
+    shapes = {"w1": (8, 3, 3, 3), "b1": (8,), "w2": (8, 8, 3, 3), "w3": (4, 8, 3, 3)}
+    tensors = [weights(name, *shape) for name, shape in shapes.items()]
+    return text_model(nodes, *tensors, inputs="float[n, 3, 12, 12] x")
 
 
 @pytest.fixture(autouse=True)
@@ -201,26 +196,19 @@ def test_a_model_that_answers_in_classes_alone_is_judged_by_the_share_that_diffe
 
 def with_outputs_of(kind: str) -> onnx.ModelProto:
     """Return the network with another output, or that alone."""
-    model, node = network(), helper.make_node
+    strings = "class = ArgMax <axis = 1, keepdims = 0> (y)  more = Cast <to = 8> (class)"
+    # Infinity or 1: between them Exp would magnify what processors round differently.
+    infinity = "sign = Sign(t)  large = Mul(sign, some)  positive = Relu(large)  more = Exp(positive)"
     more = {
-        "strings alone": [
-            node("ArgMax", ["y"], ["class"], axis=1, keepdims=0),
-            node("Cast", ["class"], ["more"], to=onnx.TensorProto.STRING),
-        ],
-        "a sequence": [node("SequenceConstruct", ["y", "t"], ["more"])],
-        "infinity": [node("Mul", ["t", "much"], ["large"]), node("Exp", ["large"], ["more"])],
-        # Infinity or 1: between them Exp would magnify what processors round differently.
-        "infinity in float32": [
-            node("Sign", ["t"], ["sign"]),
-            node("Mul", ["sign", "some"], ["large"]),
-            node("Relu", ["large"], ["positive"]),
-            node("Exp", ["positive"], ["more"]),
-        ],
-        "random numbers": [node("RandomNormalLike", ["t"], ["noise"]), node("Add", ["t", "noise"], ["more"])],
-        "no element": [node("Slice", ["t", "zero", "zero"], ["more"])],
+        "strings alone": strings,
+        "strings too": strings,
+        "a sequence": "more = SequenceConstruct(y, t)",
+        "infinity": "large = Mul(t, much)  more = Exp(large)",
+        "infinity in float32": infinity,
+        "random numbers": "noise = RandomNormalLike(t)  more = Add(t, noise)",
+        "no element": "more = Slice(t, zero, zero)",
     }
-    more["strings too"] = more["strings alone"]
-    model.graph.node.extend(more[kind])
+    model = network(more[kind])
     model.graph.initializer.append(numpy_helper.from_array(np.float32(1e4), "much"))
     model.graph.initializer.append(numpy_helper.from_array(np.float32(200), "some"))
     model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "zero"))

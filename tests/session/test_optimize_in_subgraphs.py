@@ -18,7 +18,7 @@ from convswap.optimizing.preparation import OptimizeOptions, SegmentInputs, prep
 from convswap.optimizing.report import optimize_html, verdict
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper
-from swap_models import ANY_SHAPE, conv_in_if, conv_in_loop, make_model, tensor_info, weights
+from swap_models import ANY, conv_in_if, conv_in_loop, text_model, weights
 
 INNER = "it is in a subgraph, where it cannot be measured alone"
 NOT_RUN = "the branch that it is in is not run with this input"
@@ -32,45 +32,31 @@ def branches(names: tuple[str, str] = ("kept", "other")) -> onnx.ModelProto:
     The first is fed by the graph around it and has its weights there; the second is in an If of its own and
     adds what the first computes.
     """
-    node = helper.make_node
-    deep = helper.make_graph(
-        [
-            node("Conv", ["r", "wd"], ["c"], name="deep", pads=[1, 1, 1, 1]),
-            node("Add", ["c", "r"], ["s"], name="add"),
-            node("Relu", ["s"], ["t"], name="relu"),
-        ],
-        "deep",
-        [],
-        [tensor_info("t", *ANY_SHAPE)],
-        [weights("wd", 4, 4, 3, 3)],
-    )
-    passed = helper.make_graph([node("Identity", ["r"], ["p"])], "passed", [], [tensor_info("p", *ANY_SHAPE)])
-    then = helper.make_graph(
-        [
-            node("Conv", ["doubled", "w", "b"], ["h"], name=names[0], pads=[1, 1, 1, 1]),
-            node("Relu", ["h"], ["r"], name="first_relu"),
-            node("If", ["right"], ["e"], then_branch=deep, else_branch=passed),
-        ],
-        "then",
-        [],
-        [tensor_info("e", *ANY_SHAPE)],
-    )
-    other = helper.make_graph(
-        [node("Conv", ["doubled", "w"], ["h"], name=names[1], pads=[1, 1, 1, 1])],
-        "else",
-        [],
-        [tensor_info("h", *ANY_SHAPE)],
-    )
-    return make_model(
-        [
-            node("Add", ["x", "x"], ["doubled"], name="double"),
-            node("ReduceMax", ["x"], ["most"], keepdims=0),
-            node("GreaterOrEqual", ["most", "zero"], ["right"]),
-            node("If", ["right"], ["y"], then_branch=then, else_branch=other),
-        ],
-        [weights("w", 4, 3, 3, 3), weights("b", 4), helper.make_tensor("zero", TensorProto.FLOAT, [], [0.0])],
-        inputs=[tensor_info("x", *SHAPE)],
-    )
+    first, second = (f"[{name}]" if name else "" for name in names)
+    nodes = f"""
+      [double] doubled = Add(x, x)
+      most = ReduceMax <keepdims = 0> (x)
+      right = GreaterOrEqual(most, zero)
+      y = If <
+        else_branch = else () => ({ANY} h) {{ {second} h = Conv <pads = [1, 1, 1, 1]> (doubled, w) }},
+        then_branch = then () => ({ANY} e) {{
+          {first} h = Conv <pads = [1, 1, 1, 1]> (doubled, w, b)
+          [first_relu] r = Relu(h)
+          e = If <
+            else_branch = passed () => ({ANY} p) {{ p = Identity(r) }},
+            then_branch = deep () => ({ANY} t) {{
+              [deep] c = Conv <pads = [1, 1, 1, 1]> (r, wd)
+              [add] s = Add(c, r)
+              [relu] t = Relu(s)
+            }}
+          > (right)
+        }}
+      > (right)"""
+    zero = helper.make_tensor("zero", TensorProto.FLOAT, [], [0.0])
+    model = text_model(nodes, weights("w", 4, 3, 3, 3), weights("b", 4), zero)
+    then = model.graph.node[-1].attribute[1].g
+    then.node[-1].attribute[1].g.initializer.append(weights("wd", 4, 4, 3, 3))
+    return model
 
 
 @pytest.fixture(autouse=True)
@@ -176,19 +162,16 @@ def test_a_conv_of_a_branch_whose_weights_are_computed_is_left_and_the_others_ar
 
 def test_large_weights_of_the_graph_around_a_branch_are_folded_into_and_written(pretended, tmp_path):
     """Weights of 1 MiB in a Constant, which a Conv of the main graph reads and one of a branch."""
-    node = helper.make_node
-    branch = [node("Conv", ["c", "w"], ["d"], name="inner"), node("Mul", ["d", "half"], ["t"], name="scale")]
-    then = helper.make_graph(branch, "then", [], [tensor_info("t", *ANY_SHAPE)])
-    other = helper.make_graph([node("Neg", ["c"], ["e"])], "else", [], [tensor_info("e", *ANY_SHAPE)])
-    model = make_model(
-        [
-            node("Constant", [], ["w"], value=weights("", 512, 512, 1, 1)),
-            node("Conv", ["x", "w"], ["c"], name="outer"),
-            node("If", ["flag"], ["y"], then_branch=then, else_branch=other),
-        ],
-        [weights("half", 1, 512, 1, 1), helper.make_tensor("flag", TensorProto.BOOL, [], [True])],
-        inputs=[tensor_info("x", 1, 512, 2, 2)],
-    )
+    nodes = f"""
+      [outer] c = Conv(x, w)
+      y = If <
+        then_branch = then () => ({ANY} t) {{ [inner] d = Conv(c, w)  [scale] t = Mul(d, half) }},
+        else_branch = else () => ({ANY} e) {{ e = Neg(c) }}
+      > (flag)"""
+    flag = helper.make_tensor("flag", TensorProto.BOOL, [], [True])
+    model = text_model(nodes, weights("half", 1, 512, 1, 1), flag, inputs="float[1, 512, 2, 2] x")
+    constant = helper.make_node("Constant", [], ["w"], value=weights("", 512, 512, 1, 1))
+    model.graph.node.insert(0, constant)
     found = optimize(model, tmp_path / "faster.onnx", device="cpu")
     assert {node.node: node.taken for node in found.nodes} == {"outer": "swapped", "inner": "swapped"}
     assert found.reference == "float64" and 0 < found.errors["optimized"] < 1e-5

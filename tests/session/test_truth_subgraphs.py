@@ -12,12 +12,13 @@ import onnx
 import onnxruntime
 import pytest
 from convswap.truth.evaluation import Truth, evaluate
-from onnx import TensorProto, helper
-from swap_models import tensor_info
+from onnx import helper
+from swap_models import tensor_info, text_model
 from verdict_models import built, constant, normal
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 SHAPE = (4, 3, 5)
+X = "float[4, 3, 5] x"
 
 
 def check(model: onnx.ModelProto, feeds: dict, *, is_float64: bool = True) -> Truth:
@@ -36,17 +37,13 @@ def check(model: onnx.ModelProto, feeds: dict, *, is_float64: bool = True) -> Tr
     return truth
 
 
-def summing_body(*shape: int | str) -> onnx.GraphProto:
+def summing_body(*shape: int) -> str:
     """A running sum: state and slice in, state and what it is now times a value from around out."""
-    return helper.make_graph(
-        [
-            helper.make_node("Add", ["state", "part"], ["sum"]),
-            helper.make_node("Mul", ["sum", "k"], ["each"]),
-        ],
-        "body",
-        [tensor_info("state", *shape), tensor_info("part", *shape)],
-        [tensor_info("sum", *shape), tensor_info("each", *shape)],
-    )
+    kind = f"float{list(shape)}"
+    return f"""body = body ({kind} state, {kind} part) => ({kind} sum, {kind} each) {{
+      sum = Add(state, part)
+      each = Mul(sum, k)
+    }}"""
 
 
 @pytest.mark.parametrize("output_direction", [0, 1])
@@ -55,33 +52,28 @@ def summing_body(*shape: int | str) -> onnx.GraphProto:
 @pytest.mark.parametrize("axis", [0, 2, -2])
 def test_scan_goes_along_any_axis_in_either_direction(axis, direction, output_axis, output_direction):
     shape = np.delete(SHAPE, axis).tolist()
-    scan = helper.make_node(
-        "Scan",
-        ["start", "x"],
-        ["y", "all"],
-        body=summing_body(*shape),
-        num_scan_inputs=1,
-        scan_input_axes=[axis],
-        scan_input_directions=[direction],
-        scan_output_axes=[output_axis],
-        scan_output_directions=[output_direction],
-    )
-    model = built(
-        [scan],
-        [tensor_info("x", *SHAPE)],
-        [tensor_info("y", *shape), tensor_info("all", None, None, None)],
-        [constant("start", np.zeros(shape, np.float32)), constant("k", np.float32(0.5))],
+    nodes = f"""
+      y, all = Scan <
+        num_scan_inputs = 1,
+        scan_input_axes = [{axis}], scan_input_directions = [{direction}],
+        scan_output_axes = [{output_axis}], scan_output_directions = [{output_direction}],
+        {summing_body(*shape)}
+      > (start, x)"""
+    model = text_model(
+        nodes,
+        *(constant("start", np.zeros(shape, np.float32)), constant("k", np.float32(0.5))),
+        inputs=X,
+        outputs=f"float{shape} y, float[?, ?, ?] all",
     )
     check(model, {"x": normal(0, *SHAPE)})
 
 
 def test_scan_with_a_batch_of_its_own_is_left_to_the_cpu_provider():
-    scan = helper.make_node("Scan", ["", "start", "x"], ["y", "all"], body=summing_body(5), num_scan_inputs=1)
-    model = built(
-        [scan],
-        [tensor_info("x", *SHAPE)],
-        [tensor_info("y", 4, 5), tensor_info("all", *SHAPE)],
-        [constant("start", np.zeros((4, 5), np.float32)), constant("k", np.float32(0.5))],
+    model = text_model(
+        f"y, all = Scan <num_scan_inputs = 1, {summing_body(5)}> ( , start, x)",
+        *(constant("start", np.zeros((4, 5), np.float32)), constant("k", np.float32(0.5))),
+        inputs=X,
+        outputs="float[4, 5] y, float[4, 3, 5] all",
         opset=8,
     )
     truth = check(model, {"x": normal(0, *SHAPE)}, is_float64=False)
@@ -91,61 +83,38 @@ def test_scan_with_a_batch_of_its_own_is_left_to_the_cpu_provider():
 @pytest.mark.parametrize("trips", [4, 1, 0])
 @pytest.mark.parametrize("stops", [False, True])
 def test_loop_stacks_what_it_collects(trips, stops):
-    body = helper.make_graph(
-        [
-            helper.make_node("Less", ["count", "two"], ["early"]),
-            helper.make_node(
-                "Identity" if not stops else "And", ["going", *(["early"] if stops else [])], ["still"]
-            ),
-            helper.make_node("Mul", ["v", "k"], ["next"]),
-            helper.make_node("Identity", ["next"], ["each"]),
-        ],
-        "body",
-        [
-            tensor_info("count", element_type=TensorProto.INT64),
-            tensor_info("going", element_type=TensorProto.BOOL),
-            tensor_info("v", *SHAPE),
-        ],
-        [
-            tensor_info("still", element_type=TensorProto.BOOL),
-            tensor_info("next", *SHAPE),
-            tensor_info("each", *SHAPE),
-        ],
-    )
-    model = built(
-        [helper.make_node("Loop", ["trips", "", "x"], ["y", "all"], body=body)],
-        [tensor_info("x", *SHAPE)],
-        [tensor_info("y", *SHAPE), tensor_info("all", None, *SHAPE)],
-        [
-            constant("trips", np.array(trips)),
-            constant("two", np.array(2)),
-            constant("k", np.float32(0.5)),
-        ],
+    nodes = f"""
+      y, all = Loop <
+        body = body (int64 count, bool going, float[4, 3, 5] v) =>
+               (bool still, float[4, 3, 5] next, float[4, 3, 5] each) {{
+          early = Less(count, two)
+          still = {"And(going, early)" if stops else "Identity(going)"}
+          next = Mul(v, k)
+          each = Identity(next)
+        }}
+      > (trips, , x)"""
+    model = text_model(
+        nodes,
+        *(constant("trips", np.array(trips)), constant("two", np.array(2)), constant("k", np.float32(0.5))),
+        inputs=X,
+        outputs="float[4, 3, 5] y, float[?, 4, 3, 5] all",
     )
     check(model, {"x": normal(0, *SHAPE)})
 
 
 @pytest.mark.parametrize("second_is_sequence", [False, True])
 def test_sequence_map_sees_the_values_around_it(second_is_sequence):
-    body = helper.make_graph(
-        [helper.make_node("Add", ["one", "other"], ["sum"]), helper.make_node("Mul", ["sum", "k"], ["out"])],
-        "body",
-        [tensor_info("one", *SHAPE[1:]), tensor_info("other", *SHAPE[1:])],
-        [tensor_info("out", *SHAPE[1:])],
-    )
-    nodes = [
-        helper.make_node("SplitToSequence", ["x"], ["parts"], axis=0, keepdims=0),
-        helper.make_node("SequenceAt", ["parts", "zero"], ["first"]),
-        helper.make_node(
-            "SequenceMap", ["parts", "parts" if second_is_sequence else "first"], ["y"], body=body
-        ),
-    ]
-    model = built(
-        nodes,
-        [tensor_info("x", *SHAPE)],
-        [helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)],
-        [constant("zero", np.array(0)), constant("k", np.float32(0.5))],
-    )
+    nodes = f"""
+      parts = SplitToSequence <axis = 0, keepdims = 0> (x)
+      first = SequenceAt(parts, zero)
+      y = SequenceMap <
+        body = body (float[3, 5] one, float[3, 5] other) => (float[3, 5] out) {{
+          sum = Add(one, other)
+          out = Mul(sum, k)
+        }}
+      > (parts, {"parts" if second_is_sequence else "first"})"""
+    tensors = [constant("zero", np.array(0)), constant("k", np.float32(0.5))]
+    model = text_model(nodes, *tensors, inputs=X, outputs="seq(float) y")
     x = normal(0, *SHAPE)
     (got,) = evaluate(model, {"x": x}).outputs
     others = x if second_is_sequence else [x[0]] * len(x)
@@ -154,32 +123,16 @@ def test_sequence_map_sees_the_values_around_it(second_is_sequence):
 
 
 def test_node_of_a_function_has_the_attributes_of_the_call_on_the_cpu_provider_too():
-    function = helper.make_function(
-        "own",
-        "Twice",
-        ["a"],
-        ["b"],
-        [helper.make_node("QuickGelu", ["a"], ["b"], domain="com.microsoft")],
-        [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)],
-        ["alpha"],
+    functions = """
+      <domain: "local", opset_import: ["": 20, "com.microsoft": 1]>
+      Twice <alpha> (a) => (b) { b = com.microsoft.QuickGelu <alpha: float = @alpha> (a) }"""
+    model = text_model(
+        "y = local.Twice <alpha = 2.0> (x)",
+        inputs=X,
+        outputs="float[4, 3, 5] y",
+        functions=functions,
+        domains="com.microsoft",
     )
-    attribute = function.node[0].attribute.add()
-    attribute.name, attribute.ref_attr_name, attribute.type = "alpha", "alpha", onnx.AttributeProto.FLOAT
-    model = helper.make_model(
-        helper.make_graph(
-            [helper.make_node("Twice", ["x"], ["y"], domain="own", alpha=2.0)],
-            "net",
-            [tensor_info("x", *SHAPE)],
-            [tensor_info("y", *SHAPE)],
-        ),
-        functions=[function],
-        opset_imports=[
-            helper.make_opsetid("", 17),
-            helper.make_opsetid("own", 1),
-            helper.make_opsetid("com.microsoft", 1),
-        ],
-    )
-    model.ir_version = 8
     truth = check(model, {"x": normal(0, *SHAPE)}, is_float64=False)
     assert truth.in_float32 == ("com.microsoft.QuickGelu",)
 
@@ -191,22 +144,17 @@ def test_branch_that_numpy_fails_in_is_left_whole_to_the_cpu_provider(monkeypatc
         raise IndexError("no such thing")
 
     monkeypatch.setattr("onnx.reference.ops.op_if.If._run", failing)
-    branch = helper.make_graph(
-        [
-            helper.make_node("Add", ["x", "inner"], ["a"]),
-            helper.make_node("Mul", ["a", "k"], ["m"]),
-            helper.make_node("SequenceConstruct", ["m", "x"], ["s"]),
-        ],
-        "branch",
-        [],
-        [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)],
-        [constant("inner", np.float32(0.25))],
-    )
-    model = built(
-        [helper.make_node("If", ["flag"], ["y"], then_branch=branch, else_branch=branch)],
-        [tensor_info("x", *SHAPE)],
-        [helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)],
-        [constant("flag", np.array(True)), constant("k", np.float32(0.5))],
+    branch = """branch () => (seq(float) s) {
+      inner = Constant <value = float {0.25}> ()
+      a = Add(x, inner)
+      m = Mul(a, k)
+      s = SequenceConstruct(m, x)
+    }"""
+    model = text_model(
+        f"y = If <then_branch = {branch}, else_branch = {branch}> (flag)",
+        *(constant("flag", np.array(True)), constant("k", np.float32(0.5))),
+        inputs=X,
+        outputs="seq(float) y",
     )
     truth = check(model, {"x": normal(0, *SHAPE)}, is_float64=False)
     assert truth.in_float32 == ("If with its subgraphs",)

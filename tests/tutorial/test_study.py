@@ -18,26 +18,24 @@ from convswap.runtime.device import Device
 from convswap.tutorial.study import study as module
 from convswap.tutorial.study.report import draw_study, print_study
 from convswap.tutorial.study.study import BATCHES, PARTS, Study, StudyRow, part_of, study, study_with
-from onnx import helper
 from pretend_collector import PretendCollector
 from rich.console import Console
-from swap_models import make_model, tensor_info, weights
+from swap_models import text_model, weights
 
 CPU = Device("cpu", "asked for")
 
 
 def small_alexnet() -> onnx.ModelProto:
     """Return one layer of each sort of AlexNet."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], name="conv1"),
-        helper.make_node("Relu", ["a"], ["b"], name="relu1"),
-        helper.make_node("LRN", ["b"], ["c"], name="lrn1", size=5),
-        helper.make_node("MaxPool", ["c"], ["d"], name="pool1", kernel_shape=[3, 3], strides=[2, 2]),
-        helper.make_node("Flatten", ["d"], ["e"], name="flatten1"),
-        helper.make_node("Gemm", ["e", "v"], ["y"], name="fc1"),
-    ]
+    nodes = """
+      [conv1] a = Conv(x, w)
+      [relu1] b = Relu(a)
+      [lrn1] c = LRN <size = 5> (b)
+      [pool1] d = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (c)
+      [flatten1] e = Flatten(d)
+      [fc1] y = Gemm(e, v)"""
     tensors = [weights("w", 8, 3, 5, 5), weights("v", 8 * 13 * 13, 10)]
-    return make_model(nodes, tensors, inputs=[tensor_info("x", "n", 3, 32, 32)])
+    return text_model(nodes, *tensors, inputs="float[n, 3, 32, 32] x")
 
 
 def pretended(**options) -> Study:
