@@ -7,7 +7,7 @@ import onnx
 from convswap.graph.external_weights import as_split
 from convswap.runtime.sessions import make_session
 from onnx import TensorProto, helper, numpy_helper
-from swap_models import tensor_info
+from swap_models import tensor_info, text_model
 
 
 def constant(name: str, values) -> onnx.TensorProto:
@@ -78,16 +78,9 @@ def quantised_chain(depth: int, seed: int, side: int = 16, channels: int = 16) -
 def class_map(seed: int) -> onnx.ModelProto:
     """Return the class of each of 128 x 128 pixels, by scores in float16, of which some tie."""
     weights = (np.random.default_rng(seed).standard_normal((21, 64, 1, 1)) * 0.1).astype(np.float16)
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-        helper.make_node("ArgMax", ["c"], ["y"], axis=1, keepdims=0),
-    ]
-    return built(
-        nodes,
-        [tensor_info("x", 1, 64, 128, 128, element_type=TensorProto.FLOAT16)],
-        [tensor_info("y", 1, 128, 128, element_type=TensorProto.INT64)],
-        [constant("w", weights)],
-    )
+    nodes = "[conv] c = Conv(x, w)  y = ArgMax <axis = 1, keepdims = 0> (c)"
+    kinds = {"inputs": "float16[1, 64, 128, 128] x", "outputs": "int64[1, 128, 128] y"}
+    return text_model(nodes, constant("w", weights), **kinds)
 
 
 def make_our_convs_wrong(monkeypatch, factor: float) -> None:
@@ -129,18 +122,12 @@ def float16_overflow(*, second: bool = False) -> onnx.ModelProto:
     With `second` it also has a Conv "small" with an output of its own. ONNX Runtime's CPU provider keeps
     float32 in between, and answers as float64 does, 81.
     """
-    half = TensorProto.FLOAT16
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="large"),
-        helper.make_node("Div", ["c", "d"], ["y"]),
-    ]
+    nodes, outputs = "[large] c = Conv(x, w)  y = Div(c, d)", "float16[1, 2, 6, 6] y"
     tensors = [constant("w", np.full((2, 3, 3, 3), 100, np.float16)), constant("d", np.float16(1000))]
-    outputs = [tensor_info("y", 1, 2, 6, 6, element_type=half)]
     if second:
-        nodes.append(helper.make_node("Conv", ["x", "v"], ["z"], name="small"))
+        nodes, outputs = f"{nodes}  [small] z = Conv(x, v)", f"{outputs}, float16[1, 2, 6, 6] z"
         tensors.append(constant("v", np.full((2, 3, 3, 3), 0.5, np.float16)))
-        outputs.append(tensor_info("z", 1, 2, 6, 6, element_type=half))
-    return built(nodes, [tensor_info("x", 1, 3, 8, 8, element_type=half)], outputs, tensors)
+    return text_model(nodes, *tensors, inputs="float16[1, 3, 8, 8] x", outputs=outputs)
 
 
 FLOAT16_FEEDS = {"x": np.full((1, 3, 8, 8), 30, np.float16)}

@@ -18,7 +18,7 @@ from convswap.errors import ConvswapError
 from convswap.truth.evaluation import evaluate
 from numpy_forward import convolve, dense, pool, softmax
 from onnx import TensorProto, helper, numpy_helper
-from swap_models import INPUT_SHAPE, input_array, make_model, tensor_info, weights
+from swap_models import ANY, IMAGE, INPUT_SHAPE, input_array, make_model, tensor_info, text_model, weights
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -43,18 +43,17 @@ def result_of(node: onnx.NodeProto, *initializers: onnx.TensorProto, opset: int 
 def test_whole_network_equals_its_definition_in_numpy():
     w1, b1 = weights("w1", 4, 3, 3, 3), weights("b1", 4)
     w2, b2 = weights("w2", 48, 10), weights("b2", 10)
-    nodes = [
-        helper.make_node("Conv", ["x", "w1", "b1"], ["c"], strides=[1, 1]),
-        helper.make_node("Tanh", ["c"], ["t"]),
-        helper.make_node("MaxPool", ["t"], ["p"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
-        helper.make_node("Flatten", ["p"], ["f"]),
-        helper.make_node("Gemm", ["f", "w2", "b2"], ["g"]),
-        helper.make_node("Softmax", ["g"], ["y"], axis=1),
-    ]
+    nodes = """
+      c = Conv <strides = [1, 1]> (x, w1, b1)
+      t = Tanh(c)
+      p = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (t)
+      f = Flatten(p)
+      g = Gemm(f, w2, b2)
+      y = Softmax <axis = 1> (g)"""
     x = input_array(*INPUT_SHAPE)
     pooled = pool(np.tanh(convolve(x, array(w1), array(b1))), (2, 2), (2, 2), ceil=True)
     expected = softmax(dense(pooled, array(w2).T, array(b2)))
-    got = evaluate(make_model(nodes, [w1, b1, w2, b2]), {"x": x})
+    got = evaluate(text_model(nodes, w1, b1, w2, b2, outputs="float[2, 10] y"), {"x": x})
     np.testing.assert_allclose(got.outputs[0], expected, **CLOSE)
     assert got.in_float32 == ()
 
@@ -319,15 +318,13 @@ def optional_of(element_type: int) -> onnx.TypeProto:
 
 @pytest.mark.parametrize("holds", ["tensor", "sequence"])
 def test_optional_holds_what_it_was_given(holds):
-    nodes = [
-        helper.make_node("Tanh", ["x"], ["tensor"]),
-        helper.make_node("SequenceConstruct", ["tensor", "x"], ["sequence"]),
-        helper.make_node("Optional", [holds], ["o"]),
-        helper.make_node("OptionalHasElement", ["o"], ["b"]),
-        helper.make_node("OptionalGetElement", ["o"], ["y"]),
-    ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in ("o", "b", "y")]
-    model = make_model(nodes, [], outputs=outputs)
+    nodes = f"""
+      tensor = Tanh(x)
+      sequence = SequenceConstruct(tensor, x)
+      o = Optional({holds})
+      b = OptionalHasElement(o)
+      y = OptionalGetElement(o)"""
+    model = text_model(nodes, outputs="o, b, y")
     x = input_array(*INPUT_SHAPE)
     held, has, got = evaluate(model, {"x": x}).outputs
     wide = x.astype(np.float64)
@@ -351,18 +348,17 @@ def test_empty_optional_has_no_element():
 
 
 def test_infinities_and_nan_are_computed_without_a_warning():
-    nodes = [
-        helper.make_node("Log", ["x"], ["l"]),
-        helper.make_node("Div", ["l", "zero"], ["d"]),
-        helper.make_node("Mul", ["x", "many"], ["m"]),
-        helper.make_node("Exp", ["m"], ["e"]),
-        helper.make_node("Add", ["d", "e"], ["y"]),
-    ]
-    tensors = [numpy_helper.from_array(np.array(0, np.float32), "zero")]
-    tensors.append(numpy_helper.from_array(np.array(1e4, np.float32), "many"))
+    nodes = """
+      zero = Constant <value = float {0}> ()
+      many = Constant <value = float {10000}> ()
+      l = Log(x)
+      d = Div(l, zero)
+      m = Mul(x, many)
+      e = Exp(m)
+      y = Add(d, e)"""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
-        truth = evaluate(make_model(nodes, tensors), {"x": input_array(*INPUT_SHAPE)})
+        truth = evaluate(text_model(nodes), {"x": input_array(*INPUT_SHAPE)})
     assert given == []
     assert truth.in_float32 == ()
     assert np.isnan(truth.outputs[0]).any() and np.isinf(truth.outputs[0]).any()
@@ -395,13 +391,12 @@ def test_gelu_is_not_rounded_to_float32():
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_cast_to_a_narrow_type_stays_in_float64(kind):
-    nodes = [
-        helper.make_node("Constant", [], ["three"], value_float=3.0),
-        helper.make_node("Div", ["x", "wide_three"], ["third"]),
-        helper.make_node("Cast", ["third"], ["y"], to=kind),
-        helper.make_node("CastLike", ["three", "x"], ["wide_three"]),
-    ]
-    model = make_model([nodes[0], nodes[3], nodes[1], nodes[2]], [])
+    nodes = f"""
+      three = Constant <value_float = 3.0> ()
+      wide_three = CastLike(three, x)
+      third = Div(x, wide_three)
+      y = Cast <to = {kind}> (third)"""
+    model = text_model(nodes)
     x = np.ones(INPUT_SHAPE, np.float32)
     (got,) = evaluate(model, {"x": x}).outputs
     assert got.dtype == np.float64
@@ -423,54 +418,32 @@ def test_weights_constants_and_types_are_widened_and_the_model_stays_as_it_is():
     np.testing.assert_allclose(got, float(np.float16(0.1)) + 0.5, **CLOSE)
 
 
-def branch(name: str, weight: str) -> onnx.GraphProto:
-    return helper.make_graph(
-        [helper.make_node("Conv", ["x", weight], [f"{name}_y"])],
-        name,
-        [],
-        [tensor_info(f"{name}_y", None, None, None, None)],
-    )
-
-
 @pytest.mark.parametrize("condition", [True, False])
 def test_conv_in_a_branch_is_computed_in_float64(condition):
     w1, w2 = weights("w1", 2, 3, 3, 3), weights("w2", 2, 3, 3, 3)
-    node = helper.make_node(
-        "If", ["flag"], ["y"], then_branch=branch("yes", "w1"), else_branch=branch("no", "w2")
-    )
-    model = make_model(
-        [node],
-        [w1, w2],
-        inputs=[tensor_info("x", *INPUT_SHAPE), tensor_info("flag", element_type=TensorProto.BOOL)],
-    )
+    nodes = f"""
+      y = If <
+        then_branch = yes () => ({ANY} yes_y) {{ yes_y = Conv(x, w1) }},
+        else_branch = no () => ({ANY} no_y) {{ no_y = Conv(x, w2) }}
+      > (flag)"""
+    model = text_model(nodes, w1, w2, inputs=f"{IMAGE} x, bool flag")
     x = input_array(*INPUT_SHAPE)
     (got,) = evaluate(model, {"x": x, "flag": np.array(condition)}).outputs
     np.testing.assert_allclose(got, convolve(x, array(w1 if condition else w2)), **CLOSE)
 
 
 def test_conv_in_a_function_is_computed_in_float64():
-    function = helper.make_function(
-        "local",
-        "Block",
-        ["a", "w"],
-        ["b"],
-        [helper.make_node("Conv", ["a", "w"], ["b"])],
-        [helper.make_opsetid("", 20)],
-    )
+    function = '<domain: "local", opset_import: ["": 20]> Block (a, w) => (b) { b = Conv(a, w) }'
     w = weights("w", 2, 3, 3, 3)
-    node = helper.make_node("Block", ["x", "w"], ["y"], domain="local")
-    model = make_model([node], [w], functions=[function], domains=["local"])
+    model = text_model("y = local.Block(x, w)", w, functions=function)
     x = input_array(*INPUT_SHAPE)
     np.testing.assert_allclose(evaluate(model, {"x": x}).outputs[0], convolve(x, array(w)), **CLOSE)
 
 
 def test_operator_without_a_float64_form_is_computed_in_float32_and_named():
-    nodes = [
-        helper.make_node("QuickGelu", ["x"], ["g"], domain="com.microsoft", alpha=1.0),
-        helper.make_node("Tanh", ["g"], ["y"]),
-    ]
+    nodes = "g = com.microsoft.QuickGelu <alpha = 1.0> (x)  y = Tanh(g)"
     x = input_array(*INPUT_SHAPE)
-    got = evaluate(make_model(nodes, [], domains=["com.microsoft"]), {"x": x})
+    got = evaluate(text_model(nodes, domains="com.microsoft"), {"x": x})
     wide = x.astype(np.float64)
     # One operator of the two rounds to float32, whose steps are 1.2e-7.
     np.testing.assert_allclose(got.outputs[0], np.tanh(wide / (1 + np.exp(-wide))), rtol=1e-5, atol=1e-6)
@@ -479,7 +452,7 @@ def test_operator_without_a_float64_form_is_computed_in_float32_and_named():
 
 
 def test_model_that_nothing_can_evaluate_is_refused_in_one_line():
-    model = make_model([helper.make_node("Mystery", ["x"], ["y"], domain="nowhere")], [], domains=["nowhere"])
+    model = text_model("y = nowhere.Mystery(x)", domains="nowhere")
     with pytest.raises(ConvswapError) as raised:
         evaluate(model, {"x": input_array(*INPUT_SHAPE)})
     assert "\n" not in str(raised.value)
@@ -513,18 +486,14 @@ def test_max_pool_of_whole_numbers_keeps_their_type(kind, indices):
 
 @pytest.mark.parametrize("opset", [13, 17, 19, 21])
 def test_quantised_pooling_is_evaluated_at_every_opset(opset):
-    tensors = [
-        numpy_helper.from_array(np.array(0.25, np.float32), "scale"),
-        numpy_helper.from_array(np.array(128, np.uint8), "zero"),
-    ]
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        helper.make_node("MaxPool", ["q"], ["p"], kernel_shape=[2, 2]),
-        helper.make_node("DequantizeLinear", ["p", "scale", "zero"], ["y"]),
-    ]
+    nodes = """
+      scale = Constant <value = float {0.25}> ()
+      zero = Constant <value = uint8 {128}> ()
+      q = QuantizeLinear(x, scale, zero)
+      p = MaxPool <kernel_shape = [2, 2]> (q)
+      y = DequantizeLinear(p, scale, zero)"""
     x = input_array(*INPUT_SHAPE)
-    model = make_model(nodes, tensors)
-    model.opset_import[0].version = opset
+    model = text_model(nodes, opset=opset)
     rounded = np.clip(np.rint(x.astype(np.float64) / 0.25), -128, 127) * 0.25
     # Multiples of a quarter are exact in float32 too.
     np.testing.assert_array_equal(
@@ -533,22 +502,13 @@ def test_quantised_pooling_is_evaluated_at_every_opset(opset):
 
 
 def test_loop_without_a_condition_runs_as_often_as_its_trip_count():
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["going"], ["still"]),
-            helper.make_node("Add", ["a_in", "a_in"], ["a_out"]),
-        ],
-        "body",
-        [
-            tensor_info("count", element_type=TensorProto.INT64),
-            tensor_info("going", element_type=TensorProto.BOOL),
-            tensor_info("a_in", *INPUT_SHAPE),
-        ],
-        [tensor_info("still", element_type=TensorProto.BOOL), tensor_info("a_out", *INPUT_SHAPE)],
-    )
-    trips = numpy_helper.from_array(np.array(3, np.int64), "trips")
-    node = helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)
+    nodes = f"""
+      trips = Constant <value = int64 {{3}}> ()
+      y = Loop <
+        body = body (int64 count, bool going, {IMAGE} a_in) => (bool still, {IMAGE} a_out) {{
+          still = Identity(going)
+          a_out = Add(a_in, a_in)
+        }}
+      > (trips, , x)"""
     x = input_array(*INPUT_SHAPE)
-    np.testing.assert_array_equal(
-        evaluate(make_model([node], [trips]), {"x": x}).outputs[0], 8 * x.astype(np.float64)
-    )
+    np.testing.assert_array_equal(evaluate(text_model(nodes), {"x": x}).outputs[0], 8 * x.astype(np.float64))
