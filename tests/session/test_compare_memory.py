@@ -21,7 +21,7 @@ from convswap.planning.problems import PlanOptions, conv_problems
 from convswap.runtime import memory
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper, numpy_helper
-from swap_models import tensor_info
+from swap_models import tensor_info, text_model
 from verdict_models import built, constant, normal
 
 compare = importlib.import_module("convswap.comparison.compare").compare
@@ -31,20 +31,19 @@ planning = importlib.import_module("convswap.comparison.preparation")
 
 def with_large_weights(columns: int = 4096) -> onnx.ModelProto:
     """A Conv with weights of 1 MiB, and a matrix of 576 rows, each large enough to be kept apart."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv"),
-        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
-        helper.make_node("Flatten", ["g"], ["f"]),
-        helper.make_node("MatMul", ["f", "matrix"], ["m"]),
-        helper.make_node("Reshape", ["m", "shape"], ["y"]),
-    ]
-    tensors = [
-        constant("w", normal(1, 512, 64, 3, 3)),
-        constant("b", normal(2, 512)),
-        constant("matrix", normal(3, 512, columns)),
-        constant("shape", np.array([1, -1])),
-    ]
-    return built(nodes, [tensor_info("x", 1, 64, 8, 8)], [tensor_info("y", 1, columns)], tensors)
+    nodes = """
+      [conv] c = Conv(x, w, b)
+      g = GlobalAveragePool(c)
+      f = Flatten(g)
+      m = MatMul(f, matrix)
+      y = Reshape(m, shape)"""
+    return text_model(
+        nodes,
+        *(constant("w", normal(1, 512, 64, 3, 3)), constant("b", normal(2, 512))),
+        *(constant("matrix", normal(3, 512, columns)), constant("shape", np.array([1, -1]))),
+        inputs="float[1, 64, 8, 8] x",
+        outputs=f"float[1, {columns}] y",
+    )
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -76,14 +75,8 @@ def test_weights_in_a_file_are_mapped_where_they_lie_well_and_copied_where_not(t
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", "w.bin"), ("offset", offset), ("length", values.nbytes)):
             tensor.external_data.add(key=key, value=str(value))
-        graph = helper.make_graph(
-            [helper.make_node("MatMul", ["x", "m"], ["y"])],
-            "net",
-            [tensor_info("x", 1, 512)],
-            [tensor_info("y", 1, 1024)],
-            [tensor],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        kinds = {"inputs": "float[1, 512] x", "outputs": "float[1, 1024] y"}
+        model = text_model("y = MatMul(x, m)", tensor, **kinds)
         onnx.save(model, tmp_path / "m.onnx")
         _, weights = taken_apart(load_model(tmp_path / "m.onnx"))
         np.testing.assert_array_equal(weights["m"], values)
@@ -111,30 +104,23 @@ def test_model_with_weights_apart_is_compared_with_its_layers(fuse, tmp_path):
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_large_weights_are_folded_and_found_in_functions(fuse, kind, tmp_path):
     """A Conv in a function, whose batch normalisation is folded into the weights that the call gives."""
-    body = [
-        helper.make_node("Conv", ["a", "v"], ["c"], name="conv", pads=[1, 1, 1, 1]),
-        helper.make_node("BatchNormalization", ["c", "s", "b", "m", "d"], ["n"]),
-        helper.make_node("Relu", ["n"], ["o"]),
-    ]
-    names = ["a", "v", "s", "b", "m", "d"]
-    function = helper.make_function("own", "Block", names, ["o"], body, [helper.make_opsetid("", 17)])
+    functions = """
+      <domain: "local", opset_import: ["": 20]>
+      Block (a, v, s, b, m, d) => (o) {
+        [conv] c = Conv <pads = [1, 1, 1, 1]> (a, v)
+        n = BatchNormalization(c, s, b, m, d)
+        o = Relu(n)
+      }"""
     norms = {name: normal(seed, 512).astype(kind) for seed, name in enumerate("sbmd")}
     norms["d"] = np.abs(norms["d"]) + kind(1)
-    element_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
-    model = helper.make_model(
-        helper.make_graph(
-            [helper.make_node("Block", ["x", "w", "s", "b", "m", "d"], ["y"], domain="own", name="block")],
-            "net",
-            [tensor_info("x", 1, 128, 6, 6, element_type=element_type)],
-            [tensor_info("y", 1, 512, 6, 6, element_type=element_type)],
-            [
-                constant("w", (normal(7, 512, 128, 3, 3) / 34).astype(kind)),
-                *(constant(name, values) for name, values in norms.items()),
-            ],
-        ),
-        functions=[function],
-        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("own", 1)],
-        ir_version=8,
+    text = {np.float32: "float", np.float16: "float16"}[kind]
+    model = text_model(
+        "[block] y = local.Block(x, w, s, b, m, d)",
+        constant("w", (normal(7, 512, 128, 3, 3) / 34).astype(kind)),
+        *(constant(name, values) for name, values in norms.items()),
+        inputs=f"{text}[1, 128, 6, 6] x",
+        outputs=f"{text}[1, 512, 6, 6] y",
+        functions=functions,
     )
     path = saved(model, tmp_path, save_as_external_data=True, location="w.bin")
     found = compare(path, device="cpu", fuse=fuse)
@@ -174,12 +160,11 @@ def test_memory_that_will_not_do_is_told_in_one_line_before_the_start(free, monk
 
 
 def test_batch_whose_values_do_not_fit_is_refused(monkeypatch):
-    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")]
-    model = built(
-        nodes,
-        [tensor_info("x", "n", 3, 32, 32)],
-        [tensor_info("y", "n", 4, 30, 30)],
-        [constant("w", normal(0, 4, 3, 3, 3))],
+    model = text_model(
+        "[conv] y = Conv(x, w)",
+        constant("w", normal(0, 4, 3, 3, 3)),
+        inputs="float[n, 3, 32, 32] x",
+        outputs="float[n, 4, 30, 30] y",
     )
     monkeypatch.setattr(planning, "free_memory", lambda: 10_000_000)
     assert compare(model, device="cpu", batch=8, time_layers=False).within_tolerance
@@ -212,14 +197,9 @@ def test_model_with_weights_apart_is_explained_as_with_its_weights(fuse, tmp_pat
 
 
 def with_one_large_matrix(columns: int) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
-        helper.make_node("Flatten", ["g"], ["f"]),
-        helper.make_node("MatMul", ["f", "matrix"], ["y"]),
-    ]
+    nodes = "[conv] c = Conv(x, w)  g = GlobalAveragePool(c)  f = Flatten(g)  y = MatMul(f, matrix)"
     tensors = [constant("w", normal(1, 512, 3, 3, 3)), constant("matrix", normal(3, 512, columns))]
-    return built(nodes, [tensor_info("x", 1, 3, 8, 8)], [tensor_info("y", 1, columns)], tensors)
+    return text_model(nodes, *tensors, inputs="float[1, 3, 8, 8] x", outputs=f"float[1, {columns}] y")
 
 
 def with_normalised_convs(channels: int) -> onnx.ModelProto:
