@@ -20,8 +20,8 @@ from convswap.runtime import sessions
 from convswap.runtime.device import Device
 from convswap.runtime.sessions import CONVSWAP, DEFAULT, host_array, make_session, run_named, value_on
 from element_types import ort_value
-from onnx import TensorProto, helper, numpy_helper
-from swap_models import tensor_info, weights
+from onnx import TensorProto, numpy_helper
+from swap_models import tensor_info, text_model, weights
 
 orchestration = importlib.import_module("convswap.comparison.compare")
 compare = orchestration.compare
@@ -37,22 +37,16 @@ TYPES = {
 VALUES = np.array([[0, 1, 2, 3, 4, 5, 6]], np.float32)
 
 
-def model_of(nodes: list[onnx.NodeProto], outputs: list[onnx.ValueInfoProto], *shape: int) -> onnx.ModelProto:
-    tensors = [weights("w", 4, 3, 3, 3)]
-    graph = helper.make_graph(nodes, "net", [tensor_info("x", *shape)], outputs, tensors)
+def model_of(nodes: str, outputs: str, x: str = "float[1, 3, 8, 8] x") -> onnx.ModelProto:
     # The first opset with numbers of 4 bits.
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return text_model(nodes, weights("w", 4, 3, 3, 3), inputs=x, outputs=outputs, opset=21)
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_every_element_is_read_in_a_type_that_holds_it(name):
     kind = TensorProto.DataType.Value(name)
-    model = model_of(
-        [helper.make_node("Cast", ["x"], ["y"], to=kind), helper.make_node("Neg", ["x"], ["z"])],
-        [tensor_info("y", 1, 7, element_type=kind), tensor_info("z", 1, 7)],
-        1,
-        7,
-    )
+    outputs = f"{name.lower()}[1, 7] y, float[1, 7] z"
+    model = model_of(f"y = Cast <to = {kind}> (x)  z = Neg(x)", outputs, "float[1, 7] x")
     found = run_named(make_session(model, DEFAULT, CPU), {"x": VALUES})
     assert list(found) == ["y", "z"]
     np.testing.assert_array_equal(found["y"], VALUES)
@@ -61,12 +55,8 @@ def test_every_element_is_read_in_a_type_that_holds_it(name):
 
 
 def test_what_has_no_element_is_read():
-    model = model_of(
-        [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BFLOAT16)],
-        [tensor_info("y", None, 7, element_type=TensorProto.BFLOAT16)],
-        "n",
-        7,
-    )
+    nodes = f"y = Cast <to = {TensorProto.BFLOAT16}> (x)"
+    model = model_of(nodes, "bfloat16[?, 7] y", "float[n, 7] x")
     assert run_named(make_session(model, DEFAULT, CPU), {"x": VALUES[:0]})["y"].shape == (0, 7)
 
 
@@ -74,13 +64,9 @@ def test_what_has_no_element_is_read():
 @pytest.mark.parametrize("name", TYPES)
 def test_model_is_compared(name, precision):
     kind = TensorProto.DataType.Value(name)
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-        # Half of them are 0 otherwise, and stay so whatever the Conv does.
-        helper.make_node("Abs", ["c"], ["a"]),
-        helper.make_node("Cast", ["a"], ["y"], to=kind),
-    ]
-    model = model_of(nodes, [tensor_info("y", 1, 4, 6, 6, element_type=kind)], 1, 3, 8, 8)
+    # Without Abs half of them are 0, and stay so whatever the Conv does.
+    nodes = f"[conv] c = Conv(x, w)  a = Abs(c)  y = Cast <to = {kind}> (a)"
+    model = model_of(nodes, f"{name.lower()}[1, 4, 6, 6] y")
     found = compare(model, device="cpu", precision=precision)
     assert found.within_tolerance and found.swapped == 1
     # As numbers, not as bits.
@@ -94,12 +80,8 @@ def test_wrong_answer_in_bfloat16_is_found(monkeypatch):
         value.const_value = ir.Tensor(value.const_value.numpy() * np.float32(1.1), name="w")
         return result
 
-    kind = TensorProto.BFLOAT16
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-        helper.make_node("Cast", ["c"], ["y"], to=kind),
-    ]
-    model = model_of(nodes, [tensor_info("y", 1, 4, 6, 6, element_type=kind)], 1, 3, 8, 8)
+    nodes = f"[conv] c = Conv(x, w)  y = Cast <to = {TensorProto.BFLOAT16}> (c)"
+    model = model_of(nodes, "bfloat16[1, 4, 6, 6] y")
     monkeypatch.setattr("convswap.comparison.preparation.swap", wrong_swap)
     found = compare(model, device="cpu", time_layers=False)
     assert found.convswap.relative_l2_error == pytest.approx(0.1, rel=0.1)
@@ -108,12 +90,9 @@ def test_wrong_answer_in_bfloat16_is_found(monkeypatch):
 
 def conv_in_bfloat16() -> onnx.ModelProto:
     """Return a model whose Conv is in bfloat16, and its input and output in float32."""
-    nodes = [
-        helper.make_node("Cast", ["x"], ["narrow"], to=TensorProto.BFLOAT16),
-        helper.make_node("Conv", ["narrow", "w"], ["c"], name="conv"),
-        helper.make_node("Cast", ["c"], ["y"], to=TensorProto.FLOAT),
-    ]
-    model = model_of(nodes, [tensor_info("y", 1, 4, 6, 6)], 1, 3, 8, 8)
+    to = TensorProto.BFLOAT16
+    nodes = f"narrow = Cast <to = {to}> (x)  [conv] c = Conv(narrow, w)  y = Cast <to = 1> (c)"
+    model = model_of(nodes, "float[1, 4, 6, 6] y")
     filters = numpy_helper.to_array(model.graph.initializer[0]).astype(ml_dtypes.bfloat16)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(filters, "w"))
     # The first whose Conv knows bfloat16.
@@ -146,9 +125,7 @@ def test_error_of_a_conv_in_bfloat16_is_its_rounding(segment, fed):
 @pytest.mark.parametrize("name", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2"])
 def test_value_is_copied_to_the_host(name):
     kind = TensorProto.DataType.Value(name)
-    model = model_of(
-        [helper.make_node("Cast", ["x"], ["y"], to=kind)], [tensor_info("y", 1, 7, element_type=kind)], 1, 7
-    )
+    model = model_of(f"y = Cast <to = {kind}> (x)", f"{name.lower()}[1, 7] y", "float[1, 7] x")
     (value,) = make_session(model, DEFAULT, CPU).run_with_ort_values(["y"], {"x": value_on(VALUES)})
     # As if it were in a card's memory.
     found = host_array(sessions._on_host(value, CPU), CPU)

@@ -15,51 +15,43 @@ from onnx import TensorProto, helper, numpy_helper
 
 CPU = ["CPUExecutionProvider"]
 X = np.random.default_rng(3).normal(size=(2, 3, 8, 8)).astype(np.float32)
-FLOAT = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
-MAP = helper.make_map_type_proto(TensorProto.INT64, FLOAT)
+MAP = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
 MAPS = helper.make_sequence_type_proto(MAP)
-SEQUENCE = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, "k"]))
-OPTIONAL = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 4]))
 
 
-def classifier(*nodes: onnx.NodeProto, **outputs: onnx.TypeProto) -> onnx.ModelProto:
-    """Return a Conv that ends in the probabilities `p`, what `nodes` make of them, and these `outputs`."""
-    before = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
-        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
-        helper.make_node("Flatten", ["g"], ["f"]),
-        helper.make_node("Softmax", ["f"], ["p"]),
-    ]
-    model = models.make_model(
-        [*before, *nodes],
-        [models.weights("w", 4, 3, 3, 3)],
-        inputs=[models.tensor_info("x", *X.shape)],
-        outputs=[helper.make_value_info(name, kind) for name, kind in outputs.items()],
-        domains=["ai.onnx.ml"],
+def zip_map(source: str = "p", output: str = "y") -> str:
+    return f"[zip] {output} = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1, 2, 3]> ({source})"
+
+
+def classifier(nodes: str, outputs: str = "y", inputs: str = "", **kinds: onnx.TypeProto) -> onnx.ModelProto:
+    """Return a Conv that ends in the probabilities `p`, what `nodes` make of them, and these `outputs`.
+
+    `kinds` are the types that ONNX's text has no word for.
+    """
+    model = models.text_model(
+        f"[conv] c = Conv(x, w)  g = GlobalAveragePool(c)  f = Flatten(g)  p = Softmax(f)  {nodes}",
+        models.weights("w", 4, 3, 3, 3),
+        inputs=f"float{list(X.shape)} x {inputs}",
+        outputs=outputs,
+        domains="ai.onnx.ml",
     )
-    for opset in model.opset_import:
-        if opset.domain == "ai.onnx.ml":
-            opset.version = 3
+    model.opset_import[1].version = 3
+    for value in (*model.graph.input, *model.graph.output):
+        if value.name in kinds:
+            value.type.CopyFrom(kinds[value.name])
     return model
 
 
-def zip_map(source: str = "p", output: str = "y") -> onnx.NodeProto:
-    return helper.make_node(
-        "ZipMap", [source], [output], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2, 3], name="zip"
-    )
-
-
+SPLIT, OPTIONAL = "{} = SplitToSequence <axis = 0> (p)", "{} = Optional(p)"
+SEQUENCE = "seq(float[2, k])"
 MODELS = {
     "maps": classifier(zip_map(), y=MAPS),
-    "sequence": classifier(helper.make_node("SplitToSequence", ["p"], ["y"], axis=0), y=SEQUENCE),
-    "optional": classifier(helper.make_node("Optional", ["p"], ["y"]), y=OPTIONAL),
+    "sequence": classifier(SPLIT.format("y"), f"{SEQUENCE} y"),
+    "optional": classifier(OPTIONAL.format("y"), "optional(float[2, 4]) y"),
     "all": classifier(
-        zip_map(),
-        helper.make_node("SplitToSequence", ["p"], ["s"], axis=0),
-        helper.make_node("Optional", ["p"], ["o"]),
+        f"{zip_map()} {SPLIT.format('s')} {OPTIONAL.format('o')}",
+        f"y, {SEQUENCE} s, optional(float[2, 4]) o",
         y=MAPS,
-        s=SEQUENCE,
-        o=OPTIONAL,
     ),
 }
 
@@ -111,32 +103,24 @@ def test_a_swapped_model_with_maps_can_be_swapped_again(tmp_path):
 
 def test_inputs_and_inner_values_may_be_maps_too(tmp_path):
     """A map of features goes in; one inner map is declared, in the main graph and in a branch."""
-    vectorizer = helper.make_node(
-        "DictVectorizer", ["features"], ["d"], domain="ai.onnx.ml", int64_vocabulary=[0, 1, 2, 3]
-    )
-    branches = {
-        key: helper.make_graph(
-            [
-                zip_map("p", f"{key}_maps"),
-                helper.make_node("SequenceLength", [f"{key}_maps"], [key]),
-            ],
-            key,
-            [],
-            [models.tensor_info(key, element_type=TensorProto.INT64)],
-            value_info=[helper.make_value_info(f"{key}_maps", MAPS)],
-        )
+    branches = ", ".join(
+        f"{key} = {key} () => (int64 {key}) {{ {zip_map('p', f'{key}_maps')} "
+        f"{key} = SequenceLength({key}_maps) }}"
         for key in ("then_branch", "else_branch")
-    }
-    model = classifier(
-        vectorizer,
-        helper.make_node("Add", ["p", "d"], ["s"]),
-        zip_map("s", "inner"),
-        helper.make_node("If", ["flag"], ["n"], **branches),
-        s=helper.make_tensor_type_proto(TensorProto.FLOAT, [2, 4]),
-        n=helper.make_tensor_type_proto(TensorProto.INT64, []),
     )
-    model.graph.input.append(helper.make_value_info("features", MAP))
-    model.graph.input.append(models.tensor_info("flag", element_type=TensorProto.BOOL))
+    model = classifier(
+        f"""
+        d = ai.onnx.ml.DictVectorizer <int64_vocabulary = [0, 1, 2, 3]> (features)
+        s = Add(p, d)
+        {zip_map("s", "inner")}
+        n = If <{branches}> (flag)""",
+        outputs="float[2, 4] s, int64 n",
+        inputs=", features, bool flag",
+        features=MAP,
+    )
+    for attribute in model.graph.node[-1].attribute:
+        maps = helper.make_value_info(f"{attribute.name}_maps", MAPS)
+        attribute.g.value_info.append(maps)
     model.graph.value_info.append(helper.make_value_info("inner", MAPS))
     onnx.save(model, tmp_path / "model.onnx")
     swapped = swap(tmp_path / "model.onnx").to_proto()
