@@ -72,9 +72,12 @@ def text_model(
     opset: int = OPSET,
     domains: str = "",
 ) -> onnx.ModelProto:
-    """Return a model from ONNX's text of its nodes, and of functions of domain local."""
-    imports = ", ".join([f'"": {opset}', *(f'"{name}": 1' for name in domains.split())])
-    imports += ', "local": 1' if functions else ""
+    """Return a model from ONNX's text of its nodes, and of functions of domain local.
+
+    `domains` are others with blanks between, such as "com.microsoft ai.onnx.ml:3".
+    """
+    versions = [each.partition(":") for each in [*domains.split(), *(["local"] if functions else [])]]
+    imports = ", ".join([f'"": {opset}', *(f'"{name}": {version or 1}' for name, _, version in versions)])
     model = onnx.parser.parse_model(
         f'<ir_version: {IR_VERSION}, opset_import: [{imports}], producer_name: "tests">'
         f"net ({inputs}) => ({outputs}) {{ {nodes} }} {functions}"

@@ -29,15 +29,17 @@ def built(nodes, inputs, outputs, tensors, *, domains=(), opset=17) -> onnx.Mode
     return model
 
 
-def after_a_conv(nodes, outputs, tensors=(), **options) -> onnx.ModelProto:
+def after_a_conv(
+    nodes: str, *tensors: onnx.TensorProto, outputs: str = "float[2, 4, 6, 6] y", domains: str = ""
+) -> onnx.ModelProto:
     """Return a model that computes c [2, 4, 6, 6] by a Conv of x, and what `nodes` make of that."""
-    conv = helper.make_node("Conv", ["x", "w"], ["c"], name="conv")
-    return built(
-        [conv, *nodes],
-        [tensor_info("x", 2, 3, 8, 8)],
-        outputs,
-        [constant("w", normal(0, 4, 3, 3, 3)), *tensors],
-        **options,
+    return text_model(
+        f"[conv] c = Conv(x, w)  {nodes}",
+        *(constant("w", normal(0, 4, 3, 3, 3)), *tensors),
+        inputs="float[2, 3, 8, 8] x",
+        outputs=outputs,
+        opset=17,
+        domains=domains,
     )
 
 

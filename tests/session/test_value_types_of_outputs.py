@@ -33,9 +33,8 @@ def classifier(nodes: str, outputs: str = "y", inputs: str = "", **kinds: onnx.T
         models.weights("w", 4, 3, 3, 3),
         inputs=f"float{list(X.shape)} x {inputs}",
         outputs=outputs,
-        domains="ai.onnx.ml",
+        domains="ai.onnx.ml:3",
     )
-    model.opset_import[1].version = 3
     for value in (*model.graph.input, *model.graph.output):
         if value.name in kinds:
             value.type.CopyFrom(kinds[value.name])

@@ -43,29 +43,21 @@ def printed(found) -> str:
     return " ".join(console.export_text().split())
 
 
+RATIO, TRAINING = constant("ratio", np.float32(0.5)), constant("training", np.array(True))
+
+
 def dropout() -> onnx.ModelProto:
-    return after_a_conv(
-        [helper.make_node("Dropout", ["c", "ratio", "training"], ["y"])],
-        [tensor_info("y", *C)],
-        [constant("ratio", np.float32(0.5)), constant("training", np.array(True))],
-    )
+    return after_a_conv("y = Dropout(c, ratio, training)", RATIO, TRAINING)
 
 
 def noise() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("RandomNormalLike", ["c"], ["n"], scale=0.3),
-        helper.make_node("Add", ["c", "n"], ["y"]),
-    ]
-    return after_a_conv(nodes, [tensor_info("y", *C)])
+    return after_a_conv("n = RandomNormalLike <scale = 0.3> (c)  y = Add(c, n)")
 
 
 def draws() -> onnx.ModelProto:
     """Classes that are drawn, of 200 for each of two samples."""
-    nodes = [
-        helper.make_node("Flatten", ["c"], ["f"]),
-        helper.make_node("Multinomial", ["f"], ["y"], sample_size=200),
-    ]
-    return after_a_conv(nodes, [tensor_info("y", 2, 200, element_type=TensorProto.INT32)])
+    nodes = "f = Flatten(c)  y = Multinomial <sample_size = 200> (f)"
+    return after_a_conv(nodes, outputs="int32[2, 200] y")
 
 
 @pytest.mark.parametrize("model", [dropout, noise, draws])
@@ -96,15 +88,8 @@ def test_random_answers_without_a_seed_are_judged_by_the_convs_alone(monkeypatch
 
 
 def test_random_answers_of_another_shape_in_each_run_are_timed_and_compared():
-    nodes = [
-        helper.make_node("Dropout", ["c", "ratio", "training"], ["d"]),
-        helper.make_node("NonZero", ["d"], ["y"]),
-    ]
-    model = after_a_conv(
-        nodes,
-        [tensor_info("y", 4, "count", element_type=TensorProto.INT64)],
-        [constant("ratio", np.float32(0.5)), constant("training", np.array(True))],
-    )
+    nodes = "d = Dropout(c, ratio, training)  y = NonZero(d)"
+    model = after_a_conv(nodes, RATIO, TRAINING, outputs="int64[4, count] y")
     found = compared(model)
     assert found.within_tolerance and found.default.times.runs == 20
     assert any("its outputs have other shapes or types" in note for note in found.notes)
@@ -140,15 +125,14 @@ def test_wrong_conv_in_a_quantised_chain_is_condemned(time_layers, monkeypatch):
 
 def cancelling(offset: float) -> onnx.ModelProto:
     """The variance as the mean of squares less the square of the mean, of values around `offset`."""
-    nodes = [
-        helper.make_node("Add", ["c", "offset"], ["a"]),
-        helper.make_node("Mul", ["a", "a"], ["squares"]),
-        helper.make_node("ReduceMean", ["squares"], ["mean_square"], axes=[2, 3]),
-        helper.make_node("ReduceMean", ["a"], ["mean"], axes=[2, 3]),
-        helper.make_node("Mul", ["mean", "mean"], ["square_mean"]),
-        helper.make_node("Sub", ["mean_square", "square_mean"], ["y"]),
-    ]
-    return after_a_conv(nodes, [tensor_info("y", 2, 4, 1, 1)], [constant("offset", np.float32(offset))])
+    nodes = """
+      a = Add(c, offset)
+      squares = Mul(a, a)
+      mean_square = ReduceMean <axes = [2, 3]> (squares)
+      mean = ReduceMean <axes = [2, 3]> (a)
+      square_mean = Mul(mean, mean)
+      y = Sub(mean_square, square_mean)"""
+    return after_a_conv(nodes, constant("offset", np.float32(offset)), outputs="float[2, 4, 1, 1] y")
 
 
 @pytest.mark.parametrize("offset", [300.0, 1000.0, 5000.0])
@@ -205,31 +189,13 @@ def test_wrong_conv_before_an_argmax_is_condemned(monkeypatch):
 
 
 def labels(as_strings: bool) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
-        helper.make_node("Flatten", ["g"], ["f"]),
-        helper.make_node("ArgMax", ["f"], ["k"], axis=1, keepdims=0),
-    ]
+    nodes = "g = GlobalAveragePool(c)  f = Flatten(g)  k = ArgMax <axis = 1, keepdims = 0> (f)"
     if not as_strings:
-        nodes.append(helper.make_node("Greater", ["f", "half"], ["y"]))
-        return after_a_conv(
-            nodes,
-            [tensor_info("y", 2, 4, element_type=TensorProto.BOOL)],
-            [constant("half", np.float32(0.5))],
-        )
-    nodes.append(
-        helper.make_node(
-            "LabelEncoder",
-            ["k"],
-            ["y"],
-            domain="ai.onnx.ml",
-            keys_int64s=[0, 1, 2, 3],
-            values_strings=["ant", "bee", "cat", "dog"],
-        )
-    )
-    return after_a_conv(
-        nodes, [tensor_info("y", 2, element_type=TensorProto.STRING)], domains=[("ai.onnx.ml", 2)]
-    )
+        half = constant("half", np.float32(0.5))
+        return after_a_conv(f"{nodes}  y = Greater(f, half)", half, outputs="bool[2, 4] y")
+    names = 'keys_int64s = [0, 1, 2, 3], values_strings = ["ant", "bee", "cat", "dog"]'
+    nodes += f"  y = ai.onnx.ml.LabelEncoder <{names}> (k)"
+    return after_a_conv(nodes, outputs="string[2] y", domains="ai.onnx.ml:2")
 
 
 @pytest.mark.parametrize("as_strings", [False, True])
@@ -245,25 +211,23 @@ def test_strings_and_truth_values_as_only_outputs_are_compared(as_strings, monke
 
 
 def test_sequences_are_compared_element_by_element(monkeypatch):
-    nodes = [helper.make_node("SplitToSequence", ["c"], ["y"], axis=1)]
-    sequence = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
-    found = compared(after_a_conv(nodes, [sequence]))
-    assert found.within_tolerance
+    model = after_a_conv("y = SplitToSequence <axis = 1> (c)", outputs="seq(float) y")
+    assert compared(model).within_tolerance
     make_our_convs_wrong(monkeypatch, 1.5)
-    wrong = compared(after_a_conv(nodes, [sequence]))
+    wrong = compared(model)
     assert any("output 'y[0]' is wrong" in note for note in wrong.notes)
 
 
 def test_maps_are_compared_by_their_keys_and_values(monkeypatch):
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
-        helper.make_node("Flatten", ["g"], ["f"]),
-        helper.make_node("Softmax", ["f"], ["p"]),
-        helper.make_node("ZipMap", ["p"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[3, 1, 2, 0]),
-    ]
+    nodes = """
+      g = GlobalAveragePool(c)
+      f = Flatten(g)
+      p = Softmax(f)
+      y = ai.onnx.ml.ZipMap <classlabels_int64s = [3, 1, 2, 0]> (p)"""
+    model = after_a_conv(nodes, outputs="y", domains="ai.onnx.ml:3")
     number = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
     maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, number))
-    model = after_a_conv(nodes, [helper.make_value_info("y", maps)], domains=[("ai.onnx.ml", 3)])
+    model.graph.output[0].type.CopyFrom(maps)
     found = compared(model)
     assert found.within_tolerance and 0 < found.convswap.relative_l2_error < 1e-6
     assert found.elements_that_differ == {"y.keys": {"default": 0.0, "convswap": 0.0}}
@@ -272,8 +236,7 @@ def test_maps_are_compared_by_their_keys_and_values(monkeypatch):
 
 
 def test_optional_outputs_are_compared():
-    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
-    model = after_a_conv([helper.make_node("Optional", ["c"], ["y"])], [helper.make_value_info("y", kind)])
+    model = after_a_conv("y = Optional(c)", outputs="optional(float) y")
     assert compared(model).within_tolerance
 
 
@@ -305,28 +268,18 @@ def test_float64_answers_of_another_shape_are_no_reference(monkeypatch):
 
 @pytest.mark.parametrize("trips", [3, 0])
 def test_what_a_loop_collects_is_compared(trips):
-    value = onnx.ValueInfoProto
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["going"], ["still"]),
-            helper.make_node("Mul", ["v", "half"], ["next"]),
-            helper.make_node("Identity", ["next"], ["each"]),
-        ],
-        "body",
-        [
-            tensor_info("count", element_type=TensorProto.INT64),
-            tensor_info("going", element_type=TensorProto.BOOL),
-            tensor_info("v", *C),
-        ],
-        [tensor_info("still", element_type=TensorProto.BOOL), tensor_info("next", *C), value(name="each")],
-    )
-    body.output[2].type.tensor_type.elem_type = TensorProto.FLOAT
-    loop = helper.make_node("Loop", ["trips", "", "c"], ["y", "all"], body=body)
-    model = after_a_conv(
-        [loop],
-        [tensor_info("y", *C), tensor_info("all", "t", *C)],
-        [constant("trips", np.array(trips)), constant("half", np.float32(0.5))],
-    )
+    kind = "float[2, 4, 6, 6]"
+    nodes = f"""
+      y, all = Loop <
+        body = body (int64 count, bool going, {kind} v) => (bool still, {kind} next, float each) {{
+          still = Identity(going)
+          next = Mul(v, half)
+          each = Identity(next)
+        }}
+      > (trips, , c)"""
+    tensors = constant("trips", np.array(trips)), constant("half", np.float32(0.5))
+    model = after_a_conv(nodes, *tensors, outputs=f"{kind} y, float[t, 2, 4, 6, 6] all")
+    model.graph.node[1].attribute[0].g.output[2].type.tensor_type.ClearField("shape")
     found = compared(model)
     assert found.within_tolerance and not any("is the reference" in note for note in found.notes)
     assert any("of which nothing was compared: 1" in note for note in found.notes) == (trips == 0)
@@ -344,18 +297,12 @@ def test_float16_conv_that_overflows_on_the_cpu_is_condemned_and_a_note_says_why
 
 def answers_of(values: np.ndarray) -> onnx.ModelProto:
     """Return a model that answers c + `values`, NaN or infinite where those are, for two samples."""
-    return after_a_conv(
-        [helper.make_node("Add", ["c", "v"], ["y"])], [tensor_info("y", *C)], [constant("v", values)]
-    )
+    return after_a_conv("y = Add(c, v)", constant("v", values))
 
 
 def empty_answers() -> onnx.ModelProto:
-    zero = constant("zero", np.array([0]))
-    return after_a_conv(
-        [helper.make_node("Slice", ["c", "zero", "zero", "one"], ["y"])],
-        [tensor_info("y", 2, 0, 6, 6)],
-        [zero, constant("one", np.array([1]))],
-    )
+    tensors = constant("zero", np.array([0])), constant("one", np.array([1]))
+    return after_a_conv("y = Slice(c, zero, zero, one)", *tensors, outputs="float[2, 0, 6, 6] y")
 
 
 @pytest.mark.parametrize("kind", ["empty", "nan", "inf"])
