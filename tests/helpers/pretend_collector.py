@@ -8,8 +8,13 @@ A run begins with a copy to the card and ends with a copy back.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
 
+from convswap.profiling import profile
 from convswap.profiling.records import COPY, KERNEL, Activity, Call, Records
+from convswap.runtime.device import Device
 
 TICK = 20_000
 KERNEL_NANOSECONDS = TICK // 2
@@ -20,7 +25,7 @@ DRIFT = 2e-4
 
 
 class PretendCollector:
-    """A collector of pretended records; see `profile_records.Collector`."""
+    """A collector of pretended records; see `records.Collector`."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -28,9 +33,6 @@ class PretendCollector:
         self.warm_up_began = 0
         self._origin = time.time_ns()
         self._begin = 0
-
-    def connect(self) -> None:
-        self.asked.append("connect")
 
     def start(self) -> None:
         self.asked.append("start")
@@ -61,3 +63,14 @@ class PretendCollector:
 def copy(direction: str, start: int, end: int, correlation: int) -> Activity:
     """Return a copy in the words of nvprof: "HtoD" or "DtoH"."""
     return Activity(COPY, f"[CUDA memcpy {direction}]", start, end, correlation, stream=7, size=1024)
+
+
+@contextmanager
+def on_pretended_card(collector: PretendCollector | None = None) -> Iterator[Device]:
+    """Have `profile` and `study` run on the CPU, and record with `collector`; give the device."""
+    device, own = Device("cpu", "asked for"), collector or PretendCollector()
+    with (
+        mock.patch.object(profile, "profiled_card", lambda: device),
+        mock.patch.object(profile, "connect", lambda: own),
+    ):
+        yield device

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from convswap.profiling.cupti_collector import CuptiCollector
+from convswap.profiling.cupti_collector import connect
 
 
 @pytest.mark.gpu
@@ -44,7 +44,7 @@ def test_the_card_records_what_a_session_does(cuda, long_kernels):
     feeds = on_device({"x": np.ones((16, 3, 12, 12), np.float32)}, device)
     run = BoundRun(session, feeds, device)
     run.once()
-    collector = CuptiCollector()
+    collector = connect()
     collector.start()
     run.once()
     assert collector.prepare(0, long_kernels) is long_kernels

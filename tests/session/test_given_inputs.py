@@ -19,11 +19,11 @@ from convswap.cli.main import main
 from convswap.errors import ConvswapError
 from convswap.inputs.given import GivenInputs
 from convswap.optimizing import measuring
-from convswap.profiling.profile import profile_with
+from convswap.profiling.profile import profile
 from convswap.runtime.device import Device
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
-from pretend_collector import PretendCollector
+from pretend_collector import on_pretended_card
 from swap_models import make_model, tensor_info, weights
 from tuning_files import table
 
@@ -118,17 +118,19 @@ def test_profile_runs_what_is_given(monkeypatch):
         return record(models, feeds, *arguments, **options)
 
     monkeypatch.setattr(recording, "record", watched)
-    usual = {"images": None, "batch": None, "precision": "tf32", "algorithm": "auto", "only": None}
-    usual |= {"fuse": False, "against": None, "runs": 1, "resident": False, "input_shape": None}
-    options = {**usual, "data": None, "progress": lambda _: None}
-    found = profile_with(PretendCollector(), CPU, resized(), **options, inputs=given())
+    with on_pretended_card():
+        found = profile(resized(), runs=1, inputs=given())
     assert found.batch == 2 and fed["size"].tolist() == [2, 3, 10, 12]
     assert not any("whole-number" in note for note in found.notes)
-    with pytest.raises(ConvswapError, match="data set random and inputs were both given"):
-        profile_with(PretendCollector(), CPU, resized(), **{**options, "data": "random"}, inputs=given())
+    with (
+        on_pretended_card(),
+        pytest.raises(ConvswapError, match="data set random and inputs were both given"),
+    ):
+        profile(resized(), data="random", inputs=given())
     plain = small_model()
     plain.graph.input.append(tensor_info("size", 4, element_type=TensorProto.INT64))
-    assert NOTE in profile_with(PretendCollector(), CPU, plain, **options).notes
+    with on_pretended_card():
+        assert NOTE in profile(plain, runs=1).notes
 
 
 def test_first_run_is_fed_what_is_given(monkeypatch, capsys):

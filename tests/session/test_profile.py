@@ -22,14 +22,14 @@ from convswap.errors import ConvswapError
 from convswap.export import export_network
 from convswap.graph.serialisation import graphs_of_proto
 from convswap.output.tables import milliseconds
-from convswap.profiling.profile import profile, profile_with
+from convswap.profiling.profile import profile
 from convswap.profiling.records import KERNEL, RUN, SET_UP, WARM_UP, Records
 from convswap.profiling.report import print_profile
 from convswap.profiling.result import Profile
 from convswap.profiling.trace import trace_text
 from convswap.runtime.device import Device
 from onnx import helper
-from pretend_collector import KERNEL_NANOSECONDS, TICK, PretendCollector
+from pretend_collector import KERNEL_NANOSECONDS, TICK, PretendCollector, on_pretended_card
 from rich.console import Console
 from swap_models import conv_in_if, make_model, tensor_info, weights
 from trace_rules import checked as checked_trace
@@ -38,25 +38,11 @@ jsonschema = pytest.importorskip("jsonschema")
 # The package's function of the same name hides the module.
 module = importlib.import_module("convswap.profiling.profile")
 SCHEMA = json.loads(Path(comparisons.__file__).with_name("profile_schema.json").read_text(encoding="utf-8"))
-CPU = Device("cpu", "asked for")
-USUAL = {
-    "data": None,
-    "images": None,
-    "batch": None,
-    "precision": "tf32",
-    "algorithm": "auto",
-    "only": None,
-    "fuse": False,
-    "against": None,
-    "runs": 3,
-    "resident": False,
-    "input_shape": None,
-    "progress": lambda _: None,
-}
 
 
-def pretended(model, collector: PretendCollector | None = None, **options) -> Profile:
-    return profile_with(collector or PretendCollector(), CPU, model, **{**USUAL, **options})
+def pretended(model, collector: PretendCollector | None = None, runs: int = 3, **options) -> Profile:
+    with on_pretended_card(collector):
+        return profile(model, runs=runs, **options)
 
 
 def test_images_that_the_model_leaves_open_are_told_or_as_asked_for():
@@ -295,15 +281,14 @@ def test_kernels_outside_all_nodes_are_told_of(both_sides):
 
 
 @pytest.fixture
-def on_pretended_card(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "profiled_card", lambda: CPU)
-    monkeypatch.setattr(module, "CuptiCollector", PretendCollector)
+def in_a_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    with on_pretended_card():
+        yield tmp_path
 
 
-def test_the_command_writes_tables_json_and_trace(on_pretended_card, capsys):
-    path = saved(small_model(), on_pretended_card)
+def test_the_command_writes_tables_json_and_trace(in_a_folder, capsys):
+    path = saved(small_model(), in_a_folder)
     arguments = [
         "--against",
         "default",
@@ -320,10 +305,10 @@ def test_the_command_writes_tables_json_and_trace(on_pretended_card, capsys):
     captured = capsys.readouterr()
     assert "convswap: Profiling result" in captured.out
     assert "convswap: recording 2 runs of default and convswap" in captured.err
-    written = json.loads((on_pretended_card / "p.json").read_text())
+    written = json.loads((in_a_folder / "p.json").read_text())
     jsonschema.validate(written, SCHEMA)
     assert written["options"]["against"] == "default" and written["batch"] == 4
-    checked_trace(json.loads((on_pretended_card / "t.json").read_text())["traceEvents"])
+    checked_trace(json.loads((in_a_folder / "t.json").read_text())["traceEvents"])
 
 
 @pytest.mark.parametrize(
@@ -347,8 +332,8 @@ def test_the_command_writes_tables_json_and_trace(on_pretended_card, capsys):
         (["ece408-2019sp", "--data", "synthetic", "--batch", "0"], "batch must be at least 1"),
     ],
 )
-def test_bad_usage_and_bad_models_get_one_line(on_pretended_card, capsys, arguments, line):
-    (on_pretended_card / "damaged.onnx").write_bytes(b"\x08\x07damaged")
+def test_bad_usage_and_bad_models_get_one_line(in_a_folder, capsys, arguments, line):
+    (in_a_folder / "damaged.onnx").write_bytes(b"\x08\x07damaged")
     assert line in refusal(capsys, "profile", *arguments)
 
 
@@ -370,9 +355,9 @@ def test_a_driver_of_cuda_12_is_one_line(monkeypatch, capsys):
 def test_no_cupti_is_one_line_before_the_model_is_read(monkeypatch, capsys):
     from convswap.profiling import cupti_collector
 
-    monkeypatch.setattr(module, "profiled_card", lambda: CPU)
+    monkeypatch.setattr(module, "profiled_card", lambda: Device("cpu", "asked for"))
     monkeypatch.setitem(sys.modules, "cupti", None)
-    cupti_collector._connect.cache_clear()
+    cupti_collector.connect.cache_clear()
     line = refusal(capsys, "profile", "no-such-file.onnx")
     assert "the profiler needs CUPTI, which is not installed" in line
     assert 'pip install "cupti-python~=13.0.1"' in line

@@ -6,19 +6,20 @@ import importlib.util
 import io
 import json
 import sys
+from unittest import mock
 
 import onnx
 import pytest
 from command_line import refusal
 from convswap.cli.main import main
 from convswap.errors import ConvswapError
-from convswap.profiling import profile, recording
+from convswap.profiling import recording
 from convswap.profiling.records import COPY, KERNEL, SET, Activity, Attributed, NodeRun
 from convswap.runtime.device import Device
 from convswap.tutorial.study import study as module
 from convswap.tutorial.study.report import draw_study, print_study
-from convswap.tutorial.study.study import BATCHES, PARTS, Study, StudyRow, part_of, study, study_with
-from pretend_collector import PretendCollector
+from convswap.tutorial.study.study import BATCHES, PARTS, Study, StudyRow, part_of, study
+from pretend_collector import PretendCollector, on_pretended_card
 from rich.console import Console
 from swap_models import text_model, weights
 
@@ -38,16 +39,9 @@ def small_alexnet() -> onnx.ModelProto:
     return text_model(nodes, *tensors, inputs="float[n, 3, 32, 32] x")
 
 
-def pretended(**options) -> Study:
-    usual = {
-        "batches": (1, 2, 4),
-        "precision": "tf32",
-        "algorithm": "auto",
-        "fuse": False,
-        "runs": 3,
-        "progress": lambda _: None,
-    }
-    return study_with(PretendCollector(), CPU, small_alexnet(), **{**usual, **options})
+def pretended(collector: PretendCollector | None = None, **options) -> Study:
+    with on_pretended_card(collector), mock.patch.object(module, "export_network", lambda _: small_alexnet()):
+        return study(**{"batches": (1, 2, 4), "runs": 3, **options})
 
 
 def printed(found: Study) -> str:
@@ -222,29 +216,27 @@ def test_a_missing_matplotlib_says_what_to_type(monkeypatch):
 
 
 @pytest.fixture
-def on_pretended_card(monkeypatch, tmp_path):
-    monkeypatch.setattr(profile, "profiled_card", lambda: CPU)
-    monkeypatch.setattr(profile, "CuptiCollector", PretendCollector)
+def in_a_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "export_network", lambda name: small_alexnet())
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    with on_pretended_card():
+        yield tmp_path
 
 
-def test_both_sides_of_a_batch_are_recorded_the_same_way(on_pretended_card, monkeypatch):
+def test_both_sides_of_a_batch_are_recorded_the_same_way():
     collector = PretendCollector()
-    monkeypatch.setattr(profile, "CuptiCollector", lambda: collector)
-    study(batches=[1, 3], runs=1)
+    pretended(batches=[1, 3], runs=1, collector=collector)
     # The first session of each side loads libraries; then the first side's kernels decide for both.
     assert collector.prepared_for == [None, None, None, True, None, True]
 
 
-def test_the_command_writes_table_json_and_plots(on_pretended_card, capsys):
+def test_the_command_writes_table_json_and_plots(in_a_folder, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed, so nothing can be drawn")
     assert main(["study", "alexnet", "--batches", "1,3", "--runs", "2", "--json", "rows.json"]) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1] == "alexnet-study.png"
     assert "convswap: batch 3, default" in captured.err
-    written = json.loads((on_pretended_card / "rows.json").read_text())
+    written = json.loads((in_a_folder / "rows.json").read_text())
     assert [row["batch"] for row in written["rows"]] == [1, 1, 3, 3]
     assert set(written["rows"][0]) == {
         "batch",
@@ -265,7 +257,7 @@ def test_the_command_writes_table_json_and_plots(on_pretended_card, capsys):
         "failure",
     }
     assert {row["long_kernels"] for row in written["rows"]} == {True}
-    assert (on_pretended_card / "alexnet-study.png").read_bytes().startswith(b"\x89PNG")
+    assert (in_a_folder / "alexnet-study.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -285,7 +277,7 @@ def test_the_command_writes_table_json_and_plots(on_pretended_card, capsys):
         ),
     ],
 )
-def test_bad_usage_gets_one_line(on_pretended_card, capsys, arguments, line):
+def test_bad_usage_gets_one_line(in_a_folder, capsys, arguments, line):
     assert line in refusal(capsys, "study", *arguments)
 
 

@@ -9,7 +9,7 @@ import fake_cupti
 import pytest
 from convswap.errors import ConvswapError
 from convswap.profiling import cupti_collector as module
-from convswap.profiling.cupti_collector import CuptiCollector
+from convswap.profiling.cupti_collector import connect
 from convswap.profiling.records import Activity, Call
 from fake_cupti import FakeCupti
 
@@ -22,13 +22,13 @@ def cupti(monkeypatch):
     package.cupti = fake
     monkeypatch.setitem(sys.modules, "cupti", package)
     monkeypatch.setitem(sys.modules, "cupti.cupti", fake)
-    module._connect.cache_clear()
+    module.connect.cache_clear()
     yield fake
-    module._connect.cache_clear()
+    module.connect.cache_clear()
 
 
 def test_records_of_every_kind_become_plain_ones(cupti):
-    collector = CuptiCollector()
+    collector = connect()
     collector.start()
     cupti.pending = [
         fake_cupti.runtime(211, 100, 105, correlation=1),
@@ -58,7 +58,7 @@ def test_records_of_every_kind_become_plain_ones(cupti):
 
 
 def test_what_never_ended_and_what_is_not_asked_for_is_left_out(cupti):
-    collector = CuptiCollector()
+    collector = connect()
     collector.start()
     cupti.pending = [
         fake_cupti.kernel("k", 0, 0, correlation=1),
@@ -70,7 +70,7 @@ def test_what_never_ended_and_what_is_not_asked_for_is_left_out(cupti):
 
 
 def test_records_from_before_the_timed_runs_are_kept_and_the_next_recording_begins_empty(cupti):
-    collector = CuptiCollector()
+    collector = connect()
     collector.start()
     cupti.pending = [fake_cupti.kernel("a", 1, 2, correlation=1)]
     collector.prepare(0)
@@ -96,7 +96,7 @@ def test_records_from_before_the_timed_runs_are_kept_and_the_next_recording_begi
     ],
 )
 def test_long_kernels_are_recorded_one_after_the_other(cupti, kernels, kind):
-    collector = CuptiCollector()
+    collector = connect()
     collector.start()
     cupti.pending = [fake_cupti.kernel("k", begin, end, correlation=1) for begin, end in kernels]
     # Copies do not count, however long.
@@ -118,7 +118,7 @@ def test_long_kernels_are_recorded_one_after_the_other(cupti, kernels, kind):
 
 @pytest.mark.parametrize("long_kernels", [False, True])
 def test_kernels_are_recorded_as_asked(cupti, long_kernels):
-    collector = CuptiCollector()
+    collector = connect()
     collector.start()
     cupti.pending = [fake_cupti.kernel("k", 0, 5 if long_kernels else 900_000, correlation=1)]
     assert collector.prepare(0, long_kernels) is long_kernels
@@ -135,7 +135,7 @@ def test_a_refusal_at_the_start_leaves_nothing_enabled(cupti, monkeypatch):
         enable(kind)
 
     monkeypatch.setattr(cupti, "activity_enable", refuse_driver_calls)
-    collector = CuptiCollector()
+    collector = connect()
     with pytest.raises(ConvswapError, match="refuses to record: ERROR_UNKNOWN"):
         collector.start()
     assert cupti.enabled == []
@@ -147,7 +147,7 @@ def test_a_refusal_at_the_start_leaves_nothing_enabled(cupti, monkeypatch):
 
 
 def test_a_refusal_of_the_other_way_leaves_nothing_enabled(cupti):
-    collector = CuptiCollector()
+    collector = connect()
     collector.start()
     cupti.refuse = {"activity_enable": fake_cupti.Result.ERROR_UNKNOWN}
     with pytest.raises(ConvswapError, match="refuses to record: ERROR_UNKNOWN"):
@@ -158,8 +158,7 @@ def test_a_refusal_of_the_other_way_leaves_nothing_enabled(cupti):
 
 def test_nothing_stays_enabled_and_a_process_subscribes_once(cupti):
     for _ in range(2):
-        collector = CuptiCollector()
-        collector.connect()
+        collector = connect()
         collector.start()
         names = {fake_cupti.ActivityKind(kind).name for kind in cupti.enabled}
         assert names == {"CONCURRENT_KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "DRIVER"}
@@ -171,10 +170,8 @@ def test_nothing_stays_enabled_and_a_process_subscribes_once(cupti):
 
 def refusal(cupti, function: str, result: fake_cupti.Result) -> str:
     cupti.refuse = {function: int(result)}
-    collector = CuptiCollector()
     with pytest.raises(ConvswapError) as error:
-        collector.connect()
-        collector.start()
+        connect().start()
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -212,14 +209,14 @@ def test_any_other_refusal_is_named(cupti):
 def test_a_refusal_is_not_remembered(cupti):
     refusal(cupti, "subscribe_v2", fake_cupti.Result.ERROR_UNKNOWN)
     cupti.refuse = {}
-    CuptiCollector().connect()
+    connect()
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
-    module._connect.cache_clear()
+    module.connect.cache_clear()
     monkeypatch.setitem(sys.modules, "cupti", None)
     with pytest.raises(ConvswapError, match="needs CUPTI, which is not installed") as error:
-        CuptiCollector().connect()
+        connect()
     assert 'pip install "cupti-python~=13.0.1" "nvidia-cuda-cupti~=13.0.0"' in str(error.value)
 
 
@@ -231,7 +228,7 @@ def test_a_missing_library_says_which_one(cupti, monkeypatch):
 
     monkeypatch.setattr(cupti, "subscribe_v2", fail)
     with pytest.raises(ConvswapError, match=r"not installed \(CUDA driver is not found"):
-        CuptiCollector().connect()
+        connect()
 
 
 def test_the_package_has_all_that_the_collector_uses():

@@ -39,34 +39,6 @@ _NOT_ENDED = 0
 _VERSION_SUFFIX = re.compile(r"(_v\d+)?(_ptsz|_ptds)?$")
 
 
-class CuptiCollector:
-    """Records with CUPTI; see `profile_records.Collector`.
-
-    Every method raises ConvswapError where CUPTI is not installed, does not fit the driver, is held by
-    another profiler or refuses.
-    """
-
-    def connect(self) -> None:
-        """Become the process's subscriber, where this is not done yet."""
-        _connect()
-
-    def start(self) -> None:
-        """Begin to record."""
-        _connect().enable()
-
-    def now(self) -> int:
-        """Return CUPTI's time in nanoseconds."""
-        return _connect().now()
-
-    def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
-        """Empty CUPTI's buffers, and record as suits the kernels that ran since then, or as asked."""
-        return _connect().prepare(since, long_kernels)
-
-    def stop(self) -> Records:
-        """End the recording and return it."""
-        return _connect().take()
-
-
 def _not_installed(error: Exception) -> ConvswapError:
     """Return the error where the Python package or the library that it loads is not there."""
     return ConvswapError(f"the profiler needs CUPTI, which is not installed ({error}): {INSTALL_CUPTI}")
@@ -90,8 +62,12 @@ def _refused(result: str, holder: str | None) -> ConvswapError:
     return ConvswapError(f"CUPTI refuses to record: {result}; see `convswap doctor`")
 
 
-class _Connection:
-    """The process's subscription, and the records that CUPTI has handed over since they were last taken."""
+class CuptiCollector:
+    """Records with CUPTI, whose subscriber the process is; see `records.Collector`, and `connect`.
+
+    Every method raises ConvswapError where CUPTI does not fit the driver, is held by another profiler or
+    refuses.
+    """
 
     def __init__(self, cupti: Any) -> None:
         self.cupti = cupti
@@ -112,8 +88,8 @@ class _Connection:
         self._subscribe()
         self._check(cupti.activity_register_callbacks, self._buffer, self._take_over)
 
-    def enable(self) -> None:
-        """Begin to record all kinds."""
+    def start(self) -> None:
+        """Begin to record."""
         self._activities, self._calls = [], []
         try:
             for kind in (self._short_kernels, *self._kinds):
@@ -126,8 +102,8 @@ class _Connection:
         """Return CUPTI's time in nanoseconds."""
         return int(self._check(self.cupti.get_timestamp))
 
-    def prepare(self, since: int, long_kernels: bool | None) -> bool:
-        """Have the records handed over, and record as suits the kernels since then, or as asked."""
+    def prepare(self, since: int, long_kernels: bool | None = None) -> bool:
+        """Empty CUPTI's buffers, and record as suits the kernels that ran since then, or as asked."""
         # Nothing runs, so what is not complete never will be.
         self._check(self.cupti.activity_flush_all, _FORCED)
         if long_kernels is None:
@@ -138,8 +114,8 @@ class _Connection:
             self._enable(self._long_kernels)
         return long_kernels
 
-    def take(self) -> Records:
-        """Stop recording; return the records, and forget them."""
+    def stop(self) -> Records:
+        """End the recording and return it."""
         self._check(self.cupti.activity_flush_all, _COMPLETE_ONLY)
         self._disable_all()
         # What never completed would keep a whole buffer back.
@@ -242,10 +218,15 @@ def _ignore(*_arguments: Any) -> None:
 
 
 @cache
-def _connect() -> _Connection:
-    """Return the process's connection, made when first asked for."""
+def connect() -> CuptiCollector:
+    """Return the process's collector, which becomes CUPTI's subscriber when it is first asked for.
+
+    Raises:
+        ConvswapError: CUPTI is not installed, does not fit the driver, is held by another profiler, or
+            refuses.
+    """
     try:
         from cupti import cupti
     except ImportError as error:
         raise _not_installed(error) from error
-    return _Connection(cupti)
+    return CuptiCollector(cupti)

@@ -17,7 +17,7 @@ from convswap.inputs.feeds import declared_inputs
 from convswap.inputs.given import Given
 from convswap.inputs.sample_shapes import InputShape, shape_notes, telling_shapes
 from convswap.inputs.subject import open_subject, source_of
-from convswap.profiling.cupti_collector import CuptiCollector
+from convswap.profiling.cupti_collector import connect
 from convswap.profiling.recording import record
 from convswap.profiling.records import KERNEL, RUN, Collector
 from convswap.profiling.result import Profile, Timeline, sides_of, timeline_of
@@ -74,95 +74,26 @@ def profile(
         raise unknown_name("choice of sides", against, AGAINST)
     # Before the model is read and the data are made, which may take a minute.
     device, collector = connected_card(precision, runs)
+    report = progress or silent
     with sessions_with(op_libraries):
-        return profile_with(
-            collector,
-            device,
-            model,
-            data=data,
-            images=images,
-            batch=batch,
-            precision=precision,
-            algorithm=algorithm,
-            only=only,
-            fuse=fuse,
-            against=against,
-            runs=runs,
-            resident=resident,
-            input_shape=input_shape,
-            inputs=inputs,
-            progress=progress or silent,
-        )
-
-
-def connected_card(precision: str, runs: int | None) -> tuple[Device, CuptiCollector]:
-    """Return the card that a profile runs on, and what records there.
-
-    Raises:
-        ConvswapError: an argument is not known or out of range, there is no card, or no CUPTI that may be
-            used.
-    """
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", precision, PRECISIONS)
-    require_count("runs", runs)
-    device = profiled_card()
-    collector = CuptiCollector()
-    collector.connect()
-    return device, collector
-
-
-def profiled_card() -> Device:
-    """Return the card; raise ConvswapError where there is none, or its driver is too old for CUPTI."""
-    device = choose_device()
-    if device.name != "cuda":
-        raise ConvswapError(f"profiling needs an NVIDIA card: {device.reason}; see `convswap doctor`")
-    if reason := why_not_for(str((device.card or {}).get("driver_cuda", ""))):
-        raise ConvswapError(reason)
-    return device
-
-
-def profile_with(
-    collector: Collector,
-    device: Device,
-    model: str | os.PathLike[str] | onnx.ModelProto,
-    *,
-    data: str | None,
-    images: int | None,
-    batch: int | None,
-    precision: str,
-    algorithm: str,
-    only: str | None,
-    fuse: bool,
-    against: str | None,
-    runs: int | None,
-    resident: bool,
-    input_shape: InputShape | None,
-    inputs: Given | None = None,
-    progress: Progress,
-) -> Profile:
-    """Do what `profile` does, with its arguments and errors, on `device` and with `collector`."""
-    progress("reading the model and the data")
-    subject = open_subject(model, data, input_shape, inputs, tensor_inputs=True)
-    source = source_of(subject, images, batch, device)
-    shaped = declared_inputs(subject.model), source.inputs, source.batch
-    swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
-    check_algorithm(algorithm, device.name)
-    ours = our_side(device, precision)
-    models: dict[Side, onnx.ModelProto] = {ours: _with_node_names(swapping.to_proto())}
-    if against is not None:
-        others = (DEFAULT, *other_sides(device, against))
-        models = {**dict.fromkeys(others, _with_node_names(subject.plain)), **models}
-    with telling_shapes(*shaped):
-        recording = record(
-            models,
-            source.first(source.batch),
-            device,
-            collector,
-            runs=runs,
-            resident=resident,
-            progress=progress,
-        )
-    progress("sorting the records")
+        report("reading the model and the data")
+        subject = open_subject(model, data, input_shape, inputs, tensor_inputs=True)
+        source = source_of(subject, images, batch, device)
+        shaped = declared_inputs(subject.model), source.inputs, source.batch
+        swapping = swap(subject.model, algorithm=algorithm, precision=precision, only=only, fuse=fuse)
+        check_algorithm(algorithm, device.name)
+        models: dict[Side, onnx.ModelProto] = {
+            our_side(device, precision): _with_node_names(swapping.to_proto())
+        }
+        if against is not None:
+            others = (DEFAULT, *other_sides(device, against))
+            models = {**dict.fromkeys(others, _with_node_names(subject.plain)), **models}
+        feeds = source.first(source.batch)
+        with telling_shapes(*shaped):
+            recording = record(
+                models, feeds, device, collector, runs=runs, resident=resident, progress=report
+            )
+    report("sorting the records")
     timeline = timeline_of(recording)
     return Profile(
         model=subject.title,
@@ -189,6 +120,29 @@ def profile_with(
             *_notes(timeline),
         ),
     )
+
+
+def connected_card(precision: str, runs: int | None) -> tuple[Device, Collector]:
+    """Return the card that a profile runs on, and what records there.
+
+    Raises:
+        ConvswapError: an argument is not known or out of range, there is no card, or no CUPTI that may be
+            used.
+    """
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    require_count("runs", runs)
+    return profiled_card(), connect()
+
+
+def profiled_card() -> Device:
+    """Return the card; raise ConvswapError where there is none, or its driver is too old for CUPTI."""
+    device = choose_device()
+    if device.name != "cuda":
+        raise ConvswapError(f"profiling needs an NVIDIA card: {device.reason}; see `convswap doctor`")
+    if reason := why_not_for(str((device.card or {}).get("driver_cuda", ""))):
+        raise ConvswapError(reason)
+    return device
 
 
 def _notes(timeline: Timeline) -> Iterator[str]:

@@ -94,13 +94,6 @@ class Window:
 class Collector(Protocol):
     """Records all CUDA work of the process between `start` and `stop`: CUPTI, or what stands for it."""
 
-    def connect(self) -> None:
-        """Get ready, before long work begins.
-
-        Raises:
-            ConvswapError: it cannot record, because another profiler does, or something is missing.
-        """
-
     def start(self) -> None:
         """Begin to record."""
 

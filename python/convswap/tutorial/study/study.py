@@ -168,43 +168,19 @@ def study(
         raise unknown_name("study", network, STUDIES)
     sizes = batch_sizes(BATCHES if batches is None else batches)
     device, collector = connected_card(precision, runs)
-    return study_with(
-        collector,
-        device,
-        export_network(network),
-        batches=sizes,
-        precision=precision,
-        algorithm=algorithm,
-        fuse=fuse,
-        runs=runs,
-        progress=progress or silent,
-    )
-
-
-def study_with(
-    collector: Collector,
-    device: Device,
-    model: onnx.ModelProto,
-    *,
-    batches: Sequence[int],
-    precision: str,
-    algorithm: str,
-    fuse: bool,
-    runs: int | None,
-    progress: Progress,
-) -> Study:
-    """Do what `study` does, for `model`, on `device` and with `collector`."""
+    report = progress or silent
+    model = export_network(network)
     check_algorithm(algorithm, device.name)
     swapped = ir.to_proto(swap(model, algorithm=algorithm, precision=precision, fuse=fuse).model)
     models: dict[Side, onnx.ModelProto] = {DEFAULT: model, our_side(device, precision): swapped}
-    progress("loading what both sides need")
+    report("loading what both sides need")
     inputs = declared_inputs(model)
     for side, own in models.items():
         # The first session of a process loads libraries, which is the set-up of no batch.
         _row(collector, device, side, own, random_feeds(inputs, 1, seed=0), 1, runs=1)
     rows: list[StudyRow] = []
-    for batch in batches:
-        progress(f"batch {batch:,}: making images")
+    for batch in sizes:
+        report(f"batch {batch:,}: making images")
         try:
             feeds = random_feeds(inputs, batch, seed=0)
         except MemoryError:
@@ -213,7 +189,7 @@ def study_with(
         # Both sides' kernels are recorded the same way, as suits the first that can be run.
         long_kernels: bool | None = None
         for side, own in models.items():
-            progress(f"batch {batch:,}, {side.name}")
+            report(f"batch {batch:,}, {side.name}")
             rows.append(_row(collector, device, side, own, feeds, batch, runs, long_kernels))
             long_kernels = rows[-1].long_kernels
     return Study(
