@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from jinja2 import Environment
 from markupsafe import Markup
 from rich.table import Table
-from rich.text import Text
 
-from convswap.output.pages import html_table, paragraph
+from convswap.output.pages import html_table
 
 
 @dataclass(frozen=True)
@@ -60,27 +59,9 @@ def bar_html(page: BarPage) -> str:
         vars(page)
         | {
             "has_floor": any(row.floor is not None for row in page.layers),
-            "tables": Markup("\n").join(Markup(part) for table in page.tables for part in _parts(table)),
+            "tables": Markup("\n").join(map(Markup, map(html_table, page.tables))),
         }
     )
-
-
-def _parts(table: Table) -> list[str]:
-    """Return a table of the terminal, and what is said below it."""
-    columns = [[_text(cell) for cell in column.cells] for column in table.columns]
-    ends = [number for number, row in enumerate(table.rows) if row.end_section]
-    shown = html_table(
-        [_text(column.header) for column in table.columns],
-        list(zip(*columns, strict=True)),
-        words=[number for number, column in enumerate(table.columns) if column.justify == "left"],
-        title=_text(table.title),
-        new_parts=[end + 1 for end in ends],
-    )
-    return [shown, *([paragraph(_text(table.caption), "quiet")] if table.caption else [])]
-
-
-def _text(shown: object) -> str:
-    return shown.plain if isinstance(shown, Text) else str(shown)
 
 
 PAGE = """\

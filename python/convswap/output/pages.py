@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
@@ -38,32 +41,27 @@ def inline_svg(svg: str) -> str:
     return svg[svg.index("<svg") :]
 
 
-def html_table(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    words: Collection[int],
-    title: str = "",
-    new_parts: Collection[int] = (),
-) -> str:
-    """Return a table of text.
+def html_table(table: Table) -> str:
+    """Return a table of the terminal, and what is said below it."""
+    kinds = [_class("words" if column.justify == "left" else "") for column in table.columns]
 
-    The columns numbered in `words` hold words and the others numbers; the rows numbered in `new_parts` have
-    a line above. A row may be shorter than the headings.
-    """
+    def row(tag: str, texts: Iterable[str], kind: str = "") -> str:
+        cells = (f"<{tag}{own}>{html.escape(text)}</{tag}>" for own, text in zip(kinds, texts, strict=True))
+        return f"<tr{_class(kind)}>{''.join(cells)}</tr>"
+
+    title = _text(table.title or "")
     lines = [f"<caption>{html.escape(title)}</caption>"] if title else []
-    lines.append(f"<tr>{_cells('th', headings, words)}</tr>")
-    for number, row in enumerate(rows):
-        kind = "new-part" if number in new_parts else ""
-        lines.append(f"<tr{_class(kind)}>{_cells('td', row, words)}</tr>")
-    return "<table>\n" + "\n".join(lines) + "\n</table>"
+    lines.append(row("th", (_text(column.header) for column in table.columns)))
+    columns = [map(_text, column.cells) for column in table.columns]
+    ends_part = [False, *(row.end_section for row in table.rows)]
+    for texts, after_part in zip(zip(*columns, strict=True), ends_part, strict=False):
+        lines.append(row("td", texts, "new-part" if after_part else ""))
+    shown = "<table>\n" + "\n".join(lines) + "\n</table>"
+    return f"{shown}\n{paragraph(_text(table.caption), 'quiet')}" if table.caption else shown
 
 
-def _cells(tag: str, texts: Sequence[str], words: Collection[int]) -> str:
-    return "".join(
-        f"<{tag}{_class('words' if column in words else '')}>{html.escape(text)}</{tag}>"
-        for column, text in enumerate(texts)
-    )
+def _text(shown: object) -> str:
+    return shown.plain if isinstance(shown, Text) else str(shown)
 
 
 def _class(kind: str) -> str:

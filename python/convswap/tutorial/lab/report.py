@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from convswap.output.pages import html_page, html_table, paragraph
@@ -25,8 +26,6 @@ from convswap.tutorial.lab.counters import MEANINGS
 from convswap.tutorial.lab.ranking import Ranked
 from convswap.tutorial.lab.result import LabResult
 
-_HEADINGS = ("place", "kernel", "ms", "% of floor", "GB/s", "text", "taken at")
-_WORDS = (1, 5, 6)
 NOTHING_YET = "no kernel has been timed yet: convswap lab run FILE.cu on a machine with a card"
 # Of a class's table.
 _CSV = ("file", "right", "fault", "ms", "percent_of_floor", "gigabytes_per_second", "passed", "text")
@@ -85,7 +84,7 @@ def _print_times(result: LabResult, console: Console) -> None:
         share = "-" if result.floor_ms is None else f"{100 * result.floor_ms / time:.1f}"
         is_own = name == result.kernel
         beside = "" if is_own else times_faster(time / own)
-        shown = {"auto": "our best"}.get(name, name)
+        shown = _shown(name)
         table.add_row(
             Text(f"> {shown}" if is_own else shown),
             milliseconds(time),
@@ -132,11 +131,7 @@ def _print_card(result: LabResult, console: Console) -> None:
 
 def print_ranking(rows: Sequence[Ranked], console: Console) -> None:
     """Print a table for each card, network and batch, the fastest first, marks without a place."""
-    for title, group in _groups(rows):
-        columns = (name if number in _WORDS else f">{name}" for number, name in enumerate(_HEADINGS))
-        table = plain_table(title, *columns)
-        for cells in _cells(group):
-            table.add_row(*map(Text, cells))
+    for table in _ranking_tables(rows):
         console.print(table)
     if not rows:
         console.print(Text(NOTHING_YET))
@@ -144,10 +139,9 @@ def print_ranking(rows: Sequence[Ranked], console: Console) -> None:
 
 def ranking_html(rows: Sequence[Ranked]) -> str:
     """Return the same as a page."""
-    tables = [
-        html_table(_HEADINGS, _cells(group), words=_WORDS, title=title) for title, group in _groups(rows)
-    ]
-    return html_page("The lab's ranking", tables or [paragraph(NOTHING_YET)])
+    return html_page(
+        "The lab's ranking", map(html_table, _ranking_tables(rows)) if rows else [paragraph(NOTHING_YET)]
+    )
 
 
 def class_csv(results: Sequence[LabResult]) -> str:
@@ -219,26 +213,27 @@ def passed(result: LabResult) -> str:
     return _shown(fastest)
 
 
-def _groups(rows: Sequence[Ranked]) -> Iterator[tuple[str, list[Ranked]]]:
+def _ranking_tables(rows: Sequence[Ranked]) -> Iterator[Table]:
     for (card, network, batch), group in itertools.groupby(
         rows, key=lambda row: (row.card, row.network, row.batch)
     ):
-        yield f"{network}, {batch:,} images, on {card}", list(group)
-
-
-def _cells(rows: Sequence[Ranked]) -> Iterator[list[str]]:
-    place = 0
-    for row in rows:
-        place += not row.is_mark
-        yield [
-            "" if row.is_mark else str(place),
-            f"- {_shown(row.name)}" if row.is_mark else row.name,
-            milliseconds(row.milliseconds),
-            "-" if row.floor_ms is None else f"{100 * row.floor_ms / row.milliseconds:.1f}",
-            three_digits(row.gigabytes_per_second),
-            "" if row.is_mark else row.digest[:8],
-            row.taken_at[:16].replace("T", " "),
-        ]
+        table = plain_table(
+            f"{network}, {batch:,} images, on {card}",
+            *(">place", "kernel", ">ms", ">% of floor", ">GB/s", "text", "taken at"),
+        )
+        place = 0
+        for row in group:
+            place += not row.is_mark
+            table.add_row(
+                "" if row.is_mark else str(place),
+                Text(f"- {_shown(row.name)}" if row.is_mark else row.name),
+                milliseconds(row.milliseconds),
+                "-" if row.floor_ms is None else f"{100 * row.floor_ms / row.milliseconds:.1f}",
+                three_digits(row.gigabytes_per_second),
+                "" if row.is_mark else row.digest[:8],
+                row.taken_at[:16].replace("T", " "),
+            )
+        yield table
 
 
 def _shown(name: str) -> str:

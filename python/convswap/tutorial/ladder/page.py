@@ -7,17 +7,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from convswap.output.drawing import new_figure, svg_text
 from convswap.output.pages import html_page, html_table, inline_svg, paragraph
-from convswap.output.tables import milliseconds, three_digits
+from convswap.output.tables import milliseconds, plain_table, three_digits
 from convswap.tutorial.ladder.report import card_cells, heading, verdict
 from convswap.tutorial.ladder.rows import Ladder, Row
-
-_HEADINGS = (
-    *("rung", "", "op ms", "than before", "than first", "% of floor", "GB/s", "registers", "shared KB"),
-    *("network ms", "top-1", "rel. L2", "the report, on its card"),
-)
-_WORDS = (1, len(_HEADINGS) - 1)
 
 _INCHES_PER_RUNG = 0.34
 
@@ -29,12 +26,23 @@ def ladder_html(ladder: Ladder) -> str:
         [
             *map(paragraph, heading(ladder).strip().splitlines()),
             inline_svg(ladder_svg(ladder.to_json())),
-            html_table(_HEADINGS, [_cells(ladder, row) for row in ladder.rows], words=_WORDS),
+            html_table(_table(ladder)),
             *map(paragraph, verdict(ladder)),
             *(paragraph(f"Note: {note}.") for note in ladder.notes),
             *(_page(row) for row in ladder.rows),
         ],
     )
+
+
+def _table(ladder: Ladder) -> Table:
+    table = plain_table(
+        "",
+        *(">rung", "", ">op ms", ">than before", ">than first", ">% of floor", ">GB/s", ">registers"),
+        *(">shared KB", ">network ms", ">top-1", ">rel. L2", "the report, on its card"),
+    )
+    for row in ladder.rows:
+        table.add_row(*map(Text, _cells(ladder, row)))
+    return table
 
 
 def _cells(ladder: Ladder, row: Row) -> list[str]:
