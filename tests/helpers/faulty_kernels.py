@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convswap.tutorial.lab.scaffold import CONV, COURSE, rung_copy
+from convswap.tutorial.lab.scaffold import rung_copy, template
 
 LAUNCH = "grid(B, M, ceil_div(H_out, 16) * ceil_div(W_out, 16)) block(16, 16) shared(0)"
+COURSE, CONV = template("course"), template("conv")
 SHARED = rung_copy("ladder_04_shared_memory")
 PER_IMAGE = rung_copy("ladder_06_block_per_image")
 ARRAY = rung_copy("ladder_07_array_of_outputs")

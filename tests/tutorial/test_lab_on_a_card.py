@@ -16,8 +16,9 @@ from convswap.tutorial.lab.counters import ACTIVE_WARPS, NAMES, SECTORS
 from convswap.tutorial.lab.process import LabProcess
 from convswap.tutorial.lab.ranking import ranked, remember
 from convswap.tutorial.lab.result import LabResult
-from convswap.tutorial.lab.scaffold import BY_INTERFACE, COURSE, copied_rungs, rung_copy
-from faulty_kernels import FAULTY, Faulty
+from convswap.tutorial.lab.scaffold import INTERFACES, rung_copy, template
+from convswap.tutorial.ladder.rung_texts import read_pages
+from faulty_kernels import COURSE, FAULTY, Faulty
 
 SCHEMA = json.loads((Path(lab.__file__).parent / "schema.json").read_text(encoding="utf-8"))
 # A student's network, of few images: what is checked is the lab, not the card.
@@ -49,9 +50,9 @@ def test_faulty_kernel_is_told_and_the_next_one_is_right(process: LabProcess, fa
     assert after.fault is None, after.fault
 
 
-@pytest.mark.parametrize("name", [*BY_INTERFACE, *copied_rungs()])
+@pytest.mark.parametrize("name", [*INTERFACES, *(page.name for page in read_pages() if page.launch)])
 def test_files_to_begin_with_are_right_in_a_session(process: LabProcess, name: str) -> None:
-    text = BY_INTERFACE.get(name) or rung_copy(name)
+    text = template(name) if name in INTERFACES else rung_copy(name)
     result = lab.run(text, "ece408-2017-high", process=process, **HOW)
     assert result.fault is None, result.fault
     assert result.is_right and result.card
@@ -64,7 +65,7 @@ def test_files_to_begin_with_are_right_in_a_session(process: LabProcess, name: s
 
 
 def test_model_with_bias_and_stride_takes_a_kernel_of_the_whole_op(process: LabProcess) -> None:
-    result = lab.run(BY_INTERFACE["conv"], "alexnet", batch=4, marks=False, process=process)
+    result = lab.run(template("conv"), "alexnet", batch=4, marks=False, process=process)
     assert result.fault is None, result.fault
     assert len(result.layers) == 5 and not result.notes
 

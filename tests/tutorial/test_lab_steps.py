@@ -21,8 +21,9 @@ from convswap.tutorial.lab.ranking import ranked, remember
 from convswap.tutorial.lab.report import class_csv, ranking_html
 from convswap.tutorial.lab.result import Fault, LabResult, result_from_json
 from convswap.tutorial.lab.runner import BenchTop
-from convswap.tutorial.lab.scaffold import BY_INTERFACE, COURSE
+from convswap.tutorial.lab.scaffold import template
 from convswap.tutorial.lab.targets import open_target
+from faulty_kernels import COURSE
 from op_sessions import conv_model
 from pretend_card import pretend_card, right_kernel
 
@@ -43,7 +44,7 @@ def run(
     tmp_path: Path, target: str = "ece408-2017-high", what: str = "course", **changed: object
 ) -> LabResult:
     path = tmp_path / "mine.cu"
-    path.write_text(BY_INTERFACE[what])
+    path.write_text(template(what))
     stages: list[str] = []
     bench_top = BenchTop(lambda stage, _seconds, **_shown: stages.append(stage))
     result = bench_top.run(kernel_of(path), str(path), target, {**OPTIONS, **changed})

@@ -17,6 +17,8 @@
 // shows few instructions per cycle, because each addition waits for the one before.
 //
 // Reported: ece408-2017-high: 9.1 to 17.5 s. ece408-2019fa: 11.2 s + 60.1 s.
+//
+// No copy: it runs on the processor
 
 #include "cpu/tutorial/ladder/convolution.h"
 

@@ -17,6 +17,8 @@
 //
 // Reported: ece408-2017-high: 2.868 s; 0.448 s in another report. ece408-2017-low: 2.921 s. ece408-2019fa:
 // 0.0429 s + 0.3596 s on Volta.
+//
+// Launch: grid(ceil_div(B * M * H_out * W_out, 256)) block(256)
 
 #include "cpu/tutorial/ladder/convolution.h"
 

@@ -27,6 +27,12 @@
 // reads of shared memory: half of rung 6's.
 //
 // Reported: ece408-2017-high: not possible, too many registers.
+//
+// Launch: grid(B) block(192) shared(4 * C * (H * W + M * K * K))
+//
+// Constants: kFilters = 50, kArrayThreads = 192
+//
+// Only: M == 50
 
 #include "cpu/tutorial/ladder/convolution.h"
 #include "cuda/tutorial/ladder/sizes.h"

@@ -20,6 +20,12 @@
 // `smsp__inst_executed.sum`, instructions of all kinds: both fewer than in rung 8.
 //
 // Reported: ece408-2017-high: 0.0768 s, 68.25 ms as submitted. ece408-2017-low: 0.0686 s.
+//
+// Launch: grid(B) block(192) shared(4 * C * (H * W + M * K * K))
+//
+// Constants: kChannels = 1, kSize = 28, kFilters = 50, kFilter = 5, kConstantsThreads = 192
+//
+// Only: C == 1 && H == 28 && W == 28 && M == 50 && K == 5
 
 #include "cpu/tutorial/ladder/convolution.h"
 #include "cuda/tutorial/ladder/sizes.h"

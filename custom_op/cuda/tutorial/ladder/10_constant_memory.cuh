@@ -25,6 +25,8 @@
 // Counter: `l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum`, the reads of shared memory; and
 // `smsp__inst_executed_pipe_fma.sum` over `smsp__inst_executed.sum`, the share of the instructions that
 // multiply.
+//
+// No copy: it has the host fill constant memory first, which a launch line cannot say
 
 #include "cpu/tutorial/ladder/convolution.h"
 #include "cuda/tutorial/ladder/sizes.h"

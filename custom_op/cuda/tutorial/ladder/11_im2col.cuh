@@ -20,6 +20,8 @@
 // would help it as well.
 //
 // Counter: `dram__bytes.sum`, the bytes moved to and from memory: more than rung 10's by the copies.
+//
+// No copy: it has two kernels, with memory of their own between them
 
 #include "cpu/tutorial/ladder/convolution.h"
 #include "cuda/tutorial/ladder/sizes.h"

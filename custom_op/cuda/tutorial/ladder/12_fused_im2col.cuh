@@ -14,6 +14,10 @@
 // filters read the same columns; rung 11 divided once and then copied.
 //
 // Counter: `dram__bytes.sum`, the bytes moved to and from memory: back to about those of images and results.
+//
+// Launch: grid(ceil_div(B * H_out * W_out, 16), ceil_div(M, 16)) block(16, 16) shared(2 * 4 * 16 * 16)
+//
+// Constants: kFusedTile = 16
 
 #include "cpu/tutorial/ladder/convolution.h"
 #include "cuda/tutorial/ladder/sizes.h"

@@ -26,6 +26,8 @@
 //
 // Counter: `smsp__sass_thread_inst_executed_op_ffma_pred_on.sum`, the multiplications with addition: down;
 // and `smsp__sass_thread_inst_executed_op_fadd_pred_on.sum`, the additions alone: up.
+//
+// No copy: it has two kernels, with memory of their own between them
 
 #include "cpu/tutorial/ladder/convolution.h"
 #include "cuda/tutorial/ladder/sizes.h"

@@ -27,6 +27,9 @@
 // `sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active`, how busy they are: hardly.
 //
 // Precision: tf32
+//
+// No copy: its instructions are in other files of the library; read
+// custom_op/cuda/primitives/tensor_core.cuh
 
 #include "cpu/tutorial/ladder/convolution.h"
 #include "cuda/primitives/tensor_core.cuh"

@@ -20,6 +20,8 @@
 // Precision: tf32
 //
 // Code: `custom_op/cuda/toeplitz`, which begins with `toeplitz.cc`
+//
+// No copy: it is a folder of files, custom_op/cuda/toeplitz
 
 #include <memory>
 

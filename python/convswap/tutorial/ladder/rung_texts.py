@@ -27,10 +27,12 @@ from convswap.runtime import library
 INSTALLED = library.INSTALLED / "rungs"
 # What a page must say, and what it may.
 _NEEDED = ("Idea", "Gain", "Counter")
-_FIELDS = (*_NEEDED, "Slower", "Reported", "Precision", "Fuses", "Code")
+_OF_A_COPY = ("Launch", "Constants", "Only", "No copy")
+_FIELDS = (*_NEEDED, "Slower", "Reported", "Precision", "Fuses", "Code", *_OF_A_COPY)
 _TITLE = re.compile(r"// Rung (\d+)\. (\S.*)")
 _FIELD = re.compile(rf"({'|'.join(_FIELDS)}): (.*)", re.DOTALL)
 _REPORT = re.compile(r"(ece408-[0-9a-z-]+): (.*)", re.DOTALL)
+_CONSTANT = re.compile(r"(\w+) = (\d+)")
 _NOT_SHOWN = re.compile(r"#pragma once|#include .*|namespace \S+ \{|\}  // namespace.*")
 
 
@@ -42,6 +44,9 @@ class Page:
     the one before; "" where it is not expected to be. `reported` has the times of the course's reports, on
     their own cards, by network. `precision` is what the rung computes in, "ieee" or "tf32"; `fuses` says
     whether it takes in what follows a convolution. `code` is "" where `elsewhere` says where it is.
+
+    For a copy in one file of the lab, `launch` and `only` are its lines of those names, and `constants` what
+    the template takes; `no_copy` says why there is none.
     """
 
     number: int
@@ -58,6 +63,10 @@ class Page:
     fuses: bool
     elsewhere: str
     code: str
+    launch: str
+    constants: Mapping[str, int]
+    only: str
+    no_copy: str
 
 
 def read_pages(folder: Path = INSTALLED) -> list[Page]:
@@ -114,6 +123,10 @@ def _read(file: Path, folder: Path) -> Page | None:
         fuses=fields.get("Fuses") == "yes",
         elsewhere=fields.get("Code", ""),
         code="" if "Code" in fields else _shown(lines[end:]),
+        launch=fields.get("Launch", ""),
+        constants={name: int(value) for name, value in _CONSTANT.findall(fields.get("Constants", ""))},
+        only=fields.get("Only", ""),
+        no_copy=fields.get("No copy", ""),
     )
 
 
