@@ -14,10 +14,32 @@ from convswap.errors import ConvswapError
 if TYPE_CHECKING:
     from convswap.inputs.given import GivenInputs
 
-FUSE_HELP = (
-    "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them, and 1x1 "
-    "Convs a depthwise one in front"
-)
+# Options that mean the same in several commands.
+_COMMON: Mapping[str, dict[str, Any]] = {
+    "--data": {"metavar": "NAME", "help": "fashion-mnist, synthetic or random"},
+    "--images": {"type": int, "metavar": "N", "help": "the first N of the data"},
+    "--batch": {"type": int, "metavar": "B", "help": "images in a run"},
+    "--device": {"metavar": "D", "help": "cuda or cpu"},
+    "--only": {"metavar": "REGEX", "help": "swap the nodes whose name matches"},
+    "--fuse": {
+        "action": "store_true",
+        "help": "let Convs take in the bias, batch normalisation, residual, activation, pooling behind them, "
+        "and 1x1 Convs a depthwise one in front",
+    },
+    "--runs": {"type": int, "metavar": "N", "help": "recorded runs of each side; default: 20"},
+    # Which `input_shape` reads.
+    "--input-shape": {
+        "action": "append",
+        "metavar": "[INPUT=]C,H,W",
+        "help": "the shape of one sample where the model leaves it open; again for further inputs",
+    },
+}
+
+
+def add_common(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add those of the options that commands share."""
+    for name in names:
+        parser.add_argument(name, **_COMMON[name])
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -30,22 +52,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """Add what commands take that plan a model for a device."""
     add_model(parser)
-    parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
-    add_input_shape(parser)
-    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    add_common(parser, "--batch", "--input-shape", "--device")
     add_kernel_options(parser)
-    parser.add_argument("--fuse", action="store_true", help=FUSE_HELP)
+    add_common(parser, "--fuse")
     add_inputs(parser)
-
-
-def add_input_shape(parser: argparse.ArgumentParser) -> None:
-    """Add --input-shape, which `input_shape` reads."""
-    parser.add_argument(
-        "--input-shape",
-        action="append",
-        metavar="[INPUT=]C,H,W",
-        help="the shape of one sample where the model leaves it open; again for further inputs",
-    )
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:

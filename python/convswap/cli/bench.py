@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from convswap.cli.arguments import (
-    add_input_shape,
+    add_common,
     add_inputs,
     add_kernel_options,
     add_results,
@@ -22,9 +22,8 @@ from convswap.errors import ConvswapError
 HELP = "time the layers of a suite, alone"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap bench`."""
-    parser = commands.add_parser("bench", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap bench` takes."""
     suite: Any = parser.add_argument(
         "suite",
         nargs="?",
@@ -35,7 +34,7 @@ def add_parser(commands: Any) -> None:
     suite.completer = suite_names
     parser.add_argument("--layers", metavar="REGEX", help="the layers whose name matches")
     parser.add_argument("--batch", metavar="B,...", help="batch sizes")
-    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    add_common(parser, "--device")
     add_kernel_options(parser, precisions="tf32 or ieee for float32 tensors, float16 or bfloat16")
     parser.add_argument(
         "--against",
@@ -54,10 +53,9 @@ def add_parser(commands: Any) -> None:
         metavar="MODEL",
         help="instead of a suite: a model's session creation and first run, in fresh processes",
     )
-    add_input_shape(parser)
+    add_common(parser, "--input-shape")
     add_inputs(parser)
     add_results(parser, json="write the rows as JSON")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

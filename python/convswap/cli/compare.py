@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from convswap.cli.arguments import (
-    FUSE_HELP,
-    add_input_shape,
+    add_common,
     add_inputs,
     add_kernel_options,
     add_model,
@@ -19,18 +17,12 @@ from convswap.cli.results import check_results, console, give_results, made_by, 
 HELP = "accuracy and time of a model before and after the swap"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap compare`."""
-    parser = commands.add_parser("compare", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap compare` takes."""
     add_model(parser)
-    parser.add_argument("--data", metavar="NAME", help="fashion-mnist, synthetic or random")
-    parser.add_argument("--images", type=int, metavar="N", help="the first N of the data")
-    parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
-    add_input_shape(parser)
-    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    add_common(parser, "--data", "--images", "--batch", "--input-shape", "--device")
     add_kernel_options(parser)
-    parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
-    parser.add_argument("--fuse", action="store_true", help=FUSE_HELP)
+    add_common(parser, "--only", "--fuse")
     parser.add_argument("--tolerance", type=float, metavar="T", help="largest relative L2 error")
     parser.add_argument("--against", default="default", metavar="SIDES", help="default or all")
     parts = parser.add_mutually_exclusive_group()
@@ -48,7 +40,6 @@ def add_parser(commands: Any) -> None:
     )
     add_inputs(parser)
     add_results(parser, json="write the comparison as JSON", html="write a page: verdict, plot and tables")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -14,11 +14,9 @@ SHELLS = ("bash", "zsh", "fish")
 HELP = "print what completes this command line in a shell"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap completion`."""
-    parser = commands.add_parser("completion", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap completion` takes."""
     parser.add_argument("shell", metavar="SHELL", help=f"{', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from convswap.cli.results import check_results, progress_line, show_and_write
 from convswap.errors import ConvswapError
@@ -12,9 +11,8 @@ from convswap.errors import ConvswapError
 HELP = "look at the data sets"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap data`."""
-    parser = commands.add_parser("data", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap data` takes."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     show = actions.add_parser("show", help="draw test images with predicted and true class")
     show.add_argument("--data", metavar="NAME", help="fashion-mnist or synthetic")
@@ -26,7 +24,6 @@ def add_parser(commands: Any) -> None:
         help="what predicts, a network's name or an ONNX file; default: ece408-2017-high",
     )
     show.add_argument("-o", "--output", metavar="FILE.png", help="default: the data set's name")
-    show.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from convswap.cli.results import console
 
 HELP = "what is installed, what is missing, what to type"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap doctor`."""
-    parser = commands.add_parser("doctor", help=HELP)
-    parser.set_defaults(command=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap doctor` takes."""
 
 
 def run(options: argparse.Namespace) -> int:

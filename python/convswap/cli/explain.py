@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from convswap.cli.arguments import add_plan_options, add_results, arguments_of
 from convswap.cli.results import check_results, console, give_results
@@ -11,15 +10,13 @@ from convswap.cli.results import check_results, console, give_results
 HELP = "the plan of every Conv of a model, and why"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap explain`."""
-    parser = commands.add_parser("explain", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap explain` takes."""
     add_plan_options(parser)
     parser.add_argument(
         "--compute-capability", metavar="C", help="plan for a typical card, such as 9.0, instead of a device"
     )
     add_results(parser, json="write the plans as JSON")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

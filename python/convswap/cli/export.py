@@ -18,9 +18,8 @@ from convswap.progress import Progress
 HELP = "write a network or a course checkpoint as an ONNX model"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap export`."""
-    parser = commands.add_parser("export", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap export` takes."""
     network: Any = parser.add_argument(
         "network", nargs="?", metavar="NETWORK", help="one of `convswap export --list`"
     )
@@ -48,7 +47,6 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--weights", metavar="FILE.npz", help="the network's weights, as `train` wrote them")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: named after what was given")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

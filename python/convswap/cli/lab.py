@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -20,71 +21,45 @@ if TYPE_CHECKING:
 HELP = "bring your own kernel: compiled, checked, timed and ranked"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap lab` with its own commands."""
-    parser = commands.add_parser("lab", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap lab` takes."""
     own = parser.add_subparsers(metavar="COMMAND", required=True, prog="convswap lab")
-    _add_new(own)
-    _add_run(own)
-    _add_watch(own)
-    _add_rank(own)
-    _add_submit(own)
 
+    def add(name: str, run_part: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = own.add_parser(name, help=text)
+        added.set_defaults(part=run_part)
+        return added
 
-def _add_new(own: Any) -> None:
-    parser = own.add_parser("new", help="write a kernel to begin with")
-    parser.add_argument("file", metavar="FILE.cu", help="what is written; it must not be there")
-    parser.add_argument(
+    new = add("new", run_new, "write a kernel to begin with")
+    new.add_argument("file", metavar="FILE.cu", help="what is written; it must not be there")
+    new.add_argument(
         "--from", dest="rung", metavar="RUNG", help="a copy of a rung, such as ladder_04_shared_memory"
     )
-    parser.add_argument(
+    new.add_argument(
         "--what",
         default="course",
         metavar="WHAT",
         help="course, or conv for the whole op: stride, padding, groups, bias; default: course",
     )
-    parser.set_defaults(command=run_new)
+    one = add("run", run_run, "compile, check and time a kernel inside an ONNX Runtime session")
+    one.add_argument("source", metavar="FILE.cu", help="the kernel")
+    _add_how(one)
+    one.add_argument("--profile", action="store_true", help="read the card's counters, too, by CUPTI")
+    one.add_argument("--json", metavar="FILE", help="write the result as JSON")
+    watched = add("watch", run_watch, "run a kernel again each time that its file is saved")
+    watched.add_argument("source", metavar="FILE.cu", help="the kernel")
+    _add_how(watched)
+    rank = add("rank", run_rank, "kernels that were right, fastest first, with the ladder as marks")
+    rank.add_argument("--card", metavar="C", help="a part of the card's name")
+    rank.add_argument("--network", metavar="N", help="a part of the network's name")
+    rank.add_argument("--html", metavar="FILE", help="write a page")
+    submit = add("submit", run_submit, "run every file of a folder: one table for a class")
+    submit.add_argument("folder", metavar="DIR", help="with a file NAME.cu of each student")
+    _add_how(submit)
+    submit.add_argument("--csv", metavar="FILE", help="write the table as CSV")
 
 
-def _add_run(own: Any) -> None:
-    parser = own.add_parser("run", help="compile, check and time a kernel inside an ONNX Runtime session")
-    _add_kernel(parser)
-    _add_how(parser)
-    parser.add_argument("--profile", action="store_true", help="read the card's counters, too, by CUPTI")
-    parser.add_argument("--json", metavar="FILE", help="write the result as JSON")
-    parser.set_defaults(command=run_run)
-
-
-def _add_watch(own: Any) -> None:
-    parser = own.add_parser("watch", help="run a kernel again each time that its file is saved")
-    _add_kernel(parser)
-    _add_how(parser)
-    parser.set_defaults(command=run_watch)
-
-
-def _add_rank(own: Any) -> None:
-    parser = own.add_parser("rank", help="kernels that were right, fastest first, with the ladder as marks")
-    parser.add_argument("--card", metavar="C", help="a part of the card's name")
-    parser.add_argument("--network", metavar="N", help="a part of the network's name")
-    parser.add_argument("--html", metavar="FILE", help="write a page")
-    parser.set_defaults(command=run_rank)
-
-
-def _add_submit(own: Any) -> None:
-    parser = own.add_parser("submit", help="run every file of a folder: one table for a class")
-    parser.add_argument("folder", metavar="DIR", help="with a file NAME.cu of each student")
-    _add_target(parser)
-    _add_how(parser)
-    parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
-    parser.set_defaults(command=run_submit)
-
-
-def _add_kernel(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="FILE.cu", help="the kernel")
-    _add_target(parser)
-
-
-def _add_target(parser: argparse.ArgumentParser) -> None:
+def _add_how(parser: argparse.ArgumentParser) -> None:
     target: Any = parser.add_argument(
         "target",
         nargs="?",
@@ -92,9 +67,6 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         help="a network, a layer of `convswap bench` or an ONNX file; default: ece408-2017-high",
     )
     target.completer = names_or_files(network_names)
-
-
-def _add_how(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, metavar="B", help="images in a timed run; default: 10,000 or 64")
     parser.add_argument("--device", metavar="D", help="cuda, or cpu for a check without the card")
     parser.add_argument(
@@ -113,6 +85,12 @@ def _keep(result: LabResult) -> None:
         remember(result)
     except ConvswapError as error:
         note(str(error))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what one of the lab's own commands does; return its exit status."""
+    part: Callable[[argparse.Namespace], int] = options.part
+    return part(options)
 
 
 def run_new(options: argparse.Namespace) -> int:

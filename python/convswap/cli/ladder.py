@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from convswap.cli.arguments import add_results, arguments_of
+from convswap.cli.arguments import add_common, add_results, arguments_of
 from convswap.cli.results import check_results, console, give_results, progress_line
 
 HELP = "every step from plain loops to tensor cores, timed"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap ladder`."""
-    parser = commands.add_parser("ladder", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap ladder` takes."""
     parser.add_argument(
         "network", nargs="?", metavar="NETWORK", help="a course network; default: ece408-2017-high"
     )
     parser.add_argument("--data", metavar="NAME", help="fashion-mnist or synthetic")
     parser.add_argument("--images", type=int, metavar="N", help="the first N of the data; default: 10,000")
-    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    add_common(parser, "--device")
     add_results(
         parser, json="write the figures as JSON", html="write a page with plot, table and every rung's text"
     )
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

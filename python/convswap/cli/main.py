@@ -136,8 +136,11 @@ def parser_of_all() -> argparse.ArgumentParser:
     for title, group in GROUPS.items():
         listed.append(f"{title}:")
         for command in group:
-            command.add_parser(commands)
-            listed.append(f"  {command.__name__.rpartition('.')[2]:12}{command.HELP}")
+            name = command.__name__.rpartition(".")[2]
+            own = commands.add_parser(name, help=command.HELP)
+            own.set_defaults(command=command.run)
+            command.add_arguments(own)
+            listed.append(f"  {name:12}{command.HELP}")
         listed.append("")
     parser.epilog = "\n".join([*listed, "`convswap COMMAND --help` tells what each takes."])
     return parser

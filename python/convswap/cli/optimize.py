@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from convswap.cli.arguments import (
-    add_input_shape,
+    add_common,
     add_inputs,
     add_model,
     add_results,
@@ -19,16 +18,14 @@ from convswap.errors import ConvswapError
 HELP = "swap or fuse the Convs that gain on this device, measured; the answers checked"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap optimize`."""
-    parser = commands.add_parser("optimize", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap optimize` takes."""
     add_model(parser)
     parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx", help="written only if it gains")
     parser.add_argument(
         "--batch", metavar="B,...", help="images in a run; of several the geometric mean of the gains counts"
     )
-    add_input_shape(parser)
-    parser.add_argument("--device", metavar="D", help="cuda or cpu")
+    add_common(parser, "--input-shape", "--device")
     parser.add_argument(
         "--precision",
         default="match",
@@ -41,7 +38,6 @@ def add_parser(commands: Any) -> None:
         json="write what was measured as JSON",
         html="write a page: what was gained, and the tables",
     )
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

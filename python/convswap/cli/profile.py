@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from convswap.cli.arguments import (
-    add_input_shape,
+    add_common,
     add_inputs,
     add_kernel_options,
     add_model,
@@ -18,21 +17,17 @@ from convswap.cli.results import check_results, console, give_results, progress_
 HELP = "GPU kernels, copies and CUDA calls of a model, most expensive first, by CUPTI"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap profile`."""
-    parser = commands.add_parser("profile", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap profile` takes."""
     add_model(parser)
-    parser.add_argument("--data", metavar="NAME", help="fashion-mnist, synthetic or random")
-    parser.add_argument("--images", type=int, metavar="N", help="the first N of the data")
-    parser.add_argument("--batch", type=int, metavar="B", help="images in a run")
-    add_input_shape(parser)
+    add_common(parser, "--data", "--images", "--batch", "--input-shape")
     add_kernel_options(parser)
-    parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
+    add_common(parser, "--only")
     parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
     parser.add_argument(
         "--against", metavar="SIDES", help="default, or all for its other options for Conv too"
     )
-    parser.add_argument("--runs", type=int, metavar="N", help="recorded runs of each side; default: 20")
+    add_common(parser, "--runs")
     parser.add_argument(
         "--on-card",
         dest="resident",
@@ -45,7 +40,6 @@ def add_parser(commands: Any) -> None:
         json="write the profile as JSON",
         trace="write a trace for Perfetto (ui.perfetto.dev)",
     )
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from convswap.cli.arguments import add_kernel_options, arguments_of, whole_numbers
+from convswap.cli.arguments import add_common, add_kernel_options, arguments_of, whole_numbers
 from convswap.cli.results import check_results, console, give_results, progress_line
 from convswap.errors import ConvswapError
 
 HELP = "the parts of AlexNet's time over batch sizes, by CUPTI"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap study`."""
-    parser = commands.add_parser("study", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap study` takes."""
     parser.add_argument("network", metavar="NETWORK", help="alexnet")
     parser.add_argument("--batches", metavar="B,...", help="batch sizes; default: 1,2,4 and so on to 1024")
     add_kernel_options(parser)
     parser.add_argument("--fuse", action="store_true", help="let Convs take in what follows them")
-    parser.add_argument("--runs", type=int, metavar="N", help="recorded runs of each side; default: 20")
+    add_common(parser, "--runs")
     results = parser.add_argument_group("results")
     results.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     results.add_argument(
         "-o", "--output", metavar="FILE.png", help="the two plots; default: NETWORK-study.png"
     )
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

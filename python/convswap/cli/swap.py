@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from convswap.cli.arguments import FUSE_HELP, add_kernel_options, arguments_of
+from convswap.cli.arguments import add_common, add_kernel_options, arguments_of
 from convswap.cli.results import check_results, show_and_write
 from convswap.output.files import json_text
 
 HELP = "replace the Conv nodes of a model by convswap.Conv"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap swap`."""
-    parser = commands.add_parser("swap", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap swap` takes."""
     parser.add_argument("model", metavar="IN.onnx")
     parser.add_argument("-o", "--output", metavar="OUT.onnx", required=True)
     add_kernel_options(parser)
-    parser.add_argument("--only", metavar="REGEX", help="swap the nodes whose name matches")
-    parser.add_argument("--fuse", action="store_true", help=FUSE_HELP)
+    add_common(parser, "--only", "--fuse")
     parser.add_argument("--force", action="store_true", help="allow OUT.onnx to be IN.onnx")
     results = parser.add_argument_group("results")
     results.add_argument("--report", metavar="FILE.json", help="write what was swapped and what was left")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -12,9 +12,8 @@ from convswap.cli.results import check_results, progress_line, show_and_write
 HELP = "train a course network with PyTorch and store its weights"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap train`."""
-    parser = commands.add_parser("train", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap train` takes."""
     network: Any = parser.add_argument("network", metavar="NETWORK", help="one of `convswap export --list`")
     network.completer = network_names
     parser.add_argument("-o", "--output", metavar="FILE.npz", help="default: NETWORK.trained.npz")
@@ -25,7 +24,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--epochs", type=int, metavar="N", help="default: what suits the network")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
     parser.add_argument("--device", metavar="D", help="cuda or cpu; default: cuda where PyTorch sees a card")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from convswap.cli.arguments import add_plan_options, add_results, arguments_of
 from convswap.cli.results import check_results, console, give_results, progress_line
@@ -12,14 +11,12 @@ from convswap.errors import ConvswapError
 HELP = "measure every algorithm and remember the best"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap tune`."""
-    parser = commands.add_parser("tune", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap tune` takes."""
     add_plan_options(parser)
     parser.add_argument("--runs", type=int, metavar="N", help="timed runs of each algorithm; default: 20")
     parser.add_argument("--only", metavar="REGEX", help="measure the nodes whose name matches")
     add_results(parser, json="write the times as JSON")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:

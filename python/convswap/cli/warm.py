@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from convswap.cli.arguments import (
-    FUSE_HELP,
-    add_input_shape,
+    add_common,
     add_inputs,
     add_kernel_options,
     arguments_of,
@@ -21,16 +19,15 @@ from convswap.errors import ConvswapError
 HELP = "compile what a model needs, here or for other cards"
 
 
-def add_parser(commands: Any) -> None:
-    """Add `convswap warm`."""
-    parser = commands.add_parser("warm", help=HELP)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `convswap warm` takes."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="a network's name or an ONNX file")
     parser.add_argument(
         "--batch", metavar="B,...", help="images in a run; default: 1,8,64,512 where the model takes any"
     )
-    add_input_shape(parser)
+    add_common(parser, "--input-shape")
     add_kernel_options(parser)
-    parser.add_argument("--fuse", action="store_true", help=FUSE_HELP)
+    add_common(parser, "--fuse")
     parser.add_argument(
         "--compute-capability",
         metavar="C,...",
@@ -40,7 +37,6 @@ def add_parser(commands: Any) -> None:
     results = parser.add_argument_group("results")
     results.add_argument("-o", "--output", metavar="FILE.pack", help="write the kernels, for convswap.pack")
     parser.add_argument("--clear", action="store_true", help="instead: delete all kernels that are kept")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
