@@ -42,8 +42,6 @@ def reference_conv(
 class Conv(OpRun):
     """Conv by the library's plain loops with float64 sums."""
 
-    op_domain = ""
-
     def _run(
         self, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None, **attributes: Any
     ) -> tuple[Any, ...]:
@@ -52,8 +50,6 @@ class Conv(OpRun):
 
 class BatchNormalization(op_batch_normalization.BatchNormalization_14):
     """y = scale * (x - mean) / sqrt(variance + epsilon) + bias at every opset; training by the evaluator."""
-
-    op_domain = ""
 
     def _run(
         self,
@@ -77,8 +73,6 @@ class BatchNormalization(op_batch_normalization.BatchNormalization_14):
 class LRN(OpRun):
     """y = x / (bias + alpha / size * sum of x^2 over `size` neighbouring channels) ^ beta."""
 
-    op_domain = ""
-
     def _run(self, x: np.ndarray, alpha: float, beta: float, bias: float, size: int) -> tuple[Any, ...]:
         before, after = (size - 1) // 2, math.ceil((size - 1) / 2)
         squares = np.pad(x * x, [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)])
@@ -90,16 +84,12 @@ class LRN(OpRun):
 class Erf(OpRun):
     """The error function, without the evaluator's rounding to float32."""
 
-    op_domain = ""
-
     def _run(self, x: np.ndarray) -> tuple[Any, ...]:
         return (_erf(x),)
 
 
 class Gelu(OpRun):
     """x times the normal distribution function of x, or with `approximate` "tanh" what is usual for it."""
-
-    op_domain = ""
 
     def _run(self, x: np.ndarray, approximate: str = "none") -> tuple[Any, ...]:
         if approximate == "tanh":
@@ -111,16 +101,12 @@ class Gelu(OpRun):
 class Softmax(OpRun):
     """exp(x) / sum of exp(x) along the axis; below opset 13, over that axis and all that follow it."""
 
-    op_domain = ""
-
     def _run(self, x: np.ndarray, axis: int = -1) -> tuple[Any, ...]:
         return (_over_classes(self, x, axis, _softmax),)
 
 
 class Hardmax(OpRun):
     """1 at the first of the largest values along the axis or axes of Softmax, else 0."""
-
-    op_domain = ""
 
     def _run(self, x: np.ndarray, axis: int = -1) -> tuple[Any, ...]:
         return (_over_classes(self, x, axis, _hardmax),)
@@ -129,8 +115,6 @@ class Hardmax(OpRun):
 class LogSoftmax(OpRun):
     """The logarithm of Softmax."""
 
-    op_domain = ""
-
     def _run(self, x: np.ndarray, axis: int = -1) -> tuple[Any, ...]:
         return (_over_classes(self, x, axis, _log_softmax),)
 
@@ -138,16 +122,12 @@ class LogSoftmax(OpRun):
 class GlobalMaxPool(OpRun):
     """The largest value over all spatial axes, of any rank."""
 
-    op_domain = ""
-
     def _run(self, x: np.ndarray) -> tuple[Any, ...]:
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
 class MaxPool(OpRun):
     """The largest value of each window, and on request where it is in the whole input."""
-
-    op_domain = ""
 
     def _run(self, x: np.ndarray, storage_order: int = 0, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
@@ -174,8 +154,6 @@ class MaxPool(OpRun):
 class AveragePool(OpRun):
     """The mean of each window; padding counts only with count_include_pad, what lies beyond it never."""
 
-    op_domain = ""
-
     def _run(self, x: np.ndarray, count_include_pad: int = 0, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
         padded = windows.pad(x, 0.0)
@@ -188,8 +166,6 @@ class AveragePool(OpRun):
 class LpPool(OpRun):
     """The p-norm of each window: (sum of |x|^p) ^ (1/p)."""
 
-    op_domain = ""
-
     def _run(self, x: np.ndarray, p: float = 2, **attributes: Any) -> tuple[Any, ...]:
         windows = _Windows(x.shape[2:], attributes)
         padded = windows.pad(np.abs(x) ** p, 0.0)
@@ -199,8 +175,6 @@ class LpPool(OpRun):
 class LpNormalization(OpRun):
     """x / (sum of |x|^p along the axis) ^ (1/p); as in ONNX Runtime, 0 where all is 0."""
 
-    op_domain = ""
-
     def _run(self, x: np.ndarray, axis: int = -1, p: int = 2) -> tuple[Any, ...]:
         norm = (np.abs(x) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
         return (x / np.where(norm == 0, 1.0, norm),)
@@ -208,8 +182,6 @@ class LpNormalization(OpRun):
 
 class Optional(OpRun):
     """What it is given, as ONNX Runtime hands an optional on; None where it is empty."""
-
-    op_domain = ""
 
     def _run(self, held: Any = None, **unused: Any) -> tuple[Any, ...]:
         return (held,)

@@ -21,7 +21,6 @@ _SCAN_WITHOUT_BATCH = 9
 class _WithBody(OpRun):
     """An operator that runs its attribute `body`, which sees the values around the node."""
 
-    op_domain = ""
     # Of the evaluator's making, from the attribute.
     _run_body: Callable[..., list[Any]]
 
