@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import pickle
 import subprocess
 import sys
 import threading
@@ -19,7 +21,7 @@ from convswap.runtime.sessions import CONVSWAP, make_session
 from convswap.tutorial.lab.kernel import kernel_of
 from convswap.tutorial.lab.ranking import ranked, remember
 from convswap.tutorial.lab.report import class_csv, ranking_html
-from convswap.tutorial.lab.result import Fault, LabResult, result_from_json
+from convswap.tutorial.lab.result import Fault, LabResult
 from convswap.tutorial.lab.runner import BenchTop
 from convswap.tutorial.lab.scaffold import template
 from convswap.tutorial.lab.targets import open_target
@@ -61,7 +63,7 @@ def test_right_kernel_is_checked_timed_and_ranked(monkeypatch, tmp_path) -> None
     (layer,) = result.layers
     assert layer.milliseconds > 0 and list(layer.marks) == ["default provider", "auto"]
     assert result.hint
-    assert result_from_json(result.to_json()) == result
+    assert pickle.loads(pickle.dumps(result)) == result
     table = tmp_path / "lab.sqlite"
     remember(result, table)
     remember(result, table)
@@ -133,8 +135,15 @@ def test_card_is_opened_once_while_the_first_kernel_is_compiled(monkeypatch, tmp
 
 
 def test_worker_opens_the_card_before_it_imports_what_is_slow() -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "convswap.tutorial.lab.worker"]
-    said = subprocess.run(command, input="", capture_output=True, text=True, check=True).stderr
+    ours, theirs = multiprocessing.Pipe()
+    end = theirs.fileno()
+    command = [sys.executable, "-X", "importtime", "-m", "convswap.tutorial.lab.worker", str(end)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, pass_fds=[end]) as worker:
+        theirs.close()
+        assert ours.recv()["stage"] == "starting"
+        ours.close()
+        said = worker.stderr.read()
+    assert worker.returncode == 0
     imported = [line.rpartition("|")[2].strip() for line in said.splitlines()]
     first = imported.index("convswap.tutorial.lab.warm_up")
     assert all(imported.index(name) > first for name in ("onnx", "onnx_ir", "convswap.tutorial.lab.runner"))

@@ -6,9 +6,8 @@ A kernel that hangs or faults takes its process along and nothing else. The next
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -16,13 +15,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
 from convswap.errors import ConvswapError
 from convswap.progress import Progress
 from convswap.tutorial.lab.kernel import Kernel
-from convswap.tutorial.lab.result import Fault, LabResult, flood_of, result_from_json
+from convswap.tutorial.lab.result import Fault, LabResult, flood_of
 from convswap.tutorial.lab.worker import WITHOUT_CARD
 
 # What of a kernel's own words is shown, and from where on there are too many.
@@ -40,6 +40,7 @@ class LabProcess:
     def __init__(self, device: str | None = None) -> None:
         self._options = [WITHOUT_CARD] if device == "cpu" else []
         self._worker: subprocess.Popen[bytes] | None = None
+        self._connection: Connection
         self._printed: Any = None
         self._folder: Any = None
 
@@ -60,11 +61,11 @@ class LabProcess:
         worker = self._started()
         begin = time.perf_counter()
         printed_before = os.fstat(self._printed.fileno()).st_size
-        answer, stage = self._ask(worker, kernel, target, options, progress)
+        answer, stage = self._ask(kernel, target, options, progress)
         if "refused" in answer:
             raise ConvswapError(answer["refused"])
         if "result" in answer:
-            result = self._with_words(result_from_json(answer["result"]), printed_before)
+            result = self._with_words(answer["result"], printed_before)
             if answer["lost"]:
                 self.close()
             return result
@@ -86,7 +87,8 @@ class LabProcess:
         self, kernel: Kernel, target: str, options: Mapping[str, Any], progress: Progress
     ) -> tuple[dict[str, float], str]:
         """Return the counters of a kernel that `run` found right, by name, or none and why."""
-        answer, _ = self._ask(self._started(), kernel, target, options, progress, counters=True)
+        self._started()
+        answer, _ = self._ask(kernel, target, options, progress, counters=True)
         if "result" in answer:
             return answer["result"], ""
         if "refused" in answer:
@@ -103,10 +105,7 @@ class LabProcess:
         worker, self._worker = self._worker, None
         if worker is None:
             return
-        for stream in (worker.stdin, worker.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        self._connection.close()
         # Its compilers and programs too.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGKILL)
@@ -121,70 +120,68 @@ class LabProcess:
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the worker)
         # For what it leaves where it has to be ended.
         self._folder = tempfile.TemporaryDirectory(prefix="convswap-lab-", ignore_cleanup_errors=True)
+        self._connection, theirs = multiprocessing.Pipe()
         # A group of its own: Ctrl-C is the parent's, who then ends it. -P, since a file of the user's folder
         # may be called as a module of Python's own.
         self._worker = subprocess.Popen(
-            [sys.executable, "-P", "-m", "convswap.tutorial.lab.worker", *self._options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "convswap.tutorial.lab.worker",
+                str(theirs.fileno()),
+                *self._options,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._printed,
             stderr=self._printed,
+            pass_fds=[theirs.fileno()],
             start_new_session=True,
             env={**os.environ, "TMPDIR": self._folder.name},
         )
+        theirs.close()
         return self._worker
 
     def _ask(
         self,
-        worker: subprocess.Popen[bytes],
         kernel: Kernel,
         target: str,
         options: Mapping[str, Any],
         progress: Progress,
         counters: bool = False,
     ) -> tuple[dict[str, Any], str]:
+        """Return the answer and its stage; where there is none, one of the key "late", "ended" or "flood"."""
         printed_before = os.fstat(self._printed.fileno()).st_size
         request = {"name": kernel.name, "text": kernel.text, "target": target, "options": dict(options)}
-        assert worker.stdin is not None
         try:
-            worker.stdin.write(json.dumps({**request, "counters": counters}).encode() + b"\n")
-            worker.stdin.flush()
-            return self._await(worker, progress, printed_before)
-        except BrokenPipeError:
+            self._connection.send({**request, "counters": counters})
+            return self._await(progress, printed_before)
+        except ConnectionError:
             return {"ended": True}, "starting"
         except BaseException:
             self.close()
             raise
 
-    def _await(
-        self, worker: subprocess.Popen[bytes], progress: Progress, printed_before: int
-    ) -> tuple[dict[str, Any], str]:
-        """Return the answer and its stage; where there is none, one of the key "late", "ended" or "flood"."""
-        assert worker.stdout is not None
+    def _await(self, progress: Progress, printed_before: int) -> tuple[dict[str, Any], str]:
         stage, seconds = "starting", _STARTING_SECONDS
         deadline = time.monotonic() + seconds
-        left = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(worker.stdout, selectors.EVENT_READ)
-            while True:
-                if os.fstat(self._printed.fileno()).st_size - printed_before > _FLOOD_BYTES:
-                    return {"flood": True}, stage
-                ready = selector.select(min(0.5, max(0.0, deadline - time.monotonic())))
-                if not ready:
-                    if time.monotonic() >= deadline:
-                        return {"late": seconds}, stage
-                    continue
-                content = os.read(worker.stdout.fileno(), 1 << 16)
-                if not content:
-                    return {"ended": True}, stage
-                *lines, left = (left + content).split(b"\n")
-                for line in lines:
-                    answer = json.loads(line)
-                    if "stage" not in answer:
-                        return answer, stage
-                    stage, seconds = str(answer["stage"]), float(answer["seconds"])
-                    deadline = time.monotonic() + seconds
-                    if answer["shown"]:
-                        progress(stage)
+        while True:
+            if os.fstat(self._printed.fileno()).st_size - printed_before > _FLOOD_BYTES:
+                return {"flood": True}, stage
+            if not self._connection.poll(min(0.5, max(0.0, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    return {"late": seconds}, stage
+                continue
+            try:
+                answer: dict[str, Any] = self._connection.recv()
+            except (EOFError, OSError):
+                return {"ended": True}, stage
+            if "stage" not in answer:
+                return answer, stage
+            stage, seconds = answer["stage"], answer["seconds"]
+            deadline = time.monotonic() + seconds
+            if answer["shown"]:
+                progress(stage)
 
     def _stopped(
         self,

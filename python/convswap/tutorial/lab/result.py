@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from convswap.output.files import finite
@@ -163,27 +163,3 @@ class LabResult:
                 "compile_seconds": self.compile_seconds,
             }
         )
-
-
-def result_from_json(found: Mapping[str, Any]) -> LabResult:
-    """Return the result of `LabResult.to_json`, as another process wrote it."""
-    plain = {one.name: found[one.name] for one in fields(LabResult) if one.name in found}
-    fault = found["fault"]
-    return LabResult(
-        **{
-            **plain,
-            "fault": None if fault is None else fault_from_json(fault),
-            "layers": tuple(_layer_from_json(layer) for layer in found["layers"]),
-            "notes": tuple(found["notes"]),
-        }
-    )
-
-
-def fault_from_json(found: Mapping[str, Any]) -> Fault:
-    """Return the fault of `Fault.to_json`."""
-    detail = {name: value for name, value in found.items() if name not in ("kind", "text")}
-    return Fault(found["kind"], found["text"], detail)
-
-
-def _layer_from_json(found: Mapping[str, Any]) -> LayerTimes:
-    return LayerTimes(**{name: value for name, value in found.items() if name != "occupancy"})

@@ -193,7 +193,8 @@ class BenchTop:
         self._tell(f"running {target.title} with it", 4 * seconds + 30)
         error = network_error(target, path, device)
         if error is not None and not error <= _NETWORK_TOLERANCE:
-            return replace(result, network_error=error, fault=_network_fault(kernel, target, error))
+            known = error if math.isfinite(error) else None
+            return replace(result, network_error=known, fault=_network_fault(kernel, target, error))
         result = replace(result, network_error=error)
         if not options.get("time", True):
             return result
