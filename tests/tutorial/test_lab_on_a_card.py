@@ -71,15 +71,15 @@ def test_model_with_bias_and_stride_takes_a_kernel_of_the_whole_op(process: LabP
 
 
 @pytest.mark.alone
-def test_ranks_have_the_ladder_and_repeat(process: LabProcess, tmp_path) -> None:
-    table = tmp_path / "lab.sqlite"
+def test_ranks_have_the_ladder_and_repeat(process: LabProcess, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path))
     results: list[LabResult] = []
     for _ in range(3):
         result = lab.run(rung_copy("ladder_09_constants"), "2017-conv1", batch=2000, process=process)
         assert result.fault is None, result.fault
-        remember(result, table)
+        remember(result)
         results.append(result)
-    rows = ranked(network="2017-conv1", path=table)
+    rows = ranked(network="2017-conv1")
     assert sum(not row.is_mark for row in rows) == 1
     assert {"ladder_06_block_per_image", "default provider", "auto"} <= {row.name for row in rows}
     times = np.array([result.milliseconds for result in results])

@@ -64,13 +64,13 @@ def test_right_kernel_is_checked_timed_and_ranked(monkeypatch, tmp_path) -> None
     assert layer.milliseconds > 0 and list(layer.marks) == ["default provider", "auto"]
     assert result.hint
     assert pickle.loads(pickle.dumps(result)) == result
-    table = tmp_path / "lab.sqlite"
-    remember(result, table)
-    remember(result, table)
-    rows = ranked(card="h200", network="2017", path=table)
+    monkeypatch.setenv("CONVSWAP_CACHE", str(tmp_path))
+    remember(result)
+    remember(result)
+    rows = ranked(card="h200", network="2017")
     assert sorted(row.is_mark for row in rows) == [False, True, True]
     assert [row.milliseconds for row in rows] == sorted(row.milliseconds for row in rows)
-    assert ranked(card="A100", path=table) == []
+    assert ranked(card="A100") == []
     assert "our best" in ranking_html(rows) and "mine.cu" in ranking_html(rows)
     assert class_csv([result]).splitlines()[1].startswith("mine.cu,yes,,")
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from convswap.data.fetch import fetch
 from convswap.errors import ConvswapError
-from data_server import CONTENT, FILE, LONG, SHORT, get, part_of, serving
-from rich.progress import Progress
+from data_server import CONTENT, FILE, SHORT, get, part_of, serving
 
 
 def assert_one_helpful_line(message: str, home: str, folder: Path) -> None:
@@ -174,13 +173,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(ConvswapError, match=r"cannot keep shirts\.gz in .*taken/folder: .*XDG_CACHE_HOME"):
         get("http://127.0.0.1:9/", tmp_path / "taken" / "folder")
-
-
-def test_the_caller_s_bar_reaches_its_end(tmp_path: Path) -> None:
-    with serving({FILE.name: CONTENT}, ["cut 100000", "serve"]) as server, Progress(disable=True) as progress:
-        fetch(FILE, server.home, tmp_path, progress=progress, patience=LONG)
-        (task,) = progress.tasks
-        assert (task.description, task.completed, task.total) == (FILE.name, FILE.size, FILE.size)
 
 
 def test_a_bar_is_drawn_on_a_terminal_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +15,6 @@ from convswap.data.fetch import NotKept, PinnedFile, fetch, sha256_of
 from convswap.data.images import read_idx, resize_as_the_course
 from convswap.errors import ConvswapError, unknown_name
 from convswap.progress import note
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 FASHION_MNIST_HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 FASHION_MNIST_CLASSES = (
@@ -98,13 +94,12 @@ def load(
     split: str = "test",
     images: int | None = None,
     image_size: int = 28,
-    progress: Progress | None = None,
     home: str = FASHION_MNIST_HOME,
 ) -> Dataset:
     """Load the first `images` images of a split (all if None), resized to `image_size` pixels a side.
 
     Files are looked for in $CONVSWAP_DATA/<name>/, then in the user's cache folder, and then downloaded
-    there from `home`; a bar of the download goes to `progress`, else to standard error if that is a terminal.
+    there from `home`; a bar of the download goes to standard error if that is a terminal.
     `home` is for mirrors: the same hashes are expected of them. Raises ConvswapError if the data set or split
     is unknown, a number is out of range, a file in $CONVSWAP_DATA is not the original, or a download fails.
     """
@@ -120,7 +115,7 @@ def load(
             f"image size {image_size} is out of range; choose 1 to {LARGEST_IMAGE_SIZE} pixels"
         )
     if name == "fashion-mnist":
-        originals, labels = _fashion_mnist_originals(FASHION_MNIST[split], home, progress)
+        originals, labels = _fashion_mnist_originals(FASHION_MNIST[split], home)
     else:
         originals, labels = synthetic.originals(split, count)
     try:
@@ -154,36 +149,34 @@ def _require_known(name: str, split: str) -> None:
         raise unknown_name("split", split, SPLITS)
 
 
-def _fashion_mnist_originals(
-    split: FashionMnistSplit, home: str, progress: Progress | None
-) -> tuple[np.ndarray, np.ndarray]:
+def _fashion_mnist_originals(split: FashionMnistSplit, home: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the uint8 pixels (n, 28, 28) and the uint8 labels (n,) of a whole split."""
-    pixels = _content(split.pixels, home, progress)
-    labels = _content(split.labels, home, progress)
+    pixels = _content(split.pixels, home)
+    labels = _content(split.labels, home)
     return (
         read_idx(io.BytesIO(pixels), split.pixels.name, (split.images, 28, 28)),
         read_idx(io.BytesIO(labels), split.labels.name, (split.images,)),
     )
 
 
-def _content(file: PinnedFile, home: str, progress: Progress | None) -> bytes:
+def _content(file: PinnedFile, home: str) -> bytes:
     given = _path_in_data_folder(file)
     if given is not None:
         return _given_content(file, given)
     content = _content_in_cache(file)
-    return _downloaded(file, home, progress) if content is None else content
+    return _downloaded(file, home) if content is None else content
 
 
-def _downloaded(file: PinnedFile, home: str, progress: Progress | None) -> bytes:
+def _downloaded(file: PinnedFile, home: str) -> bytes:
     """Return the content of a file that is downloaded, and kept in the user's cache where possible."""
     try:
         folder = _cache_folder()
-        fetch(file, home, folder, progress=progress)
+        fetch(file, home, folder)
         return _read(folder / file.name, file.size)
     except NotKept as error:
         note(f"{error}; for now it is downloaded each time")
     with tempfile.TemporaryDirectory(prefix="convswap-") as beside:
-        fetch(file, home, Path(beside), progress=progress, by_hand=Path("$CONVSWAP_DATA/fashion-mnist"))
+        fetch(file, home, Path(beside), by_hand=Path("$CONVSWAP_DATA/fashion-mnist"))
         return _read(Path(beside) / file.name, file.size)
 
 

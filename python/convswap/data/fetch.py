@@ -13,12 +13,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from convswap.errors import ConvswapError
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
 
 PIECE_BYTES = 1 << 16
 TEMPORARY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -72,14 +68,13 @@ def fetch(
     home: str,
     folder: Path,
     *,
-    progress: Progress | None = None,
     patience: Patience | None = None,
     by_hand: Path | None = None,
 ) -> None:
     """Bring `home`/`file.name` into `folder` unless it is there already, whole.
 
     What has arrived stays in `folder` as `<name>.part`, whatever ends the call, and the next call goes on
-    from there. A bar goes to `progress`, else to standard error if that is a terminal. Raises ConvswapError,
+    from there. A bar goes to standard error if that is a terminal. Raises ConvswapError,
     naming the address and the folder, if the address cannot be reached, answers with something else or keeps
     cutting the connection, and NotKept if the folder cannot be written. Messages tell to put the file into
     `by_hand`, by default `folder`.
@@ -90,7 +85,7 @@ def fetch(
         with _only_process(folder):
             if file.is_intact_at(folder / file.name):
                 return
-            with _advance_shown(file, address, progress) as advance:
+            with _advance_shown(file, address) as advance:
                 _Download(file, address, folder, patience or Patience(), advance, by_hand or folder).run()
     except OSError as error:
         raise NotKept(
@@ -112,29 +107,19 @@ def _only_process(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _advance_shown(
-    file: PinnedFile, address: str, progress: Progress | None
-) -> Iterator[Callable[[int], None]]:
+def _advance_shown(file: PinnedFile, address: str) -> Iterator[Callable[[int], None]]:
     """Give a function that shows how many bytes have arrived, and nothing before any have."""
-    with contextlib.ExitStack() as stack:
-        if progress is not None:
-            yield _bar(file, progress)
-        elif sys.stderr.isatty():
-            yield _bar(file, stack.enter_context(_own_progress()))
-        else:
-            yield _line(file, address)
+    if not sys.stderr.isatty():
+        yield _line(file, address)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-
-def _bar(file: PinnedFile, progress: Progress) -> Callable[[int], None]:
-    task: TaskID | None = None
-
-    def advance(arrived: int) -> None:
-        nonlocal task
-        if task is None:
-            task = progress.add_task(file.name, total=file.size)
-        progress.update(task, completed=arrived)
-
-    return advance
+    name = TextColumn("{task.description}", markup=False)
+    shown = Console(stderr=True)
+    with Progress(name, BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=shown) as progress:
+        task = progress.add_task(file.name, total=file.size, visible=False)
+        yield lambda arrived: progress.update(task, completed=arrived, visible=True)
 
 
 def _line(file: PinnedFile, address: str) -> Callable[[int], None]:
@@ -147,19 +132,6 @@ def _line(file: PinnedFile, address: str) -> Callable[[int], None]:
         told = True
 
     return advance
-
-
-def _own_progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=Console(stderr=True),
-    )
 
 
 class _Interrupted(Exception):

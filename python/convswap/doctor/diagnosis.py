@@ -7,7 +7,6 @@ import io
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
@@ -25,7 +24,7 @@ from rich.text import Text
 
 from convswap.data import datasets
 from convswap.errors import INSTALL_CPU, INSTALL_CUDA, ConvswapError
-from convswap.runtime.cards import cuda_cards, driver_of, why_no_card
+from convswap.runtime.cards import cuda_cards, driver_of, nvidia_smi, why_no_card
 from convswap.runtime.library import INSTALLED, library_path, register
 from convswap.runtime.packages import (
     INSTALL_CUPTI,
@@ -333,10 +332,8 @@ def _tiny_model(domain: str) -> onnx.ModelProto:
 
 def _cards(native: ModuleType | None) -> list[Card]:
     """Return the cards that the driver lists; without nvidia-smi, those that CUDA sees."""
-    asked = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
+    answer = nvidia_smi("name,compute_cap,driver_version")
+    if answer is None:
         return [
             Card(facts["name"], facts["compute_capability"], driver_of(facts) or "unknown")
             for facts in _cuda_cards(native)

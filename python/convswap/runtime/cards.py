@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,18 +61,16 @@ def driver_of(card: Mapping[str, Any]) -> str | None:
 
 def driver_version() -> str | None:
     """Return the driver's version, such as "580.65.06"; None where there is no driver that tells it."""
-    return _first_version(_nvidia_smi()) or _first_version(_driver_file())
+    return _first_version(nvidia_smi("driver_version") or "") or _first_version(_driver_file())
 
 
-def _nvidia_smi() -> str:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return ""
-    asked = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+def nvidia_smi(query: str) -> str | None:
+    """Return what nvidia-smi says of each card, a line with commas for one; None where it says nothing."""
+    asked = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
     try:
         return subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return ""
+        return None
 
 
 def _driver_file() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -153,20 +152,20 @@ def network_error(target: Target, path: str, device: Device) -> float | None:
     return max(errors)
 
 
-def known_mark(device: Device, problem: str, name: str, path: Path | None = None) -> float | None:
+def known_mark(device: Device, problem: str, name: str) -> float | None:
     """Return the milliseconds of a `Problem.text` by an algorithm on the card; None where not kept."""
     place = "card = ? AND driver = ? AND convswap = ? AND problem = ? AND name = ?"
     # Where the file cannot be used, what it would have is measured again.
-    with contextlib.suppress(ConvswapError), lab_table(path, _TABLE) as table:
+    with contextlib.suppress(ConvswapError), lab_table(_TABLE) as table:
         query = f"SELECT milliseconds FROM marks WHERE {place}"
         row = table.execute(query, (*_place(device), problem, name)).fetchone()
         return None if row is None else float(row[0])
     return None
 
 
-def keep_mark(device: Device, problem: str, name: str, milliseconds: float, path: Path | None = None) -> None:
+def keep_mark(device: Device, problem: str, name: str, milliseconds: float) -> None:
     """Keep such a time, where the file can be used."""
-    with contextlib.suppress(ConvswapError), lab_table(path, _TABLE) as table:
+    with contextlib.suppress(ConvswapError), lab_table(_TABLE) as table:
         row = (*_place(device), problem, name, milliseconds)
         table.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?, ?)", row)
 

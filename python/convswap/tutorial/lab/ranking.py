@@ -44,15 +44,15 @@ def ranking_path() -> Path:
 
 
 @contextlib.contextmanager
-def lab_table(path: Path | None, create: str) -> Iterator[sqlite3.Connection]:
-    """Give the file, by default the user's, with the table that `create` makes where it is not there.
+def lab_table(create: str) -> Iterator[sqlite3.Connection]:
+    """Give the user's file, with the table that `create` makes where it is not there.
 
     What was done is written when the context ends without an error.
 
     Raises:
         ConvswapError: the file cannot be used, or is of another version.
     """
-    file = path or ranking_path()
+    file = ranking_path()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(sqlite3.connect(file, timeout=_BUSY_SECONDS)) as table, table:
@@ -100,7 +100,7 @@ class Ranked:
 _COLUMNS = tuple(column.name for column in fields(Ranked))
 
 
-def remember(result: LabResult, path: Path | None = None) -> None:
+def remember(result: LabResult) -> None:
     """Keep a result that is right and was timed, and the marks beside it; others are left out.
 
     Raises:
@@ -131,11 +131,11 @@ def remember(result: LabResult, path: Path | None = None) -> None:
         )
         for digest, name, is_mark, time in rows
     ]
-    with lab_table(path, _TABLE) as table:
+    with lab_table(_TABLE) as table:
         _write(table, kept)
 
 
-def ranked(*, card: str | None = None, network: str | None = None, path: Path | None = None) -> list[Ranked]:
+def ranked(*, card: str | None = None, network: str | None = None) -> list[Ranked]:
     """Return the rows of one card or of all, of one network or of all: together, and the fastest first.
 
     `card` and `network` are parts of the names, in any case of letters.
@@ -143,10 +143,10 @@ def ranked(*, card: str | None = None, network: str | None = None, path: Path | 
     Raises:
         ConvswapError: the table cannot be read.
     """
-    if not (path or ranking_path()).exists():
+    if not ranking_path().exists():
         return []
     query = f"SELECT {', '.join(_COLUMNS)} FROM runs ORDER BY card, network, batch, milliseconds, name"
-    with lab_table(path, _TABLE) as table:
+    with lab_table(_TABLE) as table:
         rows = [dict(zip(_COLUMNS, row, strict=True)) for row in table.execute(query)]
     found = [Ranked(**{**row, "is_mark": bool(row["is_mark"])}) for row in rows]
     return [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from convswap.errors import ConvswapError, unknown_name
 from convswap.output.files import check_writable, write_text
-from convswap.tutorial.ladder.rung_texts import INSTALLED, Page, read_pages
+from convswap.tutorial.ladder.rung_texts import Page, read_pages
 
 # What a file may be begun with, by the interface of its kernel.
 INTERFACES = ("course", "conv")
@@ -69,13 +69,13 @@ def template(interface: str) -> str:
     return (_TEMPLATES / f"{interface}.cu").read_text(encoding="utf-8")
 
 
-def rung_copy(name: str, folder: Path = INSTALLED) -> str:
+def rung_copy(name: str) -> str:
     """Return the text of a file of the lab that computes as the rung `name` does.
 
     Raises:
         ConvswapError: there is no such rung, or it does not fit into one kernel of one file.
     """
-    pages = {page.name: page for page in read_pages(folder)}
+    pages = {page.name: page for page in read_pages()}
     if name not in pages:
         raise unknown_name("rung", name, pages)
     page = pages[name]
